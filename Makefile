@@ -1,0 +1,45 @@
+# Everything that a person or CI runs. Each target does its own set-up.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PROTOS := $(shell find magnetar managed_ledger bookie broker -name '*.proto' 2>/dev/null)
+SOURCES := magnetar broker managed_ledger bookie autorecovery connectors pyspark_magnetar.py tests bench
+
+.PHONY: help demo test unit lint types format proto bench requirements clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## ?/  make \1\t/' | expand -t 24
+
+$(VENV)/dev: requirements/dev.txt pyproject.toml
+	@$(PYTHON) deploy/check_machine.py
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+lint: $(VENV)/dev types ## ruff, formatting, types, who imports whom
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/lint-imports
+
+types: $(VENV)/dev
+	$(BIN)/mypy
+
+format: $(VENV)/dev ## put the sources in shape
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+test: $(VENV)/dev ## every test
+	$(BIN)/python -m pytest -n 2 --dist worksteal tests
+
+unit: $(VENV)/dev ## the tests that take milliseconds
+	$(BIN)/python -m pytest tests/unit tests/property
+
+proto: $(VENV)/dev ## generate the protobuf code again
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. $(PROTOS)
+
+requirements: $(VENV)/dev ## pin the dependencies anew
+	sh requirements/compile.sh
+
+clean: ## remove what the targets made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache out

@@ -1,0 +1,148 @@
+"""Configuration is a value, checked once, completely.
+
+A setting is a field of a frozen dataclass; its name in files is Apache's (`journalDirectory`), given by
+`setting(...)`. Files have the form of Apache's `*.conf`: `name=value` lines, `#` comments. This module
+takes text and gives values; the daemon reads the file.
+"""
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from magnetar.runtime.types import ConfigurationError
+
+C = TypeVar("C")
+
+# Read from the environment as well: PULSAR_PREFIX_journalDirectory=… (Apache's containers do the same).
+ENVIRONMENT_PREFIX = "PULSAR_PREFIX_"
+
+
+def setting(
+    name: str,
+    default: Any = dataclasses.MISSING,
+    *,
+    help: str,
+    parse: Callable[[str], Any] | None = None,
+) -> Any:
+    """A field whose name in configuration files is *name* (Apache's own where Apache has the setting)."""
+    metadata = {"name": name, "help": help, "parse": parse}
+    if default is dataclasses.MISSING:
+        return dataclasses.field(metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def parse_properties(text: str, source: str) -> dict[str, str]:
+    """The `name=value` lines of *text*; a later line wins. *source* names the file in errors."""
+    values: dict[str, str] = {}
+    problems = []
+    for number, raw in enumerate(text.splitlines(), start=1):
+        line = raw.strip()
+        if not line or line.startswith(("#", "!")):
+            continue
+        name, separator, value = line.partition("=")
+        if not separator:
+            problems.append(f"{source} line {number}: {line!r} is not name=value")
+            continue
+        values[name.strip()] = value.strip()
+    if problems:
+        raise ConfigurationError("\n".join(problems))
+    return values
+
+
+def load(
+    kind: type[C],
+    values: Mapping[str, str],
+    environ: Mapping[str, str] | None = None,
+    *,
+    ignored: frozenset[str] = frozenset(),
+    overrides: Mapping[str, str] | None = None,
+) -> C:
+    """Make a *kind* from setting names and texts; *environ* wins over *values*, *overrides* over both.
+
+    *ignored* are Apache's settings that mean nothing here; they are accepted so that a person can bring
+    their file.
+
+    Raises ConfigurationError with every problem at once: unknown settings (with the nearest known one),
+    texts that do not parse, and what the value's own `problems()` yields.
+    """
+    assert dataclasses.is_dataclass(kind)
+    fields = {field.metadata["name"]: field for field in dataclasses.fields(kind) if "name" in field.metadata}
+    merged = dict(values)
+    for key, value in (environ or {}).items():
+        if key.startswith(ENVIRONMENT_PREFIX):
+            merged[key.removeprefix(ENVIRONMENT_PREFIX)] = value
+    merged.update(overrides or {})
+
+    problems = []
+    arguments: dict[str, Any] = {}
+    hints = typing.get_type_hints(kind)
+    for name, text in merged.items():
+        if name not in fields:
+            if name not in ignored:
+                problems.append(_unknown(name, [*fields, *ignored]))
+            continue
+        field = fields[name]
+        try:
+            arguments[field.name] = (field.metadata["parse"] or _parser(hints[field.name]))(text)
+        except ValueError as error:
+            problems.append(f"{name}={text}: {error}")
+    for name, field in fields.items():
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if required and name not in merged:
+            problems.append(f"{name} is not set ({field.metadata['help']})")
+    if not problems:
+        made: C = kind(**arguments)
+        problems.extend(problems_of(made))
+        if not problems:
+            return made
+    raise ConfigurationError("\n".join(problems))
+
+
+def problems_of(value: Any) -> Iterator[str]:
+    """What the `problems()` of *value* and of the dataclasses inside it yield."""
+    own = getattr(value, "problems", None)
+    if own is not None:
+        yield from own()
+    for field in dataclasses.fields(value):
+        inner = getattr(value, field.name)
+        if dataclasses.is_dataclass(inner):
+            yield from problems_of(inner)
+
+
+def describe(kind: type) -> Iterator[tuple[str, str, str]]:
+    """(name, default as text, help) of each setting, for `--help` and the documentation."""
+    for field in dataclasses.fields(kind):
+        if "name" in field.metadata:
+            default = "" if field.default is dataclasses.MISSING else str(field.default)
+            yield field.metadata["name"], default, field.metadata["help"]
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    nearest = difflib.get_close_matches(name, known, n=1)
+    return f"unknown setting {name}" + (f"; did you mean {nearest[0]}?" if nearest else "")
+
+
+def _parser(kind: Any) -> Callable[[str], Any]:
+    if isinstance(kind, types.UnionType):
+        inner = _parser(next(member for member in kind.__args__ if member is not types.NoneType))
+        return lambda text: inner(text) if text else None
+    if typing.get_origin(kind) is tuple:
+        inner = _parser(kind.__args__[0])
+        return lambda text: tuple(inner(part.strip()) for part in text.split(",") if part.strip())
+    if kind is bool:
+        return _parse_bool
+    if kind is int:
+        return lambda text: int(text)
+    if kind is float:
+        return lambda text: float(text)
+    assert kind is str, f"no text form for {kind}"
+    return lambda text: text
+
+
+def _parse_bool(text: str) -> bool:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    raise ValueError("expected true or false")

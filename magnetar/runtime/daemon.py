@@ -1,0 +1,118 @@
+"""What every server process does around its parts: arguments to settings, loop, signals, orderly stop."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from magnetar.runtime.clock import LoopClock
+from magnetar.runtime.config import load, parse_properties
+from magnetar.runtime.tasks import Parts
+from magnetar.runtime.types import ConfigurationError, MagnetarError
+
+log = logging.getLogger(__name__)
+
+C = TypeVar("C")
+
+# Exit codes (Apache's, where it has one for the case).
+EXIT_OK = 0
+EXIT_CONFIGURATION = 1
+EXIT_FAILED = 2
+
+
+class Shutdown:
+    """Ends a daemon: by a signal, or by a part that cannot go on."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self.failure: BaseException | None = None
+
+    def request(self) -> None:
+        self._event.set()
+
+    def fail(self, error: BaseException) -> None:
+        """A part is lost and the process must not linger half alive (correctness I52)."""
+        if self.failure is None:
+            self.failure = error
+            log.critical("stopping: %s", error)
+        self._event.set()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+
+
+def read_settings(
+    kind: type[C],
+    path: Path | None,
+    *,
+    ignored: frozenset[str] = frozenset(),
+    overrides: Mapping[str, str] | None = None,
+) -> C:
+    """Settings of a daemon from its file and the environment; ConfigurationError names every problem."""
+    values: dict[str, str] = {}
+    if path is not None:
+        try:
+            values = parse_properties(path.read_text(encoding="utf-8"), str(path))
+        except OSError as error:
+            raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
+    try:
+        return load(kind, values, os.environ, ignored=ignored, overrides=overrides)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}" if path else str(error)) from None
+
+
+def run(start: Callable[[Parts, Shutdown], Awaitable[None]]) -> int:
+    """Run a daemon until SIGINT or SIGTERM; returns its exit code.
+
+    *start* starts the parts and registers how each is stopped. An error in it is shown as one line.
+    """
+    try:
+        import uvloop
+    except ImportError:  # not built for every platform; asyncio's own loop does the same, slower
+        new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    else:
+        new_loop = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        return runner.run(_main(start))
+
+
+async def _main(start: Callable[[Parts, Shutdown], Awaitable[None]]) -> int:
+    parts, shutdown = Parts(), Shutdown()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, shutdown.request)
+    starting = asyncio.ensure_future(_as_coroutine(start(parts, shutdown)))
+    stopping = asyncio.ensure_future(shutdown.wait())
+    try:
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await starting
+        else:
+            starting.result()
+            await stopping
+    except MagnetarError as error:
+        print(f"magnetar: {error}", file=sys.stderr)
+        return EXIT_CONFIGURATION if isinstance(error, ConfigurationError) else EXIT_FAILED
+    finally:
+        stopping.cancel()
+        await parts.stop()
+    if shutdown.failure is not None:
+        print(f"magnetar: {shutdown.failure}", file=sys.stderr)
+        return EXIT_FAILED
+    return EXIT_OK
+
+
+async def _as_coroutine(work: Awaitable[None]) -> None:
+    await work
+
+
+def new_clock() -> LoopClock:
+    """The machine's clock, for the outermost layer, which has none to hand on yet."""
+    return LoopClock()

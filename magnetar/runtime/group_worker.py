@@ -1,0 +1,101 @@
+"""A thread that owns a resource, takes all that waits, and reports once per group.
+
+An executor call per item with a sync each reaches 2,100 items/s on this class of machine; one thread that
+takes everything that has gathered since its last round reaches 325,000–475,000 (STYLE, hot paths). Groups
+form by themselves: while the thread syncs one group, the next one gathers.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class GroupWorker(Generic[T]):
+    """Runs *work(items)* on its own thread for all items that wait, then *report(items, error)* on the loop.
+
+    Rules:
+
+    1. Items are worked on in the order in which they were put, each exactly once.
+    2. *report* is called once for each group, in order, on the event loop that started the worker.
+    3. After *work* has raised, the worker is poisoned: later items are reported with the same error
+       without touching the resource (correctness I38, I39). The owner decides what that means.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[Sequence[T]], None],
+        report: Callable[[Sequence[T], BaseException | None], None],
+        *,
+        group_items_max: int = 100_000,
+    ) -> None:
+        self._name = name
+        self._work = work
+        self._report = report
+        self._group_items_max = group_items_max
+        self._items: list[T] = []
+        self._wake = threading.Condition(threading.Lock())
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ended: asyncio.Event | None = None
+        self.error: BaseException | None = None
+
+    def start(self) -> None:
+        assert self._thread is None, f"{self._name} was started twice"
+        self._loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
+
+    def put(self, items: Sequence[T]) -> None:
+        """Queue *items*. Never blocks; limits are the business of whoever accepts requests."""
+        with self._wake:
+            assert not self._stopping, f"{self._name} is stopped"
+            was_empty = not self._items
+            self._items.extend(items)
+            if was_empty:
+                self._wake.notify()
+
+    @property
+    def waiting(self) -> int:
+        """Items that no group has taken yet."""
+        return len(self._items)
+
+    async def stop(self) -> None:
+        """Work off what was put, then end the thread."""
+        if self._thread is None or self._ended is None:
+            return
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        await self._ended.wait()
+        self._thread.join()
+
+    def _run(self) -> None:
+        assert self._loop is not None
+        assert self._ended is not None
+        while True:
+            with self._wake:
+                while not self._items and not self._stopping:
+                    self._wake.wait()
+                if not self._items:
+                    break
+                group = self._items[: self._group_items_max]
+                del self._items[: self._group_items_max]
+            if self.error is None:
+                try:
+                    self._work(group)
+                except BaseException as error:
+                    self.error = error
+            self._hop(self._report, group, self.error)
+        self._hop(self._ended.set)
+
+    def _hop(self, callback: Callable[..., object], *arguments: object) -> None:
+        assert self._loop is not None
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            self._loop.call_soon_threadsafe(callback, *arguments)

@@ -1,0 +1,75 @@
+"""Background tasks that cannot get lost, and an orderly stop."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+
+class Tasks:
+    """The tasks of one owner: kept alive, named, their failures reported, ended together.
+
+    asyncio itself holds only weak references to tasks and reports a failure when the task is collected,
+    which may be never.
+    """
+
+    def __init__(self, owner: str, on_failure: Callable[[BaseException], None] | None = None) -> None:
+        self._owner = owner
+        self._on_failure = on_failure
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        """Run *work*; a failure is logged, and given to *on_failure* if there is one."""
+        assert not self._closed, f"{self._owner} is stopped"
+        task = asyncio.get_running_loop().create_task(work, name=f"{self._owner}/{name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    async def cancel(self) -> None:
+        """Cancel what runs and wait until it has ended. Nothing can be spawned afterwards."""
+        self._closed = True
+        here = asyncio.current_task()
+        tasks = [task for task in self._tasks if task is not here]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            log.error("task %s failed: %s", task.get_name(), error, exc_info=error)
+            if self._on_failure is not None:
+                self._on_failure(error)
+
+
+class Parts:
+    """The parts of a daemon: started one after the other, stopped in the opposite order."""
+
+    def __init__(self) -> None:
+        self._stops: list[tuple[str, Callable[[], Awaitable[None]]]] = []
+
+    def add(self, name: str, stop: Callable[[], Awaitable[None]]) -> None:
+        """Register how to stop a part that has just been started."""
+        self._stops.append((name, stop))
+
+    async def stop(self, timeout_s: float = 30.0) -> None:
+        """Stop every part, the last started first; one that fails does not keep the others running."""
+        while self._stops:
+            name, stop = self._stops.pop()
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await stop()
+            except TimeoutError:
+                log.error("stopping %s took longer than %.0f s; going on without it", name, timeout_s)
+            except Exception as error:
+                log.error("stopping %s failed: %s", name, error, exc_info=error)

@@ -1,0 +1,30 @@
+"""What every room may name: buffers, size units, and the one class for damaged data."""
+
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+"""Bytes that nobody changes after they were handed over (correctness I54)."""
+
+Buffers: TypeAlias = Sequence[Buffer]
+"""Pieces of one byte string that are written one behind the other."""
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+
+
+class MagnetarError(Exception):
+    """Root of every error that this package raises on purpose."""
+
+
+class Corruption(MagnetarError):
+    """Stored or received bytes are not what their format promises.
+
+    Whoever raises it names the place (file and offset, or ledger and entry), what was expected and
+    what was found.
+    """
+
+
+class ConfigurationError(MagnetarError):
+    """A setting or option is unknown or not possible; the text lists all problems at once."""

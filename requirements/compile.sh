@@ -1,0 +1,18 @@
+#!/bin/sh
+# Pins every dependency with its hashes, one file for each way of using the project. Run by `make requirements`.
+set -eu
+export PIP_FIND_LINKS=
+tools=$(mktemp -d)
+trap 'rm -rf "$tools"' EXIT
+python3 -m venv "$tools"
+"$tools/bin/pip" install --quiet pip-tools
+pin() {
+    output=$1
+    shift
+    CUSTOM_COMPILE_COMMAND="make requirements" "$tools/bin/pip-compile" --quiet --generate-hashes --no-emit-index-url \
+        --no-emit-find-links --strip-extras --allow-unsafe --output-file="requirements/$output" "$@" pyproject.toml
+}
+pin dev.txt --extra dev --extra spark --extra demo
+pin base.txt --constraint requirements/dev.txt
+pin spark.txt --constraint requirements/dev.txt --extra spark
+pin demo.txt --constraint requirements/dev.txt --extra spark --extra demo

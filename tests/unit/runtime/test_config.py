@@ -1,0 +1,57 @@
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from magnetar.runtime.config import describe, load, parse_properties, setting
+from magnetar.runtime.types import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    port: int = setting("bookiePort", 3181, help="port of the storage protocol")
+    directories: tuple[str, ...] = setting("ledgerDirectories", help="where ledgers are stored")
+    sync: bool = setting("journalSyncData", True, help="sync before each answer")
+    name: str | None = setting("bookieId", None, help="stable name")
+
+    def problems(self) -> Iterator[str]:
+        if not self.sync:
+            yield "journalSyncData=false is not possible: an answer always means that data are on disk"
+
+
+def test_names_in_files_are_apaches() -> None:
+    values = parse_properties("# c\nbookiePort=4000\nledgerDirectories = /a, /b\n\nbookieId=\n", "f.conf")
+    assert load(Example, values) == Example(port=4000, directories=("/a", "/b"))
+
+
+def test_the_environment_wins_over_the_file() -> None:
+    values = {"ledgerDirectories": "/a", "bookiePort": "1"}
+    assert load(Example, values, {"PULSAR_PREFIX_bookiePort": "2", "HOME": "/"}).port == 2
+
+
+def test_all_problems_are_reported_at_once() -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        load(Example, {"bookiPort": "1", "bookiePort": "many", "journalSyncData": "perhaps"})
+    text = str(raised.value)
+    assert "unknown setting bookiPort; did you mean bookiePort?" in text
+    assert "bookiePort=many" in text
+    assert "journalSyncData=perhaps: expected true or false" in text
+    assert "ledgerDirectories is not set" in text
+
+
+def test_a_value_says_what_is_wrong_with_it() -> None:
+    with pytest.raises(ConfigurationError, match="always means that data are on disk"):
+        load(Example, {"ledgerDirectories": "/a", "journalSyncData": "false"})
+
+
+def test_settings_without_meaning_here_are_accepted_by_name() -> None:
+    load(Example, {"ledgerDirectories": "/a", "gcLogging": "x"}, ignored=frozenset({"gcLogging"}))
+
+
+def test_a_line_without_equals_is_named() -> None:
+    with pytest.raises(ConfigurationError, match=r"f\.conf line 2"):
+        parse_properties("a=1\nnonsense\n", "f.conf")
+
+
+def test_settings_describe_themselves() -> None:
+    assert ("bookiePort", "3181", "port of the storage protocol") in list(describe(Example))

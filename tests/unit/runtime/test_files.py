@@ -1,0 +1,117 @@
+import errno
+import random
+from pathlib import Path
+
+import pytest
+
+from magnetar.runtime.files import Files, MemoryFiles, OsFiles, read_file, replace_file
+
+
+@pytest.fixture(params=["os", "memory"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Files, str]:
+    files: Files = OsFiles() if request.param == "os" else MemoryFiles()
+    directory = str(tmp_path / "disk")
+    files.make_directories(directory)
+    return files, directory
+
+
+def test_appends_stand_one_behind_the_other(place: tuple[Files, str]) -> None:
+    files, directory = place
+    file = files.create(directory + "/a")
+    assert file.append([b"12", memoryview(b"345")]) == 0
+    assert file.append([b"6"]) == 5
+    assert file.read_at(1, 100) == b"23456"
+    file.write_at(0, b"X")
+    assert read_file(files, directory + "/a") == b"X23456"
+    file.truncate(2)
+    assert file.append([b"!"]) == 2
+    file.close()
+
+
+def test_thousands_of_buffers_are_written_whole(place: tuple[Files, str]) -> None:
+    files, directory = place
+    file = files.create(directory + "/a")
+    pieces = [bytes([number % 251]) * (number % 7) for number in range(5000)]
+    file.append(pieces)
+    assert read_file(files, directory + "/a") == b"".join(pieces)
+    file.close()
+
+
+def test_replace_leaves_only_the_new_content(place: tuple[Files, str]) -> None:
+    files, directory = place
+    replace_file(files, directory + "/mark", b"one")
+    replace_file(files, directory + "/mark", b"two")
+    assert read_file(files, directory + "/mark") == b"two"
+    assert files.list(directory) == ["mark"]
+
+
+def test_a_file_is_not_created_twice(place: tuple[Files, str]) -> None:
+    files, directory = place
+    files.create(directory + "/a").close()
+    with pytest.raises(FileExistsError):
+        files.create(directory + "/a")
+    with pytest.raises(FileNotFoundError):
+        files.open(directory + "/b")
+
+
+def test_a_lock_is_held_once(place: tuple[Files, str]) -> None:
+    files, directory = place
+    lock = files.lock(directory + "/lock")
+    with pytest.raises(BlockingIOError):
+        files.lock(directory + "/lock")
+    lock.release()
+    files.lock(directory + "/lock").release()
+
+
+def test_what_was_synced_survives_every_crash() -> None:
+    files = MemoryFiles()
+    files.make_directories("/d")
+    file = files.create("/d/a")
+    file.append([b"synced"])
+    file.sync()
+    files.sync_directory("/d")
+    file.append([b"x" * 2000])
+    lengths = set()
+    for seed in range(200):
+        after = files.crash(random.Random(seed))
+        content = read_file(after, "/d/a")
+        assert content.startswith(b"synced")
+        assert set(content[6:]) <= {0, ord("x")}
+        lengths.add(len(content))
+    assert min(lengths) == 6
+    assert max(lengths) == 2006
+    assert read_file(files.crash(random.Random(0), unsynced=0), "/d/a") == b"synced"
+
+
+def test_a_file_whose_directory_was_not_synced_may_be_gone() -> None:
+    files = MemoryFiles()
+    files.make_directories("/d")
+    files.create("/d/a").sync()
+    there = {files.crash(random.Random(seed)).exists("/d/a") for seed in range(50)}
+    assert there == {True, False}
+
+
+def test_replace_is_atomic_over_a_crash() -> None:
+    files = MemoryFiles()
+    files.make_directories("/d")
+    replace_file(files, "/d/mark", b"old!")
+
+    images: list[MemoryFiles] = []
+    files.on_operation.append(lambda kind, path: images.extend(files.crash(random.Random(seed)) for seed in range(20)))
+    replace_file(files, "/d/mark", b"new!")
+    assert len(images) >= 80
+    assert {read_file(image, "/d/mark") for image in images} == {b"old!", b"new!"} or {
+        read_file(image, "/d/mark") for image in images
+    } == {b"old!"}
+
+
+def test_a_full_disk_refuses_and_keeps_what_it_has() -> None:
+    files = MemoryFiles(capacity_bytes=10)
+    files.make_directories("/d")
+    file = files.create("/d/a")
+    file.append([b"12345678"])
+    with pytest.raises(OSError, match="no space") as raised:
+        file.append([b"901"])
+    assert raised.value.errno == errno.ENOSPC
+    assert read_file(files, "/d/a") == b"12345678"
+    assert files.usage("/d").free_bytes == 2
