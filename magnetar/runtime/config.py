@@ -26,9 +26,13 @@ def setting(
     *,
     help: str,
     parse: Callable[[str], Any] | None = None,
+    aliases: tuple[str, ...] = (),
 ) -> Any:
-    """A field whose name in configuration files is *name* (Apache's own where Apache has the setting)."""
-    metadata = {"name": name, "help": help, "parse": parse}
+    """A field whose name in configuration files is *name* (Apache's own where Apache has the setting).
+
+    *aliases* are older names for the same.
+    """
+    metadata = {"name": name, "help": help, "parse": parse, "aliases": aliases}
     if default is dataclasses.MISSING:
         return dataclasses.field(metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -75,6 +79,10 @@ def load(
         if key.startswith(ENVIRONMENT_PREFIX):
             merged[key.removeprefix(ENVIRONMENT_PREFIX)] = value
     merged.update(overrides or {})
+    for name, field in fields.items():
+        for alias in field.metadata["aliases"]:
+            if alias in merged:
+                merged.setdefault(name, merged.pop(alias))
 
     problems = []
     arguments: dict[str, Any] = {}

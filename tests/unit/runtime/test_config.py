@@ -55,3 +55,11 @@ def test_a_line_without_equals_is_named() -> None:
 
 def test_settings_describe_themselves() -> None:
     assert ("bookiePort", "3181", "port of the storage protocol") in list(describe(Example))
+
+
+def test_an_older_name_means_the_same_setting() -> None:
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Journal:
+        directories: tuple[str, ...] = setting("journalDirectories", help="where", aliases=("journalDirectory",))
+
+    assert load(Journal, {"journalDirectory": "/j"}).directories == ("/j",)

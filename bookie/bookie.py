@@ -1,0 +1,405 @@
+"""One bookie: its parts, the order in which they start and stop, and what happens when one fails.
+
+    port bound ─▶ directories locked ─▶ cookies agree ─▶ storage open ─▶ journal replayed ─▶ everything flushed
+      ─▶ new journal ─▶ marks ─▶ listening ─▶ registered
+
+Rules:
+
+1. Nothing is answered before the replay is flushed (correctness I51), and nobody is told of the bookie before
+   it listens.
+2. A journal or flush that failed ends the bookie: connections are closed without an answer, the registration goes,
+   and whoever owns the bookie is told (I38, I52). A full disk is no failure: the bookie becomes read-only.
+3. Several bookies may live in one process; they share nothing.
+"""
+
+import asyncio
+import errno
+import logging
+import os
+import posixpath
+import socket
+from collections.abc import Awaitable, Callable
+
+from bookie.checkpoint import Checkpointer
+from bookie.config import BookieConfig
+from bookie.directories import Directories, SpaceWatch
+from bookie.index import Index, RocksIndex
+from bookie.jobs import JobThread
+from bookie.journal.writer import Journal, JournalFailed, JournalSettings, NoSpace
+from bookie.ledger_storage import LedgerStorage, is_no_space
+from bookie.opening import Opened, StorageSettings, open_storage
+from bookie.requests import Desk
+from bookie.server import Limits, Server
+from bookie.write_cache import WriteCache
+from magnetar.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint
+from magnetar.bookkeeper.metadata.bookies import BookieRegistration
+from magnetar.bookkeeper.metadata.store import MetadataError, MetadataStore
+from magnetar.runtime.clock import Clock
+from magnetar.runtime.files import Files
+from magnetar.runtime.tasks import Parts, Tasks
+from magnetar.runtime.types import KIB, MIB, MagnetarError
+
+log = logging.getLogger(__name__)
+
+# The event loop's backlog of connections that wait to be accepted.
+_ACCEPT_BACKLOG = 1024
+
+# The metadata store is away: time until the next try.
+_RETRY_S = 1.0
+
+
+class PortInUse(MagnetarError):
+    """Something else listens on the bookie's port."""
+
+
+class StorageFailed(MagnetarError):
+    """The ledger storage cannot be written any more."""
+
+
+class Bookie:
+    """A storage node. `start` raises MagnetarError with the reason if it cannot serve.
+
+    *on_failure* is called once if the running bookie has to give up; it has stopped serving by then and `stop`
+    is still to be called.
+    """
+
+    def __init__(
+        self,
+        config: BookieConfig,
+        store: MetadataStore,
+        clock: Clock,
+        files: Files,
+        *,
+        root: str = "/ledgers",
+        on_failure: Callable[[BaseException], None] | None = None,
+        open_index: Callable[[str, int], Index] = RocksIndex,
+    ) -> None:
+        self.config = config
+        self._store = store
+        self._clock = clock
+        self._files = files
+        self._root = root
+        self._on_failure = on_failure
+        self._open_index = open_index
+        self._parts = Parts()
+        self._tasks = Tasks("bookie")
+        self._address = ("", 0)
+        self._bookie_id = config.bookie_id
+        self._directories = Directories(
+            files,
+            [_absolute(directory) for directory in config.journal_directories],
+            [_absolute(directory) for directory in config.ledger_directories],
+            config.reserve_mib * MIB,
+        )
+        self._registration: BookieRegistration
+        self._storage: LedgerStorage
+        self._desk: Desk
+        self._cache: WriteCache
+        self._journals: list[Journal] = []
+        self._checkpointer: Checkpointer
+        self._server: Server
+        self._space: SpaceWatch
+        self._sockets: asyncio.Server | None = None
+        self._failure: BaseException | None = None
+
+    @property
+    def bookie_id(self) -> str:
+        return self._bookie_id
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """(host, port) under which clients reach the bookie; known after `start`."""
+        return self._address
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the bookie gave up, if it did."""
+        return self._failure
+
+    @property
+    def is_read_only(self) -> bool:
+        return self._desk.read_only
+
+    @property
+    def read_only_reasons(self) -> tuple[str, ...]:
+        return self._space.reasons
+
+    @property
+    def server(self) -> Server:
+        return self._server
+
+    @property
+    def checkpointer(self) -> Checkpointer:
+        return self._checkpointer
+
+    async def start(self) -> None:
+        """Come up. Raises MagnetarError; everything that was started is stopped again then."""
+        try:
+            await self._start()
+        except BaseException:
+            await self._parts.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Leave the cluster, answer what was taken, flush, close. Does not raise."""
+        await self._parts.stop()
+
+    # -- starting
+
+    async def _start(self) -> None:
+        self._parts.add("tasks", self._tasks.cancel)
+        listening = self._bind()
+        self._parts.add("port", _as_async(listening.close))
+        self._directories.open()
+        self._parts.add("directories", _as_async(self._directories.close))
+        self._registration = BookieRegistration(
+            self._store, self._root, self._bookie_id, self._clock, on_failure=self._fail
+        )
+        try:
+            await self._directories.check_cookies(self._registration, self._bookie_id)
+        except OSError as error:
+            raise StorageFailed(f"bookie {self._bookie_id} cannot read or write its cookies: {error}") from error
+
+        flusher = JobThread(f"flusher {self._bookie_id}")
+        flusher.start()
+        self._parts.add("flusher", flusher.stop)
+        readers = [JobThread(f"reader {number} {self._bookie_id}") for number in range(self.config.readers)]
+        for reader in readers:
+            reader.start()
+            self._parts.add("reader", reader.stop)
+
+        self._storage, self._desk, self._cache, writers = await flusher.run(self._open_storage)
+        self._parts.add("storage", lambda: flusher.run(self._storage.close))
+        self._journals = [
+            Journal(writer, f"journal {number} {self._bookie_id}", self._journal_failed, self._no_space)
+            for number, writer in enumerate(writers)
+        ]
+        self._make_server(flusher, readers)
+        # Stopped after the journals: the last mark then covers everything.
+        self._parts.add("checkpoints", self._stop_checkpoints)
+        for journal in self._journals:
+            journal.start()
+            self._parts.add("journal", journal.stop)
+        self._space.start()
+        self._parts.add("space watch", _as_async(self._space.stop))
+
+        try:
+            self._sockets = await asyncio.get_running_loop().create_server(
+                self._server.new_connection, sock=listening, backlog=_ACCEPT_BACKLOG
+            )
+        except OSError as error:
+            raise self._port_error(error) from error
+        self._parts.add("server", self._stop_listening)
+        await self._registration.set_read_only(self._desk.read_only)
+        self._parts.add("registration", self._registration.unregister)
+        host, port = self._address
+        await self._registration.register(BookieServiceInfo((bookie_endpoint(host, port),)))
+        log.info("bookie %s serves at %s:%d", self._bookie_id, host, port)
+
+    def _bind(self) -> socket.socket:
+        """The socket, not listening yet: a port that is taken is found before anything is touched."""
+        family = socket.AF_INET6 if ":" in self.config.listen_address else socket.AF_INET
+        made = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.setblocking(False)
+            made.bind((self.config.listen_address, self.config.port))
+            port = made.getsockname()[1]
+        except OSError as error:
+            made.close()
+            raise self._port_error(error) from error
+        host = self.config.advertised_address or _own_host(self.config.listen_address)
+        self._address = (host, port)
+        self._bookie_id = self.config.bookie_id or f"{host}:{port}"
+        return made
+
+    def _port_error(self, error: OSError) -> PortInUse:
+        where = f"{self.config.listen_address}:{self._address[1] or self.config.port}"
+        if error.errno == errno.EADDRINUSE:
+            return PortInUse(f"{where} is in use by another process; choose another bookiePort or stop it")
+        return PortInUse(f"cannot listen on {where}: {error.strerror} (bookiePort, bookieListenAddress)")
+
+    def _open_storage(self) -> Opened:
+        """Runs on the flusher's thread. Raises MagnetarError."""
+
+        def opened() -> Opened:
+            return open_storage(
+                self._files,
+                self._directories.journals,
+                self._directories.ledgers,
+                _storage_settings(self.config),
+                self._open_index,
+                self._clock.wall_ms(),
+            )
+
+        try:
+            try:
+                made = opened()
+            except OSError as error:
+                if not is_no_space(error):
+                    raise
+                self._directories.give_up_reserve()
+                made = opened()
+        except OSError as error:
+            raise StorageFailed(f"bookie {self._bookie_id} cannot open its storage: {error}") from error
+        self._directories.keep_reserve()
+        return made
+
+    def _make_server(self, flusher: JobThread, readers: list[JobThread]) -> None:
+        config = self.config
+        self._checkpointer = Checkpointer(
+            self._files,
+            self._storage,
+            self._cache,
+            self._desk.ledgers,
+            self._journals,
+            self._directories.journals,
+            flusher,
+            self._clock,
+            interval_s=config.flush_interval_ms / 1000,
+            journal_backups=config.journal_backups,
+            on_room=lambda: self._server.there_is_room(),
+            on_no_space=self._no_space,
+            on_failure=self._flush_failed,
+        )
+        limits = Limits(
+            frame_bytes=config.frame_bytes_max,
+            adds=config.adds_per_connection,
+            batch_read_bytes=config.batch_read_bytes_max,
+            write_buffer_low_bytes=config.write_buffer_low_bytes,
+            write_buffer_high_bytes=config.write_buffer_high_bytes,
+        )
+        self._server = Server(
+            self._desk,
+            self._cache,
+            self._desk.read_cache,
+            self._storage,
+            self._journals,
+            self._checkpointer,
+            readers,
+            self._clock,
+            limits,
+            self._directories.ledger_usage,
+        )
+        full = config.disk_usage_full
+        self._space = SpaceWatch(
+            self._files,
+            [*self._directories.ledgers, *self._directories.journals],
+            self._clock,
+            interval_s=config.disk_check_interval_ms / 1000,
+            full_share=full,
+            room_share=full if config.disk_usage_room is None else config.disk_usage_room,
+            # Less than a half of the write cache needs when it is flushed is as good as full.
+            full_bytes=max(config.write_cache_mib * MIB // 2, 64 * KIB),
+            changed=self._space_changed,
+        )
+        if config.force_read_only:
+            self._space.set_reason("forced", "forceReadOnlyBookie is set")
+
+    # -- stopping
+
+    async def _stop_listening(self) -> None:
+        assert self._sockets is not None
+        self._sockets.close()
+        self._server.close()
+
+    async def _stop_checkpoints(self) -> None:
+        try:
+            if self._failure is None:
+                await self._checkpointer.finish()
+        except OSError as error:
+            log.error("bookie %s: %s", self._bookie_id, error)
+        finally:
+            self._checkpointer.close()
+
+    # -- what goes wrong
+
+    def _journal_failed(self, error: BaseException) -> None:
+        where = ", ".join(self._directories.journals)
+        self._fail(JournalFailed(f"bookie {self._bookie_id}: the journal in {where} cannot be written: {error}"))
+
+    def _flush_failed(self, error: BaseException) -> None:
+        self._fail(StorageFailed(f"bookie {self._bookie_id}: entries cannot be flushed: {error}"))
+
+    def _fail(self, error: BaseException) -> None:
+        """Rule 2."""
+        if self._failure is not None:
+            return
+        self._failure = error
+        log.critical("%s; the bookie stops serving", error)
+        if self._sockets is not None:
+            self._sockets.close()
+        self._server.close()
+        self._tasks.spawn(self._registration.unregister(), "unregister")
+        if self._on_failure is not None:
+            self._on_failure(error)
+
+    def _no_space(self, error: Exception) -> None:
+        self._directories.give_up_reserve()
+        if isinstance(error, NoSpace):
+            self._desk.keys_were_not_journaled()
+        self._space.no_space(error)
+
+    def _space_changed(self, reasons: tuple[str, ...], free_bytes: int) -> None:
+        read_only = bool(reasons)
+        self._desk.high_priority_allowed = free_bytes >= self.config.min_usable_bytes_high_priority
+        if read_only == self._desk.read_only:
+            return
+        self._desk.read_only = read_only
+        if read_only:
+            log.warning("bookie %s is read-only: %s", self._bookie_id, "; ".join(reasons))
+        else:
+            log.warning("bookie %s is writable again", self._bookie_id)
+            self._directories.keep_reserve()
+            self._checkpointer.flush()
+        self._tasks.spawn(self._show_mode(), "read-only")
+
+    async def _show_mode(self) -> None:
+        """Tell the cluster; as long as the metadata store is away, again and again."""
+        while self._failure is None:
+            try:
+                await self._registration.set_read_only(self._desk.read_only)
+                return
+            except MetadataError as error:
+                log.warning("bookie %s could not change its registration: %s", self._bookie_id, error)
+                await self._clock.sleep(_RETRY_S)
+
+
+def _storage_settings(config: BookieConfig) -> StorageSettings:
+    return StorageSettings(
+        journal=JournalSettings(
+            version=config.journal_version,
+            alignment_bytes=config.journal_alignment_bytes,
+            file_bytes_max=config.journal_file_mib_max * MIB,
+            preallocation_bytes=config.journal_preallocation_mib * MIB,
+            sync=config.journal_sync,
+        ),
+        journal_backups=config.journal_backups,
+        write_cache_bytes=config.write_cache_mib * MIB,
+        read_cache_bytes=config.read_cache_mib * MIB,
+        block_cache_bytes=config.block_cache_mib * MIB,
+        log_bytes_max=config.log_bytes_max,
+        read_ahead_entries=config.read_ahead_entries,
+    )
+
+
+def _absolute(directory: str) -> str:
+    return posixpath.normpath(posixpath.join(os.getcwd(), directory))
+
+
+def _own_host(listen_address: str) -> str:
+    """What clients can use: the address itself, or the machine's own where it listens on all."""
+    if listen_address not in ("0.0.0.0", "::", ""):
+        return listen_address
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        log.warning("this machine's name has no address; clients are told 127.0.0.1 (set advertisedAddress)")
+        return "127.0.0.1"
+
+
+def _as_async(call: Callable[[], None]) -> Callable[[], Awaitable[None]]:
+    async def run() -> None:
+        call()
+
+    return run

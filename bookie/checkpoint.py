@@ -1,0 +1,162 @@
+"""When the write cache is flushed, and what may be forgotten afterwards.
+
+    due (time, or the taking half is full) ──▶ marks ──▶ swap ──▶ flush on the flusher's thread ──▶ marks written
+                                                                                                 └▶ old journals removed
+
+Rules:
+
+1. The marks are taken before the swap: what the journal holds before a mark was put into the cache before (on the
+   loop, in this order), so it is in the half that is flushed, or was flushed earlier.
+2. A flush that failed keeps its marks, its half and its rows; the next attempt is for the same ones. A mark never
+   skips what was not flushed (correctness I37).
+3. Ledger rows are flushed even when there are no entries: a fence alone moves the mark too.
+4. A full disk is waited out. Any other failure ends the bookie.
+"""
+
+import asyncio
+import logging
+import posixpath
+from collections.abc import Callable, Sequence
+
+from bookie.jobs import JobThread
+from bookie.journal.format import Mark
+from bookie.journal.writer import Journal, file_name, list_files
+from bookie.ledger_storage import LedgerStorage, is_no_space
+from bookie.ledgers import Ledgers
+from bookie.write_cache import Half, WriteCache
+from magnetar.runtime.clock import Clock, Timer
+from magnetar.runtime.files import Files
+
+log = logging.getLogger(__name__)
+
+
+def remove_old_journals(files: Files, directory: str, mark: Mark, keep: int) -> None:
+    """Remove files before *mark*, except the newest *keep* of them."""
+    old = [file_id for file_id in list_files(files, directory) if file_id < mark.file_id]
+    for file_id in old[: max(len(old) - keep, 0)]:
+        files.remove(posixpath.join(directory, file_name(file_id)))
+
+
+class Checkpointer:
+    """Flushes in the background. Used on the loop."""
+
+    def __init__(
+        self,
+        files: Files,
+        storage: LedgerStorage,
+        cache: WriteCache,
+        ledgers: Ledgers,
+        journals: Sequence[Journal],
+        journal_directories: Sequence[str],
+        flusher: JobThread,
+        clock: Clock,
+        *,
+        interval_s: float,
+        journal_backups: int,
+        on_room: Callable[[], None],
+        on_no_space: Callable[[Exception], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self._files = files
+        self._storage = storage
+        self._cache = cache
+        self._ledgers = ledgers
+        self._journals = journals
+        self._journal_directories = journal_directories
+        self._flusher = flusher
+        self._clock = clock
+        self._interval_s = interval_s
+        self._journal_backups = journal_backups
+        self._on_room = on_room
+        self._on_no_space = on_no_space
+        self._on_failure = on_failure
+        self._timer: Timer | None = None
+        self._running = False
+        self._wanted = False
+        self._closed = False
+        # Of the flush under way, or of the one that failed.
+        self._marks: list[Mark] | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.flushes = 0
+        self.flush_failures = 0
+
+    def touched(self) -> None:
+        """Something was put into the cache or changed in a ledger; cheap, called for every chunk."""
+        if self._cache.wants_flush:
+            self.flush()
+        elif self._timer is None and not self._closed:
+            # Armed by the first change, so that an idle bookie has no timer.
+            self._timer = self._clock.call_later(self._interval_s, self._due)
+
+    def flush(self) -> None:
+        """Start a flush, or remember that one is wanted."""
+        if self._closed:
+            return
+        if self._running:
+            self._wanted = self._cache.wants_flush
+            return
+        if self._cache.is_empty and not self._ledgers.is_dirty and self._marks is None:
+            return
+        self._running = True
+        self._wanted = False
+        self._idle.clear()
+        if self._marks is None:
+            self._marks = [journal.mark for journal in self._journals]  # rule 1
+        marks = self._marks
+        half = self._cache.swap()
+        rows = self._ledgers.take_dirty()
+        self._flusher.submit(lambda: self._work(half, rows, marks), lambda _, error: self._done(rows, error))
+
+    async def finish(self) -> None:
+        """Flush what is there and wait. Raises OSError if it could not be written."""
+        await self._idle.wait()
+        for _ in range(2):  # the first may have been the retry of an older half
+            if self._cache.is_empty and not self._ledgers.is_dirty:
+                break
+            failures = self.flush_failures
+            self.flush()
+            await self._idle.wait()
+            if self.flush_failures > failures:
+                raise OSError("the write cache could not be flushed; it will be replayed from the journal")
+
+    def close(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _due(self) -> None:
+        self._timer = None
+        self.flush()
+
+    def _work(self, half: Half, rows: Sequence[tuple[int, bytes]], marks: Sequence[Mark]) -> None:
+        self._storage.flush(half, rows)
+        self._storage.write_marks(marks)
+        for directory, mark in zip(self._journal_directories, marks, strict=True):
+            remove_old_journals(self._files, directory, mark, self._journal_backups)
+
+    def _done(self, rows: Sequence[tuple[int, bytes]], error: Exception | None) -> None:
+        self._running = False
+        if error is None:
+            self.flushes += 1
+            self._marks = None
+            self._cache.flushed()
+            self._idle.set()
+            self._on_room()
+            if self._wanted or self._cache.wants_flush:
+                self.flush()
+            elif not self._cache.is_empty or self._ledgers.is_dirty:
+                self.touched()
+            return
+        self.flush_failures += 1
+        self._ledgers.not_written(rows)  # rule 2
+        self._idle.set()
+        if is_no_space(error):
+            log.error("the write cache could not be flushed, the disk is full: %s", error)
+            self._on_no_space(error)
+            self._on_room()  # those who wait for room are now told that the bookie is read-only
+            if self._timer is None and not self._closed:
+                self._timer = self._clock.call_later(self._interval_s, self._due)
+            return
+        self._on_failure(error)

@@ -1,0 +1,269 @@
+"""Entry logs of one ledger directory: append in runs, roll, seal, read back.
+
+Rules:
+
+1. `append` gives locations; they may be published after `sync` has returned.
+2. A log whose append or sync failed gets no further entry and no seal (correctness I39): the next append goes
+   to a new one.
+3. A log is sealed once: the map first, synced, then the header that points at it (I44).
+4. What is read is checked: size word, ledger and entry id. A location that does not lead to its entry is
+   Corruption, never "not there" (I42).
+5. Ids only grow, also over restarts: an old log is never appended to.
+"""
+
+import contextlib
+import posixpath
+import threading
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from bookie.entry_log import format as fmt
+from magnetar.runtime.files import File, Files, read_file, replace_file
+from magnetar.runtime.types import MIB, Buffer, Corruption
+
+# Entries are joined into writes of about this size: one system call for many, and no more memory than that.
+_WRITE_BYTES = 2 * MIB
+
+# Open logs for reading. Above it the one opened first is closed; a bookie with 64 GiB in use has 64.
+_OPEN_LOGS_MAX = 128
+_RETIRED_MAX = 16
+
+
+def file_name(log_id: int) -> str:
+    return f"{log_id:x}.log"
+
+
+def list_logs(files: Files, directory: str) -> list[int]:
+    """Ids of the entry logs in *directory*, rising."""
+    ids = []
+    for name in files.list(directory):
+        stem, dot, suffix = name.partition(".")
+        if dot and suffix == "log":
+            with contextlib.suppress(ValueError):
+                ids.append(int(stem, 16))
+    return sorted(ids)
+
+
+class EntryLogs:
+    """The logs in one directory. One thread appends; any thread reads."""
+
+    def __init__(self, files: Files, directory: str, log_bytes_max: int) -> None:
+        self._files = files
+        self._directory = directory
+        self._log_bytes_max = log_bytes_max
+        self._file: File | None = None
+        self._log_id = self._newest_id()
+        self._offset = 0
+        self._bytes_of_ledgers: dict[int, int] = {}
+        self._open: dict[int, File] = {}
+        self._retired: deque[File] = deque()
+        self._opening = threading.Lock()
+
+    @property
+    def current_log_id(self) -> int | None:
+        """The log that takes entries, which nothing may remove; None between two."""
+        return self._log_id if self._file is not None else None
+
+    def append(self, entries: Sequence[tuple[int, int, Buffer]]) -> list[tuple[int, int, int]]:
+        """Append (ledger id, entry id, entry) in this order; return (ledger id, entry id, location).
+
+        Raises OSError: nothing of it may be published then.
+        """
+        locations: list[tuple[int, int, int]] = []
+        parts: list[Buffer] = []
+        gathered = 0
+        try:
+            for ledger_id, entry_id, entry in entries:
+                size = len(entry)
+                if self._file is None or self._offset + gathered + fmt.SIZE.size + size > self._log_bytes_max:
+                    self._write(parts, gathered)
+                    parts, gathered = [], 0
+                    self._roll()
+                offset = self._offset + gathered + fmt.SIZE.size
+                locations.append((ledger_id, entry_id, self._log_id << 32 | offset))
+                parts.append(fmt.SIZE.pack(size))
+                parts.append(entry)
+                gathered += fmt.SIZE.size + size
+                ledger_bytes = self._bytes_of_ledgers
+                ledger_bytes[ledger_id] = ledger_bytes.get(ledger_id, 0) + fmt.SIZE.size + size
+                if gathered >= _WRITE_BYTES:
+                    self._write(parts, gathered)
+                    parts, gathered = [], 0
+            self._write(parts, gathered)
+        except OSError:
+            self._abandon()
+            raise
+        return locations
+
+    def sync(self) -> None:
+        """Return when everything appended survives a power cut. Raises OSError (rule 2)."""
+        if self._file is not None:
+            try:
+                self._file.sync()
+            except OSError:
+                self._abandon()
+                raise
+
+    def close(self) -> None:
+        """Seal the log that is open and let go of all files."""
+        if self._file is not None:
+            self._seal()
+        with self._opening:
+            for file in (*self._open.values(), *self._retired):
+                file.close()
+            self._open.clear()
+            self._retired.clear()
+
+    # -- reading
+
+    def read(self, location: int, ledger_id: int, entry_id: int) -> bytes:
+        """The entry at *location*. Raises Corruption (rule 4) and OSError."""
+        log_id, offset = fmt.split_location(location)
+        file = self._reader(log_id)
+        head = file.read_at(offset - fmt.SIZE.size, fmt.SIZE.size + 4 * 1024)
+        size = self._check(head, log_id, offset, ledger_id, entry_id)
+        if len(head) < fmt.SIZE.size + size:
+            head += file.read_at(offset - fmt.SIZE.size + len(head), fmt.SIZE.size + size - len(head))
+            if len(head) < fmt.SIZE.size + size:
+                raise self._damage(log_id, offset, ledger_id, entry_id, f"a record of {size} bytes is cut short")
+        return head[fmt.SIZE.size : fmt.SIZE.size + size]
+
+    def read_run(self, ledger_id: int, wanted: Sequence[tuple[int, int]], bytes_max: int) -> list[tuple[int, bytes]]:
+        """(entry id, entry) for as many of *wanted* (entry id, location) as follow each other in one log.
+
+        At least the first one; the others as far as they lie within *bytes_max* of it, read in one go.
+        Raises Corruption and OSError for the first; damage further on ends the run.
+        """
+        entry_id, location = wanted[0]
+        log_id, first_offset = fmt.split_location(location)
+        count, last_offset = 1, first_offset
+        for _, following in wanted[1:]:
+            following_log, offset = fmt.split_location(following)
+            if following_log != log_id or not last_offset < offset < first_offset + bytes_max:
+                break
+            count, last_offset = count + 1, offset
+        if count == 1:
+            return [(entry_id, self.read(location, ledger_id, entry_id))]
+        start = first_offset - fmt.SIZE.size
+        # The size of the last one is not known: it is taken along if it is not much larger than the others.
+        span = last_offset - start
+        data = self._reader(log_id).read_at(start, span + max(span // count * 2, 4096))
+        run: list[tuple[int, bytes]] = []
+        for entry_id, location in wanted[:count]:
+            offset = location & 0xFFFFFFFF
+            at = offset - first_offset
+            try:
+                size = self._check(data[at : at + fmt.SIZE.size + 16], log_id, offset, ledger_id, entry_id)
+            except Corruption:
+                if not run:
+                    raise
+                break
+            entry = data[at + fmt.SIZE.size : at + fmt.SIZE.size + size]
+            if len(entry) < size:
+                if not run:
+                    return [(entry_id, self.read(location, ledger_id, entry_id))]
+                break
+            run.append((entry_id, entry))
+        return run
+
+    def ledgers_map(self, log_id: int) -> dict[int, int]:
+        """Ledger id → bytes of a sealed log. Raises Corruption if it is not sealed or its map is damaged."""
+        file = self._reader(log_id)
+        header = fmt.decode_header(file.read_at(0, fmt.HEADER_BYTES), file.path)
+        if header.map_offset == 0:
+            raise Corruption(f"{file.path}: not sealed")
+        return fmt.decode_map(file.read_at(header.map_offset, file.size_bytes()), header, file.path)
+
+    def scan(self, log_id: int) -> Iterable[tuple[int, int, int, int]]:
+        """(offset, size, ledger id, entry id) of each entry in a log."""
+        file = self._reader(log_id)
+        return fmt.scan(file.read_at, file.size_bytes())
+
+    def _check(self, head: bytes, log_id: int, offset: int, ledger_id: int, entry_id: int) -> int:
+        if len(head) < fmt.SIZE.size + fmt.ENTRY_BYTES_MIN:
+            raise self._damage(log_id, offset, ledger_id, entry_id, "the file ends before it")
+        (size,) = fmt.SIZE.unpack_from(head)
+        found = fmt.IDS.unpack_from(head, fmt.SIZE.size)
+        if size < fmt.ENTRY_BYTES_MIN or found != (ledger_id, entry_id):
+            raise self._damage(
+                log_id, offset, ledger_id, entry_id, f"found {size} bytes of ledger {found[0]} entry {found[1]}"
+            )
+        return int(size)
+
+    def _damage(self, log_id: int, offset: int, ledger_id: int, entry_id: int, found: str) -> Corruption:
+        path = posixpath.join(self._directory, file_name(log_id))
+        return Corruption(f"{path} offset {offset}: expected ledger {ledger_id} entry {entry_id}, {found}")
+
+    def _reader(self, log_id: int) -> File:
+        file = self._open.get(log_id)
+        if file is None:
+            with self._opening:
+                file = self._open.get(log_id)
+                if file is None:
+                    path = posixpath.join(self._directory, file_name(log_id))
+                    file = self._files.open(path)
+                    if len(self._open) >= _OPEN_LOGS_MAX:
+                        self._retire(next(iter(self._open)))
+                    self._open[log_id] = file
+        return file
+
+    def _retire(self, log_id: int) -> None:
+        # Not closed at once: another thread may be about to read from it.
+        self._retired.append(self._open.pop(log_id))
+        if len(self._retired) > _RETIRED_MAX:
+            self._retired.popleft().close()
+
+    # -- writing
+
+    def _newest_id(self) -> int:
+        newest = -1
+        logs = list_logs(self._files, self._directory)
+        if logs:
+            newest = logs[-1]
+        path = posixpath.join(self._directory, "lastId")
+        if self._files.exists(path):
+            text = read_file(self._files, path).decode("ascii", "replace").strip()
+            try:
+                newest = max(newest, int(text, 16))
+            except ValueError:
+                if not logs:
+                    raise Corruption(f"{path}: {text!r} is no hexadecimal log id") from None
+        return newest
+
+    def _write(self, parts: list[Buffer], size: int) -> None:
+        if not parts:
+            return
+        assert self._file is not None
+        at = self._file.append([b"".join(parts)])
+        assert at == self._offset, f"{self._file.path}: wrote at {at}, expected {self._offset}"
+        self._offset += size
+
+    def _roll(self) -> None:
+        if self._file is not None:
+            self._seal()
+        log_id = self._log_id + 1
+        if log_id > fmt.LOG_ID_MAX:
+            raise OSError(f"entry log ids are used up in {self._directory}")
+        file = self._files.create(posixpath.join(self._directory, file_name(log_id)))
+        self._log_id = log_id
+        self._file = file
+        file.append([fmt.encode_header()])
+        self._offset = fmt.HEADER_BYTES
+        self._bytes_of_ledgers = {}
+        # Syncs the directory, so it also makes the new log's name durable.
+        replace_file(self._files, posixpath.join(self._directory, "lastId"), f"{log_id:x}\n".encode())
+
+    def _seal(self) -> None:
+        assert self._file is not None
+        map_offset = self._file.append([fmt.encode_map(self._bytes_of_ledgers)])
+        self._file.sync()
+        self._file.write_at(fmt.SEAL_OFFSET, fmt.encode_seal(map_offset, len(self._bytes_of_ledgers)))
+        self._file.sync()
+        self._file.close()
+        self._file = None
+
+    def _abandon(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+            self._file = None

@@ -1,0 +1,74 @@
+"""A thread for work that blocks: flushing, cold reads, what a start needs."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from magnetar.runtime.group_worker import GroupWorker
+
+T = TypeVar("T")
+
+Done = Callable[[Any, Exception | None], None]
+
+
+class _Job:
+    __slots__ = ("done", "error", "result", "work")
+
+    def __init__(self, work: Callable[[], Any], done: Done) -> None:
+        self.work = work
+        self.done = done
+        self.result: Any = None
+        self.error: Exception | None = None
+
+
+class JobThread:
+    """Does one job after the other. What a job raises is its own outcome; the thread goes on."""
+
+    def __init__(self, name: str) -> None:
+        # One at a time, so that the outcome of a short job does not wait for the long one behind it.
+        self._worker: GroupWorker[_Job] = GroupWorker(name, _work, _report, group_items_max=1)
+
+    def start(self) -> None:
+        self._worker.start()
+
+    async def stop(self) -> None:
+        """Finish what was submitted."""
+        await self._worker.stop()
+
+    @property
+    def waiting(self) -> int:
+        return self._worker.waiting
+
+    def submit(self, work: Callable[[], T], done: Callable[[T, Exception | None], None]) -> None:
+        """Do *work* on the thread, then call *done(result, error)* on the loop."""
+        self._worker.put([_Job(work, done)])
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Do *work* on the thread and wait for it."""
+        outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def done(result: T, error: Exception | None) -> None:
+            if outcome.cancelled():
+                return
+            if error is None:
+                outcome.set_result(result)
+            else:
+                outcome.set_exception(error)
+
+        self.submit(work, done)
+        return await outcome
+
+
+def _work(jobs: Sequence[_Job]) -> None:
+    for job in jobs:
+        try:
+            job.result = job.work()
+        except Exception as error:
+            job.error = error
+
+
+def _report(jobs: Sequence[_Job], error: BaseException | None) -> None:
+    for job in jobs:
+        if job.error is None and error is not None:  # what is no Exception ends the thread
+            job.error = RuntimeError(f"the thread has ended: {error!r}")
+        job.done(job.result, job.error)

@@ -1,0 +1,69 @@
+"""Reading the journal after a start: every record behind the mark, in order, or a refusal to serve.
+
+Rules:
+
+1. The marked file exists, and no file is missing between it and the newest one. The first mark, 0:0, means
+   everything that is there.
+2. A scan may stop early only where nothing was written later: a torn end with records in a later file is
+   damage, not a tail.
+"""
+
+import logging
+import posixpath
+from collections.abc import Callable
+from itertools import pairwise
+
+from bookie.journal import format as fmt
+from bookie.journal.format import Mark, Record, Scan
+from bookie.journal.writer import file_name, list_files
+from magnetar.runtime.files import Files
+from magnetar.runtime.types import Corruption
+
+log = logging.getLogger(__name__)
+
+
+def replay(files: Files, directory: str, mark: Mark, apply: Callable[[Record], None]) -> int:
+    """Give every record of *directory* from *mark* on to *apply*; return how many there were.
+
+    Raises Corruption.
+    """
+    count = 0
+    torn: str | None = None
+    for file_id in _files_from(files, directory, mark):
+        path = posixpath.join(directory, file_name(file_id))
+        file = files.open(path)
+        try:
+            header = fmt.decode_header(file.read_at(0, fmt.HEADER_BYTES), path)
+            if header is None:
+                continue  # a new file that a crash left without its header
+            start = mark.offset if file_id == mark.file_id else 0
+            scan = Scan(file.read_at, header, file_id, path, start)
+            for record in scan:
+                if torn is not None:
+                    raise Corruption(
+                        f"{torn}, but {path} has records: the end of the older file is not a write that a crash "
+                        "interrupted; restore it or take the bookie out of service"
+                    )
+                apply(record)
+                count += 1
+            if scan.torn is not None:
+                torn = f"{path}: {scan.torn}"
+                log.warning("journal ends early: %s (a write that was never acknowledged)", torn)
+        finally:
+            file.close()
+    return count
+
+
+def _files_from(files: Files, directory: str, mark: Mark) -> list[int]:
+    ids = [file_id for file_id in list_files(files, directory) if file_id >= mark.file_id]
+    if mark != fmt.START and (not ids or ids[0] != mark.file_id):
+        raise Corruption(
+            f"the journal file {file_name(mark.file_id)} that lastMark names is not in {directory}: entries may be "
+            "missing; bring the file back or take the bookie out of service"
+        )
+    for earlier, later in pairwise(ids):
+        if later != earlier + 1:
+            raise Corruption(
+                f"journal files between {file_name(earlier)} and {file_name(later)} are missing in {directory}"
+            )
+    return ids

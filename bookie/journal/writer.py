@@ -1,0 +1,252 @@
+"""The journal's writing end: one thread, one write and one fdatasync for all that waits.
+
+Rules:
+
+1. A group is reported after its fdatasync has returned; a group in which nobody asked for that, after its write.
+2. A write or sync that fails poisons the journal for good (correctness I38, I39): nothing is
+   reported as done any more and the bookie goes down.
+3. No space is the exception: the group is cut off again, so that the end of the file is known, and reported as refused;
+   the next group may find room. If even the cutting off fails, rule 2.
+4. A file is created, with its name in the directory, before anything in it is reported.
+"""
+
+import contextlib
+import errno
+import posixpath
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from bookie.journal import format as fmt
+from bookie.journal.format import Mark
+from magnetar.runtime.files import File, Files
+from magnetar.runtime.group_worker import GroupWorker
+from magnetar.runtime.types import GIB, KIB, MIB, Buffer, MagnetarError
+
+# A group is sealed and written in slices of about this size: one slice is joined in memory at a time.
+SLICE_BYTES = 4 * MIB
+
+Done: TypeAlias = Callable[[Any, Exception | None], None]
+
+Item: TypeAlias = tuple[list[Buffer], bool, Done, Any]
+"""records as length word, body, length word, body …; whether it must be on disk; what to call on the
+loop, with this argument and None or the refusal"""
+
+
+class NoSpace(MagnetarError):
+    """The disk under the journal is full; the records were not written."""
+
+
+class JournalFailed(MagnetarError):
+    """The journal cannot be written any more; what was not acknowledged may be lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalSettings:
+    version: int = 6
+    # 4 KiB, as Pulsar has it: a group never shares a sector with one that is durable already, on disks
+    # with large sectors too. (Apache's default is 512.)
+    alignment_bytes: int = 4 * KIB
+    file_bytes_max: int = 2 * GIB
+    preallocation_bytes: int = 16 * MIB
+    sync: bool = True
+
+
+def file_name(file_id: int) -> str:
+    return f"{file_id:x}.txn"
+
+
+def list_files(files: Files, directory: str) -> list[int]:
+    """Ids of the journal files in *directory*, rising."""
+    ids = []
+    for name in files.list(directory):
+        stem, dot, suffix = name.partition(".")
+        if dot and suffix == "txn":
+            with contextlib.suppress(ValueError):
+                ids.append(int(stem, 16))
+    return sorted(ids)
+
+
+class JournalWriter:
+    """Writes groups to the newest file. Used by one thread; `mark` may be read by any."""
+
+    def __init__(self, files: Files, directory: str, settings: JournalSettings, first_id: int) -> None:
+        self._files = files
+        self._directory = directory
+        self._settings = settings
+        self._file: File
+        self._allocated = 0
+        self._durable = 0
+        self.mark = Mark(first_id, fmt.HEADER_BYTES)
+        """Behind the last group that was written."""
+        self.written_bytes = 0
+        self.syncs = 0
+        self._create(first_id)
+
+    def write(self, items: Sequence[Item]) -> NoSpace | None:
+        """Write the records of *items* and make them durable where asked.
+
+        Raises OSError: then nothing may be written any more.
+        """
+        group: list[Buffer] = []
+        must_sync = False
+        for parts, sync, _, _ in items:
+            group += parts
+            must_sync = must_sync or sync
+        if group:
+            refusal = self._write(group)
+            if refusal is not None:
+                return refusal
+        if must_sync:
+            self._sync()
+        if self.mark.offset > self._settings.file_bytes_max:
+            self._roll()
+        return None
+
+    def close(self) -> None:
+        self._sync()
+        self._file.close()
+
+    def _write(self, group: list[Buffer]) -> NoSpace | None:
+        before = self.mark
+        try:
+            if sum(map(len, group)) <= SLICE_BYTES:
+                self._write_slice(group)
+            else:
+                for part in _slices(group):
+                    self._write_slice(part)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self._file.truncate(before.offset)  # rule 3; raises: rule 2
+            self._file.sync()
+            self._durable = self._allocated = before.offset
+            self.mark = before
+            return NoSpace(f"{self._file.path}: {error.strerror}")
+        return None
+
+    def _write_slice(self, records: list[Buffer]) -> None:
+        file_id, start = self.mark
+        body = b"".join(records)
+        seal = fmt.seal_of(file_id, start, self._durable, body, self._settings.alignment_bytes)
+        end = start + len(body) + len(seal)
+        if end > self._allocated:
+            self._preallocate(end)
+        self._file.write_at(start, body + seal)
+        self.written_bytes += end - start
+        self.mark = Mark(file_id, end)
+
+    def _sync(self) -> None:
+        if self._durable < self.mark.offset:
+            if self._settings.sync:
+                self._file.sync()
+            self.syncs += 1
+            self._durable = self.mark.offset
+
+    def _preallocate(self, end: int) -> None:
+        """Move the end of the file ahead, so that a sync rarely has a new size to record."""
+        step = self._settings.preallocation_bytes
+        if step == 0:
+            return
+        self._allocated = (end // step + 1) * step
+        self._file.write_at(self._allocated - fmt.ALIGNMENT_MIN, bytes(fmt.ALIGNMENT_MIN))
+
+    def _roll(self) -> None:
+        self._sync()
+        full = self._file
+        try:
+            self._create(self.mark.file_id + 1)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            return  # the full one can grow a little more
+        full.close()
+
+    def _create(self, file_id: int) -> None:
+        path = posixpath.join(self._directory, file_name(file_id))
+        file = self._files.create(path)
+        try:
+            file.write_at(0, fmt.encode_header(self._settings.version))
+            file.sync()
+            self._files.sync_directory(self._directory)
+        except OSError:
+            with contextlib.suppress(OSError):
+                file.close()
+                self._files.remove(path)
+            raise
+        self._file = file
+        self._allocated = self._durable = fmt.HEADER_BYTES
+        self.mark = Mark(file_id, fmt.HEADER_BYTES)
+
+
+def _slices(group: list[Buffer]) -> list[list[Buffer]]:
+    """*group* in pieces of about SLICE_BYTES, cut between records."""
+    pieces: list[list[Buffer]] = [[]]
+    size = 0
+    for at in range(0, len(group), 2):
+        if size > SLICE_BYTES:
+            pieces.append([])
+            size = 0
+        pieces[-1] += group[at : at + 2]
+        size += len(group[at + 1])
+    return pieces
+
+
+class Journal:
+    """The loop's side of a writer: `put` queues, the callbacks of a group come in one turn of the loop."""
+
+    def __init__(
+        self,
+        writer: JournalWriter,
+        name: str,
+        on_failure: Callable[[BaseException], None],
+        on_no_space: Callable[[NoSpace], None],
+    ) -> None:
+        self._writer = writer
+        self._on_failure = on_failure
+        self._on_no_space = on_no_space
+        # What became of the groups that were worked on and not reported yet, in order.
+        self._outcomes: deque[NoSpace | None] = deque()
+        self._worker: GroupWorker[Item] = GroupWorker(name, self._work, self._report)
+        self._failed = False
+
+    def start(self) -> None:
+        self._worker.start()
+
+    async def stop(self) -> None:
+        """Write what was put, then close the file."""
+        await self._worker.stop()
+        if self._worker.error is None:
+            self._writer.close()
+
+    @property
+    def mark(self) -> Mark:
+        """Every record before it was put before now."""
+        return self._writer.mark
+
+    @property
+    def writer(self) -> JournalWriter:
+        return self._writer
+
+    def put(self, records: list[Buffer], must_sync: bool, done: Done, argument: Any) -> None:
+        """Write *records* (length words and bodies in turn), then call *done(argument, refusal)* on the loop.
+
+        Not called any more after the journal has failed.
+        """
+        self._worker.put([(records, must_sync, done, argument)])
+
+    def _work(self, items: Sequence[Item]) -> None:
+        self._outcomes.append(self._writer.write(items))
+
+    def _report(self, items: Sequence[Item], error: BaseException | None) -> None:
+        if error is not None:
+            if not self._failed:
+                self._failed = True
+                self._on_failure(error)
+            return
+        refusal = self._outcomes.popleft()
+        if refusal is not None:
+            self._on_no_space(refusal)
+        for _, _, done, argument in items:
+            done(argument, refusal)

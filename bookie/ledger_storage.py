@@ -1,0 +1,220 @@
+"""Entry logs and indexes of all ledger directories: what is flushed, in which order, and how it is read back.
+
+    write cache ──flush──▶ entry logs ──fsync──▶ locations, ledger rows ──WAL sync──▶ lastMark ──▶ old journals go
+
+Rules:
+
+1. A location is published after its entry is synced in the log; ledger rows after both; a mark after all
+   of that, in every directory (correctness I33, I36). Each step has returned before the next begins.
+2. A failed flush publishes no mark. Its entries stay in the write cache and are flushed again, to another log (I37).
+3. The directory of a ledger is its id modulo the number of directories; so is its journal. (The cookie forbids
+   that the number changes.)
+4. "Not there" is answered when the index said so. A location that leads elsewhere is an error (I15, I42).
+
+All methods block; they are called on the flusher's thread (`flush`, `write_marks`) and on readers' threads.
+"""
+
+import contextlib
+import errno
+import logging
+import posixpath
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from bookie.entry_log.files import EntryLogs
+from bookie.index import Index
+from bookie.journal.format import START, Mark, decode_mark, encode_mark
+from bookie.write_cache import Half, in_order
+from magnetar.bookkeeper.wire.entry import HEADER
+from magnetar.runtime.files import Files, read_file, replace_file
+from magnetar.runtime.types import KIB, MIB, Corruption
+
+log = logging.getLogger(__name__)
+
+# One read of a log fetches at most this much for a run of entries.
+READ_BYTES_MAX = 512 * KIB
+
+# Index entries that one batch read looks up: more would not fit into a frame unless entries are tiny.
+BATCH_ENTRIES_MAX = 20_000
+
+# What a batch of reads may gather before its results go to the loop; the rest waits for the next batch.
+RESULT_BYTES_MAX = 4 * MIB
+
+
+class Shelf:
+    """One ledger directory."""
+
+    def __init__(self, directory: str, logs: EntryLogs, open_index: Callable[[], Index]) -> None:
+        self.directory = directory
+        self.logs = logs
+        self._open_index = open_index
+        self.index = open_index()
+
+    def reopen_index(self) -> None:
+        """A database that ran out of space stays in error until it is opened anew."""
+        self.index.close()
+        self.index = self._open_index()
+
+
+class Tail(NamedTuple):
+    """The last entry of a ledger in the index; -1 and None if there is none."""
+
+    entry_id: int
+    entry: bytes | None
+
+    @property
+    def last_add_confirmed(self) -> int:
+        if self.entry is None or len(self.entry) < HEADER.size:
+            return -1
+        return int(HEADER.unpack_from(self.entry)[2])
+
+
+class Found(NamedTuple):
+    """What a cold read brought: the entry (None: the index does not have it), and what was read along with it."""
+
+    entry: bytes | None
+    run: list[tuple[int, bytes]]
+
+
+def is_no_space(error: BaseException) -> bool:
+    """Whether *error* means a full disk: room may come back, nothing else is wrong."""
+    if not isinstance(error, OSError):
+        return False
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    text = str(error)
+    return text.startswith("RocksDB:") and ("No space left" in text or "Disk quota" in text)
+
+
+class LedgerStorage:
+    """The ledger directories of one bookie."""
+
+    def __init__(
+        self,
+        files: Files,
+        shelves: Sequence[Shelf],
+        journal_count: int,
+        *,
+        read_ahead_entries: int = 100,
+    ) -> None:
+        self._files = files
+        self._shelves = tuple(shelves)
+        self._journal_count = journal_count
+        self._read_ahead_entries = read_ahead_entries
+        self._reopen = False
+
+    @property
+    def shelves(self) -> tuple[Shelf, ...]:
+        return self._shelves
+
+    # -- flushing
+
+    def flush(self, half: Half, rows: Sequence[tuple[int, bytes]]) -> None:
+        """Make entries and ledger rows durable in the storage. Raises OSError (rule 2)."""
+        if self._reopen:
+            for shelf in self._shelves:
+                shelf.reopen_index()
+            self._reopen = False
+        count = len(self._shelves)
+        try:
+            for number, shelf in enumerate(self._shelves):
+                own = half if count == 1 else {key: half[key] for key in half if key % count == number}
+                if own:
+                    locations = shelf.logs.append(in_order(own))
+                    shelf.logs.sync()
+                    shelf.index.put_locations(locations)
+                own_rows = [row for row in rows if row[0] % count == number]
+                if own_rows:
+                    shelf.index.put_ledgers(own_rows)
+                if own or own_rows:
+                    shelf.index.sync()
+        except OSError as error:
+            self._reopen = is_no_space(error)
+            raise
+
+    def write_marks(self, marks: Sequence[Mark]) -> None:
+        """Say in every directory that all before *marks* (one for each journal) is flushed. Raises OSError."""
+        for shelf in self._shelves:
+            for number, mark in enumerate(marks):
+                replace_file(self._files, self._mark_path(shelf, number), encode_mark(mark))
+
+    def read_marks(self) -> list[Mark]:
+        """For each journal where replay starts.
+
+        A mark is written to every directory, and the next one only afterwards; where they differ, a crash came
+        in between, and the flush that the larger one tells of was complete. Raises Corruption.
+        """
+        marks = []
+        for number in range(self._journal_count):
+            found = []
+            for shelf in self._shelves:
+                path = self._mark_path(shelf, number)
+                if self._files.exists(path):
+                    found.append(decode_mark(read_file(self._files, path), path))
+            marks.append(max(found, default=START))
+        return marks
+
+    def _mark_path(self, shelf: Shelf, number: int) -> str:
+        name = "lastMark" if self._journal_count == 1 else f"lastMark.{number}"
+        return posixpath.join(shelf.directory, name)
+
+    def close(self) -> None:
+        """Seal the open logs and close the databases."""
+        for shelf in self._shelves:
+            with contextlib.suppress(OSError):
+                shelf.logs.close()
+            shelf.index.close()
+
+    # -- reading
+
+    def read(self, ledger_id: int, entry_id: int) -> Found:
+        """An entry, and those that follow it closely. Raises Corruption and OSError."""
+        shelf = self._shelf(ledger_id)
+        located = shelf.index.locations(ledger_id, entry_id, self._read_ahead_entries)
+        if not located or located[0][0] != entry_id:
+            return Found(None, [])
+        run = shelf.logs.read_run(ledger_id, located, READ_BYTES_MAX)
+        return Found(run[0][1], run)
+
+    def read_run(self, ledger_id: int, first: int, max_count: int, max_bytes: int) -> list[tuple[int, bytes]]:
+        """(entry id, entry) of a gapless run from *first*: at least one entry if it is there at all."""
+        shelf = self._shelf(ledger_id)
+        located = shelf.index.locations(ledger_id, first, min(max_count, BATCH_ENTRIES_MAX))
+        count = 0
+        while count < len(located) and located[count][0] == first + count:
+            count += 1
+        run: list[tuple[int, bytes]] = []
+        size = 0
+        while len(run) < count and (not run or size < max_bytes):
+            try:
+                part = shelf.logs.read_run(ledger_id, located[len(run) : count], min(max_bytes, READ_BYTES_MAX))
+            except (Corruption, OSError) as error:
+                if not run:
+                    raise
+                log.error("a batch read ends early: %s", error)
+                break
+            run += part
+            size += sum(len(entry) for _, entry in part)
+        return run
+
+    def tail(self, ledger_id: int) -> Tail:
+        """The last entry that the index knows. Raises Corruption and OSError."""
+        shelf = self._shelf(ledger_id)
+        entry_id = shelf.index.last_entry_id(ledger_id)
+        if entry_id < 0:
+            return Tail(-1, None)
+        location = shelf.index.location(ledger_id, entry_id)
+        return Tail(entry_id, shelf.logs.read(location, ledger_id, entry_id))
+
+    def entry_ids(self, ledger_id: int) -> list[int]:
+        """Every entry of the ledger in the index, rising."""
+        index = self._shelf(ledger_id).index
+        found: list[int] = []
+        while True:
+            some = index.locations(ledger_id, found[-1] + 1 if found else 0, BATCH_ENTRIES_MAX)
+            found += [entry_id for entry_id, _ in some]
+            if len(some) < BATCH_ENTRIES_MAX:
+                return found
+
+    def _shelf(self, ledger_id: int) -> Shelf:
+        return self._shelves[ledger_id % len(self._shelves)]

@@ -1,0 +1,164 @@
+"""Opening the storage of a bookie: replay of the journal, a full flush, and a new journal to go on with.
+
+    marks ──▶ records behind them ──▶ write cache ──▶ flush ──▶ new journal file ──▶ marks at its beginning
+
+Rules:
+
+1. Nothing is served before the flush has succeeded (correctness I51): what was replayed then no longer hangs on a
+   journal whose end may be torn.
+2. Replay may run any number of times: a crash within it leaves the old marks, and the same records come again.
+3. A new journal id is greater than every one used before; only the very first comes from the clock (I36).
+"""
+
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from bookie.checkpoint import remove_old_journals
+from bookie.entry_log.files import EntryLogs
+from bookie.index import Index
+from bookie.journal import format as journal_format
+from bookie.journal.format import Mark
+from bookie.journal.replay import replay
+from bookie.journal.writer import JournalSettings, JournalWriter, list_files
+from bookie.ledger_storage import LedgerStorage, Shelf
+from bookie.ledgers import Ledgers
+from bookie.read_cache import ReadCache
+from bookie.requests import Desk
+from bookie.write_cache import WriteCache
+from magnetar.runtime.files import Files
+from magnetar.runtime.types import GIB, MIB
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSettings:
+    journal: JournalSettings = field(default_factory=JournalSettings)
+    journal_backups: int = 5
+    write_cache_bytes: int = 64 * MIB
+    read_cache_bytes: int = 64 * MIB
+    block_cache_bytes: int = 32 * MIB
+    log_bytes_max: int = GIB
+    read_ahead_entries: int = 100
+
+
+class Opened(NamedTuple):
+    """A storage that has everything that was ever acknowledged."""
+
+    storage: LedgerStorage
+    desk: Desk
+    cache: WriteCache
+    writers: list[JournalWriter]
+    """One for each journal directory, with a new file each."""
+
+
+def open_storage(
+    files: Files,
+    journal_directories: Sequence[str],
+    ledger_directories: Sequence[str],
+    settings: StorageSettings,
+    open_index: Callable[[str, int], Index],
+    wall_ms: int,
+) -> Opened:
+    """Open, replay, flush. Blocks. Raises Corruption, OSError.
+
+    *open_index(directory, cache bytes)* opens the index of a ledger directory.
+    """
+    shelves: list[Shelf] = []
+    try:
+        for directory in ledger_directories:
+            logs = EntryLogs(files, directory, settings.log_bytes_max)
+            shelves.append(Shelf(directory, logs, partial(open_index, directory, settings.block_cache_bytes)))
+        storage = LedgerStorage(
+            files, shelves, len(journal_directories), read_ahead_entries=settings.read_ahead_entries
+        )
+        ledgers = Ledgers()
+        for shelf in shelves:
+            ledgers.load(shelf.index.ledgers())
+        cache = WriteCache(settings.write_cache_bytes)
+        desk = Desk(ledgers, cache, ReadCache(settings.read_cache_bytes), settings.journal.version)
+        marks = storage.read_marks()
+        restore = _Restore(desk, cache, storage)
+        for directory, mark in zip(journal_directories, marks, strict=True):
+            count = replay(files, directory, mark, restore.apply)
+            if count:
+                log.info("%d journal records replayed from %s", count, directory)
+        restore.finish()
+        writers = [
+            JournalWriter(files, directory, settings.journal, _next_journal_id(files, directory, mark, wall_ms))
+            for directory, mark in zip(journal_directories, marks, strict=True)
+        ]
+        new_marks = [writer.mark for writer in writers]
+        storage.write_marks(new_marks)
+        for directory, mark in zip(journal_directories, new_marks, strict=True):
+            remove_old_journals(files, directory, mark, settings.journal_backups)
+        return Opened(storage, desk, cache, writers)
+    except BaseException:
+        for shelf in shelves:
+            with contextlib.suppress(OSError):
+                shelf.index.close()
+        raise
+
+
+def _next_journal_id(files: Files, directory: str, mark: Mark, wall_ms: int) -> int:
+    """Rule 3."""
+    ids = list_files(files, directory)
+    newest = max(ids[-1] if ids else 0, mark.file_id)
+    return newest + 1 if newest else wall_ms + 1
+
+
+class _Restore:
+    """Puts journal records back into the storage."""
+
+    def __init__(self, desk: Desk, cache: WriteCache, storage: LedgerStorage) -> None:
+        self._desk = desk
+        self._ledgers = desk.ledgers
+        self._cache = cache
+        self._storage = storage
+        self._skipped = 0
+
+    def apply(self, record: journal_format.Record) -> None:
+        """Raises Corruption, OSError."""
+        ledger = self._ledgers.get(record.ledger_id)
+        kind = record.entry_id
+        if kind == journal_format.LEDGER_KEY:
+            if ledger is None:
+                self._ledgers.create(record.ledger_id, record.blob())
+            elif not any(ledger.master_key):
+                ledger.master_key = record.blob()
+                self._ledgers.changed(ledger)
+        elif kind == journal_format.FENCE:
+            if ledger is None:
+                # Upstream journals the fence of an unknown ledger without its key, and forgets it after a crash. A
+                # ledger without a key takes the first one that comes, so the fence can be kept.
+                ledger = self._ledgers.create(record.ledger_id, b"")
+            ledger.fenced = True
+            self._ledgers.changed(ledger)
+        elif ledger is None:
+            # Neither the index nor the journal has a key for it: it was deleted after this was written.
+            self._skipped += 1
+        elif kind >= 0:
+            self._desk.replay(ledger, kind, record.data)
+            if self._cache.wants_flush:
+                self._flush()
+        elif kind == journal_format.EXPLICIT_LAC:
+            ledger.see_explicit_lac(record.blob())
+            self._ledgers.changed(ledger)
+        # Other negative ids are records of newer versions about things that we do not have.
+
+    def finish(self) -> None:
+        """Flush what is left: from here on the storage has everything. Raises OSError."""
+        self._flush()
+        for ledger in self._ledgers:
+            ledger.is_fence_durable = ledger.fenced
+        if self._skipped:
+            log.info("%d journal records of ledgers that are gone were passed over", self._skipped)
+
+    def _flush(self) -> None:
+        if not self._cache.is_empty or self._ledgers.is_dirty:
+            self._storage.flush(self._cache.swap(), self._ledgers.take_dirty())
+            self._cache.flushed()

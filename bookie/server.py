@@ -1,0 +1,593 @@
+"""The socket of a bookie: frames in, answers out. Both protocols on one port.
+
+    data_received ──▶ frames ──▶ Desk: memory answers at once
+                                   ├─ adds of the chunk ──one put──▶ journal ──group──▶ one answer buffer
+                                   ├─ fences, LACs, forces ──▶ journal
+                                   └─ cold reads ──▶ a reader's thread, one batch at a time for a connection
+
+Rules:
+
+1. A connection starts in the third protocol; the first frame that is not of it switches to the second for good.
+2. What cannot be read ends the connection, and only that: nothing of other connections is touched. It is logged
+   once, with peer and reason.
+3. An add is answered after its record is durable (DEFERRED_SYNC: after it is written), a fence in every case
+   after its own record is.
+4. Frames are not read on while a limit is reached: adds in flight, a full write cache, cold reads in
+   flight, answers that the peer does not take. What was cut already waits in the backlog: one chunk at most.
+5. The answers of one turn of the loop, and so of a journal group, leave in one write for each connection.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, cast
+
+from bookie.checkpoint import Checkpointer
+from bookie.cold_reads import Brought, ColdRead, ColdReads
+from bookie.jobs import JobThread
+from bookie.journal.writer import Journal
+from bookie.ledger_storage import Found, LedgerStorage, Tail
+from bookie.ledgers import Ledger
+from bookie.read_cache import ReadCache
+from bookie.requests import EIO, ENOLEDGER, EREADONLY, OK, Desk
+from bookie.server_v3 import AUTH_DISABLED, ThirdProtocol, add_refusal
+from bookie.write_cache import WriteCache
+from magnetar.bookkeeper.wire import bookkeeper_pb2 as pb
+from magnetar.bookkeeper.wire import codec_v2 as v2
+from magnetar.bookkeeper.wire import codec_v3 as v3
+from magnetar.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
+from magnetar.runtime.clock import Clock
+from magnetar.runtime.files import DiskUsage
+from magnetar.runtime.types import KIB, MIB, Buffer
+
+log = logging.getLogger(__name__)
+
+# Why a connection is not read at the moment; bits.
+_ADDS_IN_FLIGHT: Final = 1
+_CACHE_FULL: Final = 2
+_SLOW_PEER: Final = 4
+_READS_IN_FLIGHT: Final = 8
+
+# Answers up to this much are joined into one buffer; larger ones go to the transport as they are.
+_JOIN_BYTES: Final = 128 * KIB
+
+# Answers gathered within one turn of the loop before they are given to the transport, which then says whether
+# the peer keeps up (rule 4).
+_OUTBOX_BYTES: Final = MIB
+
+
+class Limits(NamedTuple):
+    """What one connection (or, for long polls, all of them together) may have unanswered."""
+
+    frame_bytes: int
+    # Adds without an answer. At 1 KiB entries it is 10 MiB a client; a journal group takes a few
+    # milliseconds, so it does not throttle, it protects. (Apache: maxPendingAddRequestsPerThread.)
+    adds: int = 10_000
+    add_bytes: int = 32 * MIB
+    # Cold reads without an answer; 20 bytes each until they are worked on, then RESULT_BYTES_MAX in all.
+    reads: int = 2_500
+    batch_read_bytes: int = 5 * MIB
+    # Long polls of all connections: each holds a timer and a place in a list. Above it a poll is answered at
+    # once, as if its time were over.
+    long_polls: int = 10_000
+    write_buffer_low_bytes: int = 384 * KIB
+    write_buffer_high_bytes: int = 512 * KIB
+
+
+class Counters:
+    """What metrics are made of; plain integers."""
+
+    __slots__ = (
+        "add_bytes",
+        "adds",
+        "adds_refused",
+        "cold_reads",
+        "connections",
+        "fences",
+        "malformed",
+        "reads",
+    )
+
+    def __init__(self) -> None:
+        self.adds = self.add_bytes = self.adds_refused = 0
+        self.reads = self.cold_reads = self.fences = 0
+        self.connections = self.malformed = 0
+
+
+class Server:
+    """What the connections of a bookie share."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        cache: WriteCache,
+        read_cache: ReadCache,
+        storage: LedgerStorage,
+        journals: Sequence[Journal],
+        checkpointer: Checkpointer,
+        readers: Sequence[JobThread],
+        clock: Clock,
+        limits: Limits,
+        disk_usage: Callable[[], DiskUsage],
+    ) -> None:
+        self.desk = desk
+        self.cache = cache
+        self.read_cache = read_cache
+        self.storage = storage
+        self.journals = journals
+        self.checkpointer = checkpointer
+        self.clock = clock
+        self.limits = limits
+        self.disk_usage = disk_usage
+        self.counters = Counters()
+        self.connections: set[Connection] = set()
+        self.long_polls = 0
+        self._readers = readers
+        self._next_reader = 0
+
+    def new_connection(self) -> "Connection":
+        reader = self._readers[self._next_reader % len(self._readers)]
+        self._next_reader += 1
+        return Connection(self, reader)
+
+    def close(self) -> None:
+        """End every connection at once."""
+        for connection in tuple(self.connections):
+            connection.abort()
+
+    def there_is_room(self) -> None:
+        """The write cache can take entries again, or will refuse them."""
+        for connection in tuple(self.connections):
+            connection.go_on(_CACHE_FULL)
+
+    def fence(self, ledger_id: int, master_key: bytes, done: Callable[[int], None]) -> None:
+        """Fence a ledger; *done(rc)* when its record is durable, or with the refusal."""
+        records: list[Buffer] = []
+        rc, ledger = self.desk.fence(ledger_id, master_key, records)
+        if ledger is None:
+            done(rc)
+            return
+        if ledger.is_fence_durable:
+            done(OK)
+            return
+
+        def fenced(refusal: Exception | None) -> None:
+            done(OK if refusal is None else EIO)
+
+        if ledger.fence_waiters is not None:
+            ledger.fence_waiters.append(fenced)
+            return
+        ledger.fence_waiters = [fenced]
+        self.counters.fences += 1
+        self.journal_of(ledger_id).put(records, True, _fence_written, ledger)
+        self.checkpointer.touched()
+
+    def journal_of(self, ledger_id: int) -> Journal:
+        return self.journals[ledger_id % len(self.journals)]
+
+
+def _fence_written(ledger: Ledger, refusal: Exception | None) -> None:
+    waiters, ledger.fence_waiters = ledger.fence_waiters, None
+    if refusal is None:
+        ledger.is_fence_durable = True
+    for waiter in waiters or ():
+        waiter(refusal)
+
+
+class Connection(asyncio.Protocol):
+    """One client."""
+
+    def __init__(self, server: Server, reader: JobThread) -> None:
+        self._server = server
+        self._desk = server.desk
+        self._limits = server.limits
+        self._splitter = FrameSplitter(server.limits.frame_bytes)
+        self._is_v2 = False
+        self._transport: asyncio.Transport
+        self._loop: asyncio.AbstractEventLoop
+        self._peer = "?"
+        self._is_open = False
+        self._paused = 0
+        self._backlog: list[memoryview] = []
+        # Adds of the chunk that is being worked on: journal records and answers, for each journal.
+        count = len(server.journals)
+        self._records: list[list[Buffer]] = [[] for _ in range(count)]
+        self._answers: list[list[bytes]] = [[] for _ in range(count)]
+        self._has_adds = False
+        self._adds_in_flight = 0
+        self._add_bytes_in_flight = 0
+        self._cold = ColdReads(reader, self._may_start_cold, self._cold_shrunk)
+        self._third: ThirdProtocol | None = None
+        self._outbox: list[Buffer] = []
+        self._outbox_bytes = 0
+
+    # -- transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's own class
+        self._loop = asyncio.get_running_loop()
+        self._peer = str(transport.get_extra_info("peername"))
+        self._is_open = True
+        self._transport.set_write_buffer_limits(
+            self._limits.write_buffer_high_bytes, self._limits.write_buffer_low_bytes
+        )
+        self._server.connections.add(self)
+        self._server.counters.connections += 1
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._is_open = False
+        self._server.connections.discard(self)
+        if self._third is not None:
+            self._third.close()
+        self._cold.close()
+        self._backlog.clear()
+        self._outbox.clear()
+
+    def abort(self) -> None:
+        self._is_open = False
+        self._transport.abort()
+
+    def pause_writing(self) -> None:
+        self._hold(_SLOW_PEER)
+
+    def resume_writing(self) -> None:
+        self.go_on(_SLOW_PEER)
+        self._cold.go_on()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            frames = self._splitter.feed(data)
+        except MalformedFrame as error:
+            self._refuse(error)
+            return
+        if self._paused:
+            self._backlog += frames
+        else:
+            self._process(frames)
+
+    def _process(self, frames: Sequence[memoryview]) -> None:
+        try:
+            for at, frame in enumerate(frames):
+                if self._paused or not self._is_open:
+                    self._backlog += frames[at:]
+                    break
+                if self._is_v2:
+                    self._on_v2(frame)
+                elif v3.is_v3(frame):
+                    if self._third is None:
+                        self._third = ThirdProtocol(self, self._server)
+                    self._third.on_frame(frame)
+                else:
+                    self._is_v2 = True  # rule 1
+                    self._on_v2(frame)
+        except MalformedFrame as error:
+            self._refuse(error)
+        finally:
+            # Also after a bad frame: what the cache has, the journal must have.
+            if self._has_adds:
+                self.submit_adds()
+
+    def _refuse(self, error: MalformedFrame) -> None:
+        self._server.counters.malformed += 1
+        log.warning("closing the connection of %s: %s", self._peer, error)
+        self.abort()
+
+    def _hold(self, reason: int) -> None:
+        if not self._paused and self._is_open:
+            self._transport.pause_reading()
+        self._paused |= reason
+
+    def go_on(self, reason: int) -> None:
+        """*reason* to hold the connection is over."""
+        if not self._paused & reason:
+            return
+        self._paused &= ~reason
+        if self._paused or not self._is_open:
+            return
+        frames, self._backlog = self._backlog, []
+        self._process(frames)
+        if not self._paused and self._is_open:
+            self._transport.resume_reading()
+
+    # -- answers
+
+    def send(self, answer: Buffer) -> None:
+        if not self._outbox:
+            self._loop.call_soon(self._flush)
+        self._outbox.append(answer)
+        self._outbox_bytes += len(answer)
+        if self._outbox_bytes > _OUTBOX_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        outbox, self._outbox = self._outbox, []
+        size, self._outbox_bytes = self._outbox_bytes, 0
+        if not outbox or not self._is_open:
+            return
+        if len(outbox) == 1:
+            self._transport.write(outbox[0])
+        elif size <= _JOIN_BYTES:
+            self._transport.write(b"".join(outbox))
+        else:
+            self._transport.writelines(outbox)
+
+    # -- the second protocol
+
+    def _on_v2(self, frame: memoryview) -> None:
+        opcode, version, flags, ledger_id, entry_id, key, extra = v2.parse_request(frame)
+        if version > v2.VERSION:
+            self._on_v2_version(opcode, version, ledger_id, entry_id, extra)
+        elif opcode == v2.ADD_ENTRY:
+            assert key is not None
+            number = ledger_id % len(self._records)
+            rc = self._desk.add(
+                ledger_id,
+                entry_id,
+                key,
+                extra,
+                flags & v2.FLAG_RECOVERY_ADD != 0,
+                flags & v2.FLAG_HIGH_PRIORITY != 0,
+                self._records[number],
+            )
+            answer = v2.add_response(rc, ledger_id, entry_id, version)
+            if rc == OK:
+                self._added(number, answer, len(extra))
+            else:
+                self._server.counters.adds_refused += 1
+                self.send(answer)
+        elif opcode == v2.READ_ENTRY:
+            if flags & v2.FLAG_DO_FENCING:
+                if key is None:
+                    raise MalformedFrame("a fencing read in a version without keys")
+                self.fence(
+                    ledger_id,
+                    key,
+                    lambda rc: (
+                        self._read_v2(version, ledger_id, entry_id)
+                        if rc == OK
+                        else self._answer_read_v2(version, ledger_id, entry_id, rc)
+                    ),
+                )
+            else:
+                self._read_v2(version, ledger_id, entry_id)
+        elif opcode == v2.BATCH_READ_ENTRY:
+            if flags & v2.FLAG_DO_FENCING:
+                if key is None:
+                    raise MalformedFrame("a fencing read in a version without keys")
+                self.fence(
+                    ledger_id,
+                    key,
+                    lambda rc: (
+                        self._batch_read(version, ledger_id, entry_id, extra)
+                        if rc == OK
+                        else self._answer_batch(version, ledger_id, entry_id, extra[0], rc)
+                    ),
+                )
+            else:
+                self._batch_read(version, ledger_id, entry_id, extra)
+        else:
+            # Nobody asked for it, and nothing here checks it: the client may go on.
+            answer = pb.AuthMessage(authPluginName=AUTH_DISABLED, payload=b"").SerializeToString()
+            self.send(v2.auth_response(answer, version))
+
+    def _on_v2_version(self, opcode: int, version: int, ledger_id: int, entry_id: int, extra: Any) -> None:
+        rc = int(v2.V2Error.EBADVERSION)
+        if opcode == v2.ADD_ENTRY:
+            self.send(v2.add_response(rc, ledger_id, entry_id, version))
+        elif opcode == v2.BATCH_READ_ENTRY:
+            self._answer_batch(version, ledger_id, entry_id, extra[0], rc)
+        else:
+            self._answer_read_v2(version, ledger_id, entry_id, rc)
+
+    def _read_v2(self, version: int, ledger_id: int, entry_id: int) -> None:
+        self.read(ledger_id, entry_id, partial(self._answer_read_v2, version, ledger_id, entry_id))
+
+    def _answer_read_v2(self, version: int, ledger_id: int, entry_id: int, found: bytes | int) -> None:
+        if isinstance(found, int):
+            self.send(v2.read_response(found, ledger_id, entry_id, 0, version))
+            return
+        self.send(v2.read_response(OK, ledger_id, entry_id, len(found), version))
+        self.send(found)
+
+    def _batch_read(self, version: int, ledger_id: int, first: int, extra: tuple[int, int, int]) -> None:
+        request_id, max_count, max_bytes = extra
+        max_bytes = min(max_bytes, self._limits.batch_read_bytes)
+        answer = partial(self._answer_batch, version, ledger_id, first, request_id)
+        found = self._desk.read_run(ledger_id, first, max_count, max_bytes)
+        if found is not None:
+            self._server.counters.reads += 1
+            answer(found)
+            return
+        storage = self._server.storage
+
+        def work(brought: Brought) -> tuple[list[tuple[int, bytes]], int]:
+            run = storage.read_run(ledger_id, first, max_count if max_count > 0 else 2**31, max_bytes)
+            return run, sum(len(entry) for _, entry in run)
+
+        def done(run: list[tuple[int, bytes]] | None, error: Exception | None) -> None:
+            if error is not None or run is None:
+                log.error("batch read of ledger %d from entry %d: %s", ledger_id, first, error)
+                answer(EIO)
+            elif not run:
+                answer(self._absent(ledger_id))
+            else:
+                answer(self._desk.within_limits([entry for _, entry in run], max_bytes))
+
+        self.read_cold(ColdRead(work, done))
+
+    def _answer_batch(
+        self, version: int, ledger_id: int, first: int, request_id: int, found: list[bytes] | int
+    ) -> None:
+        rc, entries = (found, []) if isinstance(found, int) else (OK, found)
+        for buffer in v2.batch_read_response(rc, ledger_id, first, request_id, entries, version):
+            self.send(buffer)
+
+    # -- adds
+
+    def _added(self, number: int, answer: bytes, size: int) -> None:
+        self._answers[number].append(answer)
+        self._has_adds = True
+        self._adds_in_flight += 1
+        self._add_bytes_in_flight += size + 4
+        server = self._server
+        if self._adds_in_flight >= self._limits.adds or self._add_bytes_in_flight >= self._limits.add_bytes:
+            self._hold(_ADDS_IN_FLIGHT)
+        if server.cache.is_full:  # on a read-only bookie too: recovery adds are accepted there
+            self._hold(_CACHE_FULL)
+
+    def add_v3(self, number: int, answer: bytes, size: int, deferred: list[Buffer] | None) -> None:
+        """An add of the third protocol was taken; its records are *deferred*, or in `records`."""
+        if deferred is None:
+            self._added(number, answer, size)
+            return
+        if self._has_adds:
+            self.submit_adds()
+        self._adds_in_flight += 1
+        self._add_bytes_in_flight += size + 4
+        self._server.counters.adds += 1
+        self._server.journals[number].put(deferred, False, self._on_added, ([answer], size + 4))
+        self._server.checkpointer.touched()
+
+    def records(self, number: int) -> list[Buffer]:
+        """Where the records of this chunk's adds for a journal are gathered."""
+        return self._records[number]
+
+    def submit_adds(self) -> None:
+        """Hand the adds that were taken since the last call to the journal."""
+        self._has_adds = False
+        server = self._server
+        for number, answers in enumerate(self._answers):
+            if not answers:
+                continue
+            records = self._records[number]
+            self._records[number], self._answers[number] = [], []
+            size = sum(map(len, records))
+            server.counters.adds += len(answers)
+            server.counters.add_bytes += size
+            server.journals[number].put(records, True, self._on_added, (answers, size))
+        server.checkpointer.touched()
+
+    def _on_added(self, group: tuple[list[bytes], int], refusal: Exception | None) -> None:
+        answers, size = group
+        self._adds_in_flight -= len(answers)
+        self._add_bytes_in_flight = max(self._add_bytes_in_flight - size, 0) if self._adds_in_flight else 0
+        if refusal is not None:
+            answers = [_with_refusal(answer, EREADONLY) for answer in answers]
+        self.send(answers[0] if len(answers) == 1 else b"".join(answers))
+        if self._paused & _ADDS_IN_FLIGHT and (
+            self._adds_in_flight <= self._limits.adds // 2 and self._add_bytes_in_flight <= self._limits.add_bytes // 2
+        ):
+            self.go_on(_ADDS_IN_FLIGHT)
+
+    def journal(self, ledger_id: int, records: list[Buffer], must_sync: bool, done: Callable[[int], None]) -> None:
+        """Journal something that is no plain add; *done(rc)* afterwards."""
+        if self._has_adds:
+            self.submit_adds()
+        self._server.journal_of(ledger_id).put(
+            records, must_sync, lambda _, refusal: done(OK if refusal is None else EREADONLY), None
+        )
+        self._server.checkpointer.touched()
+
+    def fence(self, ledger_id: int, key: bytes, done: Callable[[int], None]) -> None:
+        if self._has_adds:
+            self.submit_adds()  # what was taken before the fence is journaled before it
+        self._server.fence(ledger_id, key, done)
+
+    # -- reads
+
+    def read(self, ledger_id: int, entry_id: int, answer: Callable[[bytes | int], None]) -> None:
+        """Find an entry (or the last one); *answer(entry or refusal)*, at once if memory has it."""
+        self._server.counters.reads += 1
+        found = self._desk.read(ledger_id, entry_id)
+        if found is not None:
+            answer(found)
+        elif entry_id == v2.LAST_ENTRY:
+            ledger = self._desk.ledgers.get(ledger_id)
+            if ledger is not None and ledger.is_tail_known:  # known, but no cache has it
+                self._read_from_disk(ledger_id, ledger.last_entry_id, answer)
+            else:
+                self.with_tail(ledger_id, lambda rc: answer(rc) if rc else self.read(ledger_id, entry_id, answer))
+        else:
+            self._read_from_disk(ledger_id, entry_id, answer)
+
+    def _read_from_disk(self, ledger_id: int, entry_id: int, answer: Callable[[bytes | int], None]) -> None:
+        storage, cache = self._server.storage, self._server.cache
+
+        def work(brought: Brought) -> tuple[Found, int]:
+            entry = brought.get((ledger_id, entry_id))
+            if entry is not None:
+                return Found(entry, []), 0
+            found = storage.read(ledger_id, entry_id)
+            brought.update({(ledger_id, read_id): read for read_id, read in found.run})
+            return found, sum(len(entry) for _, entry in found.run)
+
+        def done(found: Found | None, error: Exception | None) -> None:
+            if error is not None or found is None:
+                log.error("read of ledger %d entry %d: %s", ledger_id, entry_id, error)
+                answer(EIO)
+                return
+            # An entry that was written again meanwhile is newer than what the disk had.
+            run = [pair for pair in found.run if cache.get(ledger_id, pair[0]) is None]
+            self._server.read_cache.put_run(ledger_id, run)
+            entry = cache.get(ledger_id, entry_id) or found.entry
+            answer(self._absent(ledger_id) if entry is None else entry)
+
+        def again() -> bool:
+            found = self._desk.read(ledger_id, entry_id)
+            if found is not None:
+                answer(found)
+            return found is not None
+
+        self.read_cold(ColdRead(work, done, again))
+
+    def _absent(self, ledger_id: int) -> int:
+        ledger = self._desk.ledgers.get(ledger_id)
+        return ENOLEDGER if ledger is None else self._desk.absent(ledger)
+
+    def read_cold(self, read: ColdRead) -> None:
+        """Queue a read that needs the disk."""
+        self._server.counters.cold_reads += 1
+        self._cold.add(read)
+        if len(self._cold) >= self._limits.reads:
+            self._hold(_READS_IN_FLIGHT)
+
+    def _may_start_cold(self) -> bool:
+        return self._is_open and not self._paused & _SLOW_PEER
+
+    def _cold_shrunk(self) -> None:
+        if len(self._cold) <= self._limits.reads // 2:
+            self.go_on(_READS_IN_FLIGHT)
+
+    def with_tail(self, ledger_id: int, then: Callable[[int], None]) -> None:
+        """Call *then(0)* when LAC and last entry of the ledger are known, *then(rc)* if they cannot be."""
+        ledger = self._desk.ledgers.get(ledger_id)
+        if ledger is None:
+            then(ENOLEDGER)
+            return
+        if ledger.is_tail_known:
+            then(OK)
+            return
+        storage = self._server.storage
+
+        def work(brought: Brought) -> tuple[Tail, int]:
+            tail = storage.tail(ledger_id)
+            return tail, len(tail.entry or b"")
+
+        def done(tail: Tail | None, error: Exception | None) -> None:
+            if error is not None or tail is None:
+                log.error("read of the last entry of ledger %d: %s", ledger_id, error)
+                then(EIO)
+                return
+            ledger.see_tail(tail.entry_id, tail.last_add_confirmed)
+            if tail.entry is not None and self._server.cache.get(ledger_id, tail.entry_id) is None:
+                self._server.read_cache.put_run(ledger_id, [(tail.entry_id, tail.entry)])
+            then(OK)
+
+        self.read_cold(ColdRead(work, done))
+
+
+def _with_refusal(answer: bytes, rc: int) -> bytes:
+    """The answer to an add, made when it was taken, with *rc* in place of success."""
+    frame = memoryview(answer)[4:]
+    return add_refusal(frame, rc) if v3.is_v3(frame) else v2.with_rc(answer, rc)

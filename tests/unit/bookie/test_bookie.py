@@ -1,0 +1,580 @@
+"""A whole bookie over a disk in memory, spoken to over real sockets."""
+
+import asyncio
+import errno
+import logging
+import random
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+
+import pytest
+
+from bookie.bookie import Bookie, PortInUse, StorageFailed
+from bookie.cookie import CookieMismatch
+from bookie.directories import DirectoryInUse
+from bookie.journal.writer import JournalFailed
+from magnetar.bookkeeper.metadata.ledger_store import initialise_cluster
+from magnetar.bookkeeper.wire import codec_v2 as v2
+from magnetar.bookkeeper.wire import codec_v3 as v3
+from magnetar.runtime.types import MIB, Corruption
+from tests.support.bookie_disks import CODEC, KEY, OTHER_KEY, on_each_operation, stored_entry
+from tests.support.serving import CONFIG, HurriedClock, Wire, World
+
+FENCE, RECOVERY, HIGH = v2.FLAG_DO_FENCING, v2.FLAG_RECOVERY_ADD, v2.FLAG_HIGH_PRIORITY
+EIO, EFENCED, EREADONLY = 101, 104, 105
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+async def bookie(world: World) -> AsyncIterator[Bookie]:
+    async with world.serving() as bookie:
+        yield bookie
+
+
+@pytest.fixture
+async def wire(bookie: Bookie) -> AsyncIterator[Wire]:
+    wire = await Wire.connect(bookie)
+    yield wire
+    wire.close()
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+# -- durability and restarts
+
+
+async def test_nothing_is_answered_before_it_is_synced(world: World, wire: Wire) -> None:
+    operations: list[str] = []
+    stop = on_each_operation(world.files, lambda kind, path: operations.append(kind))
+    assert await wire.add(stored_entry(1, 0, b"a")) == 0
+    stop()
+    assert operations == ["write", "sync"]
+
+
+async def test_entries_fences_and_lacs_survive_restarts(world: World) -> None:
+    for life in range(3):
+        async with world.serving() as bookie:
+            wire = await Wire.connect(bookie)
+            for entry_id in range(life * 10):
+                assert await wire.read(1, entry_id) == stored_entry(1, entry_id, b"p")
+            if life:
+                assert await wire.read(1, v2.LAST_ENTRY) == stored_entry(1, life * 10 - 1, b"p")
+                assert await wire.add(stored_entry(2, 0)) == EFENCED
+                assert await wire.read(2, 0) == 2
+                assert await wire.read(2, -1) == 2
+            assert await wire.read(1, life * 10) == (2 if life else 1)
+            for entry_id in range(life * 10, life * 10 + 10):
+                assert await wire.add(stored_entry(1, entry_id, b"p")) == 0
+            assert (await wire.ask(v2.read_request(2, -1, FENCE, KEY)))[1] == 2
+            wire.close()
+
+
+async def test_a_key_cannot_be_changed_by_a_restart(world: World) -> None:
+    async with world.serving() as bookie:
+        assert await (await Wire.connect(bookie)).add(stored_entry(1, 0)) == 0
+    async with world.serving() as bookie:
+        assert await (await Wire.connect(bookie)).add(stored_entry(1, 1), key=OTHER_KEY) == 102
+
+
+async def test_many_entries_are_flushed_and_read_back_in_any_order(world: World) -> None:
+    async with world.serving(write_cache_mib=1, read_cache_mib=0, log_bytes_max=6 * MIB) as bookie:
+        wire = await Wire.connect(bookie)
+        entries = {(1 + n % 3, n): stored_entry(1 + n % 3, n, b"%d" % n * 2000) for n in range(1500)}
+        for entry in entries.values():
+            wire.send(v2.add_request_head(0, KEY, len(entry)), entry)
+        await wire.until(len(entries))
+        assert bookie.checkpointer.flushes > 2
+        wire.frames.clear()
+        reads = [key for n in range(7) for key in list(entries)[n::7]]
+        for key in reads:
+            wire.send(v2.read_request(*key))
+        await wire.until(len(reads))
+        for frame in wire.frames:
+            _, rc, ledger_id, entry_id, body, _ = v2.parse_response(memoryview(frame))
+            assert rc == 0
+            assert isinstance(body, memoryview)
+            assert bytes(body) == entries.pop((ledger_id, entry_id))
+        assert not entries
+        assert bookie.server.counters.cold_reads > 0
+
+
+async def test_adds_wait_while_both_halves_of_the_cache_are_full(world: World) -> None:
+    async with world.serving(write_cache_mib=1, log_bytes_max=6 * MIB) as bookie:
+        started = asyncio.Event()
+        go_on: list[bool] = []
+
+        def slow_log(kind: str, path: str) -> None:
+            if kind == "sync" and path.endswith(".log"):
+                loop.call_soon_threadsafe(started.set)
+                while not go_on:
+                    time.sleep(0.002)
+
+        loop = asyncio.get_running_loop()
+        stop = on_each_operation(world.files, slow_log)
+        wire = await Wire.connect(bookie)
+        entries = [stored_entry(1, n, b"x" * 10_000) for n in range(600)]
+
+        async def send() -> None:
+            for entry in entries:
+                wire.send(v2.add_request_head(0, KEY, len(entry)), entry)
+                await wire.writer.drain()
+
+        sending = asyncio.create_task(send())
+        await started.wait()
+        await asyncio.sleep(0.3)
+        server = bookie.server
+        assert server.cache.is_full
+        assert server.cache.bytes < 2 * MIB  # the half and one chunk, not all that was sent
+        go_on.append(True)
+        await wire.until(600)
+        await sending
+        assert len(wire.frames) == 600
+        assert all(v2.parse_response(memoryview(frame))[1] == 0 for frame in wire.frames)
+        stop()
+
+
+async def test_an_add_of_an_existing_entry_wins_over_what_was_cached(world: World) -> None:
+    async with world.serving() as bookie:
+        wire = await Wire.connect(bookie)
+        assert await wire.add(stored_entry(1, 0, b"first")) == 0
+    async with world.serving() as bookie:
+        wire = await Wire.connect(bookie)
+        assert await wire.read(1, 0) == stored_entry(1, 0, b"first")  # from disk, cached now
+        assert await wire.add(stored_entry(1, 0, b"again"), RECOVERY) == 0
+        assert await wire.read(1, 0) == stored_entry(1, 0, b"again")
+        bookie.checkpointer.flush()
+        await eventually(lambda: bookie.server.cache.is_empty)
+        assert await wire.read(1, 0) == stored_entry(1, 0, b"again")
+
+
+async def test_negative_ids_and_stubs_of_entries_are_refused(wire: Wire) -> None:
+    assert await wire.add(stored_entry(1, -4096, b"")) == 100
+    assert await wire.add(stored_entry(-1, 0, b"")) == 100
+    assert await wire.add(stored_entry(1, 0)[:31]) == 100
+    assert await wire.read(1, 0) == 1
+
+
+# -- fencing
+
+
+async def test_every_fence_reply_waits_for_its_record(world: World, bookie: Bookie) -> None:
+    wire = await Wire.connect(bookie)
+    operations: list[str] = []
+    stop = on_each_operation(world.files, lambda kind, path: operations.append(kind))
+    for ledger_id, entry_id in ((50, v2.LAST_ENTRY), (51, 7)):  # absent ledgers: a negative answer waits as well
+        operations.clear()
+        assert (await wire.ask(v2.read_request(ledger_id, entry_id, FENCE, KEY)))[1] == 2
+        assert operations == ["write", "sync"]
+        operations.clear()
+        assert (await wire.ask(v2.read_request(ledger_id, entry_id, FENCE, KEY)))[1] == 2
+        assert operations == []
+    stop()
+
+
+async def test_adds_that_came_before_a_fence_in_one_chunk_are_answered(wire: Wire) -> None:
+    entry, late = stored_entry(1, 0, b"x"), stored_entry(1, 1, b"y")
+    wire.send(
+        v2.add_request_head(0, KEY, len(entry)) + entry,
+        v2.read_request(1, v2.LAST_ENTRY, FENCE, KEY),
+        v2.add_request_head(0, KEY, len(late)) + late,
+        v2.add_request_head(RECOVERY, KEY, len(late)) + late,
+    )
+    await wire.until(4)
+    answers = sorted(v2.parse_response(memoryview(frame))[:4] for frame in wire.frames)
+    assert answers == [(1, 0, 1, 0), (1, 0, 1, 1), (1, EFENCED, 1, 1), (2, 0, 1, -1)]
+
+
+# -- the third protocol
+
+
+async def test_deferred_entries_become_durable_by_force(world: World, bookie: Bookie) -> None:
+    wire = await Wire.connect(bookie)
+    operations: list[str] = []
+    stop = on_each_operation(world.files, lambda kind, path: operations.append(kind))
+    body = stored_entry(1, 0, b"d")
+    answer = await wire.ask_v3(v3.add_request(1, 1, 0, KEY, body, write_flags=v3.DEFERRED_SYNC))
+    assert answer.status == 0
+    assert operations == ["write"]
+    assert (await wire.ask_v3(v3.force_ledger_request(2, 1))).status == 0
+    assert operations == ["write", "sync"]
+    stop()
+
+
+async def test_a_body_under_other_ids_than_its_request_is_refused(bookie: Bookie) -> None:
+    wire = await Wire.connect(bookie)
+    answer = await wire.ask_v3(v3.add_request(1, 1, 5, KEY, stored_entry(1, 0)))
+    assert int(answer.status) == v3.V3Error.EBADREQ
+
+
+async def test_long_polls_are_woken_by_news_and_by_the_fence(bookie: Bookie) -> None:
+    wire, other = await Wire.connect(bookie), await Wire.connect(bookie)
+    assert await other.add(stored_entry(1, 0)) == 0
+    assert await other.add(stored_entry(1, 1)) == 0
+    wire.send(v3.read_request(1, 1, -1, previous_lac=0, timeout_ms=60_000, piggyback=True))
+    await eventually(lambda: bookie.server.long_polls == 1)
+    assert await other.add(stored_entry(1, 2)) == 0  # carries LAC 1
+    answer = v3.parse_response(await wire.next()).readResponse
+    assert (answer.entryId, answer.maxLAC, answer.body) == (1, 1, stored_entry(1, 1))
+    assert answer.lacUpdateTimestamp > 0
+    wire.send(v3.read_request(2, 1, -1, previous_lac=1, timeout_ms=60_000, piggyback=True))
+    await eventually(lambda: bookie.server.long_polls == 1)
+    await other.ask(v2.read_request(1, -1, FENCE, KEY))
+    answer = v3.parse_response(await wire.next()).readResponse
+    assert (answer.status, answer.maxLAC, answer.HasField("body")) == (0, 1, False)
+    assert bookie.server.long_polls == 0
+
+
+async def test_long_polls_of_a_lost_connection_are_forgotten(bookie: Bookie) -> None:
+    wire = await Wire.connect(bookie)
+    assert await (await Wire.connect(bookie)).add(stored_entry(1, 0)) == 0
+    wire.send(v3.read_request(1, 1, -1, previous_lac=5, timeout_ms=60_000, piggyback=True))
+    await eventually(lambda: bookie.server.long_polls == 1)
+    wire.close()
+    await eventually(lambda: bookie.server.long_polls == 0)
+
+
+async def test_the_lac_of_a_ledger_from_an_earlier_life_is_read_from_disk(world: World) -> None:
+    async with world.serving() as bookie:
+        wire = await Wire.connect(bookie)
+        for entry_id in range(5):
+            assert await wire.add(stored_entry(1, entry_id)) == 0
+    async with world.serving() as bookie:
+        wire = await Wire.connect(bookie)
+        answer = (await wire.ask_v3(v3.read_request(1, 1, 0))).readResponse
+        assert (answer.maxLAC, answer.body) == (3, stored_entry(1, 0))
+    async with world.serving() as bookie:
+        wire = await Wire.connect(bookie)
+        lac = (await wire.ask_v3(v3.read_lac_request(1, 1))).readLacResponse
+        assert (lac.lastEntryBody, lac.HasField("lacBody")) == (stored_entry(1, 4), False)
+        blob = CODEC.explicit_lac(1, 4)
+        assert (await wire.ask_v3(v3.write_lac_request(2, 1, 4, KEY, blob))).status == 0
+    async with world.serving() as bookie:
+        wire = await Wire.connect(bookie)
+        assert (await wire.ask_v3(v3.read_lac_request(1, 1))).readLacResponse.lacBody == blob
+        listed = (await wire.ask_v3(v3.list_of_entries_request(2, 1))).getListOfEntriesOfLedgerResponse
+        groups = v3.decode_availability(listed.availabilityOfEntriesOfLedger)
+        assert [n for n in range(9) if v3.is_available(groups, n)] == [0, 1, 2, 3, 4]
+
+
+# -- batch reads
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_batch_reads_stop_at_gaps_and_limits(world: World, restart: bool) -> None:
+    present = [0, 1, 2, 3, 5, 6]
+    entries = {entry_id: stored_entry(1, entry_id, b"x" * 100) for entry_id in present}
+    async with world.serving() as bookie:
+        wire = await Wire.connect(bookie)
+        for entry in entries.values():
+            assert await wire.add(entry) == 0
+        if not restart:
+            await check_batches(wire, entries)
+    if restart:
+        async with world.serving() as bookie:
+            await check_batches(await Wire.connect(bookie), entries)
+
+
+async def check_batches(wire: Wire, entries: dict[int, bytes]) -> None:
+    size = len(entries[0]) + 4
+    for first, max_count, max_bytes, expected in (
+        (0, 0, MIB, [0, 1, 2, 3]),
+        (0, 2, MIB, [0, 1]),
+        (1, -1, MIB, [1, 2, 3]),
+        (0, 0, 36 + 2 * size, [0, 1]),
+        (0, 0, 36 + 2 * size - 1, [0]),
+        (5, 10, 2**60, [5, 6]),
+    ):
+        _, rc, _, _, body, request_id = await wire.ask(v2.batch_read_request(1, first, 7, max_count, max_bytes))
+        assert (rc, request_id) == (0, 7)
+        assert isinstance(body, list)
+        assert [bytes(entry) for entry in body] == [entries[entry_id] for entry_id in expected]
+    assert (await wire.ask(v2.batch_read_request(1, 4, 7, 10, MIB)))[1] == 2
+
+
+# -- what goes wrong
+
+
+@pytest.mark.parametrize("kind", ["write", "sync"])
+async def test_a_journal_that_cannot_be_written_ends_the_bookie(world: World, kind: str) -> None:
+    async with world.serving() as bookie:
+        wire, idle = await Wire.connect(bookie), await Wire.connect(bookie)
+        assert await wire.add(stored_entry(1, 0)) == 0
+
+        def fail(what: str, path: str) -> None:
+            if what == kind and path.endswith(".txn"):
+                raise OSError(errno.EIO, "broken disk", path)
+
+        stop = on_each_operation(world.files, fail)
+        entry = stored_entry(1, 1)
+        wire.send(v2.add_request_head(0, KEY, len(entry)) + entry)
+        assert await wire.closed()
+        assert len(wire.frames) == 1  # the lost add was not answered
+        assert await idle.closed()
+        assert isinstance(bookie.failure, JournalFailed)
+        assert "broken disk" in str(bookie.failure)
+        assert world.failures == [bookie.failure]
+        await eventually(lambda: children(world, "/ledgers/available") == {"readonly"})
+        stop()
+    async with world.serving() as bookie:
+        assert await (await Wire.connect(bookie)).read(1, 0) == stored_entry(1, 0)
+
+
+async def test_a_flush_that_fails_ends_the_bookie_and_moves_no_mark(world: World) -> None:
+    async with world.serving() as bookie:
+        wire = await Wire.connect(bookie)
+        assert await wire.add(stored_entry(1, 0)) == 0
+
+        def fail(what: str, path: str) -> None:
+            if what == "sync" and path.endswith(".log"):
+                raise OSError(errno.EIO, "broken disk", path)
+
+        stop = on_each_operation(world.files, fail)
+        bookie.checkpointer.flush()
+        await eventually(lambda: bookie.failure is not None)
+        assert isinstance(bookie.failure, StorageFailed)
+        stop()
+    async with world.serving() as bookie:
+        assert await (await Wire.connect(bookie)).read(1, 0) == stored_entry(1, 0)
+
+
+async def test_a_full_disk_makes_the_bookie_read_only_until_there_is_room(world: World) -> None:
+    world.clock = HurriedClock()
+    async with world.serving(reserve_mib=1, write_cache_mib=1, disk_check_interval_ms=1000) as bookie:
+        wire = await Wire.connect(bookie)
+        assert await wire.add(stored_entry(1, 0, b"kept")) == 0
+        used = (1 << 40) - world.files.usage("/").free_bytes
+        world.files.capacity_bytes = used  # not one byte more
+        assert await wire.add(stored_entry(1, 1, b"x" * 5000)) == EREADONLY
+        assert bookie.is_read_only
+        assert world.failures == []
+        # Fences are still taken (the reserve is for that), reads go on.
+        assert (await wire.ask(v2.read_request(9, -1, FENCE, KEY)))[1] == 2
+        assert await wire.read(1, 0) == stored_entry(1, 0, b"kept")
+        assert await wire.add(stored_entry(1, 1)) == EREADONLY
+        await eventually(lambda: "bookie-1" in children(world, "/ledgers/available/readonly"))
+        world.files.capacity_bytes = None
+        await eventually(lambda: not bookie.is_read_only)
+        assert await wire.add(stored_entry(1, 1)) == 0
+        assert await wire.add(stored_entry(9, 0)) == EFENCED
+        await eventually(lambda: "bookie-1" not in children(world, "/ledgers/available/readonly"))
+    async with world.serving() as bookie:
+        wire = await Wire.connect(bookie)
+        assert await wire.read(1, 1) == stored_entry(1, 1)
+        assert await wire.add(stored_entry(9, 0)) == EFENCED
+
+
+async def test_a_flush_without_space_is_repeated_when_there_is_room(world: World) -> None:
+    world.clock = HurriedClock()
+    async with world.serving(write_cache_mib=1, disk_check_interval_ms=1000) as bookie:
+        wire = await Wire.connect(bookie)
+        assert await wire.add(stored_entry(1, 0, b"kept")) == 0
+
+        def fail(what: str, path: str) -> None:
+            if what == "write" and path.endswith(".log"):
+                raise OSError(errno.ENOSPC, "no space", path)
+
+        stop = on_each_operation(world.files, fail)
+        bookie.checkpointer.flush()
+        await eventually(lambda: bookie.checkpointer.flush_failures == 1)
+        assert bookie.is_read_only
+        assert await wire.read(1, 0) == stored_entry(1, 0, b"kept")
+        stop()
+        await eventually(lambda: not bookie.is_read_only)
+        await eventually(lambda: bookie.server.cache.is_empty)
+        assert await wire.read(1, 0) == stored_entry(1, 0, b"kept")
+
+
+async def test_a_location_that_leads_elsewhere_is_an_error_and_not_an_absence(world: World) -> None:
+    async with world.serving() as bookie:
+        assert await (await Wire.connect(bookie)).add(stored_entry(1, 0)) == 0
+    async with world.serving() as bookie:
+        (index,) = world.indexes.values()
+        index.put_locations([(1, 0, index.location(1, 0) + 1)])
+        assert await (await Wire.connect(bookie)).read(1, 0) == EIO
+
+
+@pytest.mark.parametrize(
+    "data",
+    ["00502802", "ffffffff", "00000000", "00000004deadbeef", "0000000402040000", "000000020a05"],
+)
+async def test_what_cannot_be_read_ends_its_connection_and_no_other(
+    bookie: Bookie, caplog: pytest.LogCaptureFixture, data: str
+) -> None:
+    wire, bad = await Wire.connect(bookie), await Wire.connect(bookie)
+    with caplog.at_level(logging.WARNING):
+        bad.send(bytes.fromhex(data))
+        assert await bad.closed()
+    assert [record for record in caplog.records if "closing the connection of" in record.message]
+    assert await wire.add(stored_entry(1, 0)) == 0
+
+
+async def test_adds_before_a_malformed_frame_of_the_same_chunk_are_journaled(world: World) -> None:
+    async with world.serving() as bookie:
+        bad = await Wire.connect(bookie)
+        entry = stored_entry(1, 0)
+        bad.send(v2.add_request_head(0, KEY, len(entry)) + entry + bytes.fromhex("0000000402040000"))
+        assert await bad.closed()
+        await eventually(lambda: bookie.server.counters.adds == 1)
+        assert await (await Wire.connect(bookie)).read(1, 0) == entry
+
+
+async def test_a_peer_that_reads_no_answers_is_not_read_either(bookie: Bookie) -> None:
+    wire = await Wire.connect(bookie)
+    entry = stored_entry(1, 0, b"x" * 500_000)
+    assert await wire.add(entry) == 0
+    slow = await Wire.connect(bookie)
+    count = 400
+    slow.send(*(v2.read_request(1, 0) for _ in range(count)))
+    await asyncio.sleep(0.2)
+    (connection,) = [c for c in bookie.server.connections if c._paused]
+    assert connection._transport.get_write_buffer_size() < 8 * MIB
+    assert bookie.server.counters.reads < count
+    await slow.until(count)
+    assert len(slow.frames) == count
+
+
+async def test_many_adds_in_flight_hold_the_connection_and_all_are_answered(world: World) -> None:
+    async with world.serving(adds_per_connection=10) as bookie:
+        wire = await Wire.connect(bookie)
+        for entry_id in range(500):
+            entry = stored_entry(1, entry_id)
+            wire.send(v2.add_request_head(0, KEY, len(entry)) + entry)
+        await wire.until(500)
+        assert [v2.parse_response(memoryview(frame))[3] for frame in wire.frames] == list(range(500))
+        assert bookie.server.connections.copy().pop()._adds_in_flight == 0
+
+
+# -- identity
+
+
+async def test_a_new_bookie_leaves_its_cookie_everywhere_and_registers(world: World) -> None:
+    async with world.serving() as bookie:
+        node = await world.store.get("/ledgers/cookies/bookie-1")
+        assert node is not None
+        assert node.value == world.files.open("/bookie/journal/current/VERSION").read_at(0, 1000)
+        assert node.value == world.files.open("/bookie/ledgers/current/VERSION").read_at(0, 1000)
+        assert children(world, "/ledgers/available") == {"readonly", "bookie-1"}
+        assert bookie.address[0] == "127.0.0.1"
+    assert children(world, "/ledgers/available") == {"readonly"}
+
+
+def children(world: World, path: str) -> set[str]:
+    coroutine = world.store.children(path)
+    try:
+        coroutine.send(None)
+    except StopIteration as result:
+        return set(result.value)
+    raise AssertionError("the memory store waits for nothing")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"ledger_directories": ("/bookie/ledgers", "/bookie/more")}, "ledger directories /bookie/ledgers, expected"),
+        ({"journal_directories": ("/elsewhere",)}, "has no cookie"),
+        ({"bookie_id": "bookie-2"}, "bookie id bookie-1, expected bookie-2"),
+    ],
+)
+async def test_directories_of_another_bookie_are_not_served(world: World, changes: dict, reason: str) -> None:  # type: ignore[type-arg]
+    async with world.serving():
+        pass
+    with pytest.raises(CookieMismatch, match=reason):
+        await world.bookie(replace(CONFIG, **changes)).start()
+    assert world.files.locks == set()
+    async with world.serving():
+        pass
+
+
+async def test_a_bookie_with_an_emptied_disk_does_not_come_up_empty(world: World) -> None:
+    async with world.serving():
+        pass
+    world.files.remove("/bookie/ledgers/current/VERSION")
+    with pytest.raises(CookieMismatch, match="emptied"):
+        await world.bookie().start()
+
+
+async def test_a_deleted_cookie_keeps_data_from_being_served(world: World) -> None:
+    async with world.serving():
+        pass
+    await world.store.delete("/ledgers/cookies/bookie-1")
+    with pytest.raises(CookieMismatch, match="does not know"):
+        await world.bookie().start()
+
+
+async def test_a_first_start_that_was_cut_short_is_repeated(world: World) -> None:
+    await initialise_cluster(world.store)
+
+    def cut(kind: str, path: str) -> None:
+        if kind == "create" and path.endswith("ledgers/current/VERSION.tmp"):
+            raise OSError(errno.EIO, "cut", path)
+
+    stop = on_each_operation(world.files, cut)
+    with pytest.raises(StorageFailed, match="cut"):
+        await world.bookie().start()
+    stop()
+    assert world.files.exists("/bookie/journal/current/VERSION")
+    async with world.serving():
+        pass
+
+
+async def test_a_second_bookie_on_the_same_directories_is_refused(world: World) -> None:
+    async with world.serving():
+        with pytest.raises(DirectoryInUse, match=r"/bookie/journal is in use.*journalDirectories"):
+            await world.bookie().start()
+
+
+async def test_a_second_bookie_on_the_same_port_is_refused(world: World) -> None:
+    async with world.serving() as bookie:
+        other = world.bookie(
+            port=bookie.address[1], bookie_id="b2", journal_directories=("/b2",), ledger_directories=("/b2",)
+        )
+        with pytest.raises(PortInUse, match=f"127.0.0.1:{bookie.address[1]} is in use.*bookiePort"):
+            await other.start()
+
+
+async def test_several_bookies_live_in_one_process(world: World) -> None:
+    names = ["a", "b", "c"]
+    async with (
+        world.serving(bookie_id="a", journal_directories=("/a/j",), ledger_directories=("/a/l",)) as a,
+        world.serving(bookie_id="b", journal_directories=("/b/j1", "/b/j2"), ledger_directories=("/b/l",)) as b,
+        world.serving(bookie_id="c", journal_directories=("/c/j",), ledger_directories=("/c/1", "/c/2")) as c,
+    ):
+        for bookie in (a, b, c):
+            wire = await Wire.connect(bookie)
+            for ledger_id in range(4):
+                assert await wire.add(stored_entry(ledger_id, 0)) == 0
+        assert children(world, "/ledgers/available") == {"readonly", *names}
+
+
+async def test_damage_in_the_middle_of_a_journal_keeps_the_bookie_down(world: World) -> None:
+    async with world.serving() as bookie:
+        wire = await Wire.connect(bookie)
+        for entry_id in range(6):
+            assert await wire.add(stored_entry(1, entry_id, b"x" * 1000)) == 0
+        image = world.files.crash(random.Random(1), 0)
+        indexes = {name: index.crash(random.Random(1), 0) for name, index in world.indexes.items()}
+    world.files, world.indexes = image, indexes
+    (journal,) = [name for name in image.list("/bookie/journal/current") if name.endswith(".txn")]
+    file = image.open(f"/bookie/journal/current/{journal}", writable=True)
+    file.write_at(4096 + 512 + 200, b"damage")
+    with pytest.raises(Corruption, match="was on disk"):
+        await world.bookie().start()
+
+
+async def test_a_forced_read_only_bookie_takes_recovery_adds_only(world: World) -> None:
+    async with world.serving(force_read_only=True) as bookie:
+        wire = await Wire.connect(bookie)
+        assert await wire.add(stored_entry(1, 0)) == EREADONLY
+        assert await wire.add(stored_entry(1, 0), RECOVERY | HIGH) == 0
+        assert children(world, "/ledgers/available") == {"readonly"}
+        assert children(world, "/ledgers/available/readonly") == {"bookie-1"}
+        assert bookie.read_only_reasons == ("forceReadOnlyBookie is set",)

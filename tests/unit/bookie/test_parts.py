@@ -1,0 +1,211 @@
+"""Caches, ledgers, entry logs, cookies and settings, each for itself."""
+
+import pytest
+
+from bookie.config import IGNORED_SETTINGS, BookieConfig
+from bookie.cookie import Cookie, CookieMismatch, decode, is_new_bookie
+from bookie.entry_log import format as log_format
+from bookie.entry_log.files import EntryLogs
+from bookie.ledgers import FENCED_LAC, Ledger, Ledgers, explicit_lac_of
+from bookie.ledgers import decode as decode_ledger
+from bookie.read_cache import ReadCache
+from bookie.write_cache import ENTRY_OVERHEAD_BYTES, WriteCache, in_order
+from magnetar.runtime.config import load
+from magnetar.runtime.files import MemoryFiles
+from magnetar.runtime.types import ConfigurationError, Corruption
+from tests.support.bookie_disks import CODEC, KEY, stored_entry
+
+
+def test_a_flushing_half_is_read_until_it_is_flushed() -> None:
+    cache = WriteCache(1000)
+    cache.put(1, 0, b"old")
+    half = cache.swap()
+    cache.put(1, 0, b"new")
+    cache.put(1, 1, b"x")
+    assert half == {1: {0: b"old"}}
+    assert (cache.get(1, 0), cache.get(1, 1), cache.entry_ids(1)) == (b"new", b"x", {0, 1})
+    assert cache.swap() is half, "a half that is not flushed yet is given again"
+    cache.flushed()
+    assert cache.swap() == {1: {0: b"new", 1: b"x"}}
+    assert cache.get(1, 0) == b"new"
+    cache.flushed()
+    assert cache.get(1, 0) is None
+    assert cache.is_empty
+
+
+def test_the_cache_is_full_when_one_half_is_and_the_other_is_not_free() -> None:
+    cache = WriteCache(2 * (ENTRY_OVERHEAD_BYTES + 50))
+    states = [(cache.wants_flush, cache.is_full)]
+    for step in (
+        lambda: cache.put(1, 0, bytes(50)),
+        cache.swap,
+        lambda: cache.put(1, 1, bytes(50)),
+        cache.flushed,
+    ):
+        step()
+        states.append((cache.wants_flush, cache.is_full))
+    assert states == [(False, False), (True, False), (False, False), (True, True), (True, False)]
+
+
+def test_entries_are_flushed_by_ledger_and_entry() -> None:
+    cache = WriteCache(1000)
+    for key in ((3, 1), (1, 10), (3, 0), (1, 9)):
+        cache.put(*key, b"")
+    assert [item[:2] for item in in_order(cache.swap())] == [(1, 9), (1, 10), (3, 0), (3, 1)]
+
+
+def test_the_read_cache_lets_the_oldest_go() -> None:
+    cache = ReadCache(3 * (ENTRY_OVERHEAD_BYTES + 10))
+    cache.put_run(1, [(n, bytes(10)) for n in range(5)])
+    assert [cache.get(1, n) is not None for n in range(5)] == [False, False, True, True, True]
+    cache.put_run(1, [(3, b"0123456789")])
+    cache.discard(1, 4)
+    assert (len(cache), cache.get(1, 3), cache.get(1, 4)) == (2, b"0123456789", None)
+    cache.discard(1, 2)
+    cache.discard(1, 3)
+    assert cache.bytes == 0
+    ReadCache(0).put_run(1, [(0, b"x")])
+
+
+def test_lacs_only_grow_and_wake_those_who_wait() -> None:
+    ledger = Ledger(1, KEY)
+    heard: list[int] = []
+    ledger.wait(heard.append)
+    ledger.see_lac(-1)
+    assert heard == []
+    ledger.see_explicit_lac(CODEC.explicit_lac(1, 5))
+    ledger.see_explicit_lac(CODEC.explicit_lac(1, 3))
+    assert (heard, ledger.last_add_confirmed, explicit_lac_of(ledger.explicit_lac)) == ([5], 5, 5)
+    ledger.wait(heard.append)
+    ledger.wake(FENCED_LAC)
+    ledger.stop_waiting(heard.append)
+    assert heard == [5, FENCED_LAC]
+
+
+def test_ledger_rows_are_golden() -> None:
+    row = bytes.fromhex("080110011a14211fee83876df6969c2c2302091b84de9fdb2952")
+    ledger = decode_ledger(3, row)
+    assert (ledger.fenced, ledger.is_fence_durable, ledger.is_tail_known) == (True, True, False)
+    assert ledger.encode() == row
+    with pytest.raises(Corruption, match="ledger 3"):
+        decode_ledger(3, b"\xff\xff")
+
+
+def test_rows_that_were_not_written_are_taken_again() -> None:
+    ledgers = Ledgers()
+    ledgers.create(2, KEY)
+    ledgers.create(1, KEY)
+    rows = ledgers.take_dirty()
+    assert [row[0] for row in rows] == [1, 2]
+    assert not ledgers.is_dirty
+    ledgers.not_written(rows)
+    assert ledgers.take_dirty() == rows
+
+
+def test_a_full_entry_log_is_sealed_with_its_map() -> None:
+    files = MemoryFiles()
+    files.make_directories("/l")
+    logs = EntryLogs(files, "/l", 4096)
+    entries = [(1 + n % 2, n, stored_entry(1 + n % 2, n, b"x" * 500)) for n in range(12)]
+    located = logs.append(entries)
+    logs.sync()
+    for (ledger_id, entry_id, entry), (_, _, location) in zip(entries, located, strict=True):
+        assert logs.read(location, ledger_id, entry_id) == entry
+    assert files.list("/l") == ["0.log", "1.log", "2.log", "lastId"]
+    assert files.open("/l/lastId").read_at(0, 9) == b"2\n"
+    for log_id in (0, 1):
+        made: dict[int, int] = {}
+        for _, size, ledger_id, _ in logs.scan(log_id):
+            made[ledger_id] = made.get(ledger_id, 0) + 4 + size
+        assert logs.ledgers_map(log_id) == made
+    with pytest.raises(Corruption, match=r"2.log: not sealed"):
+        logs.ledgers_map(2)
+    again = EntryLogs(files, "/l", 4096)
+    assert again.append([entries[0]])[0][2] >> 32 == 3, "an old log gets no new entries"
+
+
+def test_runs_are_read_in_one_go_and_end_at_a_log() -> None:
+    files = MemoryFiles()
+    files.make_directories("/l")
+    logs = EntryLogs(files, "/l", 8192)
+    entries = [(1, n, stored_entry(1, n, bytes(n * 30))) for n in range(40)]
+    wanted = [(entry_id, location) for _, entry_id, location in logs.append(entries)]
+    got: list[tuple[int, bytes]] = []
+    while len(got) < 40:
+        part = logs.read_run(1, wanted[len(got) :], 1 << 20)
+        assert part
+        got += part
+    assert got == [(entry_id, entry) for _, entry_id, entry in entries]
+    assert len(logs.read_run(1, wanted, 1)) == 1
+    with pytest.raises(Corruption, match="expected ledger 2 entry 0, found"):
+        logs.read_run(2, wanted, 1 << 20)
+    with pytest.raises(Corruption, match="ends before it"):
+        logs.read(log_format.location(0, 1 << 20), 1, 0)
+
+
+def test_maps_of_many_ledgers_are_cut_into_records() -> None:
+    sizes = {ledger_id: ledger_id * 10 for ledger_id in range(25_000)}
+    data = log_format.encode_map(sizes)
+    assert log_format.decode_map(data, log_format.Header(1, 0, 25_000), "x") == sizes
+    assert int.from_bytes(data[:4]) == 20 + 10_000 * 16
+    with pytest.raises(Corruption):
+        log_format.decode_map(data[:-1], log_format.Header(1, 0, 25_000), "x")
+
+
+GOLDEN_COOKIE = (
+    b'5\nbookieHost: "127.0.0.1:3188"\njournalDir: "/var/lib/bookie7/journal"\n'
+    b'ledgerDirs: "1\\t/var/lib/bookie7/ledgers"\ninstanceId: "4ef1deb4-9b63-4beb-b4e8-2049dc99bf38"\n'
+)
+COOKIE = Cookie(
+    "127.0.0.1:3188",
+    ("/var/lib/bookie7/journal",),
+    ("/var/lib/bookie7/ledgers",),
+    "4ef1deb4-9b63-4beb-b4e8-2049dc99bf38",
+)
+
+
+def test_cookies_are_golden() -> None:
+    assert COOKIE.encode() == GOLDEN_COOKIE
+    assert decode(GOLDEN_COOKIE, "x") == COOKIE
+    same_index = GOLDEN_COOKIE + b'indexDirs: "1\\t/var/lib/bookie7/ledgers"\n'
+    assert decode(same_index, "x") == COOKIE
+    old = b"3\nhost:1\n/j\n2\t/a\t/b\n"
+    assert decode(old, "x") == Cookie("host:1", ("/j",), ("/a", "/b"), "")
+
+
+@pytest.mark.parametrize("text", [b"", b"five\n", b"5\nbookieHost: 3\n", b"2\nx\n", b"\xff\xfe", GOLDEN_COOKIE[:-60]])
+def test_what_is_no_cookie_is_named(text: bytes) -> None:
+    with pytest.raises(Corruption, match=r"^/d/VERSION is no cookie"):
+        decode(text, "/d/VERSION")
+
+
+def test_the_table_of_cookies() -> None:
+    nothing, data = {"/j": False, "/l": False}, {"/j": False, "/l": True}
+    none, one, both = {"/j": None, "/l": None}, {"/j": COOKIE, "/l": None}, {"/j": COOKIE, "/l": COOKIE}
+    assert is_new_bookie(COOKIE, None, none, nothing)
+    assert is_new_bookie(COOKIE, None, one, nothing)  # cut short before the store was told
+    assert not is_new_bookie(COOKIE, COOKIE, both, data)
+    assert not is_new_bookie(COOKIE, COOKIE, both, nothing)
+    for stored, on_disk, holds in (
+        (None, none, data),
+        (None, both, data),
+        (COOKIE, one, data),
+        (COOKIE, none, nothing),
+    ):
+        with pytest.raises(CookieMismatch):
+            is_new_bookie(COOKIE, stored, on_disk, holds)
+
+
+def test_settings_have_apaches_names_and_are_checked_together() -> None:
+    text = {
+        "bookiePort": "3182",
+        "journalDirectories": "/a,/b",
+        "dbStorage_writeCacheMaxSizeMb": "16",
+        "journalMaxGroupWaitMSec": "1",
+    }
+    config = load(BookieConfig, text, ignored=IGNORED_SETTINGS)
+    assert (config.port, config.journal_directories, config.write_cache_mib) == (3182, ("/a", "/b"), 16)
+    with pytest.raises(ConfigurationError) as problems:
+        load(BookieConfig, {"journalFormatVersionToWrite": "4", "journalAlignmentSize": "100", "bookiePort": "-1"})
+    for name in ("journalFormatVersionToWrite", "journalAlignmentSize", "bookiePort"):
+        assert name in str(problems.value)
