@@ -1,0 +1,68 @@
+"""Settings of the BookKeeper client, under the names that Apache's broker and client give them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from magnetar.bookkeeper.wire.framing import MAX_FRAME_BYTES
+from magnetar.runtime.config import setting
+from magnetar.runtime.types import MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """How the client treats bookies."""
+
+    timeout_s: float = setting(
+        "bookkeeperClientTimeoutInSeconds", 30.0, help="an add or read without an answer fails after this"
+    )
+    connect_timeout_ms: int = setting(
+        "clientConnectTimeoutMillis", 10_000, help="a connection that is not there after this failed"
+    )
+    channels_per_bookie: int = setting(
+        "bookkeeperNumberOfChannelsPerBookie", 1, help="connections to each bookie; a ledger uses one of them"
+    )
+    speculative_read_timeout_ms: int = setting(
+        "bookkeeperClientSpeculativeReadTimeoutInMillis",
+        2_000,
+        help="ask the next replica as well after this; 0 turns it off",
+    )
+    quarantine_s: float = setting(
+        "bookkeeperClientHealthCheckQuarantineTimeInSeconds",
+        30.0,
+        help="new ensembles avoid a bookie for so long after it failed (Apache: 1800 after five errors)",
+    )
+    batch_read_enabled: bool = setting(
+        "bookkeeperEnableBatchRead", True, help="read runs of entries in one request where E equals Qw"
+    )
+    rackaware_policy_enabled: bool = setting(
+        "bookkeeperClientRackawarePolicyEnabled", False, help="not supported: bookies are chosen at random"
+    )
+    frame_bytes_max: int = setting(
+        "nettyMaxFrameSizeBytes", MAX_FRAME_BYTES, help="largest frame a bookie may send; must be that of the bookies"
+    )
+    # Entries of one ledger without an acknowledgement. At 64 bytes each it is the memory of some 30 MB; whoever
+    # publishes has smaller limits of their own, so reaching it means that they do not work.
+    pending_adds_max: int = setting(
+        "maxPendingAddsPerLedger", 200_000, help="unacknowledged entries of one ledger, above it adds are refused"
+    )
+    pending_bytes_max: int = setting(
+        "maxPendingBytesPerLedger", 512 * MIB, help="unacknowledged bytes of one ledger, above it adds are refused"
+    )
+    # What waits for a bookie that does not take it. Adds complete without the slowest bookie, so nothing else
+    # bounds this. Above it the bookie is given up: an ensemble change is cheaper than the memory.
+    outbox_bytes_max: int = setting(
+        "maxOutboxBytesPerBookie", 128 * MIB, help="unsent bytes for one bookie, above it the bookie counts as failed"
+    )
+
+    def problems(self) -> Iterator[str]:
+        if self.rackaware_policy_enabled:
+            yield (
+                "bookkeeperClientRackawarePolicyEnabled=true is not supported: ensembles are chosen at random, "
+                "without knowledge of racks; set it to false"
+            )
+        if self.timeout_s <= 0:
+            yield f"bookkeeperClientTimeoutInSeconds ({self.timeout_s}) must be above 0"
+        if self.channels_per_bookie < 1:
+            yield f"bookkeeperNumberOfChannelsPerBookie ({self.channels_per_bookie}) must be at least 1"
+        if self.frame_bytes_max < 1 * MIB:
+            yield f"nettyMaxFrameSizeBytes ({self.frame_bytes_max}) must be at least {MIB}"

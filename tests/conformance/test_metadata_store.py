@@ -1,0 +1,448 @@
+"""One suite for every metadata store."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from magnetar.bookkeeper.metadata.embedded import EmbeddedStore, StoreInUse, StoreReadOnly, open_secondary
+from magnetar.bookkeeper.metadata.ledger_store import LedgerStore, initialise_cluster
+from magnetar.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment
+from magnetar.bookkeeper.metadata.memory import LostAnswer, MemoryStore
+from magnetar.bookkeeper.metadata.store import (
+    NO_NODE,
+    MetadataError,
+    MetadataStore,
+    NoNode,
+    NotEmpty,
+    OutcomeUnknown,
+    SessionEvent,
+    StoreUnavailable,
+    VersionConflict,
+)
+from magnetar.bookkeeper.metadata.url import open_store
+from magnetar.bookkeeper.metadata.zookeeper import ZooKeeperStore
+from magnetar.bookkeeper.wire.entry import DigestType
+from magnetar.runtime.clock import LoopClock
+from tests.support.zookeeper import ZooKeeperServer, why_not
+
+Opener = Callable[[], Awaitable[MetadataStore]]
+
+# Waiting for something that must happen: long enough for a loaded machine, never reached when all is well.
+PATIENCE_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture(params=["memory", "embedded", pytest.param("zookeeper", marks=pytest.mark.process)])
+async def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Opener]:
+    """Opens a session over one tree; each test has a tree of its own."""
+    opened: list[MetadataStore] = []
+    memory = MemoryStore(LoopClock())
+    chroot = f"/test-{uuid.uuid4()}"
+
+    async def open_one() -> MetadataStore:
+        store: MetadataStore
+        if request.param == "memory":
+            store = memory.session()
+        elif request.param == "embedded":
+            store = await EmbeddedStore.open(tmp_path / "metadata", LoopClock())
+        else:
+            server = request.getfixturevalue("zookeeper")
+            store = await ZooKeeperStore.open(server.hosts + chroot, 4.0, LoopClock())
+        opened.append(store)
+        return store
+
+    yield open_one
+    for store in opened:
+        await store.close()
+
+
+@pytest.fixture
+async def store(reopen: Opener) -> MetadataStore:
+    return await reopen()
+
+
+async def eventually(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def test_a_new_node_has_version_zero_and_each_put_adds_one(store: MetadataStore) -> None:
+    assert await store.get("/a") is None
+    assert not await store.exists("/a")
+    assert await store.put("/a", b"one") == 0
+    assert await store.put("/a", b"two") == 1
+    assert await store.put("/a", b"", 1) == 2
+    node = await store.get("/a")
+    assert node is not None
+    assert (node.path, node.value, node.version, node.ephemeral, node.own) == ("/a", b"", 2, False, False)
+    assert 0 < node.created_ms <= node.modified_ms
+
+
+async def test_put_compares_the_version(store: MetadataStore) -> None:
+    with pytest.raises(VersionConflict):
+        await store.put("/a", b"", 0)
+    await store.put("/a", b"one", NO_NODE)
+    with pytest.raises(VersionConflict):
+        await store.put("/a", b"two", NO_NODE)
+    with pytest.raises(VersionConflict):
+        await store.put("/a", b"two", 1)
+    node = await store.get("/a")
+    assert node is not None
+    assert node.value == b"one"
+
+
+async def test_only_one_of_many_writers_wins(store: MetadataStore) -> None:
+    await store.put("/a", b"")
+    answers = await asyncio.gather(*(store.put("/a", str(i).encode(), 0) for i in range(20)), return_exceptions=True)
+    assert sorted(type(answer).__name__ for answer in answers) == ["VersionConflict"] * 19 + ["int"]
+
+
+async def test_parents_are_made_and_kept(store: MetadataStore) -> None:
+    await store.put("/a/b/c", b"deep")
+    assert await store.children("/") == ["a"]
+    assert await store.children("/a") == ["b"]
+    assert await store.children("/a/b/c") == []
+    assert await store.children("/nothing/there") == []
+    with pytest.raises(NotEmpty):
+        await store.delete("/a/b")
+    await store.delete("/a/b/c", 0)
+    await store.delete("/a/b")
+    assert await store.children("/a") == []
+
+
+async def test_children_are_not_grandchildren_or_neighbours(store: MetadataStore) -> None:
+    for path in ("/a/x", "/a/x/deep", "/a!/y", "/aa/y", "/a/w", "/a0"):
+        await store.put(path, b"")
+    assert await store.children("/a") == ["w", "x"]
+    assert await store.children("/") == ["a", "a!", "a0", "aa"]
+
+
+async def test_delete_compares_the_version(store: MetadataStore) -> None:
+    with pytest.raises(NoNode):
+        await store.delete("/a")
+    await store.put("/a", b"")
+    with pytest.raises(VersionConflict):
+        await store.delete("/a", 1)
+    await store.delete("/a", 0)
+    assert await store.get("/a") is None
+    assert await store.put("/a", b"again") == 0
+
+
+async def test_paths_must_be_absolute_and_clean(store: MetadataStore) -> None:
+    for path in ("a", "/a/", "", "/a//b"):
+        with pytest.raises(MetadataError):
+            await store.get(path)
+    with pytest.raises(MetadataError):
+        await store.put("/a", bytes(2_000_000))
+
+
+async def test_sequential_nodes_get_growing_numbers_of_ten_digits(store: MetadataStore) -> None:
+    first = await store.put_sequential("/queue/n-", b"x")
+    await store.delete(first)
+    rest = await asyncio.gather(*(store.put_sequential("/queue/n-", b"y") for _ in range(5)))
+    paths = [first, *rest]
+    assert len(set(paths)) == 6
+    assert paths == sorted(paths)
+    assert all(path.startswith("/queue/n-") and len(path) == len("/queue/n-") + 10 for path in paths)
+
+
+async def test_sequential_numbers_outlive_the_session(reopen: Opener) -> None:
+    store = await reopen()
+    first = await store.put_sequential("/ids/ID-", b"", ephemeral=True)
+    await store.delete(first)
+    await store.close()
+    store = await reopen()
+    assert await store.put_sequential("/ids/ID-", b"", ephemeral=True) > first
+
+
+async def test_ephemeral_nodes_end_with_their_session(reopen: Opener) -> None:
+    store = await reopen()
+    await store.put("/here/me", b"I", NO_NODE, ephemeral=True)
+    await store.put("/here/stays", b"")
+    node = await store.get("/here/me")
+    assert node is not None
+    assert node.ephemeral
+    assert node.own
+    await store.close()
+    store = await reopen()
+    assert await store.children("/here") == ["stays"]
+
+
+async def test_an_ephemeral_node_has_no_children(store: MetadataStore) -> None:
+    await store.put("/e", b"", ephemeral=True)
+    with pytest.raises(MetadataError):
+        await store.put("/e/child", b"")
+
+
+async def test_everything_outlives_the_session(reopen: Opener) -> None:
+    store = await reopen()
+    await store.put("/kept", b"1")
+    await store.put("/kept", b"2")
+    before = await store.get("/kept")
+    await store.close()
+    assert await (await reopen()).get("/kept") == before
+
+
+async def test_node_watches_see_creation_change_and_removal(store: MetadataStore) -> None:
+    calls: list[str] = []
+    cancel = store.watch_node("/w", lambda: calls.append("w"))
+    for step in (store.put("/w", b"1"), store.put("/w", b"2"), store.delete("/w"), store.put("/w", b"3")):
+        calls.clear()
+        await step
+        await eventually(lambda: calls)
+    cancel()
+    calls.clear()
+    await store.put("/w", b"4")
+    await store.get("/w")
+    await asyncio.sleep(0.05)
+    assert not calls
+
+
+async def test_child_watches_see_children_come_and_go(store: MetadataStore) -> None:
+    calls: list[int] = []
+    store.watch_children("/p", lambda: calls.append(1))
+    for step in (
+        store.put("/p", b""),
+        store.put("/p/a", b""),
+        store.put("/p/b", b""),
+        store.delete("/p/a"),
+        store.delete("/p/b"),
+        store.delete("/p"),
+        store.put("/p/c", b""),
+    ):
+        await asyncio.sleep(0.02)
+        calls.clear()
+        await step
+        await eventually(lambda: calls)
+
+
+async def test_a_reader_woken_by_a_watch_never_misses_the_last_state(store: MetadataStore) -> None:
+    seen: list[bytes] = []
+    changed = asyncio.Event()
+    store.watch_node("/w", changed.set)
+
+    async def follow() -> None:
+        while not seen or seen[-1] != b"99":
+            await changed.wait()
+            changed.clear()
+            node = await store.get("/w")
+            if node is not None:
+                seen.append(node.value)
+
+    async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
+        group.create_task(follow())
+        for i in range(100):
+            await store.put("/w", str(i).encode())
+    assert seen[-1] == b"99"
+
+
+async def test_one_watch_that_fails_does_not_stop_the_others(store: MetadataStore) -> None:
+    calls: list[int] = []
+
+    def fail() -> None:
+        raise RuntimeError("a watch that fails")
+
+    store.watch_node("/w", fail)
+    store.watch_node("/w", lambda: calls.append(1))
+    await store.put("/w", b"")
+    await eventually(lambda: calls)
+
+
+def metadata(**fields: object) -> LedgerMetadata:
+    defaults: dict[str, object] = {
+        "ensemble_size": 3,
+        "write_quorum": 3,
+        "ack_quorum": 2,
+        "digest_type": DigestType.CRC32C,
+        "segments": (Segment(0, ("b1:1", "b2:2", "b3:3")),),
+    }
+    return LedgerMetadata(**(defaults | fields))  # type: ignore[arg-type]
+
+
+async def test_ledgers_are_created_listed_changed_and_deleted(store: MetadataStore) -> None:
+    await initialise_cluster(store, "/ledgers")
+    ledgers = LedgerStore(store)
+    made = [await ledgers.create(metadata()) for _ in range(5)]
+    ids = [ledger_id for ledger_id, _ in made]
+    assert ids == sorted(set(ids))
+    await ledgers.create_with_id(9999999999, metadata())
+    await ledgers.create_with_id(2147483647, metadata())
+    assert [i async for i in ledgers.list()] == [*ids, 2147483647, 9999999999]
+    assert await store.children("/ledgers/idgen") == []
+
+    first = await ledgers.read(ids[0])
+    assert first.created_ms > 0
+    changed = await ledgers.write(ids[0], first.metadata.in_recovery(), first.version)
+    assert (await ledgers.read(ids[0])).metadata.state is LedgerState.IN_RECOVERY
+    with pytest.raises(VersionConflict):
+        await ledgers.write(ids[0], first.metadata.closed(3, 10), first.version)
+    await ledgers.write(ids[0], changed.metadata.closed(3, 10), changed.version)
+
+    for ledger_id in (*ids, 2147483647, 9999999999):
+        await ledgers.delete(ledger_id)
+        await ledgers.delete(ledger_id)
+    assert [i async for i in ledgers.list()] == []
+    assert "00" not in await store.children("/ledgers")
+    with pytest.raises(NoNode):
+        await ledgers.write(ids[0], changed.metadata.closed(3, 10), changed.version)
+    assert (await ledgers.create(metadata()))[0] > ids[-1]
+
+
+async def test_a_cluster_is_initialised_once_however_often_it_is_tried(store: MetadataStore) -> None:
+    names = await asyncio.gather(*(initialise_cluster(store, "/ledgers") for _ in range(4)))
+    assert len(set(names)) == 1
+    await store.put("/ledgers/LAYOUT", b"2\norg.apache.bookkeeper.meta.FlatLedgerManagerFactory:1")
+    with pytest.raises(MetadataError, match="only org"):
+        await initialise_cluster(store, "/ledgers")
+
+
+async def test_long_ids_once_idgen_long_is_there(store: MetadataStore) -> None:
+    await store.put("/ledgers/idgen-long", b"")
+    ledger_id, _ = await LedgerStore(store).create(metadata())
+    assert ledger_id == 1 << 32
+    ledger_id, _ = await LedgerStore(store).create(metadata())
+    assert ledger_id >> 32 == 1
+    assert ledger_id & 0xFFFFFFFF > 0
+
+
+# What only one store has.
+
+
+async def test_memory_a_lost_answer_is_cleared_up_by_the_token() -> None:
+    store = MemoryStore(LoopClock())
+    ledgers = LedgerStore(store)
+    for fate in LostAnswer:
+        store.lose_next_answer(fate)
+        made = await ledgers.create_with_id(fate is LostAnswer.APPLIED, metadata())
+        assert made.version == 0
+        store.lose_next_answer(fate)
+        changed = await ledgers.write(fate is LostAnswer.APPLIED, made.metadata.in_recovery(), made.version)
+        assert changed.version == 1
+        store.lose_next_answer(fate)
+        await ledgers.delete(fate is LostAnswer.APPLIED)
+
+
+async def test_memory_a_session_that_expires_loses_its_nodes_and_is_told() -> None:
+    store = MemoryStore(LoopClock())
+    other = store.session()
+    events: list[SessionEvent] = []
+    store.watch_session(events.append)
+    await store.put("/e", b"", ephemeral=True)
+    store.suspend()
+    with pytest.raises(StoreUnavailable):
+        await store.get("/e")
+    store.expire()
+    assert events == [SessionEvent.SUSPENDED, SessionEvent.LOST]
+    assert await other.get("/e") is None
+
+
+async def test_embedded_the_directory_has_one_owner(tmp_path: Path) -> None:
+    store = await EmbeddedStore.open(tmp_path / "m", LoopClock())
+    with pytest.raises(StoreInUse, match=str(tmp_path / "m")):
+        await EmbeddedStore.open(tmp_path / "m", LoopClock())
+    await store.close()
+    await (await EmbeddedStore.open(tmp_path / "m", LoopClock())).close()
+
+
+async def test_embedded_a_secondary_follows_and_changes_nothing(tmp_path: Path) -> None:
+    store = await EmbeddedStore.open(tmp_path / "m", LoopClock())
+    await store.put("/a/b", b"1")
+    reader = await open_store(f"rocksdb:{tmp_path / 'm'}", LoopClock(), read_only=True)
+    calls: list[int] = []
+    reader.watch_node("/a/b", lambda: calls.append(1))
+    assert await reader.children("/a") == ["b"]
+    await store.put("/a/b", b"2")
+    node = await reader.get("/a/b")
+    assert node is not None
+    assert (node.value, node.version) == (b"2", 1)
+    await eventually(lambda: calls)
+    with pytest.raises(StoreReadOnly):
+        await reader.put("/a/b", b"3")
+    await reader.close()
+    await store.close()
+    with pytest.raises(MetadataError, match="holds no metadata store"):
+        await open_secondary(tmp_path / "nothing", LoopClock())
+
+
+async def test_embedded_what_a_killed_process_left_is_cleared_up(tmp_path: Path) -> None:
+    store = await EmbeddedStore.open(tmp_path / "m", LoopClock())
+    await store.put("/kept", b"")
+    await store.put("/e", b"", ephemeral=True)
+    store._database.close()  # as a kill does: nothing is cleared up
+    again = await EmbeddedStore.open(tmp_path / "m", LoopClock())
+    assert await again.children("/") == ["kept"]
+    await again.close()
+
+
+async def test_embedded_a_failed_write_ends_all_changes(tmp_path: Path) -> None:
+    store = await EmbeddedStore.open(tmp_path / "m", LoopClock())
+    await store.put("/a", b"1")
+
+    def fail(_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    store._worker._work = fail
+    with pytest.raises(StoreUnavailable, match="No space left"):
+        await store.put("/a", b"2")
+    with pytest.raises(StoreUnavailable):
+        await store.get("/a")
+    await store.close()
+
+
+@pytest.mark.process
+async def test_zookeeper_a_frozen_server_is_noticed_by_our_own_clock(tmp_path: Path) -> None:
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    with ZooKeeperServer(tmp_path) as server:
+        clock = LoopClock()
+        store = await ZooKeeperStore.open(server.hosts, 1.0, clock)
+        events: list[SessionEvent] = []
+        store.watch_session(events.append)
+        assert store.session_timeout_s == 1.0
+        await store.put("/e", b"", ephemeral=True)
+        await eventually(lambda: clock.monotonic() - store.last_answer < 0.2)
+        server.freeze()
+        await eventually(lambda: clock.monotonic() - store.last_answer > store.session_timeout_s)
+        with pytest.raises(StoreUnavailable):
+            await store.get("/e")
+        with pytest.raises((OutcomeUnknown, StoreUnavailable)):
+            await store.put("/x", b"")
+        assert SessionEvent.SUSPENDED in events
+        server.thaw()
+        await eventually(lambda: clock.monotonic() - store.last_answer < 0.5)
+        await eventually(lambda: SessionEvent.LOST in events)
+        assert await store.get("/e") is None
+        await store.put("/e", b"", NO_NODE, ephemeral=True)
+        await store.close()
+
+
+@pytest.mark.process
+async def test_zookeeper_watches_survive_a_restart_of_the_server(tmp_path: Path) -> None:
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    with ZooKeeperServer(tmp_path) as server:
+        store = await ZooKeeperStore.open(server.hosts, 30.0, LoopClock())
+        calls: list[int] = []
+        await store.put("/w", b"1")
+        store.watch_node("/w", lambda: calls.append(1))
+        server.stop()
+        server.start()
+        await eventually(lambda: calls)
+        calls.clear()
+        await store.put("/w", b"2")
+        await eventually(lambda: calls)
+        await store.close()

@@ -1,0 +1,50 @@
+"""Seeded runs of the pure ledger machines: a seed is a whole run. `SEED=8315` repeats one."""
+
+import os
+
+import pytest
+
+from tests.support.ledger_world import World
+
+SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else range(400)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_acknowledged_entry_is_lost_whatever_the_network_does(seed: int) -> None:
+    world = World(seed)
+    for _ in range(world.rng.randint(50, 500)):
+        world.step()
+    world.settle()
+    last = world.metadata.last_entry_id
+    assert last >= world.acknowledged
+    length = 0
+    for entry_id in range(last + 1):
+        assert world.holders(entry_id) >= world.quorum.ack
+        length += len(b"entry %d" % entry_id)
+    assert all(
+        bytes(entry.payload) == b"entry %d" % entry_id
+        for bookie in world.bookies.values()
+        for entry_id, entry in bookie.entries.items()
+    )
+    # Every recovery that succeeded, at whatever moment, saw the same end.
+    outcomes = [r.outcome for r in world.recoveries]
+    for outcome in outcomes:
+        if outcome is not None and not isinstance(outcome, Exception) and outcome.is_closed:
+            assert (outcome.last_entry_id, outcome.length) == (last, world.metadata.length)
+
+
+def test_the_runs_reach_what_they_are_for() -> None:
+    changes = recovered = acknowledged = raced = 0
+    for seed in range(150):
+        world = World(seed)
+        for _ in range(world.rng.randint(50, 500)):
+            world.step()
+        changes += len(world.metadata.segments) - 1
+        world.settle()
+        acknowledged += world.acknowledged + 1
+        recovered += world.metadata.last_entry_id > world.acknowledged
+        raced += len(world.recoveries) > 1
+    assert changes > 30
+    assert recovered > 10
+    assert acknowledged > 500
+    assert raced > 20

@@ -1,0 +1,95 @@
+"""A real ZooKeeper server for tests: on a free port, in a folder of its own, from PySpark's jars."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from magnetar.bookkeeper.metadata.zookeeper_server import (
+    find_pyspark_jars,
+    zookeeper_command,
+    zookeeper_config,
+)
+from magnetar.runtime.types import ConfigurationError
+
+
+def why_not() -> str | None:
+    """Why no server can be started here; None if one can."""
+    try:
+        find_pyspark_jars()
+    except ConfigurationError as error:
+        return str(error)
+    return None
+
+
+class ZooKeeperServer:
+    """One server process. `with ZooKeeperServer(folder) as server:` stops it also when the test fails."""
+
+    def __init__(self, folder: Path, tick_ms: int = 500) -> None:
+        self.port = _free_port()
+        self._log = folder / "zookeeper.log"
+        self._config_file = folder / "zoo.cfg"
+        (folder / "data").mkdir(parents=True, exist_ok=True)
+        self._config_file.write_text(zookeeper_config(folder / "data", self.port, tick_ms))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def hosts(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        command = zookeeper_command(find_pyspark_jars(), self._config_file)
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        deadline = time.monotonic() + 60
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                raise AssertionError(f"ZooKeeper did not start: {self._log.read_text()[-2000:]}")
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGCONT)
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def freeze(self) -> None:
+        """The server answers nothing, and does not close its connections."""
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGCONT)
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+                connection.sendall(b"ruok")
+                return connection.recv(4) == b"imok"
+        except OSError:
+            return False
+
+    def __enter__(self) -> "ZooKeeperServer":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

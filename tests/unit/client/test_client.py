@@ -1,0 +1,514 @@
+"""The shells against bookies in this process."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from magnetar.bookkeeper.client.client import BookKeeper
+from magnetar.bookkeeper.client.config import ClientConfig
+from magnetar.bookkeeper.client.errors import (
+    BeyondLastConfirmed,
+    BookKeeperError,
+    ClientClosed,
+    EntryTooLarge,
+    LedgerClosed,
+    LedgerFenced,
+    NoSuchEntry,
+    NoSuchLedger,
+    NotEnoughBookies,
+    RecoveryFailed,
+    TooManyPending,
+    Unauthorized,
+)
+from magnetar.bookkeeper.client.handle import LedgerReadHandle, LedgerWriteHandle
+from magnetar.bookkeeper.metadata.ledgers import LedgerState
+from magnetar.bookkeeper.wire.codec_v2 import (
+    ADD_ENTRY,
+    BATCH_READ_ENTRY,
+    FLAG_DO_FENCING,
+    READ_ENTRY,
+    V2Error,
+)
+from magnetar.bookkeeper.wire.entry import DigestType
+from tests.support.fake_bookies import FakeCluster, fake_cluster
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.acknowledged: list[int] = []
+        self.errors: list[BookKeeperError] = []
+
+    def on_acknowledged(self, up_to: int) -> None:
+        assert not self.errors
+        self.acknowledged.append(up_to)
+
+    def on_failed(self, error: BookKeeperError) -> None:
+        self.errors.append(error)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with fake_cluster(4) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def client(cluster: FakeCluster) -> BookKeeper:
+    return await cluster.client()
+
+
+async def create(client: BookKeeper, e: int = 3, w: int = 3, a: int = 2, **more: object) -> LedgerWriteHandle:
+    return await client.create_ledger(ensemble_size=e, write_quorum=w, ack_quorum=a, **more)  # type: ignore[arg-type]
+
+
+async def eventually(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+async def payloads(handle: LedgerReadHandle) -> list[bytes]:
+    if handle.last_add_confirmed < 0:
+        return []
+    return [bytes(entry.payload) for entry in await handle.read(0, handle.last_add_confirmed)]
+
+
+@pytest.mark.parametrize("digest_type", list(DigestType))
+@pytest.mark.parametrize(("e", "w", "a"), [(3, 3, 2), (3, 2, 2), (4, 2, 1), (1, 1, 1)])
+async def test_what_is_written_is_read(client: BookKeeper, digest_type: DigestType, e: int, w: int, a: int) -> None:
+    written = [b"", b"x", bytes(70_000), *(b"entry %d" % i for i in range(200))]
+    handle = await create(client, e, w, a, digest_type=digest_type, password=b"pw")
+    assert handle.append(written[:2]) == 0
+    for payload in written[2:]:
+        await handle.add(payload)
+    metadata = await handle.close()
+    assert (metadata.state, metadata.last_entry_id) == (LedgerState.CLOSED, 202)
+    assert metadata.length == sum(map(len, written)) == handle.length
+    reader = await client.open_ledger(handle.ledger_id, password=b"pw", recovery=False)
+    assert reader.is_closed
+    assert await payloads(reader) == written
+    batch = await reader.read_batch(1, 3, 1_000_000)
+    assert [entry.entry_id for entry in batch] == [1, 2, 3]
+    batch = await reader.read_batch(2, 100, 10)
+    assert [entry.entry_id for entry in batch] == [2]
+    assert batch[0].length == 70_001
+
+
+async def test_acknowledgements_come_in_order_and_gathered(client: BookKeeper) -> None:
+    handle = await create(client)
+    listener = handle.listener = Listener()
+    handle.append([b"x" * 100] * 5_000)
+    handle.append([b"y" * 100] * 5_000)
+    assert handle.pending_count == 10_000
+    assert handle.pending_bytes == 1_000_000
+    assert not listener.acknowledged
+    await eventually(lambda: handle.last_add_confirmed == 9_999)
+    await asyncio.sleep(0)
+    assert listener.acknowledged == sorted(set(listener.acknowledged))
+    assert listener.acknowledged[-1] == 9_999
+    assert len(listener.acknowledged) < 5_000
+    assert handle.pending_bytes == 0
+
+
+async def test_an_empty_ledger_is_closed_without_asking_any_bookie(cluster: FakeCluster, client: BookKeeper) -> None:
+    handle = await create(client)
+    metadata = await handle.close()
+    assert (metadata.last_entry_id, metadata.length) == (-1, 0)
+    assert not any(bookie.requests for bookie in cluster.bookies.values())
+    with pytest.raises(LedgerClosed):
+        handle.append([b"x"])
+    assert await handle.close() == metadata
+
+
+async def test_an_ensemble_change_loses_nothing(cluster: FakeCluster, client: BookKeeper) -> None:
+    handle = await create(client)
+    listener = handle.listener = Listener()
+    expected = [b"%d" % i for i in range(300)]
+    for i, payload in enumerate(expected):
+        if i == 100:
+            await cluster.kill(handle.metadata.segments[0].ensemble[1])
+        handle.append([payload])
+        if i % 10 == 0:
+            await asyncio.sleep(0.001)
+    await eventually(lambda: handle.last_add_confirmed == 299)
+    metadata = await handle.close()
+    assert len(metadata.segments) == 2
+    assert not listener.errors
+    reader = await client.open_ledger(handle.ledger_id, recovery=False)
+    assert await payloads(reader) == expected
+    new = metadata.segments[1]
+    assert set(cluster.bookies[new.ensemble[1]].ledgers[handle.ledger_id]) == set(range(new.first_entry_id, 300))
+
+
+async def test_without_a_spare_bookie_the_ack_quorum_goes_on(cluster: FakeCluster, client: BookKeeper) -> None:
+    await cluster.kill("bookie-3")
+    await eventually(lambda: len(client.bookies.writable) == 3)
+    handle = await create(client)
+    await handle.add(b"0")
+    lost = handle.metadata.segments[0].ensemble[0]
+    await cluster.kill(lost)
+    for i in range(1, 20):
+        await handle.add(b"%d" % i)
+    assert len(handle.metadata.segments) == 1
+    await cluster.revive("bookie-3")
+    await eventually(lambda: len(handle.metadata.segments) == 2)
+    await handle.add(b"20")
+    await eventually(lambda: 20 in cluster.bookies["bookie-3"].ledgers.get(handle.ledger_id, {}))
+    await handle.close()
+    reader = await client.open_ledger(handle.ledger_id, recovery=False)
+    assert len(await payloads(reader)) == 21
+
+
+async def test_a_bookie_that_comes_back_gets_entries_again(cluster: FakeCluster, client: BookKeeper) -> None:
+    await cluster.kill("bookie-3")
+    await eventually(lambda: len(client.bookies.writable) == 3)
+    handle = await create(client)
+    await handle.add(b"0")
+    await cluster.kill("bookie-1")
+    await handle.add(b"1")
+    await handle.add(b"2")
+    await cluster.revive("bookie-1")
+    await eventually(lambda: not client._pool.unreachable)  # type: ignore[union-attr]
+
+    async def reaches() -> bool:
+        entry_id = await handle.add(b"more")
+        await asyncio.sleep(0.02)
+        return entry_id in cluster.bookies["bookie-1"].ledgers[handle.ledger_id]
+
+    async with asyncio.timeout(20):
+        while not await reaches():
+            pass
+
+
+async def test_too_few_bookies_end_the_writer_and_the_ledger_can_be_sealed(
+    cluster: FakeCluster, client: BookKeeper
+) -> None:
+    handle = await create(client, 4, 4, 3)
+    listener = handle.listener = Listener()
+    await handle.add(b"0")
+    for bookie_id in ("bookie-0", "bookie-1"):
+        await cluster.kill(bookie_id)
+    handle.append([b"1"])
+    await eventually(lambda: listener.errors)
+    assert isinstance(listener.errors[0], NotEnoughBookies)
+    with pytest.raises(NotEnoughBookies):
+        handle.append([b"2"])
+    metadata = await handle.close()
+    assert metadata.last_entry_id == 0
+
+
+async def test_create_needs_enough_bookies(client: BookKeeper) -> None:
+    with pytest.raises(NotEnoughBookies, match="bookie-0"):
+        await create(client, 5, 3, 2)
+    with pytest.raises(ValueError):
+        await create(client, 3, 2, 3)
+
+
+async def test_recovery_fences_the_writer_and_keeps_everything_acknowledged(
+    cluster: FakeCluster, client: BookKeeper
+) -> None:
+    handle = await create(client)
+    listener = handle.listener = Listener()
+    handle.append([b"%d" % i for i in range(50)])
+    await eventually(lambda: handle.last_add_confirmed == 49)
+    other = await cluster.client()
+    reader = await other.open_ledger(handle.ledger_id, recovery=True)
+    assert reader.is_closed
+    assert reader.last_add_confirmed == 49
+    assert reader.length == sum(len(b"%d" % i) for i in range(50))
+    assert await payloads(reader) == [b"%d" % i for i in range(50)]
+    handle.append([b"late"])
+    await eventually(lambda: listener.errors)
+    assert isinstance(listener.errors[0], LedgerFenced)
+    with pytest.raises(LedgerFenced):
+        handle.append([b"later"])
+    with pytest.raises(LedgerFenced):
+        await handle.close()
+    again = await client.open_ledger(handle.ledger_id, recovery=True)
+    assert again.metadata == reader.metadata
+
+
+async def test_recovery_in_the_same_client_as_the_writer(client: BookKeeper) -> None:
+    handle = await create(client)
+    listener = handle.listener = Listener()
+    for _ in range(20):
+        handle.append([b"x"] * 50)
+        await asyncio.sleep(0)
+    reader = await client.open_ledger(handle.ledger_id, recovery=True)
+    await asyncio.sleep(0.05)
+    assert reader.last_add_confirmed >= (listener.acknowledged or [-1])[-1]
+    assert len(await payloads(reader)) == reader.last_add_confirmed + 1
+
+
+async def test_two_recoveries_at_once_agree(cluster: FakeCluster, client: BookKeeper) -> None:
+    handle = await create(client, 3, 2, 2)
+    handle.append([b"%d" % i for i in range(40)])
+    await eventually(lambda: handle.last_add_confirmed > 5)
+    clients = [await cluster.client() for _ in range(3)]
+    readers = await asyncio.gather(*(c.open_ledger(handle.ledger_id, recovery=True) for c in clients))
+    assert len({reader.metadata for reader in readers}) == 1
+    assert readers[0].last_add_confirmed >= handle.last_add_confirmed
+
+
+async def test_an_entry_on_one_bookie_is_written_back_to_all(cluster: FakeCluster, client: BookKeeper) -> None:
+    handle = await create(client, 3, 3, 1)
+    await handle.add(b"0")
+    ensemble = handle.metadata.segments[0].ensemble
+    await eventually(lambda: all(0 in cluster.bookies[b].ledgers[handle.ledger_id] for b in ensemble))
+    for bookie_id in ensemble[1:]:
+        cluster.bookies[bookie_id].silent = True
+    handle.append([b"1", b"2"])
+    await eventually(lambda: 2 in cluster.bookies[ensemble[0]].ledgers[handle.ledger_id])
+    for bookie_id in ensemble[1:]:
+        cluster.bookies[bookie_id].silent = False
+    reader = await (await cluster.client()).open_ledger(handle.ledger_id, recovery=True)
+    assert reader.last_add_confirmed == 2
+    assert reader.length == 3
+    for bookie_id in ensemble:
+        assert {0, 1, 2} <= cluster.bookies[bookie_id].ledgers[handle.ledger_id].keys()
+
+
+async def test_recovery_with_one_bookie_dead_needs_no_spare(cluster: FakeCluster, client: BookKeeper) -> None:
+    await cluster.kill("bookie-3")
+    await eventually(lambda: len(client.bookies.writable) == 3)
+    handle = await create(client)
+    handle.append([b"%d" % i for i in range(20)])
+    await eventually(lambda: handle.last_add_confirmed == 19)
+    await cluster.kill("bookie-1")
+    reader = await (await cluster.client()).open_ledger(handle.ledger_id, recovery=True)
+    assert reader.last_add_confirmed == 19
+    assert len(await payloads(reader)) == 20
+
+
+async def test_recovery_publishes_its_replacements_only_with_the_seal(cluster: FakeCluster, client: BookKeeper) -> None:
+    handle = await create(client)
+    handle.append([b"%d" % i for i in range(20)])
+    await eventually(lambda: handle.last_add_confirmed == 19)
+    ensemble = handle.metadata.segments[0].ensemble
+    broken = cluster.bookies[ensemble[2]]
+    broken.refuse = lambda opcode, *_: V2Error.EIO if opcode == ADD_ENTRY else None
+    other = await cluster.client()
+    states: list[tuple[LedgerState, int]] = []
+    write = other.ledgers.write
+
+    async def spying(ledger_id: int, metadata: object, version: int) -> object:
+        states.append((metadata.state, len(metadata.segments)))  # type: ignore[attr-defined]
+        return await write(ledger_id, metadata, version)  # type: ignore[arg-type]
+
+    other.ledgers.write = spying  # type: ignore[method-assign, assignment]
+    reader = await other.open_ledger(handle.ledger_id, recovery=True)
+    assert reader.last_add_confirmed == 19
+    assert len(await payloads(reader)) == 20
+    assert states[0] == (LedgerState.IN_RECOVERY, 1)
+    assert states[-1][0] is LedgerState.CLOSED
+    assert len(states) == 2
+
+
+async def test_unknown_is_not_missing(cluster: FakeCluster, client: BookKeeper) -> None:
+    handle = await create(client)
+    await handle.add(b"0")
+    for bookie in cluster.bookies.values():
+        bookie.refuse = lambda opcode, ledger, entry: V2Error.EIO if opcode == READ_ENTRY and entry >= 0 else None
+    other = await cluster.client()
+    with pytest.raises(RecoveryFailed):
+        await other.open_ledger(handle.ledger_id, recovery=True)
+    for bookie in cluster.bookies.values():
+        bookie.refuse = lambda *_: V2Error.EUNKNOWNLEDGERSTATE
+    with pytest.raises(RecoveryFailed):
+        await other.open_ledger(handle.ledger_id, recovery=True)
+    assert (await other.read_metadata(handle.ledger_id)).state is LedgerState.IN_RECOVERY
+    for bookie in cluster.bookies.values():
+        bookie.refuse = lambda *_: None
+    assert (await other.open_ledger(handle.ledger_id, recovery=True)).last_add_confirmed == 0
+
+
+async def test_every_read_of_a_recovery_fences(cluster: FakeCluster, client: BookKeeper) -> None:
+    handle = await create(client)
+    await handle.add(b"0")
+    for bookie in cluster.bookies.values():
+        bookie.requests.clear()
+    await (await cluster.client()).open_ledger(handle.ledger_id, recovery=True)
+    reads = [r for bookie in cluster.bookies.values() for r in bookie.requests if r[0] == READ_ENTRY and r[3] != 0]
+    assert reads
+    assert all(flags & FLAG_DO_FENCING for _, flags, _, _ in reads)
+
+
+async def test_an_open_ledger_is_read_without_disturbing_its_writer(cluster: FakeCluster, client: BookKeeper) -> None:
+    handle = await create(client)
+    for i in range(5):
+        await handle.add(b"%d" % i)
+    other = await cluster.client()
+    reader = await other.open_ledger(handle.ledger_id, recovery=False)
+    assert reader.metadata.state is LedgerState.OPEN
+    assert reader.last_add_confirmed == 3  # the last LAC that an entry carried
+    with pytest.raises(BeyondLastConfirmed):
+        await reader.read(0, 4)
+    assert await reader.last_recoverable_entry() == 4
+    assert [bytes(e.payload) for e in await reader.read_unconfirmed(3, 4)] == [b"3", b"4"]
+    await handle.add(b"5")
+    assert await reader.read_last_confirmed() == 4
+    await handle.close()
+    assert await reader.read_last_confirmed() == 5
+    assert reader.is_closed
+    assert not any(bookie.fenced for bookie in cluster.bookies.values())
+
+
+async def test_an_entry_short_of_its_ack_quorum_is_not_recoverable(cluster: FakeCluster, client: BookKeeper) -> None:
+    handle = await create(client)
+    await handle.add(b"0")
+    for bookie_id in handle.metadata.segments[0].ensemble[1:]:
+        cluster.bookies[bookie_id].silent = True
+    handle.append([b"1"])
+    await asyncio.sleep(0.02)
+    for bookie in cluster.bookies.values():
+        bookie.silent = False
+    reader = await (await cluster.client()).open_ledger(handle.ledger_id, recovery=False)
+    assert await reader.last_recoverable_entry() == 0
+
+
+async def test_reads_go_to_the_next_replica(cluster: FakeCluster, client: BookKeeper) -> None:
+    handle = await create(client)
+    for i in range(10):
+        await handle.add(b"%d" % i)
+    metadata = await handle.close()
+    damaged, refusing, _ = metadata.segments[0].ensemble
+    ledger = cluster.bookies[damaged].ledgers[handle.ledger_id]
+    for entry_id, data in ledger.items():
+        ledger[entry_id] = data[:-1] + b"?"
+    cluster.bookies[refusing].refuse = lambda *_: V2Error.EIO
+    reader = await (await cluster.client()).open_ledger(handle.ledger_id, recovery=False)
+    assert await payloads(reader) == [b"%d" % i for i in range(10)]
+    assert bytes((await reader.read(9, 9))[0].payload) == b"9"
+
+
+async def test_missing_is_the_verdict_only_if_nothing_else_went_wrong(cluster: FakeCluster, client: BookKeeper) -> None:
+    handle = await create(client)
+    await handle.add(b"0")
+    metadata = await handle.close()
+    reader = await (await cluster.client()).open_ledger(handle.ledger_id, recovery=False)
+    for bookie in cluster.bookies.values():
+        bookie.ledgers[handle.ledger_id] = {}
+    with pytest.raises(NoSuchEntry):
+        await reader.read(0, 0)
+    cluster.bookies[metadata.segments[0].ensemble[1]].refuse = lambda *_: V2Error.EIO
+    with pytest.raises(BookKeeperError) as caught:
+        await reader.read(0, 0)
+    assert not isinstance(caught.value, NoSuchEntry)
+
+
+async def test_bookies_that_do_not_know_batches_are_asked_one_by_one(cluster: FakeCluster, client: BookKeeper) -> None:
+    for bookie in cluster.bookies.values():
+        bookie.knows_batches = False
+    handle = await create(client)
+    handle.append([b"%d" % i for i in range(100)])
+    await handle.add(b"100")
+    await handle.close()
+    reader = await (await cluster.client()).open_ledger(handle.ledger_id, recovery=False)
+    assert await payloads(reader) == [b"%d" % i for i in range(101)]
+    assert await payloads(reader) == [b"%d" % i for i in range(101)]
+    batches = sum(r[0] == BATCH_READ_ENTRY for bookie in cluster.bookies.values() for r in bookie.requests)
+    assert batches <= 3
+
+
+async def test_a_slow_replica_is_not_waited_for(cluster: FakeCluster, client: BookKeeper) -> None:
+    handle = await create(client)
+    for i in range(5):
+        await handle.add(b"%d" % i)
+    metadata = await handle.close()
+    first = metadata.segments[0].ensemble[handle.ledger_id % 3]
+    cluster.bookies[first].silent = True
+    other = await cluster.client(ClientConfig(speculative_read_timeout_ms=20))
+    reader = await other.open_ledger(handle.ledger_id, recovery=False)
+    assert len(await payloads(reader)) == 5
+
+
+async def test_a_silent_bookie_is_replaced_after_the_timeout(cluster: FakeCluster) -> None:
+    client = await cluster.client(ClientConfig(timeout_s=0.1))
+    handle = await create(client, 3, 3, 3)
+    await handle.add(b"0")
+    cluster.bookies[handle.metadata.segments[0].ensemble[0]].silent = True
+    await handle.add(b"1")
+    metadata = await handle.close()
+    assert metadata.segments[-1].first_entry_id == 1
+
+
+async def test_copies_made_after_opening_are_found(cluster: FakeCluster, client: BookKeeper) -> None:
+    handle = await create(client, 1, 1, 1)
+    await handle.add(b"0")
+    metadata = await handle.close()
+    (old,) = metadata.segments[0].ensemble
+    new = next(b for b in cluster.bookies if b != old)
+    reader = await client.open_ledger(handle.ledger_id, recovery=False)
+    cluster.bookies[new].ledgers[handle.ledger_id] = cluster.bookies[old].ledgers.pop(handle.ledger_id)
+    found = await client.ledgers.read(handle.ledger_id)
+    await client.ledgers.write(handle.ledger_id, found.metadata.with_segment_replaced(0, (new,)), found.version)
+    assert await payloads(reader) == [b"0"]
+
+
+async def test_passwords(cluster: FakeCluster, client: BookKeeper) -> None:
+    handle = await create(client, password=b"secret")
+    await handle.add(b"0")
+    with pytest.raises(Unauthorized):
+        await client.open_ledger(handle.ledger_id, password=b"wrong", recovery=True)
+    await client.open_ledger(handle.ledger_id, password=b"secret", recovery=True)
+
+
+async def test_deleting(client: BookKeeper) -> None:
+    handle = await create(client)
+    await handle.close()
+    await client.delete_ledger(handle.ledger_id)
+    await client.delete_ledger(handle.ledger_id)
+    with pytest.raises(NoSuchLedger):
+        await client.open_ledger(handle.ledger_id, recovery=False)
+
+
+async def test_a_ledger_deleted_under_its_writer(cluster: FakeCluster, client: BookKeeper) -> None:
+    handle = await create(client)
+    listener = handle.listener = Listener()
+    await handle.add(b"0")
+    await client.delete_ledger(handle.ledger_id)
+    await cluster.kill(handle.metadata.segments[0].ensemble[0])
+    handle.append([b"1", b"2"])
+    await asyncio.sleep(0.05)
+    with pytest.raises(NoSuchLedger):
+        await handle.close()
+    assert not listener.acknowledged or listener.acknowledged[-1] <= 2
+
+
+async def test_limits_are_refused_before_anything_is_sent(cluster: FakeCluster) -> None:
+    client = await cluster.client(ClientConfig(pending_adds_max=10))
+    handle = await create(client)
+    with pytest.raises(EntryTooLarge):
+        handle.append([b"good", bytes(5_300_000)])
+    with pytest.raises(TooManyPending):
+        handle.append([b"x"] * 11)
+    assert handle.last_add_pushed == -1
+    assert await handle.add(b"x") == 0
+
+
+async def test_a_bookie_that_takes_no_data_is_given_up(cluster: FakeCluster) -> None:
+    client = await cluster.client(ClientConfig(outbox_bytes_max=3_000_000))
+    handle = await create(client)
+    await handle.add(b"0")
+    slow = handle.metadata.segments[0].ensemble[0]
+    for connection in cluster.bookies[slow].connections:
+        connection.transport.pause_reading()
+    for _ in range(60):
+        await handle.add(bytes(500_000))
+    metadata = await handle.close()
+    assert slow not in metadata.segments[-1].ensemble
+
+
+async def test_closing_the_client_ends_what_is_pending(cluster: FakeCluster) -> None:
+    client = await cluster.client()
+    handle = await create(client)
+    for bookie in cluster.bookies.values():
+        bookie.silent = True
+    adding = asyncio.create_task(handle.add(b"x"))
+    await asyncio.sleep(0.02)
+    await client.close()
+    with pytest.raises(BookKeeperError):
+        await adding
+    with pytest.raises(ClientClosed):
+        await client.open_ledger(0, recovery=False)

@@ -1,0 +1,103 @@
+"""The client against this project's own bookies, with their journals and indexes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from bookie.bookie import Bookie
+from bookie.config import BookieConfig
+from magnetar.bookkeeper.client.client import BookKeeper
+from magnetar.bookkeeper.client.errors import LedgerFenced
+from magnetar.bookkeeper.metadata.ledger_store import initialise_cluster
+from magnetar.bookkeeper.metadata.memory import MemoryStore
+from magnetar.bookkeeper.wire.entry import DigestType
+from magnetar.runtime.clock import LoopClock
+from magnetar.runtime.files import OsFiles
+
+
+class Cluster:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.clock = LoopClock()
+        self.store = MemoryStore(self.clock)
+        self.bookies: dict[str, Bookie] = {}
+        self.client = BookKeeper(self.store.session(), self.clock)
+
+    async def start(self) -> None:
+        await initialise_cluster(self.store)
+        for i in range(4):
+            await self.start_bookie(f"bookie-{i}")
+        await self.client.open()
+
+    async def start_bookie(self, bookie_id: str) -> None:
+        config = BookieConfig(
+            port=0,
+            listen_address="127.0.0.1",
+            advertised_address="127.0.0.1",
+            bookie_id=bookie_id,
+            journal_directories=(str(self.folder / bookie_id / "journal"),),
+            ledger_directories=(str(self.folder / bookie_id / "ledgers"),),
+        )
+        bookie = Bookie(config, self.store.session(), self.clock, OsFiles())
+        await bookie.start()
+        self.bookies[bookie_id] = bookie
+
+    async def stop(self) -> None:
+        await self.client.close()
+        for bookie in self.bookies.values():
+            await bookie.stop()
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    cluster = Cluster(tmp_path)
+    await cluster.start()
+    try:
+        yield cluster
+    finally:
+        await cluster.stop()
+
+
+@pytest.mark.parametrize(("e", "w", "a"), [(3, 3, 2), (3, 2, 2)])
+async def test_write_lose_a_bookie_recover_and_read(cluster: Cluster, e: int, w: int, a: int) -> None:
+    client = cluster.client
+    handle = await client.create_ledger(ensemble_size=e, write_quorum=w, ack_quorum=a, digest_type=DigestType.CRC32C)
+    payloads = [b"entry %d " % i + bytes(i % 700) for i in range(500)]
+    for i in range(0, 500, 10):
+        if i == 200:
+            await handle.wait_for(100)
+            stopped = handle.metadata.last_segment.ensemble[0]
+            await cluster.bookies.pop(stopped).stop()
+        handle.append(payloads[i : i + 10])
+        await asyncio.sleep(0)
+    await handle.wait_for(499)
+    assert len(handle.metadata.segments) >= 2
+    assert stopped not in handle.metadata.last_segment.ensemble
+
+    other = BookKeeper(cluster.store.session(), cluster.clock)
+    await other.open()
+    reader = await other.open_ledger(handle.ledger_id, recovery=True)
+    assert reader.last_add_confirmed == 499
+    assert reader.length == sum(map(len, payloads))
+    assert [bytes(entry.payload) for entry in await reader.read(0, 499)] == payloads
+    with pytest.raises(LedgerFenced):
+        await handle.add(b"late")
+    await other.close()
+
+
+async def test_an_open_ledger_is_followed_without_fencing(cluster: Cluster) -> None:
+    handle = await cluster.client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
+    await handle.add(b"0")
+    await handle.add(b"1")
+    other = BookKeeper(cluster.store.session(), cluster.clock)
+    await other.open()
+    reader = await other.open_ledger(handle.ledger_id, recovery=False)
+    assert reader.last_add_confirmed == 0
+    assert await reader.last_recoverable_entry() == 1
+    await handle.add(b"2")
+    await handle.close()
+    assert await reader.read_last_confirmed() == 2
+    assert [bytes(e.payload) for e in await reader.read_batch(0, 10, 1000)] == [b"0", b"1", b"2"]
+    await other.close()

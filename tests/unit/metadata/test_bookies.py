@@ -1,0 +1,152 @@
+import asyncio
+
+import pytest
+
+from magnetar.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint
+from magnetar.bookkeeper.metadata.bookies import BookieDirectory, BookieIdInUse, BookieRegistration
+from magnetar.bookkeeper.metadata.ledger_store import initialise_cluster
+from magnetar.bookkeeper.metadata.memory import MemoryStore
+from magnetar.bookkeeper.metadata.store import NO_NODE, MetadataError, NoNode, VersionConflict
+from magnetar.bookkeeper.metadata.url import open_store, split_service_uri
+from magnetar.runtime.clock import LoopClock, ManualClock
+from magnetar.runtime.types import ConfigurationError
+
+INFO = BookieServiceInfo((bookie_endpoint("127.0.0.1", 3184),))
+
+
+async def settle() -> None:
+    for _ in range(30):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def store(clock: ManualClock) -> MemoryStore:
+    store = MemoryStore(clock, session_timeout_s=10.0)
+    await initialise_cluster(store, "/ledgers")
+    return store
+
+
+async def test_a_bookie_shows_in_the_directory_and_leaves_it(store: MemoryStore, clock: ManualClock) -> None:
+    directory = BookieDirectory(store.session(), "/ledgers", clock)
+    calls: list[int] = []
+    await directory.start()
+    directory.watch(lambda: calls.append(1))
+    bookie = BookieRegistration(store.session(), "/ledgers", "node-d", clock)
+    await bookie.register(INFO)
+    await settle()
+    assert directory.writable == {"node-d"}
+    assert await directory.address_of("node-d") == ("127.0.0.1", 3184)
+    await bookie.set_read_only(True)
+    await settle()
+    assert not directory.writable
+    assert directory.read_only == {"node-d"}
+    await bookie.set_read_only(False)
+    await settle()
+    assert directory.writable == {"node-d"}
+    assert not directory.read_only
+    await bookie.unregister()
+    await settle()
+    assert directory.available == frozenset()
+    assert calls
+    with pytest.raises(NoNode):
+        await directory.address_of("node-d")
+    assert await directory.address_of("10.1.2.3:3181") == ("10.1.2.3", 3181)
+    await directory.stop()
+
+
+async def test_a_bookie_registers_again_in_its_mode_after_its_session_was_lost(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    session = store.session()
+    bookie = BookieRegistration(session, "/ledgers", "node-d", clock)
+    await bookie.register(INFO)
+    await bookie.set_read_only(True)
+    session.expire()
+    assert await store.children("/ledgers/available/readonly") == []
+    await settle()
+    assert await store.children("/ledgers/available/readonly") == ["node-d"]
+    assert await store.children("/ledgers/available") == ["readonly"]
+
+
+async def test_registering_waits_for_the_dying_session_of_a_former_process(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    former = store.session()
+    await BookieRegistration(former, "/ledgers", "node-d", clock).register(INFO)
+    session = store.session()
+    bookie = BookieRegistration(session, "/ledgers", "node-d", clock)
+    registering = asyncio.create_task(bookie.register(INFO))
+    await settle()
+    assert not registering.done()
+    await former.close()
+    await registering
+    node = await session.get("/ledgers/available/node-d")
+    assert node is not None
+    assert node.own
+
+
+async def test_two_living_bookies_with_one_id_are_refused_after_the_session_time(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    await BookieRegistration(store.session(), "/ledgers", "node-d", clock).register(INFO)
+    registering = asyncio.create_task(BookieRegistration(store.session(), "/ledgers", "node-d", clock).register(INFO))
+    await settle()
+    clock.advance(10.1)
+    with pytest.raises(BookieIdInUse, match="bookieId"):
+        await registering
+
+
+async def test_cookies_are_compared_and_set(store: MemoryStore, clock: ManualClock) -> None:
+    bookie = BookieRegistration(store, "/ledgers", "b:1", clock)
+    assert await bookie.read_cookie() is None
+    await bookie.write_cookie(b"one", NO_NODE)
+    with pytest.raises(VersionConflict):
+        await bookie.write_cookie(b"two", NO_NODE)
+    cookie = await bookie.read_cookie()
+    assert cookie is not None
+    await bookie.write_cookie(b"two", cookie.version)
+    assert len(await bookie.instance_id()) == 36
+
+
+def test_an_impossible_bookie_id_is_refused(clock: ManualClock) -> None:
+    for bookie_id in ("readonly", "a/b", ""):
+        with pytest.raises(MetadataError):
+            BookieRegistration(MemoryStore(clock), "/ledgers", bookie_id, clock)
+
+
+async def test_the_directory_keeps_what_it_knew_while_the_store_is_away(store: MemoryStore, clock: ManualClock) -> None:
+    session = store.session()
+    directory = BookieDirectory(session, "/ledgers", clock)
+    bookie = BookieRegistration(store.session(), "/ledgers", "b:1", clock)
+    await bookie.register(INFO)
+    await directory.start()
+    session.suspend()
+    await bookie.unregister()
+    await settle()
+    assert directory.writable == {"b:1"}
+    session.resume()
+    await settle()
+    assert directory.writable == frozenset()
+    await directory.stop()
+
+
+async def test_urls() -> None:
+    first = await open_store("memory:test-urls", LoopClock())
+    second = await open_store("memory:test-urls", LoopClock())
+    await first.put("/a", b"1")
+    assert await second.exists("/a")
+    for url in ("nonsense", "zk:", "etcd:host", "zk:host:1,,/x"):
+        with pytest.raises(ConfigurationError):
+            await open_store(url, LoopClock())
+    assert split_service_uri("zk+hierarchical://a:1;b:2/ledgers") == ("zk:a:1,b:2", "/ledgers")
+    assert split_service_uri("zk://a:1") == ("zk:a:1", "/ledgers")
+    assert split_service_uri("metadata-store:zk:a:1,b:2/chroot/ledgers") == ("zk:a:1,b:2/chroot", "/ledgers")
+    assert split_service_uri("zk:a:1/chroot") == ("zk:a:1/chroot", "/ledgers")
+    assert split_service_uri("rocksdb:/data") == ("rocksdb:/data", "/ledgers")
+    with pytest.raises(ConfigurationError):
+        split_service_uri("zk+flat://a:1/ledgers")
