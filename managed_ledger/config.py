@@ -1,0 +1,54 @@
+"""Settings of one managed ledger. The broker fills them from its own settings and the namespace's policies."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from magnetar.bookkeeper.wire.entry import DigestType
+from magnetar.runtime.types import MIB
+from managed_ledger.retention import RetentionRule, RolloverRule
+
+MINUTE_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagedLedgerConfig:
+    """Quorums, rollover, retention and the limits of what is kept in memory. Defaults are Pulsar's."""
+
+    ensemble_size: int = 2
+    write_quorum: int = 2
+    ack_quorum: int = 2
+    digest_type: DigestType = DigestType.CRC32C
+    password: bytes = b""
+
+    rollover: RolloverRule = field(
+        default_factory=lambda: RolloverRule(
+            entries_max=50_000, bytes_max=2048 * MIB, age_max_ms=240 * MINUTE_MS, age_min_ms=10 * MINUTE_MS
+        )
+    )
+    retention: RetentionRule = field(default_factory=RetentionRule)
+
+    # Recent entries of one topic. Tailing consumers live from it; a consumer that lags further reads from the bookies.
+    cache_bytes_max: int = 32 * MIB
+
+    # Acknowledgements are stored at most this often (Pulsar: managedLedgerDefaultMarkDeleteRateLimit, 1 a second). What
+    # was acknowledged since is delivered again after a crash.
+    mark_delete_interval_s: float = 1.0
+    # A cursor ledger is replaced after so many states or so much time, so that its bookies can drop the old ones.
+    cursor_ledger_entries_max: int = 50_000
+    cursor_ledger_age_max_s: float = 14_400.0
+    # Ranges beyond are not stored and delivered again after a restart. A range takes about 20 bytes.
+    cursor_ranges_max: int = 10_000
+    # Up to so many ranges a closed cursor is put into its metadata node, which must stay below 1 MiB.
+    cursor_ranges_in_node_max: int = 1_000
+
+    # How long appends wait for bookies or the metadata store before their producers are told.
+    append_timeout_s: float = 30.0
+    # Ledgers that are kept open for reading. One costs its metadata, about 1 KB.
+    read_handles_max: int = 32
+
+    def problems(self) -> Iterator[str]:
+        if not 1 <= self.ack_quorum <= self.write_quorum <= self.ensemble_size:
+            yield (
+                f"quorums must satisfy 1 <= ack quorum ({self.ack_quorum}) <= write quorum ({self.write_quorum}) "
+                f"<= ensemble size ({self.ensemble_size})"
+            )

@@ -1,0 +1,229 @@
+"""Where a cursor's state survives: its node in the metadata store, and while it is in use a ledger of its own.
+
+    node   cursorsLedgerId = -1, position, ranges, batches     a cursor that was closed in order, or never moved
+    node   cursorsLedgerId =  L, position (a lower bound)      in use: the last entry of ledger L is the state
+
+Each entry of a cursor ledger is the whole state. The order of writes when a new ledger is begun: create it, add the
+state, then switch the node, then delete the former ledger; a crash between any two leaves a state that is complete.
+(pulsar.md 4.7)
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from magnetar.bookkeeper.client.client import BookKeeper
+from magnetar.bookkeeper.client.errors import BookKeeperError, DigestMismatch, NoSuchLedger
+from magnetar.bookkeeper.client.handle import LedgerWriteHandle
+from magnetar.bookkeeper.metadata.store import MetadataStore
+from magnetar.runtime.clock import Clock
+from managed_ledger.ack_ranges import AckRange
+from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.errors import CursorExists, CursorNotFound, ManagedLedgerFenced, StorageUnavailable
+from managed_ledger.position import Position
+from managed_ledger.records import (
+    batches_in,
+    decode_cursor_info,
+    decode_position_info,
+    position_info,
+    put_state_into,
+    ranges_in,
+)
+from managed_ledger.records_pb2 import ManagedCursorInfo, PositionInfo
+from managed_ledger.versioned_record import VersionedRecord
+
+log = logging.getLogger(__name__)
+
+NO_LEDGER = -1
+
+
+class CursorSnapshot(NamedTuple):
+    """The state of a cursor at one moment."""
+
+    mark_delete_position: Position
+    ranges: list[AckRange]
+    batches: list[tuple[Position, list[int]]]
+    properties: dict[str, int]
+
+
+class CursorStore:
+    """Loads and stores the state of one cursor. Calls do not overlap: the cursor makes one at a time."""
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        cursor: str,
+        path: str,
+        bookkeeper: BookKeeper,
+        store: MetadataStore,
+        clock: Clock,
+        config: ManagedLedgerConfig,
+    ) -> None:
+        self._topic = topic
+        self._cursor = cursor
+        self._bookkeeper = bookkeeper
+        self._clock = clock
+        self._config = config
+        self._record = VersionedRecord(store, path)
+        self._handle: LedgerWriteHandle | None = None
+        self._handle_since = 0.0
+        self.ledger_id = NO_LEDGER
+        self.string_properties: dict[str, str] = {}
+
+    @property
+    def ledger_last_entry(self) -> int:
+        return self._handle.last_add_confirmed if self._handle is not None else -1
+
+    async def create(self, position: Position, properties: Mapping[str, int], texts: Mapping[str, str]) -> None:
+        """Make the node of a new cursor. Raises CursorExists, StorageUnavailable."""
+        self.string_properties = dict(texts)
+        try:
+            await self._write_node(CursorSnapshot(position, [], [], dict(properties)), NO_LEDGER, whole=True)
+        except ManagedLedgerFenced:
+            raise CursorExists(f"cursor {self._cursor} of {self._topic} exists") from None
+
+    async def load(self, first: Position) -> CursorSnapshot:
+        """The stored state. Raises CursorNotFound, Corruption, StorageUnavailable.
+
+        A cursor ledger that is gone or empty leaves the position of the node, or *first* if that is later:
+        messages are delivered again rather than lost.
+        """
+        value = await self._record.read()
+        if value is None:
+            raise CursorNotFound(f"cursor {self._cursor} of {self._topic} does not exist")
+        info = decode_cursor_info(value, f"cursor {self._cursor} of {self._topic}")
+        self.string_properties = {item.name: item.value for item in info.cursorProperties}
+        self.ledger_id = info.cursorsLedgerId
+        if info.cursorsLedgerId == NO_LEDGER:
+            return _snapshot(Position(info.markDeleteLedgerId, info.markDeleteEntryId), info)
+        state = await self._last_state(info.cursorsLedgerId)
+        if state is not None:
+            return _snapshot(Position(state.ledgerId, state.entryId), state)
+        position = max(first, Position(info.markDeleteLedgerId, info.markDeleteEntryId))
+        log.warning("cursor %s of %s: its ledger %s holds no state; going on from %s", self._cursor, self._topic,
+                    info.cursorsLedgerId, position)  # fmt: skip
+        return CursorSnapshot(position, [], [], {})
+
+    async def _last_state(self, ledger_id: int) -> PositionInfo | None:
+        try:
+            handle = await self._bookkeeper.open_ledger(ledger_id, password=self._config.password, recovery=True)
+        except NoSuchLedger:
+            return None
+        except BookKeeperError as error:
+            raise StorageUnavailable(f"cannot open ledger {ledger_id} of cursor {self._cursor}: {error}") from error
+        try:
+            if handle.last_add_confirmed < 0:
+                return None
+            last = handle.last_add_confirmed
+            entries = await handle.read(last, last)
+            return decode_position_info(entries[0].payload, f"ledger {ledger_id} of cursor {self._cursor}")
+        except (BookKeeperError, DigestMismatch) as error:
+            raise StorageUnavailable(f"cannot read ledger {ledger_id} of cursor {self._cursor}: {error}") from error
+        finally:
+            await handle.close()
+
+    async def persist(self, snapshot: CursorSnapshot) -> None:
+        """Store *snapshot*; on return it survives. Raises ManagedLedgerFenced, StorageUnavailable."""
+        state = position_info(
+            snapshot.mark_delete_position,
+            snapshot.ranges[: self._config.cursor_ranges_max],
+            snapshot.properties.items(),
+            snapshot.batches,
+        ).SerializeToString()
+        if self._handle is not None and not self._is_used_up(self._handle):
+            try:
+                await self._handle.add(state)
+                return
+            except BookKeeperError as error:
+                log.warning("cursor %s of %s: writing to ledger %s failed (%s); beginning another one",
+                            self._cursor, self._topic, self.ledger_id, error)  # fmt: skip
+        await self._begin_ledger(snapshot, state)
+
+    def _is_used_up(self, handle: LedgerWriteHandle) -> bool:
+        age_s = self._clock.monotonic() - self._handle_since
+        return (
+            handle.last_add_confirmed + 1 >= self._config.cursor_ledger_entries_max
+            or age_s > self._config.cursor_ledger_age_max_s
+        )
+
+    async def _begin_ledger(self, snapshot: CursorSnapshot, state: bytes) -> None:
+        former = self.ledger_id
+        self._handle = None
+        try:
+            handle = await self._bookkeeper.create_ledger(
+                ensemble_size=self._config.ensemble_size,
+                write_quorum=self._config.write_quorum,
+                ack_quorum=self._config.ack_quorum,
+                digest_type=self._config.digest_type,
+                password=self._config.password,
+                custom_metadata=(
+                    ("application", b"pulsar"),
+                    ("component", b"managed-ledger"),
+                    ("pulsar/cursor", self._cursor.encode()),
+                    ("pulsar/managed-ledger", self._topic.encode()),
+                ),
+            )
+        except BookKeeperError as error:
+            raise StorageUnavailable(f"no ledger for cursor {self._cursor} of {self._topic}: {error}") from error
+        try:
+            await handle.add(state)
+            await self._write_node(snapshot, handle.ledger_id, whole=False)
+        except BookKeeperError as error:
+            await self._drop(handle.ledger_id)
+            raise StorageUnavailable(f"cannot store cursor {self._cursor} of {self._topic}: {error}") from error
+        except ManagedLedgerFenced:
+            await self._drop(handle.ledger_id)
+            raise
+        self._handle = handle
+        self._handle_since = self._clock.monotonic()
+        self.ledger_id = handle.ledger_id
+        if former != NO_LEDGER:
+            await self._drop(former)
+
+    async def close(self, snapshot: CursorSnapshot) -> None:
+        """Put the state where the next owner finds it without recovering a ledger."""
+        if len(snapshot.ranges) > self._config.cursor_ranges_in_node_max:
+            await self.persist(snapshot)
+            if self._handle is not None:
+                await self._handle.close()
+            return
+        former, self._handle = self.ledger_id, None
+        await self._write_node(snapshot, NO_LEDGER, whole=True)
+        if former != NO_LEDGER:
+            await self._drop(former)
+
+    async def delete(self) -> None:
+        """Remove the cursor: its node first, then its ledger."""
+        self._handle = None
+        await self._record.delete()
+        if self.ledger_id != NO_LEDGER:
+            await self._drop(self.ledger_id)
+
+    async def _write_node(self, snapshot: CursorSnapshot, ledger_id: int, *, whole: bool) -> None:
+        info = ManagedCursorInfo(
+            cursorsLedgerId=ledger_id,
+            markDeleteLedgerId=snapshot.mark_delete_position.ledger_id,
+            markDeleteEntryId=snapshot.mark_delete_position.entry_id,
+            lastActive=self._clock.wall_ms(),
+        )
+        if whole:
+            put_state_into(info, snapshot.ranges, snapshot.properties.items(), snapshot.batches)
+        for name, value in self.string_properties.items():
+            info.cursorProperties.add(name=name, value=value)
+        await self._record.write(info.SerializeToString())
+        self.ledger_id = ledger_id
+
+    async def _drop(self, ledger_id: int) -> None:
+        """Delete a ledger that nothing refers to any more; a failure leaves garbage, not damage."""
+        try:
+            await self._bookkeeper.delete_ledger(ledger_id)
+        except NoSuchLedger:
+            pass
+        except BookKeeperError as error:
+            log.warning("ledger %s of cursor %s could not be deleted: %s", ledger_id, self._cursor, error)
+
+
+def _snapshot(position: Position, info: PositionInfo | ManagedCursorInfo) -> CursorSnapshot:
+    properties = {item.name: item.value for item in info.properties}
+    return CursorSnapshot(position, list(ranges_in(info)), list(batches_in(info)), properties)

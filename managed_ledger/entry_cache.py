@@ -1,0 +1,65 @@
+"""Recent entries by position, bounded in bytes: what tailing consumers read.
+
+Entries come in runs of consecutive ids and leave oldest first, over all ledgers of one topic. A buffer that is a view
+keeps the whole chunk alive in which it was received; neighbours share the chunk, so the count of payload bytes is
+close to what is held as long as whole runs come and go.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+from magnetar.runtime.types import Buffer
+
+
+class EntryCache:
+    """Keeps at most *bytes_max* of the newest entries."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.bytes_used = 0
+        self._ledgers: dict[int, dict[int, Buffer]] = {}
+        self._order: deque[tuple[int, int, int]] = deque()  # ledger, entry, bytes; oldest first
+
+    def put_run(self, ledger_id: int, first_entry_id: int, run: Sequence[Buffer]) -> None:
+        """Add entries with consecutive ids."""
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is None:
+            ledger = self._ledgers[ledger_id] = {}
+        for entry_id, data in enumerate(run, start=first_entry_id):
+            size = len(data)
+            ledger[entry_id] = data
+            self._order.append((ledger_id, entry_id, size))
+            self.bytes_used += size
+        while self.bytes_used > self.bytes_max:
+            old_ledger, old_entry, size = self._order.popleft()
+            self.bytes_used -= size
+            entries = self._ledgers.get(old_ledger)
+            if entries is not None:
+                entries.pop(old_entry, None)
+                if not entries:
+                    del self._ledgers[old_ledger]
+
+    def get_run(self, ledger_id: int, first_entry_id: int, last_entry_id: int, bytes_max: int) -> list[Buffer]:
+        """Entries from the first on, without gaps, not past the last; at least one if the first is here."""
+        ledger = self._ledgers.get(ledger_id)
+        found: list[Buffer] = []
+        if ledger is None:
+            return found
+        for entry_id in range(first_entry_id, last_entry_id + 1):
+            data = ledger.get(entry_id)
+            if data is None:
+                break
+            bytes_max -= len(data)
+            if bytes_max < 0 and found:
+                break
+            found.append(data)
+        return found
+
+    def forget_ledger(self, ledger_id: int) -> None:
+        """Drop a trimmed ledger's entries; their bytes leave the count when their turn comes."""
+        self._ledgers.pop(ledger_id, None)
+
+    def clear(self) -> None:
+        self._ledgers.clear()
+        self._order.clear()
+        self.bytes_used = 0

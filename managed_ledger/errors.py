@@ -1,0 +1,55 @@
+"""What an operation on a managed ledger can fail with.
+
+ManagedLedgerError
+├── ManagedLedgerFenced       another owner took over: drop the topic, acknowledge nothing more
+├── ManagedLedgerClosed       closed by this process
+├── ManagedLedgerTerminated   no more entries, ever
+├── ManagedLedgerNotFound
+├── StorageUnavailable        bookies or metadata store cannot do it now; trying again later may help
+├── InvalidPosition
+├── CursorNotFound
+├── CursorExists
+└── IncompatibleSchema
+"""
+
+from magnetar.runtime.types import MagnetarError
+
+
+class ManagedLedgerError(MagnetarError):
+    """Root of this room's errors; texts name the managed ledger."""
+
+
+class ManagedLedgerFenced(ManagedLedgerError):
+    """Another broker took over. Nothing that was not acknowledged before may be acknowledged now."""
+
+
+class ManagedLedgerClosed(ManagedLedgerError):
+    """It was closed here, or is being closed."""
+
+
+class ManagedLedgerTerminated(ManagedLedgerError):
+    """The topic was terminated: its last position is final."""
+
+
+class ManagedLedgerNotFound(ManagedLedgerError):
+    """There is no such managed ledger."""
+
+
+class StorageUnavailable(ManagedLedgerError):
+    """Too few bookies, or the metadata store does not answer."""
+
+
+class InvalidPosition(ManagedLedgerError):
+    """The position is beyond the end, or of another ledger."""
+
+
+class CursorNotFound(ManagedLedgerError):
+    """There is no such cursor."""
+
+
+class CursorExists(ManagedLedgerError):
+    """A cursor of that name is there already."""
+
+
+class IncompatibleSchema(ManagedLedgerError):
+    """The schema does not fit those that the topic has under its compatibility rule."""

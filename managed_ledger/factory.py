@@ -1,0 +1,114 @@
+"""Opens managed ledgers and looks after those that are open."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+from magnetar.bookkeeper.client.client import BookKeeper
+
+from magnetar.bookkeeper.metadata.store import MetadataStore, StoreUnavailable
+from magnetar.runtime.clock import Clock
+from magnetar.runtime.tasks import Tasks
+from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.errors import ManagedLedgerError, StorageUnavailable
+from managed_ledger.ledger import ManagedLedger
+from managed_ledger.names import ROOT, ledger_path
+
+log = logging.getLogger(__name__)
+
+# Old ledgers are rolled over and expired ones trimmed this often (Pulsar checks its retention every 120 s).
+MAINTENANCE_INTERVAL_S = 60.0
+
+
+class ManagedLedgerFactory:
+    """All managed ledgers of one process. Each name is open at most once."""
+
+    def __init__(
+        self,
+        bookkeeper: BookKeeper,
+        store: MetadataStore,
+        clock: Clock,
+        config: ManagedLedgerConfig | None = None,
+    ) -> None:
+        self._bookkeeper = bookkeeper
+        self._store = store
+        self._clock = clock
+        self._config = config or ManagedLedgerConfig()
+        self._open: dict[str, asyncio.Task[ManagedLedger]] = {}
+        self._tasks = Tasks("managed ledgers")
+
+    def start(self) -> None:
+        """Begin the periodic maintenance."""
+        self._tasks.spawn(self._maintain(), "maintenance")
+
+    async def open(self, name: str, config: ManagedLedgerConfig | None = None, *, create: bool = True) -> ManagedLedger:
+        """Take over (or create) `<tenant>/<namespace>/persistent/<encoded topic>`.
+
+        Raises ManagedLedgerNotFound, StorageUnavailable, ManagedLedgerFenced.
+        """
+        task = self._open.get(name)
+        if task is not None and task.done() and (task.exception() is not None or not _usable(task.result())):
+            task = None
+        if task is None:
+            task = asyncio.ensure_future(self._open_new(name, config or self._config, create))
+            self._open[name] = task
+            task.add_done_callback(self._forget_failure(name))
+        return await asyncio.shield(task)
+
+    async def _open_new(self, name: str, config: ManagedLedgerConfig, create: bool) -> ManagedLedger:
+        ledger = ManagedLedger(name, self._bookkeeper, self._store, self._clock, config)
+        try:
+            await ledger.open(create=create)
+        except StoreUnavailable as error:
+            raise StorageUnavailable(f"cannot open {name}: {error}") from error
+        return ledger
+
+    def _forget_failure(self, name: str) -> Callable[[asyncio.Task[ManagedLedger]], None]:
+        def done(task: asyncio.Task[ManagedLedger]) -> None:
+            if (task.cancelled() or task.exception() is not None) and self._open.get(name) is task:
+                del self._open[name]
+
+        return done
+
+    async def exists(self, name: str) -> bool:
+        """Whether the topic is stored. Raises StoreUnavailable."""
+        return await self._store.exists(ledger_path(name))
+
+    async def list(self, namespace: str) -> list[str]:
+        """Names of the managed ledgers of `<tenant>/<namespace>`, sorted."""
+        children = await self._store.children(f"{ROOT}/{namespace}/persistent")
+        return [f"{namespace}/persistent/{child}" for child in children]
+
+    async def delete(self, name: str) -> None:
+        """Delete a topic's data. Raises ManagedLedgerNotFound, StorageUnavailable."""
+        ledger = await self.open(name, create=False)
+        await ledger.delete()
+        self._open.pop(name, None)
+
+    async def close(self) -> None:
+        """Close everything that is open, in order."""
+        await self._tasks.cancel()
+        tasks, self._open = list(self._open.values()), {}
+        for task in tasks:
+            with contextlib.suppress(ManagedLedgerError):
+                await (await task).close()
+
+    async def _maintain(self) -> None:
+        while True:
+            await self._clock.sleep(MAINTENANCE_INTERVAL_S)
+            for name, task in list(self._open.items()):
+                if not task.done() or task.exception() is not None:
+                    continue
+                if not _usable(task.result()):
+                    if self._open.get(name) is task:
+                        del self._open[name]
+                    continue
+                try:
+                    await task.result().maintain()
+                except ManagedLedgerError as error:
+                    log.warning("maintenance of %s: %s", name, error)
+
+
+def _usable(ledger: ManagedLedger) -> bool:
+    return ledger.is_open or ledger.is_terminated

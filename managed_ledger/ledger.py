@@ -1,0 +1,889 @@
+"""The endless log of one topic: a row of ledgers, of which the last is written.
+
+Rules the code below keeps:
+
+1. A ledger stands in the topic's record before anything is appended to it (correctness I86); all before it are closed
+   before the next one is written (I87).
+2. Appends complete in order, each exactly once: by `on_appended`, or by `on_append_failed`. What waits during a
+   rollover or after a failed write is sent, in order, to the next ledger.
+3. After somebody else has fenced the ledger or changed the record, nothing is acknowledged, appended, trimmed or
+   stored any more (I90).
+
+    CREATING ──▶ OPENED ──full──▶ CLOSING ──all answered──▶ CREATING
+                   │  └──write failed──▶ WRITE_FAILED ─────▶ CREATING
+                   ├──▶ TERMINATED
+                   └──▶ CLOSED, FENCED   (final)
+
+(pulsar.md 4.4 to 4.6)
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from enum import Enum
+from itertools import islice
+from typing import Any, Final, NamedTuple, Protocol
+from urllib.parse import unquote_plus
+
+from magnetar.bookkeeper.client.client import BookKeeper
+from magnetar.bookkeeper.client.errors import (
+    BookKeeperError,
+    LedgerFenced,
+    MetadataConflict,
+    NoSuchEntry,
+    NoSuchLedger,
+    TooManyPending,
+)
+from magnetar.bookkeeper.client.handle import LedgerReadHandle, LedgerWriteHandle
+from magnetar.bookkeeper.metadata.ledgers import LedgerMetadata
+from magnetar.bookkeeper.metadata.store import MetadataStore
+from magnetar.runtime.clock import Clock
+from magnetar.runtime.tasks import Tasks
+from magnetar.runtime.types import Buffer, Corruption
+from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.cursor import CursorState
+from managed_ledger.cursor_store import CursorStore
+from managed_ledger.entry_cache import EntryCache
+from managed_ledger.errors import (
+    CursorNotFound,
+    ManagedLedgerClosed,
+    ManagedLedgerError,
+    ManagedLedgerFenced,
+    ManagedLedgerNotFound,
+    ManagedLedgerTerminated,
+    StorageUnavailable,
+)
+from managed_ledger.ledger_list import LedgerList
+from managed_ledger.managed_cursor import ManagedCursor
+from managed_ledger.names import cursor_path, ledger_path
+from managed_ledger.position import EARLIEST, LATEST, Position
+from managed_ledger.records import decode_ledger_info, encode_record
+from managed_ledger.records_pb2 import ManagedLedgerInfo
+from managed_ledger.retention import LedgerSummary, is_full, trimmable
+from managed_ledger.versioned_record import VersionedRecord
+
+log = logging.getLogger(__name__)
+
+# Waits between attempts to get a new ledger while bookies or metadata are away.
+RETRY_FIRST_S: Final = 0.1
+RETRY_LAST_S: Final = 2.0
+
+# A conflict while opening means that another broker opens the same topic; one of us wins after a round or two.
+OPEN_ATTEMPTS_MAX: Final = 5
+
+
+class Entry(NamedTuple):
+    """A stored entry: what the producer sent, as it sent it."""
+
+    ledger_id: int
+    entry_id: int
+    data: Buffer
+
+    @property
+    def position(self) -> Position:
+        return Position(self.ledger_id, self.entry_id)
+
+
+class AppendListener(Protocol):
+    """Who appends. All calls come on the event loop, never from inside `append`."""
+
+    def on_appended(self, ledger_id: int, first_entry_id: int, contexts: Sequence[Any]) -> None:
+        """Entries with consecutive ids are on the ack quorum; *contexts* are those given with them, in order."""
+        ...
+
+    def on_append_failed(self, contexts: Sequence[Any], error: ManagedLedgerError) -> None:
+        """These entries are not acknowledged. Whether they become readable is not known."""
+        ...
+
+    def on_closed(self, error: ManagedLedgerError) -> None:
+        """The managed ledger cannot be used any more; open it again, if it still is ours."""
+        ...
+
+
+class _NoListener:
+    def on_appended(self, ledger_id: int, first_entry_id: int, contexts: Sequence[Any]) -> None:
+        pass
+
+    def on_append_failed(self, contexts: Sequence[Any], error: ManagedLedgerError) -> None:
+        pass
+
+    def on_closed(self, error: ManagedLedgerError) -> None:
+        pass
+
+
+class State(Enum):
+    """As Pulsar's statistics name them."""
+
+    OPENED = "LedgerOpened"
+    CLOSING = "ClosingLedger"
+    CREATING = "CreatingLedger"
+    WRITE_FAILED = "WriteFailed"
+    TERMINATED = "Terminated"
+    CLOSED = "Closed"
+    FENCED = "Fenced"
+
+
+_TAKES_APPENDS: Final = frozenset({State.OPENED, State.CLOSING, State.CREATING, State.WRITE_FAILED})
+
+
+class _Appender:
+    """Listens to one ledger handle, so that what a former one still says is not mistaken for the present one."""
+
+    def __init__(self, owner: "ManagedLedger", handle: LedgerWriteHandle) -> None:
+        self._owner = owner
+        self._handle = handle
+
+    def on_acknowledged(self, up_to: int) -> None:
+        self._owner.on_acknowledged(self._handle, up_to)
+
+    def on_failed(self, error: BookKeeperError) -> None:
+        self._owner.on_failed(self._handle, error)
+
+
+class ManagedLedger:
+    """Append, read and follow one topic. Made by `ManagedLedgerFactory.open`."""
+
+    def __init__(
+        self,
+        name: str,
+        bookkeeper: BookKeeper,
+        store: MetadataStore,
+        clock: Clock,
+        config: ManagedLedgerConfig,
+    ) -> None:
+        self.name = name
+        self.config = config
+        self.listener: AppendListener = _NoListener()
+        self.cursors: dict[str, ManagedCursor] = {}
+        self._bookkeeper = bookkeeper
+        self._store = store
+        self._clock = clock
+        self._record = VersionedRecord(store, ledger_path(name))
+        self._record_lock = asyncio.Lock()
+        self._ledgers = LedgerList()
+        self._info = ManagedLedgerInfo()  # the record as last read or written; keeps what we do not know
+        self._tasks = Tasks(name)
+        self._cache = EntryCache(config.cache_bytes_max)
+        self._readers: OrderedDict[int, LedgerReadHandle] = OrderedDict()
+        self._watchers: list[Callable[[], None]] = []
+        self._state = State.CREATING
+        self._error: ManagedLedgerError | None = None
+        # The ledger that is written. What was sent to it and not answered yet stands in _pending, from entry
+        # _pending_first on; what could not be sent stands in _queued.
+        self._handle: LedgerWriteHandle | None = None
+        self._handle_since = 0.0
+        self._sent = 0
+        self._sent_bytes = 0
+        self._acked_bytes = 0
+        self._pending: deque[tuple[Buffer, Any]] = deque()
+        self._pending_first = 0
+        self._queued: deque[tuple[Buffer, Any]] = deque()
+        self._trimming = False
+        self.entries_added = 0
+
+    # ---------------------------------------------------------------------------------- opening
+
+    async def open(self, *, create: bool) -> None:
+        """Take over: recover and close the last ledger, begin a new one, recover the cursors.
+
+        Raises ManagedLedgerNotFound, StorageUnavailable, ManagedLedgerFenced (another owner was faster).
+        """
+        for attempt in range(OPEN_ATTEMPTS_MAX):
+            try:
+                await self._open_once(create)
+                break
+            except ManagedLedgerFenced:
+                if attempt == OPEN_ATTEMPTS_MAX - 1:
+                    raise
+                await self._clock.sleep(RETRY_FIRST_S * (attempt + 1))
+        for cursor in await self._store.children(ledger_path(self.name)):
+            await self._recover_cursor(unquote_plus(cursor))
+
+    async def _open_once(self, create: bool) -> None:
+        value = await self._record.read()
+        if value is None:
+            if not create:
+                raise ManagedLedgerNotFound(f"{self.name} does not exist")
+            await self._record.write(b"")
+            value = b""
+        self._ledgers = LedgerList()
+        self._info = decode_ledger_info(value, self.name)
+        for info in self._info.ledgerInfo:
+            self._ledgers.add(info)
+        if self._info.HasField("terminatedPosition"):
+            self._state = State.TERMINATED
+            await self._recover_last()
+            return
+        await self._recover_last()
+        empty = [info.ledgerId for info in self._ledgers if not info.entries]
+        for ledger_id in empty:
+            self._ledgers.remove(ledger_id)
+        await self._begin_ledger()
+        for ledger_id in empty:
+            await self._drop(ledger_id)
+        self._state = State.OPENED
+
+    async def _recover_last(self) -> None:
+        """Fence and close the last ledger, which a former owner may still be writing to."""
+        infos = list(self._ledgers)
+        if not infos:
+            return
+        last = infos[-1]
+        try:
+            handle = await self._bookkeeper.open_ledger(last.ledgerId, password=self.config.password, recovery=True)
+        except NoSuchLedger:
+            log.warning("%s: ledger %s is in its record but does not exist; leaving it out", self.name, last.ledgerId)
+            self._ledgers.remove(last.ledgerId)
+            return
+        except BookKeeperError as error:
+            raise StorageUnavailable(f"{self.name}: cannot recover ledger {last.ledgerId}: {error}") from error
+        last.entries = handle.last_add_confirmed + 1
+        last.size = handle.length
+        if not last.timestamp:
+            last.timestamp = self._clock.wall_ms()
+        self._ledgers.set_entries(last.ledgerId, last.entries)
+        await handle.close()
+
+    async def _begin_ledger(self) -> None:
+        """Create a ledger and put it into the record; then it may be written. Raises as `open` does."""
+        try:
+            handle = await self._bookkeeper.create_ledger(
+                ensemble_size=self.config.ensemble_size,
+                write_quorum=self.config.write_quorum,
+                ack_quorum=self.config.ack_quorum,
+                digest_type=self.config.digest_type,
+                password=self.config.password,
+                custom_metadata=(
+                    ("application", b"pulsar"),
+                    ("component", b"managed-ledger"),
+                    ("pulsar/managed-ledger", self.name.encode()),
+                ),
+            )
+        except BookKeeperError as error:
+            raise StorageUnavailable(f"{self.name}: cannot create a ledger: {error}") from error
+        info = ManagedLedgerInfo.LedgerInfo(ledgerId=handle.ledger_id, timestamp=0)
+        try:
+            async with self._record_lock:
+                await self._write_record([*self._ledgers, info])
+                self._ledgers.add(info)  # under the lock: a trim in between would write a record without it
+        except ManagedLedgerError:
+            await self._drop(handle.ledger_id)  # the record definitely does not name it (VersionedRecord)
+            raise
+        handle.listener = _Appender(self, handle)
+        self._handle = handle
+        self._handle_since = self._clock.monotonic()
+        self._sent = self._sent_bytes = self._acked_bytes = self._pending_first = 0
+
+    async def _write_record(self, infos: Sequence[ManagedLedgerInfo.LedgerInfo]) -> None:
+        self.check_not_fenced()
+        record = ManagedLedgerInfo()
+        record.CopyFrom(self._info)
+        del record.ledgerInfo[:]
+        record.ledgerInfo.extend(infos)
+        await self._record.write(encode_record(record))
+        self._info = record
+
+    async def _recover_cursor(self, name: str) -> None:
+        store = self._cursor_store(name)
+        snapshot = await store.load(self._ledgers.start)
+        position = min(max(snapshot.mark_delete_position, self._ledgers.start), self._ledgers.last_confirmed)
+        state = CursorState(self._ledgers, position)
+        state.restore(snapshot.ranges, snapshot.batches, snapshot.properties.items())
+        self.cursors[name] = self._cursor(name, state, store)
+
+    # ------------------------------------------------------------------------------------ state
+
+    @property
+    def state(self) -> str:
+        return self._state.value
+
+    @property
+    def is_terminated(self) -> bool:
+        return self._state is State.TERMINATED
+
+    @property
+    def is_open(self) -> bool:
+        """Whether appends are taken."""
+        return self._state in _TAKES_APPENDS
+
+    @property
+    def pending_count(self) -> int:
+        """Appends that are not answered yet."""
+        return len(self._pending) + len(self._queued)
+
+    @property
+    def last_confirmed(self) -> Position:
+        """The last entry that is acknowledged."""
+        return self._ledgers.last_confirmed
+
+    @property
+    def first_position(self) -> Position:
+        """The first entry there is, or where it will be."""
+        return self._ledgers.first_position
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        return {item.key: item.value for item in self._info.properties}
+
+    @property
+    def entries_total(self) -> int:
+        return self._ledgers.entries_total
+
+    @property
+    def bytes_total(self) -> int:
+        """Bytes of all entries, as the ledgers count them (payload without envelopes)."""
+        return sum(info.size for info in self._ledgers) + self._acked_bytes
+
+    def next_position(self, position: Position) -> Position:
+        """The first position after this one; maybe one behind the end."""
+        return self._ledgers.next_position(position)
+
+    def previous_position(self, position: Position) -> Position:
+        """The last entry before this one."""
+        return self._ledgers.previous_position(position)
+
+    def entries_between(self, after: Position, up_to: Position) -> int:
+        """Entries after the one and not after the other."""
+        return self._ledgers.entries_between(after, up_to)
+
+    def watch_appends(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call *callback* after `last_confirmed` has moved; returns a call that ends this."""
+        self._watchers.append(callback)
+
+        def cancel() -> None:
+            with contextlib.suppress(ValueError):
+                self._watchers.remove(callback)
+
+        return cancel
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run something that ends with this managed ledger."""
+        if self._state in (State.CLOSED, State.FENCED):
+            work.close()
+            return
+        self._tasks.spawn(work, name)
+
+    def check_not_fenced(self) -> None:
+        if self._state is State.FENCED:
+            assert self._error is not None
+            raise ManagedLedgerFenced(str(self._error))
+
+    # --------------------------------------------------------------------------------- appending
+
+    def append(self, run: Sequence[Buffer], contexts: Sequence[Any]) -> None:
+        """Write entries; answers come through `listener`, in order. Never blocks, never raises for the storage."""
+        assert len(run) == len(contexts), (len(run), len(contexts))
+        if self._state not in _TAKES_APPENDS:
+            error = self._refusal()
+            asyncio.get_running_loop().call_soon(self.listener.on_append_failed, list(contexts), error)
+            return
+        self._queued.extend(zip(run, contexts, strict=True))
+        if self._state is State.OPENED:
+            self._send_queued()
+
+    def _refusal(self) -> ManagedLedgerError:
+        if self._state is State.TERMINATED:
+            return ManagedLedgerTerminated(f"{self.name} was terminated")
+        return self._error or ManagedLedgerClosed(f"{self.name} is closed")
+
+    def _send_queued(self) -> None:
+        """Send what waits, as far as the present ledger has room."""
+        handle = self._handle
+        assert handle is not None
+        while self._queued and self._state is State.OPENED:
+            room = self._room()
+            if room <= 0:
+                self._begin_rollover()
+                return
+            chunk = list(islice(self._queued, room))
+            payloads = [data for data, _ in chunk]
+            try:
+                handle.append(payloads)
+            except TooManyPending:
+                if not self._pending:
+                    raise  # the limits leave no room for a single entry
+                return  # sent when the bookies have answered
+            except BookKeeperError as error:
+                self.on_failed(handle, error)
+                return
+            for _ in range(len(chunk)):
+                self._queued.popleft()
+            self._pending.extend(chunk)
+            self._sent += len(chunk)
+            self._sent_bytes += sum(map(len, payloads))
+        if self._state is State.OPENED and self._is_full():
+            self._begin_rollover()
+
+    def _age_ms(self) -> int:
+        return int((self._clock.monotonic() - self._handle_since) * 1000)
+
+    def _is_full(self) -> bool:
+        return is_full(self.config.rollover, self._sent, self._sent_bytes, self._age_ms())
+
+    def _room(self) -> int:
+        """How many more entries the present ledger takes."""
+        rule = self.config.rollover
+        if self._is_full():
+            return 0
+        if self._age_ms() < rule.age_min_ms:
+            return len(self._queued)
+        return max(rule.entries_max - self._sent, 0)
+
+    def on_acknowledged(self, handle: LedgerWriteHandle, up_to: int) -> None:
+        """All entries up to *up_to* of the present ledger are safe."""
+        if handle is not self._handle or self._state in (State.FENCED, State.CLOSED):
+            return
+        first = self._pending_first
+        count = up_to - first + 1
+        assert 0 <= count <= len(self._pending), (up_to, first, len(self._pending))
+        if not count:
+            return
+        popleft = self._pending.popleft
+        done = [popleft() for _ in range(count)]
+        payloads = [data for data, _ in done]
+        self._pending_first += count
+        self._acked_bytes += sum(map(len, payloads))
+        self.entries_added += count
+        self._ledgers.set_entries(handle.ledger_id, up_to + 1)
+        self._cache.put_run(handle.ledger_id, first, payloads)
+        self.listener.on_appended(handle.ledger_id, first, [context for _, context in done])
+        for callback in list(self._watchers):
+            callback()
+        if self._queued and self._state is State.OPENED:
+            self._send_queued()
+        elif self._state is State.CLOSING and not self._pending:
+            self._start_next_ledger()
+
+    def on_failed(self, handle: LedgerWriteHandle, error: BookKeeperError) -> None:
+        """The present ledger takes nothing any more."""
+        if handle is not self._handle or self._state in (State.FENCED, State.CLOSED, State.WRITE_FAILED):
+            return
+        if isinstance(error, LedgerFenced | MetadataConflict):
+            self.fence(ManagedLedgerFenced(f"{self.name}: another owner took over ledger {handle.ledger_id}"))
+            return
+        log.warning(
+            "%s: writing to ledger %s failed: %s; going on with another one", self.name, handle.ledger_id, error
+        )
+        self._state = State.WRITE_FAILED
+        self._queued.extendleft(reversed(self._pending))  # rule 2: sent again, before what came later
+        self._pending.clear()
+        self.spawn(self._next_ledger(), "new ledger")
+
+    # ---------------------------------------------------------------------------------- rollover
+
+    def _begin_rollover(self) -> None:
+        self._state = State.CLOSING
+        if not self._pending:
+            self._start_next_ledger()
+
+    def _start_next_ledger(self) -> None:
+        self._state = State.CREATING
+        self.spawn(self._next_ledger(), "rollover")
+
+    async def _next_ledger(self) -> None:
+        """Close the present ledger, begin the next, send what waits; retry until the append time-out."""
+        deadline = self._clock.monotonic() + self.config.append_timeout_s
+        wait_s = RETRY_FIRST_S
+        while True:
+            try:
+                await self._close_present()
+                self._state = State.CREATING
+                await self._begin_ledger()
+                break
+            except ManagedLedgerFenced as error:
+                self.fence(error)
+                return
+            except StorageUnavailable as error:
+                if self._clock.monotonic() + wait_s > deadline:
+                    self._give_up(error)
+                    return
+                log.warning("%s; trying again", error)
+                await self._clock.sleep(wait_s)
+                wait_s = min(wait_s * 2, RETRY_LAST_S)
+        self._state = State.OPENED
+        self._send_queued()
+        self.cursor_was_stored()
+
+    async def _close_present(self) -> None:
+        """Close the ledger that was written and note its length. Does nothing when that is done already."""
+        handle = self._handle
+        if handle is None:
+            return
+        metadata = await self._close_handle(handle)
+        acknowledged = self._ledgers.entries_of(handle.ledger_id)
+        if metadata.last_entry_id + 1 != acknowledged:
+            # Only a recovery by somebody else finds entries that we do not know to be acknowledged.
+            raise ManagedLedgerFenced(
+                f"{self.name}: ledger {handle.ledger_id} was closed by another owner at entry {metadata.last_entry_id}"
+            )
+        self._handle = None
+        self._readers.pop(handle.ledger_id, None)
+        if acknowledged == 0:
+            self._ledgers.remove(handle.ledger_id)
+            self.spawn(self._drop(handle.ledger_id), "drop empty ledger")
+            return
+        info = self._ledgers.info(handle.ledger_id)
+        info.entries = acknowledged
+        info.size = metadata.length
+        info.timestamp = self._clock.wall_ms()
+        self._acked_bytes = 0
+
+    async def _close_handle(self, handle: LedgerWriteHandle) -> LedgerMetadata:
+        try:
+            return await handle.close()
+        except (LedgerFenced, MetadataConflict) as error:
+            raise ManagedLedgerFenced(f"{self.name}: another owner took over: {error}") from error
+        except BookKeeperError as error:
+            raise StorageUnavailable(f"{self.name}: cannot close ledger {handle.ledger_id}: {error}") from error
+
+    def fence(self, error: ManagedLedgerError) -> None:
+        """Rule 3. Everything that waits fails, and the owner is told."""
+        if self._state not in (State.FENCED, State.CLOSED):
+            log.warning("%s: fenced: %s", self.name, error)
+            self._end(State.FENCED, error)
+
+    def _give_up(self, error: ManagedLedgerError) -> None:
+        log.error("%s: closing, since there is no storage: %s", self.name, error)
+        self._end(State.CLOSED, error)
+
+    def _end(self, state: State, error: ManagedLedgerError) -> None:
+        self._state = state
+        self._error = error
+        contexts = [context for _, context in self._pending] + [context for _, context in self._queued]
+        self._pending.clear()
+        self._queued.clear()
+        for cursor in self.cursors.values():
+            cursor.abandon()
+        loop = asyncio.get_running_loop()
+        if contexts:
+            loop.call_soon(self.listener.on_append_failed, contexts, error)
+        loop.call_soon(self.listener.on_closed, error)
+
+    # ----------------------------------------------------------------------------------- reading
+
+    def read(self, first: Position, max_entries: int, max_bytes: int) -> Sequence[Entry] | Awaitable[Sequence[Entry]]:
+        """Entries from *first* (or the next one there is) on, in order, of one ledger.
+
+        At most *max_entries* and about *max_bytes*, but at least one if there is one; never past `last_confirmed`;
+        empty at the end. What memory has is returned at once. The awaitable raises StorageUnavailable.
+        """
+        position = self._ledgers.ceiling(first)
+        last = self._ledgers.entries_of(position.ledger_id) - 1
+        if position.entry_id > last:
+            return []
+        last = min(last, position.entry_id + max_entries - 1)
+        found = self._cache.get_run(position.ledger_id, position.entry_id, last, max_bytes)
+        if found:
+            ledger_id = position.ledger_id
+            return [Entry(ledger_id, entry_id, data) for entry_id, data in enumerate(found, start=position.entry_id)]
+        return self._read_cold(position, last, max_bytes)
+
+    async def _read_cold(self, position: Position, last: int, max_bytes: int) -> Sequence[Entry]:
+        ledger_id = position.ledger_id
+        try:
+            reader = await self._reader(ledger_id)
+            # Up to `last` we know the entries to be confirmed; the handle of an open ledger may not.
+            stored = await reader.read_batch_unconfirmed(position.entry_id, last - position.entry_id + 1, max_bytes)
+        except (NoSuchLedger, NoSuchEntry) as error:
+            if ledger_id not in self._ledgers:  # trimmed while we read: go on behind it
+                return []
+            raise StorageUnavailable(f"{self.name}: entry {position} is missing: {error}") from error
+        except (BookKeeperError, Corruption) as error:
+            raise StorageUnavailable(f"{self.name}: cannot read {position}: {error}") from error
+        return [Entry(ledger_id, item.entry_id, item.payload) for item in stored]
+
+    async def _reader(self, ledger_id: int) -> LedgerReadHandle:
+        handle = self._handle
+        reader = self._readers.get(ledger_id)
+        if (
+            reader is not None
+            and handle is not None
+            and handle.ledger_id == ledger_id
+            and reader.metadata.segments != handle.metadata.segments  # the writer changed its ensemble since
+        ):
+            reader = None
+        if reader is None:
+            reader = await self._bookkeeper.open_ledger(ledger_id, password=self.config.password, recovery=False)
+            self._readers[ledger_id] = reader
+            while len(self._readers) > self.config.read_handles_max:
+                await self._readers.popitem(last=False)[1].close()
+        self._readers.move_to_end(ledger_id)
+        return reader
+
+    async def find_first(self, predicate: Callable[[Entry], bool]) -> Position | None:
+        """The first position for whose entry *predicate* is true, by bisection; None if there is none.
+
+        *predicate* must be false up to some entry and true from there on. Raises StorageUnavailable.
+        """
+        low, high = 0, self._ledgers.entries_total
+        while low < high:
+            middle = (low + high) // 2
+            position = self._ledgers.position_at(middle)
+            found = self.read(position, 1, 1)
+            entries = found if isinstance(found, Sequence) else await found
+            if not entries or predicate(entries[0]):
+                high = middle
+            else:
+                low = middle + 1
+        position = self._ledgers.position_at(low)
+        return position if position <= self.last_confirmed else None
+
+    # ----------------------------------------------------------------------------------- cursors
+
+    def _cursor_store(self, name: str) -> CursorStore:
+        return CursorStore(
+            topic=self.name,
+            cursor=name,
+            path=cursor_path(self.name, name),
+            bookkeeper=self._bookkeeper,
+            store=self._store,
+            clock=self._clock,
+            config=self.config,
+        )
+
+    def _cursor(self, name: str, state: CursorState, store: CursorStore | None) -> ManagedCursor:
+        return ManagedCursor(self, name, state, self._clock, store, self.config.mark_delete_interval_s)
+
+    def _mark_delete_before(self, start: Position) -> Position:
+        """The mark-delete position of a cursor that reads *start* first."""
+        if start == LATEST or start > self.last_confirmed:
+            return self.last_confirmed
+        if start <= EARLIEST or start < self.first_position:
+            return self._ledgers.start
+        return self._ledgers.previous_position(start)
+
+    async def open_cursor(
+        self,
+        name: str,
+        start: Position = LATEST,
+        properties: Mapping[str, str] | None = None,
+    ) -> ManagedCursor:
+        """The durable cursor of that name; made at *start*, the first position to deliver, if there is none.
+
+        Raises StorageUnavailable, ManagedLedgerFenced.
+        """
+        if name in self.cursors:
+            return self.cursors[name]
+        self.check_not_fenced()
+        store = self._cursor_store(name)
+        # The record lock keeps a trim from removing the ledger that the new cursor starts in (correctness I96).
+        async with self._record_lock:
+            if name in self.cursors:
+                return self.cursors[name]
+            position = self._mark_delete_before(start)
+            await store.create(position, {}, properties or {})
+            cursor = self._cursor(name, CursorState(self._ledgers, position), store)
+            self.cursors[name] = cursor
+        return cursor
+
+    def new_non_durable_cursor(self, name: str, start: Position) -> ManagedCursor:
+        """A cursor that leaves nothing behind and does not hold back trimming."""
+        return self._cursor(name, CursorState(self._ledgers, self._mark_delete_before(start)), None)
+
+    async def delete_cursor(self, name: str) -> None:
+        """Raises CursorNotFound, StorageUnavailable."""
+        cursor = self.cursors.pop(name, None)
+        if cursor is None:
+            raise CursorNotFound(f"{self.name} has no cursor {name}")
+        await cursor.remove()
+        self.cursor_was_stored()
+
+    def cursor_was_stored(self) -> None:
+        """A cursor's stored position moved, or a ledger was closed: perhaps old ledgers can go."""
+        if not self._trimming and self._trimmable():
+            self.spawn(self.trim(), "trim")
+
+    # ---------------------------------------------------------------------------------- trimming
+
+    def _trimmable(self) -> list[int]:
+        if self._state not in _TAKES_APPENDS:
+            return []
+        current = self._handle.ledger_id if self._handle is not None else None
+        closed = [
+            LedgerSummary(info.ledgerId, info.entries, info.size, info.timestamp)
+            for info in self._ledgers
+            if info.ledgerId != current and info.HasField("entries")
+        ]
+        if current is None and closed:
+            closed.pop()  # between two ledgers: the last one stays
+        positions = [cursor.persisted_mark_delete_position for cursor in self.cursors.values()]
+        slowest = min(positions) if positions else None
+        return trimmable(closed, slowest, self.config.retention, self._clock.wall_ms(), self.bytes_total)
+
+    async def trim(self) -> None:
+        """Delete ledgers that all durable cursors have consumed and that retention does not keep.
+
+        Raises StorageUnavailable. The record is written first, the ledgers are deleted after.
+        """
+        if self._trimming:
+            return
+        self._trimming = True
+        try:
+            async with self._record_lock:
+                going = self._trimmable()
+                if not going:
+                    return
+                await self._write_record([info for info in self._ledgers if info.ledgerId not in going])
+                for ledger_id in going:
+                    self._ledgers.remove(ledger_id)
+                    self._cache.forget_ledger(ledger_id)
+            for cursor in self.cursors.values():
+                cursor.ledgers_changed()
+            for ledger_id in going:
+                self._readers.pop(ledger_id, None)
+                await self._drop(ledger_id)
+        except ManagedLedgerFenced as error:
+            self.fence(error)
+        finally:
+            self._trimming = False
+
+    async def maintain(self) -> None:
+        """What time makes due: an old ledger is rolled over, an expired one goes. Raises StorageUnavailable."""
+        if self._state is State.OPENED and self._is_full():
+            self._begin_rollover()
+        await self.trim()
+
+    async def _drop(self, ledger_id: int) -> None:
+        """Delete a ledger that no record names; a failure leaves garbage, not damage."""
+        try:
+            await self._bookkeeper.delete_ledger(ledger_id)
+        except NoSuchLedger:
+            pass
+        except BookKeeperError as error:
+            log.warning("%s: ledger %s could not be deleted: %s", self.name, ledger_id, error)
+
+    # -------------------------------------------------------------------------- record and the end
+
+    async def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Replace the stored properties; durable on return. Raises ManagedLedgerFenced, StorageUnavailable."""
+        async with self._record_lock:
+            self.check_not_fenced()
+            former = ManagedLedgerInfo()
+            former.CopyFrom(self._info)
+            del self._info.properties[:]
+            for key, value in properties.items():
+                self._info.properties.add(key=key, value=value)
+            try:
+                await self._write_record(list(self._ledgers))
+            except ManagedLedgerFenced as error:
+                self._info = former
+                self.fence(error)
+                raise
+            except StorageUnavailable:
+                self._info = former
+                raise
+
+    async def terminate(self) -> Position:
+        """Take no more entries, ever; returns the last position. Raises ManagedLedgerFenced, StorageUnavailable."""
+        if self._state is State.TERMINATED:
+            return self.last_confirmed
+        self.check_not_fenced()
+        while self._state is not State.OPENED or self._pending:
+            if self._state not in _TAKES_APPENDS:
+                raise self._refusal()
+            await self._clock.sleep(0.01)
+        self._state = State.TERMINATED
+        handle = self._handle
+        assert handle is not None
+        await self._close_present()
+        last = self.last_confirmed
+        async with self._record_lock:
+            self._info.terminatedPosition.ledgerId = last.ledger_id
+            self._info.terminatedPosition.entryId = last.entry_id
+            await self._write_record(list(self._ledgers))
+        return last
+
+    async def close(self) -> None:
+        """Let go in order: close the ledger, store the cursors. The record stays as it is; the next owner counts."""
+        if self._state in (State.CLOSED, State.FENCED):
+            await self._tasks.cancel()
+            return
+        deadline = self._clock.monotonic() + self.config.append_timeout_s
+        while self.pending_count and self._state in _TAKES_APPENDS and self._clock.monotonic() < deadline:
+            await self._clock.sleep(0.01)
+        handle, self._handle = self._handle, None
+        if self._state in _TAKES_APPENDS or self._state is State.TERMINATED:
+            self._state = State.CLOSED
+            self._error = ManagedLedgerClosed(f"{self.name} is closed")
+            contexts = [context for _, context in self._pending] + [context for _, context in self._queued]
+            self._pending.clear()
+            self._queued.clear()
+            if contexts:
+                self.listener.on_append_failed(contexts, self._error)
+            if handle is not None:
+                with contextlib.suppress(ManagedLedgerError):
+                    await self._close_handle(handle)
+            for cursor in list(self.cursors.values()):
+                try:
+                    await cursor.close()
+                except ManagedLedgerError as error:
+                    log.warning("%s: cursor %s is not stored: %s", self.name, cursor.name, error)
+        for reader in self._readers.values():
+            await reader.close()
+        self._readers.clear()
+        await self._tasks.cancel()
+
+    async def delete(self) -> None:
+        """Remove the topic's data: cursors, ledgers, record. Raises StorageUnavailable; may be repeated."""
+        handle, self._handle = self._handle, None
+        self._state = State.CLOSED
+        self._error = ManagedLedgerNotFound(f"{self.name} was deleted")
+        for name in list(self.cursors):
+            await self.cursors.pop(name).remove()
+        if handle is not None:
+            with contextlib.suppress(ManagedLedgerError):
+                await self._close_handle(handle)
+        for info in list(self._ledgers):
+            await self._drop(info.ledgerId)
+        await self._record.delete()
+        await self._tasks.cancel()
+
+    def stats(self) -> dict[str, Any]:
+        """What Pulsar's `internalStats` shows of the managed ledger (pulsar.md 7.6)."""
+        current = self._handle
+        return {
+            "entriesAddedCounter": self.entries_added,
+            "numberOfEntries": self.entries_total,
+            "totalSize": self.bytes_total,
+            "currentLedgerEntries": self._ledgers.entries_of(current.ledger_id) if current is not None else 0,
+            "currentLedgerSize": self._acked_bytes,
+            "lastLedgerCreationFailureTimestamp": None,
+            "waitingCursorsCount": 0,
+            "pendingAddEntriesCount": self.pending_count,
+            "lastConfirmedEntry": str(self.last_confirmed),
+            "state": self.state,
+            "ledgers": [
+                {
+                    "ledgerId": info.ledgerId,
+                    "entries": info.entries,
+                    "size": info.size,
+                    "offloaded": False,
+                    "underReplicated": False,
+                }
+                for info in self._ledgers
+            ],
+            "cursors": {
+                cursor.name: {
+                    "markDeletePosition": str(cursor.mark_delete_position),
+                    "readPosition": str(cursor.read_position),
+                    "waitingReadOp": False,
+                    "pendingReadOps": 0,
+                    "messagesConsumedCounter": self.entries_between(EARLIEST, cursor.mark_delete_position),
+                    "cursorLedger": cursor.ledger_id,
+                    "cursorLedgerLastEntry": cursor.ledger_last_entry,
+                    "individuallyDeletedMessages": cursor.ranges_text(),
+                    "state": "NoLedger" if cursor.ledger_id < 0 else "Open",
+                    "active": True,
+                    "numberOfEntriesSinceFirstNotAckedMessage": self.entries_between(
+                        cursor.mark_delete_position, cursor.read_position
+                    ),
+                    "totalNonContiguousDeletedMessagesRange": cursor.range_count,
+                    "subscriptionHavePendingRead": False,
+                    "subscriptionHavePendingReplayRead": False,
+                    "properties": dict(cursor.properties),
+                }
+                for cursor in self.cursors.values()
+            },
+        }

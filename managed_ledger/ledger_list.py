@@ -1,0 +1,132 @@
+"""The ledgers of a topic as one endless row of positions.
+
+    5:0 … 5:99 │ 9:0 … 9:49 │ 12:0 … 12:6 ·      12 is open: 12:6 is the last confirmed entry
+
+Ids grow. All ledgers but the last are closed and know their number of entries; the last one grows. Positions that name
+a ledger which is gone, or an entry behind the end of a ledger, mean the next one that exists.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+
+from managed_ledger.position import Position
+from managed_ledger.records_pb2 import ManagedLedgerInfo
+
+
+class LedgerList:
+    """Ordered ledgers with their numbers of entries; the arithmetic of positions."""
+
+    def __init__(self) -> None:
+        self._ids: list[int] = []
+        self._infos: dict[int, ManagedLedgerInfo.LedgerInfo] = {}
+        self._entries: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __contains__(self, ledger_id: int) -> bool:
+        return ledger_id in self._infos
+
+    def __iter__(self) -> Iterator[ManagedLedgerInfo.LedgerInfo]:
+        return iter([self._infos[ledger_id] for ledger_id in self._ids])
+
+    def info(self, ledger_id: int) -> ManagedLedgerInfo.LedgerInfo:
+        return self._infos[ledger_id]
+
+    def add(self, info: ManagedLedgerInfo.LedgerInfo) -> None:
+        """Append a ledger; its id is greater than all before."""
+        assert not self._ids or info.ledgerId > self._ids[-1], (info.ledgerId, self._ids[-1:])
+        self._ids.append(info.ledgerId)
+        self._infos[info.ledgerId] = info
+        self._entries[info.ledgerId] = info.entries
+
+    def remove(self, ledger_id: int) -> None:
+        self._ids.remove(ledger_id)
+        del self._infos[ledger_id], self._entries[ledger_id]
+
+    def set_entries(self, ledger_id: int, entries: int) -> None:
+        """The number of confirmed entries of the open ledger (or of one that was just closed)."""
+        self._entries[ledger_id] = entries
+
+    def entries_of(self, ledger_id: int) -> int:
+        return self._entries.get(ledger_id, 0)
+
+    @property
+    def entries_total(self) -> int:
+        return sum(self._entries.values())
+
+    @property
+    def last_confirmed(self) -> Position:
+        """The last entry there is; entry -1 of the last ledger if there is none at all."""
+        for ledger_id in reversed(self._ids):
+            entries = self._entries[ledger_id]
+            if entries:
+                return Position(ledger_id, entries - 1)
+        return Position(self._ids[-1], -1) if self._ids else Position(-1, -1)
+
+    @property
+    def first_position(self) -> Position:
+        """The first entry there is, or where the first one will be."""
+        return self.ceiling(Position(-1, -1))
+
+    @property
+    def start(self) -> Position:
+        """The mark-delete position of a cursor that has consumed nothing: before the first ledger's first entry."""
+        return Position(self._ids[0], -1) if self._ids else Position(-1, -1)
+
+    def ceiling(self, position: Position) -> Position:
+        """*position* if that entry exists, else the next one that does, else the place behind the end."""
+        at = bisect_left(self._ids, position.ledger_id)
+        entry_id = max(position.entry_id, 0)
+        while at < len(self._ids):
+            ledger_id = self._ids[at]
+            if ledger_id != position.ledger_id:
+                entry_id = 0
+            if entry_id < self._entries[ledger_id]:
+                return Position(ledger_id, entry_id)
+            at += 1
+        if not self._ids:
+            return Position(max(position.ledger_id, 0), 0)
+        return Position(self._ids[-1], self._entries[self._ids[-1]])
+
+    def next_position(self, position: Position) -> Position:
+        """The first position after *position*: an entry, or the place behind the end."""
+        return self.ceiling(Position(position.ledger_id, position.entry_id + 1))
+
+    def previous_position(self, position: Position) -> Position:
+        """The last entry before *position*; before the very first one, entry -1 of the first ledger."""
+        at = bisect_right(self._ids, position.ledger_id) - 1
+        while at >= 0:
+            ledger_id = self._ids[at]
+            last = self._entries[ledger_id] - 1
+            if ledger_id == position.ledger_id:
+                last = min(last, position.entry_id - 1)
+            if last >= 0:
+                return Position(ledger_id, last)
+            at -= 1
+        return self.start
+
+    def entries_up_to(self, position: Position) -> int:
+        """How many entries stand at or before *position*."""
+        count = 0
+        for ledger_id in self._ids:
+            if ledger_id > position.ledger_id:
+                break
+            entries = self._entries[ledger_id]
+            if ledger_id == position.ledger_id:
+                entries = max(min(entries, position.entry_id + 1), 0)
+            count += entries
+        return count
+
+    def entries_between(self, after: Position, up_to: Position) -> int:
+        """How many entries stand after the one and not after the other."""
+        return max(self.entries_up_to(up_to) - self.entries_up_to(after), 0)
+
+    def position_at(self, index: int) -> Position:
+        """The entry number *index* (from 0) of the whole row; behind the end for larger ones."""
+        for ledger_id in self._ids:
+            entries = self._entries[ledger_id]
+            if index < entries:
+                return Position(ledger_id, index)
+            index -= entries
+        return self.ceiling(Position(2**63 - 1, 0))

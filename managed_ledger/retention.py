@@ -1,0 +1,73 @@
+"""When to roll over to a new ledger, and which old ledgers may go. (pulsar.md 4.5, 4.6)"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from managed_ledger.position import Position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloverRule:
+    """A ledger is full by count, bytes or age; but, except for age, not before its minimal age."""
+
+    entries_max: int
+    bytes_max: int
+    age_max_ms: int
+    age_min_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionRule:
+    """How long consumed data stay. -1 = without limit in that dimension; 0 and 0 = not at all."""
+
+    time_ms: int = 0
+    bytes_max: int = 0
+
+
+class LedgerSummary(NamedTuple):
+    """A closed ledger: entries, payload bytes, and when it was closed (ms)."""
+
+    ledger_id: int
+    entries: int
+    size_bytes: int
+    closed_ms: int
+
+
+def is_full(rule: RolloverRule, entries: int, size_bytes: int, age_ms: int) -> bool:
+    """Whether the open ledger should be closed; an empty one never is."""
+    if entries == 0:
+        return False
+    if rule.age_max_ms > 0 and age_ms >= rule.age_max_ms:
+        return True
+    return (entries >= rule.entries_max or size_bytes >= rule.bytes_max) and age_ms >= rule.age_min_ms
+
+
+def trimmable(
+    closed: Sequence[LedgerSummary],
+    slowest: Position | None,
+    rule: RetentionRule,
+    now_ms: int,
+    total_bytes: int,
+) -> list[int]:
+    """Ids of the ledgers that may be deleted: a prefix of *closed*, which is oldest first.
+
+    *slowest* is the lowest persisted mark-delete position of all durable cursors; None if there are none.
+    *total_bytes* is the size of the whole topic, the open ledger included.
+    """
+    going: list[int] = []
+    remaining = total_bytes
+    for ledger in closed:
+        if slowest is not None:
+            consumed = slowest.ledger_id > ledger.ledger_id or (
+                slowest.ledger_id == ledger.ledger_id and slowest.entry_id >= ledger.entries - 1
+            )
+            if not consumed:
+                break
+        remaining -= ledger.size_bytes
+        expired = rule.time_ms == 0 or 0 <= rule.time_ms < now_ms - ledger.closed_ms
+        over = 0 <= rule.bytes_max <= remaining
+        if not (expired or over):
+            break
+        going.append(ledger.ledger_id)
+    return going

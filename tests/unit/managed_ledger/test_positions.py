@@ -1,0 +1,114 @@
+"""Acknowledged ranges and the row of ledgers, each against its slow definition."""
+
+import itertools
+import random
+
+from managed_ledger.ack_ranges import AckRanges, mask_of, words_of
+from managed_ledger.cursor import CursorState
+from managed_ledger.ledger_list import LedgerList
+from managed_ledger.position import Position
+from managed_ledger.records_pb2 import ManagedLedgerInfo
+
+
+def row(**entries: int) -> LedgerList:
+    ledgers = LedgerList()
+    for name, count in entries.items():
+        ledgers.add(ManagedLedgerInfo.LedgerInfo(ledgerId=int(name[1:]), entries=count))
+    return ledgers
+
+
+def test_ranges_are_the_set_of_their_entries() -> None:
+    for seed in range(300):
+        rng = random.Random(seed)
+        ranges, slow = AckRanges(), set()
+        for _ in range(rng.randrange(1, 60)):
+            ledger, first = rng.randrange(2), rng.randrange(30)
+            last = first + rng.choice([0, 0, 0, 1, 5])
+            ranges.add(ledger, first, last)
+            slow |= {(ledger, entry) for entry in range(first, last + 1)}
+            if rng.random() < 0.05:
+                limit = Position(rng.randrange(2), rng.randrange(30))
+                ranges.remove_up_to(limit)
+                slow = {item for item in slow if item > limit}
+            if rng.random() < 0.1:
+                limit = Position(rng.randrange(2), rng.randrange(35))
+                assert ranges.count_up_to(limit) == len([item for item in slow if item <= limit])
+        assert {(item.ledger_id, entry) for item in ranges for entry in range(item.first, item.last + 1)} == slow
+        assert all((Position(*item) in ranges) for item in slow)
+        stored = list(ranges)
+        for one, other in itertools.pairwise(stored):
+            assert one.ledger_id < other.ledger_id or one.last + 1 < other.first, "ranges touch"
+
+
+def test_positions_step_over_ledger_ends_and_empty_ledgers() -> None:
+    ledgers = row(l3=2, l5=0, l9=3, l12=0)
+    assert ledgers.first_position == Position(3, 0)
+    assert ledgers.last_confirmed == Position(9, 2)
+    assert ledgers.next_position(Position(3, 1)) == Position(9, 0)
+    assert ledgers.next_position(Position(9, 2)) == Position(12, 0)
+    assert ledgers.next_position(Position(-1, -1)) == Position(3, 0)
+    assert ledgers.next_position(Position(4, 7)) == Position(9, 0)
+    assert ledgers.previous_position(Position(9, 0)) == Position(3, 1)
+    assert ledgers.previous_position(Position(3, 0)) == Position(3, -1)
+    assert ledgers.previous_position(Position(12, 0)) == Position(9, 2)
+    assert ledgers.entries_between(Position(3, 0), Position(9, 1)) == 3
+    assert [ledgers.position_at(index) for index in range(6)] == [
+        Position(3, 0), Position(3, 1), Position(9, 0), Position(9, 1), Position(9, 2), Position(12, 0),
+    ]  # fmt: skip
+
+
+def test_a_cursor_is_the_set_of_what_is_open() -> None:
+    for seed in range(200):
+        rng = random.Random(seed)
+        sizes = {ledger: rng.randrange(0, 6) for ledger in (2, 4, 7)}
+        ledgers = row(**{f"l{ledger}": count for ledger, count in sizes.items()})
+        every = [Position(ledger, entry) for ledger, count in sizes.items() for entry in range(count)]
+        cursor = CursorState(ledgers, ledgers.start)
+        open_entries = set(every)
+        for _ in range(30):
+            if not every:
+                break
+            choice = rng.random()
+            position = rng.choice(every)
+            if choice < 0.7:
+                assert cursor.delete([position]) == (position in open_entries)
+                open_entries.discard(position)
+            elif choice < 0.8:
+                cursor.mark_delete(position)
+                open_entries = {item for item in open_entries if item > position}
+            elif choice < 0.9:
+                cursor.reset(position)
+                open_entries = {item for item in every if item >= position}
+            else:
+                cursor.rewind()
+                cursor.skip_deleted()
+                if open_entries:
+                    assert cursor.read_position == min(open_entries)
+            assert cursor.backlog() == len(open_entries)
+            assert {item for item in every if not cursor.is_deleted(item)} == open_entries
+            first_open = min(open_entries, default=None)
+            assert first_open is None or cursor.mark_delete_position < first_open
+            if first_open is not None:
+                assert ledgers.next_position(cursor.mark_delete_position) == first_open
+            assert cursor.read_position > cursor.mark_delete_position
+
+
+def test_a_batch_is_done_when_its_last_index_is() -> None:
+    ledgers = row(l1=3)
+    cursor = CursorState(ledgers, ledgers.start)
+    assert not cursor.acknowledge_batch(Position(1, 0), [0b11100], 5)
+    assert cursor.batch_ack_set(Position(1, 0)) == [28]
+    assert not cursor.acknowledge_batch(Position(1, 0), [0b00111], 5)
+    assert cursor.batch_ack_set(Position(1, 0)) == [4]
+    assert cursor.acknowledge_batch(Position(1, 0), [0b11011], 5)
+    assert cursor.batch_ack_set(Position(1, 0)) is None
+    assert cursor.mark_delete_position == Position(1, 0)
+
+
+def test_java_bit_sets() -> None:
+    assert words_of(28) == [28]
+    assert words_of(0) == []
+    assert words_of(1 << 63) == [-(1 << 63)]
+    assert words_of(1 << 64) == [0, 1]
+    for mask in (0, 1, 2**64 - 1, 2**64, 3 << 62, 2**200 + 5):
+        assert mask_of(words_of(mask)) == mask

@@ -1,0 +1,118 @@
+import json
+
+import pytest
+
+from magnetar.bookkeeper.metadata.memory import MemoryStore
+from magnetar.runtime.clock import LoopClock
+from managed_ledger.errors import IncompatibleSchema
+from managed_ledger.schema_compatibility import Schema, SchemaType, Strategy, cannot_read, check_compatible
+from managed_ledger.schema_registry import SchemaRegistry, version_bytes, version_of
+from tests.support.memory_bookkeeper import MemoryBookKeeper
+
+
+def record(*fields: tuple[str, object] | tuple[str, object, object], name: str = "R") -> dict[str, object]:
+    made = []
+    for field in fields:
+        item: dict[str, object] = {"name": field[0], "type": field[1]}
+        if len(field) == 3:
+            item["default"] = field[2]
+        made.append(item)
+    return {"type": "record", "name": name, "fields": made}
+
+
+def avro(schema: object) -> Schema:
+    return Schema(SchemaType.AVRO, json.dumps(schema).encode())
+
+
+A_INT = record(("a", "int"))
+
+
+@pytest.mark.parametrize(
+    ("reader", "writer", "readable"),
+    [
+        (A_INT, A_INT, True),
+        (record(("a", "long")), A_INT, True),
+        (A_INT, record(("a", "long")), False),
+        (record(("a", "string")), A_INT, False),
+        (record(("a", "int"), ("b", "int")), A_INT, False),
+        (record(("a", "int"), ("b", "int", 0)), A_INT, True),
+        (record(), A_INT, True),
+        (record(("a", ["null", "int"], None)), A_INT, True),
+        (A_INT, record(("a", ["null", "int"], None)), False),
+        (record(("a", "int"), name="S"), A_INT, False),
+        ({"type": "enum", "name": "E", "symbols": ["x"]}, {"type": "enum", "name": "E", "symbols": ["x", "y"]}, False),
+        ({"type": "array", "items": "long"}, {"type": "array", "items": "int"}, True),
+        ({"type": "map", "values": "int"}, {"type": "map", "values": "string"}, False),
+        ({"type": "fixed", "name": "F", "size": 4}, {"type": "fixed", "name": "F", "size": 5}, False),
+        ("bytes", "string", True),
+    ],
+)
+def test_resolution_of_avro_schemas(reader: object, writer: object, readable: bool) -> None:
+    assert (cannot_read(reader, writer) == []) is readable
+
+
+def test_recursive_schemas_end() -> None:
+    tree = {"type": "record", "name": "T", "fields": [{"name": "left", "type": ["null", "T"], "default": None}]}
+    assert cannot_read(tree, json.loads(json.dumps(tree))) == []
+
+
+def test_full_asks_for_both_directions_and_transitive_for_all_versions() -> None:
+    with_default = avro(record(("a", "int"), ("b", "int", 0)))
+    check_compatible(with_default, [avro(A_INT)], Strategy.FULL)
+    without = avro(record(("a", "int"), ("b", "int")))
+    with pytest.raises(IncompatibleSchema, match=r"BACKWARD: the new schema cannot read old data: value\.b"):
+        check_compatible(without, [avro(A_INT)], Strategy.BACKWARD)
+    check_compatible(without, [avro(A_INT)], Strategy.FORWARD)
+    check_compatible(without, [avro(A_INT), with_default], Strategy.BACKWARD)
+    with pytest.raises(IncompatibleSchema):
+        check_compatible(without, [avro(A_INT), with_default], Strategy.BACKWARD_TRANSITIVE)
+    check_compatible(without, [avro(A_INT)], Strategy.ALWAYS_COMPATIBLE)
+
+
+def test_the_type_does_not_change() -> None:
+    with pytest.raises(IncompatibleSchema, match="type AVRO, this one is JSON"):
+        check_compatible(Schema(SchemaType.JSON, avro(A_INT).data), [avro(A_INT)], Strategy.FULL)
+    check_compatible(Schema(SchemaType.STRING, b""), [Schema(SchemaType.STRING, b"")], Strategy.FULL)
+
+
+async def test_versions_count_up_and_the_same_schema_keeps_its_version() -> None:
+    bookkeeper, clock = MemoryBookKeeper(), LoopClock()
+    store = MemoryStore(clock)
+    registry = SchemaRegistry(bookkeeper.client, store, clock)
+    one, two = avro(A_INT), avro(record(("a", "int"), ("b", "int", 0)))
+    assert await registry.get("public/default/t") is None
+    assert await registry.put_if_absent("public/default/t", one, Strategy.FULL) == 0
+    assert await registry.put_if_absent("public/default/t", two, Strategy.FULL) == 1
+    spaced = Schema(SchemaType.AVRO, json.dumps(A_INT, indent=2).encode())
+    assert await registry.put_if_absent("public/default/t", spaced, Strategy.FULL) == 0
+    with pytest.raises(IncompatibleSchema):
+        await registry.put_if_absent("public/default/t", avro(record(("a", "string"))), Strategy.FULL)
+    again = SchemaRegistry(bookkeeper.client, store, clock)  # after a restart
+    assert [found.schema for found in await again.versions("public/default/t")] == [one, two]
+    newest = await again.get("public/default/t")
+    assert newest is not None
+    assert (newest.version, newest.schema) == (1, two)
+    assert await again.delete("public/default/t") == 2
+    assert await again.get("public/default/t") is None
+    assert await again.put_if_absent("public/default/t", avro("string"), Strategy.FULL) == 3
+    await again.delete("public/default/t", force=True)
+    assert bookkeeper.ledgers == {}
+
+
+async def test_two_brokers_register_one_after_the_other() -> None:
+    bookkeeper, clock = MemoryBookKeeper(), LoopClock()
+    store = MemoryStore(clock)
+    import asyncio
+
+    registries = [SchemaRegistry(bookkeeper.client, store, clock) for _ in range(4)]
+    schema = avro(A_INT)
+    versions = await asyncio.gather(*(r.put_if_absent("p/d/t", schema, Strategy.FULL) for r in registries))
+    assert versions == [0, 0, 0, 0]
+    assert len(bookkeeper.ledgers) == 1
+
+
+def test_versions_are_eight_bytes() -> None:
+    assert version_bytes(0) == bytes(8)
+    assert version_of(version_bytes(7)) == 7
+    assert version_of(b"") is None
+    assert version_of(version_bytes(7) + bytes(56)) == 7
