@@ -1,0 +1,923 @@
+"""The admin API over HTTP, with Apache's paths, status codes and JSON. (pulsar.md 7, admin-rest.md)
+
+A call about a topic is answered by the broker that owns it; others redirect there (307). Success without a body is
+204, errors are `{"reason": "…"}`. What is not there yet answers 501 and says so.
+"""
+
+import asyncio
+import json
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+from aiohttp import web
+
+from broker.broker import Broker
+from broker.errors import (
+    BrokerError,
+    ConsumerBusy,
+    IncompatibleSchema,
+    InvalidTopicName,
+    NotAllowed,
+    NotReady,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
+from broker.names import PERSISTENT, TopicName, is_entity_name, java_url_decode, topic_of_managed_ledger
+from broker.ownership import BundleOwnership
+from broker.policies import new_cluster, new_policies, partitions_value, to_json
+from broker.stats import broker_samples, internal_stats, sum_stats, topic_stats
+from broker.topic import Topic
+from magnetar.bookkeeper.metadata.store import (
+    NO_NODE,
+    MetadataError,
+    NoNode,
+    NotEmpty,
+    VersionConflict,
+)
+from magnetar.runtime.observe import Metrics
+from magnetar.runtime.types import Corruption
+from managed_ledger.errors import IncompatibleSchema as RegistryRefused
+from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.position import EARLIEST, LATEST, Position
+from managed_ledger.schema_compatibility import Schema, SchemaType, Strategy
+from managed_ledger.schema_registry import StoredSchema
+
+log = logging.getLogger(__name__)
+
+# Policies are kilobytes; a schema may be larger.
+BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+
+# The health check writes and reads one message; Apache gives up after so long, too.
+HEALTH_TIMEOUT_S: Final = 10.0
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+# Path below a namespace → member of the policies, the method that sets it, and what kind of JSON it takes.
+POLICIES: Final[Mapping[str, tuple[str, str, type | tuple[type, ...]]]] = {
+    "deduplication": ("deduplicationEnabled", "POST", bool),
+    "retention": ("retention_policies", "POST", dict),
+    "persistence": ("persistence", "POST", dict),
+    "schemaCompatibilityStrategy": ("schema_compatibility_strategy", "PUT", str),
+    "isAllowAutoUpdateSchema": ("is_allow_auto_update_schema", "POST", bool),
+    "schemaValidationEnforced": ("schema_validation_enforced", "POST", bool),
+    "encryptionRequired": ("encryption_required", "POST", bool),
+    "autoTopicCreation": ("autoTopicCreationOverride", "POST", dict),
+    "autoSubscriptionCreation": ("autoSubscriptionCreationOverride", "POST", dict),
+    "delayedDelivery": ("delayed_delivery_policies", "POST", dict),
+    "maxProducersPerTopic": ("max_producers_per_topic", "POST", int),
+    "maxConsumersPerTopic": ("max_consumers_per_topic", "POST", int),
+    "maxConsumersPerSubscription": ("max_consumers_per_subscription", "POST", int),
+    "maxUnackedMessagesPerConsumer": ("max_unacked_messages_per_consumer", "POST", int),
+    "maxUnackedMessagesPerSubscription": ("max_unacked_messages_per_subscription", "POST", int),
+    "subscriptionTypesEnabled": ("subscription_types_enabled", "POST", list),
+    "replication": ("replication_clusters", "POST", list),
+    "properties": ("properties", "PUT", dict),
+}
+
+
+class _Refused(Exception):
+    """An answer other than success."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+def _status_of(error: BrokerError) -> int:
+    if isinstance(error, TopicNotFound | SubscriptionNotFound):
+        return 404
+    if isinstance(error, NotAllowed | ConsumerBusy | InvalidTopicName):
+        return 412
+    if isinstance(error, IncompatibleSchema):
+        return 409
+    return 503 if isinstance(error, NotReady) else 500
+
+
+@web.middleware
+async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except _Refused as error:
+        return web.json_response({"reason": str(error)}, status=error.status)
+    except BrokerError as error:
+        return web.json_response({"reason": str(error)}, status=_status_of(error))
+    except VersionConflict as error:
+        return web.json_response({"reason": f"changed at the same time: {error}"}, status=409)
+    except (MetadataError, ManagedLedgerError, Corruption) as error:
+        log.warning("%s %s: %s", request.method, request.path, error)
+        return web.json_response({"reason": str(error)}, status=500)
+
+
+class AdminServer:
+    """HTTP of one broker."""
+
+    def __init__(self, broker: Broker, ownership: BundleOwnership, *, version: str) -> None:
+        self._broker = broker
+        self._ownership = ownership
+        self._version = version
+        self._store = broker.store
+        self._runner: web.AppRunner | None = None
+        self.metrics = Metrics()
+        self.metrics.add(lambda: broker_samples(broker, ownership.owned_bundles))
+
+    async def start(self, listening: socket.socket) -> None:
+        """Serve on a bound socket."""
+        app = web.Application(middlewares=[_errors], client_max_size=BODY_BYTES_MAX)
+        self._routes(app.router)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
+        await self._runner.setup()
+        await web.SockSite(self._runner, listening).start()
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    def _routes(self, router: web.UrlDispatcher) -> None:
+        admin = "/admin/v2"
+        router.add_get("/metrics", self.get_metrics)
+        router.add_get("/metrics/", self.get_metrics)
+        router.add_get("/status.html", self.ready)
+        router.add_get(admin + "/brokers", self.list_brokers)
+        router.add_get(admin + "/brokers/health", self.health)
+        router.add_get(admin + "/brokers/ready", self.ready)
+        router.add_get(admin + "/brokers/version", self.get_version)
+        router.add_get(admin + "/brokers/leaderBroker", self.leader)
+        router.add_get(admin + "/brokers/internal-configuration", self.internal_configuration)
+        router.add_get(admin + "/brokers/{cluster}", self.list_brokers)
+        router.add_get(admin + "/brokers/{cluster}/{broker}/ownedNamespaces", self.owned_namespaces)
+        router.add_get(admin + "/clusters", self.list_clusters)
+        cluster = admin + "/clusters/{cluster}"
+        router.add_get(cluster, self.get_cluster)
+        router.add_put(cluster, self.create_cluster)
+        router.add_post(cluster, self.update_cluster)
+        router.add_delete(cluster, self.delete_cluster)
+        router.add_get(admin + "/tenants", self.list_tenants)
+        tenant = admin + "/tenants/{tenant}"
+        router.add_get(tenant, self.get_tenant)
+        router.add_put(tenant, self.create_tenant)
+        router.add_post(tenant, self.update_tenant)
+        router.add_delete(tenant, self.delete_tenant)
+        router.add_get(admin + "/namespaces/{tenant}", self.list_namespaces)
+        namespace = admin + "/namespaces/{tenant}/{namespace}"
+        router.add_get(namespace, self.get_namespace)
+        router.add_put(namespace, self.create_namespace)
+        router.add_delete(namespace, self.delete_namespace)
+        router.add_get(namespace + "/topics", self.namespace_topics)
+        router.add_get(namespace + "/bundles", self.get_bundles)
+        router.add_put(namespace + "/unload", self.unload_namespace)
+        router.add_put(namespace + "/{bundle}/unload", self.unload_bundle)
+        router.add_route("*", namespace + "/{policy}", self.policy)
+        for domain in ("persistent", "non-persistent"):
+            self._topic_routes(router, f"{admin}/{domain}", domain)
+        schemas = admin + "/schemas/{tenant}/{namespace}/{topic}"
+        router.add_get(schemas + "/schema", self.get_schema)
+        router.add_get(schemas + "/schema/{version}", self.get_schema)
+        router.add_get(schemas + "/schemas", self.get_schemas)
+        router.add_post(schemas + "/schema", self.post_schema)
+        router.add_delete(schemas + "/schema", self.delete_schema)
+        router.add_post(schemas + "/compatibility", self.check_schema)
+        router.add_post(schemas + "/version", self.schema_version)
+        router.add_get("/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}", self.lookup)
+        router.add_get("/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}/bundle", self.lookup_bundle)
+        router.add_route("*", admin + "/{rest:.*}", self.not_there)
+
+    def _topic_routes(self, router: web.UrlDispatcher, root: str, domain: str) -> None:
+        router.add_get(root + "/{tenant}/{namespace}", self.list_topics)
+        router.add_get(root + "/{tenant}/{namespace}/partitioned", self.list_partitioned)
+        if domain != PERSISTENT:
+            return
+        topic = root + "/{tenant}/{namespace}/{topic}"
+        router.add_put(topic, self.create_topic)
+        router.add_delete(topic, self.delete_topic)
+        router.add_get(topic + "/partitions", self.get_partitions)
+        router.add_put(topic + "/partitions", self.create_partitioned)
+        router.add_post(topic + "/partitions", self.update_partitions)
+        router.add_delete(topic + "/partitions", self.delete_partitioned)
+        router.add_get(topic + "/stats", self.stats)
+        router.add_get(topic + "/internalStats", self.internal_stats)
+        router.add_get(topic + "/partitioned-stats", self.partitioned_stats)
+        router.add_get(topic + "/subscriptions", self.list_subscriptions)
+        router.add_get(topic + "/lastMessageId", self.last_message_id)
+        router.add_put(topic + "/unload", self.unload_topic)
+        router.add_post(topic + "/terminate", self.terminate)
+        subscription = topic + "/subscription/{subscription}"
+        router.add_put(subscription, self.create_subscription)
+        router.add_delete(subscription, self.delete_subscription)
+        router.add_post(subscription + "/skip_all", self.skip_all)
+        router.add_post(subscription + "/resetcursor", self.reset_to_position)
+        router.add_post(subscription + "/resetcursor/{timestamp}", self.reset_to_time)
+
+    async def not_there(self, request: web.Request) -> web.Response:
+        raise _Refused(501, f"{request.method} {request.path} is not supported by this broker yet")
+
+    # ------------------------------------------------------------------------------- brokers
+
+    async def get_metrics(self, request: web.Request) -> web.Response:
+        return web.Response(body=self.metrics.exposition(), headers={"Content-Type": "text/plain; version=0.0.4"})
+
+    async def ready(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    async def get_version(self, request: web.Request) -> web.Response:
+        return web.Response(text=self._version)
+
+    async def list_brokers(self, request: web.Request) -> web.Response:
+        return web.json_response(sorted(await self._ownership.brokers()))
+
+    async def leader(self, request: web.Request) -> web.Response:
+        broker_id, url = await self._ownership.leader()
+        if not broker_id:
+            raise _Refused(404, "Couldn't find leader broker")
+        return web.json_response({"brokerId": broker_id, "serviceUrl": url})
+
+    async def internal_configuration(self, request: web.Request) -> web.Response:
+        url = self._broker.config.metadata_store_url
+        return web.json_response(
+            {
+                "metadataStoreUrl": url,
+                "configurationMetadataStoreUrl": url,
+                "ledgersRootPath": "/ledgers",
+                "bookkeeperMetadataServiceUri": f"metadata-store:{url}/ledgers",
+            }
+        )
+
+    async def owned_namespaces(self, request: web.Request) -> web.Response:
+        if request.match_info["broker"] != self._ownership.broker_id:
+            raise _Refused(404, f"ask broker {request.match_info['broker']} itself")
+        shown = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+        return web.json_response(dict.fromkeys(self._ownership.owned_bundles, shown))
+
+    async def health(self, request: web.Request) -> web.Response:
+        """Write one message to a topic of this broker's own and read it back."""
+        try:
+            async with asyncio.timeout(HEALTH_TIMEOUT_S):
+                await self._write_and_read()
+        except (TimeoutError, ManagedLedgerError, MetadataError) as error:
+            raise _Refused(500, f"the storage does not work: {error or 'no answer in time'}") from error
+        return web.Response(text="ok")
+
+    async def _write_and_read(self) -> None:
+        name = f"pulsar/{quote(self._ownership.broker_id, safe=':.-')}/persistent/healthcheck"
+        ledger = await self._broker.ledgers.open(name)
+        probe = _Probe()
+        ledger.listener = probe
+        payload = f"health {self._broker.now_ms()}".encode()
+        ledger.append([payload], [None])
+        position = await probe.done
+        found = ledger.read(position, 1, len(payload))
+        entries = found if isinstance(found, list | tuple) else await found  # type: ignore[misc]
+        if bytes(entries[0].data) != payload:
+            raise Corruption(f"{name}: entry {position} is not what was written")
+
+    # ---------------------------------------------------------------------- clusters and tenants
+
+    async def list_clusters(self, request: web.Request) -> web.Response:
+        return web.json_response([name for name in await self._store.children("/admin/clusters") if name != "global"])
+
+    async def get_cluster(self, request: web.Request) -> web.Response:
+        return web.json_response(await self._json(f"/admin/clusters/{request.match_info['cluster']}", "Cluster"))
+
+    async def create_cluster(self, request: web.Request) -> web.Response:
+        name = self._entity(request, "cluster")
+        body = await self._body(request) or {}
+        value = {**new_cluster(), **_dict(body)}
+        await self._create(f"/admin/clusters/{name}", value, "Cluster already exists")
+        return web.Response(status=200)
+
+    async def update_cluster(self, request: web.Request) -> web.Response:
+        body = _dict(await self._body(request))
+        await self._change(
+            f"/admin/clusters/{self._entity(request, 'cluster')}", "Cluster", lambda old: {**old, **body}
+        )
+        return web.Response(status=200)
+
+    async def delete_cluster(self, request: web.Request) -> web.Response:
+        await self._delete(f"/admin/clusters/{request.match_info['cluster']}", "Cluster")
+        return web.Response(status=204)
+
+    async def list_tenants(self, request: web.Request) -> web.Response:
+        return web.json_response(await self._store.children("/admin/policies"))
+
+    async def get_tenant(self, request: web.Request) -> web.Response:
+        return web.json_response(await self._json(f"/admin/policies/{request.match_info['tenant']}", "Tenant"))
+
+    async def create_tenant(self, request: web.Request) -> web.Response:
+        name = self._entity(request, "tenant")
+        value = await self._tenant(request)
+        await self._create(f"/admin/policies/{name}", value, "Tenant already exist")
+        return web.Response(status=204)
+
+    async def update_tenant(self, request: web.Request) -> web.Response:
+        value = await self._tenant(request)
+        await self._change(f"/admin/policies/{self._entity(request, 'tenant')}", "Tenant", lambda old: {**old, **value})
+        return web.Response(status=204)
+
+    async def _tenant(self, request: web.Request) -> dict[str, Any]:
+        body = _dict(await self._body(request) or {})
+        clusters = body.get("allowedClusters") or []
+        if not clusters:
+            raise _Refused(412, "Clusters can not be empty")
+        known = await self._store.children("/admin/clusters")
+        missing = [name for name in clusters if name not in known]
+        if missing:
+            raise _Refused(412, f"Clusters do not exist: {', '.join(missing)}")
+        return {"adminRoles": body.get("adminRoles") or [], "allowedClusters": clusters}
+
+    async def delete_tenant(self, request: web.Request) -> web.Response:
+        path = f"/admin/policies/{request.match_info['tenant']}"
+        if await self._store.children(path):
+            raise _Refused(409, "The tenant still has active namespaces")
+        await self._delete(path, "Tenant")
+        return web.Response(status=204)
+
+    # -------------------------------------------------------------------------------- namespaces
+
+    @staticmethod
+    def _namespace_of(request: web.Request) -> str:
+        return f"{request.match_info['tenant']}/{request.match_info['namespace']}"
+
+    async def list_namespaces(self, request: web.Request) -> web.Response:
+        tenant = request.match_info["tenant"]
+        await self._json(f"/admin/policies/{tenant}", "Tenant")
+        return web.json_response(
+            [f"{tenant}/{name}" for name in await self._store.children(f"/admin/policies/{tenant}")]
+        )
+
+    async def get_namespace(self, request: web.Request) -> web.Response:
+        return web.json_response(await self._json(f"/admin/policies/{self._namespace_of(request)}", "Namespace"))
+
+    async def create_namespace(self, request: web.Request) -> web.Response:
+        tenant, name = self._entity(request, "tenant"), self._entity(request, "namespace")
+        if await self._store.get(f"/admin/policies/{tenant}") is None:
+            raise _Refused(404, "Tenant does not exist")
+        body = _dict(await self._body(request) or {})
+        bundles = (body.get("bundles") or {}).get("numBundles") or self._broker.config.default_bundles
+        if not isinstance(bundles, int) or not 1 <= bundles <= 4096:
+            raise _Refused(412, "numBundles must be between 1 and 4096")
+        value = new_policies(self._broker.config.cluster_name, bundles)
+        given = {key: item for key, item in body.items() if item is not None and key != "bundles"}
+        value.update(given)
+        if not value.get("replication_clusters"):
+            value["replication_clusters"] = [self._broker.config.cluster_name]
+        await self._create(f"/admin/policies/{tenant}/{name}", value, "Namespace already exists")
+        local = {"bundles": value["bundles"], "migrated": False}
+        await self._store.put(f"/admin/local-policies/{tenant}/{name}", to_json(local))
+        return web.Response(status=204)
+
+    async def delete_namespace(self, request: web.Request) -> web.Response:
+        namespace = self._namespace_of(request)
+        await self._json(f"/admin/policies/{namespace}", "Namespace")
+        if await self._broker.ledgers.list(namespace) or await self._partitioned(namespace):
+            raise _Refused(409, "Cannot delete non empty namespace")
+        for path in (f"/admin/local-policies/{namespace}", f"/admin/policies/{namespace}"):
+            try:
+                await self._store.delete(path)
+            except NoNode:
+                continue
+        return web.Response(status=204)
+
+    async def namespace_topics(self, request: web.Request) -> web.Response:
+        mode = request.query.get("mode", "PERSISTENT").upper()
+        await self._broker.namespace(self._namespace_of(request))
+        names = await self._broker.topics_of_namespace(
+            self._namespace_of(request), persistent=mode != "NON_PERSISTENT", non_persistent=mode != "PERSISTENT"
+        )
+        return web.json_response(sorted(names))
+
+    async def get_bundles(self, request: web.Request) -> web.Response:
+        policies = await self._broker.namespace(self._namespace_of(request))
+        texts = policies.bundles.texts
+        return web.json_response({"boundaries": texts, "numBundles": len(texts) - 1})
+
+    async def unload_namespace(self, request: web.Request) -> web.Response:
+        namespace = self._namespace_of(request)
+        await self._broker.namespace(namespace)
+        for bundle in self._ownership.owned_bundles:
+            if bundle.rpartition("/")[0] == namespace:
+                await self._unload(bundle)
+        return web.Response(status=204)
+
+    async def unload_bundle(self, request: web.Request) -> web.Response:
+        bundle = f"{self._namespace_of(request)}/{request.match_info['bundle']}"
+        if bundle not in self._ownership.owned_bundles:
+            raise _Refused(412, f"bundle {bundle} is not owned by this broker")
+        await self._unload(bundle)
+        return web.Response(status=204)
+
+    async def _unload(self, bundle: str) -> None:
+        await self._ownership.unload(bundle, lambda: self._broker.unload_bundle(bundle))
+
+    async def policy(self, request: web.Request) -> web.Response:
+        """Read, set and remove one policy of a namespace."""
+        name = request.match_info["policy"]
+        if name not in POLICIES:
+            return await self.not_there(request)
+        member, setter, kind = POLICIES[name]
+        path = f"/admin/policies/{self._namespace_of(request)}"
+        if request.method == "GET":
+            value = (await self._json(path, "Namespace")).get(member)
+            if value is None:
+                return web.Response(status=200)  # Apache's answer for what is not set: an empty body
+            return web.json_response(value)
+        if request.method == "DELETE":
+            await self._change(path, "Namespace", lambda old: {k: v for k, v in old.items() if k != member})
+            return web.Response(status=204)
+        if request.method not in (setter, "POST", "PUT"):
+            raise _Refused(405, f"{request.method} is not possible here")
+        value = await self._body(request)
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise _Refused(412, f"{name} takes JSON of another kind, not {json.dumps(value)}")
+        _check_policy(name, value)
+        await self._change(path, "Namespace", lambda old: {**old, member: value})
+        return web.Response(status=204)
+
+    # ------------------------------------------------------------------------------------ topics
+
+    def _topic_name(self, request: web.Request) -> TopicName:
+        info = request.match_info
+        domain = info.get("domain", PERSISTENT)
+        local = info["topic"]
+        return TopicName.parse(f"{domain}://{info['tenant']}/{info['namespace']}/{local}")
+
+    async def _here(self, request: web.Request, name: TopicName) -> None:
+        """Go on only if this broker owns the topic; else redirect to the one that does."""
+        authoritative = request.query.get("authoritative", "false") == "true"
+        await self._broker.namespace(name.namespace)
+        located = await self._ownership.locate(name, authoritative=authoritative)
+        if located.here:
+            return
+        assert located.broker is not None, "a topic that is not here is somewhere else"
+        if not located.broker.http_url:
+            raise _Refused(503, f"{name} is served by {located.broker.service_url}, which has no HTTP")
+        flag = "true" if located.redirect and located.authoritative else "false"
+        query = {**request.query, "authoritative": flag}
+        text = "&".join(f"{key}={quote(value)}" for key, value in query.items())
+        raise web.HTTPTemporaryRedirect(f"{located.broker.http_url}{request.rel_url.raw_path}?{text}")
+
+    async def _loaded(self, request: web.Request) -> Topic:
+        """The topic, opened if it exists. Raises TopicNotFound, or redirects."""
+        name = self._topic_name(request)
+        if not await self._broker.ledgers.exists(name.managed_ledger_name):
+            raise TopicNotFound(f"Topic {name} not found")
+        await self._here(request, name)
+        return await self._broker.create_topic(name)
+
+    async def list_topics(self, request: web.Request) -> web.Response:
+        namespace = self._namespace_of(request)
+        await self._broker.namespace(namespace)
+        is_persistent = "/non-persistent/" not in request.path
+        return web.json_response(
+            sorted(
+                await self._broker.topics_of_namespace(
+                    namespace, persistent=is_persistent, non_persistent=not is_persistent
+                )
+            )
+        )
+
+    async def _partitioned(self, namespace: str) -> list[str]:
+        names = await self._store.children(f"/admin/partitioned-topics/{namespace}/persistent")
+        return [topic_of_managed_ledger(f"{namespace}/persistent/{name}").full for name in names]
+
+    async def list_partitioned(self, request: web.Request) -> web.Response:
+        namespace = self._namespace_of(request)
+        await self._broker.namespace(namespace)
+        if "/non-persistent/" in request.path:
+            return web.json_response([])
+        return web.json_response(sorted(await self._partitioned(namespace)))
+
+    async def create_topic(self, request: web.Request) -> web.Response:
+        name = self._topic_name(request)
+        await self._broker.namespace(name.namespace)
+        if await self._partition_count(name):
+            raise _Refused(409, "This topic already exists")
+        await self._here(request, name)
+        if await self._broker.ledgers.exists(name.managed_ledger_name):
+            raise _Refused(409, "This topic already exists")
+        await self._broker.create_topic(name)
+        return web.Response(status=204)
+
+    async def delete_topic(self, request: web.Request) -> web.Response:
+        name = self._topic_name(request)
+        if await self._partition_count(name):
+            raise _Refused(409, f"{name} is a partitioned topic, use the partitioned delete")
+        if not await self._broker.ledgers.exists(name.managed_ledger_name):
+            raise TopicNotFound(f"Topic {name} not found")
+        await self._here(request, name)
+        await self._broker.delete_topic(name, force=request.query.get("force") == "true")
+        return web.Response(status=204)
+
+    async def _partition_count(self, name: TopicName) -> int:
+        if name.partition >= 0:
+            return 0
+        node = await self._store.get(name.partitions_path)
+        return 0 if node is None else int(json.loads(node.value).get("partitions", 0))
+
+    async def get_partitions(self, request: web.Request) -> web.Response:
+        name = self._topic_name(request)
+        create = request.query.get("checkAllowAutoCreation") == "true"
+        count = await self._broker.partitions(name, create=create)
+        return web.json_response({"deleted": False, "partitions": count})
+
+    async def create_partitioned(self, request: web.Request) -> web.Response:
+        name = self._topic_name(request)
+        await self._broker.namespace(name.namespace)
+        count = await self._wanted_partitions(request)
+        exists = await self._broker.ledgers.exists(name.managed_ledger_name)
+        if exists or await self._partition_count(name):
+            raise _Refused(409, "This topic already exists")
+        await self._create_node(name.partitions_path, partitions_value(count), "This topic already exists")
+        await self._make_partitions(name, 0, count)
+        return web.Response(status=204)
+
+    async def _wanted_partitions(self, request: web.Request) -> int:
+        body = await self._body(request)
+        count = body.get("partitions") if isinstance(body, dict) else body
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise _Refused(406, "Number of partitions should be greater than 0")
+        return count
+
+    async def _make_partitions(self, name: TopicName, first: int, count: int) -> None:
+        """Make the topics themselves, so that they are listed and exist for other brokers."""
+        for number in range(first, count):
+            path = f"/managed-ledgers/{name.with_partition(number).managed_ledger_name}"
+            try:
+                await self._store.put(path, b"", NO_NODE)
+            except VersionConflict:
+                continue
+
+    async def update_partitions(self, request: web.Request) -> web.Response:
+        name = self._topic_name(request)
+        count = await self._wanted_partitions(request)
+        before = await self._partition_count(name)
+        if not before:
+            raise TopicNotFound(f"Topic {name} is not a partitioned topic")
+        if count < before:
+            raise _Refused(422, f"Number of partitions must be more than the existing {before}")
+        await self._change(name.partitions_path, "Topic", lambda old: {**old, "partitions": count})
+        await self._make_partitions(name, before, count)
+        return web.Response(status=204)
+
+    async def delete_partitioned(self, request: web.Request) -> web.Response:
+        name = self._topic_name(request)
+        count = await self._partition_count(name)
+        if not count:
+            raise TopicNotFound(f"Partitioned topic {name} not found")
+        force = request.query.get("force") == "true"
+        partitions = [name.with_partition(number) for number in range(count)]
+        for partition in partitions:
+            await self._for_partition("DELETE", partition, f"?force={str(force).lower()}", missing_ok=True)
+        await self._store.delete(name.partitions_path)
+        return web.Response(status=204)
+
+    async def _for_partition(self, method: str, name: TopicName, suffix: str, *, missing_ok: bool = False) -> Any:
+        """Ask the broker that owns a partition, which may be this one."""
+        import aiohttp
+
+        located = await self._ownership.locate(name, authoritative=False)
+        base = self._ownership.address.http_url
+        if not located.here and located.broker is not None:
+            base = located.broker.http_url
+        local = quote(name.local, safe="")
+        url = f"{base}/admin/v2/persistent/{name.namespace}/{local}{suffix}"
+        async with aiohttp.ClientSession() as session, session.request(method, url) as answer:
+            if answer.status == 404 and missing_ok:
+                return None
+            text = await answer.text()
+            if answer.status >= 400:
+                try:
+                    reason = json.loads(text).get("reason", text)
+                except ValueError:
+                    reason = text
+                raise _Refused(answer.status, f"{name}: {reason}")
+            return json.loads(text) if text else None
+
+    async def stats(self, request: web.Request) -> web.Response:
+        return web.json_response(topic_stats(await self._loaded(request), self._ownership.broker_id))
+
+    async def internal_stats(self, request: web.Request) -> web.Response:
+        topic = await self._loaded(request)
+        ledgers = await self._registry.ledgers(topic.name.schema_id)
+        return web.json_response(internal_stats(topic, ledgers))
+
+    async def partitioned_stats(self, request: web.Request) -> web.Response:
+        name = self._topic_name(request)
+        count = await self._partition_count(name)
+        if not count:
+            raise TopicNotFound(f"Partitioned topic {name} not found")
+        partitions = {}
+        for number in range(count):
+            partition = name.with_partition(number)
+            found = await self._for_partition("GET", partition, "/stats", missing_ok=True)
+            if found is not None:
+                partitions[partition.full] = found
+        return web.json_response(
+            sum_stats(partitions, per_partition=request.query.get("perPartition", "true") != "false")
+        )
+
+    async def unload_topic(self, request: web.Request) -> web.Response:
+        topic = await self._loaded(request)
+        await self._broker.unload(topic.name)
+        return web.Response(status=204)
+
+    async def terminate(self, request: web.Request) -> web.Response:
+        topic = await self._loaded(request)
+        last = await topic.terminate()
+        return web.json_response(_message_id(last, topic.name.partition))
+
+    async def last_message_id(self, request: web.Request) -> web.Response:
+        topic = await self._loaded(request)
+        position, batch_index = await topic.last_message()
+        found = _message_id(position, topic.name.partition)
+        if batch_index >= 0:
+            found["batchIndex"] = batch_index
+        return web.json_response(found)
+
+    # ------------------------------------------------------------------------------ subscriptions
+
+    async def list_subscriptions(self, request: web.Request) -> web.Response:
+        name = self._topic_name(request)
+        count = await self._partition_count(name)
+        if count:
+            names: set[str] = set()
+            for number in range(count):
+                found = await self._for_partition("GET", name.with_partition(number), "/subscriptions", missing_ok=True)
+                names.update(found or [])
+            return web.json_response(sorted(names))
+        return web.json_response(sorted((await self._loaded(request)).subscriptions))
+
+    async def create_subscription(self, request: web.Request) -> web.Response:
+        body = await self._body(request)
+        position = _position(body) if body not in (None, "") else LATEST
+        topic = await self._loaded(request)
+        name = java_url_decode(request.match_info["subscription"])
+        if name in topic.subscriptions:
+            raise _Refused(409, "Subscription already exists for topic")
+        await topic.create_subscription(name, position)
+        return web.Response(status=204)
+
+    async def delete_subscription(self, request: web.Request) -> web.Response:
+        topic = await self._loaded(request)
+        await topic.delete_subscription(
+            java_url_decode(request.match_info["subscription"]), force=request.query.get("force") == "true"
+        )
+        return web.Response(status=204)
+
+    async def skip_all(self, request: web.Request) -> web.Response:
+        await self._seek(request, LATEST)
+        return web.Response(status=204)
+
+    async def reset_to_position(self, request: web.Request) -> web.Response:
+        await self._seek(request, _position(await self._body(request)))
+        return web.Response(status=204)
+
+    async def reset_to_time(self, request: web.Request) -> web.Response:
+        text = request.match_info["timestamp"]
+        if not text.isdigit():
+            raise _Refused(412, f"{text} is not a time in milliseconds")
+        topic = await self._loaded(request)
+        await self._seek(request, await topic.position_at_ms(int(text)))
+        return web.Response(status=204)
+
+    async def _seek(self, request: web.Request, position: Position) -> None:
+        topic = await self._loaded(request)
+        name = java_url_decode(request.match_info["subscription"])
+        subscription = topic.subscriptions.get(name)
+        if subscription is None:
+            raise SubscriptionNotFound(f"Subscription {name} not found")
+        await topic.seek(subscription, position)
+
+    # ----------------------------------------------------------------------------- schemas, lookup
+
+    @property
+    def _registry(self) -> Any:
+        return self._broker.schemas
+
+    async def get_schema(self, request: web.Request) -> web.Response:
+        name = self._topic_name(request)
+        version = request.match_info.get("version")
+        found = await self._registry.get(name.schema_id, None if version is None else int(version))
+        if found is None:
+            raise _Refused(404, "Schema not found")
+        return web.json_response(_schema_json(found))
+
+    async def get_schemas(self, request: web.Request) -> web.Response:
+        found = await self._registry.versions(self._topic_name(request).schema_id)
+        if not found:
+            raise _Refused(404, "Schema not found")
+        return web.json_response({"getSchemaResponses": [_schema_json(one) for one in found]})
+
+    async def _posted_schema(self, request: web.Request) -> Schema:
+        body = _dict(await self._body(request))
+        try:
+            kind = SchemaType[body.get("type", "")]
+        except KeyError:
+            raise _Refused(422, f"unknown schema type {body.get('type')!r}") from None
+        properties = tuple((str(key), str(value)) for key, value in (body.get("properties") or {}).items())
+        return Schema(kind, str(body.get("schema", "")).encode(), properties)
+
+    async def _strategy(self, name: TopicName) -> Strategy:
+        policies = await self._broker.namespace(name.namespace)
+        return Strategy(policies.schema_strategy or self._broker.config.schema_strategy)
+
+    async def post_schema(self, request: web.Request) -> web.Response:
+        name, schema = self._topic_name(request), await self._posted_schema(request)
+        try:
+            version = await self._registry.put_if_absent(name.schema_id, schema, await self._strategy(name))
+        except RegistryRefused as error:
+            raise _Refused(409, str(error)) from error
+        return web.json_response({"version": {"version": version}})
+
+    async def check_schema(self, request: web.Request) -> web.Response:
+        name, schema = self._topic_name(request), await self._posted_schema(request)
+        strategy = await self._strategy(name)
+        try:
+            await self._registry.check(name.schema_id, schema, strategy)
+            compatible = True
+        except RegistryRefused:
+            compatible = False
+        answer = {"compatibility": compatible, "schemaCompatibilityStrategy": strategy.value}
+        return web.json_response(answer, status=202)
+
+    async def schema_version(self, request: web.Request) -> web.Response:
+        name, schema = self._topic_name(request), await self._posted_schema(request)
+        for found in await self._registry.versions(name.schema_id):
+            if found.schema.type == schema.type and found.schema.data == schema.data:
+                return web.json_response({"version": found.version})
+        raise _Refused(404, "Schema not found")
+
+    async def delete_schema(self, request: web.Request) -> web.Response:
+        name = self._topic_name(request)
+        version = await self._registry.delete(name.schema_id, force=request.query.get("force") == "true")
+        if version is None:
+            raise _Refused(404, "Schema not found")
+        return web.json_response({"version": version})
+
+    async def lookup(self, request: web.Request) -> web.Response:
+        name = self._topic_name(request)
+        listener = request.query.get("listenerName", "") or request.headers.get("X-Pulsar-ListenerName", "")
+        await self._broker.namespace(name.namespace)
+        located = await self._ownership.locate(name, authoritative=request.query.get("authoritative") == "true")
+        address = self._broker.address if located.here else located.broker
+        assert address is not None, "a topic that is not here is somewhere else"
+        if located.redirect and not located.here:
+            flag = "true" if located.authoritative else "false"
+            raise web.HTTPTemporaryRedirect(f"{address.http_url}{request.rel_url.raw_path}?authoritative={flag}")
+        plain, tls = address.service_url, address.service_url_tls
+        if listener:
+            if listener not in address.listeners:
+                raise _Refused(503, f"the broker do not have {listener} listener")
+            plain, tls = address.listeners[listener]
+        return web.json_response(
+            {
+                "brokerUrl": plain,
+                "brokerUrlTls": tls,
+                "httpUrl": address.http_url,
+                "httpUrlTls": address.https_url,
+                "nativeUrl": plain,
+                "brokerUrlSsl": tls,
+            }
+        )
+
+    async def lookup_bundle(self, request: web.Request) -> web.Response:
+        name = self._topic_name(request)
+        policies = await self._broker.namespace(name.namespace)
+        return web.Response(text=policies.bundles.range_of(name))
+
+    # ------------------------------------------------------------------------------------- records
+
+    @staticmethod
+    def _entity(request: web.Request, part: str) -> str:
+        name = request.match_info[part]
+        if not is_entity_name(name):
+            raise _Refused(412, f"{part} name {name!r} is not valid: letters, digits and -=:._ are")
+        return name
+
+    @staticmethod
+    async def _body(request: web.Request) -> Any:
+        """The JSON of a request, None for none."""
+        text = await request.text()
+        if not text.strip():
+            return None
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise _Refused(400, f"the body is not JSON: {error}") from None
+
+    async def _json(self, path: str, what: str) -> dict[str, Any]:
+        node = await self._store.get(path)
+        if node is None:
+            raise _Refused(404, f"{what} does not exist")
+        try:
+            return _dict(json.loads(node.value) if node.value else {})
+        except ValueError as error:
+            raise Corruption(f"{path} does not hold JSON: {error}") from None
+
+    async def _create(self, path: str, value: Any, exists: str) -> None:
+        await self._create_node(path, to_json(value), exists)
+
+    async def _create_node(self, path: str, value: bytes, exists: str) -> None:
+        node = await self._store.get(path)
+        if node is not None and node.value:
+            raise _Refused(409, exists)
+        try:
+            await self._store.put(path, value, NO_NODE if node is None else node.version)
+        except VersionConflict:
+            raise _Refused(409, exists) from None
+
+    async def _change(self, path: str, what: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Compare-and-set a record; members that are not ours stay."""
+        for _ in range(10):
+            node = await self._store.get(path)
+            if node is None:
+                raise _Refused(404, f"{what} does not exist")
+            try:
+                await self._store.put(path, to_json(change(json.loads(node.value or b"{}"))), node.version)
+                return
+            except VersionConflict:
+                continue
+        raise _Refused(409, "Concurrent modification")
+
+    async def _delete(self, path: str, what: str) -> None:
+        try:
+            await self._store.delete(path)
+        except NoNode:
+            raise _Refused(404, f"{what} does not exist") from None
+        except NotEmpty:
+            raise _Refused(409, f"{what} is not empty") from None
+
+
+class _Probe:
+    """Waits for one append."""
+
+    def __init__(self) -> None:
+        self.done: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
+
+    def on_appended(self, ledger_id: int, first_entry_id: int, contexts: Any) -> None:
+        if not self.done.done():
+            self.done.set_result(Position(ledger_id, first_entry_id))
+
+    def on_append_failed(self, contexts: Any, error: ManagedLedgerError) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+
+    def on_closed(self, error: ManagedLedgerError) -> None:
+        self.on_append_failed((), error)
+
+
+def _check_policy(name: str, value: Any) -> None:
+    """Values that Apache refuses, too."""
+    if name == "retention":
+        minutes, mbytes = value.get("retentionTimeInMinutes"), value.get("retentionSizeInMB")
+        if not isinstance(minutes, int) or not isinstance(mbytes, int) or minutes < -1 or mbytes < -1:
+            raise _Refused(412, "Invalid retention policy: numbers of at least -1 are needed")
+        if (minutes == 0) != (mbytes == 0):
+            raise _Refused(412, "Invalid retention policy: only one of time and size is 0, nothing would be kept")
+    elif name == "persistence":
+        sizes = [value.get(f"bookkeeper{part}", 0) for part in ("Ensemble", "WriteQuorum", "AckQuorum")]
+        if not all(isinstance(size, int) for size in sizes) or not sizes[0] >= sizes[1] >= sizes[2] >= 0:
+            raise _Refused(412, "Bookkeeper Ensemble >= WriteQuorum >= AckQuorum must hold")
+    elif name == "schemaCompatibilityStrategy":
+        try:
+            Strategy(value)
+        except ValueError:
+            raise _Refused(412, f"unknown strategy {value}") from None
+    elif isinstance(value, int) and not isinstance(value, bool) and value < 0:
+        raise _Refused(412, f"{name} must be 0 or more")
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _Refused(400, "a JSON object is needed")
+    return value
+
+
+def _message_id(position: Position, partition: int) -> dict[str, Any]:
+    return {"ledgerId": position.ledger_id, "entryId": position.entry_id, "partitionIndex": partition}
+
+
+def _position(body: Any) -> Position:
+    if body in ("latest", "earliest"):
+        return LATEST if body == "latest" else EARLIEST
+    found = _dict(body)
+    try:
+        position = Position(int(found["ledgerId"]), int(found["entryId"]))
+    except (KeyError, TypeError, ValueError):
+        raise _Refused(412, "ledgerId and entryId are needed") from None
+    if position.ledger_id >= LATEST.ledger_id:
+        return LATEST
+    if position.ledger_id < 0:
+        return EARLIEST
+    return Position(position.ledger_id, position.entry_id + 1) if found.get("isExcluded") else position
+
+
+def _schema_json(found: StoredSchema) -> dict[str, Any]:
+    return {
+        "version": found.version,
+        "type": found.schema.type.name,
+        "timestamp": found.timestamp_ms,
+        "data": found.schema.data.decode(errors="replace"),
+        "properties": dict(found.schema.properties),
+    }

@@ -1,0 +1,626 @@
+"""One broker: which topics it has open, what it knows of namespaces, and what becomes due with time.
+
+Rules:
+
+1. A topic is opened once, however many clients ask for it at the same moment; they wait for the same task.
+2. A topic is open only while its bundle is ours; that is asked before it is opened, and again after.
+3. A topic that is being closed or deleted is opened again only when that has ended.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections import OrderedDict
+from collections.abc import Coroutine, Mapping
+from typing import Any, Final, Protocol
+
+from broker.config import BrokerConfig, parse_listeners
+from broker.connection import LookupAnswer
+from broker.errors import (
+    BrokerError,
+    IncompatibleSchema,
+    MetadataFailure,
+    NotAllowed,
+    NotReady,
+    StorageFailure,
+    TooManyRequests,
+    TopicNotFound,
+)
+from broker.names import TopicName, topic_of_managed_ledger
+from broker.ownership_rules import BrokerAddress, Ownership
+from broker.policies import (
+    AutoCreation,
+    NamespacePolicies,
+    initial_nodes,
+    parse_partitions,
+    parse_policies,
+    partitions_value,
+)
+from broker.server import BinaryServer
+from broker.storage import ledger_config, open_storage
+from broker.topic import Topic, broker_error
+from broker.wire import pulsar_pb2 as wire
+from magnetar.bookkeeper.client.client import BookKeeper
+from magnetar.bookkeeper.metadata.store import NO_NODE, Cancel, MetadataError, MetadataStore, VersionConflict
+from magnetar.runtime.clock import Clock
+from magnetar.runtime.tasks import Tasks
+from magnetar.runtime.types import Corruption
+from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.errors import IncompatibleSchema as RegistryRefused
+from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.ledger import ManagedLedger
+from managed_ledger.messages_pb2 import KeyValue
+from managed_ledger.schema_compatibility import Schema, SchemaType, Strategy
+from managed_ledger.schema_registry import StoredSchema, version_bytes, version_of
+
+log = logging.getLogger(__name__)
+
+# Namespaces whose policies are kept, each with a watch. Beyond it the one not used for longest is read again.
+NAMESPACES_MAX: Final = 10_000
+
+# How often topics are looked at: sequence ids to store, producers to forget.
+HOUSEKEEPING_S: Final = 30.0
+
+# The period of the rates in statistics. (statsUpdateFrequencyInSecs)
+RATES_S: Final = 60.0
+
+# Topics that are closed at the same time when the broker stops.
+CLOSING_MAX: Final = 100
+
+_PRODUCER_NAMES: Final = "/counters/producer-name/-"
+
+
+class Ledgers(Protocol):
+    """Opens managed ledgers (`managed_ledger.factory.ManagedLedgerFactory`)."""
+
+    async def open(
+        self, name: str, config: ManagedLedgerConfig | None = None, *, create: bool = True
+    ) -> ManagedLedger: ...
+
+    async def exists(self, name: str) -> bool: ...
+
+    async def list(self, namespace: str) -> list[str]: ...
+
+    async def close(self) -> None: ...
+
+
+class Schemas(Protocol):
+    """Keeps schemas (`managed_ledger.schema_registry.SchemaRegistry`)."""
+
+    async def get(self, schema_id: str, version: int | None = None) -> StoredSchema | None: ...
+
+    async def put_if_absent(
+        self, schema_id: str, schema: Schema, strategy: Strategy, *, user: str = "", allow_update: bool = True
+    ) -> int: ...
+
+    async def check(self, schema_id: str, schema: Schema, strategy: Strategy) -> None: ...
+
+
+class Broker:
+    """Serves topics to the clients of one cluster.
+
+    *ledgers* and *schemas* are made from *bookkeeper* unless they are given (tests do).
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MetadataStore,
+        bookkeeper: BookKeeper | None,
+        clock: Clock,
+        *,
+        ownership: Ownership,
+        ledgers: Ledgers | None = None,
+        schemas: Schemas | None = None,
+    ) -> None:
+        if ledgers is None or schemas is None:
+            assert bookkeeper is not None, "topics need ledgers"
+            ledgers, schemas = open_storage(config, bookkeeper, store, clock)
+        self.config = config
+        self.store = store
+        self.clock = clock
+        self.ownership = ownership
+        self.ledgers = ledgers
+        self.schemas = schemas
+        self.address = BrokerAddress("")
+        self.topics: dict[TopicName, Topic] = {}
+        self.server = BinaryServer(self, clock, config)
+        self._tasks = Tasks("broker")
+        self._loading: dict[TopicName, asyncio.Task[Topic]] = {}
+        self._ending: dict[TopicName, asyncio.Task[Any]] = {}
+        self._load_slots = asyncio.Semaphore(config.max_concurrent_topic_loads)
+        self._namespaces: OrderedDict[str, tuple[NamespacePolicies, Cancel]] = OrderedDict()
+        self._lookups = 0
+        self._name_prefix: str | None = None
+        self._name_lock = asyncio.Lock()
+        self._names = 0
+        self._is_stopping = False
+        self._stop_watching: Cancel | None = None
+
+    # -------------------------------------------------------------------------------- life
+
+    async def start(self) -> None:
+        """Open the binary port and begin what runs by the clock."""
+        assert self.config.service_port is not None, "the configuration has a port"
+        port = await self.server.listen(self.config.bind_address, self.config.service_port)
+        host = self.config.advertised_address or _reachable(self.config.bind_address)
+        listeners = parse_listeners(self.config.advertised_listeners)
+        plain, tls = listeners.get(self.config.internal_listener_name, (f"pulsar://{host}:{port}", ""))
+        http = f"http://{host}:{self.config.web_port}" if self.config.web_port else ""
+        self.address = BrokerAddress(plain, tls, http, "", listeners)
+        self._stop_watching = self.ownership.watch_lost(self._on_lost)
+        self._tasks.spawn(self._housekeeping(), "housekeeping")
+        self._tasks.spawn(self._rates(), "rates")
+        if self.config.delete_inactive_topics:
+            self._tasks.spawn(self._delete_inactive_topics(), "inactive topics")
+
+    @property
+    def port(self) -> int:
+        """The port that the binary protocol is served on."""
+        return int(self.address.service_url.rpartition(":")[2])
+
+    async def close(self) -> None:
+        """Take no new clients, close all topics in order, disconnect the clients, let go of storage."""
+        self._is_stopping = True
+        if self._stop_watching is not None:
+            self._stop_watching()
+        await self.server.stop_listening()
+        slots = asyncio.Semaphore(CLOSING_MAX)
+
+        async def close(name: TopicName) -> None:
+            async with slots:
+                await self.unload(name)
+
+        await asyncio.gather(*(close(name) for name in [*self.topics, *self._loading]))
+        await self.server.close()
+        await self._tasks.cancel()
+        for _, cancel in self._namespaces.values():
+            cancel()
+        self._namespaces.clear()
+        await self.ledgers.close()
+
+    def now_ms(self) -> int:
+        return self.clock.wall_ms()
+
+    # -------------------------------------------------------------------------------- namespaces
+
+    async def namespace(self, name: str) -> NamespacePolicies:
+        """The policies of `tenant/namespace`. Raises TopicNotFound, MetadataFailure."""
+        known = self._namespaces.get(name)
+        if known is not None:
+            self._namespaces.move_to_end(name)
+            return known[0]
+        path = f"/admin/policies/{name}"
+        changed = False
+
+        def on_change() -> None:
+            nonlocal changed
+            changed = True
+            if not self._is_stopping:
+                self._tasks.spawn(self._reload_namespace(name), f"policies of {name}")
+
+        # The watch comes first, so that no change falls between it and the reading.
+        cancel = self.store.watch_node(path, on_change)
+        try:
+            policies = await self._read_policies(name)
+        except BrokerError:
+            cancel()
+            raise
+        if changed or name in self._namespaces:
+            cancel()
+            return policies
+        self._namespaces[name] = (policies, cancel)
+        while len(self._namespaces) > NAMESPACES_MAX:
+            self._namespaces.popitem(last=False)[1][1]()
+        return policies
+
+    async def _read_policies(self, name: str) -> NamespacePolicies:
+        path = f"/admin/policies/{name}"
+        try:
+            node = await self.store.get(path)
+            policies = None if node is None else parse_policies(node.value, path)
+        except (MetadataError, Corruption) as error:
+            raise MetadataFailure(str(error)) from error
+        if policies is None or policies.deleted:
+            raise TopicNotFound("Namespace not found")
+        return policies
+
+    async def _reload_namespace(self, name: str) -> None:
+        known = self._namespaces.pop(name, None)
+        if known is not None:
+            known[1]()
+        topics = [topic for topic in self.topics.values() if topic.name.namespace == name]
+        try:
+            policies = await self.namespace(name)
+            for topic in topics:
+                topic.ledger.config = ledger_config(self.config, policies)
+                await topic.apply_policies(policies)
+        except TopicNotFound:
+            return  # deleted; its topics were deleted before
+        except BrokerError as error:
+            log.warning("the policies of %s changed and could not be applied: %s", name, error)
+
+    def _auto_creation(self, policies: NamespacePolicies) -> AutoCreation:
+        if policies.auto_creation is not None:
+            return policies.auto_creation
+        partitioned = self.config.auto_topic_creation_type == "partitioned"
+        return AutoCreation(self.config.allow_auto_topic_creation, self.config.default_partitions if partitioned else 0)
+
+    # -------------------------------------------------------------------------------- lookups
+
+    async def lookup(self, topic: TopicName, *, authoritative: bool, listener: str) -> LookupAnswer:
+        """Where *topic* is served. Raises TopicNotFound, NotReady, TooManyRequests, MetadataFailure."""
+        if self._lookups >= self.config.max_concurrent_lookups:
+            raise TooManyRequests("Failed due to too many pending lookup requests")
+        self._lookups += 1
+        try:
+            await self.namespace(topic.namespace)
+            located = await self.ownership.locate(topic, authoritative=authoritative)
+        except MetadataError as error:
+            raise NotReady(f"KeeperException: {error}") from error
+        finally:
+            self._lookups -= 1
+        address = self.address if located.here else located.broker
+        assert address is not None, "a topic that is not here is somewhere else"
+        plain, tls = address.service_url, address.service_url_tls
+        if listener:
+            if listener not in address.listeners:
+                raise NotReady(f"the broker do not have {listener} listener")
+            plain, tls = address.listeners[listener]
+        is_redirect = located.redirect and not located.here
+        return LookupAnswer(plain, tls, is_redirect, located.authoritative if is_redirect else True)
+
+    async def partitions(self, topic: TopicName, *, create: bool) -> int:
+        """How many partitions *topic* has; 0 for one that is not partitioned. Raises TopicNotFound, MetadataFailure."""
+        policies = await self.namespace(topic.namespace)
+        if topic.partition >= 0:
+            return 0
+        partitions = await self._read_partitions(topic)
+        if partitions:
+            return partitions
+        automatic = self._auto_creation(policies)
+        if create and automatic.allowed:
+            if not automatic.partitions or await self._exists(topic):
+                return 0
+            return await self._create_partitioned(topic, automatic.partitions)
+        if not await self._exists(topic):
+            raise TopicNotFound(f"Topic {topic} does not exist")
+        return 0
+
+    async def _read_partitions(self, topic: TopicName) -> int:
+        path = topic.partitions_path
+        try:
+            node = await self.store.get(path)
+            return 0 if node is None else parse_partitions(node.value, path)
+        except (MetadataError, Corruption) as error:
+            raise MetadataFailure(str(error)) from error
+
+    async def _create_partitioned(self, topic: TopicName, partitions: int) -> int:
+        try:
+            await self.store.put(topic.partitions_path, partitions_value(partitions), NO_NODE)
+        except VersionConflict:
+            return await self._read_partitions(topic)
+        except MetadataError as error:
+            raise MetadataFailure(str(error)) from error
+        return partitions
+
+    async def _exists(self, topic: TopicName) -> bool:
+        if topic in self.topics:
+            return True
+        try:
+            return topic.is_persistent and await self.ledgers.exists(topic.managed_ledger_name)
+        except (MetadataError, ManagedLedgerError) as error:
+            raise MetadataFailure(str(error)) from error
+
+    async def topics_of_namespace(self, namespace: str, *, persistent: bool, non_persistent: bool) -> list[str]:
+        """Full names of the topics of *namespace*, partitions each for itself, without those of the system."""
+        if not persistent:
+            return []
+        try:
+            names = await self.ledgers.list(namespace)
+        except (MetadataError, ManagedLedgerError) as error:
+            raise MetadataFailure(str(error)) from error
+        topics = [topic_of_managed_ledger(name) for name in names]
+        return sorted(topic.full for topic in topics if not topic.is_system)
+
+    # -------------------------------------------------------------------------------- topics
+
+    async def topic_for_producer(self, topic: TopicName) -> Topic:
+        """The topic, opened; made if it may be. Raises BrokerError."""
+        return await self._topic(topic, create=True, missing=f"Topic not found {topic}")
+
+    async def topic_for_consumer(self, topic: TopicName, *, create: bool) -> Topic:
+        """The topic, opened; made if *create* and it may be. Raises BrokerError."""
+        return await self._topic(topic, create=create, missing=f"Topic {topic} does not exist")
+
+    async def _topic(self, name: TopicName, *, create: bool, missing: str) -> Topic:
+        loaded = self.topics.get(name)
+        if loaded is not None and not loaded.is_closed:
+            if not self.ownership.owns(name):  # rule 2
+                raise NotReady(f"The bundle of {name} is not owned by this broker; look it up again")
+            return loaded
+        if self._is_stopping:
+            raise NotReady("This broker is stopping")
+        if not name.is_persistent:
+            raise NotAllowed(f"{name}: non-persistent topics are not served by this broker")
+        policies = await self.namespace(name.namespace)
+        if not self.ownership.owns(name):
+            raise NotReady(f"The bundle of {name} is not owned by this broker; look it up again")
+        if not await self._exists(name) and not await self._may_make(name, policies, create):
+            raise TopicNotFound(missing)
+        return await self._load(name, policies)
+
+    async def _may_make(self, name: TopicName, policies: NamespacePolicies, create: bool) -> bool:
+        if name.partition >= 0:
+            partitions = await self._read_partitions(name)
+            if partitions:
+                return name.partition < partitions
+        elif await self._read_partitions(name):
+            return True
+        return create and self._auto_creation(policies).allowed
+
+    async def _load(self, name: TopicName, policies: NamespacePolicies) -> Topic:
+        """Rule 1."""
+        task = self._loading.get(name)
+        if task is None:
+            task = self._tasks.spawn(self._open(name, policies), f"open {name}")
+            self._loading[name] = task
+            task.add_done_callback(lambda _: self._loading.pop(name, None))
+        return await asyncio.shield(task)
+
+    async def _open(self, name: TopicName, policies: NamespacePolicies) -> Topic:
+        while (ending := self._ending.get(name)) is not None:  # rule 3
+            await asyncio.wait([ending])
+        async with self._load_slots:
+            try:
+                ledger = await self.ledgers.open(name.managed_ledger_name, ledger_config(self.config, policies))
+            except ManagedLedgerError as error:
+                raise broker_error(error) from error
+            except MetadataError as error:
+                raise MetadataFailure(str(error)) from error
+            topic = Topic(name, ledger, self.config, policies, self.ownership, self.clock, self._on_dropped)
+            try:
+                await topic.load()
+                if not self.ownership.owns(name) or self._is_stopping:  # rule 2
+                    raise NotReady(f"The bundle of {name} was lost while it was opened; look it up again")
+                if topic.is_closed:
+                    raise NotReady(f"{name} was taken over by another broker while it was opened")
+            except BrokerError:
+                topic.abandon("it was not opened")
+                await topic.finish()
+                raise
+            self.topics[name] = topic
+            return topic
+
+    def _end(self, name: TopicName, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[Any]:
+        """Run what ends a topic; until then it is not opened again."""
+        task = self._tasks.spawn(work, f"{what} {name}")
+        self._ending[name] = task
+
+        def done(_: object) -> None:
+            if self._ending.get(name) is task:
+                del self._ending[name]
+
+        task.add_done_callback(done)
+        return task
+
+    def _on_dropped(self, topic: Topic) -> None:
+        """Storage told a topic that it is not its owner any more, or is gone."""
+        if self.topics.get(topic.name) is topic:
+            del self.topics[topic.name]
+        self._end(topic.name, topic.finish(), "drop")
+
+    def _on_lost(self, bundles: list[str]) -> None:
+        """Ownership rule 3: at once, and before anything else is written."""
+        lost = set(bundles)
+        for name, topic in list(self.topics.items()):
+            if topic.policies.bundles.bundle_of(name) in lost or not self.ownership.owns(name):
+                topic.abandon("its bundle is not ours any more")
+                self._on_dropped(topic)
+
+    async def unload(self, name: TopicName) -> None:
+        """Close a topic in order; its clients look it up again. Does nothing if it is not open."""
+        loading = self._loading.get(name)
+        if loading is not None:
+            await asyncio.wait([loading])
+        topic = self.topics.pop(name, None)
+        if topic is not None:
+            await self._end(name, topic.close(), "close")
+
+    async def unload_bundle(self, bundle: str) -> None:
+        """Close all topics of `tenant/namespace/range`."""
+        names = [name for name, topic in self.topics.items() if topic.policies.bundles.bundle_of(name) == bundle]
+        await asyncio.gather(*(self.unload(name) for name in names))
+
+    async def delete_topic(self, name: TopicName, *, force: bool = False) -> None:
+        """Delete a topic with its data and subscriptions. Raises TopicNotFound, NotAllowed (it is in use)."""
+        if name not in self.topics and not await self._exists(name):
+            raise TopicNotFound(f"Topic {name} does not exist")
+        topic = await self._topic(name, create=False, missing=f"Topic {name} does not exist")
+        if not force and (topic.is_in_use or topic.has_subscriptions):
+            raise NotAllowed(f"Topic {name} has connected clients or subscriptions; use force")
+        self.topics.pop(name, None)
+        await self._end(name, topic.delete(), "delete")
+
+    async def create_topic(self, name: TopicName) -> Topic:
+        """Make and open a topic, whatever the policies say of automatic creation. Raises BrokerError."""
+        policies = await self.namespace(name.namespace)
+        if not self.ownership.owns(name):
+            raise NotReady(f"The bundle of {name} is not owned by this broker; look it up again")
+        loaded = self.topics.get(name)
+        return loaded if loaded is not None and not loaded.is_closed else await self._load(name, policies)
+
+    # -------------------------------------------------------------------------------- names
+
+    async def producer_name(self) -> str:
+        """A name that no other producer of the cluster has or had."""
+        async with self._name_lock:
+            if self._name_prefix is None:
+                try:
+                    path = await self.store.put_sequential(_PRODUCER_NAMES, b"", ephemeral=True)
+                except MetadataError as error:
+                    raise MetadataFailure(f"cannot get a number for producer names: {error}") from error
+                number = int(path.rpartition("-")[2])
+                self._name_prefix = f"{self.config.cluster_name}-{number}-"
+        name = f"{self._name_prefix}{self._names}"
+        self._names += 1
+        return name
+
+    def consumer_name(self) -> str:
+        """A name for a consumer that brings none."""
+        return secrets.token_hex(5)
+
+    # -------------------------------------------------------------------------------- schemas
+
+    async def producer_schema(self, topic: TopicName, schema: wire.Schema | None) -> bytes:
+        """Register a producer's schema; returns its version (empty for none). Raises IncompatibleSchema."""
+        policies = await self.namespace(topic.namespace)
+        if schema is not None:
+            return await self._register(topic, schema, policies)
+        enforced = (policies.schema_validation or self.config.schema_validation) and not topic.is_system
+        if enforced and await self._latest_schema(topic) is not None:
+            raise IncompatibleSchema(
+                "Producers cannot connect or send message without a schema to topics with a schema"
+                " when SchemaValidationEnforced is enabled"
+            )
+        return b""
+
+    async def check_consumer_schema(self, topic: TopicName, schema: wire.Schema) -> None:
+        """Whether a consumer can read with *schema*; an unused topic takes it for its own.
+
+        Raises IncompatibleSchema.
+        """
+        if schema.type == wire.Schema.NoType and not schema.schema_data:
+            return
+        policies = await self.namespace(topic.namespace)
+        if await self._latest_schema(topic) is None:
+            loaded = self.topics.get(topic)
+            if loaded is not None and (loaded.is_in_use or loaded.ledger.entries_total):
+                raise IncompatibleSchema("Topic does not have a schema to check")
+            await self._register(topic, schema, policies)
+            return
+        strategy = self._strategy(topic, policies)
+        if strategy is Strategy.ALWAYS_COMPATIBLE:
+            return
+        if not strategy.transitive:
+            strategy = Strategy.BACKWARD  # it has to read what the latest one wrote, whatever producers must keep to
+        try:
+            await self.schemas.check(topic.schema_id, _schema(schema), strategy)
+        except (ManagedLedgerError, Corruption) as error:
+            raise _schema_error(error) from error
+
+    async def put_schema(self, topic: TopicName, schema: wire.Schema) -> bytes:
+        """The version of *schema*, registered if it is new. Raises TopicNotFound, IncompatibleSchema."""
+        if topic not in self.topics:
+            raise TopicNotFound(f"Topic not found {topic}")
+        return await self._register(topic, schema, await self.namespace(topic.namespace))
+
+    async def get_schema(self, topic: TopicName, version: bytes | None) -> tuple[wire.Schema, bytes]:
+        """A version of the topic's schema, or the latest. Raises TopicNotFound, IncompatibleSchema."""
+        number = None
+        if version is not None:
+            number = version_of(version)
+            if number is None:
+                raise IncompatibleSchema("Empty schema version")
+        try:
+            found = await self.schemas.get(topic.schema_id, number)
+        except (ManagedLedgerError, Corruption) as error:
+            raise _schema_error(error) from error
+        if found is None:
+            raise TopicNotFound(f"Topic not found or no-schema {topic}")
+        made = wire.Schema(
+            name=topic.schema_id,
+            type=int(found.schema.type),  # type: ignore[arg-type]
+            schema_data=found.schema.data,
+            properties=[KeyValue(key=key, value=value) for key, value in found.schema.properties],
+        )
+        return made, version_bytes(found.version)
+
+    async def _latest_schema(self, topic: TopicName) -> StoredSchema | None:
+        try:
+            return await self.schemas.get(topic.schema_id)
+        except (ManagedLedgerError, Corruption) as error:
+            raise _schema_error(error) from error
+
+    async def _register(self, topic: TopicName, schema: wire.Schema, policies: NamespacePolicies) -> bytes:
+        allow_update = policies.schema_auto_update
+        try:
+            version = await self.schemas.put_if_absent(
+                topic.schema_id,
+                _schema(schema),
+                self._strategy(topic, policies),
+                allow_update=self.config.schema_auto_update if allow_update is None else allow_update,
+            )
+        except (ManagedLedgerError, Corruption) as error:
+            raise _schema_error(error) from error
+        return version_bytes(version)
+
+    def _strategy(self, topic: TopicName, policies: NamespacePolicies) -> Strategy:
+        if topic.is_system:
+            return Strategy.ALWAYS_COMPATIBLE
+        return Strategy(policies.schema_strategy or self.config.schema_strategy)
+
+    # -------------------------------------------------------------------------------- time
+
+    async def _housekeeping(self) -> None:
+        while True:
+            await self.clock.sleep(HOUSEKEEPING_S)
+            for topic in list(self.topics.values()):
+                topic.tick()
+
+    async def _rates(self) -> None:
+        while True:
+            await self.clock.sleep(RATES_S)
+            for topic in list(self.topics.values()):
+                topic.take_rates(RATES_S)
+
+    async def _delete_inactive_topics(self) -> None:
+        period_s = self.config.delete_inactive_topics_s
+        while True:
+            await self.clock.sleep(period_s)
+            await self.delete_inactive_topics(period_s)
+
+    async def delete_inactive_topics(self, idle_s: float) -> None:
+        """Delete the topics that for *idle_s* nobody used and nobody subscribes to."""
+        since_ms = self.now_ms() - idle_s * 1000
+        for name, topic in list(self.topics.items()):
+            if topic.is_in_use or topic.has_subscriptions or topic.last_active_ms > since_ms or name.is_system:
+                continue
+            try:
+                await self.delete_topic(name)
+                log.info("%s was deleted: nobody used it for %.0f s", name, idle_s)
+            except BrokerError as error:
+                log.warning("%s is not used and could not be deleted: %s", name, error)
+
+
+async def initialise_cluster(store: MetadataStore, config: BrokerConfig) -> None:
+    """Create what a cluster needs before its first broker; what is there stays. Raises MetadataError."""
+    host = config.advertised_address or _reachable(config.bind_address)
+    nodes = initial_nodes(config, f"http://{host}:{config.web_port}", f"pulsar://{host}:{config.service_port}")
+    for path, value in nodes.items():
+        if await store.exists(path):
+            continue
+        try:
+            await store.put(path, value, NO_NODE)
+        except VersionConflict:
+            continue  # another one is at it as well
+
+
+def _reachable(address: str) -> str:
+    """An address that clients on this machine can use, where none is advertised."""
+    return "localhost" if address in ("0.0.0.0", "::", "") else address
+
+
+def _schema(schema: wire.Schema) -> Schema:
+    try:
+        kind = SchemaType(schema.type)
+    except ValueError:
+        raise IncompatibleSchema(f"Schema type {schema.type} is not served here") from None
+    properties: Mapping[str, str] = {item.key: item.value for item in schema.properties}
+    return Schema(kind, schema.schema_data, tuple(properties.items()))
+
+
+def _schema_error(error: Exception) -> BrokerError:
+    if isinstance(error, RegistryRefused):
+        return IncompatibleSchema(str(error))
+    return StorageFailure(str(error))

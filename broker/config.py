@@ -1,0 +1,381 @@
+"""The settings of a broker, under Apache's names (`broker.conf`, `standalone.conf`).
+
+What matters to a promise and is not there is refused when it is switched on (`REFUSED_WHEN_ON`); what tunes a
+Java process is accepted and means nothing (`APACHE_SETTINGS_WITHOUT_EFFECT`).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from magnetar.runtime.config import ENVIRONMENT_PREFIX, load, setting
+from magnetar.runtime.types import ConfigurationError
+
+DIGEST_TYPES: Final = ("CRC32", "CRC32C", "MAC", "DUMMY")
+COMPATIBILITY_STRATEGIES: Final = (
+    "ALWAYS_INCOMPATIBLE",
+    "ALWAYS_COMPATIBLE",
+    "BACKWARD",
+    "FORWARD",
+    "FULL",
+    "BACKWARD_TRANSITIVE",
+    "FORWARD_TRANSITIVE",
+    "FULL_TRANSITIVE",
+)
+TIMESTAMP_INTERCEPTOR: Final = "org.apache.pulsar.common.intercept.AppendBrokerTimestampMetadataInterceptor"
+
+# The smallest message size that still leaves room for what clients put around a message.
+MESSAGE_BYTES_MIN: Final = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """One broker. Times end in their unit; sizes of messages are bytes."""
+
+    # Doors.
+    service_port: int | None = setting("brokerServicePort", 6650, help="port of the binary protocol; 0 = any free one")
+    service_port_tls: int | None = setting("brokerServicePortTls", None, help="port of the binary protocol over TLS")
+    web_port: int | None = setting("webServicePort", 8080, help="port of the HTTP admin API; 0 = any free one")
+    web_port_tls: int | None = setting("webServicePortTls", None, help="port of the HTTP admin API over TLS")
+    bind_address: str = setting("bindAddress", "0.0.0.0", help="address that the ports are opened on")
+    advertised_address: str | None = setting(
+        "advertisedAddress", None, help="host name that clients are told; default: the address bound"
+    )
+    advertised_listeners: str = setting(
+        "advertisedListeners", "", help="name:pulsar://host:port, comma separated: addresses for named listeners"
+    )
+    internal_listener_name: str = setting(
+        "internalListenerName", "", help="the advertised listener that is used where none is named"
+    )
+
+    # The cluster.
+    cluster_name: str = setting("clusterName", "standalone", help="name of the cluster")
+    metadata_store_url: str = setting("metadataStoreUrl", "zk:127.0.0.1:2181", help="zk:host:port,… or rocksdb:DIR")
+    session_timeout_ms: int = setting(
+        "metadataStoreSessionTimeoutMillis", 30_000, help="how long the metadata store waits for a silent broker"
+    )
+    default_bundles: int = setting(
+        "defaultNumberOfNamespaceBundles", 4, help="bundles of a namespace that is made without saying how many"
+    )
+
+    # Limits of a connection.
+    max_message_bytes: int = setting("maxMessageSize", 5 * 1024 * 1024, help="largest message, told to the clients")
+    keep_alive_s: int = setting("keepAliveIntervalSeconds", 30, help="a connection silent for two of these is closed")
+    # 1,000 of 64 KiB are 64 MiB for one client; at 1 KiB it is what a batch of the journal carries, so it does
+    # not throttle, it protects.
+    max_pending_publishes: int = setting(
+        "maxPendingPublishRequestsPerConnection", 1000, help="sends without a receipt before reading pauses"
+    )
+    max_concurrent_lookups: int = setting(
+        "maxConcurrentLookupRequest", 50_000, help="lookups under way in the whole broker"
+    )
+
+    # Topics.
+    allow_auto_topic_creation: bool = setting("allowAutoTopicCreation", True, help="make topics when they are used")
+    auto_topic_creation_type: str = setting(
+        "allowAutoTopicCreationType", "non-partitioned", help="partitioned or non-partitioned"
+    )
+    default_partitions: int = setting(
+        "defaultNumPartitions", 1, help="partitions of a topic that is made when it is used"
+    )
+    allow_auto_subscription_creation: bool = setting(
+        "allowAutoSubscriptionCreation", True, help="make durable subscriptions when they are used"
+    )
+    delete_inactive_topics: bool = setting(
+        "brokerDeleteInactiveTopicsEnabled", True, help="delete topics that nobody uses or subscribes to"
+    )
+    delete_inactive_topics_s: int = setting(
+        "brokerDeleteInactiveTopicsFrequencySeconds", 60, help="how often, and the idle time that is needed"
+    )
+    max_producers_per_topic: int = setting("maxProducersPerTopic", 0, help="0 = no limit")
+    max_consumers_per_topic: int = setting("maxConsumersPerTopic", 0, help="0 = no limit")
+    max_consumers_per_subscription: int = setting("maxConsumersPerSubscription", 0, help="0 = no limit")
+    max_concurrent_topic_loads: int = setting(
+        "maxConcurrentTopicLoadRequest", 5000, help="topics being opened at the same time"
+    )
+
+    # Ledgers.
+    ensemble_size: int = setting("managedLedgerDefaultEnsembleSize", 2, help="bookies of a ledger")
+    write_quorum: int = setting("managedLedgerDefaultWriteQuorum", 2, help="copies of an entry")
+    ack_quorum: int = setting("managedLedgerDefaultAckQuorum", 2, help="copies before an entry is confirmed")
+    digest_type: str = setting("managedLedgerDigestType", "CRC32C", help=", ".join(DIGEST_TYPES))
+    max_entries_per_ledger: int = setting("managedLedgerMaxEntriesPerLedger", 50_000, help="entries of a ledger")
+    max_ledger_mbytes: int = setting("managedLedgerMaxSizePerLedgerMbytes", 2048, help="size of a ledger, MB")
+    min_rollover_minutes: int = setting("managedLedgerMinLedgerRolloverTimeMinutes", 10, help="youngest to be rolled")
+    max_rollover_minutes: int = setting("managedLedgerMaxLedgerRolloverTimeMinutes", 240, help="oldest not rolled")
+    cache_mbytes: int = setting("managedLedgerCacheSizeMB", 64, help="memory for entries just written, MB")
+    max_unacked_ranges: int = setting(
+        "managedLedgerMaxUnackedRangesToPersist", 10_000, help="holes of acknowledgement that survive a restart"
+    )
+    mark_delete_rate: float = setting(
+        "managedLedgerDefaultMarkDeleteRateLimit", 1.0, help="times a second a cursor's state is written"
+    )
+    cursor_flush_s: int = setting(
+        "managedLedgerCursorPositionFlushSeconds", 60, help="how often cursors that changed are written anyway"
+    )
+    retention_minutes: int = setting(
+        "defaultRetentionTimeInMinutes", 0, help="consumed data is kept so long; -1 = ever"
+    )
+    retention_mbytes: int = setting("defaultRetentionSizeInMB", 0, help="consumed data is kept up to; -1 = any size")
+    retention_check_s: int = setting("retentionCheckIntervalInSeconds", 120, help="how often consumed data is dropped")
+
+    # Deduplication.
+    deduplication: bool = setting("brokerDeduplicationEnabled", False, help="drop what a producer sends twice")
+    deduplication_entries: int = setting(
+        "brokerDeduplicationEntriesInterval", 1000, help="entries between two snapshots of the sequence ids"
+    )
+    deduplication_snapshot_s: int = setting(
+        "brokerDeduplicationSnapshotIntervalSeconds", 120, help="time between two snapshots of the sequence ids"
+    )
+    deduplication_producers: int = setting(
+        "brokerDeduplicationMaxNumberOfProducers", 10_000, help="producers of a topic that are remembered"
+    )
+    deduplication_inactivity_minutes: int = setting(
+        "brokerDeduplicationProducerInactivityTimeoutMinutes", 360, help="a producer away so long is forgotten"
+    )
+
+    # Dispatch.
+    max_unacked_per_consumer: int = setting(
+        "maxUnackedMessagesPerConsumer", 50_000, help="messages without an ack before a consumer waits; 0 = any"
+    )
+    max_unacked_per_subscription: int = setting(
+        "maxUnackedMessagesPerSubscription", 200_000, help="the same for a whole subscription; 0 = any"
+    )
+    max_read_batch_entries: int = setting("dispatcherMaxReadBatchSize", 100, help="entries read at once")
+    max_read_batch_bytes: int = setting("dispatcherMaxReadSizeBytes", 5 * 1024 * 1024, help="bytes read at once")
+    round_robin_messages: int = setting(
+        "dispatcherMaxRoundRobinBatchSize", 20, help="messages a Shared consumer gets before the next one's turn"
+    )
+    batch_index_acks: bool = setting(
+        "acknowledgmentAtBatchIndexLevelEnabled", False, help="acks of single messages inside a batch"
+    )
+    failover_delay_ms: int = setting(
+        "activeConsumerFailoverDelayTimeMillis", 1000, help="wait before another consumer becomes active"
+    )
+    key_shared_consistent_hashing: bool = setting(
+        "subscriptionKeySharedUseConsistentHashing", True, help="hash ring for Key_Shared; false: ranges are halved"
+    )
+    key_shared_points: int = setting(
+        "subscriptionKeySharedConsistentHashingReplicaPoints", 100, help="points of a consumer on the hash ring"
+    )
+    delayed_delivery: bool = setting("delayedDeliveryEnabled", True, help="hold messages until their time")
+    delayed_delivery_tick_ms: int = setting(
+        "delayedDeliveryTickTimeMillis", 1000, help="delayed messages may come this much too early"
+    )
+    delayed_delivery_strict: bool = setting(
+        "isDelayedDeliveryDeliverAtTimeStrict", False, help="true: delayed messages never come too early"
+    )
+    active_consumer_probe_ms: int = setting(
+        "connectionLivenessCheckTimeoutMillis", 5000, help="wait for a PONG before a dead consumer makes place"
+    )
+
+    # What entries carry.
+    entry_metadata_interceptors: tuple[str, ...] = setting(
+        "brokerEntryMetadataInterceptors", (), help=f"nothing or {TIMESTAMP_INTERCEPTOR}"
+    )
+    expose_entry_metadata: bool = setting(
+        "exposingBrokerEntryMetadataToClientEnabled", False, help="give clients the broker's own entry metadata"
+    )
+
+    # Schemas.
+    schema_strategy: str = setting("schemaCompatibilityStrategy", "FULL", help=", ".join(COMPATIBILITY_STRATEGIES))
+    schema_validation: bool = setting(
+        "isSchemaValidationEnforced", False, help="refuse producers without a schema on topics with one"
+    )
+    schema_auto_update: bool = setting(
+        "isAllowAutoUpdateSchemaEnabled", True, help="producers may bring new versions of a schema"
+    )
+
+    def problems(self) -> Iterator[str]:
+        if self.service_port is None:
+            yield "brokerServicePort must be set: clients come in there"
+        for name, port in (("brokerServicePortTls", self.service_port_tls), ("webServicePortTls", self.web_port_tls)):
+            if port is not None:
+                yield f"{name}={port}: this broker does not serve TLS; leave it empty and put a TLS proxy in front"
+        if self.max_message_bytes < MESSAGE_BYTES_MIN:
+            yield f"maxMessageSize ({self.max_message_bytes}) must be at least {MESSAGE_BYTES_MIN}"
+        if self.keep_alive_s < 1:
+            yield f"keepAliveIntervalSeconds ({self.keep_alive_s}) must be at least 1"
+        if not self.ensemble_size >= self.write_quorum >= self.ack_quorum >= 1:
+            yield (
+                f"managedLedgerDefaultEnsembleSize ({self.ensemble_size}) ≥ managedLedgerDefaultWriteQuorum "
+                f"({self.write_quorum}) ≥ managedLedgerDefaultAckQuorum ({self.ack_quorum}) ≥ 1 must hold"
+            )
+        if self.digest_type not in DIGEST_TYPES:
+            yield f"managedLedgerDigestType={self.digest_type}: expected one of {', '.join(DIGEST_TYPES)}"
+        if self.auto_topic_creation_type not in ("partitioned", "non-partitioned"):
+            yield f"allowAutoTopicCreationType={self.auto_topic_creation_type}: expected partitioned or non-partitioned"
+        if self.schema_strategy not in COMPATIBILITY_STRATEGIES:
+            known = ", ".join(COMPATIBILITY_STRATEGIES)
+            yield f"schemaCompatibilityStrategy={self.schema_strategy}: expected one of {known}"
+        for interceptor in self.entry_metadata_interceptors:
+            if interceptor != TIMESTAMP_INTERCEPTOR:
+                yield f"brokerEntryMetadataInterceptors={interceptor}: only {TIMESTAMP_INTERCEPTOR} is there"
+        if self.min_rollover_minutes > self.max_rollover_minutes:
+            yield (
+                f"managedLedgerMinLedgerRolloverTimeMinutes ({self.min_rollover_minutes}) must not exceed "
+                f"managedLedgerMaxLedgerRolloverTimeMinutes ({self.max_rollover_minutes})"
+            )
+        for name, value in (
+            ("maxPendingPublishRequestsPerConnection", self.max_pending_publishes),
+            ("dispatcherMaxReadBatchSize", self.max_read_batch_entries),
+            ("dispatcherMaxRoundRobinBatchSize", self.round_robin_messages),
+            ("dispatcherMaxReadSizeBytes", self.max_read_batch_bytes),
+            ("defaultNumPartitions", self.default_partitions),
+            ("defaultNumberOfNamespaceBundles", self.default_bundles),
+            ("maxConcurrentTopicLoadRequest", self.max_concurrent_topic_loads),
+            ("maxConcurrentLookupRequest", self.max_concurrent_lookups),
+            ("brokerDeduplicationEntriesInterval", self.deduplication_entries),
+            ("brokerDeduplicationMaxNumberOfProducers", self.deduplication_producers),
+            ("subscriptionKeySharedConsistentHashingReplicaPoints", self.key_shared_points),
+            ("delayedDeliveryTickTimeMillis", self.delayed_delivery_tick_ms),
+        ):
+            if value < 1:
+                yield f"{name} ({value}) must be at least 1"
+        try:
+            names = parse_listeners(self.advertised_listeners)
+        except ValueError as error:
+            yield f"advertisedListeners: {error}"
+        else:
+            if self.internal_listener_name and self.internal_listener_name not in names:
+                yield f"internalListenerName={self.internal_listener_name} is not among advertisedListeners"
+
+
+def parse_listeners(text: str) -> dict[str, tuple[str, str]]:
+    """`name:pulsar://host:port,…` as name → (URL, URL over TLS). Raises ValueError."""
+    listeners: dict[str, tuple[str, str]] = {}
+    for part in text.split(","):
+        if not part.strip():
+            continue
+        name, separator, url = part.strip().partition(":")
+        if not separator or not name or not url.startswith(("pulsar://", "pulsar+ssl://")):
+            raise ValueError(f"{part.strip()!r} is not name:pulsar://host:port")
+        plain, tls = listeners.get(name, ("", ""))
+        listeners[name] = (plain, url) if url.startswith("pulsar+ssl://") else (url, tls)
+    return listeners
+
+
+# Setting → the texts that leave it off, and what the person can do instead. Found in a file with another text,
+# the broker does not start: going on without it would break a promise in silence.
+REFUSED_WHEN_ON: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
+    "transactionCoordinatorEnabled": (("false",), "transactions are not there; clients get NotAllowedError"),
+    "managedLedgerOffloadDriver": (("",), "offloading is not there; raise the retention instead"),
+    "brokerInterceptors": (("",), "plugins are Java classes; remove them"),
+    "messagingProtocols": (("",), "protocol plugins are Java classes; remove them"),
+    "entryFilterNames": (("",), "entry filters are Java classes; remove them"),
+    "functionsWorkerEnabled": (("false",), "functions are not there; run a functions worker beside the broker"),
+    "backlogQuotaDefaultLimitGB": (("-1", "0", "-1.0"), "the default backlog quota is not enforced"),
+    "backlogQuotaDefaultLimitBytes": (("-1", "0"), "the default backlog quota is not enforced"),
+    "backlogQuotaDefaultLimitSecond": (("-1", "0"), "the default backlog quota is not enforced"),
+    "ttlDurationDefaultInSeconds": (("0",), "messages do not expire by age"),
+    "subscriptionExpirationTimeMinutes": (("0",), "subscriptions do not expire"),
+    "dispatchThrottlingRatePerTopicInMsg": (("0", "-1"), "dispatch is not throttled"),
+    "dispatchThrottlingRatePerTopicInByte": (("0", "-1"), "dispatch is not throttled"),
+    "dispatchThrottlingRatePerSubscriptionInMsg": (("0", "-1"), "dispatch is not throttled"),
+    "dispatchThrottlingRatePerSubscriptionInByte": (("0", "-1"), "dispatch is not throttled"),
+    "maxPublishRatePerTopicInMessages": (("0",), "publishing is not throttled"),
+    "maxPublishRatePerTopicInBytes": (("0",), "publishing is not throttled"),
+    "brokerPublisherThrottlingMaxMessageRate": (("0",), "publishing is not throttled"),
+    "brokerPublisherThrottlingMaxByteRate": (("0",), "publishing is not throttled"),
+    "replicateSubscriptionsState": (("false",), "subscriptions are not replicated"),
+    "authenticationEnabled": (("false",), "clients are not authenticated"),
+    "authorizationEnabled": (("false",), "clients are not authorized"),
+    "brokerMaxConnections": (("0",), "connections are not limited"),
+    "brokerMaxConnectionsPerIp": (("0",), "connections are not limited"),
+    "maxTopicsPerNamespace": (("0",), "topics are not limited"),
+    "maxNumPartitionsPerPartitionedTopic": (("0",), "partitions are not limited"),
+    "maxSubscriptionsPerTopic": (("0",), "subscriptions are not limited"),
+    "maxTenants": (("0",), "tenants are not limited"),
+    "maxNamespacesPerTenant": (("0",), "namespaces are not limited"),
+    "subscribeThrottlingRatePerConsumer": (("0",), "subscribing is not throttled"),
+    "haProxyProtocolEnabled": (("false",), "the PROXY protocol is not understood"),
+    "strictTopicNameEnabled": (("false",), "names are not checked beyond the protocol's rules"),
+    "enableRunBookieTogether": (("false",), "run a bookie in its own process"),
+    "webSocketServiceEnabled": (("false",), "the WebSocket API is not there"),
+    "bookkeeperTLSClientAuthentication": (("false",), "bookies are reached without TLS"),
+    "bookkeeperClientAuthenticationPlugin": (("",), "bookies are reached without authentication"),
+    "tlsEnabled": (("false",), "this broker does not serve TLS"),
+}
+
+_TUNING: Final = """
+    activeConsumerFailoverConsistentHashing authenticateOriginalAuthData autoSkipNonRecoverableData
+    backlogQuotaCheckEnabled backlogQuotaCheckIntervalInSeconds backlogQuotaDefaultRetentionPolicy
+    bookkeeperClientHealthCheckEnabled bookkeeperClientHealthCheckErrorThresholdPerInterval
+    bookkeeperClientHealthCheckIntervalSeconds bookkeeperClientHealthCheckQuarantineTimeInSeconds
+    bookkeeperClientNumIoThreads bookkeeperClientNumWorkerThreads bookkeeperClientRegionawarePolicyEnabled
+    bookkeeperClientReorderReadSequenceEnabled bookkeeperClientSpeculativeReadTimeoutInMillis
+    bookkeeperClientTimeoutInSeconds bookkeeperEnableStickyReads bookkeeperExplicitLacIntervalInMills
+    bookkeeperMetadataServiceUri bookkeeperNumberOfChannelsPerBookie bookkeeperUseV2WireProtocol
+    brokerDeleteInactivePartitionedTopicMetadataEnabled brokerDeleteInactiveTopicsMaxInactiveDurationSeconds
+    brokerDeleteInactiveTopicsMode brokerServiceCompactionMonitorIntervalInSeconds
+    brokerServiceCompactionPhaseOneLoopTimeInSeconds brokerShutdownTimeoutMs cgroupsSubscriptionName
+    clientLibraryVersionCheckEnabled configurationMetadataStoreUrl delayedDeliveryFixedDelayDetectionLookahead
+    delayedDeliveryTrackerFactoryClassName disableHttpDebugMethods dispatchThrottlingOnNonBacklogConsumerEnabled
+    dispatcherDispatchMessagesInSubscriptionThread dispatcherMinReadBatchSize
+    dispatcherReadFailureBackoffInitialTimeInMs dispatcherReadFailureBackoffMandatoryStopTimeInMs
+    dispatcherReadFailureBackoffMaxTimeInMs enableBrokerSideSubscriptionPatternEvaluation enableBusyWait
+    enableNonPersistentTopics enablePersistentTopics enableReplicatedSubscriptions
+    enableRunBookieAutoRecoveryTogether exposeConsumerLevelMetricsInPrometheus
+    exposeManagedCursorMetricsInPrometheus exposeManagedLedgerMetricsInPrometheus exposePreciseBacklogInPrometheus
+    exposeProducerLevelMetricsInPrometheus exposeSubscriptionBacklogSizeInPrometheus
+    exposeTopicLevelMetricsInPrometheus failureDomainsEnabled forceDeleteNamespaceAllowed forceDeleteTenantAllowed
+    httpMaxRequestHeaderSize internalConfigurationStoreSessionTimeoutMillis isAuthorizationStateless
+    keySharedLookAheadMsgInReplayThresholdPerConsumer keySharedLookAheadMsgInReplayThresholdPerSubscription
+    loadBalancerAutoBundleSplitEnabled loadBalancerAutoUnloadSplitBundlesEnabled loadBalancerEnabled
+    loadBalancerHostUsageCheckIntervalMinutes loadBalancerNamespaceMaximumBundles
+    loadBalancerReportUpdateMaxIntervalMinutes loadBalancerReportUpdateThresholdPercentage
+    loadBalancerResourceQuotaUpdateIntervalMinutes loadBalancerSheddingEnabled loadBalancerSheddingIntervalMinutes
+    loadManagerClassName managedLedgerAddEntryTimeoutSeconds managedLedgerCacheCopyEntries
+    managedLedgerCacheEvictionFrequency managedLedgerCacheEvictionIntervalMs
+    managedLedgerCacheEvictionTimeThresholdMillis managedLedgerCacheEvictionWatermark
+    managedLedgerCursorMaxEntriesPerLedger managedLedgerCursorRolloverTimeInSeconds
+    managedLedgerInactiveLedgerRolloverTimeSeconds managedLedgerMaxUnackedRangesToPersistInMetadataStore
+    managedLedgerMetadataOperationsTimeoutSeconds managedLedgerNumSchedulerThreads managedLedgerNumWorkerThreads
+    managedLedgerPrometheusStatsLatencyRolloverSeconds managedLedgerReadEntryTimeoutSeconds
+    managedLedgerStatsPeriodSeconds managedLedgerUnackedRangesOpenCacheSetEnabled maxConcurrentHttpRequests
+    maxConcurrentNonPersistentMessagePerConnection maxPendingPublishRequestsPerConnectionResumeReads
+    maxUnackedMessagesPerBroker maxUnackedMessagesPerSubscriptionOnBrokerBlocked
+    messageExpiryCheckIntervalInMinutes metadataStoreBatchingEnabled metadataStoreBatchingMaxDelayMillis
+    metadataStoreBatchingMaxOperations metadataStoreBatchingMaxSizeKb metadataStoreCacheExpirySeconds
+    metadataStoreOperationTimeoutSeconds numCacheExecutorThreadPoolSize numExecutorThreadPoolSize
+    numHttpServerThreads numIOThreads numOrderedExecutorThreads persistentUnackedRangesWithMultipleEntriesEnabled
+    preciseDispatcherFlowControl preciseTimeBasedBacklogQuotaCheck replicationConnectionsPerBroker
+    replicationMetricsEnabled replicationProducerQueueSize replicatorPrefix schemaRegistryStorageClassName
+    skipBrokerShutdownOnOOM splitTopicAndPartitionLabelInPrometheus statsUpdateFrequencyInSecs
+    statsUpdateInitialDelayInSecs statusFilePath subscribeRatePeriodPerConsumerInSecond
+    subscriptionExpiryCheckIntervalInMinutes subscriptionKeySharedEnable
+    subscriptionKeySharedUseClassicPersistentImplementation subscriptionPatternMaxLength
+    subscriptionSharedUseClassicPersistentImplementation systemTopicEnabled topicLevelPoliciesEnabled
+    topicLoadTimeoutSeconds unblockStuckSubscriptionEnabled webSocketNumIoThreads zooKeeperCacheExpirySeconds
+    zooKeeperOperationTimeoutSeconds zooKeeperSessionTimeoutMillis zookeeperSessionExpiredPolicy
+"""
+APACHE_SETTINGS_WITHOUT_EFFECT: Final = frozenset(_TUNING.split())
+
+
+def load_broker_config(
+    values: Mapping[str, str],
+    environ: Mapping[str, str] | None = None,
+    *,
+    overrides: Mapping[str, str] | None = None,
+) -> BrokerConfig:
+    """The configuration that a file's *values*, the environment and *overrides* make (the last wins).
+
+    Raises ConfigurationError with every problem, what this broker does not have included.
+    """
+    merged = dict(values)
+    for key, value in (environ or {}).items():
+        if key.startswith(ENVIRONMENT_PREFIX):
+            merged[key.removeprefix(ENVIRONMENT_PREFIX)] = value
+    merged.update(overrides or {})
+    problems = [
+        f"{name}={merged[name]}: {reason}"
+        for name, (off, reason) in REFUSED_WHEN_ON.items()
+        if name in merged and merged[name].strip().lower() not in off
+    ]
+    try:
+        config = load(BrokerConfig, merged, ignored=APACHE_SETTINGS_WITHOUT_EFFECT | REFUSED_WHEN_ON.keys())
+    except ConfigurationError as error:
+        raise ConfigurationError("\n".join([*problems, str(error)])) from None
+    if problems:
+        raise ConfigurationError("\n".join(problems))
+    return config

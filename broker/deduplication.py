@@ -1,0 +1,112 @@
+"""Which of the messages that producers send again are stored already. No IO and no clock.
+
+For each producer name two sequence ids are kept: the highest handed to storage (pushed) and the highest that
+storage confirmed (persisted).
+
+         persisted       pushed
+    ─────────┴──────────────┴────────▶ sequence ids of one producer
+     duplicate   in flight     new
+
+Rules:
+
+1. `persisted` never exceeds what is durable; a snapshot taken with the position of the last confirmed entry holds
+   every entry up to that position (correctness I99).
+2. What is in flight may still fail, so a second copy is neither confirmed nor stored: its sender has to repeat it.
+3. After a storage failure `pushed` falls back to `persisted`: a retry of what did not become durable is accepted.
+4. A batch is judged by its highest id. One that begins with old ids and ends with new ones is stored: losing the
+   new ones would be worse than repeating the old ones.
+"""
+
+from collections.abc import Collection, Mapping
+from enum import Enum
+from typing import Final
+
+from managed_ledger.messages_pb2 import MessageMetadata
+
+_SIGN: Final = 2**63
+
+
+class Verdict(Enum):
+    """What becomes of a message."""
+
+    NEW = "store it"
+    DUPLICATE = "confirm it without storing it"
+    IN_FLIGHT = "refuse it: whether the first copy is stored is not known yet"
+
+
+class Deduplication:
+    """The sequence ids of one topic."""
+
+    def __init__(self, producers_max: int) -> None:
+        # A producer takes about 200 bytes here and 30 in each snapshot. (brokerDeduplicationMaxNumberOfProducers)
+        self._producers_max = producers_max
+        self._pushed: dict[str, int] = {}
+        self._persisted: dict[str, int] = {}
+        self._absent_since_ms: dict[str, int] = {}
+        self.entries_since_snapshot = 0
+
+    def check(self, producer: str, sequence_id: int, highest_sequence_id: int) -> Verdict:
+        """Judge a message that is about to be stored; NEW also notes it as pushed."""
+        highest = _signed(max(sequence_id, highest_sequence_id))
+        if highest > self._pushed.get(producer, -1):
+            self._pushed[producer] = highest
+            return Verdict.NEW
+        return Verdict.DUPLICATE if highest <= self._persisted.get(producer, -1) else Verdict.IN_FLIGHT
+
+    def on_persisted(self, producer: str, sequence_id: int, highest_sequence_id: int) -> None:
+        """An entry of *producer* is durable."""
+        highest = _signed(max(sequence_id, highest_sequence_id))
+        self.entries_since_snapshot += 1
+        if highest > self._persisted.get(producer, -1):
+            self._persisted[producer] = highest
+
+    def on_storage_failed(self) -> None:
+        """What was in flight failed, or may have."""
+        self._pushed = dict(self._persisted)
+
+    def restore(self, snapshot: Mapping[str, int]) -> None:
+        """Begin with a stored snapshot."""
+        self._persisted = dict(snapshot)
+        self._pushed = dict(snapshot)
+        self.entries_since_snapshot = 0
+
+    def replay(self, metadata: MessageMetadata) -> None:
+        """Take account of an entry behind the snapshot."""
+        if metadata.HasField("marker_type"):
+            return
+        if metadata.num_chunks_from_msg > 1 and metadata.chunk_id != metadata.num_chunks_from_msg - 1:
+            return
+        name = metadata.producer_name
+        self.on_persisted(name, metadata.sequence_id, metadata.highest_sequence_id)
+        self._pushed[name] = max(self._pushed.get(name, -1), self._persisted.get(name, -1))
+
+    def last_sequence_id(self, producer: str) -> int:
+        """The highest id that is durable, -1 for a producer that is not known."""
+        return self._persisted.get(producer, -1)
+
+    def snapshot(self) -> dict[str, int]:
+        """What to store with the position of the last confirmed entry."""
+        self.entries_since_snapshot = 0
+        return dict(self._persisted)
+
+    def forget_inactive(self, connected: Collection[str], now_ms: int, inactivity_ms: int) -> None:
+        """Drop producers that have been away for long, and the longest absent ones if there are too many."""
+        for name in self._persisted:
+            if name in connected:
+                self._absent_since_ms.pop(name, None)
+            else:
+                self._absent_since_ms.setdefault(name, now_ms)
+        absent = sorted(self._absent_since_ms.items(), key=lambda item: item[1])
+        surplus = len(self._persisted) - self._producers_max
+        for name, since_ms in absent:
+            if now_ms - since_ms < inactivity_ms and surplus <= 0:
+                break
+            surplus -= 1
+            del self._absent_since_ms[name]
+            self._persisted.pop(name, None)
+            self._pushed.pop(name, None)
+
+
+def _signed(sequence_id: int) -> int:
+    """The wire's unsigned number as the stored, signed one."""
+    return sequence_id - 2 * _SIGN if sequence_id >= _SIGN else sequence_id

@@ -1,0 +1,96 @@
+"""What a client can be refused with, and the code that says so on the wire.
+
+BrokerError                     UnknownError
+ ├─ InvalidTopicName            the name breaks the rules
+ ├─ TopicNotFound               also: its namespace or tenant
+ ├─ SubscriptionNotFound
+ ├─ NotReady                    not owned here, being loaded or unloaded, fenced for a moment: come again
+ ├─ MetadataFailure             the metadata store
+ ├─ StorageFailure              the ledgers
+ ├─ TopicTerminated
+ ├─ ProducerBusy, ProducerFenced
+ ├─ ConsumerBusy, ConsumerAssignError
+ ├─ IncompatibleSchema
+ ├─ QuotaExceeded, QuotaExceededHold
+ ├─ TooManyRequests
+ └─ NotAllowed                  a policy forbids it, or this broker does not have it
+"""
+
+from typing import ClassVar
+
+from broker.wire import pulsar_pb2 as wire
+from magnetar.runtime.types import MagnetarError
+
+
+class BrokerError(MagnetarError):
+    """A request was refused; the text goes to the client."""
+
+    code: ClassVar[int] = wire.UnknownError
+
+    def __init_subclass__(cls, *, code: int) -> None:
+        super().__init_subclass__()
+        cls.code = code
+
+
+class InvalidTopicName(BrokerError, code=wire.InvalidTopicName):
+    """The topic's name breaks the rules for names."""
+
+
+class TopicNotFound(BrokerError, code=wire.TopicNotFound):
+    """The topic, its namespace or its tenant does not exist and may not be created on the way."""
+
+
+class SubscriptionNotFound(BrokerError, code=wire.SubscriptionNotFound):
+    """The subscription does not exist and may not be created on the way."""
+
+
+class NotReady(BrokerError, code=wire.ServiceNotReady):
+    """Not now or not here: the client looks up again and retries."""
+
+
+class MetadataFailure(BrokerError, code=wire.MetadataError):
+    """The metadata store did not do what was asked, or the request names something that is not there."""
+
+
+class StorageFailure(BrokerError, code=wire.PersistenceError):
+    """Reading or writing ledgers failed."""
+
+
+class TopicTerminated(BrokerError, code=wire.TopicTerminatedError):
+    """Nothing can be written to the topic any more."""
+
+
+class ProducerBusy(BrokerError, code=wire.ProducerBusy):
+    """The name is taken, or an exclusive producer is in place; also a refused subscription name."""
+
+
+class ProducerFenced(BrokerError, code=wire.ProducerFenced):
+    """Somebody else holds the topic exclusively, or did so later."""
+
+
+class ConsumerBusy(BrokerError, code=wire.ConsumerBusy):
+    """Another consumer is in the way."""
+
+
+class ConsumerAssignError(BrokerError, code=wire.ConsumerAssignError):
+    """The hash ranges of a Key_Shared consumer are not possible."""
+
+
+class IncompatibleSchema(BrokerError, code=wire.IncompatibleSchema):
+    """The schema does not go together with those that the topic has."""
+
+
+class NotAllowed(BrokerError, code=wire.NotAllowedError):
+    """A policy forbids it, or this broker does not have the feature."""
+
+
+class TooManyRequests(BrokerError, code=wire.TooManyRequests):
+    """The client has more requests under way than the limit."""
+
+
+class QuotaExceededHold(BrokerError, code=wire.ProducerBlockedQuotaExceededError):
+    """The backlog quota is used up; the policy is producer_request_hold."""
+
+
+class QuotaExceeded(BrokerError, code=wire.ProducerBlockedQuotaExceededException):
+    """The backlog quota is used up; the policy is producer_exception."""

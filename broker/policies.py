@@ -1,0 +1,216 @@
+"""Tenants, namespaces and clusters as the metadata store has them: JSON of Apache's making.
+
+Members that this broker does not know stay as they are when a record is written again, so the text is kept
+beside what was read from it.
+"""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from broker.config import BrokerConfig
+from broker.names import Bundles
+from magnetar.runtime.types import Corruption
+
+# What `public/default` and `pulsar/system` get when a cluster is initialised.
+INITIAL_BUNDLES: Final = 16
+
+# Partitions of the topic by which transaction coordinators are assigned; other brokers expect it to exist.
+TRANSACTION_COORDINATORS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class AutoCreation:
+    """Whether topics are made when they are used, and how."""
+
+    allowed: bool
+    partitions: int
+    """0: not partitioned."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamespacePolicies:
+    """What of a namespace's policies decides something here. None: the broker's own setting counts."""
+
+    bundles: Bundles
+    deduplication: bool | None = None
+    retention_minutes: int | None = None
+    retention_mbytes: int | None = None
+    ensemble_size: int | None = None
+    write_quorum: int | None = None
+    ack_quorum: int | None = None
+    mark_delete_rate: float | None = None
+    schema_strategy: str | None = None
+    schema_auto_update: bool | None = None
+    schema_validation: bool = False
+    auto_creation: AutoCreation | None = None
+    auto_subscription_creation: bool | None = None
+    encryption_required: bool = False
+    max_producers_per_topic: int | None = None
+    max_consumers_per_topic: int | None = None
+    max_consumers_per_subscription: int | None = None
+    max_unacked_per_consumer: int | None = None
+    max_unacked_per_subscription: int | None = None
+    delayed_delivery: bool | None = None
+    delayed_delivery_tick_ms: int | None = None
+    subscription_types: frozenset[str] = frozenset()
+    """Empty: all."""
+    deleted: bool = False
+    raw: dict[str, Any] = field(default_factory=dict)
+
+
+def parse_policies(value: bytes, path: str) -> NamespacePolicies:
+    """The policies in the node *path*. Raises Corruption."""
+    try:
+        raw = json.loads(value) if value else {}
+        return _policies(raw)
+    except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
+        raise Corruption(
+            f"{path}: expected the JSON of a namespace's policies, found {value[:80]!r} ({error})"
+        ) from error
+
+
+def _policies(raw: dict[str, Any]) -> NamespacePolicies:
+    retention = raw.get("retention_policies") or {}
+    persistence = raw.get("persistence") or {}
+    override = raw.get("autoTopicCreationOverride")
+    delayed = raw.get("delayed_delivery_policies") or {}
+    subscription_override = raw.get("autoSubscriptionCreationOverride") or {}
+    auto_creation = None
+    if override is not None:
+        partitioned = override.get("topicType") == "partitioned"
+        auto_creation = AutoCreation(
+            bool(override["allowAutoTopicCreation"]),
+            int(override.get("defaultNumPartitions") or 1) if partitioned else 0,
+        )
+    strategy = raw.get("schema_compatibility_strategy")
+    if strategy in (None, "UNDEFINED"):
+        # The older member, in the older spelling: "Full", "Backward", "AutoUpdateDisabled", …
+        strategy = _OLD_STRATEGIES.get(raw.get("schema_auto_update_compatibility_strategy") or "")
+    boundaries = (raw.get("bundles") or {}).get("boundaries")
+    return NamespacePolicies(
+        bundles=Bundles.from_texts(boundaries) if boundaries else Bundles.equal(1),
+        deduplication=raw.get("deduplicationEnabled"),
+        retention_minutes=retention.get("retentionTimeInMinutes"),
+        retention_mbytes=retention.get("retentionSizeInMB"),
+        ensemble_size=persistence.get("bookkeeperEnsemble"),
+        write_quorum=persistence.get("bookkeeperWriteQuorum"),
+        ack_quorum=persistence.get("bookkeeperAckQuorum"),
+        mark_delete_rate=persistence.get("managedLedgerMaxMarkDeleteRate"),
+        schema_strategy=strategy,
+        schema_auto_update=raw.get("is_allow_auto_update_schema"),
+        schema_validation=bool(raw.get("schema_validation_enforced")),
+        auto_creation=auto_creation,
+        auto_subscription_creation=subscription_override.get("allowAutoSubscriptionCreation"),
+        encryption_required=bool(raw.get("encryption_required")),
+        max_producers_per_topic=raw.get("max_producers_per_topic"),
+        max_consumers_per_topic=raw.get("max_consumers_per_topic"),
+        max_consumers_per_subscription=raw.get("max_consumers_per_subscription"),
+        max_unacked_per_consumer=raw.get("max_unacked_messages_per_consumer"),
+        max_unacked_per_subscription=raw.get("max_unacked_messages_per_subscription"),
+        delayed_delivery=delayed.get("active"),
+        delayed_delivery_tick_ms=delayed.get("tickTime"),
+        subscription_types=frozenset(raw.get("subscription_types_enabled") or ()),
+        deleted=bool(raw.get("deleted")),
+        raw=raw,
+    )
+
+
+_OLD_STRATEGIES: Final = {
+    "AutoUpdateDisabled": "ALWAYS_INCOMPATIBLE",
+    "Backward": "BACKWARD",
+    "Forward": "FORWARD",
+    "Full": "FULL",
+    "AlwaysCompatible": "ALWAYS_COMPATIBLE",
+    "BackwardTransitive": "BACKWARD_TRANSITIVE",
+    "ForwardTransitive": "FORWARD_TRANSITIVE",
+    "FullTransitive": "FULL_TRANSITIVE",
+}
+
+
+def new_policies(cluster: str, bundles: int) -> dict[str, Any]:
+    """The policies of a namespace in which nothing was set, with Apache's members in Apache's order."""
+    cut = Bundles.equal(bundles)
+    return {
+        "auth_policies": {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}},
+        "replication_clusters": [cluster],
+        "allowed_clusters": [],
+        "bundles": {"boundaries": cut.texts, "numBundles": bundles},
+        "backlog_quota_map": {},
+        "clusterDispatchRate": {},
+        "topicDispatchRate": {},
+        "subscriptionDispatchRate": {},
+        "replicatorDispatchRate": {},
+        "clusterSubscribeRate": {},
+        "publishMaxMessageRate": {},
+        "latency_stats_sample_rate": {},
+        "deleted": False,
+        "encryption_required": False,
+        "subscription_auth_mode": "None",
+        "offload_threshold": -1,
+        "offload_threshold_in_seconds": -1,
+        "schema_compatibility_strategy": "UNDEFINED",
+        "schema_validation_enforced": False,
+        "subscription_types_enabled": [],
+        "properties": {},
+        "migrated": False,
+        "clusterThatCanDeleteNamespace": cluster,
+    }
+
+
+def new_cluster(service_url: str = "", broker_service_url: str = "") -> dict[str, Any]:
+    """The record of a cluster; both URLs empty for the entry called `global`."""
+    record: dict[str, Any] = {}
+    if service_url:
+        record["serviceUrl"] = service_url
+    if broker_service_url:
+        record["brokerServiceUrl"] = broker_service_url
+    return record | {
+        "brokerClientTlsEnabled": False,
+        "tlsAllowInsecureConnection": False,
+        "brokerClientTlsEnabledWithKeyStore": False,
+        "brokerClientTlsTrustStoreType": "JKS",
+        "brokerClientTlsKeyStoreType": "JKS",
+        "brokerClientSslFactoryPlugin": "org.apache.pulsar.common.util.DefaultPulsarSslFactory",
+    }
+
+
+def to_json(record: Any) -> bytes:
+    """Compact JSON, as Apache writes it."""
+    return json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def initial_nodes(config: BrokerConfig, http_url: str, service_url: str) -> dict[str, bytes]:
+    """Path → value of what initialising a cluster creates."""
+    cluster = config.cluster_name
+    tenant = to_json({"allowedClusters": [cluster], "adminRoles": []})
+    policies = to_json(new_policies(cluster, INITIAL_BUNDLES))
+    coordinators = to_json({"partitions": TRANSACTION_COORDINATORS, "deleted": False})
+    return {
+        "/managed-ledgers": b"",
+        "/namespace": b"",
+        "/bookies": b"{}",
+        "/admin/policies": b"",
+        "/admin/clusters": b"",
+        "/admin/local-policies": b"",
+        f"/admin/clusters/{cluster}": to_json(new_cluster(http_url, service_url)),
+        "/admin/clusters/global": to_json(new_cluster()),
+        "/admin/policies/public": tenant,
+        "/admin/policies/public/default": policies,
+        "/admin/policies/pulsar": tenant,
+        "/admin/policies/pulsar/system": policies,
+        "/admin/partitioned-topics/pulsar/system/persistent/transaction_coordinator_assign": coordinators,
+    }
+
+
+def parse_partitions(value: bytes, path: str) -> int:
+    """The number of partitions in the node *path*; 0 while the topic is being deleted. Raises Corruption."""
+    try:
+        raw = json.loads(value) if value else {}
+        return 0 if raw.get("deleted") else int(raw.get("partitions", 0))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise Corruption(f"{path}: expected the JSON of a partitioned topic, found {value[:80]!r}") from error
+
+
+def partitions_value(partitions: int) -> bytes:
+    return to_json({"partitions": partitions, "deleted": False})

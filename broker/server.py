@@ -1,0 +1,228 @@
+"""The sockets of the binary protocol: bytes in, bytes out, keep-alive, back-pressure. Decides nothing.
+
+Answers gather in an outbox and leave in one write per turn of the loop. While a client does not read, nothing more
+is dispatched to it; while storage is behind, its socket is not read.
+"""
+
+import asyncio
+import contextlib
+import logging
+from typing import Final, cast
+
+from broker.config import BrokerConfig
+from broker.connection import PING, BrokerPort, Connection, State
+from broker.wire.frames import FRAME_PADDING_BYTES
+from magnetar.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
+from magnetar.runtime.clock import Clock, Timer
+from magnetar.runtime.tasks import Tasks
+from magnetar.runtime.types import KIB, MIB, Buffer
+
+log = logging.getLogger(__name__)
+
+# Bytes that wait for a client to read before dispatch to it pauses, and before it goes on. A client on a slow link
+# takes a megabyte in well under a keep-alive interval; ten thousand such clients take 10 GB, so not more.
+WRITE_BUFFER_HIGH_BYTES: Final = 1 * MIB
+WRITE_BUFFER_LOW_BYTES: Final = 256 * KIB
+
+# Answers (receipts, errors) are not dispatched and so not held back: a client that sends and never reads makes
+# them pile up. At this it is cut off. Receipts of 1,000 pending sends take 60 KB.
+WRITE_BUFFER_MAX_BYTES: Final = 64 * MIB
+
+# Connections waiting to be accepted: a restart brings all clients back at once.
+BACKLOG: Final = 1024
+
+
+class ClientProtocol(asyncio.Protocol):
+    """One client's socket; the outbox of its `Connection`."""
+
+    def __init__(self, broker: BrokerPort, clock: Clock, config: BrokerConfig, server: "BinaryServer") -> None:
+        self._broker = broker
+        self._clock = clock
+        self._config = config
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._connection: Connection | None = None
+        self._splitter = FrameSplitter(config.max_message_bytes + FRAME_PADDING_BYTES)
+        self._tasks = Tasks("client")
+        self._out: list[Buffer] = []
+        self._is_closing = False
+        self._timer: Timer | None = None
+        self._pinged = False
+        self._signs_of_life: list[asyncio.Future[bool]] = []
+
+    # -------------------------------------------------------------------------------- transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES, low=WRITE_BUFFER_LOW_BYTES)
+        peer = transport.get_extra_info("peername")
+        address = f"/{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "/local"
+        self._connection = Connection(self._broker, self, self._tasks.spawn, address)
+        self._server.clients.add(self)
+        self._timer = self._clock.call_later(self._config.keep_alive_s, self._keep_alive)
+
+    def data_received(self, data: bytes) -> None:
+        connection = self._connection
+        if self._is_closing or connection is None:
+            return
+        self._pinged = False
+        if self._signs_of_life:
+            self._show_life(True)
+        try:
+            connection.on_frames(self._splitter.feed(data))
+        except MalformedFrame as error:
+            log.warning("%s is disconnected: %s", connection.address, error)
+            self.close()
+        except Exception:
+            log.exception("%s is disconnected: a command could not be handled", connection.address)
+            self.close()
+
+    def pause_writing(self) -> None:
+        if self._connection is not None:
+            self._connection.on_writable(False)
+
+    def resume_writing(self) -> None:
+        if self._connection is not None:
+            self._connection.on_writable(True)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_closing = True
+        self._out.clear()
+        self._server.clients.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._show_life(False)
+        if self._connection is not None and self._connection.state is not State.CLOSED:
+            self._connection.on_lost()
+        # What is under way finishes by itself: its producer or consumer is detached as soon as it is there.
+
+    # -------------------------------------------------------------------------------- outbox
+
+    def write(self, buffer: Buffer) -> None:
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out.append(buffer)
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        transport = self._transport
+        if not out or transport is None or transport.is_closing():
+            return
+        transport.writelines(out)
+        if transport.get_write_buffer_size() > WRITE_BUFFER_MAX_BYTES:
+            log.warning("a client does not read its answers and is disconnected: %s", self._address)
+            self.abort()
+
+    def pause_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        """Send what is queued, then close."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        if self._connection is not None:
+            self._connection.on_lost()
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close without sending anything more."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def is_alive(self) -> bool:
+        """Send a PING and wait for whatever comes."""
+        if self._is_closing:
+            return False
+        sign: asyncio.Future[bool] = self._loop.create_future()
+        self._signs_of_life.append(sign)
+        self.write(PING)
+
+        def give_up() -> None:
+            if not sign.done():
+                sign.set_result(False)
+
+        timer = self._clock.call_later(self._config.active_consumer_probe_ms / 1000, give_up)
+        try:
+            alive = await sign
+        finally:
+            timer.cancel()
+            with contextlib.suppress(ValueError):
+                self._signs_of_life.remove(sign)
+        if not alive:
+            self.abort()
+            if self._connection is not None and self._connection.state is not State.CLOSED:
+                self._connection.on_lost()
+        return alive
+
+    def _show_life(self, is_alive: bool) -> None:
+        for sign in self._signs_of_life:
+            if not sign.done():
+                sign.set_result(is_alive)
+
+    # -------------------------------------------------------------------------------- keep-alive
+
+    def _keep_alive(self) -> None:
+        """One interval is over: whoever was asked and kept silent, or never introduced himself, is gone."""
+        connection = self._connection
+        if connection is None or self._is_closing:
+            return
+        if connection.state is State.START or self._pinged:
+            log.info("%s is disconnected: silent for too long", connection.address)
+            self.close()
+            # A peer that is dead never takes what is queued.
+            self._clock.call_later(self._config.keep_alive_s, self.abort)
+            return
+        self._pinged = True
+        self.write(PING)
+        self._timer = self._clock.call_later(self._config.keep_alive_s, self._keep_alive)
+
+    @property
+    def _address(self) -> str:
+        return "" if self._connection is None else self._connection.address
+
+    async def end(self) -> None:
+        """Close, and end what is under way."""
+        self.close()
+        await self._tasks.cancel()
+
+
+class BinaryServer:
+    """Listens for clients on one or more addresses."""
+
+    def __init__(self, broker: BrokerPort, clock: Clock, config: BrokerConfig) -> None:
+        self._broker = broker
+        self._clock = clock
+        self._config = config
+        self._servers: list[asyncio.Server] = []
+        self.clients: set[ClientProtocol] = set()
+
+    async def listen(self, host: str, port: int) -> int:
+        """Open a port (0: any free one); returns its number. May be called for several addresses."""
+
+        def make() -> ClientProtocol:
+            return ClientProtocol(self._broker, self._clock, self._config, self)
+
+        server = await asyncio.get_running_loop().create_server(make, host, port, backlog=BACKLOG)
+        self._servers.append(server)
+        opened: int = server.sockets[0].getsockname()[1]
+        return opened
+
+    async def stop_listening(self) -> None:
+        """Take no new clients."""
+        for server in self._servers:
+            server.close()
+
+    async def close(self) -> None:
+        """Disconnect everybody."""
+        await self.stop_listening()
+        await asyncio.gather(*(client.end() for client in list(self.clients)))
+        self._servers.clear()

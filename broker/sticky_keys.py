@@ -1,0 +1,179 @@
+"""Which consumer of a Key_Shared subscription a key belongs to.
+
+A key's hash is Murmur3 (32 bits, seed 0, sign dropped), then the remainder by 65536, and 1 instead of 0. Selectors
+map the hash to a consumer:
+
+    ConsistentHashing   a ring with 100 points for each consumer; the first point at or after the hash
+    HalvedRanges        a newcomer takes the lower half of the largest range
+    StickyRanges        consumers say which hashes they want; ranges may not overlap
+"""
+
+import base64
+import binascii
+from bisect import bisect_left
+from collections.abc import Hashable, Sequence
+from itertools import pairwise
+from typing import Final, Generic, Protocol, TypeVar
+
+from broker.errors import ConsumerAssignError
+from managed_ledger.messages_pb2 import MessageMetadata
+
+C = TypeVar("C", bound=Hashable)
+
+HASHES: Final = 65536
+
+
+def murmur3(data: bytes) -> int:
+    """Murmur3, 32 bits, seed 0, without the sign bit."""
+    mask = 0xFFFF_FFFF
+    length = len(data)
+    hash_ = 0
+    whole = length & ~3
+    for at in range(0, whole, 4):
+        word = int.from_bytes(data[at : at + 4], "little") * 0xCC9E2D51 & mask
+        word = (word << 15 | word >> 17) * 0x1B873593 & mask
+        hash_ ^= word
+        hash_ = ((hash_ << 13 | hash_ >> 19) & mask) * 5 + 0xE6546B64 & mask
+    word = int.from_bytes(data[whole:], "little") * 0xCC9E2D51 & mask
+    hash_ ^= ((word << 15 | word >> 17) & mask) * 0x1B873593 & mask
+    hash_ ^= length
+    hash_ ^= hash_ >> 16
+    hash_ = hash_ * 0x85EBCA6B & mask
+    hash_ ^= hash_ >> 13
+    hash_ = hash_ * 0xC2B2AE35 & mask
+    hash_ ^= hash_ >> 16
+    return hash_ & 0x7FFF_FFFF
+
+
+def sticky_key(metadata: MessageMetadata) -> bytes:
+    """The key by which an entry keeps its order: ordering key, else key, else one of its own."""
+    if metadata.HasField("ordering_key"):
+        return metadata.ordering_key
+    if metadata.HasField("partition_key"):
+        key = metadata.partition_key.encode()
+        if metadata.partition_key_b64_encoded:
+            try:
+                return base64.b64decode(key, validate=True)
+            except binascii.Error:
+                return key
+        return key
+    # Messages without a key have no order to keep: they spread over all consumers (4.0; older brokers gave
+    # them all one key, NONE_KEY).
+    return f"{metadata.producer_name}-{metadata.sequence_id}".encode()
+
+
+def sticky_hash(metadata: MessageMetadata) -> int:
+    """1 … 65535."""
+    return murmur3(sticky_key(metadata)) % HASHES or 1
+
+
+class Selector(Protocol[C]):
+    """Maps hashes to consumers."""
+
+    def add(self, consumer: C, name: str, ranges: Sequence[tuple[int, int]]) -> None:
+        """Raises ConsumerAssignError; nothing has changed then."""
+        ...
+
+    def remove(self, consumer: C) -> None: ...
+
+    def select(self, hash_: int) -> C | None: ...
+
+
+class ConsistentHashing(Generic[C]):
+    """A ring of points; a consumer that comes or goes moves only the keys next to its points."""
+
+    def __init__(self, points: int = 100) -> None:
+        self._points = points
+        self._consumers: dict[C, str] = {}
+        self._hashes: list[int] = []
+        self._owners: list[C] = []
+
+    def add(self, consumer: C, name: str, ranges: Sequence[tuple[int, int]] = ()) -> None:
+        self._consumers[consumer] = name
+        self._build()
+
+    def remove(self, consumer: C) -> None:
+        self._consumers.pop(consumer, None)
+        self._build()
+
+    def select(self, hash_: int) -> C | None:
+        if not self._hashes:
+            return None
+        at = bisect_left(self._hashes, hash_)
+        return self._owners[at if at < len(self._owners) else 0]
+
+    def _build(self) -> None:
+        # Consumers of one name (or points that fall together) share in the order of their coming.
+        ring: dict[int, C] = {}
+        for consumer, name in self._consumers.items():
+            for point in range(self._points):
+                hash_ = murmur3(f"{name}{point}".encode()) % HASHES
+                while hash_ in ring and len(ring) < HASHES:
+                    hash_ = (hash_ + 1) % HASHES
+                ring[hash_] = consumer
+        self._hashes = sorted(ring)
+        self._owners = [ring[hash_] for hash_ in self._hashes]
+
+
+class HalvedRanges(Generic[C]):
+    """Ranges by their upper ends; a newcomer halves the largest."""
+
+    def __init__(self) -> None:
+        self._ends: list[int] = []
+        self._owners: list[C] = []
+
+    def add(self, consumer: C, name: str, ranges: Sequence[tuple[int, int]] = ()) -> None:
+        if not self._ends:
+            self._ends, self._owners = [HASHES], [consumer]
+            return
+        starts = [0, *self._ends[:-1]]
+        size, at = max((end - start, -at) for at, (start, end) in enumerate(zip(starts, self._ends, strict=True)))
+        if size < 2:
+            raise ConsumerAssignError("no more hash ranges to share out: too many consumers")
+        self._ends.insert(-at, starts[-at] + size // 2)
+        self._owners.insert(-at, consumer)
+
+    def remove(self, consumer: C) -> None:
+        if consumer not in self._owners:
+            return
+        at = self._owners.index(consumer)
+        if at == len(self._owners) - 1 and at > 0:
+            self._ends.pop(at - 1)  # the left neighbour grows to the end
+        else:
+            self._ends.pop(at)  # the right neighbour grows to the left
+        self._owners.pop(at)
+
+    def select(self, hash_: int) -> C | None:
+        if not self._ends:
+            return None
+        return self._owners[bisect_left(self._ends, hash_)]
+
+
+class StickyRanges(Generic[C]):
+    """Consumers name their ranges (both ends included); a hash that nobody named has no consumer."""
+
+    def __init__(self) -> None:
+        self._ranges: list[tuple[int, int, C]] = []
+
+    def add(self, consumer: C, name: str, ranges: Sequence[tuple[int, int]]) -> None:
+        if not ranges:
+            raise ConsumerAssignError("Ranges for KeyShared policy must not be empty.")
+        wanted = sorted(ranges)
+        for start, end in wanted:
+            if not 0 <= start <= end <= HASHES:
+                raise ConsumerAssignError(f"Invalid range [{start},{end}]: expected 0 ≤ start ≤ end ≤ {HASHES}")
+        taken = sorted([*((start, end) for start, end, _ in self._ranges), *wanted])
+        for (start, end), (following, last) in pairwise(taken):
+            if following <= end:
+                raise ConsumerAssignError(f"Range conflict: [{start},{end}] and [{following},{last}] overlap")
+        self._ranges.extend((start, end, consumer) for start, end in wanted)
+        self._ranges.sort(key=lambda item: item[0])
+
+    def remove(self, consumer: C) -> None:
+        self._ranges = [item for item in self._ranges if item[2] != consumer]
+
+    def select(self, hash_: int) -> C | None:
+        at = bisect_left(self._ranges, hash_ + 1, key=lambda item: item[0]) - 1
+        if at >= 0 and self._ranges[at][1] >= hash_:
+            return self._ranges[at][2]
+        return None

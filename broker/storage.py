@@ -1,0 +1,68 @@
+"""From a broker's settings to its ledgers and schemas."""
+
+from broker.config import BrokerConfig
+from broker.policies import NamespacePolicies
+from magnetar.bookkeeper.client.client import BookKeeper
+from magnetar.bookkeeper.metadata.store import MetadataStore
+from magnetar.bookkeeper.wire.entry import DigestType
+from magnetar.runtime.clock import Clock
+from magnetar.runtime.types import MIB
+from managed_ledger.config import MINUTE_MS, ManagedLedgerConfig
+from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.retention import RetentionRule, RolloverRule
+from managed_ledger.schema_registry import SchemaRegistry
+
+_DIGESTS = {
+    "CRC32": DigestType.CRC32,
+    "CRC32C": DigestType.CRC32C,
+    "MAC": DigestType.HMAC,
+    "DUMMY": DigestType.DUMMY,
+}
+
+
+def ledger_config(config: BrokerConfig, policies: NamespacePolicies | None = None) -> ManagedLedgerConfig:
+    """The settings of a topic's managed ledger; *policies* of its namespace win over those of the broker."""
+
+    def either(own: float | None, general: float) -> float:
+        return general if own is None or own <= 0 else own
+
+    ensemble_size, write_quorum, ack_quorum = config.ensemble_size, config.write_quorum, config.ack_quorum
+    mark_delete_rate: float = config.mark_delete_rate
+    retention_minutes, retention_mbytes = config.retention_minutes, config.retention_mbytes
+    if policies is not None:
+        ensemble_size = int(either(policies.ensemble_size, ensemble_size))
+        write_quorum = int(either(policies.write_quorum, write_quorum))
+        ack_quorum = int(either(policies.ack_quorum, ack_quorum))
+        mark_delete_rate = either(policies.mark_delete_rate, mark_delete_rate)
+        if policies.retention_minutes is not None:
+            retention_minutes = policies.retention_minutes
+        if policies.retention_mbytes is not None:
+            retention_mbytes = policies.retention_mbytes
+    return ManagedLedgerConfig(
+        ensemble_size=ensemble_size,
+        write_quorum=write_quorum,
+        ack_quorum=ack_quorum,
+        digest_type=_DIGESTS[config.digest_type],
+        rollover=RolloverRule(
+            entries_max=config.max_entries_per_ledger,
+            bytes_max=config.max_ledger_mbytes * MIB,
+            age_max_ms=config.max_rollover_minutes * MINUTE_MS,
+            age_min_ms=config.min_rollover_minutes * MINUTE_MS,
+        ),
+        retention=RetentionRule(
+            time_ms=retention_minutes * MINUTE_MS if retention_minutes >= 0 else -1,
+            bytes_max=retention_mbytes * MIB if retention_mbytes >= 0 else -1,
+        ),
+        mark_delete_interval_s=1 / mark_delete_rate if mark_delete_rate > 0 else 0.0,
+        cursor_ranges_max=config.max_unacked_ranges,
+    )
+
+
+def open_storage(
+    config: BrokerConfig, bookkeeper: BookKeeper, store: MetadataStore, clock: Clock
+) -> tuple[ManagedLedgerFactory, SchemaRegistry]:
+    """The managed ledgers (with their maintenance running) and the schemas of a cluster."""
+    general = ledger_config(config)
+    factory = ManagedLedgerFactory(bookkeeper, store, clock, general)
+    factory.start()
+    return factory, SchemaRegistry(bookkeeper, store, clock, general)

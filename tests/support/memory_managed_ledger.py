@@ -1,0 +1,396 @@
+"""Managed ledgers without bookies: the positions are the real code's, the entries stand in a list.
+
+Faults are under the test's control: appends can be held back or fail, reads can be cold.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from magnetar.runtime.types import Buffer
+from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.cursor import CursorState
+from managed_ledger.errors import (
+    CursorNotFound,
+    InvalidPosition,
+    ManagedLedgerError,
+    ManagedLedgerNotFound,
+    ManagedLedgerTerminated,
+    StorageUnavailable,
+)
+from managed_ledger.ledger import AppendListener, Entry, ManagedLedger
+from managed_ledger.ledger_list import LedgerList
+from managed_ledger.position import EARLIEST, LATEST, Position
+from managed_ledger.records_pb2 import ManagedLedgerInfo
+from managed_ledger.schema_compatibility import Schema, Strategy, check_compatible, check_valid, same_schema
+from managed_ledger.schema_registry import StoredSchema
+
+
+class MemoryCursor:
+    """A cursor of a `MemoryManagedLedger`."""
+
+    def __init__(self, ledger: "MemoryManagedLedger", name: str, state: CursorState, durable: bool) -> None:
+        self.name = name
+        self.durable = durable
+        self.string_properties: dict[str, str] = {}
+        self.ledger = ledger
+        self.state = state
+        self.reads_valid = 0
+
+    @property
+    def mark_delete_position(self) -> Position:
+        return self.state.mark_delete_position
+
+    @property
+    def read_position(self) -> Position:
+        return self.state.read_position
+
+    @property
+    def properties(self) -> dict[str, int]:
+        return self.state.properties
+
+    def is_deleted(self, position: Position) -> bool:
+        return self.state.is_deleted(position)
+
+    def batch_ack_set(self, position: Position) -> list[int] | None:
+        return self.state.batch_ack_set(position)
+
+    def has_more(self) -> bool:
+        self.state.skip_deleted()
+        return self.state.has_more()
+
+    def backlog(self) -> int:
+        return self.state.backlog()
+
+    def read(self, max_entries: int, max_bytes: int) -> Sequence[Entry] | Awaitable[Sequence[Entry]]:
+        self.state.skip_deleted()
+        if not self.state.has_more():
+            return []
+        found = self.ledger.take(self.state.read_position, max_entries)
+        if self.ledger.cold:
+            return self._read_cold(found, self.reads_valid)
+        return self._take(found)
+
+    async def _read_cold(self, found: list[Entry], valid: int) -> Sequence[Entry]:
+        await self.ledger.wait_cold()
+        return self._take(found) if valid == self.reads_valid else []
+
+    def _take(self, found: list[Entry]) -> list[Entry]:
+        self.state.moved_past(found[-1].position)
+        return [entry for entry in found if not self.state.is_deleted(entry.position)]
+
+    def rewind(self) -> None:
+        self.reads_valid += 1
+        self.state.rewind()
+
+    def mark_delete(self, position: Position, properties: Mapping[str, int] | None = None) -> None:
+        last = self.ledger.last_confirmed
+        if position > last and position.entry_id >= 0:
+            raise InvalidPosition(f"{position} is beyond the end {last}")
+        self.state.mark_delete(position, dict(properties) if properties is not None else None)
+
+    def delete(self, positions: Iterable[Position]) -> None:
+        self.state.delete(positions)
+
+    def acknowledge_batch(self, position: Position, ack_set: Sequence[int], batch_size: int) -> bool:
+        return self.state.acknowledge_batch(position, ack_set, batch_size)
+
+    async def reset(self, position: Position) -> None:
+        if position == LATEST or position > self.ledger.last_confirmed:
+            position = self.ledger.next_position(self.ledger.last_confirmed)
+        elif position == EARLIEST or position < self.ledger.first_position:
+            position = self.ledger.first_position
+        self.reads_valid += 1
+        self.state.reset(position)
+        await asyncio.sleep(0)
+
+    async def flush(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+class _Silent:
+    def on_appended(self, ledger_id: int, first_entry_id: int, contexts: Sequence[Any]) -> None:
+        pass
+
+    def on_append_failed(self, contexts: Sequence[Any], error: ManagedLedgerError) -> None:
+        pass
+
+    def on_closed(self, error: ManagedLedgerError) -> None:
+        pass
+
+
+class MemoryManagedLedger:
+    """One topic. `hold = True` keeps appends pending until `release()`; `cold = True` makes reads awaitable."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.config: ManagedLedgerConfig = ManagedLedgerConfig()
+        self.listener: AppendListener = _Silent()
+        self.cursors: dict[str, MemoryCursor] = {}
+        self.properties: dict[str, str] = {}
+        self.is_terminated = False
+        self.is_open = True
+        self.hold = False
+        self.cold = False
+        self.fail_with: ManagedLedgerError | None = None
+        self.reads_held: asyncio.Event | None = None
+        self.by_name: dict[str, MemoryManagedLedger] = {}
+        self._ledgers = LedgerList()
+        self._entries: dict[int, list[Buffer]] = {}
+        self._pending: list[tuple[Buffer, Any]] = []
+        self._watchers: list[Callable[[], None]] = []
+        self._is_scheduled = False
+
+    def begin_ledger(self, ledger_id: int) -> None:
+        """Roll over to a new ledger; an empty one goes, as the real one does it."""
+        for info in list(self._ledgers):
+            if not self._ledgers.entries_of(info.ledgerId):
+                self._ledgers.remove(info.ledgerId)
+        self._ledgers.add(ManagedLedgerInfo.LedgerInfo(ledgerId=ledger_id, timestamp=0))
+        self._entries[ledger_id] = []
+        self._current = ledger_id
+
+    @property
+    def state(self) -> str:
+        return "LedgerOpened"
+
+    @property
+    def last_confirmed(self) -> Position:
+        return self._ledgers.last_confirmed
+
+    @property
+    def first_position(self) -> Position:
+        return self._ledgers.first_position
+
+    @property
+    def pending_count(self) -> int:
+        return len(self._pending)
+
+    @property
+    def entries_total(self) -> int:
+        return self._ledgers.entries_total
+
+    @property
+    def bytes_total(self) -> int:
+        return sum(len(entry) for entries in self._entries.values() for entry in entries)
+
+    def next_position(self, position: Position) -> Position:
+        return self._ledgers.next_position(position)
+
+    def previous_position(self, position: Position) -> Position:
+        return self._ledgers.previous_position(position)
+
+    def entries_between(self, after: Position, up_to: Position) -> int:
+        return self._ledgers.entries_between(after, up_to)
+
+    def watch_appends(self, callback: Callable[[], None]) -> Callable[[], None]:
+        self._watchers.append(callback)
+        return lambda: self._watchers.remove(callback)
+
+    # -------------------------------------------------------------------------------- appending
+
+    def append(self, run: Sequence[Buffer], contexts: Sequence[Any]) -> None:
+        self._pending.extend(zip((bytes(data) for data in run), contexts, strict=True))
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._complete)
+
+    def release(self) -> None:
+        """Let go of the appends that `hold` kept back."""
+        self.hold = False
+        self._complete()
+
+    def _complete(self) -> None:
+        self._is_scheduled = False
+        if self.hold or not self._pending:
+            return
+        pending, self._pending = self._pending, []
+        contexts = [context for _, context in pending]
+        error = self.fail_with
+        if self.is_terminated:
+            error = ManagedLedgerTerminated(f"{self.name} was terminated")
+        if not self.is_open:
+            error = StorageUnavailable(f"{self.name} is closed")
+        if error is not None:
+            self.fail_with = None
+            self.listener.on_append_failed(contexts, error)
+            return
+        entries = self._entries[self._current]
+        first = len(entries)
+        entries.extend(data for data, _ in pending)
+        self._ledgers.set_entries(self._current, len(entries))
+        self.listener.on_appended(self._current, first, contexts)
+        for callback in list(self._watchers):
+            callback()
+
+    # -------------------------------------------------------------------------------- reading
+
+    def take(self, first: Position, max_entries: int) -> list[Entry]:
+        position = self._ledgers.ceiling(first)
+        entries = self._entries.get(position.ledger_id, [])
+        end = min(self._ledgers.entries_of(position.ledger_id), position.entry_id + max_entries)
+        return [Entry(position.ledger_id, at, entries[at]) for at in range(position.entry_id, end)]
+
+    def read(self, first: Position, max_entries: int, max_bytes: int) -> Sequence[Entry] | Awaitable[Sequence[Entry]]:
+        found = self.take(first, max_entries)
+        return self._read_cold(found) if self.cold else found
+
+    async def _read_cold(self, found: list[Entry]) -> Sequence[Entry]:
+        await self.wait_cold()
+        return found
+
+    async def wait_cold(self) -> None:
+        if self.reads_held is not None:
+            await self.reads_held.wait()
+        else:
+            await asyncio.sleep(0)
+
+    async def find_first(self, predicate: Callable[[Entry], bool]) -> Position | None:
+        for ledger_id, entries in self._entries.items():
+            for at, data in enumerate(entries):
+                if predicate(Entry(ledger_id, at, data)):
+                    return Position(ledger_id, at)
+        return None
+
+    # -------------------------------------------------------------------------------- cursors
+
+    def _mark_delete_before(self, start: Position) -> Position:
+        if start == LATEST or start > self.last_confirmed:
+            return self.last_confirmed
+        if start <= EARLIEST or start < self.first_position:
+            return self._ledgers.start
+        return self._ledgers.previous_position(start)
+
+    async def open_cursor(
+        self, name: str, start: Position = LATEST, properties: Mapping[str, str] | None = None
+    ) -> MemoryCursor:
+        await asyncio.sleep(0)
+        if name not in self.cursors:
+            state = CursorState(self._ledgers, self._mark_delete_before(start))
+            self.cursors[name] = MemoryCursor(self, name, state, True)
+            self.cursors[name].string_properties = dict(properties or {})
+        return self.cursors[name]
+
+    def new_non_durable_cursor(self, name: str, start: Position) -> MemoryCursor:
+        return MemoryCursor(self, name, CursorState(self._ledgers, self._mark_delete_before(start)), False)
+
+    async def delete_cursor(self, name: str) -> None:
+        await asyncio.sleep(0)
+        if self.cursors.pop(name, None) is None:
+            raise CursorNotFound(f"{self.name} has no cursor {name}")
+
+    # -------------------------------------------------------------------------------- the rest
+
+    async def set_properties(self, properties: Mapping[str, str]) -> None:
+        await asyncio.sleep(0)
+        self.properties = dict(properties)
+
+    async def terminate(self) -> Position:
+        self.is_terminated = True
+        return self.last_confirmed
+
+    async def trim(self) -> None:
+        pass
+
+    def fence(self, error: ManagedLedgerError) -> None:
+        """Another owner took over."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        contexts = [context for _, context in self._pending]
+        self._pending.clear()
+        loop = asyncio.get_running_loop()
+        if contexts:
+            loop.call_soon(self.listener.on_append_failed, contexts, error)
+        loop.call_soon(self.listener.on_closed, error)
+
+    async def close(self) -> None:
+        while self._pending and not self.hold:
+            await asyncio.sleep(0)
+        self.is_open = False
+        self._watchers.clear()
+
+    async def delete(self) -> None:
+        self.is_open = False
+        self.cursors.clear()
+        self._entries.clear()
+        self.by_name.pop(self.name, None)
+
+    def reopen(self) -> None:
+        """What recovery does: the same entries, cursors at their first open entry."""
+        self.is_open = True
+        for cursor in self.cursors.values():
+            cursor.rewind()
+
+
+class MemoryLedgers:
+    """Opens managed ledgers in memory; they survive being closed, as they would on bookies."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, MemoryManagedLedger] = {}
+        self.next_ledger_id = 1
+        self.opened: list[str] = []
+        self.hold_opening: asyncio.Event | None = None
+        self.fail_opening: ManagedLedgerError | None = None
+
+    async def open(self, name: str, config: ManagedLedgerConfig | None = None, *, create: bool = True) -> ManagedLedger:
+        self.opened.append(name)
+        await asyncio.sleep(0)
+        if self.hold_opening is not None:
+            await self.hold_opening.wait()
+        if self.fail_opening is not None:
+            raise self.fail_opening
+        ledger = self.by_name.get(name)
+        if ledger is None:
+            if not create:
+                raise ManagedLedgerNotFound(f"{name} does not exist")
+            ledger = self.by_name[name] = MemoryManagedLedger(name)
+            ledger.by_name = self.by_name
+        if ledger.entries_total == 0 or not ledger.is_open:
+            ledger.begin_ledger(self.next_ledger_id)
+            self.next_ledger_id += 1
+        if not ledger.is_open:
+            ledger.reopen()
+        return cast(ManagedLedger, ledger)
+
+    async def exists(self, name: str) -> bool:
+        return name in self.by_name
+
+    async def list(self, namespace: str) -> list[str]:
+        return sorted(name for name in self.by_name if name.startswith(f"{namespace}/persistent/"))
+
+    async def close(self) -> None:
+        pass
+
+
+class MemorySchemas:
+    """The schema registry with its real rules, in a dict."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, list[StoredSchema]] = {}
+
+    async def get(self, schema_id: str, version: int | None = None) -> StoredSchema | None:
+        stored = self.by_id.get(schema_id, [])
+        if version is None:
+            return stored[-1] if stored else None
+        return stored[version] if 0 <= version < len(stored) else None
+
+    async def put_if_absent(
+        self, schema_id: str, schema: Schema, strategy: Strategy, *, user: str = "", allow_update: bool = True
+    ) -> int:
+        await self.check(schema_id, schema, strategy)
+        stored = self.by_id.setdefault(schema_id, [])
+        for known in stored:
+            if same_schema(schema, known.schema):
+                return known.version
+        stored.append(StoredSchema(len(stored), schema, 0, user, False))
+        return len(stored) - 1
+
+    async def check(self, schema_id: str, schema: Schema, strategy: Strategy) -> None:
+        check_valid(schema)
+        live = [known.schema for known in self.by_id.get(schema_id, [])]
+        if live and not any(same_schema(schema, known) for known in live):
+            check_compatible(schema, live, strategy)

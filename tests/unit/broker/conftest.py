@@ -1,0 +1,84 @@
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import pytest
+
+from broker.broker import Broker, initialise_cluster
+from broker.config import BrokerConfig
+from broker.names import TopicName
+from broker.policies import new_policies, to_json
+from magnetar.bookkeeper.metadata.memory import MemoryStore
+from magnetar.runtime.clock import LoopClock
+from tests.support.memory_managed_ledger import MemoryLedgers, MemoryManagedLedger, MemorySchemas
+from tests.support.sole_owner import SoleOwner
+
+R = TypeVar("R")
+
+
+@dataclass
+class World:
+    """A broker over storage in memory, on a free port."""
+
+    config: BrokerConfig
+    store: MemoryStore
+    ownership: SoleOwner
+    ledgers: MemoryLedgers
+    schemas: MemorySchemas
+    broker: Broker
+
+    @property
+    def url(self) -> str:
+        return self.broker.address.service_url
+
+    def ledger(self, topic: str) -> MemoryManagedLedger:
+        return self.ledgers.by_name[TopicName.parse(topic).managed_ledger_name]
+
+    async def run(self, scenario: Callable[..., R], *arguments: Any) -> R:
+        """Run a client's blocking code beside the broker."""
+        return await asyncio.to_thread(scenario, *arguments)
+
+    async def set_policies(self, namespace: str, **members: Any) -> None:
+        record = {**new_policies(self.config.cluster_name, 4), **members}
+        await self.store.put(f"/admin/policies/{namespace}", to_json(record))
+
+    async def restart(self, **changes: Any) -> None:
+        """Stop the broker; another one, with other settings, goes on with what is stored."""
+        await self.broker.close()
+        self.config = replace(self.config, **changes)
+        self.broker = _make(self)
+        await self.broker.start()
+
+
+def _make(world: World) -> Broker:
+    return Broker(
+        world.config,
+        world.store,
+        None,
+        LoopClock(),
+        ownership=world.ownership,
+        ledgers=world.ledgers,
+        schemas=world.schemas,
+    )
+
+
+CONFIG = BrokerConfig(
+    service_port=0,
+    bind_address="127.0.0.1",
+    advertised_address="127.0.0.1",
+    cluster_name="lab",
+    batch_index_acks=True,
+    failover_delay_ms=50,
+)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    store = MemoryStore(LoopClock())
+    await initialise_cluster(store, CONFIG)
+    made = World(CONFIG, store, SoleOwner(), MemoryLedgers(), MemorySchemas(), None)  # type: ignore[arg-type]
+    made.broker = _make(made)
+    await made.broker.start()
+    yield made
+    await made.broker.close()

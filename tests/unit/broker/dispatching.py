@@ -1,0 +1,166 @@
+"""A subscription over a ledger in memory, with consumers that remember what they were sent."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+from broker.consumer import Consumer
+from broker.dispatch import DispatchLimits
+from broker.ports import CursorPort, Entries, LedgerPort
+from broker.subscription import KeySharedPolicy, Subscription
+from broker.wire import pulsar_pb2 as wire
+from broker.wire.frames import parse_frame
+from broker.wire.pulsar_pb2 import BaseCommand
+from magnetar.runtime.clock import ManualClock, Timer
+from magnetar.runtime.types import Buffer
+from managed_ledger.messages import encode_entry
+from managed_ledger.messages_pb2 import MessageMetadata
+from managed_ledger.position import EARLIEST, Position
+from tests.support.memory_managed_ledger import MemoryCursor, MemoryManagedLedger
+
+EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = (
+    wire.CommandSubscribe.Exclusive,
+    wire.CommandSubscribe.Shared,
+    wire.CommandSubscribe.Failover,
+    wire.CommandSubscribe.Key_Shared,
+)
+
+
+class Peer:
+    """The connection of one consumer."""
+
+    def __init__(self, log: list[int] | None = None) -> None:
+        self.is_writable = True
+        self.log = [] if log is None else log  # of all consumers of the bench
+        self.got: list[int] = []  # entry ids, in order
+        self.messages: list[wire.CommandMessage] = []
+        self.commands: list[BaseCommand] = []
+
+    def write(self, frame: bytes) -> None:
+        self.commands.append(parse_frame(memoryview(frame)[4:])[0])
+
+    def write_message(self, head: bytes, entry: Buffer) -> None:
+        message = parse_frame(memoryview(head)[4:])[0].message
+        self.messages.append(message)
+        self.got.append(message.message_id.entryId)
+        self.log.append(message.message_id.entryId)
+
+    async def is_alive(self) -> bool:
+        return True
+
+    def on_published(self, count: int, size_bytes: int) -> None: ...
+
+    def on_producer_closed(self, producer: object) -> None: ...
+
+    def on_consumer_closed(self, consumer: object) -> None: ...
+
+
+class FakeHost:
+    """Cold reads finish when the test says so."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.fetching: list[tuple[Awaitable[Entries], Callable[[Entries | None], None]]] = []
+
+    def now_ms(self) -> int:
+        return self.clock.wall_ms()
+
+    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
+        return self.clock.call_later(delay_ms / 1000, callback)
+
+    def fetch(self, work: Awaitable[Entries], done: Callable[[Entries | None], None]) -> None:
+        self.fetching.append((work, done))
+
+    async def finish_fetching(self) -> None:
+        while self.fetching:
+            work, done = self.fetching.pop(0)
+            done(await work)
+
+
+def entry(
+    number: int,
+    *,
+    batch: int | None = None,
+    key: str | None = None,
+    deliver_at_ms: int | None = None,
+    marker: int | None = None,
+) -> bytes:
+    metadata = MessageMetadata(producer_name="p", sequence_id=number, publish_time=1)
+    if batch is not None:
+        metadata.num_messages_in_batch = batch
+    if key is not None:
+        metadata.partition_key = key
+    if deliver_at_ms is not None:
+        metadata.deliver_at_time = deliver_at_ms
+    if marker is not None:
+        metadata.marker_type = marker
+    return encode_entry(metadata, b"x")
+
+
+class Bench:
+    """One topic with one subscription."""
+
+    def __init__(self, *, partition: int = -1, **limits: Any) -> None:
+        self.host = FakeHost()
+        self.ledger = MemoryManagedLedger("bench")
+        self.ledger.begin_ledger(1)
+        self.cursor: MemoryCursor = self.ledger.new_non_durable_cursor("s", EARLIEST)
+        self.subscription = Subscription(
+            "s",
+            cast(CursorPort, self.cursor),
+            cast(LedgerPort, self.ledger),
+            self.host,
+            DispatchLimits(**{"batch_index_acks": True, "failover_delay_ms": 1000, **limits}),
+            topic="persistent://public/default/t",
+            partition=partition,
+        )
+        self.log: list[int] = []
+        self.peers: dict[int, Peer] = {}
+        self.consumers: dict[int, Consumer] = {}
+
+    async def append(self, *entries: bytes) -> None:
+        self.ledger.append(list(entries), [None] * len(entries))
+        await asyncio.sleep(0)
+        self.subscription.pump()
+        self.check()
+
+    def join(
+        self, number: int, kind: int, *, permits: int = 0, priority: int = 0, epoch: int | None = None, **more: Any
+    ) -> Peer:
+        policy = more.pop("policy", KeySharedPolicy())
+        peer = Peer(self.log)
+        consumer = Consumer(peer, number, f"c{number}", priority_level=priority, epoch=epoch, **more)
+        self.subscription.add_consumer(consumer, kind, policy)
+        self.peers[number], self.consumers[number] = peer, consumer
+        if permits:
+            self.flow(number, permits)
+        self.check()
+        return peer
+
+    def leave(self, number: int) -> None:
+        self.subscription.remove_consumer(self.consumers.pop(number))
+        self.check()
+
+    def flow(self, number: int, permits: int) -> None:
+        self.subscription.flow(self.consumers[number], permits)
+        self.check()
+
+    def ack(self, number: int, *entry_ids: int, cumulative: bool = False, ack_set: list[int] | None = None) -> None:
+        ack = wire.CommandAck(consumer_id=number, ack_type=1 if cumulative else 0)  # type: ignore[arg-type]
+        for entry_id in entry_ids:
+            ack.message_id.add(ledgerId=1, entryId=entry_id, ack_set=ack_set or [])
+        self.subscription.acknowledge(self.consumers[number], ack)
+        self.check()
+
+    def redeliver(self, number: int, *entry_ids: int, epoch: int | None = None) -> None:
+        positions = [Position(1, entry_id) for entry_id in entry_ids]
+        self.subscription.redeliver(self.consumers[number], positions or None, epoch)
+        self.check()
+
+    def pass_time(self, seconds: float) -> None:
+        self.host.clock.advance(seconds)
+        self.check()
+
+    def check(self) -> None:
+        """The invariant of the flow: permits and backlog, so a read is under way or a frame has just left."""
+        assert not self.subscription.is_stuck

@@ -1,0 +1,428 @@
+"""The broker as a whole, driven by bare frames: loading, ownership, failing storage, policies, back-pressure."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from broker.broker import Broker, initialise_cluster
+from broker.connection import BrokerPort
+from broker.names import DEDUPLICATION_CURSOR, TopicName
+from broker.ownership_rules import BrokerAddress, Located
+from broker.server import BinaryServer
+from broker.wire import pulsar_pb2 as wire
+from broker.wire.pulsar_pb2 import BaseCommand
+from magnetar.bookkeeper.metadata.memory import MemoryStore
+from magnetar.runtime.clock import LoopClock, ManualClock
+from managed_ledger.errors import ManagedLedgerFenced, StorageUnavailable
+from tests.unit.broker.conftest import CONFIG, World
+from tests.unit.broker.dispatching import entry
+from tests.unit.broker.raw_client import RawClient
+
+TOPIC = "persistent://public/default/t"
+NAME = TopicName.parse(TOPIC)
+SHARED = wire.CommandSubscribe.Shared
+
+
+@pytest.fixture
+async def raw(world: World) -> AsyncIterator[RawClient]:
+    client = await RawClient.connect(world.broker.port)
+    yield client
+    client.close()
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def eventually(check: Any) -> None:
+    for _ in range(500):
+        if check():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not come about")
+
+
+# ------------------------------------------------------------------------------------ loading
+
+
+async def test_many_who_ask_at_once_open_a_topic_once(world: World) -> None:
+    world.ledgers.hold_opening = asyncio.Event()
+    asking = [asyncio.create_task(world.broker.topic_for_producer(NAME)) for _ in range(10)]
+    await settle()
+    world.ledgers.hold_opening.set()
+    assert len({id(topic) for topic in await asyncio.gather(*asking)}) == 1
+    assert world.ledgers.opened == [NAME.managed_ledger_name]
+
+
+async def test_a_topic_that_could_not_be_opened_is_opened_anew(world: World, raw: RawClient) -> None:
+    world.ledgers.fail_opening = StorageUnavailable("no bookies")
+    raw.send(BaseCommand.PRODUCER, topic=TOPIC, producer_id=1, request_id=1)
+    assert await raw.refused() == wire.PersistenceError
+    world.ledgers.fail_opening = None
+    assert (await raw.produce(TOPIC)).producer_name == "lab-0-0"
+
+
+async def test_a_cluster_is_initialised_twice_without_harm() -> None:
+    store = MemoryStore(LoopClock())
+    await initialise_cluster(store, CONFIG)
+    await store.put("/admin/policies/public", b"changed")
+    await initialise_cluster(store, CONFIG)
+    node = await store.get("/admin/policies/public")
+    assert node is not None
+    assert node.value == b"changed"
+
+
+async def test_a_closed_id_is_free_again_and_a_close_overtakes_an_opening(world: World, raw: RawClient) -> None:
+    world.ledgers.hold_opening = asyncio.Event()
+    raw.send(BaseCommand.PRODUCER, topic=TOPIC, producer_id=1, request_id=1, producer_name="me")
+    raw.send(BaseCommand.SUBSCRIBE, topic=TOPIC, subscription="s", subType=SHARED, consumer_id=1, request_id=2)
+    raw.send(BaseCommand.CLOSE_PRODUCER, producer_id=1, request_id=3)
+    raw.send(BaseCommand.CLOSE_CONSUMER, consumer_id=1, request_id=4)
+    for request_id in (3, 4):
+        assert (await raw.expect(BaseCommand.SUCCESS)).success.request_id == request_id
+    world.ledgers.hold_opening.set()
+    await eventually(lambda: NAME in world.broker.topics)
+    await settle()
+    assert await raw.nothing_came()
+    assert not world.broker.topics[NAME].is_in_use
+    await raw.produce(TOPIC, producer_name="me")
+
+
+# ------------------------------------------------------------------------------------ ownership
+
+
+async def test_what_is_served_elsewhere_is_refused_and_looked_up(world: World, raw: RawClient) -> None:
+    world.ownership.move(NAME, BrokerAddress("pulsar://other:6650", listeners={"out": ("pulsar://far:1", "")}))
+    raw.send(BaseCommand.LOOKUP, topic=TOPIC, request_id=1)
+    answer = (await raw.expect(BaseCommand.LOOKUP_RESPONSE)).lookupTopicResponse
+    kind = wire.CommandLookupTopicResponse
+    assert (answer.response, answer.brokerServiceUrl, answer.authoritative) == (
+        kind.Connect,
+        "pulsar://other:6650",
+        True,
+    )
+    raw.send(BaseCommand.LOOKUP, topic=TOPIC, request_id=2, advertised_listener_name="out")
+    assert (await raw.answer()).lookupTopicResponse.brokerServiceUrl == "pulsar://far:1"
+    raw.send(BaseCommand.LOOKUP, topic=TOPIC, request_id=3, advertised_listener_name="none")
+    answer = (await raw.answer()).lookupTopicResponse
+    assert (answer.response, answer.error) == (kind.Failed, wire.ServiceNotReady)
+    assert "the broker do not have none listener" in answer.message
+    world.ownership.elsewhere[NAME] = Located(False, BrokerAddress("pulsar://leader:6650"), True, False)
+    raw.send(BaseCommand.LOOKUP, topic=TOPIC, request_id=4)
+    answer = (await raw.answer()).lookupTopicResponse
+    assert (answer.response, answer.authoritative) == (kind.Redirect, False)
+    raw.send(BaseCommand.PRODUCER, topic=TOPIC, producer_id=1, request_id=5)
+    assert await raw.refused() == wire.ServiceNotReady
+    raw.send(BaseCommand.SUBSCRIBE, topic=TOPIC, subscription="s", subType=SHARED, consumer_id=1, request_id=6)
+    assert await raw.refused() == wire.ServiceNotReady
+
+
+async def test_after_its_bundle_is_lost_a_topic_confirms_nothing(world: World, raw: RawClient) -> None:
+    await raw.produce(TOPIC)
+    await raw.subscribe(TOPIC)
+    world.ledger(TOPIC).hold = True
+    raw.publish(1, 0, 1)
+    assert await raw.nothing_came()
+    bundle = world.broker.topics[NAME].policies.bundles.bundle_of(NAME)
+    world.ownership.lose(bundle)
+    assert world.broker.topics == {}
+    world.ledger(TOPIC).release()
+    raw.publish(1, 2)  # was on its way: neither answered nor punished
+    answers = [await raw.answer(), await raw.answer()]
+    assert {answer.type for answer in answers} == {BaseCommand.CLOSE_PRODUCER, BaseCommand.CLOSE_CONSUMER}
+    assert await raw.nothing_came()
+
+
+async def test_receipts_wait_while_the_session_is_in_doubt(world: World, raw: RawClient) -> None:
+    await raw.produce(TOPIC)
+    world.ownership.acknowledges = False
+    raw.publish(1, 0, 1)
+    await raw.nothing_came()
+    world.ownership.acknowledges = True
+    raw.publish(1, 2)
+    receipts = [(await raw.expect(BaseCommand.SEND_RECEIPT)).send_receipt for _ in range(3)]
+    assert [receipt.sequence_id for receipt in receipts] == [0, 1, 2]
+    assert [receipt.message_id.entryId for receipt in receipts] == [0, 1, 2]
+
+
+async def test_receipts_that_waited_never_leave_once_the_bundle_is_lost(world: World, raw: RawClient) -> None:
+    await raw.produce(TOPIC)
+    world.ownership.acknowledges = False
+    raw.publish(1, 0)
+    await raw.nothing_came()
+    world.ownership.move(NAME, BrokerAddress("pulsar://other:6650"))
+    world.ownership.lose()
+    world.ownership.acknowledges = True
+    await raw.expect(BaseCommand.CLOSE_PRODUCER)
+    await asyncio.sleep(0.15)
+    assert await raw.nothing_came()
+
+
+async def test_a_topic_taken_over_by_another_broker_is_dropped(world: World, raw: RawClient) -> None:
+    await raw.produce(TOPIC)
+    world.ledger(TOPIC).fence(ManagedLedgerFenced("taken"))
+    await raw.expect(BaseCommand.CLOSE_PRODUCER)
+    await eventually(lambda: world.broker.topics == {})
+    await raw.produce(TOPIC)
+
+
+# ------------------------------------------------------------------------------------ storage
+
+
+async def test_when_storage_fails_producers_are_sent_away_and_come_back(world: World, raw: RawClient) -> None:
+    await world.set_policies("public/default", deduplicationEnabled=True)
+    await raw.produce(TOPIC, producer_name="me")
+    ledger = world.ledger(TOPIC)
+    ledger.fail_with = StorageUnavailable("no bookies")
+    raw.publish(1, 0)
+    await raw.expect(BaseCommand.CLOSE_PRODUCER)
+    assert (await raw.produce(TOPIC, producer_name="me")).last_sequence_id == -1
+    raw.publish(1, 0)
+    assert (await raw.expect(BaseCommand.SEND_RECEIPT)).send_receipt.message_id.entryId == 0
+    raw.publish(1, 0)
+    assert (await raw.expect(BaseCommand.SEND_RECEIPT)).send_receipt.message_id.entryId == 2**64 - 1
+    assert ledger.entries_total == 1
+
+
+async def test_a_terminated_topic_refuses_messages_and_producers(world: World, raw: RawClient) -> None:
+    await raw.produce(TOPIC)
+    world.ledger(TOPIC).is_terminated = True
+    raw.publish(1, 7)
+    answer = (await raw.expect(BaseCommand.SEND_ERROR)).send_error
+    assert (answer.sequence_id, answer.error) == (7, wire.TopicTerminatedError)
+    raw.send(BaseCommand.PRODUCER, topic=TOPIC, producer_id=2, request_id=1)
+    assert await raw.refused() == wire.TopicTerminatedError
+
+
+async def test_a_closing_producer_is_told_after_its_last_receipt(world: World, raw: RawClient) -> None:
+    await raw.produce(TOPIC)
+    world.ledger(TOPIC).hold = True
+    raw.publish(1, 0)
+    raw.send(BaseCommand.CLOSE_PRODUCER, producer_id=1, request_id=9)
+    assert await raw.nothing_came()
+    world.ledger(TOPIC).release()
+    await raw.expect(BaseCommand.SEND_RECEIPT)
+    assert (await raw.expect(BaseCommand.SUCCESS)).success.request_id == 9
+
+
+async def test_a_waiting_producer_is_told_twice(world: World, raw: RawClient) -> None:
+    mode = wire.ProducerAccessMode
+    first = await raw.produce(TOPIC, 1, producer_access_mode=mode.Value("Exclusive"))
+    assert (first.topic_epoch, first.producer_ready) == (0, True)
+    waiting = await raw.produce(TOPIC, 2, producer_access_mode=mode.Value("WaitForExclusive"))
+    assert (waiting.HasField("topic_epoch"), waiting.producer_ready) == (False, False)
+    raw.send(BaseCommand.CLOSE_PRODUCER, producer_id=1, request_id=5)
+    await raw.expect(BaseCommand.SUCCESS)
+    ready = (await raw.expect(BaseCommand.PRODUCER_SUCCESS)).producer_success
+    assert (ready.topic_epoch, ready.producer_ready) == (1, True)
+    await raw.produce(TOPIC, 3, producer_access_mode=mode.Value("WaitForExclusive"))
+    raw.send(
+        BaseCommand.PRODUCER,
+        topic=TOPIC,
+        producer_id=4,
+        request_id=7,
+        producer_access_mode=mode.Value("ExclusiveWithFencing"),
+    )
+    answers = [await raw.answer() for _ in range(3)]
+    assert answers[0].error.error == wire.ProducerFenced
+    assert answers[1].close_producer.producer_id == 2
+    assert answers[2].producer_success.topic_epoch == 2
+
+
+async def test_a_client_that_comes_back_replaces_its_own_generated_producer(world: World, raw: RawClient) -> None:
+    name = (await raw.produce(TOPIC, user_provided_producer_name=False)).producer_name
+    again = await RawClient.connect(world.broker.port)
+    taken = await again.produce(TOPIC, producer_name=name, user_provided_producer_name=False, epoch=1)
+    assert taken.producer_name == name
+    await raw.expect(BaseCommand.CLOSE_PRODUCER)
+    again.close()
+
+
+async def test_the_consumer_of_a_lost_connection_makes_place(world: World, raw: RawClient) -> None:
+    await world.restart(active_consumer_probe_ms=20)
+    dead = await RawClient.connect(world.broker.port)
+    await dead.subscribe(TOPIC)  # and never answers the PING
+    alive = await RawClient.connect(world.broker.port)
+    await alive.subscribe(TOPIC)
+    assert await dead.ended()
+    alive.close()
+
+
+# ------------------------------------------------------------------------------------ policies and time
+
+
+async def test_changed_policies_reach_open_topics(world: World, raw: RawClient) -> None:
+    await raw.produce(TOPIC, producer_name="p")  # the name that stands in the entries
+    raw.publish(1, 5)
+    await raw.expect(BaseCommand.SEND_RECEIPT)
+    assert DEDUPLICATION_CURSOR not in world.ledger(TOPIC).cursors
+    await world.set_policies("public/default", deduplicationEnabled=True)
+    await eventually(lambda: DEDUPLICATION_CURSOR in world.ledger(TOPIC).cursors)
+    await settle()
+    raw.publish(1, 5)
+    assert (await raw.expect(BaseCommand.SEND_RECEIPT)).send_receipt.message_id.ledgerId == 2**64 - 1
+    await world.set_policies("public/default", deduplicationEnabled=False)
+    await eventually(lambda: DEDUPLICATION_CURSOR not in world.ledger(TOPIC).cursors)
+
+
+async def test_sequence_ids_are_stored_every_so_many_entries(world: World) -> None:
+    await world.restart(deduplication=True, deduplication_entries=3)
+    raw = await RawClient.connect(world.broker.port)
+    await raw.produce(TOPIC, producer_name="me")
+    raw.publish(1, 0, 1, 2, 3)
+    for _ in range(4):
+        await raw.expect(BaseCommand.SEND_RECEIPT)
+    cursor = world.ledger(TOPIC).cursors[DEDUPLICATION_CURSOR]
+    assert cursor.properties == {"me": 3}
+    assert cursor.mark_delete_position.entry_id == 3
+    raw.close()
+
+
+async def test_topics_that_nobody_uses_are_deleted(world: World, raw: RawClient) -> None:
+    for topic in ("used", "subscribed", "idle"):
+        await raw.produce(topic, {"used": 1}.get(topic, 2))
+        if topic == "subscribed":
+            await raw.subscribe(topic)
+            raw.send(BaseCommand.CLOSE_CONSUMER, consumer_id=1, request_id=8)
+            await raw.expect(BaseCommand.SUCCESS)
+        if topic != "used":
+            raw.send(BaseCommand.CLOSE_PRODUCER, producer_id=2, request_id=9)
+            await raw.expect(BaseCommand.SUCCESS)
+    await world.broker.delete_inactive_topics(60)
+    assert len(world.broker.topics) == 3
+    await world.broker.delete_inactive_topics(-1)
+    assert sorted(name.local for name in world.broker.topics) == ["subscribed", "used"]
+    assert sorted(world.ledgers.by_name) == [
+        "public/default/persistent/subscribed",
+        "public/default/persistent/used",
+    ]
+
+
+async def test_an_initial_subscription_is_made_for_the_producer(world: World, raw: RawClient) -> None:
+    await raw.produce(TOPIC, initial_subscription_name="dlq")
+    assert list(world.ledger(TOPIC).cursors) == ["dlq"]
+
+
+async def test_partitions_beyond_the_count_are_not_made(world: World, raw: RawClient) -> None:
+    await world.store.put(NAME.partitions_path, b'{"partitions":2,"deleted":false}')
+    await world.set_policies("public/default", autoTopicCreationOverride={"allowAutoTopicCreation": False})
+    await raw.produce(f"{TOPIC}-partition-1")
+    raw.send(BaseCommand.PRODUCER, topic=f"{TOPIC}-partition-2", producer_id=2, request_id=1)
+    assert await raw.refused() == wire.TopicNotFound
+    raw.send(BaseCommand.PARTITIONED_METADATA, topic=TOPIC, request_id=2)
+    assert (await raw.answer()).partitionMetadataResponse.partitions == 2
+
+
+async def test_what_is_not_served_says_so(world: World, raw: RawClient) -> None:
+    raw.send(BaseCommand.PRODUCER, topic="non-persistent://public/default/t", producer_id=1, request_id=1)
+    assert await raw.refused() == wire.NotAllowedError
+    raw.send(
+        BaseCommand.SUBSCRIBE, topic=TOPIC, subscription="pulsar.dedup", subType=SHARED, consumer_id=1, request_id=2
+    )
+    assert await raw.refused() == wire.ProducerBusy
+    raw.send(
+        BaseCommand.SUBSCRIBE, topic=TOPIC, subscription="s", subType=SHARED, consumer_id=1, request_id=3,
+        read_compacted=True,
+    )  # fmt: skip
+    assert await raw.refused() == wire.NotAllowedError
+    raw.send(BaseCommand.SEEK, consumer_id=1, request_id=4)
+    assert await raw.refused() == wire.MetadataError
+
+
+# ------------------------------------------------------------------------------------ sockets
+
+
+async def test_reading_pauses_while_too_much_is_unanswered(world: World) -> None:
+    await world.restart(max_pending_publishes=10)
+    raw = await RawClient.connect(world.broker.port)
+    await raw.produce(TOPIC)
+    ledger = world.ledger(TOPIC)
+    ledger.hold = True
+    for first in range(0, 50, 5):
+        raw.publish(1, *range(first, first + 5))
+        await raw.writer.drain()
+        await asyncio.sleep(0.005)
+    await asyncio.sleep(0.05)
+    assert ledger.pending_count < 50
+    ledger.release()
+    receipts = [(await raw.expect(BaseCommand.SEND_RECEIPT)).send_receipt for _ in range(50)]
+    assert [receipt.sequence_id for receipt in receipts] == list(range(50))
+    raw.close()
+
+
+async def test_nothing_more_is_dispatched_to_a_client_that_does_not_read(world: World, raw: RawClient) -> None:
+    await raw.produce(TOPIC)
+    slow = await RawClient.connect(world.broker.port)
+    await slow.subscribe(TOPIC, permits=10_000)
+    size = 1024 * 1024
+    data = entry(0) + bytes(size)
+    for number in range(40):
+        raw.publish(1, number, data=data[6:])  # without checksum
+        await raw.expect(BaseCommand.SEND_RECEIPT)
+    (consumer,) = world.broker.topics[NAME].subscriptions["s"].consumers
+    assert consumer.messages_out < 40
+    got = 0
+    while got < 40:
+        got += (await slow.answer()).type == BaseCommand.MESSAGE
+    assert consumer.messages_out == 40
+    slow.close()
+
+
+async def test_a_frame_above_the_limit_ends_the_connection(world: World, raw: RawClient) -> None:
+    raw.writer.write((CONFIG.max_message_bytes + 10 * 1024 + 1).to_bytes(4, "big"))
+    assert await raw.ended()
+
+
+async def test_a_frame_cut_anywhere_is_put_together(world: World, raw: RawClient) -> None:
+    data = bytes.fromhex("00000009 00000005 0812 920100") * 2
+    for at in range(len(data)):
+        raw.writer.write(data[at : at + 1])
+        await raw.writer.drain()
+        await asyncio.sleep(0)
+    for _ in range(2):
+        await raw.expect(BaseCommand.PONG)
+
+
+async def test_the_silent_are_asked_once_and_then_disconnected() -> None:
+    clock = ManualClock()
+    config = replace(CONFIG, keep_alive_s=30)
+
+    class Quiet:
+        def __init__(self) -> None:
+            self.config = config
+
+        def now_ms(self) -> int:
+            return 0
+
+    server = BinaryServer(cast(BrokerPort, Quiet()), clock, config)
+    port = await server.listen("127.0.0.1", 0)
+    stranger = await RawClient.connect(port, introduce=False)
+    talker, silent = await RawClient.connect(port), await RawClient.connect(port)
+    clock.advance(30)
+    assert await stranger.ended()
+    for client in (talker, silent):
+        await client.expect(BaseCommand.PING)
+    talker.send(BaseCommand.PONG)
+    assert await talker.nothing_came()
+    clock.advance(30)
+    assert await silent.ended()
+    await talker.expect(BaseCommand.PING)
+    await server.close()
+
+
+async def test_a_stopped_broker_has_closed_its_topics_and_told_its_clients(world: World, raw: RawClient) -> None:
+    await raw.produce(TOPIC)
+    ledger = world.ledger(TOPIC)
+    await world.broker.close()
+    await raw.expect(BaseCommand.CLOSE_PRODUCER)
+    assert await raw.ended()
+    assert not ledger.is_open
+    world.broker = Broker(
+        world.config, world.store, None, LoopClock(),
+        ownership=world.ownership, ledgers=world.ledgers, schemas=world.schemas,
+    )  # fmt: skip
+    await world.broker.start()

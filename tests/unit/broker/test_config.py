@@ -1,0 +1,106 @@
+import pytest
+
+from broker.config import (
+    APACHE_SETTINGS_WITHOUT_EFFECT,
+    REFUSED_WHEN_ON,
+    BrokerConfig,
+    load_broker_config,
+    parse_listeners,
+)
+from broker.policies import NamespacePolicies, initial_nodes, new_policies, parse_policies, to_json
+from magnetar.runtime.config import describe
+from magnetar.runtime.types import ConfigurationError, Corruption
+
+
+def test_apaches_names_are_read_and_the_environment_wins() -> None:
+    config = load_broker_config(
+        {
+            "brokerServicePort": "6651",
+            "clusterName": "a",
+            "numIOThreads": "8",
+            "transactionCoordinatorEnabled": "false",
+        },
+        {"PULSAR_PREFIX_clusterName": "b"},
+    )
+    assert (config.service_port, config.cluster_name) == (6651, "b")
+
+
+def test_all_problems_are_told_at_once() -> None:
+    with pytest.raises(ConfigurationError) as error:
+        load_broker_config(
+            {
+                "clusterNam": "x",
+                "transactionCoordinatorEnabled": "true",
+                "authenticationEnabled": "true",
+            }
+        )
+    for text in ("clusterName?", "transactionCoordinatorEnabled=true", "authenticationEnabled=true"):
+        assert text in str(error.value)
+    with pytest.raises(ConfigurationError) as error:
+        load_broker_config(
+            {"managedLedgerDefaultAckQuorum": "3", "brokerServicePortTls": "6651", "schemaCompatibilityStrategy": "X"}
+        )
+    for text in ("managedLedgerDefaultAckQuorum", "brokerServicePortTls=6651", "schemaCompatibilityStrategy=X"):
+        assert text in str(error.value)
+
+
+def test_no_setting_has_two_meanings() -> None:
+    ours = {name for name, _, _ in describe(BrokerConfig)}
+    assert not ours & APACHE_SETTINGS_WITHOUT_EFFECT
+    assert not ours & REFUSED_WHEN_ON.keys()
+    assert not APACHE_SETTINGS_WITHOUT_EFFECT & REFUSED_WHEN_ON.keys()
+
+
+def test_listeners() -> None:
+    assert parse_listeners("in:pulsar://a:1,in:pulsar+ssl://a:2, out:pulsar://b:3") == {
+        "in": ("pulsar://a:1", "pulsar+ssl://a:2"),
+        "out": ("pulsar://b:3", ""),
+    }
+    with pytest.raises(ValueError):
+        parse_listeners("a:1")
+
+
+def test_policies_of_apache_are_read() -> None:
+    record = new_policies("lab", 4)
+    policies = parse_policies(to_json(record), "/p")
+    assert policies.bundles.ranges[0] == "0x00000000_0x40000000"
+    assert policies.auto_creation is None
+    assert policies.schema_strategy is None
+    record |= {
+        "deduplicationEnabled": True,
+        "retention_policies": {"retentionTimeInMinutes": 5, "retentionSizeInMB": -1},
+        "autoTopicCreationOverride": {
+            "allowAutoTopicCreation": True,
+            "topicType": "partitioned",
+            "defaultNumPartitions": 3,
+        },
+        "schema_compatibility_strategy": "BACKWARD",
+        "surprise": {"kept": 1},
+    }
+    policies = parse_policies(to_json(record), "/p")
+    assert policies.deduplication is True
+    assert (policies.retention_minutes, policies.retention_mbytes) == (5, -1)
+    assert policies.auto_creation is not None
+    assert policies.auto_creation.partitions == 3
+    assert policies.schema_strategy == "BACKWARD"
+    assert policies.raw["surprise"] == {"kept": 1}
+
+
+@pytest.mark.parametrize("value", [b"nonsense", b"[]", b'{"bundles":{"boundaries":["0x1"]}}', b'{"persistence":7}'])
+def test_policies_that_make_no_sense_are_corrupt(value: bytes) -> None:
+    with pytest.raises(Corruption, match="/p"):
+        parse_policies(value, "/p")
+    assert isinstance(parse_policies(b"", "/p"), NamespacePolicies)
+
+
+def test_a_cluster_is_initialised_with_the_bytes_of_apache() -> None:
+    config = BrokerConfig(cluster_name="lab")
+    nodes = initial_nodes(config, "http://127.0.0.1:8082", "pulsar://127.0.0.1:6652")
+    assert nodes["/admin/policies/public"] == b'{"allowedClusters":["lab"],"adminRoles":[]}'
+    assert nodes["/admin/policies/public/default"].startswith(
+        b'{"auth_policies":{"namespace_auth":{},"destination_auth":{},"subscription_auth_roles":{}},'
+        b'"replication_clusters":["lab"],"allowed_clusters":[],"bundles":{"boundaries":["0x00000000","0x10000000",'
+    )
+    assert nodes["/admin/clusters/lab"].startswith(
+        b'{"serviceUrl":"http://127.0.0.1:8082","brokerServiceUrl":"pulsar://127.0.0.1:6652","brokerClientTlsEnabled":false'
+    )

@@ -1,0 +1,139 @@
+"""The broker on managed ledgers and bookies as they are, all in this process."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bookie.bookie import Bookie
+from bookie.config import BookieConfig
+from broker.broker import Broker, initialise_cluster
+from broker.names import TopicName
+from broker.wire import pulsar_pb2 as wire
+from broker.wire.pulsar_pb2 import BaseCommand
+from magnetar.bookkeeper.client.client import BookKeeper
+from magnetar.bookkeeper.metadata import ledger_store
+from magnetar.bookkeeper.metadata.memory import MemoryStore
+from magnetar.runtime.clock import LoopClock
+from magnetar.runtime.files import OsFiles
+from tests.support.sole_owner import SoleOwner
+from tests.unit.broker.conftest import CONFIG
+from tests.unit.broker.raw_client import RawClient
+
+TOPIC = "persistent://public/default/t"
+EARLIEST = wire.CommandSubscribe.Earliest
+
+
+class Cluster:
+    """Three bookies and any number of brokers, each of which believes to own everything."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.clock = LoopClock()
+        self.store = MemoryStore(self.clock)
+        self.config = replace(CONFIG, ensemble_size=3, write_quorum=3, ack_quorum=2)
+        self.bookies: list[Bookie] = []
+        self.brokers: list[tuple[Broker, BookKeeper]] = []
+
+    async def start(self) -> None:
+        await ledger_store.initialise_cluster(self.store)
+        await initialise_cluster(self.store, self.config)
+        for number in range(3):
+            config = BookieConfig(
+                port=0,
+                listen_address="127.0.0.1",
+                advertised_address="127.0.0.1",
+                bookie_id=f"bookie-{number}",
+                journal_directories=(str(self.folder / f"journal-{number}"),),
+                ledger_directories=(str(self.folder / f"ledgers-{number}"),),
+            )
+            self.bookies.append(Bookie(config, self.store.session(), self.clock, OsFiles()))
+            await self.bookies[-1].start()
+
+    async def broker(self) -> Broker:
+        store = self.store.session()
+        bookkeeper = BookKeeper(store, self.clock)
+        await bookkeeper.open()
+        broker = Broker(self.config, store, bookkeeper, self.clock, ownership=SoleOwner())
+        await broker.start()
+        self.brokers.append((broker, bookkeeper))
+        return broker
+
+    async def stop(self) -> None:
+        for broker, bookkeeper in self.brokers:
+            await broker.close()
+            await bookkeeper.close()
+        for bookie in self.bookies:
+            await bookie.stop()
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    made = Cluster(tmp_path)
+    await made.start()
+    yield made
+    await made.stop()
+
+
+async def publish(client: RawClient, *sequence_ids: int) -> list[int]:
+    client.publish(1, *sequence_ids)
+    return [(await client.expect(BaseCommand.SEND_RECEIPT)).send_receipt.sequence_id for _ in sequence_ids]
+
+
+async def test_what_was_confirmed_and_acknowledged_survives_a_restart(cluster: Cluster) -> None:
+    first = await cluster.broker()
+    client = await RawClient.connect(first.port)
+    await client.produce(TOPIC)
+    assert await publish(client, *range(10)) == list(range(10))
+    await client.subscribe(TOPIC, initialPosition=EARLIEST)
+    ids = [(await client.expect(BaseCommand.MESSAGE)).message.message_id for _ in range(10)]
+    client.send(BaseCommand.ACK, consumer_id=1, ack_type=0, message_id=[ids[0], ids[1], ids[5]], request_id=9)
+    await client.expect(BaseCommand.ACK_RESPONSE)
+    await first.unload(TopicName.parse(TOPIC))
+    assert {(await client.answer()).type for _ in range(2)} == {BaseCommand.CLOSE_PRODUCER, BaseCommand.CLOSE_CONSUMER}
+    second = await cluster.broker()
+    other = await RawClient.connect(second.port)
+    await other.subscribe(TOPIC)
+    got = [(await other.expect(BaseCommand.MESSAGE)).message.message_id.entryId for _ in range(7)]
+    assert got == [2, 3, 4, 6, 7, 8, 9]
+    client.close()
+    other.close()
+
+
+async def test_the_old_owner_confirms_nothing_after_another_broker_took_over(cluster: Cluster) -> None:
+    old, new = await cluster.broker(), await cluster.broker()
+    at_old, at_new = await RawClient.connect(old.port), await RawClient.connect(new.port)
+    await at_old.produce(TOPIC)
+    await publish(at_old, 0, 1, 2)
+    await at_new.produce(TOPIC)  # fences the old owner's ledger; nobody asked him
+    at_old.publish(1, 3, 4)
+    await at_old.expect(BaseCommand.CLOSE_PRODUCER)
+    assert await at_old.nothing_came()
+    await publish(at_new, 3, 4)
+    await at_new.subscribe(TOPIC, initialPosition=EARLIEST)
+    ids = [(await at_new.expect(BaseCommand.MESSAGE)).message.message_id for _ in range(5)]
+    assert len({one.ledgerId for one in ids}) == 2
+    assert [one.entryId for one in ids] == [0, 1, 2, 0, 1]
+    at_old.close()
+    at_new.close()
+
+
+async def test_a_topic_rolls_over_under_load_and_keeps_its_order(cluster: Cluster) -> None:
+    cluster.config = replace(cluster.config, max_entries_per_ledger=7, min_rollover_minutes=0)
+    broker = await cluster.broker()
+    client = await RawClient.connect(broker.port)
+    await client.produce(TOPIC)
+    consumer = await RawClient.connect(broker.port)
+    await consumer.subscribe(TOPIC, permits=1000)
+    assert await publish(client, *range(100)) == list(range(100))
+    ids: list[tuple[int, int]] = []
+    while len(ids) < 100:
+        message = (await consumer.expect(BaseCommand.MESSAGE)).message.message_id
+        ids.append((message.ledgerId, message.entryId))
+    assert ids == sorted(set(ids))
+    assert len({ledger_id for ledger_id, _ in ids}) >= 10
+    await asyncio.sleep(0)
+    client.close()
+    consumer.close()
