@@ -17,6 +17,16 @@ $(VENV)/dev: requirements/dev.txt pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
+$(VENV)/demo: requirements/demo.txt pyproject.toml
+	@$(PYTHON) deploy/check_machine.py
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -e $(VENV)/dev || $(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/demo.txt
+	@test -e $(VENV)/dev || $(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(VENV)/demo ## the flights of 2013 through a cluster that loses a broker and a bookie, and into Spark
+	$(BIN)/python -m magnetar.demo
+
 lint: $(VENV)/dev types ## ruff, formatting, types, who imports whom
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
@@ -38,7 +48,10 @@ unit: $(VENV)/dev ## the tests that take milliseconds
 proto: $(VENV)/dev ## generate the protobuf code again
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. $(PROTOS)
 
-requirements: $(VENV)/dev ## pin the dependencies anew
+bench: $(VENV)/dev ## speed and memory, as a table of ratios (about ten minutes)
+	$(BIN)/python -m bench
+
+requirements: ## pin the dependencies anew
 	sh requirements/compile.sh
 
 clean: ## remove what the targets made

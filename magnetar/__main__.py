@@ -1,0 +1,5 @@
+"""`python -m magnetar` is the command `magnetar`."""
+
+from magnetar.cli import main
+
+main()

@@ -1,0 +1,144 @@
+"""The few admin calls that the command line and the demo make. Standard library only."""
+
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Sequence
+from typing import Any
+
+from magnetar.runtime.types import MagnetarError
+
+# Every call is small; a takeover that it has to wait for takes a few seconds.
+TIMEOUT_S = 30.0
+
+
+class AdminError(MagnetarError):
+    """The broker refused, or none answered. *status* is 0 then."""
+
+    def __init__(self, text: str, status: int = 0) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """urllib drops the body and the method of a redirected PUT; we ask again ourselves."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+class AdminClient:
+    """Asks one broker, or the first of several that answers."""
+
+    def __init__(self, urls: str | Sequence[str]) -> None:
+        self._urls = [urls] if isinstance(urls, str) else list(urls)
+        self._opener = urllib.request.build_opener(_NoRedirect)
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        """The JSON (or text) of an answer, None if it is empty. Raises AdminError."""
+        last: AdminError | None = None
+        for url in self._urls:
+            try:
+                return self._call_one(method, url.rstrip("/") + path, body)
+            except AdminError as error:
+                if error.status:
+                    raise
+                last = error
+        assert last is not None, "there is at least one URL"
+        raise last
+
+    def _call_one(self, method: str, url: str, body: Any) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        for _ in range(5):  # each redirect leads to the owner; more than a few are a loop
+            request = urllib.request.Request(
+                url, data=data, method=method, headers={"Content-Type": "application/json"}
+            )
+            try:
+                with self._opener.open(request, timeout=TIMEOUT_S) as answer:
+                    return _decode(answer.read())
+            except urllib.error.HTTPError as error:
+                with error:
+                    text = error.read()
+                if error.code in (301, 302, 307, 308):
+                    url = urllib.parse.urljoin(url, error.headers["Location"])
+                    continue
+                reason = _decode(text)
+                reason = reason.get("reason", reason) if isinstance(reason, dict) else reason
+                raise AdminError(f"{reason or error.reason} (HTTP {error.code} from {url})", error.code) from None
+            except (OSError, ValueError) as error:
+                reason = getattr(error, "reason", error)
+                raise AdminError(
+                    f"no broker answers at {url}: {reason}. Is it running? Give its address with --admin-url."
+                ) from None
+        raise AdminError(f"{url} redirects in a circle", 508)
+
+    # --------------------------------------------------------------------------------- topics
+
+    @staticmethod
+    def path_of(topic: str) -> str:
+        """`persistent/<tenant>/<namespace>/<encoded topic>`. Raises AdminError."""
+        domain, separator, rest = topic.partition("://")
+        parts = (rest if separator else topic).split("/")
+        if not separator:
+            domain = "persistent"
+            if len(parts) == 1:
+                parts = ["public", "default", *parts]
+        if len(parts) < 3 or not all(parts):
+            raise AdminError(f"{topic!r} is not a topic: write name, tenant/namespace/name or persistent://…")
+        local = urllib.parse.quote("/".join(parts[2:]), safe="")
+        return f"{domain}/{parts[0]}/{parts[1]}/{local}"
+
+    def topics(self, namespace: str) -> list[str]:
+        """Full names, partitions one by one."""
+        return sorted(self.call("GET", f"/admin/v2/persistent/{namespace}"))
+
+    def partitioned_topics(self, namespace: str) -> list[str]:
+        return sorted(self.call("GET", f"/admin/v2/persistent/{namespace}/partitioned"))
+
+    def partitions(self, topic: str) -> int:
+        """0 for a topic without partitions."""
+        return int(self.call("GET", f"/admin/v2/{self.path_of(topic)}/partitions")["partitions"])
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        path = f"/admin/v2/{self.path_of(topic)}"
+        if partitions:
+            self.call("PUT", path + "/partitions", partitions)
+        else:
+            self.call("PUT", path)
+
+    def delete_topic(self, topic: str, *, force: bool) -> None:
+        path = f"/admin/v2/{self.path_of(topic)}"
+        suffix = "/partitions" if self.partitions(topic) else ""
+        self.call("DELETE", f"{path}{suffix}?force={str(force).lower()}")
+
+    def stats(self, topic: str) -> dict[str, Any]:
+        """Of a partitioned topic the sum of its partitions."""
+        path = f"/admin/v2/{self.path_of(topic)}"
+        if self.partitions(topic):
+            return dict(self.call("GET", path + "/partitioned-stats"))
+        return dict(self.call("GET", path + "/stats"))
+
+    def set_deduplication(self, namespace: str, enabled: bool) -> None:
+        self.call("POST", f"/admin/v2/namespaces/{namespace}/deduplication", enabled)
+
+    def set_retention(self, namespace: str, *, minutes: int, megabytes: int) -> None:
+        """-1 keeps without limit."""
+        self.call(
+            "POST",
+            f"/admin/v2/namespaces/{namespace}/retention",
+            {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes},
+        )
+
+    def owner_url(self, topic: str) -> str:
+        """Service URL of the broker that serves *topic* (one partition, or one without)."""
+        return str(self.call("GET", f"/lookup/v2/topic/{self.path_of(topic)}")["brokerUrl"])
+
+
+def _decode(data: bytes) -> Any:
+    if not data:
+        return None
+    try:
+        return json.loads(data)
+    except ValueError:
+        return data.decode(errors="replace")

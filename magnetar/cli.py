@@ -1,0 +1,350 @@
+"""The command `magnetar`. Each verb imports what it needs when it runs, so that `--help` answers at once."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from magnetar import __version__
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+ADMIN_URL = "http://127.0.0.1:8080"
+SERVICE_URL = "pulsar://127.0.0.1:6650"
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+class _Commands(click.Group):
+    """Turns our errors into one line and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from magnetar.runtime.types import ConfigurationError, MagnetarError
+
+        try:
+            return super().invoke(ctx)
+        except MagnetarError as error:
+            click.echo(f"magnetar: {error}", err=True)
+            ctx.exit(1 if isinstance(error, ConfigurationError) else 2)
+
+
+@click.group(cls=_Commands, context_settings=CONTEXT)
+@click.version_option(__version__, prog_name="magnetar")
+def main() -> None:
+    """A Pulsar-compatible message store.
+
+    Start with `magnetar standalone`, then `magnetar produce my-topic -m hello` and `magnetar read my-topic`.
+    """
+
+
+config_option = click.option(
+    "--config", type=click.Path(path_type=Path, dir_okay=False), help="File of name=value lines, with Apache's names."
+)
+
+
+@main.command()
+@click.option("--data", type=click.Path(path_type=Path, file_okay=False), default=Path("data"), show_default=True,
+              help="Folder for everything that is stored.")  # fmt: skip
+@config_option
+@click.option("--bookies", default=1, show_default=True, help="Bookies in this process; their ports start at 3181.")
+@click.option("--port", type=int, help="Port of the binary protocol (brokerServicePort); 0 takes a free one.")
+@click.option("--web-port", type=int, help="Port of HTTP (webServicePort); 0 takes a free one.")
+@click.option("--bookie-port", type=int, help="Port of the first bookie (bookiePort); 0 takes free ones.")
+def standalone(
+    data: Path, config: Path | None, bookies: int, port: int | None, web_port: int | None, bookie_port: int | None
+) -> None:
+    """Run broker, bookies and metadata in one process.
+
+    Clients connect to pulsar://127.0.0.1:6650. Data survive a crash: a message is acknowledged when it is on disk.
+
+    Example:  magnetar standalone --data ./data
+    """
+    from magnetar.standalone import run_standalone
+
+    sys.exit(
+        run_standalone(
+            data, config, bookies=bookies, service_port=port, web_port=web_port, first_bookie_port=bookie_port
+        )
+    )
+
+
+@main.command()
+@config_option
+def bookie(config: Path | None) -> None:
+    """Run a bookie: stores ledgers, on the port of BookKeeper's protocol.
+
+    Example:  magnetar bookie --config bookie.conf
+    """
+    from magnetar.servers import run_bookie
+
+    sys.exit(run_bookie(config))
+
+
+@main.command()
+@config_option
+def broker(config: Path | None) -> None:
+    """Run a broker: serves topics to Pulsar clients.
+
+    Example:  magnetar broker --config broker.conf
+    """
+    from magnetar.servers import run_broker
+
+    sys.exit(run_broker(config))
+
+
+# --------------------------------------------------------------------------------------- cluster
+
+
+@main.group()
+def cluster() -> None:
+    """A developer's cluster on this machine: ZooKeeper, bookies, brokers, each its own process."""
+
+
+directory_option = click.option(
+    "--directory", type=click.Path(path_type=Path, file_okay=False), default=Path("cluster"), show_default=True,
+    help="Folder of the cluster: configuration, logs and data of each process.",
+)  # fmt: skip
+
+
+@cluster.command()
+@directory_option
+@click.option("--bookies", default=3, show_default=True, help="Number of bookies.")
+@click.option("--brokers", default=2, show_default=True, help="Number of brokers.")
+@click.option("--free-ports", is_flag=True, help="Take any free ports instead of 2181, 3181…, 6650…, 8080….")
+def up(directory: Path, bookies: int, brokers: int, free_ports: bool) -> None:
+    """Start it, or start again what does not run.
+
+    Example:  magnetar cluster up --bookies 3 --brokers 2
+    """
+    from magnetar.cluster import Cluster
+
+    made = Cluster(directory)
+    made.up(bookies=bookies, brokers=brokers, free_ports=free_ports)
+    _show_cluster(made)
+
+
+@cluster.command()
+@directory_option
+def down(directory: Path) -> None:
+    """Stop every process; the data stay."""
+    from magnetar.cluster import Cluster
+
+    Cluster(directory).down()
+    click.echo("stopped")
+
+
+@cluster.command()
+@directory_option
+def status(directory: Path) -> None:
+    """What runs, on which ports. Exit code 2 if something does not run."""
+    from magnetar.cluster import Cluster
+
+    found = Cluster(directory)
+    if not _show_cluster(found):
+        sys.exit(2)
+
+
+def _show_cluster(found: Any) -> bool:
+    rows = []
+    complete = True
+    for member in found.state.members:
+        running = found.is_running(member.name)
+        complete = complete and running
+        ports = f"{member.port}" + (f", HTTP {member.web_port}" if member.web_port else "")
+        rows.append((member.name, "running" if running else "stopped", str(member.pid), ports))
+    _table(("process", "state", "pid", "port"), rows)
+    click.echo(f"service URL {found.service_url}, metadata {found.metadata_url}, logs in {found.directory}/*/log")
+    return complete
+
+
+# ---------------------------------------------------------------------------------------- topics
+
+
+@main.group()
+def topics() -> None:
+    """List, create, look at and delete topics."""
+
+
+def admin_option(command: F) -> F:
+    return click.option(
+        "--admin-url", default=ADMIN_URL, show_default=True, envvar="MAGNETAR_ADMIN_URL", help="HTTP of a broker."
+    )(command)
+
+
+def service_option(command: F) -> F:
+    return click.option(
+        "--service-url", default=SERVICE_URL, show_default=True, envvar="MAGNETAR_SERVICE_URL",
+        help="Brokers, as clients name them.",
+    )(command)  # fmt: skip
+
+
+@topics.command("list")
+@click.argument("namespace", default="public/default")
+@admin_option
+def list_topics(namespace: str, admin_url: str) -> None:
+    """Topics of NAMESPACE (public/default).
+
+    Example:  magnetar topics list public/default
+    """
+    from magnetar.admin_client import AdminClient
+
+    admin = AdminClient(admin_url)
+    partitioned = set(admin.partitioned_topics(namespace))
+    plain = [name for name in admin.topics(namespace) if name.rpartition("-partition-")[0] not in partitioned]
+    for name in sorted(partitioned):
+        click.echo(f"{name}  ({admin.partitions(name)} partitions)")
+    for name in plain:
+        click.echo(name)
+
+
+@topics.command("create")
+@click.argument("topic")
+@click.option("--partitions", default=0, show_default=True, help="0 makes a topic without partitions.")
+@admin_option
+def create_topic(topic: str, partitions: int, admin_url: str) -> None:
+    """Create TOPIC.
+
+    Example:  magnetar topics create orders --partitions 4
+    """
+    from magnetar.admin_client import AdminClient
+
+    AdminClient(admin_url).create_topic(topic, partitions)
+    click.echo("created")
+
+
+@topics.command("delete")
+@click.argument("topic")
+@click.option("--force", is_flag=True, help="Also while producers and consumers are connected.")
+@admin_option
+def delete_topic(topic: str, force: bool, admin_url: str) -> None:
+    """Delete TOPIC (all partitions) with its data.
+
+    Example:  magnetar topics delete orders
+    """
+    from magnetar.admin_client import AdminClient
+
+    AdminClient(admin_url).delete_topic(topic, force=force)
+    click.echo("deleted")
+
+
+@topics.command("stats")
+@click.argument("topic")
+@click.option("--json", "as_json", is_flag=True, help="Everything the broker says, as JSON.")
+@admin_option
+def topic_stats(topic: str, as_json: bool, admin_url: str) -> None:
+    """Producers, subscriptions and sizes of TOPIC.
+
+    Example:  magnetar topics stats orders
+    """
+    import json
+
+    from magnetar.admin_client import AdminClient
+
+    stats = AdminClient(admin_url).stats(topic)
+    if as_json:
+        click.echo(json.dumps(stats, indent=2))
+        return
+    click.echo(
+        f"{stats['msgInCounter']} messages in, {stats['msgOutCounter']} out; "
+        f"{_size(stats['storageSize'])} stored; {len(stats['publishers'])} producers"
+    )
+    rows = [
+        (name, sub["type"], str(sub["msgBacklog"]), str(sub["unackedMessages"]), str(len(sub["consumers"])))
+        for name, sub in sorted(stats["subscriptions"].items())
+    ]
+    if rows:
+        _table(("subscription", "type", "backlog", "unacknowledged", "consumers"), rows)
+
+
+# -------------------------------------------------------------------------------------- messages
+
+
+@main.command()
+@click.argument("topic")
+@click.option("-m", "--message", "messages", multiple=True, help="A message; may be given more than once.")
+@click.option("-f", "--file", type=click.File("rb"), help="A file (or - for standard input): each line is a message.")
+@click.option("-k", "--key", help="Key of every message.")
+@click.option("-p", "--property", "properties", multiple=True, help="NAME=VALUE, on every message.")
+@service_option
+def produce(
+    topic: str, messages: tuple[str, ...], file: Any, key: str | None, properties: tuple[str, ...], service_url: str
+) -> None:
+    """Publish to TOPIC; returns when everything is on disk.
+
+    Example:  magnetar produce my-topic -m hello -m world
+    """
+    from magnetar.messages_cli import produce_messages
+
+    if not messages and file is None:
+        raise click.UsageError("give messages with -m, or a file with -f (- is standard input)")
+    payloads = [message.encode() for message in messages]
+    count = produce_messages(service_url, topic, payloads, file, key, _properties(properties))
+    click.echo(f"{count} messages acknowledged")
+
+
+@main.command()
+@click.argument("topic")
+@click.option("-s", "--subscription", default="magnetar-cli", show_default=True, help="Subscription to consume from.")
+@click.option("-t", "--type", "kind", type=click.Choice(["exclusive", "shared", "failover", "key-shared"]),
+              default="exclusive", show_default=True, help="Type of the subscription.")  # fmt: skip
+@click.option("-n", "--count", default=0, show_default=True, help="Stop after so many messages; 0 goes on for ever.")
+@click.option("--from", "position", type=click.Choice(["earliest", "latest"]), default="earliest", show_default=True,
+              help="Where a new subscription begins.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@service_option
+def consume(
+    topic: str, subscription: str, kind: str, count: int, position: str, as_json: bool, service_url: str
+) -> None:
+    """Receive from TOPIC and acknowledge.
+
+    Example:  magnetar consume my-topic -s my-subscription -n 10
+    """
+    from magnetar.messages_cli import consume_messages
+
+    consume_messages(service_url, topic, subscription, kind, count, position, as_json)
+
+
+@main.command()
+@click.argument("topic")
+@click.option("-n", "--count", default=0, show_default=True, help="Stop after so many messages; 0 means all there are.")
+@click.option("--from", "start", default="earliest", show_default=True, help="earliest, latest or LEDGER:ENTRY.")
+@click.option("--follow", is_flag=True, help="Wait for more at the end.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@service_option
+def read(topic: str, count: int, start: str, follow: bool, as_json: bool, service_url: str) -> None:
+    """Print the messages of TOPIC without acknowledging any.
+
+    Example:  magnetar read my-topic
+    """
+    from magnetar.messages_cli import read_messages
+
+    read_messages(service_url, topic, start, count, follow, as_json)
+
+
+# ----------------------------------------------------------------------------------------- shared
+
+
+def _properties(texts: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise click.UsageError(f"-p {text}: expected NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def _size(size_bytes: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size_bytes < 1024:
+            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1024
+    return f"{size_bytes:.1f} TiB"
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
+    for row in [head, *rows]:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

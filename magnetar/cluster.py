@@ -1,0 +1,355 @@
+"""The developer's cluster: a ZooKeeper, bookies and brokers on this machine, each its own process.
+
+    DIR/cluster.json                what was started: names, pids, ports
+    DIR/zookeeper/                  zoo.cfg, log, data
+    DIR/bookie-1/ … bookie-N/       bookie.conf, log, journal, ledgers
+    DIR/broker-1/ … broker-M/       broker.conf, log
+
+The servers are started with the commands that a person would type (`magnetar bookie --config …`), so what is tried
+here is what runs elsewhere. Sessions are short (2 s, ticks of 500 ms), so that a takeover can be watched.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+from magnetar.bookkeeper.metadata.zookeeper_server import find_pyspark_jars, zookeeper_command, zookeeper_config
+from magnetar.runtime.daemon import new_clock
+from magnetar.runtime.types import MagnetarError
+
+TICK_MS: Final = 500
+SESSION_MS: Final = 2_000
+
+READY_TIMEOUT_S: Final = 60.0
+"""A process that is not ready by then is shown with the end of its log."""
+
+STOP_TIMEOUT_S: Final = 20.0
+
+# Lines that the servers print when they can be used.
+READY_MARK: Final = " is ready"
+
+ZOOKEEPER_PORT: Final = 2181
+BOOKIE_PORT: Final = 3181
+BROKER_PORT: Final = 6650
+WEB_PORT: Final = 8080
+
+# Two copies, both confirmed (Pulsar's own default): with three bookies one can die and another take its place.
+COPIES: Final = 2
+
+STATE_FILE: Final = "cluster.json"
+
+
+class ClusterError(MagnetarError):
+    """The cluster cannot be started or found; the text says what to do."""
+
+
+@dataclass
+class Member:
+    """One process of the cluster."""
+
+    name: str
+    kind: str
+    port: int
+    web_port: int = 0
+    pid: int = 0
+    started: str = ""
+    """The start time as the system tells it: pids are used again."""
+
+
+@dataclass
+class State:
+    zookeeper_port: int
+    members: list[Member] = field(default_factory=list)
+
+
+class Cluster:
+    """A cluster in a folder. All calls block."""
+
+    def __init__(self, directory: Path | str) -> None:
+        self.directory = Path(directory).resolve()
+        self._clock = new_clock()
+        self._state: State | None = None
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    # ------------------------------------------------------------------------------ looking
+
+    @property
+    def state(self) -> State:
+        """What was started. Raises ClusterError if there is no cluster in the folder."""
+        if self._state is None:
+            try:
+                raw = json.loads((self.directory / STATE_FILE).read_text(encoding="utf-8"))
+            except FileNotFoundError:
+                raise ClusterError(
+                    f"no cluster in {self.directory}; start one with `magnetar cluster up --directory {self.directory}`"
+                ) from None
+            members = [Member(**member) for member in raw["members"]]
+            self._state = State(raw["zookeeper_port"], members)
+        return self._state
+
+    def member(self, name: str) -> Member:
+        """Raises ClusterError for an unknown name."""
+        for member in self.state.members:
+            if member.name == name:
+                return member
+        known = ", ".join(member.name for member in self.state.members)
+        raise ClusterError(f"no process {name} in this cluster; there are {known}")
+
+    def members(self, kind: str) -> list[Member]:
+        """Those of one kind: `zookeeper`, `bookie`, `broker`."""
+        return [member for member in self.state.members if member.kind == kind]
+
+    @property
+    def service_url(self) -> str:
+        """For Pulsar clients; names every broker."""
+        return "pulsar://" + ",".join(f"127.0.0.1:{member.port}" for member in self.members("broker"))
+
+    @property
+    def admin_urls(self) -> list[str]:
+        return [f"http://127.0.0.1:{member.web_port}" for member in self.members("broker")]
+
+    @property
+    def metadata_url(self) -> str:
+        return f"zk:127.0.0.1:{self.state.zookeeper_port}"
+
+    def is_running(self, name: str) -> bool:
+        """Whether that very process still lives."""
+        member = self.member(name)
+        process = self._processes.get(name)
+        if process is not None and process.pid == member.pid:
+            return process.poll() is None
+        return member.pid > 0 and _start_time(member.pid) == member.started
+
+    def log_path(self, name: str) -> Path:
+        return self.directory / name / "log"
+
+    # ------------------------------------------------------------------------------ starting
+
+    def up(self, *, bookies: int = 3, brokers: int = 2, free_ports: bool = False) -> None:
+        """Start everything; returns when it can be used. Raises ClusterError.
+
+        A folder that already holds a cluster is started again with its own ports and data; what runs, stays.
+        """
+        if (self.directory / STATE_FILE).exists():
+            if len(self.members("bookie")) != bookies or len(self.members("broker")) != brokers:
+                raise ClusterError(
+                    f"{self.directory} holds a cluster of {len(self.members('bookie'))} bookies and "
+                    f"{len(self.members('broker'))} brokers; give the same numbers, or another --directory"
+                )
+        else:
+            self._plan(bookies, brokers, free_ports)
+        try:
+            for kind in ("zookeeper", "bookie", "broker"):
+                starting = [member for member in self.members(kind) if not self.is_running(member.name)]
+                for member in starting:
+                    self._launch(member)
+                for member in starting:
+                    self._wait_ready(member)
+        except BaseException:
+            self.down()
+            raise
+
+    def _plan(self, bookies: int, brokers: int, free_ports: bool) -> None:
+        if bookies < 1 or brokers < 1:
+            raise ClusterError("a cluster has at least one bookie and one broker")
+        ports = _free_ports() if free_ports else None
+
+        def port(usual: int) -> int:
+            return next(ports) if ports is not None else usual
+
+        state = State(port(ZOOKEEPER_PORT))
+        state.members.append(Member("zookeeper", "zookeeper", state.zookeeper_port))
+        for number in range(bookies):
+            state.members.append(Member(f"bookie-{number + 1}", "bookie", port(BOOKIE_PORT + number)))
+        for number in range(brokers):
+            state.members.append(
+                Member(f"broker-{number + 1}", "broker", port(BROKER_PORT + number), port(WEB_PORT + number))
+            )
+        if ports is not None:
+            ports.close()
+        taken = [
+            f"{member.name} needs port {number}"
+            for member in state.members
+            for number in (member.port, member.web_port)
+            if number and not _is_free(number)
+        ]
+        if taken:
+            raise ClusterError(
+                "ports are in use: " + "; ".join(taken) + ". Stop what uses them, or take `--free-ports`."
+            )
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._state = state
+        self._write_configurations(min(bookies, COPIES))
+        self._save()
+
+    def _write_configurations(self, copies: int) -> None:
+        state = self.state
+        for member in state.members:
+            place = self.directory / member.name
+            place.mkdir(exist_ok=True)
+            if member.kind == "zookeeper":
+                (place / "zoo.cfg").write_text(zookeeper_config(place / "data", member.port, TICK_MS))
+            elif member.kind == "bookie":
+                (place / "bookie.conf").write_text(
+                    f"bookiePort={member.port}\n"
+                    "advertisedAddress=127.0.0.1\n"
+                    f"journalDirectory={place / 'journal'}\n"
+                    f"ledgerDirectories={place / 'ledgers'}\n"
+                    f"metadataServiceUri=zk://127.0.0.1:{state.zookeeper_port}/ledgers\n"
+                    f"zkTimeout={SESSION_MS}\n"
+                )
+            else:
+                (place / "broker.conf").write_text(
+                    f"brokerServicePort={member.port}\n"
+                    f"webServicePort={member.web_port}\n"
+                    "bindAddress=127.0.0.1\n"
+                    "advertisedAddress=127.0.0.1\n"
+                    "clusterName=local\n"
+                    f"metadataStoreUrl=zk:127.0.0.1:{state.zookeeper_port}\n"
+                    f"metadataStoreSessionTimeoutMillis={SESSION_MS}\n"
+                    f"managedLedgerDefaultEnsembleSize={copies}\n"
+                    f"managedLedgerDefaultWriteQuorum={copies}\n"
+                    f"managedLedgerDefaultAckQuorum={copies}\n"
+                )
+
+    def command(self, member: Member) -> list[str]:
+        """What starts *member*, as a person would type it."""
+        place = self.directory / member.name
+        if member.kind == "zookeeper":
+            return zookeeper_command(find_pyspark_jars(), place / "zoo.cfg")
+        return [sys.executable, "-m", "magnetar", member.kind, "--config", str(place / f"{member.kind}.conf")]
+
+    def start(self, name: str) -> None:
+        """Start one process again; returns when it can be used."""
+        member = self.member(name)
+        if self.is_running(name):
+            raise ClusterError(f"{name} is running (pid {member.pid})")
+        self._launch(member)
+        self._wait_ready(member)
+
+    def _launch(self, member: Member) -> None:
+        log = self.log_path(member.name)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        if log.exists():
+            log.replace(log.with_suffix(".old"))
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                self.command(member),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C at the terminal is not for them
+            )
+        self._processes[member.name] = process
+        member.pid = process.pid
+        member.started = _start_time(process.pid)
+        self._save()
+
+    def _wait_ready(self, member: Member) -> None:
+        deadline = self._clock.monotonic() + READY_TIMEOUT_S
+        while not self._is_ready(member):
+            ended = not self.is_running(member.name)
+            if ended or self._clock.monotonic() > deadline:
+                tail = self.log_path(member.name).read_text(errors="replace").strip().splitlines()[-15:]
+                raise ClusterError(
+                    f"{member.name} {'ended' if ended else f'is not ready after {READY_TIMEOUT_S:.0f} s'}; "
+                    f"the end of {self.log_path(member.name)}:\n" + "\n".join(tail)
+                )
+            time.sleep(0.02)
+
+    def _is_ready(self, member: Member) -> bool:
+        if member.kind == "zookeeper":
+            return _zookeeper_answers(member.port)
+        return READY_MARK in self.log_path(member.name).read_text(errors="replace")
+
+    # ------------------------------------------------------------------------------ stopping
+
+    def kill(self, name: str, number: int = signal.SIGKILL) -> None:
+        """Send a signal to one process and, if that ends it, wait until it has ended."""
+        member = self.member(name)
+        if not self.is_running(name):
+            raise ClusterError(f"{name} is not running")
+        os.kill(member.pid, number)
+        if number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
+            self._wait_ended(member)
+
+    def _wait_ended(self, member: Member) -> None:
+        deadline = self._clock.monotonic() + STOP_TIMEOUT_S
+        while self.is_running(member.name):
+            if self._clock.monotonic() > deadline:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(member.pid, signal.SIGKILL)
+            time.sleep(0.02)
+
+    def down(self) -> None:
+        """Stop brokers, then bookies, then ZooKeeper. Data stay."""
+        for kind in ("broker", "bookie", "zookeeper"):
+            running = [member for member in self.members(kind) if self.is_running(member.name)]
+            for member in running:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(member.pid, signal.SIGCONT)  # a paused process does not hear SIGTERM
+                    os.kill(member.pid, signal.SIGTERM)
+            for member in running:
+                self._wait_ended(member)
+
+    def _save(self) -> None:
+        path = self.directory / STATE_FILE
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(asdict(self.state), indent=2) + "\n", encoding="utf-8")
+        temporary.replace(path)
+
+
+def _free_ports() -> Generator[int, None, None]:
+    """Ports that are free now; each stays reserved until all are drawn, so that none comes twice."""
+    held = []
+    try:
+        while True:
+            holder = socket.socket()
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            holder.bind(("127.0.0.1", 0))
+            held.append(holder)
+            yield holder.getsockname()[1]
+    finally:
+        for holder in held:
+            holder.close()
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _zookeeper_answers(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+            connection.sendall(b"ruok")
+            return connection.recv(4) == b"imok"
+    except OSError:
+        return False
+
+
+def _start_time(pid: int) -> str:
+    """When a process was started, in the system's own words; empty if it does not run (or is a zombie)."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        if Path("/proc/self/stat").exists():
+            return ""
+        found = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+        return found.stdout.strip()
+    fields = text.rpartition(")")[2].split()
+    return "" if fields[0] in ("Z", "X") else fields[19]

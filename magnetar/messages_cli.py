@@ -1,0 +1,168 @@
+"""`magnetar produce`, `consume` and `read`: the official Python client, with output for people."""
+
+import base64
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from typing import IO, Any
+
+from magnetar.runtime.types import MagnetarError
+
+# Sends under way at once; the client's own queue is as long.
+IN_FLIGHT_MAX = 1000
+
+CONNECT_TIMEOUT_MS = 5_000
+OPERATION_TIMEOUT_S = 20
+
+
+class ClientError(MagnetarError):
+    """The client could not do it; the text says what and where."""
+
+
+@contextlib.contextmanager
+def _client(service_url: str) -> Iterator[Any]:
+    try:
+        import pulsar
+    except ImportError:
+        raise ClientError("the official client is missing: pip install pulsar-client") from None
+    logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null")
+    client = pulsar.Client(
+        service_url,
+        logger=logger,
+        connection_timeout_ms=CONNECT_TIMEOUT_MS,
+        operation_timeout_seconds=OPERATION_TIMEOUT_S,
+    )
+    try:
+        yield client
+    except pulsar.PulsarException as error:
+        raise ClientError(f"{error} ({service_url}). Is a broker running there? Give it with --service-url.") from None
+    finally:
+        with contextlib.suppress(Exception):  # closing what failed says nothing new
+            client.close()
+
+
+def produce_messages(
+    service_url: str,
+    topic: str,
+    payloads: list[bytes],
+    lines: IO[bytes] | None,
+    key: str | None,
+    properties: dict[str, str],
+) -> int:
+    """Publish, wait for every acknowledgement, return how many there were. Raises ClientError."""
+    failed: list[str] = []
+    sent = 0
+
+    def on_sent(result: Any, _: Any) -> None:
+        if not str(result).endswith(".Ok"):
+            failed.append(str(result))
+
+    with _client(service_url) as client:
+        producer = client.create_producer(
+            topic, batching_enabled=True, batching_max_publish_delay_ms=5, block_if_queue_full=True,
+            max_pending_messages=IN_FLIGHT_MAX,
+        )  # fmt: skip
+        options: dict[str, Any] = {"properties": properties or None}
+        if key is not None:
+            options["partition_key"] = key
+        for payload in payloads:
+            producer.send_async(payload, on_sent, **options)
+            sent += 1
+        for line in lines or ():
+            producer.send_async(line.rstrip(b"\r\n"), on_sent, **options)
+            sent += 1
+        producer.flush()
+        producer.close()
+    if failed:
+        raise ClientError(f"{len(failed)} of {sent} messages were not acknowledged: {failed[0]}")
+    return sent
+
+
+def consume_messages(
+    service_url: str, topic: str, subscription: str, kind: str, count: int, position: str, as_json: bool
+) -> None:
+    """Print and acknowledge messages until *count* (0: until interrupted)."""
+    with _client(service_url) as client:
+        import pulsar
+
+        kinds = {
+            "exclusive": pulsar.ConsumerType.Exclusive,
+            "shared": pulsar.ConsumerType.Shared,
+            "failover": pulsar.ConsumerType.Failover,
+            "key-shared": pulsar.ConsumerType.KeyShared,
+        }
+        positions = {"earliest": pulsar.InitialPosition.Earliest, "latest": pulsar.InitialPosition.Latest}
+        consumer = client.subscribe(
+            topic, subscription, consumer_type=kinds[kind], initial_position=positions[position]
+        )
+        received = 0
+        with contextlib.suppress(KeyboardInterrupt):
+            while count == 0 or received < count:
+                try:
+                    message = consumer.receive(timeout_millis=500)
+                except pulsar.Timeout:
+                    continue
+                _show(message, as_json)
+                consumer.acknowledge(message)
+                received += 1
+        consumer.close()
+
+
+def read_messages(service_url: str, topic: str, start: str, count: int, follow: bool, as_json: bool) -> None:
+    """Print messages; of a partitioned topic one partition after the other (with *follow*, as they come)."""
+    with _client(service_url) as client:
+        import pulsar
+
+        partitions = client.get_topic_partitions(topic)
+        readers = [client.create_reader(name, _start(pulsar, start)) for name in partitions]
+        shown = 0
+        with contextlib.suppress(KeyboardInterrupt):
+            while True:
+                idle = True
+                for reader in readers:
+                    while (count == 0 or shown < count) and reader.has_message_available():
+                        _show(reader.read_next(timeout_millis=10_000), as_json)
+                        shown += 1
+                        idle = False
+                if (idle and not follow) or (count and shown >= count):
+                    break
+                if idle:
+                    with contextlib.suppress(pulsar.Timeout):
+                        _show(readers[0].read_next(timeout_millis=200), as_json)
+                        shown += 1
+        for reader in readers:
+            reader.close()
+
+
+def _start(pulsar: Any, text: str) -> Any:
+    if text == "earliest":
+        return pulsar.MessageId.earliest
+    if text == "latest":
+        return pulsar.MessageId.latest
+    ledger, separator, entry = text.partition(":")
+    if not separator or not ledger.isdigit() or not entry.isdigit():
+        raise ClientError(f"--from {text}: expected earliest, latest or LEDGER:ENTRY")
+    return pulsar.MessageId(-1, int(ledger), int(entry), -1)
+
+
+def _show(message: Any, as_json: bool) -> None:
+    data, key = message.data(), message.partition_key()
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = None
+    if as_json:
+        found = {
+            "id": str(message.message_id()),
+            "topic": message.topic_name(),
+            "key": key or None,
+            "publish_time_ms": message.publish_timestamp(),
+            "event_time_ms": message.event_timestamp() or None,
+            "properties": message.properties(),
+        }
+        found.update({"value": text} if text is not None else {"value_base64": base64.b64encode(data).decode()})
+        print(json.dumps(found, ensure_ascii=False), flush=True)
+        return
+    shown = text if text is not None else f"{len(data)} bytes {data[:32].hex()}…"
+    print(f"{message.message_id()}  {key + '  ' if key else ''}{shown}", flush=True, file=sys.stdout)

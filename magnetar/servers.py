@@ -1,0 +1,80 @@
+"""`magnetar bookie` and `magnetar broker`: one server in a process of its own."""
+
+from pathlib import Path
+
+from magnetar import __version__
+from magnetar.runtime.daemon import Shutdown, new_clock, read_settings, run
+from magnetar.runtime.files import OsFiles
+from magnetar.runtime.observe import start_logging
+from magnetar.runtime.tasks import Parts
+from magnetar.runtime.types import ConfigurationError
+
+
+def say_ready(text: str) -> None:
+    """The one line that tells people (and `magnetar cluster`) that a server can be used."""
+    print(text, flush=True)
+
+
+def run_bookie(config_path: Path | None) -> int:
+    """Run a bookie until it is told to stop; returns the exit code. Raises ConfigurationError."""
+    from bookie.bookie import Bookie
+    from bookie.config import IGNORED_SETTINGS, BookieConfig
+    from magnetar.bookkeeper.metadata.ledger_store import initialise_cluster
+    from magnetar.bookkeeper.metadata.url import open_store, split_service_uri
+
+    start_logging()
+    config = read_settings(BookieConfig, config_path, ignored=IGNORED_SETTINGS)
+    if not config.metadata_service_uri:
+        raise ConfigurationError("metadataServiceUri is not set, for example zk://127.0.0.1:2181/ledgers")
+    url, root = split_service_uri(config.metadata_service_uri)
+
+    async def start(parts: Parts, shutdown: Shutdown) -> None:
+        clock = new_clock()
+        store = await open_store(url, clock, session_timeout_s=config.session_timeout_ms / 1000)
+        parts.add("metadata", store.close)
+        await initialise_cluster(store, root)
+        bookie = Bookie(config, store, clock, OsFiles(), root=root, on_failure=shutdown.fail)
+        await bookie.start()
+        parts.add("bookie", bookie.stop)
+        host, port = bookie.address
+        say_ready(f"magnetar bookie {bookie.bookie_id} is ready at {host}:{port}, metadata {url}{root}")
+
+    return run(start)
+
+
+def run_broker(config_path: Path | None) -> int:
+    """Run a broker until it is told to stop; returns the exit code. Raises ConfigurationError."""
+    import os
+
+    from broker.config import load_broker_config
+    from magnetar.bookkeeper.client.client import BookKeeper
+    from magnetar.bookkeeper.metadata.ledger_store import initialise_cluster as initialise_ledgers
+    from magnetar.bookkeeper.metadata.url import open_store
+    from magnetar.broker_process import start_broker
+    from magnetar.runtime.config import parse_properties
+
+    start_logging()
+    values: dict[str, str] = {}
+    if config_path is not None:
+        try:
+            values = parse_properties(config_path.read_text(encoding="utf-8"), str(config_path))
+        except OSError as error:
+            raise ConfigurationError(f"cannot read {config_path}: {error.strerror}") from None
+    config = load_broker_config(values, os.environ)
+
+    async def start(parts: Parts, shutdown: Shutdown) -> None:
+        clock = new_clock()
+        store = await open_store(config.metadata_store_url, clock, session_timeout_s=config.session_timeout_ms / 1000)
+        parts.add("metadata", store.close)
+        await initialise_ledgers(store, "/ledgers")
+        bookkeeper = BookKeeper(store, clock)
+        await bookkeeper.open()
+        parts.add("ledger client", bookkeeper.close)
+        broker = await start_broker(config, store, bookkeeper, clock, parts, version=__version__)
+        say_ready(
+            f"magnetar broker is ready at {broker.address.service_url}"
+            + (f", HTTP {broker.address.http_url}" if broker.address.http_url else "")
+            + f", metadata {config.metadata_store_url}"
+        )
+
+    return run(start)
