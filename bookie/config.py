@@ -71,7 +71,7 @@ class BookieConfig:
     journal_backups: int = setting("journalMaxBackups", 5, help="journal files that are kept after they are flushed")
     journal_preallocation_mib: int = setting("journalPreAllocSizeMB", 16, help="journal files grow in these steps")
     journal_sync: bool = setting(
-        "journalSyncData", True, help="sync before an answer; false loses acknowledged entries when the power goes"
+        "journalSyncData", True, help="false is refused: an answer means that the entry is on disk"
     )
     journal_write: bool = setting("journalWriteData", True, help="false is refused: entries would be unprotected")
 
@@ -131,6 +131,8 @@ class BookieConfig:
             )
         if self.journal_alignment_bytes < ALIGNMENT_MIN or self.journal_alignment_bytes % ALIGNMENT_MIN:
             yield f"journalAlignmentSize ({self.journal_alignment_bytes}) must be a multiple of {ALIGNMENT_MIN}"
+        if not self.journal_sync:
+            yield "journalSyncData=false is not supported: an acknowledgement always means that the entry is on disk"
         if not self.journal_write:
             yield "journalWriteData=false is not supported: an acknowledged entry would be lost with the process"
         if self.frame_bytes_max < 64 * 1024:

@@ -363,7 +363,7 @@ class Broker:
         """Rule 1."""
         task = self._loading.get(name)
         if task is None:
-            task = self._tasks.spawn(self._open(name, policies), f"open {name}")
+            task = self._tasks.spawn(self._open(name, policies), f"open {name}", awaited=True)
             self._loading[name] = task
             task.add_done_callback(lambda _: self._loading.pop(name, None))
         return await asyncio.shield(task)
@@ -375,8 +375,10 @@ class Broker:
             try:
                 ledger = await self.ledgers.open(name.managed_ledger_name, ledger_config(self.config, policies))
             except ManagedLedgerError as error:
+                log.warning("%s cannot be opened: %s", name, error)
                 raise broker_error(error) from error
             except MetadataError as error:
+                log.warning("%s cannot be opened: %s", name, error)
                 raise MetadataFailure(str(error)) from error
             topic = Topic(name, ledger, self.config, policies, self.ownership, self.clock, self._on_dropped)
             try:

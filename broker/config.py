@@ -110,9 +110,6 @@ class BrokerConfig:
     mark_delete_rate: float = setting(
         "managedLedgerDefaultMarkDeleteRateLimit", 1.0, help="times a second a cursor's state is written"
     )
-    cursor_flush_s: int = setting(
-        "managedLedgerCursorPositionFlushSeconds", 60, help="how often cursors that changed are written anyway"
-    )
     retention_minutes: int = setting(
         "defaultRetentionTimeInMinutes", 0, help="consumed data is kept so long; -1 = ever"
     )

@@ -63,6 +63,13 @@ def open_storage(
 ) -> tuple[ManagedLedgerFactory, SchemaRegistry]:
     """The managed ledgers (with their maintenance running) and the schemas of a cluster."""
     general = ledger_config(config)
-    factory = ManagedLedgerFactory(bookkeeper, store, clock, general)
+    factory = ManagedLedgerFactory(
+        bookkeeper,
+        store,
+        clock,
+        general,
+        cache_bytes_max=config.cache_mbytes * MIB,
+        maintenance_interval_s=config.retention_check_s,
+    )
     factory.start()
     return factory, SchemaRegistry(bookkeeper, store, clock, general)

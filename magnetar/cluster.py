@@ -219,6 +219,10 @@ class Cluster:
                     f"managedLedgerDefaultEnsembleSize={copies}\n"
                     f"managedLedgerDefaultWriteQuorum={copies}\n"
                     f"managedLedgerDefaultAckQuorum={copies}\n"
+                    # Keep what nobody subscribes to; Pulsar's own defaults delete it.
+                    "defaultRetentionTimeInMinutes=-1\n"
+                    "defaultRetentionSizeInMB=-1\n"
+                    "brokerDeleteInactiveTopicsEnabled=false\n"
                 )
 
     def command(self, member: Member) -> list[str]:
@@ -336,8 +340,8 @@ def _is_free(port: int) -> bool:
 def _zookeeper_answers(port: int) -> bool:
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
-            connection.sendall(b"ruok")
-            return connection.recv(4) == b"imok"
+            connection.sendall(b"srvr")  # `ruok` is answered before the server serves
+            return b"Mode:" in connection.makefile("rb").read()
     except OSError:
         return False
 

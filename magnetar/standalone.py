@@ -26,6 +26,15 @@ COPIES_MAX = 3
 """With several bookies, copies of each entry; one of them may be missing when it is acknowledged."""
 
 
+# Pulsar deletes what no subscription waits for, and after a minute the whole topic. Whoever tries things out on one
+# machine wants to find again what was published; a configuration file can say otherwise.
+KEEP_EVERYTHING = {
+    "defaultRetentionTimeInMinutes": "-1",
+    "defaultRetentionSizeInMB": "-1",
+    "brokerDeleteInactiveTopicsEnabled": "false",
+}
+
+
 class DataInUse(MagnetarError):
     """Another process runs on the same folder."""
 
@@ -98,6 +107,7 @@ async def start_standalone(
         "managedLedgerDefaultWriteQuorum": str(copies),
         "managedLedgerDefaultAckQuorum": str(min(copies, 2)),
         "acknowledgmentAtBatchIndexLevelEnabled": "true",
+        **KEEP_EVERYTHING,
     }
     broker_config = load_broker_config({**defaults, **values}, os.environ, overrides=overrides)
 

@@ -27,9 +27,6 @@ class ManagedLedgerConfig:
     )
     retention: RetentionRule = field(default_factory=RetentionRule)
 
-    # Recent entries of one topic. Tailing consumers live from it; a consumer that lags further reads from the bookies.
-    cache_bytes_max: int = 32 * MIB
-
     # Acknowledgements are stored at most this often (Pulsar: managedLedgerDefaultMarkDeleteRateLimit, 1 a second). What
     # was acknowledged since is delivered again after a crash.
     mark_delete_interval_s: float = 1.0

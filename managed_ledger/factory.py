@@ -10,15 +10,20 @@ from magnetar.bookkeeper.client.client import BookKeeper
 from magnetar.bookkeeper.metadata.store import MetadataStore, StoreUnavailable
 from magnetar.runtime.clock import Clock
 from magnetar.runtime.tasks import Tasks
+from magnetar.runtime.types import MIB
 from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.entry_cache import EntryCache
 from managed_ledger.errors import ManagedLedgerError, StorageUnavailable
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.names import ROOT, ledger_path
 
 log = logging.getLogger(__name__)
 
-# Old ledgers are rolled over and expired ones trimmed this often (Pulsar checks its retention every 120 s).
-MAINTENANCE_INTERVAL_S = 60.0
+# Old ledgers are rolled over and expired ones trimmed this often (Pulsar: retentionCheckIntervalInSeconds).
+MAINTENANCE_INTERVAL_S = 120.0
+
+# Recent entries of all topics together. Tailing consumers live from it; who lags further reads from the bookies.
+CACHE_BYTES_MAX = 64 * MIB
 
 
 class ManagedLedgerFactory:
@@ -30,7 +35,12 @@ class ManagedLedgerFactory:
         store: MetadataStore,
         clock: Clock,
         config: ManagedLedgerConfig | None = None,
+        *,
+        cache_bytes_max: int = CACHE_BYTES_MAX,
+        maintenance_interval_s: float = MAINTENANCE_INTERVAL_S,
     ) -> None:
+        self._cache = EntryCache(cache_bytes_max)
+        self._maintenance_interval_s = maintenance_interval_s
         self._bookkeeper = bookkeeper
         self._store = store
         self._clock = clock
@@ -57,7 +67,7 @@ class ManagedLedgerFactory:
         return await asyncio.shield(task)
 
     async def _open_new(self, name: str, config: ManagedLedgerConfig, create: bool) -> ManagedLedger:
-        ledger = ManagedLedger(name, self._bookkeeper, self._store, self._clock, config)
+        ledger = ManagedLedger(name, self._bookkeeper, self._store, self._clock, config, self._cache)
         try:
             await ledger.open(create=create)
         except StoreUnavailable as error:
@@ -96,7 +106,7 @@ class ManagedLedgerFactory:
 
     async def _maintain(self) -> None:
         while True:
-            await self._clock.sleep(MAINTENANCE_INTERVAL_S)
+            await self._clock.sleep(self._maintenance_interval_s)
             for name, task in list(self._open.items()):
                 if not task.done() or task.exception() is not None:
                     continue

@@ -152,7 +152,9 @@ class ManagedLedger:
         store: MetadataStore,
         clock: Clock,
         config: ManagedLedgerConfig,
+        cache: EntryCache,
     ) -> None:
+        """*cache* may be shared with others: ledger ids are unique in a cluster."""
         self.name = name
         self.config = config
         self.listener: AppendListener = _NoListener()
@@ -165,7 +167,7 @@ class ManagedLedger:
         self._ledgers = LedgerList()
         self._info = ManagedLedgerInfo()  # the record as last read or written; keeps what we do not know
         self._tasks = Tasks(name)
-        self._cache = EntryCache(config.cache_bytes_max)
+        self._cache = cache
         self._readers: OrderedDict[int, LedgerReadHandle] = OrderedDict()
         self._watchers: list[Callable[[], None]] = []
         self._state = State.CREATING

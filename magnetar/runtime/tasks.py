@@ -21,12 +21,15 @@ class Tasks:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
 
-    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        """Run *work*; a failure is logged, and given to *on_failure* if there is one."""
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str, *, awaited: bool = False) -> asyncio.Task[Any]:
+        """Run *work*; a failure is logged, and given to *on_failure* if there is one.
+
+        The failure of a task that is *awaited* is the business of whoever awaits it.
+        """
         assert not self._closed, f"{self._owner} is stopped"
         task = asyncio.get_running_loop().create_task(work, name=f"{self._owner}/{name}")
         self._tasks.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._tasks.discard if awaited else self._done)
         return task
 
     def __len__(self) -> int:

@@ -423,9 +423,12 @@ async def test_zookeeper_a_frozen_server_is_noticed_by_our_own_clock(tmp_path: P
         assert SessionEvent.SUSPENDED in events
         server.thaw()
         await eventually(lambda: clock.monotonic() - store.last_answer < 0.5)
-        await eventually(lambda: SessionEvent.LOST in events)
-        assert await store.get("/e") is None
-        await store.put("/e", b"", NO_NODE, ephemeral=True)
+        await eventually(lambda: events[-1] is SessionEvent.CONNECTED)
+        # A thawed server may hear of the client before it counts the time that has passed: then the session lives.
+        node = await store.get("/e")
+        assert (node is None) == (SessionEvent.LOST in events)
+        if node is None:
+            await store.put("/e", b"", NO_NODE, ephemeral=True)
         await store.close()
 
 

@@ -11,6 +11,7 @@ What kazoo does not give, and how it is made up for:
   connection first, at most a session's time; only what was handed to kazoo while connected can have been applied.
 * Heartbeats are not told to anybody. `last_answer` is kept by an `exists` a third of the session's time apart;
   it is the moment when the answered request was *sent*: from then on the server counts the session's time.
+* A connect request that a starting server swallows would cost kazoo the session: it is given up early.
 * kazoo tells that a session was lost only once it has reconnected; whoever must stop earlier looks at `last_answer`.
 """
 
@@ -65,6 +66,10 @@ _BROKEN: Final = (ConnectionLoss, ConnectionClosedError, SessionExpiredError, Se
 # with somebody who deletes or creates the same nodes.
 _ROUNDS: Final = 20
 
+# How long the first connect request waits for its answer; each further one twice as long, up to the session time,
+# so that a server which needs longer gets it.
+_CONNECT_ANSWER_S: Final = 1.0
+
 # kazoo is woken by one byte a request through a socket pair, which must not fill up (some hundred KiB): a request
 # more would block the loop. Pipelining is at its best long before.
 _IN_FLIGHT_MAX: Final = 1_000
@@ -101,7 +106,7 @@ class ZooKeeperStore:
             logger=_quiet_logger(),
         )
         self._client.add_listener(self._on_kazoo_state)
-        self._learn_negotiated_time()
+        self._watch_over_connecting()
 
     @classmethod
     async def open(cls, hosts: str, session_timeout_s: float, clock: Clock) -> "ZooKeeperStore":
@@ -424,17 +429,25 @@ class ZooKeeperStore:
 
     # Session
 
-    def _learn_negotiated_time(self) -> None:
-        """The server may grant another session time than was asked for; kazoo keeps it in a local variable.
+    def _watch_over_connecting(self) -> None:
+        """Listen in on kazoo's connect requests, whose answers pass through `_invoke`.
 
-        The answer to the connect request passes through `_invoke` before anybody is told of the connection.
+        The server may grant another session time than was asked for, and kazoo keeps that to itself. And a
+        server that has just bound its port may swallow a connect request without ever answering (seen with
+        3.9); kazoo would wait for the whole session time, at the end of which the session is gone.
         """
         connection = self._client._connection
         invoke = connection._invoke
+        patience_s = _CONNECT_ANSWER_S
 
         def listening(timeout: Any, request: Any, *arguments: Any, **keywords: Any) -> Any:
-            result = invoke(timeout, request, *arguments, **keywords)
-            if isinstance(request, Connect) and result[0].time_out > 0:
+            nonlocal patience_s
+            if not isinstance(request, Connect):
+                return invoke(timeout, request, *arguments, **keywords)
+            allowed_s, patience_s = min(timeout, patience_s), patience_s * 2
+            result = invoke(allowed_s, request, *arguments, **keywords)
+            patience_s = _CONNECT_ANSWER_S
+            if result[0].time_out > 0:
                 self._session_s = result[0].time_out / 1000.0
             return result
 

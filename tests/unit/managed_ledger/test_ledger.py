@@ -61,9 +61,12 @@ class World:
         self.clock = LoopClock()
         self.store: MetadataStore = MemoryStore(self.clock)
         self.factories: list[ManagedLedgerFactory] = []
+        self.cache_bytes_max = 1 << 20
 
     def factory(self, config: ManagedLedgerConfig = CONFIG) -> ManagedLedgerFactory:
-        factory = ManagedLedgerFactory(self.bookkeeper.client, self.store, self.clock, config)
+        factory = ManagedLedgerFactory(
+            self.bookkeeper.client, self.store, self.clock, config, cache_bytes_max=self.cache_bytes_max
+        )
         self.factories.append(factory)
         return factory
 
@@ -210,7 +213,8 @@ async def test_fencing_by_a_bookie_ends_the_old_owner(world: World) -> None:
 
 
 async def test_cold_reads_come_from_the_bookies(world: World) -> None:
-    ledger, _ = await world.open(replace(CONFIG, cache_bytes_max=40))
+    world.cache_bytes_max = 40
+    ledger, _ = await world.open()
     await publish(ledger, 0, 25)
     assert [entry.data for entry in await read_all(ledger)] == payloads(0, 25)
     assert world.bookkeeper.reads > 0
@@ -277,7 +281,8 @@ async def test_a_cursor_reads_what_is_open_and_again_after_rewind(world: World) 
 
 
 async def test_a_cold_read_that_was_overtaken_by_a_seek_says_nothing(world: World) -> None:
-    ledger, _ = await world.open(replace(CONFIG, cache_bytes_max=0))
+    world.cache_bytes_max = 0
+    ledger, _ = await world.open()
     await publish(ledger, 0, 5)
     cursor = await ledger.open_cursor("s", EARLIEST)
     pending = cursor.read(10, 1 << 20)
