@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import cast
 
 from magnetar.bookkeeper.client.client import BookKeeper
 from magnetar.bookkeeper.client.config import ClientConfig
@@ -111,7 +112,7 @@ class _Connection(asyncio.Protocol):
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         self.transport = transport
         self._bookie.connections.add(self)
 
