@@ -5,16 +5,27 @@ A call about a topic is answered by the broker that owns it; others redirect the
 """
 
 import asyncio
+import dataclasses
 import json
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
+import aiohttp
 from aiohttp import web
 
+from broker.admin_json import (
+    BadJson,
+    message_id_json,
+    position_from_json,
+    properties_from_json,
+    schema_from_json,
+    schema_json,
+)
 from broker.broker import Broker
+from broker.config import BrokerConfig
 from broker.errors import (
     BrokerError,
     ConsumerBusy,
@@ -25,30 +36,41 @@ from broker.errors import (
     SubscriptionNotFound,
     TopicNotFound,
 )
-from broker.names import PERSISTENT, TopicName, is_entity_name, java_url_decode, topic_of_managed_ledger
+from broker.names import PERSISTENT, Bundles, TopicName, is_entity_name, java_url_decode, topic_of_managed_ledger
 from broker.ownership import BundleOwnership
-from broker.policies import new_cluster, new_policies, partitions_value, to_json
+from broker.policies import new_cluster, new_policies, parse_partitions, parse_policies, to_json
 from broker.stats import broker_samples, internal_stats, sum_stats, topic_stats
+from broker.subscription import Subscription
 from broker.topic import Topic
 from magnetar.bookkeeper.metadata.store import (
     NO_NODE,
     MetadataError,
+    Node,
     NoNode,
     NotEmpty,
     VersionConflict,
 )
+from magnetar.runtime.config import describe
 from magnetar.runtime.observe import Metrics
 from magnetar.runtime.types import Corruption
 from managed_ledger.errors import IncompatibleSchema as RegistryRefused
 from managed_ledger.errors import ManagedLedgerError
-from managed_ledger.position import EARLIEST, LATEST, Position
-from managed_ledger.schema_compatibility import Schema, SchemaType, Strategy
-from managed_ledger.schema_registry import StoredSchema
+from managed_ledger.position import LATEST, Position
+from managed_ledger.schema_compatibility import Schema, Strategy, check_valid
 
 log = logging.getLogger(__name__)
 
 # Policies are kilobytes; a schema may be larger.
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+
+# Each has its owner's node in the metadata store. (maximum of Apache, too)
+BUNDLES_MAX: Final = 4_096
+
+# Each partition is a topic with a ledger of its own; a number mistyped by two digits would fill the metadata store.
+PARTITIONS_MAX: Final = 10_000
+
+# A partition's owner may first have to take its bundle over from a dead broker.
+FORWARD_TIMEOUT_S: Final = 30.0
 
 # The health check writes and reads one message; Apache gives up after so long, too.
 HEALTH_TIMEOUT_S: Final = 10.0
@@ -101,14 +123,27 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except _Refused as error:
-        return web.json_response({"reason": str(error)}, status=error.status)
+        return _refusal(error.status, str(error))
+    except BadJson as error:
+        return _refusal(412, str(error))
     except BrokerError as error:
-        return web.json_response({"reason": str(error)}, status=_status_of(error))
+        return _refusal(_status_of(error), str(error))
     except VersionConflict as error:
-        return web.json_response({"reason": f"changed at the same time: {error}"}, status=409)
+        return _refusal(409, f"changed at the same time: {error}")
     except (MetadataError, ManagedLedgerError, Corruption) as error:
         log.warning("%s %s: %s", request.method, request.path, error)
-        return web.json_response({"reason": str(error)}, status=500)
+        return _refusal(500, str(error))
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        return _refusal(error.status, error.text or error.reason)
+    except Exception as error:
+        log.exception("%s %s failed", request.method, request.path)
+        return _refusal(500, f"{type(error).__name__}: {error}")
+
+
+def _refusal(status: int, reason: str) -> web.Response:
+    return web.json_response({"reason": reason}, status=status)
 
 
 class AdminServer:
@@ -120,6 +155,7 @@ class AdminServer:
         self._version = version
         self._store = broker.store
         self._runner: web.AppRunner | None = None
+        self._probe = _Probe()
         self.metrics = Metrics()
         self.metrics.add(lambda: broker_samples(broker, ownership.owned_bundles))
 
@@ -146,6 +182,10 @@ class AdminServer:
         router.add_get(admin + "/brokers/version", self.get_version)
         router.add_get(admin + "/brokers/leaderBroker", self.leader)
         router.add_get(admin + "/brokers/internal-configuration", self.internal_configuration)
+        router.add_get(admin + "/brokers/configuration", self.setting_names)
+        router.add_get(admin + "/brokers/configuration/runtime", self.settings)
+        router.add_get(admin + "/brokers/configuration/values", self.changed_settings)
+        router.add_get(admin + "/brokers/backlog-quota-check", self.not_there)
         router.add_get(admin + "/brokers/{cluster}", self.list_brokers)
         router.add_get(admin + "/brokers/{cluster}/{broker}/ownedNamespaces", self.owned_namespaces)
         router.add_get(admin + "/clusters", self.list_clusters)
@@ -182,7 +222,8 @@ class AdminServer:
         router.add_post(schemas + "/version", self.schema_version)
         router.add_get("/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}", self.lookup)
         router.add_get("/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}/bundle", self.lookup_bundle)
-        router.add_route("*", admin + "/{rest:.*}", self.not_there)
+        router.add_route("*", "/admin/{version}/functions/{rest:.*}", self.no_functions)
+        router.add_route("*", "/admin/{rest:.*}", self.not_there)
 
     def _topic_routes(self, router: web.UrlDispatcher, root: str, domain: str) -> None:
         router.add_get(root + "/{tenant}/{namespace}", self.list_topics)
@@ -198,7 +239,13 @@ class AdminServer:
         router.add_delete(topic + "/partitions", self.delete_partitioned)
         router.add_get(topic + "/stats", self.stats)
         router.add_get(topic + "/internalStats", self.internal_stats)
+        router.add_post(topic + "/createMissedPartitions", self.create_missed_partitions)
         router.add_get(topic + "/partitioned-stats", self.partitioned_stats)
+        router.add_get(topic + "/partitioned-internalStats", self.partitioned_internal_stats)
+        router.add_get(topic + "/properties", self.get_properties)
+        router.add_put(topic + "/properties", self.update_properties)
+        router.add_delete(topic + "/properties", self.delete_property)
+        router.add_get(topic + "/messageid/{timestamp}", self.message_id_at)
         router.add_get(topic + "/subscriptions", self.list_subscriptions)
         router.add_get(topic + "/lastMessageId", self.last_message_id)
         router.add_put(topic + "/unload", self.unload_topic)
@@ -213,6 +260,9 @@ class AdminServer:
     async def not_there(self, request: web.Request) -> web.Response:
         raise _Refused(501, f"{request.method} {request.path} is not supported by this broker yet")
 
+    async def no_functions(self, request: web.Request) -> web.Response:
+        raise _Refused(409, "Pulsar Functions are not served by this broker")
+
     # ------------------------------------------------------------------------------- brokers
 
     async def get_metrics(self, request: web.Request) -> web.Response:
@@ -225,6 +275,9 @@ class AdminServer:
         return web.Response(text=self._version)
 
     async def list_brokers(self, request: web.Request) -> web.Response:
+        cluster = request.match_info.get("cluster", self._broker.config.cluster_name)
+        if cluster != self._broker.config.cluster_name:
+            raise _Refused(404, f"Cluster {cluster} is not that of this broker ({self._broker.config.cluster_name})")
         return web.json_response(sorted(await self._ownership.brokers()))
 
     async def leader(self, request: web.Request) -> web.Response:
@@ -237,12 +290,28 @@ class AdminServer:
         url = self._broker.config.metadata_store_url
         return web.json_response(
             {
+                "zookeeperServers": url,
+                "configurationStoreServers": url,
                 "metadataStoreUrl": url,
                 "configurationMetadataStoreUrl": url,
                 "ledgersRootPath": "/ledgers",
-                "bookkeeperMetadataServiceUri": f"metadata-store:{url}/ledgers",
             }
         )
+
+    async def setting_names(self, request: web.Request) -> web.Response:
+        return web.json_response([name for name, _, _ in describe(BrokerConfig)])
+
+    async def settings(self, request: web.Request) -> web.Response:
+        """Every setting with the value that is in force, as text."""
+        config = self._broker.config
+        fields = [field for field in dataclasses.fields(config) if "name" in field.metadata]
+        return web.json_response(
+            {field.metadata["name"]: _setting_text(getattr(config, field.name)) for field in fields}
+        )
+
+    async def changed_settings(self, request: web.Request) -> web.Response:
+        """Settings that were changed while the broker runs: none can be."""
+        return web.json_response({})
 
     async def owned_namespaces(self, request: web.Request) -> web.Response:
         if request.match_info["broker"] != self._ownership.broker_id:
@@ -256,17 +325,17 @@ class AdminServer:
             async with asyncio.timeout(HEALTH_TIMEOUT_S):
                 await self._write_and_read()
         except (TimeoutError, ManagedLedgerError, MetadataError) as error:
-            raise _Refused(500, f"the storage does not work: {error or 'no answer in time'}") from error
+            raise _Refused(500, f"the storage does not work: {str(error) or 'no answer in time'}") from error
         return web.Response(text="ok")
 
     async def _write_and_read(self) -> None:
         name = f"pulsar/{quote(self._ownership.broker_id, safe=':.-')}/persistent/healthcheck"
         ledger = await self._broker.ledgers.open(name)
-        probe = _Probe()
-        ledger.listener = probe
+        ledger.listener = self._probe
         payload = f"health {self._broker.now_ms()}".encode()
-        ledger.append([payload], [None])
-        position = await probe.done
+        done: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
+        ledger.append([payload], [done])
+        position = await done
         found = ledger.read(position, 1, len(payload))
         entries = found if isinstance(found, list | tuple) else await found  # type: ignore[misc]
         if bytes(entries[0].data) != payload:
@@ -328,6 +397,7 @@ class AdminServer:
 
     async def delete_tenant(self, request: web.Request) -> web.Response:
         path = f"/admin/policies/{request.match_info['tenant']}"
+        _refuse_force(request)
         if await self._store.children(path):
             raise _Refused(409, "The tenant still has active namespaces")
         await self._delete(path, "Tenant")
@@ -354,14 +424,14 @@ class AdminServer:
         if await self._store.get(f"/admin/policies/{tenant}") is None:
             raise _Refused(404, "Tenant does not exist")
         body = _dict(await self._body(request) or {})
-        bundles = (body.get("bundles") or {}).get("numBundles") or self._broker.config.default_bundles
-        if not isinstance(bundles, int) or not 1 <= bundles <= 4096:
-            raise _Refused(412, "numBundles must be between 1 and 4096")
-        value = new_policies(self._broker.config.cluster_name, bundles)
-        given = {key: item for key, item in body.items() if item is not None and key != "bundles"}
-        value.update(given)
+        bundles = _bundles(body.get("bundles") or {}, self._broker.config.default_bundles)
+        value = new_policies(self._broker.config.cluster_name, len(bundles.texts) - 1)
+        value["bundles"]["boundaries"] = bundles.texts
+        value.update({key: item for key, item in body.items() if item is not None and key != "bundles"})
+        value.setdefault("is_allow_auto_update_schema", self._broker.config.schema_auto_update)
         if not value.get("replication_clusters"):
             value["replication_clusters"] = [self._broker.config.cluster_name]
+        _check_readable(value)
         await self._create(f"/admin/policies/{tenant}/{name}", value, "Namespace already exists")
         local = {"bundles": value["bundles"], "migrated": False}
         await self._store.put(f"/admin/local-policies/{tenant}/{name}", to_json(local))
@@ -369,9 +439,11 @@ class AdminServer:
 
     async def delete_namespace(self, request: web.Request) -> web.Response:
         namespace = self._namespace_of(request)
+        _refuse_force(request)
         await self._json(f"/admin/policies/{namespace}", "Namespace")
         if await self._broker.ledgers.list(namespace) or await self._partitioned(namespace):
             raise _Refused(409, "Cannot delete non empty namespace")
+        await self._unload_all(namespace)
         for path in (f"/admin/local-policies/{namespace}", f"/admin/policies/{namespace}"):
             try:
                 await self._store.delete(path)
@@ -393,18 +465,30 @@ class AdminServer:
         return web.json_response({"boundaries": texts, "numBundles": len(texts) - 1})
 
     async def unload_namespace(self, request: web.Request) -> web.Response:
-        namespace = self._namespace_of(request)
-        await self._broker.namespace(namespace)
-        for bundle in self._ownership.owned_bundles:
-            if bundle.rpartition("/")[0] == namespace:
-                await self._unload(bundle)
+        await self._unload_all(self._namespace_of(request))
         return web.Response(status=204)
 
+    async def _unload_all(self, namespace: str) -> None:
+        """Give back every bundle of a namespace, whichever broker has it. Raises TopicNotFound."""
+        for text in (await self._broker.namespace(namespace)).bundles.ranges:
+            bundle = f"{namespace}/{text}"
+            owner = await self._ownership.owner_of(bundle)
+            if owner is None:
+                continue
+            if owner == self._ownership.address:
+                await self._unload(bundle)
+            else:
+                await self._ask("PUT", f"{owner.http_url}/admin/v2/namespaces/{bundle}/unload", bundle)
+
     async def unload_bundle(self, request: web.Request) -> web.Response:
-        bundle = f"{self._namespace_of(request)}/{request.match_info['bundle']}"
-        if bundle not in self._ownership.owned_bundles:
-            raise _Refused(412, f"bundle {bundle} is not owned by this broker")
-        await self._unload(bundle)
+        namespace, text = self._namespace_of(request), request.match_info["bundle"]
+        if text not in (await self._broker.namespace(namespace)).bundles.ranges:
+            raise _Refused(412, f"Invalid bundle range {text}")
+        owner = await self._ownership.owner_of(f"{namespace}/{text}")
+        if owner == self._ownership.address:
+            await self._unload(f"{namespace}/{text}")
+        elif owner is not None:
+            raise web.HTTPTemporaryRedirect(owner.http_url + request.rel_url.raw_path)
         return web.Response(status=204)
 
     async def _unload(self, bundle: str) -> None:
@@ -431,8 +515,13 @@ class AdminServer:
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             raise _Refused(412, f"{name} takes JSON of another kind, not {json.dumps(value)}")
         _check_policy(name, value)
-        await self._change(path, "Namespace", lambda old: {**old, member: value})
-        return web.Response(status=204)
+
+        def change(old: dict[str, Any]) -> dict[str, Any]:
+            _check_readable(new := {**old, member: value})
+            return new
+
+        await self._change(path, "Namespace", change)
+        return web.Response(status=200 if name == "replication" else 204)
 
     # ------------------------------------------------------------------------------------ topics
 
@@ -490,13 +579,16 @@ class AdminServer:
 
     async def create_topic(self, request: web.Request) -> web.Response:
         name = self._topic_name(request)
+        properties = properties_from_json(await self._body(request))
         await self._broker.namespace(name.namespace)
         if await self._partition_count(name):
             raise _Refused(409, "This topic already exists")
         await self._here(request, name)
         if await self._broker.ledgers.exists(name.managed_ledger_name):
             raise _Refused(409, "This topic already exists")
-        await self._broker.create_topic(name)
+        topic = await self._broker.create_topic(name)
+        if properties:
+            await topic.ledger.set_properties({**topic.ledger.properties, **properties})
         return web.Response(status=204)
 
     async def delete_topic(self, request: web.Request) -> web.Response:
@@ -505,30 +597,39 @@ class AdminServer:
             raise _Refused(409, f"{name} is a partitioned topic, use the partitioned delete")
         if not await self._broker.ledgers.exists(name.managed_ledger_name):
             raise TopicNotFound(f"Topic {name} not found")
-        await self._here(request, name)
-        await self._broker.delete_topic(name, force=request.query.get("force") == "true")
+        topic = await self._loaded(request)
+        if topic.is_in_use and request.query.get("force") != "true":
+            raise _Refused(412, f"Topic {name} has connected producers or consumers; use force")
+        # Subscriptions without consumers do not stand in the way, as they do when a topic is removed by itself.
+        await self._broker.delete_topic(name, force=True)
         return web.Response(status=204)
 
     async def _partition_count(self, name: TopicName) -> int:
         if name.partition >= 0:
             return 0
         node = await self._store.get(name.partitions_path)
-        return 0 if node is None else int(json.loads(node.value).get("partitions", 0))
+        return 0 if node is None else parse_partitions(node.value, node.path)
 
     async def get_partitions(self, request: web.Request) -> web.Response:
         name = self._topic_name(request)
         create = request.query.get("checkAllowAutoCreation") == "true"
         count = await self._broker.partitions(name, create=create)
-        return web.json_response({"deleted": False, "partitions": count})
+        answer: dict[str, Any] = {"partitions": count, "deleted": False}
+        if count and (properties := (await self._json(name.partitions_path, "Topic")).get("properties")):
+            answer["properties"] = properties
+        return web.json_response(answer)
 
     async def create_partitioned(self, request: web.Request) -> web.Response:
         name = self._topic_name(request)
         await self._broker.namespace(name.namespace)
         count = await self._wanted_partitions(request)
+        body = await self._body(request)
+        properties = properties_from_json(body.get("properties") if isinstance(body, dict) else None)
         exists = await self._broker.ledgers.exists(name.managed_ledger_name)
         if exists or await self._partition_count(name):
             raise _Refused(409, "This topic already exists")
-        await self._create_node(name.partitions_path, partitions_value(count), "This topic already exists")
+        value = {"partitions": count, "deleted": False, **({"properties": properties} if properties else {})}
+        await self._create(name.partitions_path, value, "This topic already exists")
         await self._make_partitions(name, 0, count)
         return web.Response(status=204)
 
@@ -536,8 +637,18 @@ class AdminServer:
         body = await self._body(request)
         count = body.get("partitions") if isinstance(body, dict) else body
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise _Refused(406, "Number of partitions should be greater than 0")
+            raise _Refused(406, "Number of partitions should be more than 0")
+        if count > PARTITIONS_MAX:
+            raise _Refused(406, f"Number of partitions should be less than or equal to {PARTITIONS_MAX}")
         return count
+
+    async def create_missed_partitions(self, request: web.Request) -> web.Response:
+        name = self._topic_name(request)
+        count = await self._partition_count(name)
+        if not count:
+            raise TopicNotFound(f"Topic {name} is not a partitioned topic")
+        await self._make_partitions(name, 0, count)
+        return web.Response(status=204)
 
     async def _make_partitions(self, name: TopicName, first: int, count: int) -> None:
         """Make the topics themselves, so that they are listed and exist for other brokers."""
@@ -555,7 +666,7 @@ class AdminServer:
         if not before:
             raise TopicNotFound(f"Topic {name} is not a partitioned topic")
         if count < before:
-            raise _Refused(422, f"Number of partitions must be more than the existing {before}")
+            raise _Refused(422, f"Desired partitions {count} can't be less than the current partitions {before}.")
         await self._change(name.partitions_path, "Topic", lambda old: {**old, "partitions": count})
         await self._make_partitions(name, before, count)
         return web.Response(status=204)
@@ -564,35 +675,52 @@ class AdminServer:
         name = self._topic_name(request)
         count = await self._partition_count(name)
         if not count:
-            raise TopicNotFound(f"Partitioned topic {name} not found")
+            raise TopicNotFound(f"Topic {name} not found.")
         force = request.query.get("force") == "true"
-        partitions = [name.with_partition(number) for number in range(count)]
-        for partition in partitions:
-            await self._for_partition("DELETE", partition, f"?force={str(force).lower()}", missing_ok=True)
+        await self._for_partitions("DELETE", name, count, f"?force={str(force).lower()}", fine=(404,))
         await self._store.delete(name.partitions_path)
         return web.Response(status=204)
 
-    async def _for_partition(self, method: str, name: TopicName, suffix: str, *, missing_ok: bool = False) -> Any:
-        """Ask the broker that owns a partition, which may be this one."""
-        import aiohttp
+    async def _for_partitions(
+        self, method: str, name: TopicName, count: int, suffix: str, body: Any = None, *, fine: tuple[int, ...] = ()
+    ) -> dict[TopicName, Any]:
+        """What the owner of each partition answers; those that answer one of the *fine* statuses are left out.
 
-        located = await self._ownership.locate(name, authoritative=False)
-        base = self._ownership.address.http_url
-        if not located.here and located.broker is not None:
-            base = located.broker.http_url
-        local = quote(name.local, safe="")
-        url = f"{base}/admin/v2/persistent/{name.namespace}/{local}{suffix}"
-        async with aiohttp.ClientSession() as session, session.request(method, url) as answer:
-            if answer.status == 404 and missing_ok:
-                return None
-            text = await answer.text()
-            if answer.status >= 400:
-                try:
-                    reason = json.loads(text).get("reason", text)
-                except ValueError:
-                    reason = text
-                raise _Refused(answer.status, f"{name}: {reason}")
-            return json.loads(text) if text else None
+        Raises _Refused with the answer of the first partition that is refused otherwise.
+        """
+        found = {}
+        for number in range(count):
+            partition = name.with_partition(number)
+            located = await self._ownership.locate(partition, authoritative=False)
+            base = self._ownership.address.http_url
+            if not located.here and located.broker is not None:
+                base = located.broker.http_url
+            url = f"{base}/admin/v2/persistent/{partition.namespace}/{quote(partition.local, safe='')}{suffix}"
+            try:
+                found[partition] = await self._ask(method, url, str(partition), body)
+            except _Refused as error:
+                if error.status not in fine:
+                    raise
+        return found
+
+    async def _ask(self, method: str, url: str, about: str, body: Any = None) -> Any:
+        """Another broker's answer (or our own); raises _Refused with its status."""
+        timeout = aiohttp.ClientTimeout(total=FORWARD_TIMEOUT_S)
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=timeout) as session,
+                session.request(method, url, json=body) as answer,
+            ):
+                text, status = await answer.text(), answer.status
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise _Refused(503, f"{about}: {url} does not answer: {str(error) or 'time-out'}") from error
+        if status >= 400:
+            try:
+                reason = json.loads(text).get("reason", text)
+            except (ValueError, AttributeError):
+                reason = text
+            raise _Refused(status, f"{about}: {reason}")
+        return json.loads(text) if text else None
 
     async def stats(self, request: web.Request) -> web.Response:
         return web.json_response(topic_stats(await self._loaded(request), self._ownership.broker_id))
@@ -607,15 +735,61 @@ class AdminServer:
         count = await self._partition_count(name)
         if not count:
             raise TopicNotFound(f"Partitioned topic {name} not found")
-        partitions = {}
-        for number in range(count):
-            partition = name.with_partition(number)
-            found = await self._for_partition("GET", partition, "/stats", missing_ok=True)
-            if found is not None:
-                partitions[partition.full] = found
-        return web.json_response(
-            sum_stats(partitions, per_partition=request.query.get("perPartition", "true") != "false")
+        found = await self._for_partitions("GET", name, count, "/stats", fine=(404,))
+        total = sum_stats(
+            {partition.full: one for partition, one in found.items()},
+            count,
+            per_partition=request.query.get("perPartition", "true") != "false",
         )
+        return web.json_response(total)
+
+    async def partitioned_internal_stats(self, request: web.Request) -> web.Response:
+        name = self._topic_name(request)
+        count = await self._partition_count(name)
+        if not count:
+            raise TopicNotFound(f"Partitioned topic {name} not found")
+        found = await self._for_partitions("GET", name, count, "/internalStats", fine=(404,))
+        return web.json_response(
+            {
+                "metadata": {"partitions": count, "deleted": False},
+                "partitions": {partition.full: one for partition, one in found.items()},
+            }
+        )
+
+    async def get_properties(self, request: web.Request) -> web.Response:
+        name = self._topic_name(request)
+        if await self._partition_count(name):
+            return web.json_response((await self._json(name.partitions_path, "Topic")).get("properties") or {})
+        return web.json_response(dict((await self._loaded(request)).ledger.properties))
+
+    async def update_properties(self, request: web.Request) -> web.Response:
+        given = properties_from_json(await self._body(request))
+        return await self._change_properties(request, lambda old: {**old, **given})
+
+    async def delete_property(self, request: web.Request) -> web.Response:
+        key = request.query.get("key", "")
+        return await self._change_properties(request, lambda old: {k: v for k, v in old.items() if k != key})
+
+    async def _change_properties(
+        self, request: web.Request, change: Callable[[dict[str, str]], dict[str, str]]
+    ) -> web.Response:
+        name = self._topic_name(request)
+        if await self._partition_count(name):
+            await self._change(
+                name.partitions_path, "Topic", lambda old: {**old, "properties": change(old.get("properties") or {})}
+            )
+        else:
+            ledger = (await self._loaded(request)).ledger
+            await ledger.set_properties(change(dict(ledger.properties)))
+        return web.Response(status=204)
+
+    async def message_id_at(self, request: web.Request) -> web.Response:
+        """The first message that was published at a time or later; the end if there is none."""
+        topic = await self._loaded(request)
+        found = await topic.position_at_ms(_milliseconds(request))
+        if found == LATEST:
+            found = topic.ledger.last_confirmed
+        return web.json_response(message_id_json(found, topic.name.partition))
 
     async def unload_topic(self, request: web.Request) -> web.Response:
         topic = await self._loaded(request)
@@ -625,14 +799,14 @@ class AdminServer:
     async def terminate(self, request: web.Request) -> web.Response:
         topic = await self._loaded(request)
         last = await topic.terminate()
-        return web.json_response(_message_id(last, topic.name.partition))
+        return web.json_response(message_id_json(last, topic.name.partition))
 
     async def last_message_id(self, request: web.Request) -> web.Response:
         topic = await self._loaded(request)
         position, batch_index = await topic.last_message()
-        found = _message_id(position, topic.name.partition)
+        found = message_id_json(position, topic.name.partition, batch_index)
         if batch_index >= 0:
-            found["batchIndex"] = batch_index
+            found |= {"outstandingAcksInSameBatch": 0, "originalBatchSize": 0}
         return web.json_response(found)
 
     # ------------------------------------------------------------------------------ subscriptions
@@ -641,16 +815,15 @@ class AdminServer:
         name = self._topic_name(request)
         count = await self._partition_count(name)
         if count:
-            names: set[str] = set()
-            for number in range(count):
-                found = await self._for_partition("GET", name.with_partition(number), "/subscriptions", missing_ok=True)
-                names.update(found or [])
-            return web.json_response(sorted(names))
+            found = await self._for_partitions("GET", name, count, "/subscriptions", fine=(404,))
+            return web.json_response(sorted({one for names in found.values() for one in names}))
         return web.json_response(sorted((await self._loaded(request)).subscriptions))
 
     async def create_subscription(self, request: web.Request) -> web.Response:
         body = await self._body(request)
-        position = _position(body) if body not in (None, "") else LATEST
+        position = position_from_json(body) if body not in (None, "") else LATEST
+        if await self._in_partitions(request, "PUT", "", body, fine=(409,)):
+            return web.Response(status=204)
         topic = await self._loaded(request)
         name = java_url_decode(request.match_info["subscription"])
         if name in topic.subscriptions:
@@ -659,35 +832,64 @@ class AdminServer:
         return web.Response(status=204)
 
     async def delete_subscription(self, request: web.Request) -> web.Response:
+        force = request.query.get("force") == "true"
+        if await self._in_partitions(request, "DELETE", f"?force={str(force).lower()}"):
+            return web.Response(status=204)
         topic = await self._loaded(request)
-        await topic.delete_subscription(
-            java_url_decode(request.match_info["subscription"]), force=request.query.get("force") == "true"
-        )
+        subscription = self._subscription(request, topic)
+        await topic.delete_subscription(subscription.name, force=force)
         return web.Response(status=204)
 
     async def skip_all(self, request: web.Request) -> web.Response:
-        await self._seek(request, LATEST)
+        if not await self._in_partitions(request, "POST", "/skip_all"):
+            await self._seek(request, LATEST)
         return web.Response(status=204)
 
     async def reset_to_position(self, request: web.Request) -> web.Response:
-        await self._seek(request, _position(await self._body(request)))
+        position = position_from_json(await self._body(request))
+        name = self._topic_name(request)
+        if await self._partition_count(name):
+            raise _Refused(405, f"{name} is partitioned: a position belongs to one partition, name that")
+        await self._seek(request, position)
         return web.Response(status=204)
 
     async def reset_to_time(self, request: web.Request) -> web.Response:
-        text = request.match_info["timestamp"]
-        if not text.isdigit():
-            raise _Refused(412, f"{text} is not a time in milliseconds")
-        topic = await self._loaded(request)
-        await self._seek(request, await topic.position_at_ms(int(text)))
+        time_ms = _milliseconds(request)
+        if not await self._in_partitions(request, "POST", f"/resetcursor/{time_ms}"):
+            topic = await self._loaded(request)
+            self._subscription(request, topic)
+            await self._seek(request, await topic.position_at_ms(time_ms))
         return web.Response(status=204)
+
+    async def _in_partitions(
+        self, request: web.Request, method: str, rest: str, body: Any = None, *, fine: tuple[int, ...] = (404,)
+    ) -> bool:
+        """Do to a subscription of every partition what is asked of a partitioned topic; False for one that is not.
+
+        Partitions where there is nothing to do (they answer one of *fine*) do not matter, unless all are like that.
+        """
+        name = self._topic_name(request)
+        count = await self._partition_count(name)
+        if not count:
+            return False
+        subscription = java_url_decode(request.match_info["subscription"])
+        suffix = f"/subscription/{quote(quote_plus(subscription), safe='')}{rest}"
+        if not await self._for_partitions(method, name, count, suffix, body, fine=fine):
+            reason = "does not exist" if fine == (404,) else "exists already"
+            raise _Refused(fine[0], f"Subscription {subscription} {reason} in all partitions of {name}")
+        return True
+
+    @staticmethod
+    def _subscription(request: web.Request, topic: Topic) -> Subscription:
+        name = java_url_decode(request.match_info["subscription"])
+        found = topic.subscriptions.get(name)
+        if found is None:
+            raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic.name}")
+        return found
 
     async def _seek(self, request: web.Request, position: Position) -> None:
         topic = await self._loaded(request)
-        name = java_url_decode(request.match_info["subscription"])
-        subscription = topic.subscriptions.get(name)
-        if subscription is None:
-            raise SubscriptionNotFound(f"Subscription {name} not found")
-        await topic.seek(subscription, position)
+        await topic.seek(self._subscription(request, topic), position)
 
     # ----------------------------------------------------------------------------- schemas, lookup
 
@@ -698,25 +900,27 @@ class AdminServer:
     async def get_schema(self, request: web.Request) -> web.Response:
         name = self._topic_name(request)
         version = request.match_info.get("version")
+        if version is not None and not (version.isascii() and version.isdigit()):
+            raise _Refused(404, f"{version} is not a version")
         found = await self._registry.get(name.schema_id, None if version is None else int(version))
         if found is None:
             raise _Refused(404, "Schema not found")
-        return web.json_response(_schema_json(found))
+        return web.json_response(schema_json(found))
 
     async def get_schemas(self, request: web.Request) -> web.Response:
         found = await self._registry.versions(self._topic_name(request).schema_id)
         if not found:
             raise _Refused(404, "Schema not found")
-        return web.json_response({"getSchemaResponses": [_schema_json(one) for one in found]})
+        return web.json_response({"getSchemaResponses": [schema_json(one) for one in found]})
 
     async def _posted_schema(self, request: web.Request) -> Schema:
-        body = _dict(await self._body(request))
+        """Raises _Refused (422)."""
         try:
-            kind = SchemaType[body.get("type", "")]
-        except KeyError:
-            raise _Refused(422, f"unknown schema type {body.get('type')!r}") from None
-        properties = tuple((str(key), str(value)) for key, value in (body.get("properties") or {}).items())
-        return Schema(kind, str(body.get("schema", "")).encode(), properties)
+            schema = schema_from_json(await self._body(request))
+            check_valid(schema)
+        except (BadJson, RegistryRefused) as error:
+            raise _Refused(422, f"Invalid schema definition data: {error}") from None
+        return schema
 
     async def _strategy(self, name: TopicName) -> Strategy:
         policies = await self._broker.namespace(name.namespace)
@@ -738,7 +942,7 @@ class AdminServer:
             compatible = True
         except RegistryRefused:
             compatible = False
-        answer = {"compatibility": compatible, "schemaCompatibilityStrategy": strategy.value}
+        answer = {"schemaCompatibilityStrategy": strategy.value, "compatibility": compatible}
         return web.json_response(answer, status=202)
 
     async def schema_version(self, request: web.Request) -> web.Response:
@@ -770,16 +974,15 @@ class AdminServer:
             if listener not in address.listeners:
                 raise _Refused(503, f"the broker do not have {listener} listener")
             plain, tls = address.listeners[listener]
-        return web.json_response(
-            {
-                "brokerUrl": plain,
-                "brokerUrlTls": tls,
-                "httpUrl": address.http_url,
-                "httpUrlTls": address.https_url,
-                "nativeUrl": plain,
-                "brokerUrlSsl": tls,
-            }
-        )
+        answer = {
+            "brokerUrl": plain,
+            "brokerUrlTls": tls or None,
+            "httpUrl": address.http_url,
+            "httpUrlTls": address.https_url or None,
+            "nativeUrl": plain,
+            "brokerUrlSsl": tls,
+        }
+        return web.json_response({name: url for name, url in answer.items() if url is not None})
 
     async def lookup_bundle(self, request: web.Request) -> web.Response:
         name = self._topic_name(request)
@@ -798,32 +1001,24 @@ class AdminServer:
     @staticmethod
     async def _body(request: web.Request) -> Any:
         """The JSON of a request, None for none."""
-        text = await request.text()
-        if not text.strip():
-            return None
         try:
-            return json.loads(text)
-        except ValueError as error:
+            text = await request.text()
+            return json.loads(text) if text.strip() else None
+        except (ValueError, LookupError, RecursionError) as error:
             raise _Refused(400, f"the body is not JSON: {error}") from None
 
     async def _json(self, path: str, what: str) -> dict[str, Any]:
         node = await self._store.get(path)
         if node is None:
             raise _Refused(404, f"{what} does not exist")
-        try:
-            return _dict(json.loads(node.value) if node.value else {})
-        except ValueError as error:
-            raise Corruption(f"{path} does not hold JSON: {error}") from None
+        return _record(node)
 
     async def _create(self, path: str, value: Any, exists: str) -> None:
-        await self._create_node(path, to_json(value), exists)
-
-    async def _create_node(self, path: str, value: bytes, exists: str) -> None:
         node = await self._store.get(path)
         if node is not None and node.value:
             raise _Refused(409, exists)
         try:
-            await self._store.put(path, value, NO_NODE if node is None else node.version)
+            await self._store.put(path, to_json(value), NO_NODE if node is None else node.version)
         except VersionConflict:
             raise _Refused(409, exists) from None
 
@@ -834,7 +1029,7 @@ class AdminServer:
             if node is None:
                 raise _Refused(404, f"{what} does not exist")
             try:
-                await self._store.put(path, to_json(change(json.loads(node.value or b"{}"))), node.version)
+                await self._store.put(path, to_json(change(_record(node))), node.version)
                 return
             except VersionConflict:
                 continue
@@ -850,21 +1045,20 @@ class AdminServer:
 
 
 class _Probe:
-    """Waits for one append."""
+    """Tells each append of the health check what became of it; several checks may be under way."""
 
-    def __init__(self) -> None:
-        self.done: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
+    def on_appended(self, ledger_id: int, first_entry_id: int, contexts: Sequence["asyncio.Future[Position]"]) -> None:
+        for entry_id, done in enumerate(contexts, first_entry_id):
+            if not done.done():
+                done.set_result(Position(ledger_id, entry_id))
 
-    def on_appended(self, ledger_id: int, first_entry_id: int, contexts: Any) -> None:
-        if not self.done.done():
-            self.done.set_result(Position(ledger_id, first_entry_id))
-
-    def on_append_failed(self, contexts: Any, error: ManagedLedgerError) -> None:
-        if not self.done.done():
-            self.done.set_exception(error)
+    def on_append_failed(self, contexts: Sequence["asyncio.Future[Position]"], error: ManagedLedgerError) -> None:
+        for done in contexts:
+            if not done.done():
+                done.set_exception(error)
 
     def on_closed(self, error: ManagedLedgerError) -> None:
-        self.on_append_failed((), error)
+        """Pending appends are told one by one; the next check opens the ledger again."""
 
 
 def _check_policy(name: str, value: Any) -> None:
@@ -878,7 +1072,7 @@ def _check_policy(name: str, value: Any) -> None:
     elif name == "persistence":
         sizes = [value.get(f"bookkeeper{part}", 0) for part in ("Ensemble", "WriteQuorum", "AckQuorum")]
         if not all(isinstance(size, int) for size in sizes) or not sizes[0] >= sizes[1] >= sizes[2] >= 0:
-            raise _Refused(412, "Bookkeeper Ensemble >= WriteQuorum >= AckQuorum must hold")
+            raise _Refused(400, "Bookkeeper Ensemble ({}) >= WriteQuorum ({}) >= AckQuorum ({})".format(*sizes))
     elif name == "schemaCompatibilityStrategy":
         try:
             Strategy(value)
@@ -894,30 +1088,56 @@ def _dict(value: Any) -> dict[str, Any]:
     return value
 
 
-def _message_id(position: Position, partition: int) -> dict[str, Any]:
-    return {"ledgerId": position.ledger_id, "entryId": position.entry_id, "partitionIndex": partition}
-
-
-def _position(body: Any) -> Position:
-    if body in ("latest", "earliest"):
-        return LATEST if body == "latest" else EARLIEST
-    found = _dict(body)
+def _record(node: Node) -> dict[str, Any]:
+    """The JSON object in a node. Raises Corruption."""
     try:
-        position = Position(int(found["ledgerId"]), int(found["entryId"]))
-    except (KeyError, TypeError, ValueError):
-        raise _Refused(412, "ledgerId and entryId are needed") from None
-    if position.ledger_id >= LATEST.ledger_id:
-        return LATEST
-    if position.ledger_id < 0:
-        return EARLIEST
-    return Position(position.ledger_id, position.entry_id + 1) if found.get("isExcluded") else position
+        found = json.loads(node.value) if node.value else {}
+    except ValueError as error:
+        raise Corruption(f"{node.path} does not hold JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise Corruption(f"{node.path} does not hold a JSON object")
+    return found
 
 
-def _schema_json(found: StoredSchema) -> dict[str, Any]:
-    return {
-        "version": found.version,
-        "type": found.schema.type.name,
-        "timestamp": found.timestamp_ms,
-        "data": found.schema.data.decode(errors="replace"),
-        "properties": dict(found.schema.properties),
-    }
+def _check_readable(policies: dict[str, Any]) -> None:
+    """Nothing may be stored that the brokers could not read afterwards."""
+    try:
+        parse_policies(to_json(policies), "policies")
+    except Corruption as error:
+        raise _Refused(412, f"Invalid policies: {error}") from None
+
+
+def _bundles(given: Any, default: int) -> Bundles:
+    """How a new namespace is cut: by boundaries, or into so many equal parts."""
+    given = _dict(given)
+    boundaries = given.get("boundaries")
+    if boundaries:
+        try:
+            return Bundles.from_texts(boundaries)
+        except (AssertionError, ValueError, TypeError) as error:
+            raise _Refused(412, f"Invalid bundle boundaries: {error}") from None
+    count = given.get("numBundles") or default
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= BUNDLES_MAX:
+        raise _Refused(412, f"Invalid number of bundles: it must be between 1 and {BUNDLES_MAX}")
+    return Bundles.equal(count)
+
+
+def _refuse_force(request: web.Request) -> None:
+    if request.query.get("force") == "true":
+        raise _Refused(405, "This broker does not delete tenants and namespaces with what is in them; empty it first")
+
+
+def _setting_text(value: Any) -> str:
+    """A setting as it stands in a file."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple | list | frozenset):
+        return ",".join(map(str, value))
+    return "" if value is None else str(value)
+
+
+def _milliseconds(request: web.Request) -> int:
+    text = request.match_info["timestamp"]
+    if not text.isascii() or not text.isdigit():
+        raise _Refused(412, f"{text} is not a time in milliseconds")
+    return int(text)

@@ -385,7 +385,7 @@ class Broker:
                 await topic.load()
                 if not self.ownership.owns(name) or self._is_stopping:  # rule 2
                     raise NotReady(f"The bundle of {name} was lost while it was opened; look it up again")
-                if topic.is_closed:
+                if topic.is_closed or not (ledger.is_open or ledger.is_terminated):
                     raise NotReady(f"{name} was taken over by another broker while it was opened")
             except BrokerError:
                 topic.abandon("it was not opened")

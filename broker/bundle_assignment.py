@@ -17,6 +17,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from broker.ownership_rules import BrokerAddress
 from magnetar.runtime.types import Corruption
@@ -105,3 +106,18 @@ def decode_broker(value: bytes, path: str) -> BrokerAddress:
         )
     except (ValueError, AttributeError, TypeError) as error:
         raise Corruption(f"{path}: expected the JSON of a broker, found {value[:80]!r}") from error
+
+
+def encode_leader(broker_id: str, address: BrokerAddress) -> bytes:
+    """The node `/loadbalance/leader`."""
+    return json.dumps({"serviceUrl": address.http_url, "brokerId": broker_id}, separators=(",", ":")).encode()
+
+
+def decode_leader(value: bytes, path: str) -> tuple[str, str]:
+    """(broker id, HTTP URL) in that node; older brokers write the URL only. Raises Corruption."""
+    try:
+        found = json.loads(value)
+        url = found.get("serviceUrl") or ""
+        return found.get("brokerId") or urlsplit(url).netloc, url
+    except (ValueError, AttributeError, TypeError) as error:
+        raise Corruption(f"{path}: expected the JSON of the leading broker, found {value[:80]!r}") from error

@@ -25,6 +25,9 @@ from managed_ledger.messages_pb2 import MessageMetadata
 
 _SIGN: Final = 2**63
 
+# Below every sequence id: what a producer has that is not known.
+_NONE: Final = -_SIGN - 1
+
 
 class Verdict(Enum):
     """What becomes of a message."""
@@ -47,17 +50,17 @@ class Deduplication:
 
     def check(self, producer: str, sequence_id: int, highest_sequence_id: int) -> Verdict:
         """Judge a message that is about to be stored; NEW also notes it as pushed."""
-        highest = _signed(max(sequence_id, highest_sequence_id))
-        if highest > self._pushed.get(producer, -1):
+        highest = highest_of(sequence_id, highest_sequence_id)
+        if highest > self._pushed.get(producer, _NONE):
             self._pushed[producer] = highest
             return Verdict.NEW
-        return Verdict.DUPLICATE if highest <= self._persisted.get(producer, -1) else Verdict.IN_FLIGHT
+        return Verdict.DUPLICATE if highest <= self._persisted.get(producer, _NONE) else Verdict.IN_FLIGHT
 
     def on_persisted(self, producer: str, sequence_id: int, highest_sequence_id: int) -> None:
         """An entry of *producer* is durable."""
-        highest = _signed(max(sequence_id, highest_sequence_id))
+        highest = highest_of(sequence_id, highest_sequence_id)
         self.entries_since_snapshot += 1
-        if highest > self._persisted.get(producer, -1):
+        if highest > self._persisted.get(producer, _NONE):
             self._persisted[producer] = highest
 
     def on_storage_failed(self) -> None:
@@ -78,7 +81,7 @@ class Deduplication:
             return
         name = metadata.producer_name
         self.on_persisted(name, metadata.sequence_id, metadata.highest_sequence_id)
-        self._pushed[name] = max(self._pushed.get(name, -1), self._persisted.get(name, -1))
+        self._pushed[name] = max(self._pushed.get(name, _NONE), self._persisted[name])
 
     def last_sequence_id(self, producer: str) -> int:
         """The highest id that is durable, -1 for a producer that is not known."""
@@ -105,6 +108,15 @@ class Deduplication:
             del self._absent_since_ms[name]
             self._persisted.pop(name, None)
             self._pushed.pop(name, None)
+
+
+def highest_of(sequence_id: int, highest_sequence_id: int) -> int:
+    """The highest sequence id of a message or batch, as its sender means it.
+
+    Only batches have the second one; where it is absent it reads 0, and some clients set it to -1.
+    """
+    sequence = _signed(sequence_id)
+    return max(sequence, _signed(highest_sequence_id)) if highest_sequence_id else sequence
 
 
 def _signed(sequence_id: int) -> int:

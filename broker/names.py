@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import Final
-from urllib.parse import quote_plus, unquote_plus
+from urllib.parse import unquote_plus
 
 from broker.errors import InvalidTopicName
 from magnetar.bookkeeper.wire.checksum import crc32
+from managed_ledger.names import encode as java_url_encode
 
 PERSISTENT: Final = "persistent"
 NON_PERSISTENT: Final = "non-persistent"
@@ -39,11 +40,6 @@ _REPLICATION_PREFIX: Final = "pulsar.repl"
 _SYSTEM_TOPICS: Final = re.compile(
     r"__change_events|__transaction_buffer_snapshot.*|.*__transaction_pending_ack|__transaction_log_.*"
 )
-
-
-def java_url_encode(text: str) -> str:
-    """*text* as Java's URLEncoder writes it (UTF-8): space becomes +, `*-._` stay, `~` does not."""
-    return quote_plus(text, safe="*-._").replace("~", "%7E")
 
 
 def java_url_decode(text: str) -> str:

@@ -11,7 +11,6 @@ clients that are told to come again back off, and lose more time than this wait 
 
 import asyncio
 import contextlib
-import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
@@ -19,8 +18,10 @@ from urllib.parse import urlsplit
 
 from broker.bundle_assignment import (
     decode_broker,
+    decode_leader,
     decode_owner,
     encode_broker,
+    encode_leader,
     encode_owner,
     preference,
     session_has_time,
@@ -80,6 +81,7 @@ class BundleOwnership:
         self._bundles: dict[str, Bundles] = {}  # namespaces that were asked for
         self._owned: dict[str, Cancel] = {}  # bundle → how to stop watching its node
         self._acquiring: dict[str, asyncio.Lock] = {}
+        self._unloading: dict[str, asyncio.Event] = {}  # bundle → set when it has been given back
         self._lost_callbacks: list[Callable[[list[str]], None]] = []
         self._probes: dict[str, tuple[float, bool]] = {}
         self._tasks = Tasks("ownership")
@@ -107,16 +109,21 @@ class BundleOwnership:
         self._owned.clear()
         for path in [*paths, f"{BROKERS}/{self.broker_id}", *([LEADER] if self.is_leader else [])]:
             with contextlib.suppress(MetadataError):
-                node = await self._store.get(path)
-                if node is not None and node.own:
-                    await self._store.delete(path)
+                await self._give_back(path)
+
+    async def _give_back(self, path: str) -> None:
+        """Remove a node if it is (still) ours: it may have become another broker's. Raises StoreUnavailable."""
+        node = await self._store.get(path)
+        if node is not None and node.own:
+            with contextlib.suppress(NoNode, VersionConflict):
+                await self._store.delete(path, node.version)
 
     # ------------------------------------------------------------------------------- questions
 
     def owns(self, topic: TopicName) -> bool:
-        """Whether the topic's bundle is ours now."""
-        bundles = self._bundles.get(topic.namespace)
-        return bundles is not None and bundles.bundle_of(topic) in self._owned
+        """Whether the topic's bundle is ours now, and is not being given back."""
+        bundle = self.bundle_of(topic)
+        return bundle in self._owned and bundle not in self._unloading
 
     def bundle_of(self, topic: TopicName) -> str | None:
         """The bundle of a topic whose namespace was asked for before."""
@@ -136,8 +143,15 @@ class BundleOwnership:
         self._lost_callbacks.append(lost)
         return lambda: self._lost_callbacks.remove(lost)
 
+    async def owner_of(self, bundle: str) -> BrokerAddress | None:
+        """Who has a bundle now; None if nobody has. Takes nothing. Raises StoreUnavailable, Corruption."""
+        if bundle in self._owned:
+            return self.address
+        node = await self._store.get(self._path(bundle))
+        return None if node is None or not node.value else decode_owner(node.value, node.path)[0]
+
     async def brokers(self) -> dict[str, BrokerAddress]:
-        """The registered brokers by id; some may have just died."""
+        """The registered brokers by id; some may have just died. Raises Corruption."""
         found = {}
         for broker_id in await self._store.children(BROKERS):
             node = await self._store.get(f"{BROKERS}/{broker_id}")
@@ -146,26 +160,28 @@ class BundleOwnership:
         return found
 
     async def leader(self) -> tuple[str, str]:
-        """(broker id, HTTP URL) of the leader; empty texts while there is none."""
+        """(broker id, HTTP URL) of the leader; empty texts while there is none. Raises Corruption."""
         node = await self._store.get(LEADER)
-        if node is None:
-            return "", ""
-        value = json.loads(node.value)
-        url = value.get("serviceUrl", "")
-        return value.get("brokerId") or urlsplit(url).netloc, url
+        return ("", "") if node is None else decode_leader(node.value, node.path)
 
     async def locate(self, topic: TopicName, *, authoritative: bool) -> Located:
         """Who serves *topic*; takes its bundle where that falls to us.
 
-        Waits for the end of a dead owner's session. Raises NoBrokerAvailable, StoreUnavailable, and what *bundles_of*
-        raises for a namespace that does not exist.
+        Waits for the end of a dead owner's session and for a bundle that is being given back. Raises
+        NoBrokerAvailable, StoreUnavailable, Corruption, and what *bundles_of* raises for a namespace that does not
+        exist.
         """
         if not self.broker_id:
             raise NoBrokerAvailable("This broker is starting")
         bundles = self._bundles[topic.namespace] = await self._bundles_of(topic.namespace)
         bundle = bundles.bundle_of(topic)
         deadline = self._clock.monotonic() + TAKEOVER_WAIT_S
-        while bundle not in self._owned:
+        while bundle not in self._owned or bundle in self._unloading:
+            given_back = self._unloading.get(bundle)
+            if given_back is not None:
+                if not await self._wait(given_back, deadline):
+                    raise NoBrokerAvailable(f"Namespace bundle {bundle} is being unloaded")
+                continue
             node = await self._store.get(self._path(bundle))
             if node is None:
                 elsewhere = None if authoritative else await self._better_broker(bundle)
@@ -174,12 +190,13 @@ class BundleOwnership:
                 await self._acquire(bundle)
                 continue
             owner, unloading = decode_owner(node.value, node.path)
-            if node.own:
+            if node.own and not unloading:
                 self._adopt(bundle)
-            elif owner.service_url == self.address.service_url:
-                await self._remove_former(node)  # of a dead process: its address is ours now
+            elif node.own or owner.service_url == self.address.service_url:
+                await self._remove_former(node)  # what could not be given back, or of a dead process at our address
             elif unloading:
-                raise NoBrokerAvailable(f"Namespace bundle {bundle} is being unloaded")
+                if not await self._wait_for_change(node, deadline):
+                    raise NoBrokerAvailable(f"Namespace bundle {bundle} is being unloaded by {owner.service_url}")
             elif await self._answers(owner):
                 return Located(here=False, broker=owner)
             elif not await self._wait_for_change(node, deadline):
@@ -232,14 +249,48 @@ class BundleOwnership:
             await self._store.delete(node.path, node.version)
 
     async def unload(self, bundle: str, close_topics: Callable[[], Awaitable[None]]) -> None:
-        """Give a bundle back: no new clients, topics closed by *close_topics*, node removed. Raises MetadataError."""
+        """Give a bundle back: no new clients, topics closed by *close_topics*, node removed.
+
+        Topics that cannot be closed are reported as lost, and the error is passed on. Raises MetadataError.
+        """
+        under_way = self._unloading.get(bundle)
+        if under_way is not None:
+            await under_way.wait()
+            return
         if bundle not in self._owned:
             return
-        await self._store.put(self._path(bundle), encode_owner(self.address, disabled=True), ephemeral=True)
-        await close_topics()
-        self._owned.pop(bundle)()
-        with contextlib.suppress(NoNode):
-            await self._store.delete(self._path(bundle))
+        given_back = self._unloading[bundle] = asyncio.Event()
+        try:
+            path = self._path(bundle)
+            node = await self._store.get(path)
+            if node is None or not node.own:
+                return  # lost meanwhile; the watch tells it
+            await self._store.put(path, encode_owner(self.address, disabled=True), node.version, ephemeral=True)
+            try:
+                await close_topics()
+            except BaseException:
+                self._lose([bundle])
+                raise
+            finally:
+                cancel = self._owned.pop(bundle, None)
+                if cancel is not None:
+                    cancel()
+                try:
+                    await self._give_back(path)
+                except MetadataError as error:
+                    log.warning("%s is not served any more and could not be given back yet: %s", bundle, error)
+                    self._tasks.spawn(self._give_back_later(bundle), f"give back {bundle}")
+        finally:
+            del self._unloading[bundle]
+            given_back.set()
+
+    async def _give_back_later(self, bundle: str) -> None:
+        while bundle not in self._owned:  # taken again meanwhile: then it is to stay
+            try:
+                await self._give_back(self._path(bundle))
+                return
+            except MetadataError:
+                await self._clock.sleep(_RETRY_S)
 
     def _on_node(self, bundle: str) -> None:
         if bundle in self._owned:
@@ -269,13 +320,18 @@ class BundleOwnership:
             now = await self._store.get(node.path)  # it may have gone before the watch stood
             if now is None or now.version != node.version:
                 return True
-            async with asyncio.timeout(max(deadline - self._clock.monotonic(), 0)):
-                await changed.wait()
-            return True
-        except TimeoutError:
-            return False
+            return await self._wait(changed, deadline)
         finally:
             cancel()
+
+    async def _wait(self, event: asyncio.Event, deadline: float) -> bool:
+        """Until *event*; False at *deadline*."""
+        try:
+            async with asyncio.timeout(max(deadline - self._clock.monotonic(), 0)):
+                await event.wait()
+        except TimeoutError:
+            return False
+        return True
 
     async def _answers(self, broker: BrokerAddress) -> bool:
         """Whether somebody listens at *broker*'s address."""
@@ -334,9 +390,9 @@ class BundleOwnership:
                     await self._remove_former(node)
 
     async def _campaign(self) -> None:
-        value = json.dumps({"serviceUrl": self.address.http_url, "brokerId": self.broker_id}, separators=(",", ":"))
+        value = encode_leader(self.broker_id, self.address)
         try:
-            await self._store.put(LEADER, value.encode(), NO_NODE, ephemeral=True)
+            await self._store.put(LEADER, value, NO_NODE, ephemeral=True)
             self.is_leader = True
         except (VersionConflict, OutcomeUnknown):
             node = await self._store.get(LEADER)

@@ -3,7 +3,7 @@
 Members of features that are not there are zero or empty, as they are on an Apache broker that does not use them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -17,12 +17,13 @@ from magnetar.runtime.observe import Sample
 _ACCESS_MODES: Final = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")
 
 # Members whose sum over the partitions is that of the topic.
+_RATES: Final = ("msgRateIn", "msgThroughputIn", "msgRateOut", "msgThroughputOut")
 _SUMMED: Final = (
-    "msgRateIn", "msgThroughputIn", "msgRateOut", "msgThroughputOut", "bytesInCounter", "msgInCounter",
+    "bytesInCounter", "msgInCounter",
     "bytesOutCounter", "msgOutCounter", "storageSize", "backlogSize", "publishRateLimitedTimes",
     "offloadedStorageSize", "waitingPublishers", "nonContiguousDeletedMessagesRanges",
     "nonContiguousDeletedMessagesRangesSerializedSize", "delayedMessageIndexSizeInBytes", "ongoingTxnCount",
-    "abortedTxnCount", "committedTxnCount",
+    "abortedTxnCount", "committedTxnCount", "systemTopicBytesInCounter", "bytesOutInternalCounter",
 )  # fmt: skip
 _SUMMED_OF_SUBSCRIPTION: Final = (
     "msgRateOut", "msgThroughputOut", "bytesOutCounter", "msgOutCounter", "msgRateRedeliver", "messageAckRate",
@@ -30,9 +31,41 @@ _SUMMED_OF_SUBSCRIPTION: Final = (
     "totalMsgExpired", "nonContiguousDeletedMessagesRanges",
 )  # fmt: skip
 
+# What belongs to rate limits, draining hashes and filters, which are not served here.
+_NO_DRAINING_HASHES: Final = {
+    "drainingHashesCount": 0,
+    "drainingHashesClearedTotal": 0,
+    "drainingHashesUnackedMessages": 0,
+}
+_NOT_THROTTLED: Final = {
+    f"dispatchThrottled{what}EventsBy{whose}Limit": 0
+    for whose in ("Subscription", "Topic", "Broker")
+    for what in ("Msg", "Bytes")
+}
+_NO_BACKLOG_QUOTA: Final = {"backlogQuotaLimitSize": -1, "backlogQuotaLimitTime": -1}
+_NO_OFFLOAD: Final = {
+    "offloadedStorageSize": 0,
+    "lastOffloadLedgerId": 0,
+    "lastOffloadSuccessTimeStamp": 0,
+    "lastOffloadFailureTimeStamp": 0,
+}
+_NO_COMPACTION: Final = {
+    "lastCompactionRemovedEventCount": 0,
+    "lastCompactionSucceedTimestamp": 0,
+    "lastCompactionFailedTimestamp": 0,
+    "lastCompactionDurationTimeInMills": 0,
+}
+
 
 def _instant(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """As Apache writes it: milliseconds only where there are some."""
+    parts = "milliseconds" if ms % 1000 else "seconds"
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec=parts).replace("+00:00", "Z")
+
+
+def _total(rates: Iterable[float]) -> float:
+    """Rates are written with a decimal point also where there are none to add."""
+    return sum(rates, 0.0)
 
 
 def topic_stats(topic: Topic, owner: str) -> dict[str, Any]:
@@ -40,29 +73,29 @@ def topic_stats(topic: Topic, owner: str) -> dict[str, Any]:
     ledger = topic.ledger
     subscriptions = {name: _subscription(topic, one) for name, one in topic.subscriptions.items()}
     producers = [one for one in topic.producers.values() if not one.is_waiting]
-    entries = ledger.entries_total
     backlog_bytes = max((one["backlogSize"] for one in subscriptions.values()), default=0)
-    rate_in = sum(one.last_rates[0] for one in producers)
-    bytes_in = sum(one.last_rates[1] for one in producers)
+    rate_in = _total(one.last_rates[0] for one in producers)
+    bytes_in = _total(one.last_rates[1] for one in producers)
     return {
         "msgRateIn": rate_in,
         "msgThroughputIn": bytes_in,
-        "msgRateOut": sum(one["msgRateOut"] for one in subscriptions.values()),
-        "msgThroughputOut": sum(one["msgThroughputOut"] for one in subscriptions.values()),
+        "msgRateOut": _total(one["msgRateOut"] for one in subscriptions.values()),
+        "msgThroughputOut": _total(one["msgThroughputOut"] for one in subscriptions.values()),
         "bytesInCounter": topic.bytes_in,
         "msgInCounter": topic.messages_in,
+        "systemTopicBytesInCounter": topic.bytes_in if topic.name.is_system else 0,
         "bytesOutCounter": sum(one["bytesOutCounter"] for one in subscriptions.values()),
         "msgOutCounter": sum(one["msgOutCounter"] for one in subscriptions.values()),
+        "bytesOutInternalCounter": 0,
         "averageMsgSize": bytes_in / rate_in if rate_in else 0.0,
         "msgChunkPublished": False,
         "storageSize": ledger.bytes_total,
         "backlogSize": backlog_bytes,
+        **_NO_BACKLOG_QUOTA,
+        "oldestBacklogMessageAgeSeconds": -1,
         "publishRateLimitedTimes": 0,
         "earliestMsgPublishTimeInBacklogs": 0,
-        "offloadedStorageSize": 0,
-        "lastOffloadLedgerId": 0,
-        "lastOffloadSuccessTimeStamp": 0,
-        "lastOffloadFailureTimeStamp": 0,
+        **_NO_OFFLOAD,
         "ongoingTxnCount": 0,
         "abortedTxnCount": 0,
         "committedTxnCount": 0,
@@ -76,14 +109,8 @@ def topic_stats(topic: Topic, owner: str) -> dict[str, Any]:
         ),
         "nonContiguousDeletedMessagesRangesSerializedSize": 0,
         "delayedMessageIndexSizeInBytes": 0,
-        "compaction": {
-            "lastCompactionRemovedEventCount": 0,
-            "lastCompactionSucceedTimestamp": 0,
-            "lastCompactionFailedTimestamp": 0,
-            "lastCompactionDurationTimeInMills": 0,
-        },
+        "compaction": _NO_COMPACTION,
         "ownerBroker": owner,
-        "entries": entries,
     }
 
 
@@ -113,12 +140,12 @@ def _subscription(topic: Topic, subscription: Subscription) -> dict[str, Any]:
     cursor = topic.ledger.cursors.get(subscription.name)
     holes = 0 if cursor is None else cursor.range_count
     return {
-        "msgRateOut": sum(one.last_rates[0] for one in consumers),
-        "msgThroughputOut": sum(one.last_rates[1] for one in consumers),
+        "msgRateOut": _total(one.last_rates[0] for one in consumers),
+        "msgThroughputOut": _total(one.last_rates[1] for one in consumers),
         "bytesOutCounter": subscription.bytes_out,
         "msgOutCounter": subscription.messages_out,
-        "msgRateRedeliver": sum(one.last_rates[2] for one in consumers),
-        "messageAckRate": sum(one.last_rates[3] for one in consumers),
+        "msgRateRedeliver": _total(one.last_rates[2] for one in consumers),
+        "messageAckRate": _total(one.last_rates[3] for one in consumers),
         "chunkedMessageRate": 0.0,
         "msgBacklog": backlog,
         "backlogSize": topic.ledger.bytes_total * backlog // entries if entries else 0,
@@ -126,8 +153,9 @@ def _subscription(topic: Topic, subscription: Subscription) -> dict[str, Any]:
         "msgBacklogNoDelayed": backlog,
         "blockedSubscriptionOnUnackedMsgs": False,
         "msgDelayed": 0,
+        "msgInReplay": 0,
         "unackedMessages": subscription.unacked_messages,
-        "type": subscription.type_name if consumers else "None",
+        "type": subscription.type_name or "None",
         **({"activeConsumerName": active.name} if active is not None else {}),
         "msgRateExpired": 0.0,
         "totalMsgExpired": 0,
@@ -141,6 +169,7 @@ def _subscription(topic: Topic, subscription: Subscription) -> dict[str, Any]:
         "isReplicated": False,
         "allowOutOfOrderDelivery": False,
         "consumersAfterMarkDeletePosition": {},
+        **_NO_DRAINING_HASHES,
         "nonContiguousDeletedMessagesRanges": holes,
         "nonContiguousDeletedMessagesRangesSerializedSize": 0,
         "delayedMessageIndexSizeInBytes": 0,
@@ -149,6 +178,7 @@ def _subscription(topic: Topic, subscription: Subscription) -> dict[str, Any]:
         "filterAcceptedMsgCount": 0,
         "filterRejectedMsgCount": 0,
         "filterRescheduledMsgCount": 0,
+        **_NOT_THROTTLED,
         "replicated": False,
         "durable": subscription.is_durable,
     }
@@ -169,6 +199,7 @@ def _consumer(consumer: Consumer) -> dict[str, Any]:
         "unackedMessages": consumer.unacked_messages,
         "avgMessagesPerEntry": 0,
         "blockedConsumerOnUnackedMsgs": consumer.is_blocked,
+        **_NO_DRAINING_HASHES,
         "address": consumer.address,
         "connectedSince": _instant(consumer.connected_since_ms),
         "clientVersion": consumer.client_version,
@@ -176,6 +207,8 @@ def _consumer(consumer: Consumer) -> dict[str, Any]:
         "lastConsumedTimestamp": 0,
         "lastConsumedFlowTimestamp": 0,
         "metadata": consumer.metadata,
+        "lastAckedTime": _instant(0),
+        "lastConsumedTime": _instant(0),
     }
 
 
@@ -191,14 +224,14 @@ def internal_stats(topic: Topic, schema_ledgers: Sequence[int]) -> dict[str, Any
     }
 
 
-def sum_stats(partitions: dict[str, dict[str, Any]], *, per_partition: bool) -> dict[str, Any]:
-    """`partitioned-stats` from the stats of the partitions."""
+def sum_stats(partitions: dict[str, dict[str, Any]], count: int, *, per_partition: bool) -> dict[str, Any]:
+    """`partitioned-stats` from the stats of those of *count* partitions that exist."""
     every = list(partitions.values())
     subscriptions: dict[str, dict[str, Any]] = {}
     for stats in every:
         for name, one in stats["subscriptions"].items():
             known = subscriptions.setdefault(
-                name, {**one, "consumers": [], **dict.fromkeys(_SUMMED_OF_SUBSCRIPTION, 0)}
+                name, {**one, "consumers": [], **{member: type(one[member])() for member in _SUMMED_OF_SUBSCRIPTION}}
             )
             for member in _SUMMED_OF_SUBSCRIPTION:
                 known[member] += one[member]
@@ -206,12 +239,17 @@ def sum_stats(partitions: dict[str, dict[str, Any]], *, per_partition: bool) -> 
             if one["type"] != "None":
                 known["type"] = one["type"]
     total: dict[str, Any] = {member: sum(stats[member] for stats in every) for member in _SUMMED}
+    for member in _RATES:
+        total[member] = _total(stats[member] for stats in every)
     total["averageMsgSize"] = total["msgThroughputIn"] / total["msgRateIn"] if total["msgRateIn"] else 0.0
+    total["msgChunkPublished"] = any(stats["msgChunkPublished"] for stats in every)
+    total |= {**_NO_BACKLOG_QUOTA, **_NO_OFFLOAD, "oldestBacklogMessageAgeSeconds": 0}
+    total["earliestMsgPublishTimeInBacklogs"] = 0
     total["publishers"] = [one for stats in every for one in stats["publishers"]]
     total["subscriptions"] = subscriptions
     total["replication"] = {}
-    total["deduplicationStatus"] = every[0]["deduplicationStatus"] if every else "Disabled"
-    total["metadata"] = {"partitions": len(every), "deleted": False}
+    total["compaction"] = _NO_COMPACTION
+    total["metadata"] = {"partitions": count, "deleted": False}
     total["partitions"] = partitions if per_partition else {}
     return total
 

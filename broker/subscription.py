@@ -26,6 +26,7 @@ from broker.errors import ConsumerBusy, MetadataFailure, NotAllowed, NotReady
 from broker.ports import Cancellable, CursorPort, Entries, Host, LedgerPort
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID, command
+from managed_ledger.errors import InvalidPosition
 from managed_ledger.position import Position
 
 # Reads that one event may cause before others get their turn on the loop: 10 × 100 entries are about 10 ms.
@@ -231,6 +232,8 @@ class Subscription:
         if message_id.ack_set:
             if not self.limits.batch_index_acks:
                 return
+            if position > self._ledger.last_confirmed:  # what stands before it would be all there is
+                raise InvalidPosition(f"{position} is beyond the end {self._ledger.last_confirmed} of the topic")
             words = list(message_id.ack_set)
             self.cursor.mark_delete(self._ledger.previous_position(position))
             self.cursor.acknowledge_batch(position, words, message_id.batch_size or _highest_bit(words))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.config import TIMESTAMP_INTERCEPTOR, BrokerConfig
 from broker.consumer import Consumer
-from broker.deduplication import Deduplication, Verdict
+from broker.deduplication import Deduplication, Verdict, highest_of
 from broker.dispatch import DispatchLimits
 from broker.errors import (
     BrokerError,
@@ -48,6 +48,7 @@ from magnetar.runtime.tasks import Tasks
 from magnetar.runtime.types import Buffer, Corruption
 from managed_ledger.errors import (
     CursorNotFound,
+    EntryRefused,
     ManagedLedgerError,
     ManagedLedgerFenced,
     ManagedLedgerTerminated,
@@ -207,7 +208,7 @@ class Topic:
             producer.sink.write(
                 _send_error(
                     producer,
-                    max(send.sequence_id, send.highest_sequence_id),
+                    highest_of(send.sequence_id, send.highest_sequence_id),
                     wire.PersistenceError,
                     "the first copy of this message is still being stored",
                 )
@@ -263,12 +264,13 @@ class Topic:
 
     def on_append_failed(self, contexts: Sequence[Pending], error: ManagedLedgerError) -> None:
         """AppendListener: these entries are not confirmed, and will not be."""
-        if isinstance(error, ManagedLedgerTerminated) and not self.is_closed:
+        if isinstance(error, ManagedLedgerTerminated | EntryRefused) and not self.is_closed:
+            code = wire.NotAllowedError if isinstance(error, EntryRefused) else wire.TopicTerminatedError
             for pending in contexts:
                 producer = pending.producer
                 if not producer.is_closed:
-                    highest = max(pending.sequence_id, pending.highest_sequence_id)
-                    producer.sink.write(_send_error(producer, highest, wire.TopicTerminatedError, str(error)))
+                    highest = highest_of(pending.sequence_id, pending.highest_sequence_id)
+                    producer.sink.write(_send_error(producer, highest, code, str(error)))
             self._forget(contexts)
             return
         self._forget(contexts)
@@ -280,6 +282,8 @@ class Topic:
             self._deduplication.on_storage_failed()
         for producer in list(self.producers.values()):
             self._send_away(producer)
+        if not self.ledger.is_open:  # it will not take anything any more, whether or not it has told us
+            self.on_closed(error)
         self._unfence_when_idle()
 
     def _unfence_when_idle(self) -> None:
@@ -867,7 +871,7 @@ def _send_error(producer: Producer, sequence_id: int, error: int, message: str) 
     return command(
         wire.BaseCommand.SEND_ERROR,
         producer_id=producer.producer_id,
-        sequence_id=sequence_id,
+        sequence_id=sequence_id % 2**64,
         error=error,
         message=message,
     )

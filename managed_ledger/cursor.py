@@ -115,7 +115,7 @@ class CursorState:
 
     def acknowledge_batch(self, position: Position, ack_set: Sequence[int], batch_size: int) -> bool:
         """Keep only the indexes of *ack_set* (set bits are open); True when the entry became consumed."""
-        if self.is_deleted(position):
+        if self.is_deleted(position) or not 0 <= position.entry_id < self._ledgers.entries_of(position.ledger_id):
             return False
         everything = (1 << batch_size) - 1
         remaining = self._batches.get(position, everything) & mask_of(list(ack_set)) & everything

@@ -1,25 +1,45 @@
 """Where a cursor's state survives: its node in the metadata store, and while it is in use a ledger of its own.
 
     node   cursorsLedgerId = -1, position, ranges, batches     a cursor that was closed in order, or never moved
-    node   cursorsLedgerId =  L, position (a lower bound)      in use: the last entry of ledger L is the state
+    node   cursorsLedgerId =  L, position (a lower bound),     in use: the last entry of ledger L is the state
+           properties as they were then
 
-Each entry of a cursor ledger is the whole state. The order of writes when a new ledger is begun: create it, add the
-state, then switch the node, then delete the former ledger; a crash between any two leaves a state that is complete.
+Rules:
+
+1. Each entry of a cursor ledger is the whole state. The order of writes when a new ledger is begun: create it, add the
+   state, then switch the node, then delete the former ledger; a crash between any two leaves a state that is complete.
+2. A ledger whose state cannot be read is passed over for what the node says: position and properties of one moment,
+   earlier than the last. Messages come again, and none is lost (correctness I95).
+3. Without a ledger to write to, the state goes into the node.
+4. The node is written only by the topic's owner: before each switch the topic's record is asked whether we are that.
+   A former owner may have its cursor ledger fenced and still hold the newest version of the node.
+
 (pulsar.md 4.7)
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 from magnetar.bookkeeper.client.client import BookKeeper
-from magnetar.bookkeeper.client.errors import BookKeeperError, DigestMismatch, NoSuchLedger
+from magnetar.bookkeeper.client.errors import (
+    BookKeeperError,
+    NoSuchEntry,
+    NoSuchLedger,
+)
 from magnetar.bookkeeper.client.handle import LedgerWriteHandle
 from magnetar.bookkeeper.metadata.store import MetadataStore
 from magnetar.runtime.clock import Clock
+from magnetar.runtime.types import Corruption
 from managed_ledger.ack_ranges import AckRange
 from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.errors import CursorExists, CursorNotFound, ManagedLedgerFenced, StorageUnavailable
+from managed_ledger.errors import (
+    CursorExists,
+    CursorNotFound,
+    ManagedLedgerFenced,
+    RecordInDoubt,
+    StorageUnavailable,
+)
 from managed_ledger.position import Position
 from managed_ledger.records import (
     batches_in,
@@ -59,12 +79,15 @@ class CursorStore:
         store: MetadataStore,
         clock: Clock,
         config: ManagedLedgerConfig,
+        check_owner: Callable[[], Awaitable[None]],
     ) -> None:
+        """*check_owner* raises ManagedLedgerFenced if the topic has another owner now (rule 4)."""
         self._topic = topic
         self._cursor = cursor
         self._bookkeeper = bookkeeper
         self._clock = clock
         self._config = config
+        self._check_owner = check_owner
         self._record = VersionedRecord(store, path)
         self._handle: LedgerWriteHandle | None = None
         self._handle_since = 0.0
@@ -86,8 +109,7 @@ class CursorStore:
     async def load(self, first: Position) -> CursorSnapshot:
         """The stored state. Raises CursorNotFound, Corruption, StorageUnavailable.
 
-        A cursor ledger that is gone or empty leaves the position of the node, or *first* if that is later:
-        messages are delivered again rather than lost.
+        A cursor ledger that is gone, empty or damaged leaves what the node says (rule 2), or *first* if that is later.
         """
         value = await self._record.read()
         if value is None:
@@ -103,7 +125,7 @@ class CursorStore:
         position = max(first, Position(info.markDeleteLedgerId, info.markDeleteEntryId))
         log.warning("cursor %s of %s: its ledger %s holds no state; going on from %s", self._cursor, self._topic,
                     info.cursorsLedgerId, position)  # fmt: skip
-        return CursorSnapshot(position, [], [], {})
+        return _snapshot(position, info)
 
     async def _last_state(self, ledger_id: int) -> PositionInfo | None:
         try:
@@ -118,7 +140,10 @@ class CursorStore:
             last = handle.last_add_confirmed
             entries = await handle.read(last, last)
             return decode_position_info(entries[0].payload, f"ledger {ledger_id} of cursor {self._cursor}")
-        except (BookKeeperError, DigestMismatch) as error:
+        except (NoSuchEntry, NoSuchLedger, Corruption) as error:  # no replica has it, or none is whole: rule 2
+            log.error("cursor %s of %s: its last state is lost: %s", self._cursor, self._topic, error)
+            return None
+        except BookKeeperError as error:
             raise StorageUnavailable(f"cannot read ledger {ledger_id} of cursor {self._cursor}: {error}") from error
         finally:
             await handle.close()
@@ -138,7 +163,15 @@ class CursorStore:
             except BookKeeperError as error:
                 log.warning("cursor %s of %s: writing to ledger %s failed (%s); beginning another one",
                             self._cursor, self._topic, self.ledger_id, error)  # fmt: skip
-        await self._begin_ledger(snapshot, state)
+        await self._check_owner()
+        try:
+            await self._begin_ledger(snapshot, state)
+        except BookKeeperError as error:
+            log.warning("cursor %s of %s: no ledger for it (%s); its state goes into its node",
+                        self._cursor, self._topic, error)  # fmt: skip
+            ranges = snapshot.ranges[: self._config.cursor_ranges_in_node_max]
+            await self._put_into_node(snapshot._replace(ranges=ranges))
+        await self._check_owner()  # who took over since the first look has read the node before we wrote it
 
     def _is_used_up(self, handle: LedgerWriteHandle) -> bool:
         age_s = self._clock.monotonic() - self._handle_since
@@ -148,38 +181,42 @@ class CursorStore:
         )
 
     async def _begin_ledger(self, snapshot: CursorSnapshot, state: bytes) -> None:
+        """Raises BookKeeperError (there is no new ledger), ManagedLedgerFenced, StorageUnavailable."""
         former = self.ledger_id
-        self._handle = None
-        try:
-            handle = await self._bookkeeper.create_ledger(
-                ensemble_size=self._config.ensemble_size,
-                write_quorum=self._config.write_quorum,
-                ack_quorum=self._config.ack_quorum,
-                digest_type=self._config.digest_type,
-                password=self._config.password,
-                custom_metadata=(
-                    ("application", b"pulsar"),
-                    ("component", b"managed-ledger"),
-                    ("pulsar/cursor", self._cursor.encode()),
-                    ("pulsar/managed-ledger", self._topic.encode()),
-                ),
-            )
-        except BookKeeperError as error:
-            raise StorageUnavailable(f"no ledger for cursor {self._cursor} of {self._topic}: {error}") from error
+        await self.let_go()
+        handle = await self._bookkeeper.create_ledger(
+            ensemble_size=self._config.ensemble_size,
+            write_quorum=self._config.write_quorum,
+            ack_quorum=self._config.ack_quorum,
+            digest_type=self._config.digest_type,
+            password=self._config.password,
+            custom_metadata=(
+                ("application", b"pulsar"),
+                ("component", b"managed-ledger"),
+                ("pulsar/cursor", self._cursor.encode()),
+                ("pulsar/managed-ledger", self._topic.encode()),
+            ),
+        )
         try:
             await handle.add(state)
             await self._write_node(snapshot, handle.ledger_id, whole=False)
-        except BookKeeperError as error:
-            await self._drop(handle.ledger_id)
-            raise StorageUnavailable(f"cannot store cursor {self._cursor} of {self._topic}: {error}") from error
-        except ManagedLedgerFenced:
+        except RecordInDoubt:
+            await handle.abandon()  # the node may name it: it stays (I57)
+            raise
+        except (BookKeeperError, ManagedLedgerFenced, StorageUnavailable):
+            await handle.abandon()
             await self._drop(handle.ledger_id)
             raise
         self._handle = handle
         self._handle_since = self._clock.monotonic()
-        self.ledger_id = handle.ledger_id
         if former != NO_LEDGER:
             await self._drop(former)
+
+    async def let_go(self) -> None:
+        """Write no more to the present ledger."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            await handle.abandon()
 
     async def close(self, snapshot: CursorSnapshot) -> None:
         """Put the state where the next owner finds it without recovering a ledger."""
@@ -188,15 +225,20 @@ class CursorStore:
             if self._handle is not None:
                 await self._handle.close()
             return
-        former, self._handle = self.ledger_id, None
+        await self._check_owner()
+        await self._put_into_node(snapshot)
+
+    async def _put_into_node(self, snapshot: CursorSnapshot) -> None:
+        former = self.ledger_id
+        await self.let_go()
         await self._write_node(snapshot, NO_LEDGER, whole=True)
         if former != NO_LEDGER:
             await self._drop(former)
 
     async def delete(self) -> None:
-        """Remove the cursor: its node first, then its ledger."""
-        self._handle = None
+        """Remove the cursor: its node first, then its ledger. Raises ManagedLedgerFenced, StorageUnavailable."""
         await self._record.delete()
+        await self.let_go()
         if self.ledger_id != NO_LEDGER:
             await self._drop(self.ledger_id)
 
@@ -209,6 +251,8 @@ class CursorStore:
         )
         if whole:
             put_state_into(info, snapshot.ranges, snapshot.properties.items(), snapshot.batches)
+        else:
+            put_state_into(info, (), snapshot.properties.items(), ())
         for name, value in self.string_properties.items():
             info.cursorProperties.add(name=name, value=value)
         await self._record.write(info.SerializeToString())

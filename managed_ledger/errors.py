@@ -6,6 +6,8 @@ ManagedLedgerError
 ├── ManagedLedgerTerminated   no more entries, ever
 ├── ManagedLedgerNotFound
 ├── StorageUnavailable        bookies or metadata store cannot do it now; trying again later may help
+│   └── RecordInDoubt         … and whether a record was written is not known
+├── EntryRefused              it can never be stored (too large); the others go on
 ├── InvalidPosition
 ├── CursorNotFound
 ├── CursorExists
@@ -37,6 +39,14 @@ class ManagedLedgerNotFound(ManagedLedgerError):
 
 class StorageUnavailable(ManagedLedgerError):
     """Too few bookies, or the metadata store does not answer."""
+
+
+class RecordInDoubt(StorageUnavailable):
+    """The answer to a change of a record was lost: what it would have referred to must stay (correctness I57)."""
+
+
+class EntryRefused(ManagedLedgerError):
+    """This entry can never be stored, whoever tries."""
 
 
 class InvalidPosition(ManagedLedgerError):

@@ -6,11 +6,10 @@ import logging
 from collections.abc import Callable
 
 from magnetar.bookkeeper.client.client import BookKeeper
-
-from magnetar.bookkeeper.metadata.store import MetadataStore, StoreUnavailable
+from magnetar.bookkeeper.metadata.store import MetadataError, MetadataStore
 from magnetar.runtime.clock import Clock
 from magnetar.runtime.tasks import Tasks
-from magnetar.runtime.types import MIB
+from magnetar.runtime.types import MIB, Corruption
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.errors import ManagedLedgerError, StorageUnavailable
@@ -58,19 +57,28 @@ class ManagedLedgerFactory:
         Raises ManagedLedgerNotFound, StorageUnavailable, ManagedLedgerFenced.
         """
         task = self._open.get(name)
-        if task is not None and task.done() and (task.exception() is not None or not _usable(task.result())):
-            task = None
+        former: ManagedLedger | None = None
+        if task is not None and task.done():
+            former = _result_of(task)
+            if former is None or not _usable(former):
+                task = None
         if task is None:
-            task = asyncio.ensure_future(self._open_new(name, config or self._config, create))
+            task = asyncio.ensure_future(self._open_new(name, config or self._config, create, former))
             self._open[name] = task
             task.add_done_callback(self._forget_failure(name))
         return await asyncio.shield(task)
 
-    async def _open_new(self, name: str, config: ManagedLedgerConfig, create: bool) -> ManagedLedger:
+    async def _open_new(
+        self, name: str, config: ManagedLedgerConfig, create: bool, former: ManagedLedger | None
+    ) -> ManagedLedger:
+        if former is not None:
+            # What it still stores, we have to find.
+            with contextlib.suppress(ManagedLedgerError):
+                await former.close()
         ledger = ManagedLedger(name, self._bookkeeper, self._store, self._clock, config, self._cache)
         try:
             await ledger.open(create=create)
-        except StoreUnavailable as error:
+        except MetadataError as error:
             raise StorageUnavailable(f"cannot open {name}: {error}") from error
         return ledger
 
@@ -101,23 +109,33 @@ class ManagedLedgerFactory:
         await self._tasks.cancel()
         tasks, self._open = list(self._open.values()), {}
         for task in tasks:
-            with contextlib.suppress(ManagedLedgerError):
+            with contextlib.suppress(ManagedLedgerError, MetadataError, Corruption):
                 await (await task).close()
 
     async def _maintain(self) -> None:
         while True:
             await self._clock.sleep(self._maintenance_interval_s)
             for name, task in list(self._open.items()):
-                if not task.done() or task.exception() is not None:
+                ledger = _result_of(task)
+                if ledger is None:
                     continue
-                if not _usable(task.result()):
-                    if self._open.get(name) is task:
+                if not _usable(ledger):
+                    if ledger.has_ended and self._open.get(name) is task:
                         del self._open[name]
                     continue
                 try:
-                    await task.result().maintain()
+                    await ledger.maintain()
                 except ManagedLedgerError as error:
                     log.warning("maintenance of %s: %s", name, error)
+                except Exception:  # one topic must not end it for all
+                    log.exception("maintenance of %s", name)
+
+
+def _result_of(task: asyncio.Task[ManagedLedger]) -> ManagedLedger | None:
+    """None if it is not there yet, or could not be opened."""
+    if not task.done() or task.cancelled() or task.exception() is not None:
+        return None
+    return task.result()
 
 
 def _usable(ledger: ManagedLedger) -> bool:

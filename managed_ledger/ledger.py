@@ -8,10 +8,15 @@ Rules the code below keeps:
    rollover or after a failed write is sent, in order, to the next ledger.
 3. After somebody else has fenced the ledger or changed the record, nothing is acknowledged, appended, trimmed or
    stored any more (I90).
+4. CLOSED and FENCED are final: who comes back from waiting for storage looks whether one of them has come meanwhile.
+5. At most one rollover is under way. A ledger that is closed or being closed has nothing pending, so that what its
+   handle still says of failures changes nothing.
+6. A ledger is deleted after the record is known not to name it (I57).
 
     CREATING ──▶ OPENED ──full──▶ CLOSING ──all answered──▶ CREATING
-                   │  └──write failed──▶ WRITE_FAILED ─────▶ CREATING
-                   ├──▶ TERMINATED
+                   │  ├──write failed──▶ WRITE_FAILED ─────▶ CREATING
+                   │  └──▶ TERMINATING ──not stored────────▶ CREATING
+                   │             └──stored──▶ TERMINATED
                    └──▶ CLOSED, FENCED   (final)
 
 (pulsar.md 4.4 to 4.6)
@@ -30,6 +35,7 @@ from urllib.parse import unquote_plus
 from magnetar.bookkeeper.client.client import BookKeeper
 from magnetar.bookkeeper.client.errors import (
     BookKeeperError,
+    EntryTooLarge,
     LedgerFenced,
     MetadataConflict,
     NoSuchEntry,
@@ -47,12 +53,15 @@ from managed_ledger.cursor import CursorState
 from managed_ledger.cursor_store import CursorStore
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.errors import (
+    CursorExists,
     CursorNotFound,
+    EntryRefused,
     ManagedLedgerClosed,
     ManagedLedgerError,
     ManagedLedgerFenced,
     ManagedLedgerNotFound,
     ManagedLedgerTerminated,
+    RecordInDoubt,
     StorageUnavailable,
 )
 from managed_ledger.ledger_list import LedgerList
@@ -72,6 +81,13 @@ RETRY_LAST_S: Final = 2.0
 
 # A conflict while opening means that another broker opens the same topic; one of us wins after a round or two.
 OPEN_ATTEMPTS_MAX: Final = 5
+
+# Entries that are handed to the ledger at once. What gathered during a rollover may be more than the handle takes
+# (maxPendingAddsPerLedger); the rest follows as answers come.
+SEND_RUN_MAX: Final = 10_000
+
+# How often those who wait for a state of the managed ledger look at it.
+_LOOK_S: Final = 0.01
 
 
 class Entry(NamedTuple):
@@ -120,12 +136,13 @@ class State(Enum):
     CLOSING = "ClosingLedger"
     CREATING = "CreatingLedger"
     WRITE_FAILED = "WriteFailed"
+    TERMINATING = "Terminating"
     TERMINATED = "Terminated"
     CLOSED = "Closed"
     FENCED = "Fenced"
 
 
-_TAKES_APPENDS: Final = frozenset({State.OPENED, State.CLOSING, State.CREATING, State.WRITE_FAILED})
+_TAKES_APPENDS: Final = frozenset({State.OPENED, State.CLOSING, State.CREATING, State.WRITE_FAILED, State.TERMINATING})
 
 
 class _Appender:
@@ -183,6 +200,9 @@ class ManagedLedger:
         self._pending_first = 0
         self._queued: deque[tuple[Buffer, Any]] = deque()
         self._trimming = False
+        # Ledgers to be deleted after the next write of the record: it does not name them, or will not then (rule 6).
+        self._orphans: set[int] = set()
+        self._ending: asyncio.Future[None] | None = None
         self.entries_added = 0
 
     # ---------------------------------------------------------------------------------- opening
@@ -192,16 +212,24 @@ class ManagedLedger:
 
         Raises ManagedLedgerNotFound, StorageUnavailable, ManagedLedgerFenced (another owner was faster).
         """
-        for attempt in range(OPEN_ATTEMPTS_MAX):
-            try:
-                await self._open_once(create)
-                break
-            except ManagedLedgerFenced:
-                if attempt == OPEN_ATTEMPTS_MAX - 1:
-                    raise
-                await self._clock.sleep(RETRY_FIRST_S * (attempt + 1))
-        for cursor in await self._store.children(ledger_path(self.name)):
-            await self._recover_cursor(unquote_plus(cursor))
+        try:
+            for attempt in range(OPEN_ATTEMPTS_MAX):
+                try:
+                    await self._open_once(create)
+                    break
+                except ManagedLedgerFenced:
+                    if attempt == OPEN_ATTEMPTS_MAX - 1:
+                        raise
+                    await self._clock.sleep(RETRY_FIRST_S * (attempt + 1))
+            for cursor in await self._store.children(ledger_path(self.name)):
+                await self._recover_cursor(unquote_plus(cursor))
+        except BaseException:
+            self._state = State.CLOSED
+            self._error = ManagedLedgerClosed(f"{self.name} was not opened")
+            await self._let_go()
+            raise
+        if self._state is State.CREATING:
+            self._state = State.OPENED
 
     async def _open_once(self, create: bool) -> None:
         value = await self._record.read()
@@ -211,7 +239,11 @@ class ManagedLedger:
             await self._record.write(b"")
             value = b""
         self._ledgers = LedgerList()
-        self._info = decode_ledger_info(value, self.name)
+        self._orphans.clear()
+        try:
+            self._info = decode_ledger_info(value, self.name)
+        except Corruption as error:
+            raise StorageUnavailable(str(error)) from error
         for info in self._info.ledgerInfo:
             self._ledgers.add(info)
         if self._info.HasField("terminatedPosition"):
@@ -222,10 +254,8 @@ class ManagedLedger:
         empty = [info.ledgerId for info in self._ledgers if not info.entries]
         for ledger_id in empty:
             self._ledgers.remove(ledger_id)
+        self._orphans.update(empty)
         await self._begin_ledger()
-        for ledger_id in empty:
-            await self._drop(ledger_id)
-        self._state = State.OPENED
 
     async def _recover_last(self) -> None:
         """Fence and close the last ledger, which a former owner may still be writing to."""
@@ -249,7 +279,10 @@ class ManagedLedger:
         await handle.close()
 
     async def _begin_ledger(self) -> None:
-        """Create a ledger and put it into the record; then it may be written. Raises as `open` does."""
+        """Create a ledger and put it into the record; then it may be written.
+
+        Raises as `open` does, and what ended the managed ledger meanwhile.
+        """
         try:
             handle = await self._bookkeeper.create_ledger(
                 ensemble_size=self.config.ensemble_size,
@@ -270,26 +303,53 @@ class ManagedLedger:
             async with self._record_lock:
                 await self._write_record([*self._ledgers, info])
                 self._ledgers.add(info)  # under the lock: a trim in between would write a record without it
+            self._check_not_ended()
+        except (RecordInDoubt, asyncio.CancelledError):
+            self._orphans.add(handle.ledger_id)  # rule 6
+            await handle.abandon()
+            raise
         except ManagedLedgerError:
-            await self._drop(handle.ledger_id)  # the record definitely does not name it (VersionedRecord)
+            await handle.abandon()
+            if handle.ledger_id not in self._ledgers:
+                await self._drop(handle.ledger_id)
             raise
         handle.listener = _Appender(self, handle)
         self._handle = handle
         self._handle_since = self._clock.monotonic()
         self._sent = self._sent_bytes = self._acked_bytes = self._pending_first = 0
 
-    async def _write_record(self, infos: Sequence[ManagedLedgerInfo.LedgerInfo]) -> None:
-        self.check_not_fenced()
+    async def _write_record(
+        self,
+        infos: Sequence[ManagedLedgerInfo.LedgerInfo],
+        change: Callable[[ManagedLedgerInfo], None] | None = None,
+    ) -> None:
+        """Store *infos* as the list of ledgers, and what *change* does to the rest. The record lock is held."""
+        self._check_not_ended()
+        await self._store_record(infos, change)
+
+    async def _store_record(
+        self,
+        infos: Sequence[ManagedLedgerInfo.LedgerInfo],
+        change: Callable[[ManagedLedgerInfo], None] | None = None,
+    ) -> None:
         record = ManagedLedgerInfo()
         record.CopyFrom(self._info)
         del record.ledgerInfo[:]
         record.ledgerInfo.extend(infos)
+        if change is not None:
+            change(record)
         await self._record.write(encode_record(record))
         self._info = record
+        orphans, self._orphans = self._orphans, set()
+        for ledger_id in orphans:  # rule 6
+            self.spawn(self._drop(ledger_id), "drop a ledger")
 
     async def _recover_cursor(self, name: str) -> None:
         store = self._cursor_store(name)
-        snapshot = await store.load(self._ledgers.start)
+        try:
+            snapshot = await store.load(self._ledgers.start)
+        except Corruption as error:
+            raise StorageUnavailable(str(error)) from error
         position = min(max(snapshot.mark_delete_position, self._ledgers.start), self._ledgers.last_confirmed)
         state = CursorState(self._ledgers, position)
         state.restore(snapshot.ranges, snapshot.batches, snapshot.properties.items())
@@ -362,15 +422,46 @@ class ManagedLedger:
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Run something that ends with this managed ledger."""
-        if self._state in (State.CLOSED, State.FENCED):
+        if self._is_ended:
             work.close()
             return
         self._tasks.spawn(work, name)
+
+    @property
+    def has_ended(self) -> bool:
+        """Closed, deleted or fenced, and done with it: this object writes nothing any more."""
+        return self._ending is not None and self._ending.done()
+
+    @property
+    def _is_ended(self) -> bool:
+        return self._state in (State.CLOSED, State.FENCED)
 
     def check_not_fenced(self) -> None:
         if self._state is State.FENCED:
             assert self._error is not None
             raise ManagedLedgerFenced(str(self._error))
+
+    def _check_not_ended(self) -> None:
+        """Rule 4. Raises ManagedLedgerFenced, or what else ended this managed ledger."""
+        self.check_not_fenced()
+        if self._state is State.CLOSED:
+            raise ManagedLedgerClosed(str(self._refusal()))
+
+    async def check_owner(self) -> None:
+        """Ask the record whether another owner has taken over; if so, this one is fenced.
+
+        Raises ManagedLedgerFenced, StorageUnavailable.
+        """
+        self.check_not_fenced()
+        async with self._record_lock:
+            await self._check_record()
+
+    async def _check_record(self) -> None:
+        try:
+            await self._record.check_unchanged()
+        except ManagedLedgerFenced as error:
+            self.fence(error)
+            raise
 
     # --------------------------------------------------------------------------------- appending
 
@@ -394,12 +485,13 @@ class ManagedLedger:
         """Send what waits, as far as the present ledger has room."""
         handle = self._handle
         assert handle is not None
+        run_max = SEND_RUN_MAX
         while self._queued and self._state is State.OPENED:
             room = self._room()
             if room <= 0:
                 self._begin_rollover()
                 return
-            chunk = list(islice(self._queued, room))
+            chunk = list(islice(self._queued, min(room, run_max)))
             payloads = [data for data, _ in chunk]
             try:
                 handle.append(payloads)
@@ -407,6 +499,13 @@ class ManagedLedger:
                 if not self._pending:
                     raise  # the limits leave no room for a single entry
                 return  # sent when the bookies have answered
+            except EntryTooLarge as error:
+                if len(chunk) == 1:  # no other ledger would take it either
+                    _, context = self._queued.popleft()
+                    refusal = EntryRefused(f"{self.name}: {error}")
+                    asyncio.get_running_loop().call_soon(self.listener.on_append_failed, [context], refusal)
+                run_max = 1  # nothing of the run was taken: find out which it is
+                continue
             except BookKeeperError as error:
                 self.on_failed(handle, error)
                 return
@@ -435,7 +534,7 @@ class ManagedLedger:
 
     def on_acknowledged(self, handle: LedgerWriteHandle, up_to: int) -> None:
         """All entries up to *up_to* of the present ledger are safe."""
-        if handle is not self._handle or self._state in (State.FENCED, State.CLOSED):
+        if handle is not self._handle or not self._pending or self._is_ended:
             return
         first = self._pending_first
         count = up_to - first + 1
@@ -460,8 +559,10 @@ class ManagedLedger:
 
     def on_failed(self, handle: LedgerWriteHandle, error: BookKeeperError) -> None:
         """The present ledger takes nothing any more."""
-        if handle is not self._handle or self._state in (State.FENCED, State.CLOSED, State.WRITE_FAILED):
-            return
+        if handle is not self._handle or self._state not in (State.OPENED, State.CLOSING, State.TERMINATING):
+            return  # rule 5
+        if self._state is State.TERMINATING and not self._pending:
+            return  # rule 5
         if isinstance(error, LedgerFenced | MetadataConflict):
             self.fence(ManagedLedgerFenced(f"{self.name}: another owner took over ledger {handle.ledger_id}"))
             return
@@ -490,7 +591,9 @@ class ManagedLedger:
         wait_s = RETRY_FIRST_S
         while True:
             try:
+                self._check_not_ended()
                 await self._close_present()
+                self._check_not_ended()
                 self._state = State.CREATING
                 await self._begin_ledger()
                 break
@@ -504,6 +607,13 @@ class ManagedLedger:
                 log.warning("%s; trying again", error)
                 await self._clock.sleep(wait_s)
                 wait_s = min(wait_s * 2, RETRY_LAST_S)
+            except ManagedLedgerClosed:
+                return
+            except Exception as error:
+                # Somebody has to be told, or the topic would wait for ever with what it has queued.
+                log.exception("%s: the next ledger cannot be begun", self.name)
+                self._give_up(StorageUnavailable(f"{self.name}: the next ledger cannot be begun: {error!r}"))
+                return
         self._state = State.OPENED
         self._send_queued()
         self.cursor_was_stored()
@@ -524,7 +634,7 @@ class ManagedLedger:
         self._readers.pop(handle.ledger_id, None)
         if acknowledged == 0:
             self._ledgers.remove(handle.ledger_id)
-            self.spawn(self._drop(handle.ledger_id), "drop empty ledger")
+            self._orphans.add(handle.ledger_id)
             return
         info = self._ledgers.info(handle.ledger_id)
         info.entries = acknowledged
@@ -542,26 +652,32 @@ class ManagedLedger:
 
     def fence(self, error: ManagedLedgerError) -> None:
         """Rule 3. Everything that waits fails, and the owner is told."""
-        if self._state not in (State.FENCED, State.CLOSED):
+        if not self._is_ended:
             log.warning("%s: fenced: %s", self.name, error)
             self._end(State.FENCED, error)
 
     def _give_up(self, error: ManagedLedgerError) -> None:
-        log.error("%s: closing, since there is no storage: %s", self.name, error)
-        self._end(State.CLOSED, error)
+        if not self._is_ended:
+            log.error("%s: closing, since there is no storage: %s", self.name, error)
+            self._end(State.CLOSED, error)
 
     def _end(self, state: State, error: ManagedLedgerError) -> None:
         self._state = state
         self._error = error
-        contexts = [context for _, context in self._pending] + [context for _, context in self._queued]
-        self._pending.clear()
-        self._queued.clear()
+        contexts = self._take_waiting()
         for cursor in self.cursors.values():
             cursor.abandon()
         loop = asyncio.get_running_loop()
         if contexts:
             loop.call_soon(self.listener.on_append_failed, contexts, error)
         loop.call_soon(self.listener.on_closed, error)
+
+    def _take_waiting(self) -> list[Any]:
+        """Contexts of all that is not answered; nobody else will answer it."""
+        contexts = [context for _, context in self._pending] + [context for _, context in self._queued]
+        self._pending.clear()
+        self._queued.clear()
+        return contexts
 
     # ----------------------------------------------------------------------------------- reading
 
@@ -619,17 +735,19 @@ class ManagedLedger:
 
         *predicate* must be false up to some entry and true from there on. Raises StorageUnavailable.
         """
-        low, high = 0, self._ledgers.entries_total
-        while low < high:
-            middle = (low + high) // 2
-            position = self._ledgers.position_at(middle)
+        # Kept as positions, not as numbers: while we wait for a reading, old ledgers may go and new entries come.
+        false_at, true_at = EARLIEST, self._ledgers.next_position(self.last_confirmed)
+        while (between := self._ledgers.entries_between(false_at, self._ledgers.previous_position(true_at))) > 0:
+            position = self._ledgers.position_at(self._ledgers.entries_up_to(false_at) + between // 2)
             found = self.read(position, 1, 1)
             entries = found if isinstance(found, Sequence) else await found
-            if not entries or predicate(entries[0]):
-                high = middle
+            if not entries:
+                continue  # its ledger was trimmed; what is left is counted anew
+            if predicate(entries[0]):
+                true_at = min(true_at, entries[0].position)
             else:
-                low = middle + 1
-        position = self._ledgers.position_at(low)
+                false_at = entries[0].position
+        position = self._ledgers.ceiling(true_at)
         return position if position <= self.last_confirmed else None
 
     # ----------------------------------------------------------------------------------- cursors
@@ -643,6 +761,7 @@ class ManagedLedger:
             store=self._store,
             clock=self._clock,
             config=self.config,
+            check_owner=self.check_owner,
         )
 
     def _cursor(self, name: str, state: CursorState, store: CursorStore | None) -> ManagedCursor:
@@ -668,28 +787,39 @@ class ManagedLedger:
         """
         if name in self.cursors:
             return self.cursors[name]
-        self.check_not_fenced()
         store = self._cursor_store(name)
         # The record lock keeps a trim from removing the ledger that the new cursor starts in (correctness I96).
         async with self._record_lock:
+            self._check_not_ended()
             if name in self.cursors:
                 return self.cursors[name]
             position = self._mark_delete_before(start)
-            await store.create(position, {}, properties or {})
-            cursor = self._cursor(name, CursorState(self._ledgers, position), store)
-            self.cursors[name] = cursor
-        return cursor
+            # It may be there: made by an earlier call that had no answer, or by a former owner after we read the list.
+            with contextlib.suppress(CursorExists):
+                await store.create(position, {}, properties or {})
+            # Who takes over after this sees the cursor; who took over before may not have.
+            await self._check_record()
+            self._check_not_ended()
+            await self._recover_cursor(name)
+            return self.cursors[name]
 
     def new_non_durable_cursor(self, name: str, start: Position) -> ManagedCursor:
         """A cursor that leaves nothing behind and does not hold back trimming."""
         return self._cursor(name, CursorState(self._ledgers, self._mark_delete_before(start)), None)
 
     async def delete_cursor(self, name: str) -> None:
-        """Raises CursorNotFound, StorageUnavailable."""
-        cursor = self.cursors.pop(name, None)
+        """Raises CursorNotFound, ManagedLedgerFenced, StorageUnavailable: then it stays, and holds its messages."""
+        cursor = self.cursors.get(name)
         if cursor is None:
             raise CursorNotFound(f"{self.name} has no cursor {name}")
-        await cursor.remove()
+        self._check_not_ended()
+        try:
+            await cursor.remove()
+        except ManagedLedgerFenced as error:
+            self.fence(error)
+            raise
+        if self.cursors.get(name) is cursor:
+            del self.cursors[name]
         self.cursor_was_stored()
 
     def cursor_was_stored(self) -> None:
@@ -738,6 +868,8 @@ class ManagedLedger:
                 await self._drop(ledger_id)
         except ManagedLedgerFenced as error:
             self.fence(error)
+        except ManagedLedgerClosed:
+            pass
         finally:
             self._trimming = False
 
@@ -755,92 +887,144 @@ class ManagedLedger:
             pass
         except BookKeeperError as error:
             log.warning("%s: ledger %s could not be deleted: %s", self.name, ledger_id, error)
+            self._orphans.add(ledger_id)  # tried again when the record is written next
 
     # -------------------------------------------------------------------------- record and the end
 
     async def set_properties(self, properties: Mapping[str, str]) -> None:
         """Replace the stored properties; durable on return. Raises ManagedLedgerFenced, StorageUnavailable."""
-        async with self._record_lock:
-            self.check_not_fenced()
-            former = ManagedLedgerInfo()
-            former.CopyFrom(self._info)
-            del self._info.properties[:]
+
+        def change(record: ManagedLedgerInfo) -> None:
+            del record.properties[:]
             for key, value in properties.items():
-                self._info.properties.add(key=key, value=value)
-            try:
-                await self._write_record(list(self._ledgers))
-            except ManagedLedgerFenced as error:
-                self._info = former
-                self.fence(error)
-                raise
-            except StorageUnavailable:
-                self._info = former
-                raise
+                record.properties.add(key=key, value=value)
+
+        try:
+            async with self._record_lock:
+                await self._write_record(list(self._ledgers), change)
+        except ManagedLedgerFenced as error:
+            self.fence(error)
+            raise
 
     async def terminate(self) -> Position:
-        """Take no more entries, ever; returns the last position. Raises ManagedLedgerFenced, StorageUnavailable."""
-        if self._state is State.TERMINATED:
-            return self.last_confirmed
-        self.check_not_fenced()
-        while self._state is not State.OPENED or self._pending:
+        """Take no more entries, ever; returns the last position, which is stored by then.
+
+        What is pending completes first; what comes meanwhile waits, and is refused in the end, or appended after all
+        if the termination could not be stored. Raises ManagedLedgerFenced, StorageUnavailable.
+        """
+        while self._state is not State.OPENED:
+            if self._state is State.TERMINATED:
+                return self.last_confirmed
             if self._state not in _TAKES_APPENDS:
                 raise self._refusal()
-            await self._clock.sleep(0.01)
+            await self._clock.sleep(_LOOK_S)
+        self._state = State.TERMINATING
+        while self._state is State.TERMINATING and self._pending:
+            await self._clock.sleep(_LOOK_S)
+        if self._state is not State.TERMINATING:  # a write failed: go on when the next ledger is there
+            return await self.terminate()
+        try:
+            await self._close_present()
+            last = self.last_confirmed
+
+            def change(record: ManagedLedgerInfo) -> None:
+                record.terminatedPosition.ledgerId = last.ledger_id
+                record.terminatedPosition.entryId = last.entry_id
+
+            async with self._record_lock:
+                await self._write_record(list(self._ledgers), change)
+        except ManagedLedgerFenced as error:
+            self.fence(error)
+            raise
+        except BaseException:
+            if self._state is State.TERMINATING:
+                self._start_next_ledger()
+            raise
+        self._check_not_ended()
         self._state = State.TERMINATED
-        handle = self._handle
-        assert handle is not None
-        await self._close_present()
-        last = self.last_confirmed
-        async with self._record_lock:
-            self._info.terminatedPosition.ledgerId = last.ledger_id
-            self._info.terminatedPosition.entryId = last.entry_id
-            await self._write_record(list(self._ledgers))
+        contexts = self._take_waiting()
+        if contexts:
+            asyncio.get_running_loop().call_soon(self.listener.on_append_failed, contexts, self._refusal())
         return last
 
     async def close(self) -> None:
-        """Let go in order: close the ledger, store the cursors. The record stays as it is; the next owner counts."""
-        if self._state in (State.CLOSED, State.FENCED):
-            await self._tasks.cancel()
-            return
+        """Let go in order: close the ledger, store the cursors. The record stays as it is; the next owner counts.
+
+        Returns when that is done, whoever began it; nothing is written any more then.
+        """
+        if self._ending is None:
+            self._ending = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._ending)
+
+    async def _close(self) -> None:
         deadline = self._clock.monotonic() + self.config.append_timeout_s
         while self.pending_count and self._state in _TAKES_APPENDS and self._clock.monotonic() < deadline:
-            await self._clock.sleep(0.01)
-        handle, self._handle = self._handle, None
-        if self._state in _TAKES_APPENDS or self._state is State.TERMINATED:
+            await self._clock.sleep(_LOOK_S)
+        if not self._is_ended:
+            handle, self._handle = self._handle, None
             self._state = State.CLOSED
             self._error = ManagedLedgerClosed(f"{self.name} is closed")
-            contexts = [context for _, context in self._pending] + [context for _, context in self._queued]
-            self._pending.clear()
-            self._queued.clear()
+            contexts = self._take_waiting()
             if contexts:
                 self.listener.on_append_failed(contexts, self._error)
             if handle is not None:
-                with contextlib.suppress(ManagedLedgerError):
+                try:
                     await self._close_handle(handle)
+                except ManagedLedgerError as error:
+                    log.warning("%s", error)
+                    await handle.abandon()
             for cursor in list(self.cursors.values()):
                 try:
                     await cursor.close()
-                except ManagedLedgerError as error:
+                except (ManagedLedgerError, BookKeeperError) as error:
                     log.warning("%s: cursor %s is not stored: %s", self.name, cursor.name, error)
+        await self._let_go()
+
+    async def _let_go(self) -> None:
+        """End what runs in the background, and what holds on to bookies. Writes nothing."""
+        await self._tasks.cancel()
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            await handle.abandon()
+        for cursor in self.cursors.values():
+            await cursor.let_go()
         for reader in self._readers.values():
             await reader.close()
         self._readers.clear()
-        await self._tasks.cancel()
 
     async def delete(self) -> None:
-        """Remove the topic's data: cursors, ledgers, record. Raises StorageUnavailable; may be repeated."""
-        handle, self._handle = self._handle, None
+        """Remove the topic's data: list of ledgers, cursors, ledgers, record.
+
+        Raises ManagedLedgerFenced (nothing was removed), StorageUnavailable: what is left is a topic without ledgers,
+        to be opened and deleted once more.
+        """
+        self._check_not_ended()
+        if self._ending is not None:
+            raise ManagedLedgerClosed(f"{self.name} is being closed")
+        self._ending = asyncio.ensure_future(self._delete())
+        await asyncio.shield(self._ending)
+
+    async def _delete(self) -> None:
         self._state = State.CLOSED
         self._error = ManagedLedgerNotFound(f"{self.name} was deleted")
-        for name in list(self.cursors):
-            await self.cursors.pop(name).remove()
-        if handle is not None:
-            with contextlib.suppress(ManagedLedgerError):
-                await self._close_handle(handle)
-        for info in list(self._ledgers):
-            await self._drop(info.ledgerId)
-        await self._record.delete()
-        await self._tasks.cancel()
+        contexts = self._take_waiting()
+        if contexts:
+            self.listener.on_append_failed(contexts, self._error)
+        for cursor in self.cursors.values():
+            cursor.abandon()
+        try:
+            # The last word as the owner: from here on nothing names the ledgers, and a former owner is too late.
+            async with self._record_lock:
+                ledger_ids = [info.ledgerId for info in self._ledgers] + list(self._orphans)
+                await self._store_record([])
+            for name in list(self.cursors):
+                await self.cursors[name].remove()
+                del self.cursors[name]
+            for ledger_id in ledger_ids:
+                await self._drop(ledger_id)
+            await self._record.delete()
+        finally:
+            await self._let_go()
 
     def stats(self) -> dict[str, Any]:
         """What Pulsar's `internalStats` shows of the managed ledger (pulsar.md 7.6)."""

@@ -162,8 +162,10 @@ class ManagedCursor:
     def mark_delete(self, position: Position, properties: Mapping[str, int] | None = None) -> None:
         """Acknowledge everything up to *position*. Raises InvalidPosition beyond the end."""
         last = self._ledger.last_confirmed
-        if position > last and position.entry_id >= 0:
-            raise InvalidPosition(f"{position} is beyond the end {last} of {self._ledger.name}")
+        if position > last:
+            if position.entry_id >= 0:
+                raise InvalidPosition(f"{position} is beyond the end {last} of {self._ledger.name}")
+            position = last  # "all before that ledger" is all that there is, and nothing that will be
         self._state.mark_delete(position, dict(properties) if properties is not None else None)
         self._changed()
 
@@ -187,10 +189,23 @@ class ManagedCursor:
             position = self._ledger.next_position(self._ledger.last_confirmed)
         elif position < self._ledger.first_position or position == EARLIEST:
             position = self._ledger.first_position
-        self._reads_valid += 1
-        self._state.reset(position)
-        if self._store is not None:
-            await self.flush()
+        if self._store is None:
+            self._reads_valid += 1
+            self._state.reset(position)
+            return
+        async with self._writing:
+            self._check_open()
+            snapshot = CursorSnapshot(self._ledger.previous_position(position), [], [], dict(self._state.properties))
+            # From now on: a trim must not take what we are going back to.
+            self.persisted_mark_delete_position = min(
+                self.persisted_mark_delete_position, snapshot.mark_delete_position
+            )
+            await self._persist(snapshot)
+            # Stored first: a seek that failed has not happened.
+            self._reads_valid += 1
+            self._state.reset(position)
+            self._persisted_version = self._state.version
+        self._ledger.cursor_was_stored()
 
     def ledgers_changed(self) -> None:
         """The list of ledgers lost its oldest ones."""
@@ -217,28 +232,36 @@ class ManagedCursor:
         except StorageUnavailable as error:
             log.warning("cursor %s of %s is not stored at the moment: %s", self.name, self._ledger.name, error)
             self._changed()
-        except ManagedLedgerFenced as error:
-            self._ledger.fence(error)
+        except (ManagedLedgerFenced, ManagedLedgerClosed):
+            pass  # the managed ledger knows
 
     async def flush(self) -> None:
         """Store what has changed; on return it survives. Raises ManagedLedgerFenced, StorageUnavailable."""
         if self._store is None:
             return
         async with self._writing:
-            if self.is_closed:
-                raise ManagedLedgerClosed(f"cursor {self.name} of {self._ledger.name} is closed")
+            self._check_open()
             if self._state.version == self._persisted_version:
                 return
-            version, snapshot = self._state.version, self._snapshot()
-            self._last_persist_s = self._clock.monotonic()
-            self._ledger.check_not_fenced()
-            await self._store.persist(snapshot)
-            self._persisted(version, snapshot)
+            version = self._state.version
+            await self._persist(self._snapshot())
+            self._persisted_version = version
         self._changed()
         self._ledger.cursor_was_stored()
 
-    def _persisted(self, version: int, snapshot: CursorSnapshot) -> None:
-        self._persisted_version = version
+    def _check_open(self) -> None:
+        self._ledger.check_not_fenced()
+        if self.is_closed:
+            raise ManagedLedgerClosed(f"cursor {self.name} of {self._ledger.name} is closed")
+
+    async def _persist(self, snapshot: CursorSnapshot) -> None:
+        assert self._store is not None
+        self._last_persist_s = self._clock.monotonic()
+        try:
+            await self._store.persist(snapshot)
+        except ManagedLedgerFenced as error:
+            self._ledger.fence(error)
+            raise
         self.persisted_mark_delete_position = snapshot.mark_delete_position
 
     def _snapshot(self) -> CursorSnapshot:
@@ -265,12 +288,21 @@ class ManagedCursor:
         self.is_closed = True
         self._reads_valid += 1
 
-    async def remove(self) -> None:
-        """Delete the stored state. Only the managed ledger calls this, which then forgets the cursor."""
+    async def let_go(self) -> None:
+        """As `abandon`, and give up the cursor ledger."""
         self.abandon()
+        if self._store is not None:
+            await self._store.let_go()
+
+    async def remove(self) -> None:
+        """Delete the stored state. Only the managed ledger calls this, which then forgets the cursor.
+
+        If that fails the cursor is what it was. Raises ManagedLedgerFenced, StorageUnavailable.
+        """
         async with self._writing:
             if self._store is not None:
                 await self._store.delete()
+            self.abandon()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

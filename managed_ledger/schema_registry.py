@@ -14,14 +14,14 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
+
 from magnetar.bookkeeper.client.client import BookKeeper
 from magnetar.bookkeeper.client.errors import BookKeeperError, NoSuchLedger
-
 from magnetar.bookkeeper.metadata.store import MetadataStore
 from magnetar.runtime.clock import Clock
 from magnetar.runtime.types import Corruption
 from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.errors import IncompatibleSchema, ManagedLedgerFenced, StorageUnavailable
+from managed_ledger.errors import IncompatibleSchema, ManagedLedgerFenced, RecordInDoubt, StorageUnavailable
 from managed_ledger.records_pb2 import IndexEntry, SchemaEntry, SchemaInfo, SchemaLocator, SchemaPosition
 from managed_ledger.schema_compatibility import (
     Schema,
@@ -141,7 +141,10 @@ class SchemaRegistry:
                 if locator is None:
                     return None
                 if force:
-                    await record.delete()
+                    try:
+                        await record.delete()
+                    except ManagedLedgerFenced:
+                        continue
                     for entry in locator.index:
                         await self._drop(entry.position.ledgerId)
                     return int(locator.info.version)
@@ -238,6 +241,8 @@ class SchemaRegistry:
         except ManagedLedgerFenced:
             await self._drop(ledger_id)
             return None
+        except RecordInDoubt:
+            raise  # the locator may name the ledger: it stays (correctness I57)
         except StorageUnavailable:
             await self._drop(ledger_id)
             raise

@@ -1,55 +1,129 @@
 """One node of the metadata store that has one author at a time."""
 
-from magnetar.bookkeeper.metadata.store import NO_NODE, MetadataStore, OutcomeUnknown, StoreUnavailable, VersionConflict
-from managed_ledger.errors import ManagedLedgerFenced, StorageUnavailable
+from typing import Final
+
+from magnetar.bookkeeper.metadata.store import (
+    NO_NODE,
+    MetadataError,
+    MetadataStore,
+    NoNode,
+    OutcomeUnknown,
+    VersionConflict,
+)
+from managed_ledger.errors import ManagedLedgerFenced, RecordInDoubt, StorageUnavailable
+
+# A change whose answer is lost is sent again so often; each try waits for the store as long as the store itself does.
+TRIES_MAX: Final = 3
 
 
 class VersionedRecord:
     """Reads and compare-and-sets one node, remembering its version.
 
-    A conflict means that another owner wrote the node: `ManagedLedgerFenced`. A write whose outcome is unknown is
-    decided by reading again: the value that we meant to write, at the version that it would have, is our own
-    success (correctness I56).
+    A conflict means that another owner wrote the node: `ManagedLedgerFenced`. A change whose outcome is unknown is
+    sent again: while the node has the old version that decides it (a reading would not: the first copy may still be
+    on its way). If the node has moved on to a value that we meant to write, at the version that it would have, it was
+    our own change (correctness I56). Where the doubt remains, `RecordInDoubt` is raised; the next change settles it.
     """
 
     def __init__(self, store: MetadataStore, path: str) -> None:
         self._store = store
         self.path = path
         self.version = NO_NODE
+        # What was sent with `version` as the expected one and may have been written or not.
+        self._doubtful: list[bytes] = []
 
     async def read(self) -> bytes | None:
         """The value, None if there is no such node. Raises StorageUnavailable."""
         try:
             node = await self._store.get(self.path)
-        except StoreUnavailable as error:
+        except MetadataError as error:
             raise StorageUnavailable(f"cannot read {self.path}: {error}") from error
         self.version = NO_NODE if node is None else node.version
+        self._doubtful.clear()
         return None if node is None else node.value
 
     async def write(self, value: bytes) -> None:
-        """Replace (or create) the node. Raises ManagedLedgerFenced, StorageUnavailable (nothing was changed)."""
-        try:
-            self.version = await self._store.put(self.path, value, self.version)
-        except VersionConflict as error:
-            raise ManagedLedgerFenced(f"{self.path} was changed by another owner") from error
-        except OutcomeUnknown as error:
-            await self._decide(value, error)
-        except StoreUnavailable as error:
-            raise StorageUnavailable(f"cannot write {self.path}: {error}") from error
+        """Replace (or create) the node.
 
-    async def _decide(self, value: bytes, cause: OutcomeUnknown) -> None:
-        expected = self.version
-        found = await self.read()
-        if found == value and self.version == expected + 1:
+        Raises ManagedLedgerFenced; StorageUnavailable (nothing was changed) and its subclass RecordInDoubt.
+        """
+        cause: MetadataError | None = None
+        for _ in range(TRIES_MAX):
+            try:
+                self.version = await self._store.put(self.path, value, self.version)
+            except VersionConflict as error:
+                if await self._is_ours(error) == value:
+                    return
+                continue
+            except OutcomeUnknown as error:
+                self._doubtful.append(value)
+                cause = error
+                continue
+            except MetadataError as error:
+                raise self._unavailable("write", error) from error
+            self._doubtful.clear()
             return
-        if self.version == expected:
-            raise StorageUnavailable(f"cannot write {self.path}: {cause}") from cause
-        raise ManagedLedgerFenced(f"{self.path} was changed by another owner") from cause
+        assert cause is not None, "a conflict that is settled is followed by a try that is not"
+        raise self._unavailable("write", cause) from cause
+
+    async def check_unchanged(self) -> None:
+        """Ask whether somebody else wrote the node. Raises ManagedLedgerFenced, StorageUnavailable."""
+        try:
+            node = await self._store.get(self.path)
+        except MetadataError as error:
+            raise StorageUnavailable(f"cannot read {self.path}: {error}") from error
+        version = NO_NODE if node is None else node.version
+        if version == self.version or (
+            node is not None and version == self.version + 1 and node.value in self._doubtful
+        ):
+            return
+        raise ManagedLedgerFenced(f"{self.path} was changed by another owner")
 
     async def delete(self) -> None:
-        """Remove the node; no error if it is gone."""
+        """Remove the node as it was last read or written; no error if it is gone.
+
+        Raises ManagedLedgerFenced, StorageUnavailable.
+        """
+        cause: MetadataError | None = None
+        for _ in range(TRIES_MAX):
+            if self.version == NO_NODE and not self._doubtful:
+                return
+            try:
+                await self._store.delete(self.path, self.version)
+            except NoNode:
+                pass
+            except VersionConflict as error:
+                await self._is_ours(error)
+                continue
+            except OutcomeUnknown as error:
+                cause = error
+                continue
+            except MetadataError as error:
+                raise self._unavailable("delete", error) from error
+            self.version = NO_NODE
+            self._doubtful.clear()
+            return
+        assert cause is not None, "a conflict that is settled is followed by a try that is not"
+        raise self._unavailable("delete", cause) from cause
+
+    async def _is_ours(self, conflict: VersionConflict) -> bytes:
+        """The doubtful value that the node turned out to have; goes on from its version.
+
+        Raises ManagedLedgerFenced, RecordInDoubt.
+        """
+        if not self._doubtful:
+            raise ManagedLedgerFenced(f"{self.path} was changed by another owner") from conflict
         try:
-            if await self._store.exists(self.path):
-                await self._store.delete(self.path)
-        except StoreUnavailable as error:
-            raise StorageUnavailable(f"cannot delete {self.path}: {error}") from error
+            node = await self._store.get(self.path)
+        except MetadataError as error:
+            raise self._unavailable("read", error) from error
+        if node is None or node.version != self.version + 1 or node.value not in self._doubtful:
+            raise ManagedLedgerFenced(f"{self.path} was changed by another owner") from conflict
+        self.version = node.version
+        self._doubtful.clear()
+        return node.value
+
+    def _unavailable(self, doing: str, error: MetadataError) -> StorageUnavailable:
+        if self._doubtful:
+            return RecordInDoubt(f"cannot {doing} {self.path}, and do not know what it holds: {error}")
+        return StorageUnavailable(f"cannot {doing} {self.path}: {error}")

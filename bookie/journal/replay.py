@@ -6,6 +6,8 @@ Rules:
    everything that is there.
 2. A scan may stop early only where nothing was written later: a torn end with records in a later file is
    damage, not a tail.
+3. A file is without its header only if a crash came while it was made: then nothing stands in it, nor in a later one,
+   and no mark names it.
 """
 
 import logging
@@ -16,8 +18,8 @@ from itertools import pairwise
 from bookie.journal import format as fmt
 from bookie.journal.format import Mark, Record, Scan
 from bookie.journal.writer import file_name, list_files
-from magnetar.runtime.files import Files
-from magnetar.runtime.types import Corruption
+from magnetar.runtime.files import File, Files
+from magnetar.runtime.types import MIB, Corruption
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +37,11 @@ def replay(files: Files, directory: str, mark: Mark, apply: Callable[[Record], N
         try:
             header = fmt.decode_header(file.read_at(0, fmt.HEADER_BYTES), path)
             if header is None:
-                continue  # a new file that a crash left without its header
+                if _holds_anything(file) or (file_id == mark.file_id and mark.offset):
+                    raise Corruption(f"{path} has no header, and entries stood in it; restore it or take the bookie "
+                                     "out of service")  # fmt: skip
+                torn = torn or f"{path} has no header"
+                continue
             start = mark.offset if file_id == mark.file_id else 0
             scan = Scan(file.read_at, header, file_id, path, start)
             for record in scan:
@@ -52,6 +58,11 @@ def replay(files: Files, directory: str, mark: Mark, apply: Callable[[Record], N
         finally:
             file.close()
     return count
+
+
+def _holds_anything(file: File) -> bool:
+    """Whether something stands behind the place of the header; upstream makes a file's space before its header."""
+    return any(any(file.read_at(at, MIB)) for at in range(fmt.HEADER_BYTES, file.size_bytes(), MIB))
 
 
 def _files_from(files: Files, directory: str, mark: Mark) -> list[int]:

@@ -8,6 +8,9 @@ Rules:
 3. No space is the exception: the group is cut off again, so that the end of the file is known, and reported as refused;
    the next group may find room. If even the cutting off fails, rule 2.
 4. A file is created, with its name in the directory, before anything in it is reported.
+5. What was put before the loop heard of a refusal is refused too: the refused group may have held the key of the
+   ledger (LEDGER_KEY) on which it relies, and replay passes over entries without one.
+6. The mark moves behind whole groups only, never into one that may be cut off again.
 """
 
 import contextlib
@@ -32,6 +35,10 @@ Done: TypeAlias = Callable[[Any, Exception | None], None]
 Item: TypeAlias = tuple[list[Buffer], bool, Done, Any]
 """records as length word, body, length word, body …; whether it must be on disk; what to call on the
 loop, with this argument and None or the refusal"""
+
+
+_Put: TypeAlias = tuple[int, Item]
+"""how many refusals the loop had been told of when it put the item"""
 
 
 class NoSpace(MagnetarError):
@@ -110,24 +117,23 @@ class JournalWriter:
 
     def _write(self, group: list[Buffer]) -> NoSpace | None:
         before = self.mark
+        end = before.offset
         try:
-            if sum(map(len, group)) <= SLICE_BYTES:
-                self._write_slice(group)
-            else:
-                for part in _slices(group):
-                    self._write_slice(part)
+            for part in (group,) if sum(map(len, group)) <= SLICE_BYTES else _slices(group):
+                end = self._write_slice(part, end)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             self._file.truncate(before.offset)  # rule 3; raises: rule 2
             self._file.sync()
             self._durable = self._allocated = before.offset
-            self.mark = before
             return NoSpace(f"{self._file.path}: {error.strerror}")
+        self.mark = Mark(before.file_id, end)  # rule 6
         return None
 
-    def _write_slice(self, records: list[Buffer]) -> None:
-        file_id, start = self.mark
+    def _write_slice(self, records: list[Buffer], start: int) -> int:
+        """Write *records* with their seal at *start*; return where the next slice goes."""
+        file_id = self.mark.file_id
         body = b"".join(records)
         seal = fmt.seal_of(file_id, start, self._durable, body, self._settings.alignment_bytes)
         end = start + len(body) + len(seal)
@@ -135,7 +141,7 @@ class JournalWriter:
             self._preallocate(end)
         self._file.write_at(start, body + seal)
         self.written_bytes += end - start
-        self.mark = Mark(file_id, end)
+        return end
 
     def _sync(self) -> None:
         if self._durable < self.mark.offset:
@@ -206,10 +212,16 @@ class Journal:
         self._writer = writer
         self._on_failure = on_failure
         self._on_no_space = on_no_space
-        # What became of the groups that were worked on and not reported yet, in order.
-        self._outcomes: deque[NoSpace | None] = deque()
-        self._worker: GroupWorker[Item] = GroupWorker(name, self._work, self._report)
+        # What became of the groups that were worked on and not reported yet, in order: for each so many items, and
+        # their refusal.
+        self._outcomes: deque[list[tuple[int, NoSpace | None]]] = deque()
+        self._worker: GroupWorker[_Put] = GroupWorker(name, self._work, self._report)
         self._failed = False
+        # Rule 5. The loop counts the refusals that it was told of and stamps what it puts with their number; the
+        # thread refuses what has a number up to that of the last group that it refused.
+        self._refusals_told = 0
+        self._refused_number = -1
+        self._refusal: NoSpace | None = None
 
     def start(self) -> None:
         self._worker.start()
@@ -234,19 +246,31 @@ class Journal:
 
         Not called any more after the journal has failed.
         """
-        self._worker.put([(records, must_sync, done, argument)])
+        self._worker.put([(self._refusals_told, (records, must_sync, done, argument))])
 
-    def _work(self, items: Sequence[Item]) -> None:
-        self._outcomes.append(self._writer.write(items))
+    def _work(self, puts: Sequence[_Put]) -> None:
+        late = 0
+        while late < len(puts) and puts[late][0] <= self._refused_number:
+            late += 1
+        outcome: list[tuple[int, NoSpace | None]] = [(late, self._refusal)] if late else []
+        if late < len(puts):
+            refusal = self._writer.write([item for _, item in (puts[late:] if late else puts)])
+            if refusal is not None:
+                self._refused_number, self._refusal = puts[-1][0], refusal
+            outcome.append((len(puts) - late, refusal))
+        self._outcomes.append(outcome)
 
-    def _report(self, items: Sequence[Item], error: BaseException | None) -> None:
+    def _report(self, puts: Sequence[_Put], error: BaseException | None) -> None:
         if error is not None:
             if not self._failed:
                 self._failed = True
                 self._on_failure(error)
             return
-        refusal = self._outcomes.popleft()
-        if refusal is not None:
-            self._on_no_space(refusal)
-        for _, _, done, argument in items:
-            done(argument, refusal)
+        at = 0
+        for count, refusal in self._outcomes.popleft():
+            if refusal is not None:
+                self._refusals_told += 1
+                self._on_no_space(refusal)
+            for _, (_, _, done, argument) in puts[at : at + count]:
+                done(argument, refusal)
+            at += count

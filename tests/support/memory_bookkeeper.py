@@ -1,15 +1,23 @@
-"""A BookKeeper client whose ledgers live in a dict: what a managed ledger needs, with faults on order."""
+"""A BookKeeper client whose ledgers live in a dict: what a managed ledger needs, with faults on order.
+
+Several clients may share one set of ledgers (`session`). As with the real one:
+
+- what was sent and not acknowledged may be found by a recovery, or not (`survivors` decides);
+- a writer whose ledger was closed by somebody else at another entry gets MetadataConflict when it closes it.
+"""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from magnetar.bookkeeper.client.client import BookKeeper
 from magnetar.bookkeeper.client.errors import (
     BookKeeperError,
+    ClientClosed,
     LedgerClosed,
     LedgerFenced,
+    MetadataConflict,
     NoSuchEntry,
     NoSuchLedger,
     NotEnoughBookies,
@@ -32,6 +40,8 @@ class StoredLedger:
     acknowledged: int = 0
     closed: bool = False
     fenced: bool = False
+    sent: list[bytes] = field(default_factory=list)
+    """On its way to the bookies, not acknowledged."""
     segments: tuple[Segment, ...] = (Segment(),)
 
     @property
@@ -43,43 +53,83 @@ class StoredLedger:
         return sum(map(len, self.entries))
 
 
+class Ledgers:
+    """What all clients of one cluster share."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[int, StoredLedger] = {}
+        self.deleted: list[int] = []
+        self.next_id = 0
+
+
+Step = Callable[[str, int], Awaitable[None]]
+
+
 class MemoryBookKeeper:
     """Entries are acknowledged one loop turn after they were sent, unless `hold` is set."""
 
-    def __init__(self) -> None:
-        self.ledgers: dict[int, StoredLedger] = {}
-        self.deleted: list[int] = []
+    def __init__(self, ledgers: Ledgers | None = None) -> None:
+        self._shared = ledgers or Ledgers()
         self.hold = False
         self.out_of_bookies = False
         self.handles: list[MemoryWriteHandle] = []
-        self._next_id = 0
         self.reads = 0
+        self.on_step: Step | None = None
+        """Awaited with (what, ledger id) before and after each change: `create`, `created`, `open`, `close`, `closed`,
+        `add`, `added`, `read`, `delete`. It may wait, or raise what a client would get at that point."""
+        self.survivors: Callable[[int], int] = lambda sent: 0
+        """How many of the entries that were sent and not acknowledged a recovery finds."""
+
+    def session(self) -> "MemoryBookKeeper":
+        """Another client of the same cluster."""
+        return MemoryBookKeeper(self._shared)
+
+    @property
+    def ledgers(self) -> dict[int, StoredLedger]:
+        return self._shared.by_id
+
+    @property
+    def deleted(self) -> list[int]:
+        return self._shared.deleted
+
+    async def step(self, what: str, ledger_id: int) -> None:
+        if self.on_step is None:
+            await asyncio.sleep(0)
+        else:
+            await self.on_step(what, ledger_id)
 
     @property
     def client(self) -> BookKeeper:
         return cast(BookKeeper, self)
 
     async def create_ledger(self, **options: Any) -> "MemoryWriteHandle":
-        await asyncio.sleep(0)
+        await self.step("create", -1)
         if self.out_of_bookies:
             raise NotEnoughBookies("too few bookies")
-        ledger = StoredLedger(self._next_id, tuple(options["custom_metadata"]))
-        self._next_id += 1
+        ledger = StoredLedger(self._shared.next_id, tuple(options["custom_metadata"]))
+        self._shared.next_id += 1
         self.ledgers[ledger.ledger_id] = ledger
+        if self.on_step is not None:
+            await self.step("created", ledger.ledger_id)
         handle = MemoryWriteHandle(self, ledger)
         self.handles.append(handle)
         return handle
 
     async def open_ledger(self, ledger_id: int, *, password: bytes = b"", recovery: bool) -> "MemoryReadHandle":
-        await asyncio.sleep(0)
+        await self.step("open", ledger_id)
         ledger = self.ledgers.get(ledger_id)
         if ledger is None:
             raise NoSuchLedger(f"ledger {ledger_id} does not exist")
         if recovery and not ledger.closed:
             ledger.fenced = ledger.closed = True
+            ledger.entries += ledger.sent[: self.survivors(len(ledger.sent))]
+        if self.on_step is not None:
+            await self.step("opened", ledger_id)
         return MemoryReadHandle(self, ledger)
 
     async def delete_ledger(self, ledger_id: int) -> None:
+        if self.on_step is not None:
+            await self.step("delete", ledger_id)
         if ledger_id not in self.ledgers:
             raise NoSuchLedger(f"ledger {ledger_id} does not exist")
         del self.ledgers[ledger_id]
@@ -93,8 +143,10 @@ class MemoryWriteHandle:
         self.ledger_id = ledger.ledger_id
         self.listener: Any = None
         self.last_add_confirmed = -1
-        self._sent: list[bytes] = []
+        self.is_abandoned = False
+        self._sent = ledger.sent
         self._failed: BookKeeperError | None = None
+        self._is_closed = False
         self._scheduled = False
 
     @property
@@ -102,8 +154,11 @@ class MemoryWriteHandle:
         return self._ledger
 
     def append(self, payloads: Sequence[Buffer]) -> int:
-        if self._failed is not None or self._ledger.closed:
-            raise self._failed or LedgerFenced("fenced")
+        if self._failed is not None or self._is_closed:
+            raise self._failed or LedgerClosed("closed")
+        if self._ledger.closed:
+            self._failed = LedgerFenced("fenced")
+            raise self._failed
         first = self.last_add_confirmed + 1 + len(self._sent)
         self._sent.extend(bytes(payload) for payload in payloads)
         self._schedule()
@@ -117,7 +172,7 @@ class MemoryWriteHandle:
     def release(self, count: int | None = None) -> None:
         """Acknowledge what was sent (or the first *count* of it)."""
         self._scheduled = False
-        if self._failed is not None or not self._sent:
+        if self._failed is not None or not self._sent or self._is_closed:
             return
         if self._ledger.closed:
             self.fail(LedgerFenced("fenced"))
@@ -132,22 +187,48 @@ class MemoryWriteHandle:
     def fail(self, error: BookKeeperError) -> None:
         if self._failed is None:
             self._failed = error
-            self._sent.clear()
             if self.listener is not None:
                 self.listener.on_failed(error)
 
     async def add(self, payload: Buffer) -> int:
+        if self._failed is not None or self._is_closed:
+            raise self._failed or LedgerClosed("closed")
+        self._sent.append(bytes(payload))
+        if self._owner.on_step is not None:
+            try:
+                await self._owner.step("add", self.ledger_id)
+            except BookKeeperError as error:
+                self._failed = error
+                raise
         if self._ledger.closed:
-            raise LedgerClosed("closed")
-        self._ledger.entries.append(bytes(payload))
+            self._failed = LedgerFenced("fenced")
+            raise self._failed
+        self._ledger.entries.append(self._sent.pop(0))
         self.last_add_confirmed += 1
-        return self.last_add_confirmed
+        added = self.last_add_confirmed
+        if self._owner.on_step is not None:
+            await self._owner.step("added", self.ledger_id)
+        return added
 
     async def close(self) -> StoredLedger:
-        await asyncio.sleep(0)
-        self._sent.clear()
-        self._ledger.closed = True
-        return self._ledger
+        await self._owner.step("close", self.ledger_id)
+        if isinstance(self._failed, LedgerFenced):
+            raise self._failed
+        if self.ledger_id not in self._owner.ledgers:
+            raise NoSuchLedger(f"ledger {self.ledger_id} does not exist")
+        self._is_closed = True
+        ledger = self._ledger
+        if ledger.closed and ledger.last_entry_id != self.last_add_confirmed:
+            raise MetadataConflict("closed by another client")
+        ledger.closed = True
+        if self._owner.on_step is not None:
+            await self._owner.step("closed", self.ledger_id)
+        return ledger
+
+    async def abandon(self) -> None:
+        self.is_abandoned = True
+        if self._failed is None:
+            self._failed = ClientClosed("given up")
 
 
 class MemoryReadHandle:
@@ -161,7 +242,7 @@ class MemoryReadHandle:
         self.metadata = ledger
 
     async def read_batch(self, first: int, max_count: int, max_bytes: int) -> list[StoredEntry]:
-        await asyncio.sleep(0)
+        await self._owner.step("read", self.ledger_id)
         self._owner.reads += 1
         found: list[StoredEntry] = []
         for entry_id in range(first, min(first + max_count, len(self._ledger.entries))):

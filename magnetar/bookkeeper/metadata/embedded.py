@@ -228,7 +228,11 @@ class EmbeddedStore:
     ) -> int:
         self._check(path)
         owner = _OWN if ephemeral else PERSISTENT
-        changes, version = plan_put(self, path, bytes(value), expected_version, owner, self._clock.wall_ms())
+        try:
+            changes, version = plan_put(self, path, bytes(value), expected_version, owner, self._clock.wall_ms())
+        except MetadataError:
+            await self._settle()
+            raise
         await self._change(changes)
         return version
 
@@ -248,7 +252,11 @@ class EmbeddedStore:
 
     async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
         self._check(path)
-        changes = plan_delete(self, path, expected_version)
+        try:
+            changes = plan_delete(self, path, expected_version)
+        except MetadataError:
+            await self._settle()
+            raise
         self._sequences.pop(path, None)
         await self._change(changes, [(_SEQUENCE + path.encode(), None)])
 
@@ -320,6 +328,11 @@ class EmbeddedStore:
                 names.discard(name)
             else:
                 names.add(name)
+
+    async def _settle(self) -> None:
+        """Wait until what was decided before now can be read: a refusal is no earlier than its cause (rule 3)."""
+        if self._pending:
+            await self._change([])
 
     async def _change(self, changes: list[Change], more: Sequence[tuple[bytes, bytes | None]] = ()) -> None:
         if len(self._pending) >= _PENDING_MAX:

@@ -1,7 +1,8 @@
 import pytest
 
 from broker.errors import InvalidTopicName
-from broker.names import Bundles, TopicName, java_url_decode, java_url_encode, topic_of_managed_ledger
+from broker.names import Bundles, TopicName, java_url_decode, topic_of_managed_ledger
+from managed_ledger.names import encode as java_url_encode
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,12 @@ import json
 import pytest
 
 from magnetar.bookkeeper.metadata.memory import MemoryStore
+from magnetar.bookkeeper.metadata.store import OutcomeUnknown, StoreUnavailable
 from magnetar.runtime.clock import LoopClock
-from managed_ledger.errors import IncompatibleSchema
+from managed_ledger.errors import IncompatibleSchema, StorageUnavailable
 from managed_ledger.schema_compatibility import Schema, SchemaType, Strategy, cannot_read, check_compatible
 from managed_ledger.schema_registry import SchemaRegistry, version_bytes, version_of
+from tests.support.faulty_store import FaultyStore
 from tests.support.memory_bookkeeper import MemoryBookKeeper
 
 
@@ -116,3 +118,37 @@ def test_versions_are_eight_bytes() -> None:
     assert version_of(version_bytes(7)) == 7
     assert version_of(b"") is None
     assert version_of(version_bytes(7) + bytes(56)) == 7
+
+
+async def test_a_schema_whose_registration_is_in_doubt_stays_readable() -> None:
+    """I57: the locator may name its ledger, so that must stay."""
+    away = True
+
+    async def step(what: str, path: str) -> None:
+        if not away:
+            return
+        if what == "put done":
+            raise OutcomeUnknown("lost")
+        if what == "get" and armed:
+            raise StoreUnavailable("away")
+
+    armed = False
+    store = FaultyStore(MemoryStore(LoopClock()))
+    registry = SchemaRegistry(MemoryBookKeeper().client, store, LoopClock())
+    assert await registry.get("t/n/x") is None
+    store.on_step = step
+    taken = store.inner.put
+
+    async def put(*arguments: object, **options: object) -> int:
+        nonlocal armed
+        armed = True
+        return await taken(*arguments, **options)  # type: ignore[arg-type]
+
+    store.inner.put = put  # type: ignore[method-assign]
+    with pytest.raises(StorageUnavailable):
+        await registry.put_if_absent("t/n/x", avro(A_INT), Strategy.FULL)
+    away = False
+    found = await registry.get("t/n/x")
+    assert found is not None
+    assert found.schema == avro(A_INT)
+    assert await registry.put_if_absent("t/n/x", avro(A_INT), Strategy.FULL) == 0

@@ -1,0 +1,97 @@
+import json
+from collections import Counter
+
+import pytest
+
+from broker.bundle_assignment import (
+    decode_broker,
+    decode_leader,
+    decode_owner,
+    encode_broker,
+    encode_leader,
+    encode_owner,
+    preference,
+    session_has_time,
+)
+from broker.names import Bundles
+from broker.ownership_rules import BrokerAddress
+from magnetar.runtime.types import Corruption
+from tests.support.vectors import load
+
+BUNDLES = [f"public/default/{text}" for text in Bundles.equal(64).ranges]
+ADDRESS = BrokerAddress("pulsar://127.0.0.1:6652", "", "http://127.0.0.1:8082", "", {})
+APACHE_NODES = load("zookeeper/c-after-rollover-and-unload.json")["nodes"]
+
+
+def apache(path: str) -> bytes:
+    text: str = APACHE_NODES[path]["text"]
+    return text.encode()
+
+
+def test_the_broker_with_the_fewest_bundles_stands_first() -> None:
+    for bundle in BUNDLES:
+        assert preference(bundle, ["a", "b", "c"], {"a": 2, "b": 1, "c": 3}) == ["b", "a", "c"]
+        assert preference(bundle, ["a", "b"], {"a": 1})[0] == "b"
+
+
+def test_among_equals_the_order_is_the_same_for_whoever_asks_and_differs_between_bundles() -> None:
+    brokers = ["a", "b", "c"]
+    firsts = Counter(preference(bundle, brokers, {})[0] for bundle in BUNDLES)
+    assert set(firsts) == set(brokers)
+    for bundle in BUNDLES:
+        assert preference(bundle, reversed(brokers), {}) == preference(bundle, brokers, {})
+
+
+def test_a_broker_that_goes_moves_only_its_own_bundles() -> None:
+    for bundle in BUNDLES:
+        before = preference(bundle, ["a", "b", "c"], {})
+        assert preference(bundle, ["a", "c"], {}) == [name for name in before if name != "b"]
+
+
+@pytest.mark.parametrize(("now_s", "has_time"), [(10.0, True), (11.99, True), (12.0, False), (99.0, False)])
+def test_a_session_has_time_until_its_length_after_the_last_answer(now_s: float, has_time: bool) -> None:
+    assert session_has_time(now_s, last_answer_s=10.0, session_timeout_s=2.0) is has_time
+
+
+def test_a_store_in_this_process_never_ends_its_session() -> None:
+    assert session_has_time(1e12, 0.0, float("inf"))
+
+
+def test_an_owner_is_written_as_apache_writes_it() -> None:
+    golden = apache("/namespace/public/noauto/0x80000000_0xc0000000")
+    assert encode_owner(ADDRESS) == golden
+    assert decode_owner(golden, "/x") == (ADDRESS, False)
+
+
+def test_an_owner_keeps_tls_listeners_and_the_mark_of_unloading() -> None:
+    address = BrokerAddress(
+        "pulsar://h:1", "pulsar+ssl://h:2", "http://h:3", "https://h:4", {"outside": ("pulsar://o:1", "")}
+    )
+    assert decode_owner(encode_owner(address, disabled=True), "/x") == (address, True)
+    listeners = json.loads(encode_owner(address))["advertisedListeners"]
+    assert listeners == {"outside": {"brokerServiceUrl": "pulsar://o:1", "brokerServiceUrlTls": None}}
+
+
+def test_apaches_broker_and_leader_are_understood() -> None:
+    broker = decode_broker(apache("/loadbalance/brokers/127.0.0.1:8082"), "/x")
+    assert broker == BrokerAddress("pulsar://127.0.0.1:6652", "", "http://127.0.0.1:8082", "")
+    leader = decode_leader(apache("/loadbalance/leader"), "/x")
+    assert leader == ("127.0.0.1:8082", "http://127.0.0.1:8082")
+    assert decode_leader(b'{"serviceUrl":"http://h:8080"}', "/x") == ("h:8080", "http://h:8080")
+
+
+def test_our_broker_has_the_members_that_apache_reads() -> None:
+    ours = json.loads(encode_broker(ADDRESS, "0.1.0", 1_700_000_000_000))
+    theirs = json.loads(apache("/loadbalance/brokers/127.0.0.1:8082"))
+    for member in ("webServiceUrl", "pulsarServiceUrl", "loadReportType", "persistentTopicsEnabled", "protocols"):
+        assert ours[member] == theirs[member]
+    assert decode_broker(encode_broker(ADDRESS, "0.1.0", 0), "/x") == ADDRESS
+    assert json.loads(encode_leader("h:1", ADDRESS)) == {"brokerId": "h:1", "serviceUrl": "http://127.0.0.1:8082"}
+
+
+@pytest.mark.parametrize("broken", [b"", b"{", b"[]", b'"x"', b"\xff", b"7", b'{"advertisedListeners":[1]}'])
+def test_a_broken_node_is_named(broken: bytes) -> None:
+    decoders = [decode_owner] if b"advertised" in broken else [decode_owner, decode_broker, decode_leader]
+    for decode in decoders:
+        with pytest.raises(Corruption, match=r"^/some/node: expected the JSON of .*, found"):
+            decode(broken, "/some/node")

@@ -1,0 +1,536 @@
+"""Two brokers' ownership over two sessions of one metadata store; their addresses are real sockets."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+import broker.ownership
+from broker.bundle_assignment import encode_owner, preference
+from broker.errors import TopicNotFound
+from broker.names import Bundles, TopicName
+from broker.ownership import BROKERS, LEADER, BundleOwnership
+from broker.ownership_rules import BrokerAddress, NoBrokerAvailable
+from magnetar.bookkeeper.metadata.memory import LostAnswer, MemoryStore
+from magnetar.bookkeeper.metadata.store import MetadataError, StoreUnavailable
+from magnetar.runtime.clock import LoopClock, ManualClock
+from magnetar.runtime.types import Corruption
+
+NAMESPACE = "public/default"
+BUNDLES = Bundles.equal(4)
+
+
+async def bundles_of(namespace: str) -> Bundles:
+    if namespace != NAMESPACE:
+        raise TopicNotFound("Namespace not found")
+    return BUNDLES
+
+
+def topic_in(bundle: str) -> TopicName:
+    """A topic that falls into *bundle*."""
+    names = (TopicName.parse(f"persistent://{NAMESPACE}/t{number}") for number in range(1000))
+    return next(name for name in names if BUNDLES.bundle_of(name) == bundle)
+
+
+ALL = [f"{NAMESPACE}/{text}" for text in BUNDLES.ranges]
+TOPICS = [topic_in(bundle) for bundle in ALL]
+
+
+async def until(check: Callable[[], Any], timeout_s: float = 5.0) -> None:
+    """Wait for what the loop brings about."""
+    async with asyncio.timeout(timeout_s):
+        while True:
+            found = check()
+            if found if not isinstance(found, Awaitable) else await found:
+                return
+            await asyncio.sleep(0.001)
+
+
+class Side:
+    """One broker: its session, its address, its ownership, what it was told."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.store = store
+        self.lost: list[list[str]] = []
+        self.ownership = BundleOwnership(store, LoopClock(), bundles_of=bundles_of, version="0.1.0")
+        self.ownership.watch_lost(self.lost.append)
+
+    async def start(self, port: int) -> None:
+        self.id = f"127.0.0.1:{port + 1}"
+        await self.ownership.start(self.id, BrokerAddress(f"pulsar://127.0.0.1:{port}", "", f"http://{self.id}"))
+
+    async def take(self, topic: TopicName) -> None:
+        assert (await self.ownership.locate(topic, authoritative=True)).here
+
+
+class World:
+    def __init__(self, stack: AsyncExitStack) -> None:
+        self._stack = stack
+        self.root = MemoryStore(LoopClock())
+
+    async def side(self, port: int | None = None) -> Side:
+        """Another broker, on a port where somebody listens unless *port* is given."""
+        made = Side(self.root.session())
+        if port is None:
+            port = await self.listening_port()
+        await made.start(port)
+        self._stack.push_async_callback(made.ownership.stop)
+        return made
+
+    async def listening_port(self) -> int:
+        server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+        self._stack.callback(server.close)
+        port: int = server.sockets[0].getsockname()[1]
+        return port
+
+    def dead_port(self) -> int:
+        """A port where nobody listens, and nobody else can."""
+        holder = self._stack.enter_context(socket.socket())
+        holder.bind(("127.0.0.1", 0))
+        port: int = holder.getsockname()[1]
+        return port
+
+    async def owner(self, bundle: str) -> str | None:
+        node = await self.root.get(f"/namespace/{bundle}")
+        return None if node is None else str(json.loads(node.value)["nativeUrl"])
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with AsyncExitStack() as stack:
+        yield World(stack)
+
+
+# ------------------------------------------------------------------------------------------ lookups
+
+
+async def test_a_free_bundle_goes_to_the_broker_that_stands_first_in_its_order(world: World) -> None:
+    a, b = await world.side(), await world.side()
+    for bundle, topic in zip(ALL, TOPICS, strict=True):
+        first, second = (a, b) if preference(bundle, [a.id, b.id], {})[0] == a.id else (b, a)
+        sent = await second.ownership.locate(topic, authoritative=False)
+        assert (sent.here, sent.redirect, sent.authoritative) == (False, True, True)
+        assert sent.broker == first.ownership.address
+        assert await world.owner(bundle) is None  # whoever only redirects takes nothing
+    assert a.ownership.owned_bundles == b.ownership.owned_bundles == []
+
+
+async def test_an_authoritative_lookup_takes_the_bundle_whoever_would_stand_first(world: World) -> None:
+    a, _ = await world.side(), await world.side()
+    for bundle, topic in zip(ALL, TOPICS, strict=True):
+        located = await a.ownership.locate(topic, authoritative=True)
+        assert located.here
+        assert located.broker == a.ownership.address
+        assert a.ownership.owns(topic)
+        assert await world.owner(bundle) == a.ownership.address.service_url
+    assert a.ownership.owned_bundles == sorted(ALL)
+
+
+async def test_the_broker_with_fewer_bundles_of_the_namespace_is_chosen(world: World) -> None:
+    a, b = await world.side(), await world.side()
+    await a.take(TOPICS[0])
+    for asked in (a, b):
+        for topic in TOPICS[1:]:
+            chosen = await asked.ownership.locate(topic, authoritative=False)
+            if chosen.here:
+                assert asked is b
+                await asked.ownership.unload(BUNDLES.bundle_of(topic), _nothing)
+            else:
+                assert chosen.broker == b.ownership.address
+    await b.take(TOPICS[1])
+    await b.take(TOPICS[2])
+    assert (await a.ownership.locate(TOPICS[3], authoritative=False)).here
+
+
+async def test_a_registered_broker_that_does_not_listen_is_passed_over(world: World) -> None:
+    a, _ = await world.side(), await world.side(world.dead_port())
+    for topic in TOPICS:
+        assert (await a.ownership.locate(topic, authoritative=False)).here
+
+
+async def test_a_bundle_that_is_owned_elsewhere_is_answered_with_its_owner(world: World) -> None:
+    a, b = await world.side(), await world.side()
+    await a.take(TOPICS[0])
+    for authoritative in (False, True):
+        located = await b.ownership.locate(TOPICS[0], authoritative=authoritative)
+        assert (located.here, located.redirect) == (False, False)
+        assert located.broker == a.ownership.address
+    assert not b.ownership.owns(TOPICS[0])
+
+
+async def test_many_lookups_at_once_take_a_bundle_once(world: World) -> None:
+    a, b = await world.side(), await world.side()
+    located = await asyncio.gather(
+        *(side.ownership.locate(TOPICS[0], authoritative=True) for side in (a, b) for _ in range(20))
+    )
+    assert a.ownership.owns(TOPICS[0]) != b.ownership.owns(TOPICS[0])
+    owner = a if a.ownership.owns(TOPICS[0]) else b
+    assert all(one.broker == owner.ownership.address for one in located)
+    node = await world.root.get(f"/namespace/{ALL[0]}")
+    assert node is not None
+    assert node.version == 0
+
+
+async def test_a_namespace_that_does_not_exist_is_said_so(world: World) -> None:
+    a = await world.side()
+    with pytest.raises(TopicNotFound):
+        await a.ownership.locate(TopicName.parse("persistent://none/none/t"), authoritative=True)
+
+
+async def test_before_it_is_started_nobody_is_available(world: World) -> None:
+    early = Side(world.root.session())
+    with pytest.raises(NoBrokerAvailable, match="starting"):
+        await early.ownership.locate(TOPICS[0], authoritative=True)
+
+
+async def test_a_change_whose_answer_is_lost_is_looked_at_again(world: World) -> None:
+    a = await world.side()
+    for fate, topic in zip(LostAnswer, TOPICS, strict=False):
+        a.store.lose_next_answer(fate)
+        await a.take(topic)
+        assert await world.owner(BUNDLES.bundle_of(topic)) == a.ownership.address.service_url
+
+
+async def test_a_broken_owner_is_named(world: World) -> None:
+    a = await world.side()
+    await world.root.put(f"/namespace/{ALL[0]}", b"not json")
+    with pytest.raises(Corruption, match=f"/namespace/{ALL[0]}: .*not json"):
+        await a.ownership.locate(TOPICS[0], authoritative=True)
+    await a.take(TOPICS[1])
+
+
+async def test_a_broken_registration_is_named(world: World) -> None:
+    a = await world.side()
+    await world.root.put(f"{BROKERS}/other:8080", b"{}}")
+    with pytest.raises(Corruption, match=f"{BROKERS}/other:8080"):
+        await a.ownership.locate(TOPICS[0], authoritative=False)
+
+
+# ---------------------------------------------------------------------------------------- takeover
+
+
+async def test_a_lookup_waits_until_the_session_of_a_dead_owner_ends(world: World) -> None:
+    dead, a = await world.side(world.dead_port()), await world.side()
+    await dead.take(TOPICS[0])
+    waiting = asyncio.create_task(a.ownership.locate(TOPICS[0], authoritative=False))
+    another = asyncio.create_task(a.ownership.locate(TOPICS[0], authoritative=True))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    assert not another.done()
+    await dead.store.close()
+    assert (await waiting).here
+    assert (await another).here
+    assert await world.owner(ALL[0]) == a.ownership.address.service_url
+
+
+async def test_who_waits_too_long_is_told_which_broker_does_not_answer(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker.ownership, "TAKEOVER_WAIT_S", 0.05)
+    dead, a = await world.side(world.dead_port()), await world.side()
+    await dead.take(TOPICS[0])
+    with pytest.raises(NoBrokerAvailable, match=f"{dead.ownership.address.service_url} does not answer"):
+        await a.ownership.locate(TOPICS[0], authoritative=False)
+
+
+async def test_an_owner_that_comes_back_ends_the_wait(world: World) -> None:
+    """A restart at the same address removes the node of the former process and takes the bundle anew."""
+    port = world.dead_port()
+    dead, a = await world.side(port), await world.side()
+    await dead.take(TOPICS[0])
+    waiting = asyncio.create_task(a.ownership.locate(TOPICS[0], authoritative=False))
+    await asyncio.sleep(0.02)
+    restarted = Side(world.root.session())
+    await restarted.start(port)
+    await restarted.take(TOPICS[0])
+    a.ownership._probes[dead.ownership.address.service_url] = (LoopClock().monotonic() + 60, True)  # it listens again
+    located = await waiting
+    assert not located.here
+    assert located.broker == restarted.ownership.address
+    await restarted.ownership.stop()
+
+
+async def test_a_restart_at_the_same_address_takes_over_its_own_former_nodes(world: World) -> None:
+    former = await world.side()
+    await former.take(TOPICS[0])
+    await former.take(TOPICS[1])
+    port = int(former.ownership.address.service_url.rpartition(":")[2])
+    restarted = Side(world.root.session())  # the former session has not ended yet
+    await restarted.start(port)
+    await restarted.take(TOPICS[0])
+    assert restarted.ownership.owned_bundles == [ALL[0]]
+    assert list(await restarted.ownership.brokers()) == [former.id]
+    former.store.expire()
+    await until(lambda: former.lost)
+    assert restarted.ownership.owns(TOPICS[0])
+    assert await world.owner(ALL[0]) == restarted.ownership.address.service_url
+    assert restarted.lost == []
+    await restarted.ownership.stop()
+
+
+# ------------------------------------------------------------------------------------------- losing
+
+
+async def test_bundles_of_a_session_that_ended_are_reported_once(world: World) -> None:
+    a, b = await world.side(), await world.side()
+    for topic in TOPICS[:3]:
+        await a.take(topic)
+    a.store.expire()
+    assert a.lost == [sorted(ALL[:3])]
+    assert not any(a.ownership.owns(topic) for topic in TOPICS)
+    await asyncio.sleep(0.02)  # the watches of the removed nodes have fired as well
+    assert a.lost == [sorted(ALL[:3])]
+    await b.take(TOPICS[0])
+
+
+async def test_a_bundle_whose_node_somebody_removed_is_reported_once(world: World) -> None:
+    a = await world.side()
+    await a.take(TOPICS[0])
+    await a.take(TOPICS[1])
+    await world.root.delete(f"/namespace/{ALL[0]}")
+    await until(lambda: a.lost)
+    await asyncio.sleep(0.01)
+    assert a.lost == [[ALL[0]]]
+    assert a.ownership.owned_bundles == [ALL[1]]
+
+
+async def test_a_bundle_that_another_took_while_we_did_not_look_is_lost(world: World) -> None:
+    a = await world.side()
+    await a.take(TOPICS[0])
+    a.store.suspend()
+    other = encode_owner(BrokerAddress("pulsar://127.0.0.1:1"))
+    await world.root.delete(f"/namespace/{ALL[0]}")
+    await world.root.put(f"/namespace/{ALL[0]}", other, ephemeral=True)
+    await asyncio.sleep(0.01)
+    assert a.ownership.owns(TOPICS[0])  # nobody could tell us
+    a.store.resume()
+    await until(lambda: a.lost == [[ALL[0]]])
+
+
+async def test_after_its_session_ended_a_broker_shows_itself_again(world: World) -> None:
+    a, b = await world.side(), await world.side()
+    a.store.expire()
+    await until(lambda: _registered(b, {a.id, b.id}))
+    await a.take(TOPICS[0])
+    assert a.ownership.owns(TOPICS[0])
+
+
+async def _registered(side: Side, ids: set[str]) -> bool:
+    return set(await side.ownership.brokers()) == ids
+
+
+async def test_one_who_cannot_register_again_at_once_tries_until_he_can(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker.ownership, "_RETRY_S", 0.01)
+    a, b = await world.side(), await world.side()
+    failures = iter([StoreUnavailable("away"), StoreUnavailable("away")])
+
+    def fail(_: str) -> None:
+        for error in failures:
+            raise error
+
+    a.store.before_change = fail
+    a.store.expire()
+    await until(lambda: _registered(b, {a.id, b.id}))
+
+
+# ---------------------------------------------------------------------------------------- unloading
+
+
+async def _nothing() -> None:
+    pass
+
+
+async def test_an_unloaded_bundle_is_free_after_its_topics_are_closed(world: World) -> None:
+    a, b = await world.side(), await world.side()
+    await a.take(TOPICS[0])
+    steps: list[Any] = []
+
+    async def close_topics() -> None:
+        node = await world.root.get(f"/namespace/{ALL[0]}")
+        assert node is not None
+        steps.append(json.loads(node.value)["disabled"])
+        steps.append(a.ownership.owns(TOPICS[0]))  # takes no clients any more
+
+    await a.ownership.unload(ALL[0], close_topics)
+    assert steps == [True, False]
+    assert await world.owner(ALL[0]) is None
+    assert a.ownership.owned_bundles == []
+    assert a.lost == []  # its topics are closed already
+    await b.take(TOPICS[0])
+
+
+async def test_lookups_wait_for_a_bundle_that_is_being_unloaded(world: World) -> None:
+    a, b = await world.side(), await world.side()
+    await a.take(TOPICS[0])
+    closed = asyncio.Event()
+
+    async def close_topics() -> None:
+        await closed.wait()
+
+    unloading = asyncio.create_task(a.ownership.unload(ALL[0], close_topics))
+    await asyncio.sleep(0.01)
+    lookups = [asyncio.create_task(side.ownership.locate(TOPICS[0], authoritative=True)) for side in (a, b)]
+    await asyncio.sleep(0.02)
+    assert not any(one.done() for one in lookups)
+    closed.set()
+    await unloading
+    first, second = await asyncio.gather(*lookups)
+    assert first.broker == second.broker
+    assert [first.here, second.here].count(True) == 1
+
+
+async def test_a_lookup_does_not_wait_for_ever_for_an_unload(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker.ownership, "TAKEOVER_WAIT_S", 0.02)
+    a, b = await world.side(), await world.side()
+    await a.take(TOPICS[0])
+    closed = asyncio.Event()
+
+    async def close_topics() -> None:
+        await closed.wait()
+
+    unloading = asyncio.create_task(a.ownership.unload(ALL[0], close_topics))
+    await asyncio.sleep(0.01)
+    for side in (a, b):
+        with pytest.raises(NoBrokerAvailable, match=f"{ALL[0]} is being unloaded"):
+            await side.ownership.locate(TOPICS[0], authoritative=True)
+    closed.set()
+    await unloading
+
+
+async def test_two_unloads_at_once_close_the_topics_once(world: World) -> None:
+    a = await world.side()
+    await a.take(TOPICS[0])
+    closings = 0
+
+    async def close_topics() -> None:
+        nonlocal closings
+        closings += 1
+        await asyncio.sleep(0.01)
+
+    await asyncio.gather(*(a.ownership.unload(ALL[0], close_topics) for _ in range(3)))
+    assert closings == 1
+    assert await world.owner(ALL[0]) is None
+    await a.ownership.unload(ALL[0], close_topics)  # not ours: nothing to do
+    assert closings == 1
+
+
+async def test_an_unload_that_outlives_the_session_leaves_the_next_owner_alone(world: World) -> None:
+    a, b = await world.side(), await world.side()
+    await a.take(TOPICS[0])
+
+    async def close_topics() -> None:
+        a.store.expire()
+        await b.take(TOPICS[0])
+
+    await a.ownership.unload(ALL[0], close_topics)
+    await asyncio.sleep(0.01)
+    assert await world.owner(ALL[0]) == b.ownership.address.service_url
+    assert b.ownership.owns(TOPICS[0])
+    assert b.lost == []
+
+
+async def test_a_bundle_whose_topics_do_not_close_is_given_back_and_reported(world: World) -> None:
+    a, b = await world.side(), await world.side()
+    await a.take(TOPICS[0])
+
+    async def close_topics() -> None:
+        raise RuntimeError("a topic hangs")
+
+    with pytest.raises(RuntimeError):
+        await a.ownership.unload(ALL[0], close_topics)
+    assert a.lost == [[ALL[0]]]
+    await b.take(TOPICS[0])
+
+
+async def test_a_node_that_cannot_be_removed_at_once_is_removed_later(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker.ownership, "_RETRY_S", 0.01)
+    a = await world.side()
+    await a.take(TOPICS[0])
+
+    async def close_topics() -> None:
+        a.store.lose_next_answer(LostAnswer.NOT_APPLIED)
+
+    await a.ownership.unload(ALL[0], close_topics)
+    assert not a.ownership.owns(TOPICS[0])
+    await until(lambda: _is_free(world, ALL[0]))
+
+
+async def _is_free(world: World, bundle: str) -> bool:
+    return await world.owner(bundle) is None
+
+
+async def test_who_stops_gives_everything_back(world: World) -> None:
+    a, b = await world.side(), await world.side()
+    await a.take(TOPICS[0])
+    await a.take(TOPICS[1])
+    assert a.ownership.is_leader
+    await a.ownership.stop()
+    assert await world.root.children(f"/namespace/{NAMESPACE}") == []
+    assert list(await b.ownership.brokers()) == [b.id]
+    await until(lambda: b.ownership.is_leader)
+
+
+# ------------------------------------------------------------------------------------------- leader
+
+
+async def test_the_first_broker_leads_until_its_session_ends(world: World) -> None:
+    a, b = await world.side(), await world.side()
+    assert (a.ownership.is_leader, b.ownership.is_leader) == (True, False)
+    assert await b.ownership.leader() == (a.id, f"http://{a.id}")
+    a.store.expire()
+    await until(lambda: a.ownership.is_leader or b.ownership.is_leader)
+    await asyncio.sleep(0.01)
+    assert a.ownership.is_leader != b.ownership.is_leader
+    leader = a if a.ownership.is_leader else b
+    assert (await a.ownership.leader())[0] == leader.id
+
+
+async def test_without_a_leader_there_is_no_name(world: World) -> None:
+    a = await world.side()
+    await a.ownership.stop()
+    assert await a.ownership.leader() == ("", "")
+
+
+async def test_a_broken_leader_is_named(world: World) -> None:
+    a = await world.side()
+    await world.root.put(LEADER, b"?")
+    with pytest.raises(Corruption, match=LEADER):
+        await a.ownership.leader()
+
+
+# -------------------------------------------------------------------------------------- session rule
+
+
+async def test_receipts_stop_when_the_session_may_have_ended_by_our_own_clock() -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock, session_timeout_s=2.0)
+    ownership = BundleOwnership(store, clock, bundles_of=bundles_of, version="0.1.0")
+    assert ownership.may_acknowledge()
+    clock.advance(100)
+    assert ownership.may_acknowledge()  # the store answers all the time
+    store.suspend()
+    clock.advance(1.9)
+    assert ownership.may_acknowledge()
+    clock.advance(0.1)
+    assert not ownership.may_acknowledge()
+    clock.advance(60)
+    assert not ownership.may_acknowledge()
+    store.resume()
+    assert ownership.may_acknowledge()
+
+
+async def test_a_store_that_is_away_is_said_to_be_away(world: World) -> None:
+    a = await world.side()
+    a.store.suspend()
+    with pytest.raises(MetadataError, match="does not answer"):
+        await a.ownership.locate(TOPICS[0], authoritative=True)
+    a.store.resume()
+    await a.take(TOPICS[0])

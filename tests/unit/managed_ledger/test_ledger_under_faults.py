@@ -1,0 +1,847 @@
+"""What a managed ledger must not do when something fails, or somebody else takes over, between any two steps.
+
+Schedules of correctness.md are named by their ids (R-M…, I…).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from magnetar.bookkeeper.client.errors import (
+    BookieUnavailable,
+    BookKeeperError,
+    EntryTooLarge,
+    LedgerFenced,
+    MetadataUnavailable,
+    TooManyPending,
+)
+from magnetar.bookkeeper.metadata.memory import MemoryStore
+from magnetar.bookkeeper.metadata.store import MetadataError, OutcomeUnknown, StoreUnavailable
+from magnetar.runtime.clock import LoopClock
+from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.errors import (
+    EntryRefused,
+    ManagedLedgerClosed,
+    ManagedLedgerError,
+    ManagedLedgerFenced,
+    ManagedLedgerTerminated,
+    StorageUnavailable,
+)
+from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.ledger import ManagedLedger
+from managed_ledger.position import EARLIEST, Position
+from managed_ledger.records import decode_cursor_info, decode_ledger_info
+from managed_ledger.records_pb2 import ManagedLedgerInfo
+from managed_ledger.retention import RetentionRule, RolloverRule
+from tests.support.faulty_store import FaultyStore
+from tests.support.memory_bookkeeper import MemoryBookKeeper
+from tests.unit.managed_ledger.test_ledger import Recorder, payloads, read_all, settle
+
+NAME = "public/default/persistent/t"
+RECORD = f"/managed-ledgers/{NAME}"
+CURSOR = f"{RECORD}/s"
+KEEP = RetentionRule(time_ms=-1, bytes_max=-1)
+CONFIG = ManagedLedgerConfig(
+    rollover=RolloverRule(entries_max=5, bytes_max=1 << 30, age_max_ms=1 << 40, age_min_ms=0),
+    retention=KEEP,
+    mark_delete_interval_s=0.0,
+    append_timeout_s=0.5,
+)
+
+
+class Broker:
+    """One process: its own sessions, its own factory."""
+
+    def __init__(self, world: "World", config: ManagedLedgerConfig) -> None:
+        self.store = FaultyStore(world.store.session())
+        self.bookkeeper = world.bookkeeper.session()
+        self.factory = ManagedLedgerFactory(self.bookkeeper.client, self.store, world.clock, config)
+        self.recorder = Recorder()
+        self.ledger: ManagedLedger
+
+    async def open(self) -> ManagedLedger:
+        self.ledger = await self.factory.open(NAME)
+        self.ledger.listener = self.recorder
+        return self.ledger
+
+    async def publish(self, first: int, last: int) -> None:
+        self.ledger.append(payloads(first, last), list(range(first, last)))
+        await settle()
+
+    @property
+    def acknowledged(self) -> list[int]:
+        return [context for _, context in self.recorder.appended]
+
+    def on_record(self, what: str, *errors: Exception, path: str = RECORD) -> list[str]:
+        """Raise *errors*, one after the other, at the next steps *what* on the record; later ones pass."""
+        left = list(errors)
+        seen: list[str] = []
+
+        async def step(kind: str, at: str) -> None:
+            if at == path:
+                seen.append(kind)
+                if kind == what and left:
+                    raise left.pop(0)
+
+        self.store.on_step = step
+        return seen
+
+
+class World:
+    def __init__(self) -> None:
+        self.clock = LoopClock()
+        self.store = MemoryStore(self.clock)
+        self.bookkeeper = MemoryBookKeeper()
+        self.brokers: list[Broker] = []
+
+    async def open(self, config: ManagedLedgerConfig = CONFIG) -> Broker:
+        broker = Broker(self, config)
+        self.brokers.append(broker)
+        await broker.open()
+        return broker
+
+    async def record(self) -> ManagedLedgerInfo:
+        node = await self.store.get(RECORD)
+        assert node is not None
+        return decode_ledger_info(node.value, NAME)
+
+    async def check_record(self) -> None:
+        """Every ledger of the record exists (I85); all but the last are closed, with the entries noted (I87)."""
+        infos = list((await self.record()).ledgerInfo)
+        for info in infos:
+            assert info.ledgerId in self.bookkeeper.ledgers, f"ledger {info.ledgerId} is in the record and was deleted"
+        for info in infos[:-1]:
+            stored = self.bookkeeper.ledgers[info.ledgerId]
+            assert stored.closed
+            assert len(stored.entries) == info.entries
+
+    async def read_anew(self, config: ManagedLedgerConfig = CONFIG) -> list[bytes]:
+        """What a new owner finds."""
+        return [bytes(entry.data) for entry in await read_all((await self.open(config)).ledger)]
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    world = World()
+    yield world
+    for broker in world.brokers:
+        broker.store.on_step = None
+        broker.bookkeeper.on_step = None
+        await broker.factory.close()
+
+
+class Gate:
+    """Stops the first step of a kind until it is opened."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._open = asyncio.Event()
+        self.reached = asyncio.Event()
+
+    async def __call__(self, what: str, where: object) -> None:
+        if what == self._what:
+            self.reached.set()
+            await self._open.wait()
+        else:
+            await asyncio.sleep(0)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+def wrote(seen: Sequence[str]) -> int:
+    return seen.count("put done")
+
+
+# ------------------------------------------------------------------------------------- the record in doubt
+
+
+async def test_a_ledger_whose_listing_is_in_doubt_is_not_deleted(world: World) -> None:
+    """R-M2, I57: the record was written, the answer was lost, and so were the next questions."""
+    broker = await world.open()
+    doubts: dict[str, list[StoreUnavailable]] = {
+        "put done": [OutcomeUnknown("lost")],
+        "put": [OutcomeUnknown("lost")] * 3,
+        "get": [StoreUnavailable("away")],
+    }
+    armed = False
+
+    async def step(what: str, path: str) -> None:
+        nonlocal armed
+        if path != RECORD:
+            return
+        armed = armed or what == "put done"
+        if armed and doubts.get(what):
+            raise doubts[what].pop()
+
+    broker.store.on_step = step
+    await broker.publish(0, 7)
+    await asyncio.sleep(0.4)
+    await world.check_record()
+    assert broker.acknowledged == list(range(7))
+    assert broker.recorder.closed == []
+    assert await world.read_anew() == payloads(0, 7)
+
+
+async def test_a_write_of_the_record_that_was_lost_on_the_way_is_made_again(world: World) -> None:
+    broker = await world.open()
+    broker.on_record("put", OutcomeUnknown("lost"), OutcomeUnknown("lost"))
+    await broker.publish(0, 7)
+    assert broker.acknowledged == list(range(7))
+    await world.check_record()
+
+
+async def test_ledgers_that_were_left_behind_in_doubt_go_when_the_record_is_known_again(world: World) -> None:
+    """I101: none of them is named by anything, so none of them stays."""
+    broker = await world.open()
+    broker.on_record("put", *[OutcomeUnknown("lost")] * 8)
+    await broker.publish(0, 7)
+    await asyncio.sleep(0.4)
+    assert broker.acknowledged == list(range(7))
+    named = {info.ledgerId for info in (await world.record()).ledgerInfo}
+    assert set(world.bookkeeper.ledgers) == named
+
+
+async def test_an_error_that_nobody_foresaw_ends_the_topic_and_does_not_leave_it_waiting(world: World) -> None:
+    """I111: a broker that is never told cannot open it again."""
+    broker = await world.open()
+    broker.on_record("put", MetadataError("not allowed"))
+    await broker.publish(0, 7)
+    await asyncio.sleep(0.6)
+    contexts = broker.acknowledged + [context for context, _ in broker.recorder.failed]
+    assert sorted(contexts) == list(range(7))
+    assert broker.ledger.pending_count == 0
+
+
+# ------------------------------------------------------------------------------------- fencing and closing
+
+
+async def test_a_fence_during_a_rollover_is_final(world: World) -> None:
+    """R-M1, I90."""
+    for what in ("close", "create", "created"):
+        broker = await world.open()
+        gate = Gate(what)
+        broker.bookkeeper.on_step = gate
+        broker.ledger.append(payloads(0, 7), list(range(7)))
+        await gate.reached.wait()
+        seen = broker.on_record("never")
+        broker.ledger.fence(ManagedLedgerFenced("a cursor was changed by another owner"))
+        gate.open()
+        await settle()
+        assert broker.ledger.state == "Fenced", what
+        assert wrote(seen) == 0, what
+        assert [context for context, _ in broker.recorder.failed] == [5, 6], what
+        assert len(broker.recorder.closed) == 1, what
+
+
+async def test_a_fence_while_the_record_is_written_is_final(world: World) -> None:
+    broker = await world.open()
+    gate = Gate("put")
+    broker.store.on_step = gate
+    broker.ledger.append(payloads(0, 7), list(range(7)))
+    await gate.reached.wait()
+    broker.ledger.fence(ManagedLedgerFenced("a cursor was changed by another owner"))
+    gate.open()
+    await settle()
+    assert broker.ledger.state == "Fenced"
+    assert broker.acknowledged == list(range(5))
+    assert await world.read_anew() == payloads(0, 5)
+
+
+async def test_closing_during_a_rollover_is_final(world: World) -> None:
+    broker = await world.open()
+    gate = Gate("create")
+    broker.bookkeeper.on_step = gate
+    broker.ledger.append(payloads(0, 5), list(range(5)))
+    await gate.reached.wait()
+    closing = asyncio.create_task(broker.ledger.close())
+    await settle()
+    gate.open()
+    await closing
+    await settle()
+    assert broker.ledger.state == "Closed"
+    assert await world.read_anew() == payloads(0, 5)
+
+
+async def test_a_failure_that_is_told_during_a_rollover_begins_no_second_one(world: World) -> None:
+    """R-M5, I91: with two of them entries are acknowledged at places where they do not stand."""
+    broker = await world.open()
+    gate = Gate("close")
+    broker.bookkeeper.on_step = gate
+    broker.ledger.append(payloads(0, 8), list(range(8)))
+    await gate.reached.wait()
+    broker.bookkeeper.handles[-1].fail(MetadataUnavailable("a left-out bookie could not be replaced"))
+    await settle()
+    gate.open()
+    await settle()
+    assert broker.acknowledged == list(range(8))
+    await world.check_record()
+    assert len(world.bookkeeper.ledgers) == 2
+    assert await world.read_anew() == payloads(0, 8)
+
+
+async def test_a_close_that_fails_once_is_made_again(world: World) -> None:
+    broker = await world.open()
+    errors: list[BookKeeperError] = [MetadataUnavailable("away")]
+
+    async def step(what: str, ledger_id: int) -> None:
+        if what == "closed" and errors:  # it was closed, and the answer was lost
+            raise errors.pop()
+
+    broker.bookkeeper.on_step = step
+    await broker.publish(0, 8)
+    await asyncio.sleep(0.2)
+    assert broker.acknowledged == list(range(8))
+    await world.check_record()
+
+
+async def test_writes_that_fail_while_the_full_ledger_waits_for_its_last_answers(world: World) -> None:
+    broker = await world.open()
+    broker.bookkeeper.hold = True
+    broker.ledger.append(payloads(0, 8), list(range(8)))
+    handle = broker.bookkeeper.handles[-1]
+    handle.release(2)
+    handle.fail(BookieUnavailable("gone"))
+    broker.bookkeeper.hold = False
+    await settle()
+    assert broker.acknowledged == list(range(8))
+    await world.check_record()
+    assert await world.read_anew() == payloads(0, 8)
+
+
+async def test_entries_that_the_last_owner_was_not_told_of_are_seen_by_the_next_one(world: World) -> None:
+    """I25: they were on their way, recovery found them; the former owner acknowledges nothing."""
+    old = await world.open()
+    old.bookkeeper.hold = True
+    old.ledger.append(payloads(0, 3), [0, 1, 2])
+    new = Broker(world, CONFIG)
+    world.brokers.append(new)
+    new.bookkeeper.survivors = lambda sent: 2
+    await new.open()
+    old.bookkeeper.handles[-1].release()
+    await settle()
+    assert old.acknowledged == []
+    assert [context for context, _ in old.recorder.failed] == [0, 1, 2]
+    assert [bytes(entry.data) for entry in await read_all(new.ledger)] == payloads(0, 2)
+
+
+async def test_more_than_a_ledger_may_have_pending_is_sent_in_parts(world: World) -> None:
+    """What gathered during a rollover may be more than the handle takes at once."""
+    broker = await world.open(replace(CONFIG, rollover=replace(CONFIG.rollover, entries_max=100_000)))
+    handle: Any = broker.bookkeeper.handles[-1]
+    taken = handle.append
+
+    def append(run: Sequence[bytes]) -> int:
+        if len(handle._sent) + len(run) > 12_000:
+            raise TooManyPending("too many")
+        return int(taken(run))
+
+    handle.append = append
+    broker.ledger.append([b"x"] * 40_000, list(range(40_000)))
+    await settle()
+    assert broker.acknowledged == list(range(40_000))
+
+
+async def test_an_entry_that_no_ledger_takes_fails_alone(world: World) -> None:
+    """Another ledger would refuse it as well, and one after that."""
+    broker = await world.open()
+    handle: Any = broker.bookkeeper.handles[-1]
+    taken = handle.append
+
+    def append(run: Sequence[bytes]) -> int:
+        if any(len(data) > 100 for data in run):
+            raise EntryTooLarge("too large")
+        return int(taken(run))
+
+    handle.append = append
+    broker.ledger.append([b"a", bytes(200), b"c", b"d"], list("aBcd"))
+    await settle()
+    assert [context for _, context in broker.recorder.appended] == list("acd")
+    assert [(context, type(error)) for context, error in broker.recorder.failed] == [("B", EntryRefused)]
+    assert len(world.bookkeeper.ledgers) == 1
+
+
+# ---------------------------------------------------------------------------------------- terminate
+
+
+async def test_a_termination_that_could_not_be_stored_is_no_termination(world: World) -> None:
+    """I92: who is told that a topic is terminated must find it so after the next takeover."""
+    broker = await world.open()
+    await broker.publish(0, 3)
+    broker.on_record("put", StoreUnavailable("away"))
+    with pytest.raises(StorageUnavailable):
+        await broker.ledger.terminate()
+    assert not broker.ledger.is_terminated
+    await asyncio.sleep(0.2)
+    await broker.publish(3, 5)
+    assert broker.acknowledged == list(range(5))
+    last = await broker.ledger.terminate()
+    assert (await world.record()).HasField("terminatedPosition")
+    again = await world.open()
+    assert again.ledger.is_terminated
+    assert again.ledger.last_confirmed == last
+    assert [bytes(entry.data) for entry in await read_all(again.ledger)] == payloads(0, 5)
+
+
+async def test_a_topic_in_use_can_be_terminated_and_every_append_is_answered(world: World) -> None:
+    """R-M14, R-M15: publishing goes on, so there is always something pending."""
+    broker = await world.open()
+    sent = 0
+    task = asyncio.create_task(broker.ledger.terminate())
+    while not task.done() and sent < 5_000:
+        broker.ledger.append(payloads(sent, sent + 1), [sent])
+        sent += 1
+        await asyncio.sleep(0)
+    assert task.done(), "a topic that is in use cannot be terminated"
+    last = await task
+    await settle()
+    acknowledged = broker.acknowledged
+    failed = [context for context, _ in broker.recorder.failed]
+    assert acknowledged + failed == list(range(sent))
+    assert all(isinstance(error, ManagedLedgerTerminated) for _, error in broker.recorder.failed)
+    assert broker.recorder.appended[-1][0] == last
+    await world.check_record()
+
+
+async def test_a_termination_by_an_old_owner_fences_it(world: World) -> None:
+    old = await world.open()
+    await old.publish(0, 2)
+    await world.open()
+    with pytest.raises(ManagedLedgerFenced):
+        await old.ledger.terminate()
+    await settle()
+    assert len(old.recorder.closed) == 1
+    assert not (await world.record()).HasField("terminatedPosition")
+
+
+# ------------------------------------------------------------------------------------ deleting, trimming
+
+
+async def test_an_old_owner_cannot_delete_the_topic(world: World) -> None:
+    """R-T1: its clients went to the new owner, so to the old one the topic looks unused."""
+    old = await world.open()
+    await old.publish(0, 3)
+    await world.open()
+    with pytest.raises(ManagedLedgerFenced):
+        await old.factory.delete(NAME)
+    assert await world.read_anew() == payloads(0, 3)
+
+
+async def test_a_deletion_that_stops_half_way_leaves_a_topic_that_can_be_used(world: World) -> None:
+    broker = await world.open()
+    await broker.publish(0, 12)
+    left = [MetadataUnavailable("away")] * 20
+
+    async def step(what: str, path: str) -> None:
+        if what == "delete" and path == RECORD:
+            raise StoreUnavailable("away")
+
+    async def bookkeeper_step(what: str, ledger_id: int) -> None:
+        if what == "delete" and left:
+            raise left.pop()
+
+    broker.store.on_step = step
+    broker.bookkeeper.on_step = bookkeeper_step
+    with pytest.raises(StorageUnavailable):
+        await broker.factory.delete(NAME)
+    again = await world.open()
+    assert await read_all(again.ledger) == []
+    await again.publish(0, 2)
+    assert again.acknowledged == [0, 1]
+    await again.factory.delete(NAME)
+    assert not await world.store.exists(RECORD)
+
+
+async def test_trimming_by_an_old_owner_deletes_nothing(world: World) -> None:
+    none = replace(CONFIG, retention=RetentionRule())
+    old = await world.open()
+    await old.publish(0, 12)
+    new = await world.open()
+    old.ledger.config = none
+    await old.ledger.trim()
+    assert [bytes(entry.data) for entry in await read_all(new.ledger)] == payloads(0, 12)
+    await settle()
+    assert len(old.recorder.closed) == 1
+
+
+async def test_a_subscription_that_could_not_be_removed_still_holds_its_messages(world: World) -> None:
+    """I93: unsubscribing failed, so nothing was unsubscribed."""
+    broker = await world.open(replace(CONFIG, retention=RetentionRule()))
+    cursor = await broker.ledger.open_cursor("s", EARLIEST)
+    await broker.publish(0, 12)
+
+    async def step(what: str, path: str) -> None:
+        if what == "delete" and path == CURSOR:
+            raise StoreUnavailable("away")
+
+    broker.store.on_step = step
+    with pytest.raises(StorageUnavailable):
+        await broker.ledger.delete_cursor("s")
+    await broker.ledger.trim()
+    await settle()
+    assert broker.ledger.entries_total == 12
+    broker.store.on_step = None
+    assert await broker.ledger.open_cursor("s") is cursor
+    cursor.mark_delete(broker.ledger.last_confirmed)
+    await cursor.flush()
+    await settle()
+    assert broker.ledger.entries_total == 2
+    await broker.ledger.delete_cursor("s")
+    assert not await world.store.exists(CURSOR)
+
+
+async def test_bisection_is_right_although_old_ledgers_go_meanwhile(world: World) -> None:
+    broker = await world.open(replace(CONFIG, retention=RetentionRule()))
+    cursor = await broker.ledger.open_cursor("s", EARLIEST)
+    await broker.publish(0, 33)
+    every = [entry.position for entry in await read_all(broker.ledger)]
+    broker.ledger._cache.clear()
+    gate = Gate("read")
+    broker.bookkeeper.on_step = gate
+    wanted = every[24]
+    finding = asyncio.create_task(broker.ledger.find_first(lambda entry: entry.position >= wanted))
+    await gate.reached.wait()
+    cursor.mark_delete(every[21])
+    await cursor.flush()
+    await settle()
+    assert broker.ledger.entries_total == 13
+    gate.open()
+    assert await finding == wanted
+
+
+# ------------------------------------------------------------------------------------------ cursors
+
+
+async def stored_cursor(world: World) -> Any:
+    node = await world.store.get(CURSOR)
+    assert node is not None
+    return decode_cursor_info(node.value, "s")
+
+
+async def test_a_cursor_whose_ledger_is_gone_keeps_its_properties(world: World) -> None:
+    """I95, R-M12, R-M17: without them de-duplication would forget every producer."""
+    broker = await world.open()
+    cursor = await broker.ledger.open_cursor("s", EARLIEST)
+    await broker.publish(0, 4)
+    first = broker.ledger.first_position
+    cursor.mark_delete(Position(first.ledger_id, 1), {"producer": 7})
+    await cursor.flush()
+    assert cursor.ledger_id >= 0
+    del world.bookkeeper.ledgers[cursor.ledger_id]
+    again = (await world.open()).ledger.cursors["s"]
+    assert again.mark_delete_position == Position(first.ledger_id, 1)
+    assert again.properties == {"producer": 7}
+
+
+async def test_a_cursor_whose_last_state_is_damaged_goes_on_from_its_node(world: World) -> None:
+    broker = await world.open()
+    cursor = await broker.ledger.open_cursor("s", EARLIEST)
+    await broker.publish(0, 4)
+    first = broker.ledger.first_position
+    cursor.mark_delete(Position(first.ledger_id, 1), {"producer": 7})
+    await cursor.flush()
+    world.bookkeeper.ledgers[cursor.ledger_id].entries[-1] = b"\xff\xff\xff"
+    again = (await world.open()).ledger.cursors["s"]
+    assert again.mark_delete_position == Position(first.ledger_id, 1)
+    assert again.properties == {"producer": 7}
+
+
+async def test_without_bookies_acknowledgements_are_stored_in_the_node(world: World) -> None:
+    """R-M10: else they come again after a restart, and nothing can be trimmed."""
+    broker = await world.open()
+    cursor = await broker.ledger.open_cursor("s", EARLIEST)
+    await broker.publish(0, 4)
+    first = broker.ledger.first_position
+    broker.bookkeeper.out_of_bookies = True
+    cursor.mark_delete(Position(first.ledger_id, 0), {"producer": 7})
+    cursor.delete([Position(first.ledger_id, 2)])
+    await cursor.flush()
+    again = (await world.open()).ledger.cursors["s"]
+    assert again.mark_delete_position == Position(first.ledger_id, 0)
+    assert again.is_deleted(Position(first.ledger_id, 2))
+    assert again.properties == {"producer": 7}
+
+
+async def test_an_old_owner_does_not_store_cursors(world: World) -> None:
+    """I90, I94: its cursor ledger is fenced; another one must not take its place."""
+    old = await world.open()
+    cursor = await old.ledger.open_cursor("s", EARLIEST)
+    await old.publish(0, 4)
+    first = old.ledger.first_position
+    cursor.mark_delete(Position(first.ledger_id, 0))
+    await cursor.flush()
+    new = await world.open()
+    cursor.mark_delete(Position(first.ledger_id, 3))
+    with pytest.raises(ManagedLedgerFenced):
+        await cursor.flush()
+    await old.ledger.close()
+    await settle()
+    theirs = new.ledger.cursors["s"]
+    theirs.mark_delete(Position(first.ledger_id, 1))
+    await theirs.flush()
+    assert new.recorder.closed == []
+    assert (await world.open()).ledger.cursors["s"].mark_delete_position == Position(first.ledger_id, 1)
+
+
+async def test_an_old_owner_that_closes_in_order_does_not_store_cursors_either(world: World) -> None:
+    old = await world.open()
+    cursor = await old.ledger.open_cursor("s", EARLIEST)
+    await old.publish(0, 4)
+    first = old.ledger.first_position
+    cursor.mark_delete(Position(first.ledger_id, 0))
+    await cursor.flush()
+    new = await world.open()
+    cursor.mark_delete(Position(first.ledger_id, 3))
+    await old.ledger.close()
+    theirs = new.ledger.cursors["s"]
+    theirs.mark_delete(Position(first.ledger_id, 1))
+    await theirs.flush()
+    await settle()
+    assert new.recorder.closed == []
+
+
+async def test_an_old_owner_makes_no_subscriptions(world: World) -> None:
+    """R-M6, I96: the new owner does not know of it and would trim what it needs."""
+    old = await world.open()
+    new = await world.open()
+    with pytest.raises(ManagedLedgerFenced):
+        await old.ledger.open_cursor("s", EARLIEST)
+    cursor = await new.ledger.open_cursor("s", EARLIEST)  # whatever the old one left of it
+    await new.publish(0, 2)
+    cursor.mark_delete(new.ledger.last_confirmed)
+    await cursor.flush()
+    assert new.recorder.closed == []
+
+
+async def test_a_ledger_that_repair_closed_is_replaced_and_the_cursor_goes_on(world: World) -> None:
+    """I75, R-T4: auto-recovery closes ledgers of idle writers; that is no other owner."""
+    broker = await world.open()
+    cursor = await broker.ledger.open_cursor("s", EARLIEST)
+    await broker.publish(0, 4)
+    first = broker.ledger.first_position
+    cursor.mark_delete(Position(first.ledger_id, 0))
+    await cursor.flush()
+    world.bookkeeper.ledgers[cursor.ledger_id].closed = True
+    cursor.mark_delete(Position(first.ledger_id, 1))
+    await cursor.flush()
+    assert (await world.open()).ledger.cursors["s"].mark_delete_position == Position(first.ledger_id, 1)
+
+
+async def test_a_subscription_whose_making_was_in_doubt_can_be_made_again(world: World) -> None:
+    broker = await world.open()
+
+    async def lost(what: str, path: str) -> None:
+        if path == CURSOR and what in ("put done", "get", "put"):
+            raise {"put done": OutcomeUnknown("lost"), "put": OutcomeUnknown("lost")}.get(
+                what, StoreUnavailable("away")
+            )
+
+    async def first_put_passes(what: str, path: str) -> None:
+        if path == CURSOR and what == "put":
+            broker.store.on_step = lost
+            return
+        await lost(what, path)
+
+    broker.store.on_step = first_put_passes
+    with pytest.raises(StorageUnavailable):
+        await broker.ledger.open_cursor("s", EARLIEST)
+    broker.store.on_step = None
+    assert await world.store.exists(CURSOR)
+    cursor = await broker.ledger.open_cursor("s", EARLIEST)
+    await broker.publish(0, 2)
+    cursor.mark_delete(broker.ledger.last_confirmed)
+    await cursor.flush()
+    assert broker.recorder.closed == []
+
+
+async def test_a_seek_that_could_not_be_stored_has_not_happened(world: World) -> None:
+    """A failed seek forwards must not make messages disappear."""
+    broker = await world.open()
+    cursor = await broker.ledger.open_cursor("s", EARLIEST)
+    await broker.publish(0, 4)
+    first = broker.ledger.first_position
+    cursor.delete([Position(first.ledger_id, 2)])
+    await cursor.flush()
+
+    async def step(what: str, where: object) -> None:
+        if what in ("add", "create"):
+            raise BookieUnavailable("away")
+
+    async def store_step(what: str, path: str) -> None:
+        if what == "put":
+            raise StoreUnavailable("away")
+
+    broker.bookkeeper.on_step = step
+    broker.store.on_step = store_step
+    with pytest.raises(StorageUnavailable):
+        await cursor.reset(Position(first.ledger_id, 3))
+    assert cursor.backlog() == 3
+    assert cursor.is_deleted(Position(first.ledger_id, 2))
+    broker.bookkeeper.on_step = broker.store.on_step = None
+    await cursor.reset(Position(first.ledger_id, 3))
+    assert cursor.backlog() == 1
+    assert (await world.open()).ledger.cursors["s"].backlog() == 1
+
+
+async def test_a_seek_back_holds_what_it_went_back_to(world: World) -> None:
+    """I96: from the moment on at which the seek was asked for."""
+    broker = await world.open(replace(CONFIG, retention=RetentionRule()))
+    keeper = await broker.ledger.open_cursor("keeper", EARLIEST)
+    cursor = await broker.ledger.open_cursor("s", EARLIEST)
+    await broker.publish(0, 12)
+    first = broker.ledger.first_position
+    cursor.mark_delete(broker.ledger.last_confirmed)
+    await cursor.flush()
+    gate = Gate("add")
+    broker.bookkeeper.on_step = gate
+    seeking = asyncio.create_task(cursor.reset(first))
+    await gate.reached.wait()
+    await broker.ledger.delete_cursor("keeper")
+    await settle()
+    gate.open()
+    await seeking
+    assert keeper.is_closed
+    assert cursor.backlog() == 12
+
+
+async def test_acknowledging_what_does_not_exist_changes_nothing(world: World) -> None:
+    broker = await world.open()
+    cursor = await broker.ledger.open_cursor("s", EARLIEST)
+    await broker.publish(0, 2)
+    last = broker.ledger.last_confirmed
+    assert not cursor.acknowledge_batch(Position(last.ledger_id, 2), [0b1], 3)
+    assert not cursor.acknowledge_batch(Position(last.ledger_id + 5, 0), [0b1], 3)
+    assert cursor.batch_ack_set(Position(last.ledger_id, 2)) is None
+    cursor.mark_delete(Position(last.ledger_id + 1_000, -1))  # "all before that ledger"
+    assert cursor.mark_delete_position == last
+    await broker.publish(2, 9)
+    assert cursor.backlog() == 7
+
+
+# ---------------------------------------------------------------------------------- opening and closing
+
+
+async def test_reopening_waits_until_the_former_owner_in_this_process_has_closed(world: World) -> None:
+    """I110: what was acknowledged before an orderly close is not delivered again."""
+    broker = await world.open()
+    cursor = await broker.ledger.open_cursor("s", EARLIEST)
+    await broker.publish(0, 4)
+    first = broker.ledger.first_position
+    cursor.mark_delete(Position(first.ledger_id, 0))
+    await cursor.flush()
+    cursor.mark_delete(Position(first.ledger_id, 3))
+    gate = Gate("close")
+    broker.bookkeeper.on_step = gate
+    closing = asyncio.create_task(broker.ledger.close())
+    await gate.reached.wait()
+    second = asyncio.create_task(broker.ledger.close())
+    reopening = asyncio.create_task(broker.factory.open(NAME))
+    await settle()
+    assert not second.done()
+    gate.open()
+    await closing
+    reopened = await reopening
+    assert reopened.cursors["s"].mark_delete_position == Position(first.ledger_id, 3)
+    reopened.cursors["s"].delete([])
+    await reopened.cursors["s"].flush()
+
+
+async def test_a_cursor_that_cannot_be_closed_does_not_keep_the_others_from_it(world: World) -> None:
+    broker = await world.open(replace(CONFIG, cursor_ranges_in_node_max=1))
+    many = await broker.ledger.open_cursor("a", EARLIEST)
+    few = await broker.ledger.open_cursor("s", EARLIEST)
+    await broker.publish(0, 5)
+    first = broker.ledger.first_position
+    many.delete([Position(first.ledger_id, 1), Position(first.ledger_id, 3)])
+    few.mark_delete(Position(first.ledger_id, 2))
+    await many.flush()
+    own = many.ledger_id
+
+    async def step(what: str, ledger_id: int) -> None:
+        if what == "close" and ledger_id == own:
+            raise MetadataUnavailable("away")
+
+    broker.bookkeeper.on_step = step
+    await broker.ledger.close()
+    again = await world.open()
+    assert again.ledger.cursors["s"].mark_delete_position == Position(first.ledger_id, 2)
+    assert again.ledger.cursors["a"].range_count == 2
+
+
+async def test_a_failed_opening_leaves_no_handle_behind_and_the_next_one_works(world: World) -> None:
+    broker = await world.open()
+    await broker.ledger.open_cursor("s", EARLIEST)
+    await broker.publish(0, 3)
+    other = Broker(world, CONFIG)
+    world.brokers.append(other)
+    other.on_record("get", StoreUnavailable("away"), path=CURSOR)
+    with pytest.raises(StorageUnavailable):
+        await other.open()
+    assert all(handle.is_abandoned for handle in other.bookkeeper.handles)
+    ledger = await other.open()
+    assert [bytes(entry.data) for entry in await read_all(ledger)] == payloads(0, 3)
+    await world.check_record()
+
+
+async def test_a_damaged_cursor_is_an_error_that_names_it(world: World) -> None:
+    broker = await world.open()
+    await broker.ledger.open_cursor("s", EARLIEST)
+    await broker.ledger.close()
+    await world.store.put(CURSOR, b"\xff\xff\xff\xff")
+    other = Broker(world, CONFIG)
+    world.brokers.append(other)
+    with pytest.raises(ManagedLedgerError, match="cursor s"):
+        await other.open()
+
+
+async def test_a_closed_managed_ledger_makes_no_cursors(world: World) -> None:
+    broker = await world.open()
+    await broker.ledger.close()
+    with pytest.raises(ManagedLedgerClosed):
+        await broker.ledger.open_cursor("s")
+    assert not await world.store.exists(CURSOR)
+
+
+async def test_maintenance_survives_what_it_did_not_expect(world: World) -> None:
+    """I71: one topic must not end it for all others."""
+    broker = Broker(world, CONFIG)
+    world.brokers.append(broker)
+    broker.factory._maintenance_interval_s = 0.01
+    broker.factory.start()
+    await broker.open()
+    calls: list[int] = []
+
+    async def maintain() -> None:
+        calls.append(1)
+        raise RuntimeError("a fault of this program")
+
+    patch: Callable[[str, Any], None] = broker.ledger.__dict__.__setitem__
+    patch("maintain", maintain)
+    await asyncio.sleep(0.1)
+    assert len(calls) > 2
+
+
+async def test_fencing_by_bookies_during_the_opening_is_noticed(world: World) -> None:
+    broker = Broker(world, CONFIG)
+    world.brokers.append(broker)
+    seed = await world.open()
+    await seed.ledger.open_cursor("s", EARLIEST)
+    gate = Gate("get")
+
+    async def step(what: str, path: str) -> None:
+        if path == CURSOR:
+            await gate(what, path)
+
+    broker.store.on_step = step
+    opening = asyncio.create_task(broker.open())
+    await gate.reached.wait()
+    world.bookkeeper.ledgers[broker.bookkeeper.handles[-1].ledger_id].closed = True
+    broker.bookkeeper.handles[-1].fail(LedgerFenced("fenced"))
+    gate.open()
+    await opening
+    await broker.publish(0, 1)
+    assert isinstance(broker.recorder.closed[0], ManagedLedgerFenced)
+    assert broker.acknowledged == []
