@@ -40,7 +40,7 @@ format: $(VENV)/dev ## put the sources in shape
 	$(BIN)/ruff format $(SOURCES)
 
 test: $(VENV)/dev ## every test
-	$(BIN)/python -m pytest -n 2 --dist worksteal tests
+	$(BIN)/python -m pytest -n 2 --dist loadgroup tests
 
 unit: $(VENV)/dev ## the tests that take milliseconds
 	$(BIN)/python -m pytest tests/unit tests/property

@@ -1,5 +1,6 @@
 """The few admin calls that the command line and the demo make. Standard library only."""
 
+import http.client
 import json
 import urllib.error
 import urllib.parse
@@ -51,10 +52,10 @@ class AdminClient:
     def _call_one(self, method: str, url: str, body: Any) -> Any:
         data = None if body is None else json.dumps(body).encode()
         for _ in range(5):  # each redirect leads to the owner; more than a few are a loop
-            request = urllib.request.Request(
-                url, data=data, method=method, headers={"Content-Type": "application/json"}
-            )
             try:
+                request = urllib.request.Request(
+                    url, data=data, method=method, headers={"Content-Type": "application/json"}
+                )
                 with self._opener.open(request, timeout=TIMEOUT_S) as answer:
                     return _decode(answer.read())
             except urllib.error.HTTPError as error:
@@ -66,8 +67,10 @@ class AdminClient:
                 reason = _decode(text)
                 reason = reason.get("reason", reason) if isinstance(reason, dict) else reason
                 raise AdminError(f"{reason or error.reason} (HTTP {error.code} from {url})", error.code) from None
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, http.client.HTTPException) as error:
                 reason = getattr(error, "reason", error)
+                if isinstance(error, http.client.BadStatusLine):  # its text is whatever came from there
+                    reason = "what listens there does not speak HTTP"
                 raise AdminError(
                     f"no broker answers at {url}: {reason}. Is it running? Give its address with --admin-url."
                 ) from None
@@ -89,12 +92,19 @@ class AdminClient:
         local = urllib.parse.quote("/".join(parts[2:]), safe="")
         return f"{domain}/{parts[0]}/{parts[1]}/{local}"
 
+    @staticmethod
+    def _namespace(text: str) -> str:
+        parts = text.split("/")
+        if len(parts) != 2 or not all(parts):
+            raise AdminError(f"{text!r} is not a namespace: write tenant/namespace")
+        return "/".join(urllib.parse.quote(part, safe="") for part in parts)
+
     def topics(self, namespace: str) -> list[str]:
         """Full names, partitions one by one."""
-        return sorted(self.call("GET", f"/admin/v2/persistent/{namespace}"))
+        return sorted(self.call("GET", f"/admin/v2/persistent/{self._namespace(namespace)}"))
 
     def partitioned_topics(self, namespace: str) -> list[str]:
-        return sorted(self.call("GET", f"/admin/v2/persistent/{namespace}/partitioned"))
+        return sorted(self.call("GET", f"/admin/v2/persistent/{self._namespace(namespace)}/partitioned"))
 
     def partitions(self, topic: str) -> int:
         """0 for a topic without partitions."""
@@ -120,13 +130,13 @@ class AdminClient:
         return dict(self.call("GET", path + "/stats"))
 
     def set_deduplication(self, namespace: str, enabled: bool) -> None:
-        self.call("POST", f"/admin/v2/namespaces/{namespace}/deduplication", enabled)
+        self.call("POST", f"/admin/v2/namespaces/{self._namespace(namespace)}/deduplication", enabled)
 
     def set_retention(self, namespace: str, *, minutes: int, megabytes: int) -> None:
         """-1 keeps without limit."""
         self.call(
             "POST",
-            f"/admin/v2/namespaces/{namespace}/retention",
+            f"/admin/v2/namespaces/{self._namespace(namespace)}/retention",
             {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes},
         )
 

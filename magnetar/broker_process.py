@@ -1,5 +1,6 @@
 """Puts the parts of a broker together, for a process of its own and for standalone alike."""
 
+import errno
 import logging
 import os
 import socket
@@ -13,13 +14,13 @@ from magnetar.bookkeeper.client.client import BookKeeper
 from magnetar.bookkeeper.metadata.store import MetadataStore
 from magnetar.runtime.clock import Clock
 from magnetar.runtime.tasks import Parts
-from magnetar.runtime.types import MagnetarError
+from magnetar.runtime.types import ConfigurationError, MagnetarError
 
 log = logging.getLogger(__name__)
 
 
 class PortInUse(MagnetarError):
-    """Something else listens on one of the broker's ports."""
+    """One of the broker's ports cannot be opened, usually because something else listens there."""
 
 
 async def start_broker(
@@ -35,6 +36,7 @@ async def start_broker(
 
     The binary port comes first and HTTP after it: loading the HTTP library takes longer than all the rest.
     """
+    _check_ports(config)
     web_socket = _reserve(config)
 
     async def bundles_of(namespace: str) -> Bundles:
@@ -48,9 +50,8 @@ async def start_broker(
     try:
         await broker.start()
     except OSError as error:
-        raise PortInUse(
-            f"cannot open port {config.bind_address}:{config.service_port}: {os.strerror(error.errno or 0)}. Stop what "
-            "uses it, or set brokerServicePort (--port) to another one."
+        raise _port_error(
+            "port", config.bind_address, config.service_port, "brokerServicePort (--port)", error
         ) from None
     host = broker.address.service_url.partition("://")[2].rpartition(":")[0]
     await ownership.start(f"{host}:{web_port}", broker.address)
@@ -75,8 +76,24 @@ def _reserve(config: BrokerConfig) -> socket.socket | None:
         made.bind((config.bind_address, config.web_port))
     except OSError as error:
         made.close()
-        raise PortInUse(
-            f"cannot open the HTTP port {config.bind_address}:{config.web_port}: {error.strerror}. Stop what uses it, "
-            "or set webServicePort (--web-port) to another one."
-        ) from None
+        setting = "webServicePort (--web-port)"
+        raise _port_error("HTTP port", config.bind_address, config.web_port, setting, error) from None
     return made
+
+
+def _check_ports(config: BrokerConfig) -> None:
+    """Some systems take the rest of a number that is too large, and listen elsewhere."""
+    ports = {"brokerServicePort": config.service_port, "webServicePort": config.web_port}
+    wrong = [f"{name} ({port}) must be 0 to 65535" for name, port in ports.items() if port and not 0 <= port <= 65535]
+    if wrong:
+        raise ConfigurationError("\n".join(wrong))
+
+
+def _port_error(what: str, address: str, port: int | None, setting: str, error: OSError) -> PortInUse:
+    where = f"cannot open the {what} {address}:{port}"
+    if isinstance(error, socket.gaierror):
+        return PortInUse(f"{where}: {address} is not an address of this machine; set bindAddress to one")
+    if error.errno == errno.EADDRINUSE:
+        return PortInUse(f"{where}: it is in use. Stop what uses it, or set {setting} to another one.")
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    return PortInUse(f"{where}: {reason}. Set bindAddress or {setting} differently.")

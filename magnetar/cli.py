@@ -14,6 +14,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 ADMIN_URL = "http://127.0.0.1:8080"
 SERVICE_URL = "pulsar://127.0.0.1:6650"
 
+PORT = click.IntRange(0, 65535)
+COUNT = click.IntRange(min=0)
+AT_LEAST_ONE = click.IntRange(min=1)
+
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -48,10 +52,11 @@ config_option = click.option(
 @click.option("--data", type=click.Path(path_type=Path, file_okay=False), default=Path("data"), show_default=True,
               help="Folder for everything that is stored.")  # fmt: skip
 @config_option
-@click.option("--bookies", default=1, show_default=True, help="Bookies in this process; their ports start at 3181.")
-@click.option("--port", type=int, help="Port of the binary protocol (brokerServicePort); 0 takes a free one.")
-@click.option("--web-port", type=int, help="Port of HTTP (webServicePort); 0 takes a free one.")
-@click.option("--bookie-port", type=int, help="Port of the first bookie (bookiePort); 0 takes free ones.")
+@click.option("--bookies", type=AT_LEAST_ONE, default=1, show_default=True,
+              help="Bookies in this process; their ports start at 3181.")  # fmt: skip
+@click.option("--port", type=PORT, help="Port of the binary protocol (brokerServicePort); 0 takes a free one.")
+@click.option("--web-port", type=PORT, help="Port of HTTP (webServicePort); 0 takes a free one.")
+@click.option("--bookie-port", type=PORT, help="Port of the first bookie (bookiePort); 0 takes free ones.")
 def standalone(
     data: Path, config: Path | None, bookies: int, port: int | None, web_port: int | None, bookie_port: int | None
 ) -> None:
@@ -110,8 +115,8 @@ directory_option = click.option(
 
 @cluster.command()
 @directory_option
-@click.option("--bookies", default=3, show_default=True, help="Number of bookies.")
-@click.option("--brokers", default=2, show_default=True, help="Number of brokers.")
+@click.option("--bookies", type=AT_LEAST_ONE, default=3, show_default=True, help="Number of bookies.")
+@click.option("--brokers", type=AT_LEAST_ONE, default=2, show_default=True, help="Number of brokers.")
 @click.option("--free-ports", is_flag=True, help="Take any free ports instead of 2181, 3181…, 6650…, 8080….")
 def up(directory: Path, bookies: int, brokers: int, free_ports: bool) -> None:
     """Start it, or start again what does not run.
@@ -201,7 +206,9 @@ def list_topics(namespace: str, admin_url: str) -> None:
 
 @topics.command("create")
 @click.argument("topic")
-@click.option("--partitions", default=0, show_default=True, help="0 makes a topic without partitions.")
+@click.option(
+    "--partitions", type=click.IntRange(min=0), default=0, show_default=True, help="0 makes a topic without partitions."
+)
 @admin_option
 def create_topic(topic: str, partitions: int, admin_url: str) -> None:
     """Create TOPIC.
@@ -289,7 +296,14 @@ def produce(
 @click.option("-s", "--subscription", default="magnetar-cli", show_default=True, help="Subscription to consume from.")
 @click.option("-t", "--type", "kind", type=click.Choice(["exclusive", "shared", "failover", "key-shared"]),
               default="exclusive", show_default=True, help="Type of the subscription.")  # fmt: skip
-@click.option("-n", "--count", default=0, show_default=True, help="Stop after so many messages; 0 goes on for ever.")
+@click.option(
+    "-n",
+    "--count",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Stop after so many messages; 0 goes on for ever.",
+)
 @click.option("--from", "position", type=click.Choice(["earliest", "latest"]), default="earliest", show_default=True,
               help="Where a new subscription begins.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
@@ -308,7 +322,14 @@ def consume(
 
 @main.command()
 @click.argument("topic")
-@click.option("-n", "--count", default=0, show_default=True, help="Stop after so many messages; 0 means all there are.")
+@click.option(
+    "-n",
+    "--count",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Stop after so many messages; 0 means all there are.",
+)
 @click.option("--from", "start", default="earliest", show_default=True, help="earliest, latest or LEDGER:ENTRY.")
 @click.option("--follow", is_flag=True, help="Wait for more at the end.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")

@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
@@ -92,9 +92,18 @@ class Cluster:
                 raise ClusterError(
                     f"no cluster in {self.directory}; start one with `magnetar cluster up --directory {self.directory}`"
                 ) from None
-            members = [Member(**member) for member in raw["members"]]
-            self._state = State(raw["zookeeper_port"], members)
+            except (OSError, ValueError) as error:
+                raise self._unreadable(error) from None
+            try:
+                self._state = State(raw["zookeeper_port"], [Member(**member) for member in raw["members"]])
+            except (KeyError, TypeError) as error:
+                raise self._unreadable(error) from None
         return self._state
+
+    def _unreadable(self, error: Exception) -> ClusterError:
+        return ClusterError(
+            f"{self.directory / STATE_FILE} cannot be read ({error}); stop what runs by hand and remove the folder"
+        )
 
     def member(self, name: str) -> Member:
         """Raises ClusterError for an unknown name."""
@@ -145,23 +154,31 @@ class Cluster:
                     f"{self.directory} holds a cluster of {len(self.members('bookie'))} bookies and "
                     f"{len(self.members('broker'))} brokers; give the same numbers, or another --directory"
                 )
-        else:
-            self._plan(bookies, brokers, free_ports)
+            self._start_all()
+            return
+        # Free ports stay reserved until their servers have them: others look for free ports at the same moment.
+        with contextlib.closing(_free_ports()) as ports:
+            self._plan(bookies, brokers, ports if free_ports else None)
+            self._start_all()
+
+    def _start_all(self) -> None:
+        """Start what does not run; if that fails, stop again what was started here."""
+        started: list[Member] = []
         try:
             for kind in ("zookeeper", "bookie", "broker"):
                 starting = [member for member in self.members(kind) if not self.is_running(member.name)]
                 for member in starting:
+                    started.append(member)
                     self._launch(member)
                 for member in starting:
                     self._wait_ready(member)
         except BaseException:
-            self.down()
+            self._stop(started)
             raise
 
-    def _plan(self, bookies: int, brokers: int, free_ports: bool) -> None:
+    def _plan(self, bookies: int, brokers: int, ports: Iterator[int] | None) -> None:
         if bookies < 1 or brokers < 1:
             raise ClusterError("a cluster has at least one bookie and one broker")
-        ports = _free_ports() if free_ports else None
 
         def port(usual: int) -> int:
             return next(ports) if ports is not None else usual
@@ -174,8 +191,6 @@ class Cluster:
             state.members.append(
                 Member(f"broker-{number + 1}", "broker", port(BROKER_PORT + number), port(WEB_PORT + number))
             )
-        if ports is not None:
-            ports.close()
         taken = [
             f"{member.name} needs port {number}"
             for member in state.members
@@ -296,8 +311,11 @@ class Cluster:
 
     def down(self) -> None:
         """Stop brokers, then bookies, then ZooKeeper. Data stay."""
+        self._stop(self.state.members)
+
+    def _stop(self, members: Sequence[Member]) -> None:
         for kind in ("broker", "bookie", "zookeeper"):
-            running = [member for member in self.members(kind) if self.is_running(member.name)]
+            running = [member for member in members if member.kind == kind and self.is_running(member.name)]
             for member in running:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(member.pid, signal.SIGCONT)  # a paused process does not hear SIGTERM
@@ -313,7 +331,8 @@ class Cluster:
 
 
 def _free_ports() -> Generator[int, None, None]:
-    """Ports that are free now; each stays reserved until all are drawn, so that none comes twice."""
+    """Ports that are free now. Each stays reserved until the generator is closed; a server may take it all the same,
+    since the sockets here do not listen."""
     held = []
     try:
         while True:

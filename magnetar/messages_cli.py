@@ -3,9 +3,11 @@
 import base64
 import contextlib
 import json
+import socket
 import sys
 from collections.abc import Iterator
 from typing import IO, Any
+from urllib.parse import urlsplit
 
 from magnetar.runtime.types import MagnetarError
 
@@ -13,6 +15,8 @@ from magnetar.runtime.types import MagnetarError
 IN_FLIGHT_MAX = 1000
 
 CONNECT_TIMEOUT_MS = 5_000
+PROBE_TIMEOUT_S = 2.0
+DEFAULT_PORTS = {"pulsar": 6650, "pulsar+ssl": 6651, "http": 80, "https": 443}
 OPERATION_TIMEOUT_S = 20
 
 
@@ -26,6 +30,7 @@ def _client(service_url: str) -> Iterator[Any]:
         import pulsar
     except ImportError:
         raise ClientError("the official client is missing: pip install pulsar-client") from None
+    _check_reachable(service_url)
     logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null")
     client = pulsar.Client(
         service_url,
@@ -36,10 +41,33 @@ def _client(service_url: str) -> Iterator[Any]:
     try:
         yield client
     except pulsar.PulsarException as error:
-        raise ClientError(f"{error} ({service_url}). Is a broker running there? Give it with --service-url.") from None
+        unreachable = isinstance(error, pulsar.ConnectError | pulsar.Timeout | pulsar.LookupError)
+        hint = ". Is a broker running there? Give it with --service-url." if unreachable else ""
+        raise ClientError(f"{error} ({service_url}){hint}") from None
     finally:
         with contextlib.suppress(Exception):  # closing what failed says nothing new
             client.close()
+
+
+def _check_reachable(service_url: str) -> None:
+    """Say at once what the client would say after all its tries. Raises ClientError."""
+    scheme, _, hosts = service_url.partition("://")
+    reasons = []
+    for host in hosts.rstrip("/").split(","):
+        try:
+            parts = urlsplit(f"//{host}")
+            usual = DEFAULT_PORTS[scheme]
+            port = usual if parts.port is None else parts.port
+            if not parts.hostname:
+                raise ValueError("no host")
+        except (KeyError, ValueError):
+            raise ClientError(f"{service_url!r} is not a service URL: write pulsar://host:port[,host:port…]") from None
+        try:
+            socket.create_connection((parts.hostname, port), timeout=PROBE_TIMEOUT_S).close()
+            return
+        except OSError as error:
+            reasons.append(f"{host}: {error.strerror or error}")
+    raise ClientError(f"no broker answers ({'; '.join(reasons)}). Is one running? Give it with --service-url.")
 
 
 def produce_messages(
@@ -111,11 +139,15 @@ def consume_messages(
 
 def read_messages(service_url: str, topic: str, start: str, count: int, follow: bool, as_json: bool) -> None:
     """Print messages; of a partitioned topic one partition after the other (with *follow*, as they come)."""
+    position = _position(start)
     with _client(service_url) as client:
         import pulsar
 
+        first = {"earliest": pulsar.MessageId.earliest, "latest": pulsar.MessageId.latest}.get(start)
+        if first is None:
+            first = pulsar.MessageId(-1, *position, -1)
         partitions = client.get_topic_partitions(topic)
-        readers = [client.create_reader(name, _start(pulsar, start)) for name in partitions]
+        readers = [client.create_reader(name, first) for name in partitions]
         shown = 0
         with contextlib.suppress(KeyboardInterrupt):
             while True:
@@ -135,15 +167,14 @@ def read_messages(service_url: str, topic: str, start: str, count: int, follow: 
             reader.close()
 
 
-def _start(pulsar: Any, text: str) -> Any:
-    if text == "earliest":
-        return pulsar.MessageId.earliest
-    if text == "latest":
-        return pulsar.MessageId.latest
+def _position(text: str) -> tuple[int, int]:
+    """(ledger, entry) of `--from`; unimportant for earliest and latest."""
     ledger, separator, entry = text.partition(":")
-    if not separator or not ledger.isdigit() or not entry.isdigit():
+    if text in ("earliest", "latest"):
+        return -1, -1
+    if not separator or not (ledger + entry).isascii() or not ledger.isdigit() or not entry.isdigit():
         raise ClientError(f"--from {text}: expected earliest, latest or LEDGER:ENTRY")
-    return pulsar.MessageId(-1, int(ledger), int(entry), -1)
+    return int(ledger), int(entry)
 
 
 def _show(message: Any, as_json: bool) -> None:

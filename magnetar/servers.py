@@ -1,6 +1,9 @@
 """`magnetar bookie` and `magnetar broker`: one server in a process of its own."""
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from magnetar import __version__
 from magnetar.runtime.daemon import Shutdown, new_clock, read_settings, run
@@ -9,10 +12,37 @@ from magnetar.runtime.observe import start_logging
 from magnetar.runtime.tasks import Parts
 from magnetar.runtime.types import ConfigurationError
 
+if TYPE_CHECKING:
+    from broker.config import BrokerConfig
+
 
 def say_ready(text: str) -> None:
     """The one line that tells people (and `magnetar cluster`) that a server can be used."""
     print(text, flush=True)
+
+
+def read_broker_settings(
+    path: Path | None, *, defaults: Mapping[str, str] | None = None, overrides: Mapping[str, str] | None = None
+) -> "BrokerConfig":
+    """Settings of a broker from its file and the environment; ConfigurationError names the file and every problem.
+
+    *defaults* stand behind the file, *overrides* before everything.
+    """
+    from broker.config import load_broker_config
+    from magnetar.runtime.config import parse_properties
+
+    values: dict[str, str] = {}
+    if path is not None:
+        try:
+            values = parse_properties(path.read_text(encoding="utf-8"), str(path))
+        except OSError as error:
+            raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
+        except UnicodeDecodeError as error:
+            raise ConfigurationError(f"cannot read {path}: it is not UTF-8 text ({error})") from None
+    try:
+        return load_broker_config({**(defaults or {}), **values}, os.environ, overrides=overrides)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}" if path else str(error)) from None
 
 
 def run_bookie(config_path: Path | None) -> int:
@@ -44,23 +74,13 @@ def run_bookie(config_path: Path | None) -> int:
 
 def run_broker(config_path: Path | None) -> int:
     """Run a broker until it is told to stop; returns the exit code. Raises ConfigurationError."""
-    import os
-
-    from broker.config import load_broker_config
     from magnetar.bookkeeper.client.client import BookKeeper
     from magnetar.bookkeeper.metadata.ledger_store import initialise_cluster as initialise_ledgers
     from magnetar.bookkeeper.metadata.url import open_store
     from magnetar.broker_process import start_broker
-    from magnetar.runtime.config import parse_properties
 
     start_logging()
-    values: dict[str, str] = {}
-    if config_path is not None:
-        try:
-            values = parse_properties(config_path.read_text(encoding="utf-8"), str(config_path))
-        except OSError as error:
-            raise ConfigurationError(f"cannot read {config_path}: {error.strerror}") from None
-    config = load_broker_config(values, os.environ)
+    config = read_broker_settings(config_path)
 
     async def start(parts: Parts, shutdown: Shutdown) -> None:
         clock = new_clock()

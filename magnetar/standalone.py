@@ -9,22 +9,23 @@ The parts are the same as in a cluster and talk over loopback sockets as they do
 
 import contextlib
 import os
-from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from magnetar import __version__
-from magnetar.runtime.config import parse_properties
 from magnetar.runtime.daemon import Shutdown, new_clock, run
 from magnetar.runtime.files import Lock, OsFiles
 from magnetar.runtime.observe import start_logging
 from magnetar.runtime.tasks import Parts
 from magnetar.runtime.types import ConfigurationError, MagnetarError
-from magnetar.servers import say_ready
+from magnetar.servers import read_broker_settings, say_ready
+
+if TYPE_CHECKING:
+    from broker.config import BrokerConfig
 
 FIRST_BOOKIE_PORT = 3181
 COPIES_MAX = 3
 """With several bookies, copies of each entry; one of them may be missing when it is acknowledged."""
-
 
 # Pulsar deletes what no subscription waits for, and after a minute the whole topic. Whoever tries things out on one
 # machine wants to find again what was published; a configuration file can say otherwise.
@@ -52,54 +53,25 @@ def run_standalone(
     start_logging(os.environ.get("MAGNETAR_LOG_LEVEL", "WARNING"))
     if bookies < 1:
         raise ConfigurationError("--bookies must be at least 1")
-    values = _settings(config_path)
     data = data.resolve()
     overrides = {"metadataStoreUrl": f"rocksdb:{data / 'metadata'}"}
     if service_port is not None:
         overrides["brokerServicePort"] = str(service_port)
     if web_port is not None:
         overrides["webServicePort"] = str(web_port)
+    config = read_broker_settings(config_path, defaults=_defaults(bookies), overrides=overrides)
     port = FIRST_BOOKIE_PORT if first_bookie_port is None else first_bookie_port
 
     async def start(parts: Parts, shutdown: Shutdown) -> None:
-        await start_standalone(
-            data, values, parts, shutdown, bookies=bookies, first_bookie_port=port, overrides=overrides
-        )
+        await start_standalone(data, config, parts, shutdown, bookies=bookies, first_bookie_port=port)
 
     return run(start)
 
 
-def _settings(config_path: Path | None) -> dict[str, str]:
-    if config_path is None:
-        return {}
-    try:
-        return parse_properties(config_path.read_text(encoding="utf-8"), str(config_path))
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {config_path}: {error.strerror}") from None
-
-
-async def start_standalone(
-    data: Path,
-    values: Mapping[str, str],
-    parts: Parts,
-    shutdown: Shutdown,
-    *,
-    bookies: int,
-    first_bookie_port: int,
-    overrides: Mapping[str, str],
-) -> None:
-    """Start everything and print the one line that tells where. Raises MagnetarError."""
-    from bookie.bookie import Bookie
-    from bookie.config import BookieConfig
-    from broker.config import load_broker_config
-    from magnetar.bookkeeper.client.client import BookKeeper
-    from magnetar.bookkeeper.metadata.embedded import EmbeddedStore
-    from magnetar.bookkeeper.metadata.ledger_store import initialise_cluster
-    from magnetar.broker_process import start_broker
-    from magnetar.runtime.config import load
-
+def _defaults(bookies: int) -> dict[str, str]:
+    """Settings that fit one machine; a person's file wins over them."""
     copies = min(bookies, COPIES_MAX)
-    defaults = {
+    return {
         "bindAddress": "127.0.0.1",
         "advertisedAddress": "localhost",
         "clusterName": "standalone",
@@ -109,7 +81,25 @@ async def start_standalone(
         "acknowledgmentAtBatchIndexLevelEnabled": "true",
         **KEEP_EVERYTHING,
     }
-    broker_config = load_broker_config({**defaults, **values}, os.environ, overrides=overrides)
+
+
+async def start_standalone(
+    data: Path,
+    broker_config: "BrokerConfig",
+    parts: Parts,
+    shutdown: Shutdown,
+    *,
+    bookies: int,
+    first_bookie_port: int,
+) -> None:
+    """Start everything and print the one line that tells where. Raises MagnetarError."""
+    from bookie.bookie import Bookie, PortInUse
+    from bookie.config import BookieConfig
+    from magnetar.bookkeeper.client.client import BookKeeper
+    from magnetar.bookkeeper.metadata.embedded import EmbeddedStore
+    from magnetar.bookkeeper.metadata.ledger_store import initialise_cluster
+    from magnetar.broker_process import start_broker
+    from magnetar.runtime.config import load
 
     clock, files = new_clock(), OsFiles()
     lock = _lock(data, files)
@@ -138,7 +128,10 @@ async def start_standalone(
             },
         )
         bookie = Bookie(config, store, clock, files, on_failure=shutdown.fail)
-        await bookie.start()
+        try:
+            await bookie.start()
+        except PortInUse as error:
+            raise PortInUse(f"{error} (--bookie-port)") from None
         parts.add(f"bookie {number + 1}", bookie.stop)
         addresses.append("{}:{}".format(*bookie.address))
     bookkeeper = BookKeeper(store, clock)

@@ -1,10 +1,19 @@
-"""Every asynchronous test runs on both event loops: asyncio's own and uvloop, on which the servers run."""
+"""What holds for every test.
+
+Asynchronous tests run on both event loops: asyncio's own and uvloop, on which the servers run. Hypothesis draws the
+same examples in every run and asserts no time; `--hypothesis-profile=search` draws anew.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import uvloop
+from hypothesis import settings
+
+settings.register_profile("fixed", deadline=None, derandomize=True)
+settings.register_profile("search", deadline=None, max_examples=1_000)
+settings.load_profile("fixed")
 
 
 def pytest_asyncio_loop_factories(config: Any, item: Any) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:

@@ -5,27 +5,26 @@ disturbs who writes. The end that is found here is the end of the read.
 """
 
 import asyncio
+import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from magnetar.bookkeeper.client.client import BookKeeper
-
-from connectors.spark.options import ReadOptions
+from connectors.spark.options import ReadOptions, Topic
 from connectors.spark.planning import Run, TopicRange, clip
+from magnetar.bookkeeper.client.client import BookKeeper
 from magnetar.bookkeeper.client.config import ClientConfig
 from magnetar.bookkeeper.client.errors import BookKeeperError, NoSuchLedger
-from magnetar.bookkeeper.metadata.ledgers import LedgerState
+from magnetar.bookkeeper.client.handle import LedgerReadHandle
 from magnetar.bookkeeper.metadata.store import MetadataStore
-from magnetar.bookkeeper.metadata.url import open_store
+from magnetar.bookkeeper.metadata.url import open_store, split_service_uri
 from magnetar.runtime.clock import Clock
 from magnetar.runtime.daemon import new_clock
-from magnetar.runtime.types import ConfigurationError, MagnetarError
+from magnetar.runtime.types import ConfigurationError, Corruption, MagnetarError
 from managed_ledger.names import encode, ledger_path
 from managed_ledger.records import decode_ledger_info
-from managed_ledger.schema_compatibility import SchemaType
 from managed_ledger.schema_registry import SchemaRegistry, StoredSchema
 
 log = logging.getLogger(__name__)
@@ -34,6 +33,9 @@ log = logging.getLogger(__name__)
 CONCURRENT_MAX: Final = 64
 
 PARTITIONED: Final = "/admin/partitioned-topics"
+
+# Value formats that depend on the topic's schema.
+WITH_SCHEMA: Final = frozenset({"avro", "json", "auto"})
 
 
 class TopicMissing(MagnetarError):
@@ -48,18 +50,21 @@ class DataLoss(MagnetarError):
 class FrozenTopic:
     """A topic as it was when the read was planned."""
 
-    name: str
+    topic: Topic
     ranges: tuple[TopicRange, ...]
     schemas: tuple[StoredSchema, ...]
-    """All versions, oldest first; empty without a schema."""
+    """All versions, oldest first; empty without a schema, or where none is needed."""
 
 
 @asynccontextmanager
-async def connected(options: ReadOptions) -> AsyncIterator[tuple[MetadataStore, BookKeeper, Clock]]:
-    """A client for one planning, closed at the end. Raises ConfigurationError, StoreUnavailable."""
+async def connected(
+    metadata_url: str, ledgers_root: str, read_timeout_s: float
+) -> AsyncIterator[tuple[MetadataStore, BookKeeper, Clock]]:
+    """A client of the cluster, closed at the end. Raises ConfigurationError, MetadataError, BookKeeperError."""
     clock = new_clock()
-    store = await open_store(options.metadata_url, clock, read_only=True)
-    bookkeeper = BookKeeper(store, clock, ClientConfig(), root=options.ledgers_root)
+    url, root = split_service_uri(metadata_url)
+    store = await open_store(url, clock, read_only=True)
+    bookkeeper = BookKeeper(store, clock, ClientConfig(timeout_s=read_timeout_s), root=ledgers_root or root)
     try:
         await bookkeeper.open()
         yield store, bookkeeper, clock
@@ -69,114 +74,116 @@ async def connected(options: ReadOptions) -> AsyncIterator[tuple[MetadataStore, 
 
 
 async def freeze(options: ReadOptions) -> list[FrozenTopic]:
-    """Every topic of a read with its runs of entries. Raises TopicMissing and what the stores raise."""
-    async with connected(options) as (store, bookkeeper, clock):
-        turns = asyncio.Semaphore(CONCURRENT_MAX)
-        return [await _topic(options, name, store, bookkeeper, clock, turns) for name in options.topics]
-
-
-async def _topic(
-    options: ReadOptions,
-    name: str,
-    store: MetadataStore,
-    bookkeeper: BookKeeper,
-    clock: Clock,
-    turns: asyncio.Semaphore,
-) -> FrozenTopic:
-    tenant, namespace, local = _split_name(name)
-    full = f"persistent://{tenant}/{namespace}/{local}"
-    ranges = []
-    node = await store.get(f"{PARTITIONED}/{tenant}/{namespace}/persistent/{encode(local)}")
-    if node is not None:
-        stem = f"{tenant}/{namespace}/persistent"
-        count = _partition_count(node.value)
-        parts = [(number, f"{full}-partition-{number}", f"{stem}/{encode(local)}-partition-{number}")
-                 for number in range(count)]  # fmt: skip
-    else:
-        parts = [(-1, full, f"{tenant}/{namespace}/persistent/{encode(local)}")]
-    found_any = node is not None
-    for number, topic, ledger_name in parts:
-        record = await store.get(ledger_path(ledger_name))
-        if record is None:
-            ranges.append(TopicRange(topic, number, ()))
-            continue
-        found_any = True
-        ledgers = [info.ledgerId for info in decode_ledger_info(record.value, topic).ledgerInfo]
-        runs = await asyncio.gather(*(_run(bookkeeper, topic, ledger, options, turns) for ledger in ledgers))
-        start = options.starting.get(name, {}).get(max(number, 0))
-        end = options.ending.get(name, {}).get(max(number, 0))
-        ranges.append(TopicRange(topic, number, clip([run for run in runs if run is not None], start, end)))
-    if not found_any:
-        raise TopicMissing(f"topic {full} does not exist in {options.metadata_url}")
-    registry = SchemaRegistry(bookkeeper, store, clock)
-    schemas = await registry.versions(f"{tenant}/{namespace}/{encode(local)}")
-    return FrozenTopic(full, tuple(ranges), tuple(schemas))
-
-
-async def _run(
-    bookkeeper: BookKeeper, topic: str, ledger_id: int, options: ReadOptions, turns: asyncio.Semaphore
-) -> Run | None:
-    """The entries of one ledger that are confirmed now; None if there are none."""
-    async with turns:
-        try:
-            metadata = await bookkeeper.read_metadata(ledger_id)
-            if metadata.state is LedgerState.CLOSED:
-                last, size = metadata.last_entry_id, metadata.length
-            else:
-                handle = await bookkeeper.open_ledger(ledger_id, recovery=False)
-                try:
-                    last = await handle.last_recoverable_entry()
-                    size = await _length(handle, last) if last >= 0 else 0
-                finally:
-                    await handle.close()
-        except NoSuchLedger:
-            if options.fail_on_data_loss:
-                raise DataLoss(
-                    f"ledger {ledger_id} of {topic} is gone: it was trimmed while the read was planned. Load again, "
-                    "raise the namespace's retention, or set failOnDataLoss=false to read what is left."
-                ) from None
-            log.warning("ledger %s of %s is gone; leaving it out", ledger_id, topic)
-            return None
-        except BookKeeperError as error:
-            raise MagnetarError(f"cannot find the end of ledger {ledger_id} of {topic}: {error}") from error
-    return Run(ledger_id, 0, last, max(size, 1)) if last >= 0 else None
-
-
-async def _length(handle: object, last: int) -> int:
-    """Bytes of an open ledger: the running length that its last entry carries."""
-    entries = await handle.read_unconfirmed(last, last)  # type: ignore[attr-defined]
-    return int(entries[0].length)
-
-
-def _split_name(name: str) -> tuple[str, str, str]:
-    domain, separator, rest = name.partition("://")
-    if separator and domain != "persistent":
-        raise ConfigurationError(f"topic {name}: only persistent topics have ledgers to read")
-    parts = (rest if separator else name).split("/")
-    if not separator and len(parts) == 1:
-        parts = ["public", "default", *parts]
-    if len(parts) < 3 or not all(parts):
-        raise ConfigurationError(
-            f"topic {name}: write name, tenant/namespace/name or persistent://tenant/namespace/name"
-        )
-    return parts[0], parts[1], "/".join(parts[2:])
-
-
-def _partition_count(value: bytes) -> int:
-    import json
-
-    return int(json.loads(value).get("partitions", 0))
-
-
-def common_schema(topics: list[FrozenTopic]) -> tuple[StoredSchema, ...]:
-    """The versions of the one schema that all topics share. Raises ConfigurationError if they differ."""
-    first = topics[0]
-    for other in topics[1:]:
-        if [found.schema.data for found in other.schemas[-1:]] != [found.schema.data for found in first.schemas[-1:]]:
-            raise ConfigurationError(
-                f"{first.name} and {other.name} have different schemas; read them apart, or with valueFormat=binary"
+    """Every topic of a read with its runs of entries. Raises TopicMissing, DataLoss and what the stores raise."""
+    async with connected(options.metadata_url, options.ledgers_root, options.read_timeout_s) as (store, client, clock):
+        freezer = _Freezer(options, store, client)
+        registry = SchemaRegistry(client, store, clock)
+        return [
+            FrozenTopic(
+                topic,
+                await freezer.ranges(topic),
+                tuple(await registry.versions(_schema_id(topic))) if options.value_format in WITH_SCHEMA else (),
             )
-    return first.schemas
+            for topic in options.topics
+        ]
 
 
-RECORD_TYPES: Final = frozenset({SchemaType.AVRO, SchemaType.JSON})
+def _schema_id(topic: Topic) -> str:
+    """All partitions of a topic share its schema."""
+    return f"{topic.tenant}/{topic.namespace}/{encode(topic.base.local)}"
+
+
+class _Freezer:
+    def __init__(self, options: ReadOptions, store: MetadataStore, bookkeeper: BookKeeper) -> None:
+        self._options = options
+        self._store = store
+        self._bookkeeper = bookkeeper
+        self._turns = asyncio.Semaphore(CONCURRENT_MAX)
+
+    async def ranges(self, topic: Topic) -> tuple[TopicRange, ...]:
+        """What is to be read of each partition. A partition that nobody has used yet has no ledgers."""
+        count = await self._partition_count(topic)
+        parts = [topic] if count is None else [topic.part(number) for number in range(count)]
+        for offsets in (self._options.starting, self._options.ending):
+            unknown = sorted(offsets.get(topic, {}).keys() - set(range(len(parts))))
+            if unknown:
+                raise ConfigurationError(f"offsets for partition {unknown[0]} of {topic}, which has {len(parts)}")
+        found = await asyncio.gather(*(self._range(topic, part, number) for number, part in enumerate(parts)))
+        if count is None and found[0] is None:
+            raise TopicMissing(f"topic {topic} does not exist in {self._options.metadata_url}")
+        return tuple(one or TopicRange(str(part), part.partition, ()) for one, part in zip(found, parts, strict=True))
+
+    async def _partition_count(self, topic: Topic) -> int | None:
+        node = await self._store.get(f"{PARTITIONED}/{topic.tenant}/{topic.namespace}/persistent/{encode(topic.local)}")
+        if node is None:
+            return None
+        try:
+            count = json.loads(node.value)["partitions"]
+        except (ValueError, LookupError, TypeError):
+            count = None
+        if not isinstance(count, int) or count < 0:
+            raise Corruption(f"the record of {topic}'s partitions is {node.value[:100]!r}")
+        return count or None
+
+    async def _range(self, topic: Topic, part: Topic, number: int) -> TopicRange | None:
+        """None if the topic has no record."""
+        ledgers = await self._ledgers(part)
+        if ledgers is None:
+            return None
+        found = await asyncio.gather(*(self._run(part, ledger_id) for ledger_id in ledgers))
+        runs = [run for run in found if run is not None]
+        start = self._options.starting.get(topic, {}).get(number)
+        end = self._options.ending.get(topic, {}).get(number)
+        kept, earlier = clip(runs, start, end)
+        return TopicRange(str(part), part.partition, kept, earlier)
+
+    async def _ledgers(self, part: Topic) -> list[int] | None:
+        path = ledger_path(f"{part.tenant}/{part.namespace}/persistent/{encode(part.local)}")
+        record = await self._store.get(path)
+        if record is None:
+            return None
+        return [info.ledgerId for info in decode_ledger_info(record.value, str(part)).ledgerInfo]
+
+    async def _run(self, part: Topic, ledger_id: int) -> Run | None:
+        """The entries of one ledger that are confirmed now; None if there are none."""
+        async with self._turns:
+            try:
+                metadata = await self._bookkeeper.read_metadata(ledger_id)
+                last, size_bytes = metadata.last_entry_id, metadata.length
+                if not metadata.is_closed:
+                    last, size_bytes = await _end_of(await self._bookkeeper.open_ledger(ledger_id, recovery=False))
+            except NoSuchLedger:
+                await self._gone(part, ledger_id)
+                return None
+            except BookKeeperError as error:
+                raise MagnetarError(f"cannot find the end of ledger {ledger_id} of {part}: {error}") from error
+        return Run(ledger_id, 0, last, max(size_bytes, 1)) if last >= 0 else None
+
+    async def _gone(self, part: Topic, ledger_id: int) -> None:
+        """Raises DataLoss unless the topic has given the ledger up in the meantime, or the user does not mind."""
+        if ledger_id not in (await self._ledgers(part) or ()):
+            return  # trimmed just now: as if it had been before
+        text = f"ledger {ledger_id} of {part} is gone, although the topic lists it"
+        if self._options.fail_on_data_loss:
+            raise DataLoss(f"{text}; set failOnDataLoss=false to read what is left")
+        log.warning("%s; leaving it out", text)
+
+
+async def _end_of(handle: LedgerReadHandle) -> tuple[int, int]:
+    """The last entry of an open ledger that no recovery would lose, and the ledger's length up to it."""
+    last = await handle.last_recoverable_entry()
+    if last < 0:
+        return last, 0
+    (entry,) = await handle.read_unconfirmed(last, last)  # each entry carries the length up to it
+    return last, entry.length
+
+
+def positions(topics: Iterable[FrozenTopic]) -> Mapping[str, Mapping[str, str]]:
+    """Where the read ends, as option `endingOffsets` takes it: so a read can be repeated."""
+    ends: dict[str, dict[str, str]] = {}
+    for frozen in topics:
+        ends[str(frozen.topic)] = {
+            str(number): f"{part.runs[-1].ledger_id}:{part.runs[-1].last + 1}" if part.runs else "0:0"
+            for number, part in enumerate(frozen.ranges)
+        }
+    return ends

@@ -11,16 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from connectors.spark.planning import PARTITIONS_MAX, TARGET_BYTES
+from connectors.spark.planning import PARTITIONS_MAX, TARGET_BYTES, Position
 from magnetar.runtime.types import ConfigurationError
-
-Position = tuple[int, int]
 
 # name as documented → other accepted names
 KNOWN: Final[dict[str, tuple[str, ...]]] = {
     "metadata.url": ("metadataServiceUri", "metadataUrl"),
     "topic": ("path", "subscribe"),
-    "topics": (),
+    "topics": ("paths",),
     "startingOffsets": (),
     "endingOffsets": (),
     "minPartitions": (),
@@ -33,28 +31,80 @@ KNOWN: Final[dict[str, tuple[str, ...]]] = {
     "ledgersRoot": (),
 }
 
-# Known to users of other connectors, but not there yet: refused by name, so that nobody believes they work.
+# Known to users of other connectors, but not there: refused by name, so that nobody believes they work.
 NOT_YET: Final = (
     "topicsPattern", "subscribePattern", "assign", "startingTime", "endingTime", "startingTimestamp", "endingTimestamp",
-    "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "maxBytesPerTrigger", "maxOffsetsPerTrigger",
-    "maxMessagesPerTrigger", "includeHeaders", "columnStyle", "allowDifferentTopicSchemas", "pushDownFilters",
-    "publishTimeSlack", "predefinedSubscription", "subscriptionPrefix", "service.url", "serviceUrl", "admin.url",
-    "adminUrl", "waitingForNonExistedTopic",
+    "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
+    "maxBytesPerTrigger", "maxOffsetsPerTrigger", "maxMessagesPerTrigger", "includeHeaders", "columnStyle",
+    "allowDifferentTopicSchemas", "pushDownFilters", "publishTimeSlack", "predefinedSubscription",
+    "subscriptionPrefix", "pollTimeoutMs", "waitingForNonExistedTopic",
 )  # fmt: skip
+
+# What other connectors need to reach a broker. Taken, so that their jobs run here; reading needs no broker.
+BROKER: Final = ("service.url", "serviceUrl", "admin.url", "adminUrl")
+BROKER_PREFIXES: Final = ("pulsar.client.", "pulsar.admin.", "pulsar.reader.", "pulsar.producer.")
 
 VALUE_FORMATS: Final = ("binary", "string", "avro", "json", "auto")
 
-_SIZE: Final = re.compile(r"(\d+)\s*([kmg]?)b?\Z", re.IGNORECASE)
+_SIZE: Final = re.compile(r"([0-9]{1,15})\s*([kmg]?)b?", re.IGNORECASE)
+_NUMBER: Final = re.compile(r"[0-9]{1,9}")
+_POSITION: Final = re.compile(r"([0-9]{1,18}):([0-9]{1,18})")
+_PARTITION: Final = re.compile(r"(.+)-partition-(0|[1-9][0-9]*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Topic:
+    """A name of a persistent topic, taken apart. One partition of a partitioned topic is a topic, too."""
+
+    tenant: str
+    namespace: str
+    local: str
+
+    def __str__(self) -> str:
+        return f"persistent://{self.tenant}/{self.namespace}/{self.local}"
+
+    @property
+    def partition(self) -> int:
+        """Which partition of another topic it is; -1 if of none."""
+        found = _PARTITION.fullmatch(self.local)
+        return -1 if found is None else int(found[2])
+
+    @property
+    def base(self) -> "Topic":
+        """The topic whose partition it is; itself if of none."""
+        found = _PARTITION.fullmatch(self.local)
+        return self if found is None else Topic(self.tenant, self.namespace, found[1])
+
+    def part(self, number: int) -> "Topic":
+        return Topic(self.tenant, self.namespace, f"{self.local}-partition-{number}")
+
+
+def parse_topic(name: str) -> Topic:
+    """From the forms in which clients take topics. Raises ConfigurationError."""
+    domain, separator, rest = name.partition("://")
+    if separator and domain != "persistent":
+        raise ConfigurationError(f"topic {name}: only persistent topics have ledgers to read")
+    parts = (rest if separator else name).split("/", 2)
+    if not separator and len(parts) == 1:
+        parts = ["public", "default", *parts]
+    if len(parts) < 3 or not all(parts):
+        raise ConfigurationError(
+            f"topic {name}: write name, tenant/namespace/name or persistent://tenant/namespace/name"
+        )
+    return Topic(*parts)
+
+
+Offsets = Mapping[Topic, Mapping[int, Position]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """A read, checked. Offsets are by topic and partition; empty means from the beginning, to the end."""
+    """A read, checked. Offsets are by topic and partition (0 where there are none); a missing one is no bound."""
 
     metadata_url: str
-    topics: tuple[str, ...]
-    starting: Mapping[str, Mapping[int, Position]]
-    ending: Mapping[str, Mapping[int, Position]]
+    topics: tuple[Topic, ...]
+    starting: Offsets
+    ending: Offsets
     min_partitions: int = 1
     max_partitions: int = PARTITIONS_MAX
     target_bytes: int = TARGET_BYTES
@@ -62,57 +112,73 @@ class ReadOptions:
     columns: tuple[str, ...] = ()
     value_format: str = "binary"
     read_timeout_s: float = 30.0
-    ledgers_root: str = "/ledgers"
+    ledgers_root: str = ""
+    """Empty: as the metadata URL has it."""
+    unused: tuple[str, ...] = ()
+    """Names of options that were given and have no effect."""
 
 
 def parse_options(options: Mapping[str, str]) -> ReadOptions:
     """Raises ConfigurationError with every problem at once."""
     problems: list[str] = []
-    given = _canonical(options, problems)
-    topics = [given["topic"]] if "topic" in given else []
-    topics.extend(name.strip() for name in given.get("topics", "").split(",") if name.strip())
-    topics = [name.strip() for text in topics for name in text.split(",")]
-    if not topics:
-        problems.append("no topic: set option topic (or topics, comma separated)")
-    if "metadata.url" not in given:
+    unused: list[str] = []
+    given = _canonical(options, unused, problems)
+    topics = _topics(given, problems)
+    if not given.get("metadata.url"):
         problems.append("no metadata.url: set it to zk:host:port of the cluster, or rocksdb:DIR of a standalone")
     value_format = given.get("valueFormat", "binary").lower()
     if value_format not in VALUE_FORMATS:
         problems.append(f"valueFormat={value_format}: expected one of {', '.join(VALUE_FORMATS)}")
-    made = {
-        "min_partitions": _number(given, "minPartitions", 1, problems),
-        "max_partitions": _number(given, "maxPartitions", PARTITIONS_MAX, problems),
-        "target_bytes": _size(given, "targetPartitionBytes", TARGET_BYTES, problems),
-        "read_timeout_s": _number(given, "bookkeeper.readTimeoutMs", 30_000, problems) / 1000,
-        "fail_on_data_loss": _flag(given, "failOnDataLoss", True, problems),
-        "starting": _offsets(given, "startingOffsets", "earliest", topics, problems),
-        "ending": _offsets(given, "endingOffsets", "latest", topics, problems),
-    }
+    columns = _list(given.get("columns", ""))
+    twice = sorted({name for name in columns if columns.count(name) > 1})
+    if twice:
+        problems.append(f"columns has {', '.join(twice)} more than once")
+    minimum = _number(given, "minPartitions", 1, problems)
+    maximum = _number(given, "maxPartitions", max(PARTITIONS_MAX, minimum), problems)
+    if minimum > maximum:
+        problems.append(f"minPartitions={minimum} is more than maxPartitions={maximum}")
+    target_bytes = _size(given, "targetPartitionBytes", TARGET_BYTES, problems)
+    read_timeout_s = _number(given, "bookkeeper.readTimeoutMs", 30_000, problems) / 1000
+    fail_on_data_loss = _flag(given, "failOnDataLoss", True, problems)
+    starting = _offsets(given, "startingOffsets", "earliest", topics, problems)
+    ending = _offsets(given, "endingOffsets", "latest", topics, problems)
     if problems:
         raise ConfigurationError("\n".join(problems))
-    columns = tuple(name.strip() for name in given.get("columns", "").split(",") if name.strip())
     return ReadOptions(
         metadata_url=given["metadata.url"],
-        topics=tuple(dict.fromkeys(topics)),
+        topics=topics,
+        starting=starting,
+        ending=ending,
+        min_partitions=minimum,
+        max_partitions=maximum,
+        target_bytes=target_bytes,
+        fail_on_data_loss=fail_on_data_loss,
         columns=columns,
         value_format=value_format,
-        ledgers_root=given.get("ledgersRoot", "/ledgers"),
-        **made,  # type: ignore[arg-type]  # each under its own name above
+        read_timeout_s=read_timeout_s,
+        ledgers_root=given.get("ledgersRoot", ""),
+        unused=tuple(unused),
     )
 
 
-def _canonical(options: Mapping[str, str], problems: list[str]) -> dict[str, str]:
+def _canonical(options: Mapping[str, str], unused: list[str], problems: list[str]) -> dict[str, str]:
+    """Values by documented name, without the space around them."""
     names = {alias.lower(): name for name, aliases in KNOWN.items() for alias in (name, *aliases)}
     later = {name.lower(): name for name in NOT_YET}
+    broker = {name.lower() for name in BROKER}
     given: dict[str, str] = {}
+    sources: dict[str, str] = {}
     for key, value in options.items():
         lowered = key.lower()
         if lowered in names:
-            given[names[lowered]] = value
+            name = names[lowered]
+            if name in given and given[name] != value.strip():
+                problems.append(f"{sources[name]} and {key} mean the same and differ")
+            given[name], sources[name] = value.strip(), key
         elif lowered in later:
-            problems.append(f"option {later[lowered]} is not supported yet")
-        elif lowered == "paths":
-            given["topics"] = ",".join(json.loads(value))
+            problems.append(f"option {later[lowered]} is not supported by this source")
+        elif lowered in broker or lowered.startswith(BROKER_PREFIXES):
+            unused.append(key)
         else:
             nearest = difflib.get_close_matches(lowered, names, n=1)
             hint = f"; did you mean {names[nearest[0]]}?" if nearest else f"; known are {', '.join(KNOWN)}"
@@ -120,11 +186,36 @@ def _canonical(options: Mapping[str, str], problems: list[str]) -> dict[str, str
     return given
 
 
+def _topics(given: Mapping[str, str], problems: list[str]) -> tuple[Topic, ...]:
+    names = list(_list(given.get("topic", "")))
+    listed = given.get("topics", "")
+    try:
+        names += json.loads(listed) if listed.startswith("[") else _list(listed)  # load(["a", "b"]) gives JSON
+    except ValueError:
+        problems.append(f"topics={listed}: expected names with commas between them")
+    if not names:
+        problems.append("no topic: set option topic, or topics with commas between them")
+    found: dict[Topic, None] = {}
+    for name in names:
+        try:
+            found[parse_topic(name)] = None
+        except ConfigurationError as error:
+            problems.append(str(error))
+    for topic in found:
+        if topic.base != topic and topic.base in found:
+            problems.append(f"topic {topic} is a partition of {topic.base}, which is read, too")
+    return tuple(found)
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
 def _number(given: Mapping[str, str], name: str, default: int, problems: list[str]) -> int:
     text = given.get(name)
     if text is None:
         return default
-    if not text.isdigit() or int(text) < 1:
+    if not _NUMBER.fullmatch(text) or int(text) < 1:
         problems.append(f"{name}={text}: expected a number of at least 1")
         return default
     return int(text)
@@ -134,7 +225,7 @@ def _size(given: Mapping[str, str], name: str, default: int, problems: list[str]
     text = given.get(name)
     if text is None:
         return default
-    found = _SIZE.match(text.strip())
+    found = _SIZE.fullmatch(text)
     if found is None or int(found[1]) == 0:
         problems.append(f"{name}={text}: expected a size such as 128m")
         return default
@@ -149,37 +240,38 @@ def _flag(given: Mapping[str, str], name: str, default: bool, problems: list[str
 
 
 def _offsets(
-    given: Mapping[str, str], name: str, neutral: str, topics: list[str], problems: list[str]
-) -> dict[str, dict[int, Position]]:
+    given: Mapping[str, str], name: str, neutral: str, topics: tuple[Topic, ...], problems: list[str]
+) -> Offsets:
     """`{"topic": {"0": "12:345"}}`; -2 is earliest and -1 latest, as Kafka's connector has it."""
-    text = given.get(name, neutral).strip()
+    text = given.get(name, neutral)
     if text.lower() == neutral:
         return {}
     if text.lower() in ("earliest", "latest"):
         problems.append(f"{name}={text}: a batch read starts at earliest and ends at latest, or at given positions")
         return {}
-    found: dict[str, dict[int, Position]] = {}
+    found: dict[Topic, dict[int, Position]] = {}
     try:
-        parsed = json.loads(text)
-        for topic, partitions in parsed.items():
+        for given_name, partitions in json.loads(text).items():
+            topic = parse_topic(given_name)
             if topic not in topics:
-                problems.append(f"{name}: topic {topic} is not among those that are read")
+                problems.append(f"{name}: topic {given_name} is not among those that are read")
             for partition, place in partitions.items():
                 position = _position(place, neutral)
                 if position is not None:
                     found.setdefault(topic, {})[int(partition)] = position
-    except (ValueError, AttributeError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError, ConfigurationError) as error:
         problems.append(f'{name}: expected {neutral} or {{"topic": {{"0": "ledger:entry"}}}} ({error})')
     return found
 
 
 def _position(place: Any, neutral: str) -> Position | None:
+    """None for the neutral end. Raises ValueError."""
     if place in ("earliest", -2, "-2", "latest", -1, "-1"):
         meant = "earliest" if place in ("earliest", -2, "-2") else "latest"
         if meant != neutral:
             raise ValueError(f"{place} makes the read empty")
         return None
-    ledger, separator, entry = str(place).partition(":")
-    if not separator:
+    found = _POSITION.fullmatch(str(place))
+    if found is None:
         raise ValueError(f"{place!r} is not ledger:entry")
-    return int(ledger), int(entry)
+    return int(found[1]), int(found[2])

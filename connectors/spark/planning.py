@@ -8,18 +8,29 @@ Rules:
 1. What is read is fixed when the read is planned: two runs of one plan give the same rows.
 2. A task reads runs of entries of one topic partition, in order. Large ledgers are cut, small ones packed, so that a
    task has about `target_bytes` of payload: a Python task costs 58 ms however little it does.
-3. Tasks that start together begin at different ledgers, and so at different bookies.
+3. Every entry of a plan is in exactly one task, and no task is empty.
+4. Tasks that start together begin at different ledgers, and so at different bookies.
 """
 
+import heapq
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
 from magnetar.runtime.types import MIB
 
+Position = tuple[int, int]
+
 TARGET_BYTES: Final = 128 * MIB
 PARTITIONS_MAX: Final = 10_000
 """Spark plans 10,000 tasks in half a second; more than that is a mistake in the options."""
+
+# How far back a task looks for the first chunks of a message that ends in it. A message has at most some hundred
+# chunks; between them stand those of other producers. The runs travel with every task, so they are few.
+LOOK_BACK_ENTRIES: Final = 100_000
+LOOK_BACK_RUNS: Final = 8
 
 
 class Run(NamedTuple):
@@ -34,41 +45,65 @@ class Run(NamedTuple):
     def entries(self) -> int:
         return self.last - self.first + 1
 
+    def part(self, first: int, last: int) -> "Run":
+        """These entries only, with their share of the size."""
+        assert self.first <= first <= last <= self.last, (self, first, last)
+        if (first, last) == (self.first, self.last):
+            return self
+        return Run(self.ledger_id, first, last, self.size_bytes * (last - first + 1) // self.entries)
+
 
 class TopicRange(NamedTuple):
-    """What is to be read of one topic partition: runs in order of position. Partition is -1 without partitions."""
+    """What is to be read of one topic partition: runs in order of position. Partition is -1 without partitions.
 
-    topic: str
-    partition: int
-    runs: tuple[Run, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """What one task reads. *before* are the runs that precede it, for messages whose first chunks lie there."""
+    *before* are all runs that precede them.
+    """
 
     topic: str
     partition: int
     runs: tuple[Run, ...]
     before: tuple[Run, ...] = ()
 
+    @property
+    def size_bytes(self) -> int:
+        return sum(run.size_bytes for run in self.runs)
 
-def clip(runs: Sequence[Run], start: tuple[int, int] | None, end: tuple[int, int] | None) -> tuple[Run, ...]:
-    """Only what stands at or after position *start* and before position *end*; None is without bound."""
-    kept = []
+    @property
+    def entries(self) -> int:
+        return sum(run.entries for run in self.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """What one task reads. *before* precedes it in the topic, for messages whose first chunks lie there."""
+
+    topic: str
+    partition: int
+    runs: tuple[Run, ...]
+    before: tuple[Run, ...] = ()
+    is_all_before: bool = True
+    """Nothing stands before *before*."""
+
+
+def clip(runs: Sequence[Run], start: Position | None, end: Position | None) -> tuple[tuple[Run, ...], tuple[Run, ...]]:
+    """Of *runs*, what stands at or after *start* and before *end* (None: no bound), and what stands before *start*."""
+    earlier, kept = [], []
     for run in runs:
-        first, last = run.first, run.last
-        if start is not None and (run.ledger_id, last) < start:
-            continue
-        if start is not None and run.ledger_id == start[0]:
-            first = max(first, start[1])
-        if end is not None and (run.ledger_id, first) >= end:
-            continue
-        if end is not None and run.ledger_id == end[0]:
-            last = min(last, end[1] - 1)
-        if first <= last:
-            kept.append(_part(run, first, last))
-    return tuple(kept)
+        begin = run.first if start is None else _first_at(run, start)
+        behind = run.last + 1 if end is None else _first_at(run, end)
+        if begin > run.first:
+            earlier.append(run.part(run.first, begin - 1))
+        if begin < behind:
+            kept.append(run.part(begin, behind - 1))
+    return tuple(kept), tuple(earlier)
+
+
+def _first_at(run: Run, position: Position) -> int:
+    """The first entry of *run* at or after *position*; one past its last if there is none."""
+    ledger_id, entry_id = position
+    if run.ledger_id != ledger_id:
+        return run.first if run.ledger_id > ledger_id else run.last + 1
+    return min(max(entry_id, run.first), run.last + 1)
 
 
 def plan(
@@ -78,57 +113,89 @@ def plan(
     min_partitions: int = 1,
     max_partitions: int = PARTITIONS_MAX,
 ) -> list[Split]:
-    """The tasks, in the order in which Spark should start them. Empty if there is nothing to read."""
+    """The tasks, in the order in which Spark should start them. Empty if there is nothing to read.
+
+    There are at least *min_partitions* if there are as many entries, and at most *max_partitions*, but never fewer
+    than topic partitions that hold something.
+    """
     assert target_bytes > 0, target_bytes
-    total = sum(run.size_bytes for topic in ranges for run in topic.runs)
-    entries = sum(run.entries for topic in ranges for run in topic.runs)
-    if entries == 0:
-        return []
-    if min_partitions > 1:
-        target_bytes = min(target_bytes, max(total // min_partitions, 1))
-    target_bytes = max(target_bytes, total // max_partitions, 1)
-    per_topic = [_split(topic, target_bytes) for topic in ranges]
-    return _interleave(per_topic)
+    assert 1 <= min_partitions <= max_partitions, (min_partitions, max_partitions)
+    filled = [topic for topic in ranges if topic.runs]
+    wanted = round(sum(topic.size_bytes for topic in filled) / target_bytes)
+    counts = _shares(filled, min(max(wanted, min_partitions), max_partitions))
+    return _interleave([_split(topic, count) for topic, count in zip(filled, counts, strict=True)])
 
 
-def _split(topic: TopicRange, target_bytes: int) -> list[Split]:
-    size = sum(run.size_bytes for run in topic.runs)
-    if not topic.runs:
-        return []
-    count = max(1, round(size / target_bytes))
-    share = max(size / count, 1.0)
-    splits: list[Split] = []
-    taken: list[Run] = []
-    done: list[Run] = []
-    room = share
-    for run in topic.runs:
-        rest: Run | None = run
-        while rest is not None:
-            if rest.size_bytes <= room or len(splits) == count - 1:
-                taken.append(rest)
-                room -= rest.size_bytes
-                rest = None
-            else:
-                cut = max(int(rest.entries * room / rest.size_bytes), 0 if taken else 1)
-                if cut:
-                    head = _part(rest, rest.first, rest.first + cut - 1)
-                    taken.append(head)
-                    rest = _part(rest, rest.first + cut, rest.last) if head.last < rest.last else None
-                splits.append(Split(topic.topic, topic.partition, tuple(taken), tuple(done)))
-                done.extend(taken)
-                taken, room = [], share
-    if taken:
-        splits.append(Split(topic.topic, topic.partition, tuple(taken), tuple(done)))
+def _shares(topics: Sequence[TopicRange], wanted: int) -> list[int]:
+    """Into how many tasks each topic partition is cut: one more, again and again, where tasks are the largest."""
+    counts = [1] * len(topics)
+    largest: list[tuple[float, int]] = [
+        (-topic.size_bytes, number) for number, topic in enumerate(topics) if topic.entries > 1
+    ]
+    heapq.heapify(largest)
+    for _ in range(wanted - len(topics)):
+        if not largest:
+            break
+        _, number = largest[0]
+        counts[number] += 1
+        if counts[number] == topics[number].entries:
+            heapq.heappop(largest)
+        else:
+            heapq.heapreplace(largest, (-topics[number].size_bytes / counts[number], number))
+    return counts
+
+
+def _split(topic: TopicRange, count: int) -> list[Split]:
+    """*count* tasks of about the same size."""
+    runs = topic.runs
+    # The entries of all runs, numbered through, and the bytes before them: where each run begins in both.
+    entries_before = [0, *accumulate(run.entries for run in runs)]
+    bytes_before = [0, *accumulate(run.size_bytes for run in runs)]
+    total_entries, total_bytes = entries_before[-1], bytes_before[-1]
+    earlier_entries = sum(run.entries for run in topic.before)
+
+    def entry_at(offset_bytes: float) -> int:
+        number = min(bisect_right(bytes_before, offset_bytes) - 1, len(runs) - 1)
+        inside = (offset_bytes - bytes_before[number]) / max(runs[number].size_bytes, 1)
+        return entries_before[number] + round(runs[number].entries * inside)
+
+    cuts = [0]
+    for number in range(1, count):
+        wanted = entry_at(total_bytes * number / count)
+        cuts.append(max(cuts[-1] + 1, min(wanted, total_entries - (count - number))))  # rule 3: an entry for each task
+    splits = []
+    for begin, end in pairwise([*cuts, total_entries]):
+        first, last = bisect_right(entries_before, begin) - 1, bisect_left(entries_before, end) - 1
+        taken = [
+            runs[number].part(
+                runs[number].first + max(begin - entries_before[number], 0),
+                runs[number].first + min(end - entries_before[number], runs[number].entries) - 1,
+            )
+            for number in range(first, last + 1)
+        ]
+        done = [*topic.before[-LOOK_BACK_RUNS:], *runs[max(first - LOOK_BACK_RUNS, 0) : first]]
+        if taken[0].first > runs[first].first:
+            done.append(runs[first].part(runs[first].first, taken[0].first - 1))
+        before = _nearest(done)
+        is_all = sum(run.entries for run in before) == begin + earlier_entries
+        splits.append(Split(topic.topic, topic.partition, tuple(taken), before, is_all))
     return splits
 
 
-def _part(run: Run, first: int, last: int) -> Run:
-    if (first, last) == (run.first, run.last):
-        return run
-    return Run(run.ledger_id, first, last, run.size_bytes * (last - first + 1) // run.entries)
+def _nearest(done: Sequence[Run]) -> tuple[Run, ...]:
+    """The last of these runs, as far as a task looks back."""
+    kept: list[Run] = []
+    room = LOOK_BACK_ENTRIES
+    for run in reversed(done[-LOOK_BACK_RUNS:]):
+        if room <= 0:
+            break
+        part = run.part(max(run.first, run.last - room + 1), run.last)
+        room -= part.entries
+        kept.append(part)
+    return tuple(reversed(kept))
 
 
-def _interleave(per_topic: list[list[Split]]) -> list[Split]:
+def _interleave(per_topic: Sequence[Sequence[Split]]) -> list[Split]:
     """One of each in turn."""
     ordered: list[Split] = []
     for number in range(max(map(len, per_topic), default=0)):

@@ -1,40 +1,43 @@
 """One task on an executor: runs of entries from the bookies, decoded into Arrow batches.
 
-Entries are fetched on a loop in the background, a bounded number of bytes ahead, while those before are decoded here.
-Connections are kept for the next task of this worker process, which lives on until it has been idle for a minute.
+    bookies ──requests under way──▶ loop's thread: digests, checksums, decompression ──box──▶ task's thread: columns
+
+What is fetched ahead is bounded in bytes. Connections are kept for the next task of this worker process, which lives on
+until it has been idle for a minute.
 """
 
 import asyncio
 import json
 import logging
-import os
-from collections.abc import AsyncIterator, Iterator
-from typing import Any, Final
+from collections import deque
+from collections.abc import AsyncGenerator, Generator, Iterator
+from contextlib import AsyncExitStack, aclosing, closing, suppress
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from connectors.spark.cluster import DataLoss
+from connectors.spark.cluster import DataLoss, connected
 from connectors.spark.options import ReadOptions
-from connectors.spark.planning import Run, Split
-from connectors.spark.rows import IncompleteChunks, RowBuilder, Values
+from connectors.spark.planning import LOOK_BACK_ENTRIES, Run, Split, clip
+from connectors.spark.rows import HeadlessChunk, Opened, RowBuilder, open_entry
+from connectors.spark.values import Values
 from magnetar.bookkeeper.client.client import BookKeeper
-from magnetar.bookkeeper.client.config import ClientConfig
-from magnetar.bookkeeper.client.errors import BookKeeperError, NoSuchEntry, NoSuchLedger
+from magnetar.bookkeeper.client.errors import BookKeeperError, DigestMismatch, NoSuchEntry, NoSuchLedger
 from magnetar.bookkeeper.client.handle import LedgerReadHandle
-from magnetar.bookkeeper.metadata.store import MetadataStore
-from magnetar.bookkeeper.metadata.url import open_store
+from magnetar.bookkeeper.metadata.store import MetadataError
 from magnetar.bookkeeper.wire.entry import StoredEntry
-from magnetar.runtime.daemon import new_clock
 from magnetar.runtime.loop_thread import LoopThread
-from magnetar.runtime.types import MIB, MagnetarError
-from managed_ledger.messages import metadata_of, split_entry
+from magnetar.runtime.types import MIB, Corruption, MagnetarError
 
 log = logging.getLogger(__name__)
 
-# One request to a bookie: large enough that its cost does not show, small enough to be answered in a few milliseconds.
+# One request to a bookie: large enough that its cost does not show, small enough to be answered in a few milliseconds
+# and to stay below the frame limit of 5 MiB when entries are larger than their ledger's average.
 FETCH_BYTES: Final = 2 * MIB
 FETCH_ENTRIES: Final = 5_000
-# Fetched but not decoded yet: 8 MiB.
+# Requests under way at once: while one is answered, the bookie prepares the next.
+FETCH_WINDOW: Final = 2
+# Answers that wait to be decoded: 8 MiB, decompressed some times that.
 FETCH_AHEAD: Final = 4
 
 # Rows of a batch for Spark: 1,000 to 10,000 rows and 1 to 10 MB are the plateau; the first one is small, so that
@@ -43,8 +46,7 @@ ROWS_FIRST: Final = 500
 ROWS_MAX: Final = 10_000
 BATCH_BYTES_MAX: Final = 8 * MIB
 
-# How far back the first chunks of a message are searched for, and in which steps.
-LOOK_BACK_ENTRIES_MAX: Final = 100_000
+# How many entries are read in one step backwards, in search of the first chunks of a message.
 LOOK_BACK_STEP: Final = 1_000
 
 
@@ -52,130 +54,219 @@ class _Connection:
     """A BookKeeper client on a loop of its own."""
 
     def __init__(self, options: ReadOptions) -> None:
-        self.pid = os.getpid()
         self.loop = LoopThread("magnetar-reader")
-        self._options = options
-        self._store: MetadataStore | None = None
-        self.bookkeeper: BookKeeper = self.loop.run(self._open(), options.read_timeout_s)
+        self._stack = AsyncExitStack()
+        try:
+            self.bookkeeper: BookKeeper = self.loop.run(self._open(options))
+        except BaseException:
+            self.loop.stop()
+            raise
 
-    async def _open(self) -> BookKeeper:
-        clock = new_clock()
-        self._store = await open_store(self._options.metadata_url, clock, read_only=True)
-        config = ClientConfig(timeout_s=self._options.read_timeout_s)
-        bookkeeper = BookKeeper(self._store, clock, config, root=self._options.ledgers_root)
-        await bookkeeper.open()
+    async def _open(self, options: ReadOptions) -> BookKeeper:
+        _, bookkeeper, _ = await self._stack.enter_async_context(
+            connected(options.metadata_url, options.ledgers_root, options.read_timeout_s)
+        )
         return bookkeeper
 
+    def close(self) -> None:
+        with suppress(MetadataError, BookKeeperError, OSError):
+            self.loop.run(self._stack.aclose())
+        self.loop.stop()
 
-# Kept for the next task: by metadata URL and root. A worker that was forked from one with connections makes its own.
-_connections: dict[tuple[str, str, float], _Connection] = {}
+
+_Key = tuple[str, str, float]
+
+# Kept for the next task. A worker that was forked from a process with connections makes its own.
+_connections: dict[_Key, _Connection] = {}
+
+
+def _key_of(options: ReadOptions) -> _Key:
+    return options.metadata_url, options.ledgers_root, options.read_timeout_s
 
 
 def _connection(options: ReadOptions) -> _Connection:
-    key = (options.metadata_url, options.ledgers_root, options.read_timeout_s)
-    found = _connections.get(key)
-    if found is None or found.pid != os.getpid() or not found.loop.is_alive:
-        found = _connections[key] = _Connection(options)
+    found = _connections.get(_key_of(options))
+    if found is None or not found.loop.is_alive:
+        found = _connections[_key_of(options)] = _Connection(options)
     return found
 
 
-def read_split(options: ReadOptions, split: Split, schema: pa.Schema, values: Values) -> Iterator[pa.RecordBatch]:
+def _drop_connection(options: ReadOptions) -> None:
+    """After a failure: the next attempt does not begin with what may be broken."""
+    found = _connections.pop(_key_of(options), None)
+    if found is not None:
+        found.close()
+
+
+def read_split(
+    options: ReadOptions, split: Split, schema: pa.Schema, values: Values | None
+) -> Generator[pa.RecordBatch, None, None]:
     """The rows of *split* in order of position. Raises DataLoss, Corruption, MagnetarError with topic and entry."""
-    connection = _connection(options)
-    builder = RowBuilder(schema, split.topic, split.partition, values, options.value_format)
-    rows = ROWS_FIRST
-    entries = total_rows = 0
-    fetched = connection.loop.iterate(_entries(connection.bookkeeper, split, options), FETCH_AHEAD)
-    for group in fetched:
-        for entry in group:
-            entries += 1
+    try:
+        yield from _Task(options, split, _connection(options)).batches(schema, values)
+    except (BookKeeperError, MetadataError) as error:
+        _drop_connection(options)
+        raise MagnetarError(f"{split.topic}: {error}") from error
+
+
+class _Earlier(NamedTuple):
+    """What a look back found."""
+
+    chunks: list[Opened]
+    """Empty if not even the first was found."""
+    entries: int
+    """How many were looked at."""
+    is_all: bool
+    """No entry stands before those."""
+
+
+class _Task:
+    """The reading of one split."""
+
+    def __init__(self, options: ReadOptions, split: Split, connection: _Connection) -> None:
+        self._options = options
+        self._split = split
+        self._loop = connection.loop
+        self._bookkeeper = connection.bookkeeper
+        self._entries = self._rows = self._dropped = 0
+
+    def batches(self, schema: pa.Schema, values: Values | None) -> Generator[pa.RecordBatch, None, None]:
+        """Record batches, the first one small."""
+        builder = RowBuilder(schema, self._split.topic, self._split.partition, values)
+        rows = ROWS_FIRST
+        with closing(self._loop.iterate(self._fetch(), FETCH_AHEAD)) as fetched:
+            for group in fetched:
+                for opened in group:
+                    try:
+                        builder.add(opened)
+                    except HeadlessChunk:
+                        self._add_headless(builder, opened)
+                    if builder.row_count >= rows or builder.payload_bytes >= BATCH_BYTES_MAX:
+                        yield self._take(builder)
+                        rows = min(rows * 4, ROWS_MAX)
+        if builder.row_count:
+            yield self._take(builder)
+        summary = {
+            "topic": self._split.topic,
+            "runs": len(self._split.runs),
+            "entries": self._entries,
+            "rows": self._rows,
+            "incomplete": self._dropped,
+        }
+        log.info(json.dumps(summary))
+
+    def _take(self, builder: RowBuilder) -> pa.RecordBatch:
+        batch = builder.take()
+        self._rows += batch.num_rows
+        return batch
+
+    # Entries; on the loop's thread
+
+    async def _fetch(self) -> AsyncGenerator[list[Opened], None]:
+        """The entries of all runs that hold messages."""
+        topic = self._split.topic
+        for run in self._split.runs:
+            begin = run.first
             try:
-                builder.add_entry(entry.ledger_id, entry.entry_id, entry.payload)
-            except IncompleteChunks as missing:
-                _complete_chunks(connection, builder, split, entry, options, missing)
-            if builder.row_count >= rows or builder.payload_bytes >= BATCH_BYTES_MAX:
-                total_rows += builder.row_count
-                yield builder.take()
-                rows = min(rows * 4, ROWS_MAX)
-    if builder.row_count:
-        total_rows += builder.row_count
-        yield builder.take()
-    log.info(json.dumps({"topic": split.topic, "entries": entries, "rows": total_rows, "runs": len(split.runs)}))
+                async with aclosing(self._read(run)) as groups:
+                    async for group in groups:
+                        self._entries += len(group)
+                        begin = group[-1].entry_id + 1
+                        opened = (open_entry(topic, entry.ledger_id, entry.entry_id, entry.payload) for entry in group)
+                        yield [entry for entry in opened if entry is not None]
+            except (NoSuchLedger, NoSuchEntry) as error:
+                text = f"{topic}: entries {begin} to {run.last} of ledger {run.ledger_id} are gone ({error})"
+                if self._options.fail_on_data_loss:
+                    raise DataLoss(
+                        f"{text}; they were trimmed after the read was planned. Load again, raise the namespace's "
+                        "retention, or set failOnDataLoss=false to read what is left."
+                    ) from None
+                log.warning("%s; leaving them out", text)
+            except DigestMismatch as error:
+                raise Corruption(f"{topic}: {error}") from None
 
-
-async def _entries(bookkeeper: BookKeeper, split: Split, options: ReadOptions) -> AsyncIterator[list[StoredEntry]]:
-    for run in split.runs:
+    async def _read(self, run: Run) -> AsyncGenerator[list[StoredEntry], None]:
+        """All entries of *run*, a group for each answer."""
+        handle = await self._bookkeeper.open_ledger(run.ledger_id, recovery=False)
+        count = max(1, min(FETCH_ENTRIES, FETCH_BYTES * run.entries // max(run.size_bytes, 1)))
+        under_way: deque[tuple[int, asyncio.Task[list[StoredEntry]]]] = deque()
+        ask = run.first
         try:
-            async for group in _read_run(bookkeeper, run):
+            while ask <= run.last or under_way:
+                while ask <= run.last and len(under_way) < FETCH_WINDOW:
+                    last = min(ask + count - 1, run.last)
+                    under_way.append((last, asyncio.create_task(_read_some(handle, ask, last))))
+                    ask = last + 1
+                last, asked = under_way.popleft()
+                group = await asked
                 yield group
-        except (NoSuchLedger, NoSuchEntry) as error:
-            if options.fail_on_data_loss:
-                raise DataLoss(
-                    f"{split.topic}: entries {run.first} to {run.last} of ledger {run.ledger_id} are gone ({error}); "
-                    "they were trimmed after the read was planned. Load again, raise the namespace's retention, or "
-                    "set failOnDataLoss=false to read what is left."
-                ) from None
-            log.warning("%s: ledger %s is gone; leaving out its entries", split.topic, run.ledger_id)
-        except BookKeeperError as error:
-            raise MagnetarError(f"{split.topic}: cannot read ledger {run.ledger_id}: {error}") from error
+                while group[-1].entry_id < last:  # entries were larger than thought
+                    group = await _read_some(handle, group[-1].entry_id + 1, last)
+                    yield group
+        finally:
+            for _, asked in under_way:
+                asked.cancel()
+            await asyncio.gather(*(asked for _, asked in under_way), return_exceptions=True)
+            await handle.close()
+
+    # Messages whose first chunks lie before
+
+    def _add_headless(self, builder: RowBuilder, chunk: Opened) -> None:
+        """Find the first chunks of a message further back, then add this one."""
+        uuid = chunk.metadata.uuid
+        found = self._loop.run(self._look_back(chunk))
+        for earlier in found.chunks:
+            builder.chunks.add(earlier)
+        if not found.chunks:
+            text = f"{self._split.topic}, entry {chunk.ledger_id}:{chunk.entry_id}: the first chunks of message {uuid} "
+            if found.is_all:
+                text += "do not exist (any more)"
+            else:
+                text += f"are not among the {found.entries:,} entries before"
+                if self._options.fail_on_data_loss:
+                    raise DataLoss(f"{text}; set failOnDataLoss=false to leave the message out")
+            log.warning("%s; leaving the message out, as consumers do", text)
+            builder.chunks.give_up(uuid)
+            self._dropped += 1
+        builder.add(chunk)
+
+    async def _look_back(self, chunk: Opened) -> "_Earlier":
+        """The chunks of the same message before *chunk*, from the last first one on."""
+        runs, _ = clip([*self._split.before, *self._split.runs], None, (chunk.ledger_id, chunk.entry_id))
+        found: list[Opened] = []
+        looked = 0
+        for step in _backwards(runs):
+            if looked >= LOOK_BACK_ENTRIES:
+                return _Earlier([], looked, False)
+            group = await self._chunks_of(step, chunk.metadata.uuid)
+            looked += step.entries
+            found[:0] = group
+            firsts = [number for number, one in enumerate(group) if one.metadata.chunk_id == 0]
+            if firsts:
+                return _Earlier(found[firsts[-1] :], looked, False)
+        return _Earlier([], looked, self._split.is_all_before)
+
+    async def _chunks_of(self, run: Run, uuid: str) -> list[Opened]:
+        found = []
+        async with aclosing(self._read(run)) as groups:
+            async for group in groups:
+                for entry in group:
+                    opened = open_entry(self._split.topic, entry.ledger_id, entry.entry_id, entry.payload)
+                    if opened is not None and opened.is_chunk and opened.metadata.uuid == uuid:
+                        found.append(opened)
+        return found
 
 
-async def _read_run(bookkeeper: BookKeeper, run: Run) -> AsyncIterator[list[StoredEntry]]:
-    handle = await bookkeeper.open_ledger(run.ledger_id, recovery=False)
-    try:
-        at = run.first
-        while at <= run.last:
-            group = await _fetch(handle, at, run.last)
-            yield group
-            at = group[-1].entry_id + 1
-    finally:
-        await handle.close()
+async def _read_some(handle: LedgerReadHandle, first: int, last: int) -> list[StoredEntry]:
+    """Entries from *first* on, at least one. That they are confirmed is known from the plan, not to the handle."""
+    return await handle.read_batch_unconfirmed(first, last - first + 1, 2 * FETCH_BYTES)
 
 
-async def _fetch(handle: LedgerReadHandle, first: int, last: int) -> list[StoredEntry]:
-    """The next entries, at least one. The plan knows that they are confirmed; an open ledger's handle may not."""
-    return await handle.read_batch_unconfirmed(first, min(last - first + 1, FETCH_ENTRIES), FETCH_BYTES)
-
-
-def _complete_chunks(
-    connection: _Connection,
-    builder: RowBuilder,
-    split: Split,
-    entry: StoredEntry,
-    options: ReadOptions,
-    missing: IncompleteChunks,
-) -> None:
-    """Find the first chunks of a message before this task's range, then add its last one."""
-    wanted = metadata_of(split_entry(entry.payload)).uuid
-    earlier = connection.loop.run(_look_back(connection.bookkeeper, split, wanted), options.read_timeout_s)
-    for data in earlier:
-        builder.remember_chunks(data)
-    try:
-        builder.add_entry(entry.ledger_id, entry.entry_id, entry.payload)
-    except IncompleteChunks:
-        text = f"{split.topic}, entry {entry.ledger_id}:{entry.entry_id}: {missing}"
-        if options.fail_on_data_loss:
-            raise DataLoss(text + "; set failOnDataLoss=false to leave the message out") from None
-        log.warning("%s; leaving the message out", text)
-
-
-async def _look_back(bookkeeper: BookKeeper, split: Split, wanted: str) -> list[Any]:
-    """Entries before the range, from the first chunk of message *wanted* on; empty if it is not there."""
-    found: list[Any] = []
-    looked = 0
-    for run in reversed(split.before):
+def _backwards(runs: tuple[Run, ...]) -> Iterator[Run]:
+    """Pieces of *runs*, the last one first."""
+    for run in reversed(runs):
         last = run.last
-        while last >= run.first and looked < LOOK_BACK_ENTRIES_MAX:
+        while last >= run.first:
             first = max(run.first, last - LOOK_BACK_STEP + 1)
-            group = [
-                entry async for part in _read_run(bookkeeper, Run(run.ledger_id, first, last, 0)) for entry in part
-            ]
-            looked += len(group)
-            found[:0] = [entry.payload for entry in group]
-            for data in found[: len(group)]:
-                metadata = metadata_of(split_entry(data))
-                if metadata.uuid == wanted and metadata.chunk_id == 0 and metadata.num_chunks_from_msg > 1:
-                    return found
+            yield run.part(first, last)
             last = first - 1
-            await asyncio.sleep(0)
-    return []

@@ -1,31 +1,37 @@
-"""From stored entries to Arrow columns, a batch of rows at a time.
+"""From stored entries to Arrow record batches. No IO.
 
-Only the columns that are asked for are built. The value column is made from the borders of the payloads: offsets over
-the joined buffer and one `take`, instead of a Python object for each value (spark.md 3).
+Rules (pulsar.md 5):
 
-Rules (pulsar.md 5): markers and messages that compaction emptied are no rows; a null value is a null; base64 keys are
-decoded; a message in chunks is one row, made where its last chunk stands; encrypted and transactional messages are
-refused, since what they mean cannot be known here.
+1. Markers, and messages that compaction emptied, are no rows. A null value is a null.
+2. A message in chunks is one row, made where its last chunk stands. What consumers drop is dropped: chunks without a
+   beginning, or with a gap; chunks that are sent again after the message was whole.
+3. Encrypted and transactional messages are refused: what they mean cannot be known here.
+4. Only the columns that are asked for are built, and they have exactly the types of the schema.
 """
 
 import base64
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from functools import lru_cache
+from itertools import chain
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as t
 
-from connectors.spark.values import AvroValues, Decode, JsonValues
-from magnetar.runtime.types import Buffer, Corruption
-from managed_ledger.messages import (
-    broker_metadata_of,
-    checksum_ok,
-    decompress,
-    is_batch,
-    metadata_of,
-    payload_of,
-    split_entry,
+from connectors.spark.columnar import (
+    PADDING,
+    Messages,
+    Numbers,
+    UnusualLayout,
+    framed,
+    normalised,
+    walk,
 )
+from connectors.spark.values import Decode, Values
+from magnetar.bookkeeper.wire.checksum import crc32c
+from magnetar.runtime.types import MIB, Buffer, Corruption
+from managed_ledger.messages import broker_metadata_of, decompress, is_batch, metadata_of, payload_of, split_entry
 from managed_ledger.messages_pb2 import MessageIdData, MessageMetadata, SingleMessageMetadata
 from managed_ledger.schema_registry import version_of
 
@@ -48,297 +54,449 @@ METADATA_COLUMNS: Final[dict[str, tuple[t.DataType, bool]]] = {
 }
 DEFAULT_METADATA: Final = tuple(METADATA_COLUMNS)[:6]
 
-Values = AvroValues | JsonValues | None
+# Columns that each message of a batch has its own value of.
+_PER_MESSAGE: Final = frozenset({"__key", "__eventTime", "__messageProperties", "__sequenceId"})
+
+# Spark's timestamps count microseconds in 64 bits.
+_TIME_MS_MAX: Final = (2**63 - 1) // 1000
 
 
-class IncompleteChunks(Corruption):
-    """The first chunks of a message are gone (its ledger was trimmed)."""
+# ------------------------------------------------------------------------------------------ entries
+
+
+class Opened(NamedTuple):
+    """An entry that was checked and decompressed; a chunk is as it was sent, since only the whole is compressed."""
+
+    ledger_id: int
+    entry_id: int
+    metadata: MessageMetadata
+    last_index: int | None
+    """The broker's number of the entry's last message, where it was told to add one."""
+    payload: Buffer
+
+    @property
+    def is_chunk(self) -> bool:
+        return self.metadata.num_chunks_from_msg > 1
+
+
+def open_entry(topic: str, ledger_id: int, entry_id: int, data: Buffer) -> Opened | None:
+    """The entry with its payload; None if it holds no user's messages. Raises Corruption naming it."""
+    try:
+        parts = split_entry(data)
+        if parts.checksum is not None and crc32c(parts.checksummed) != parts.checksum:
+            raise Corruption(f"its checksum is not {parts.checksum:08x}, as its producer computed it")
+        metadata = metadata_of(parts)
+        if not metadata.IsInitialized():
+            raise Corruption("its metadata lack a required field")
+        if metadata.HasField("marker_type"):
+            return None
+        if metadata.encryption_keys:
+            raise Corruption("it is encrypted, and this reader has no keys; consume it with a Pulsar client")
+        if metadata.HasField("txnid_most_bits"):
+            raise Corruption("it belongs to a transaction; reading transactional topics is not supported")
+        broker = broker_metadata_of(parts)
+        index = broker.index if broker is not None and broker.HasField("index") else None
+        payload = parts.payload if metadata.num_chunks_from_msg > 1 else payload_of(parts, metadata)
+    except Corruption as error:
+        raise Corruption(f"{topic}, entry {ledger_id}:{entry_id}: {error}") from None
+    return Opened(ledger_id, entry_id, metadata, index, payload)
+
+
+class HeadlessChunk(Exception):
+    """A chunk of a message whose first chunks were not added: they are further back, or gone."""
 
 
 class Chunks:
-    """Messages in chunks that are not whole yet, by their common id."""
+    """Messages in chunks that are not whole yet, by the id that their chunks share."""
 
-    # A message in chunks may be of any size; so many unfinished ones at once are a producer that always fails.
-    UNFINISHED_MAX: Final = 1_000
+    # Producers have one such message under way each. Above this the oldest is dropped; should its next chunk come
+    # after all, its first ones are read again.
+    UNFINISHED_BYTES_MAX: Final = 256 * MIB
+    # Messages whose further chunks are to be dropped. Only a resend brings any, soon after.
+    ENDED_MAX: Final = 1_000
 
     def __init__(self) -> None:
-        self._parts: dict[str, list[bytes]] = {}
+        self._unfinished: dict[str, tuple[Opened, list[Buffer]]] = {}
+        self._bytes = 0
+        self._ended: dict[str, None] = {}
 
-    def add(self, metadata: MessageMetadata, payload: Buffer) -> bytes | None:
-        """The joined payload when *payload* was its last chunk. Raises IncompleteChunks."""
+    def add(self, chunk: Opened) -> tuple[Opened, Opened] | None:
+        """The first chunk, and the last with the payload of the whole, if *chunk* was the last.
+
+        Raises HeadlessChunk: then add its earlier chunks, or `give_up`, and add it again. Raises Corruption.
+        """
+        metadata = chunk.metadata
+        uuid = metadata.uuid
         if metadata.chunk_id == 0:
-            self._parts[metadata.uuid] = []
-            if len(self._parts) > self.UNFINISHED_MAX:
-                del self._parts[next(iter(self._parts))]
-        parts = self._parts.get(metadata.uuid)
-        if parts is None or len(parts) != metadata.chunk_id:
-            if parts is not None and metadata.chunk_id < len(parts):
-                return None  # sent again after a lost receipt: the same bytes
-            raise IncompleteChunks(f"chunks before number {metadata.chunk_id} of message {metadata.uuid} are missing")
-        parts.append(bytes(payload))
-        if len(parts) < metadata.num_chunks_from_msg:
+            self._forget(uuid)
+            self._ended.pop(uuid, None)
+            self._unfinished[uuid] = (chunk, [])
+        elif uuid in self._ended:
             return None
-        del self._parts[metadata.uuid]
-        return b"".join(parts)
+        elif uuid not in self._unfinished:
+            raise HeadlessChunk(uuid)
+        first, payloads = self._unfinished[uuid]
+        if metadata.chunk_id < len(payloads):
+            return None  # sent again after a lost receipt
+        if metadata.chunk_id > len(payloads):
+            self.give_up(uuid)
+            return None
+        payloads.append(chunk.payload)
+        self._bytes += len(chunk.payload)
+        if len(payloads) < metadata.num_chunks_from_msg:
+            while self._bytes > self.UNFINISHED_BYTES_MAX and len(self._unfinished) > 1:
+                self._forget(next(iter(self._unfinished)))
+            return None
+        self.give_up(uuid)
+        whole = decompress(metadata.compression, b"".join(payloads), metadata.uncompressed_size)
+        return first, chunk._replace(payload=whole)
+
+    def give_up(self, uuid: str) -> None:
+        """Drop what is there of a message and what is still to come."""
+        self._forget(uuid)
+        self._ended[uuid] = None
+        if len(self._ended) > self.ENDED_MAX:
+            del self._ended[next(iter(self._ended))]
+
+    def _forget(self, uuid: str) -> None:
+        _, payloads = self._unfinished.pop(uuid, (None, []))
+        self._bytes -= sum(map(len, payloads))
+
+
+# --------------------------------------------------------------------------------------------- rows
+
+
+class _Entry(NamedTuple):
+    """An entry of the batch in the making."""
+
+    opened: Opened
+    messages: int
+    is_batch: bool
+    pieces: Sequence[Buffer]
+    """What stands in the joined buffer."""
+    first_chunk: Opened | None
 
 
 class RowBuilder:
-    """Gathers the rows of one topic partition; `take` gives them as a record batch with exactly *schema*."""
+    """Gathers the entries of one topic partition; `take` gives their rows, with exactly *schema*."""
 
-    def __init__(self, schema: pa.Schema, topic: str, partition: int, values: Values, value_format: str) -> None:
+    def __init__(self, schema: pa.Schema, topic: str, partition: int, values: Values | None) -> None:
+        """*values* decodes into columns; None leaves the column `value` as it is stored, or as text."""
         self._schema = schema
         self._topic = topic
         self._partition = partition
         self._values = values
-        self._value_format = value_format
-        names = set(schema.names)
-        self._wants_value = "value" in names
-        self._fields = [name for name in schema.names if name not in METADATA_COLUMNS and name != "value"]
-        self._makers: list[tuple[list[Any], Callable[..., Any]]] = []
-        self._lists: dict[str, list[Any]] = {}
-        per_message = {
-            "__key": _key,
-            "__messageProperties": _properties,
-            "__eventTime": _event_time,
-            "__sequenceId": _sequence_id,
-        }
-        self._per_message = [(name, per_message[name]) for name in schema.names if name in per_message]
-        self._constant = [name for name in schema.names if name in METADATA_COLUMNS and name not in per_message]
-        self._needs_single = bool(self._per_message)
-        self._chunks = Chunks()
+        self._needs_fields = not _PER_MESSAGE.isdisjoint(schema.names)
+        self._makers: dict[str, Callable[[_Rows, pa.Field], pa.Array]] = {
+            "__key": _keys,
+            "__topic": lambda rows, field: pa.repeat(pa.scalar(topic, pa.string()), rows.count),
+            "__messageId": self._message_ids,
+            "__publishTime": lambda rows, field: _timestamps(
+                rows.repeated([_signed(entry.opened.metadata.publish_time) for entry in rows.entries]), field
+            ),
+            "__eventTime": _event_times,
+            "__messageProperties": lambda rows, field: rows.messages.fields.properties(field.type),
+            "__partition": lambda rows, field: pa.array(np.full(rows.count, partition, np.int32)),
+            "__ledgerId": lambda rows, field: pa.array(rows.repeated([e.opened.ledger_id for e in rows.entries])),
+            "__entryId": lambda rows, field: pa.array(rows.repeated([e.opened.entry_id for e in rows.entries])),
+            "__batchIndex": lambda rows, field: pa.array(
+                np.where(rows.repeated([e.is_batch for e in rows.entries]), rows.places, -1).astype(np.int32)
+            ),
+            "__index": _indexes,
+            "__sequenceId": lambda rows, field: pa.array(
+                rows.messages.fields.sequence_id(
+                    rows.repeated([_signed(e.opened.metadata.sequence_id) for e in rows.entries]) + rows.places
+                )
+            ),
+            "__producerName": lambda rows, field: rows.spread([e.opened.metadata.producer_name for e in rows.entries],
+                                                              field),
+            "__schemaVersion": lambda rows, field: rows.spread(
+                [e.opened.metadata.schema_version or None for e in rows.entries], field
+            ),
+        }  # fmt: skip
+        self.chunks = Chunks()
         self._reset()
 
     def _reset(self) -> None:
+        self._entries: list[_Entry] = []
         self.row_count = 0
         self.payload_bytes = 0
-        self._lists = {name: [] for name in self._schema.names if name != "value"}
-        self._buffers: list[bytes] = []  # joined payloads, in order
-        self._buffer_bytes = 0
-        self._borders: list[int] = [0]  # start and end of each value in them, alternating
-        self._nulls: list[int] = []  # rows whose value is null
 
-    # ------------------------------------------------------------------------------- entries
-
-    def add_entry(self, ledger_id: int, entry_id: int, data: Buffer) -> None:
-        """Add the rows of one entry. Raises Corruption naming it."""
-        try:
-            self._add_entry(ledger_id, entry_id, data)
-        except IncompleteChunks:
-            raise
-        except Corruption as error:
-            raise Corruption(f"{self._topic}, entry {ledger_id}:{entry_id}: {error}") from None
-
-    def remember_chunks(self, data: Buffer) -> None:
-        """Look at an entry before the range for the first chunks of a message that ends in it."""
-        parts = split_entry(data)
-        metadata = metadata_of(parts)
-        if metadata.num_chunks_from_msg > 1:
+    def add(self, opened: Opened) -> None:
+        """Add the rows of one entry. Raises HeadlessChunk, Corruption naming the entry."""
+        first_chunk = None
+        if opened.is_chunk:
             try:
-                self._chunks.add(metadata, parts.payload)
-            except IncompleteChunks:
+                whole = self.chunks.add(opened)
+            except Corruption as error:
+                raise self._corruption(opened, error) from None
+            if whole is None:
                 return
-
-    def _add_entry(self, ledger_id: int, entry_id: int, data: Buffer) -> None:
-        if checksum_ok(data) is False:
-            raise Corruption("its checksum does not fit")
-        parts = split_entry(data)
-        metadata = metadata_of(parts)
-        if metadata.HasField("marker_type"):
-            return
-        if metadata.encryption_keys:
-            raise Corruption("it is encrypted, and this reader has no keys; consume it with a Pulsar client")
-        if metadata.HasField("txnid_most_bits"):
-            raise Corruption("it belongs to a transaction; reading transactional topics is not supported yet")
-        if metadata.num_chunks_from_msg > 1:
-            joined = self._chunks.add(metadata, parts.payload)
-            if joined is None:
-                return
-            payload: Buffer = decompress(metadata.compression, joined, metadata.uncompressed_size)
-        else:
-            payload = payload_of(parts, metadata)
-        before = self.row_count
+            first_chunk, opened = whole
+        metadata, payload = opened.metadata, opened.payload
         if is_batch(metadata):
-            indexes = self._add_batch(payload, metadata)
+            count = metadata.num_messages_in_batch
+            if count < 1:
+                return
+            entry = _Entry(opened, count, True, (payload,), first_chunk)
         else:
-            self._add_value(payload, 0, len(payload), metadata.null_value)
-            for name, make in self._per_message:
-                self._lists[name].append(make(metadata, None, 0))
-            indexes = [-1]
-        count = self.row_count - before
-        if count:
-            index = None
-            if "__index" in self._lists:
-                broker = broker_metadata_of(parts)
-                if broker is not None and broker.HasField("index"):
-                    index = broker.index - max(metadata.num_messages_in_batch, 1) + 1
-            self._add_constants(metadata, ledger_id, entry_id, indexes, count, index)
-            if self._fields:
-                self._add_fields(metadata, before)
+            entry = _Entry(opened, 1, False, framed(self._single_of(metadata, len(payload)), payload), first_chunk)
+        self._entries.append(entry)
+        self.row_count += entry.messages
+        self.payload_bytes += len(payload)
 
-    def _add_batch(self, payload: Buffer, metadata: MessageMetadata) -> list[int]:
-        """One row for each message of a batch; returns their indexes."""
-        data = bytes(payload)
-        end = len(data)
-        at = 0
-        base = self._buffer_bytes
-        borders = self._borders
-        indexes: list[int] = []
-        parse = SingleMessageMetadata.FromString
-        for number in range(metadata.num_messages_in_batch):
-            size = int.from_bytes(data[at : at + 4], "big")
-            start = at + 4 + size
-            if start > end:
-                raise Corruption(f"message {number} of its batch leaves the payload of {end} bytes")
-            single = parse(data[at + 4 : start])
-            at = start + single.payload_size
-            if at > end or single.payload_size < 0:
-                raise Corruption(f"message {number} of its batch leaves the payload of {end} bytes")
-            if single.compacted_out:
-                continue
-            if single.null_value:
-                self._nulls.append(self.row_count + len(indexes))
-            borders += (base + start, base + at)
-            indexes.append(number)
-            for name, make in self._per_message:
-                self._lists[name].append(make(metadata, single, number))
-        self._buffers.append(data)
-        self._buffer_bytes += end
-        self.payload_bytes += end
-        self.row_count += len(indexes)
-        return indexes
-
-    def _add_value(self, payload: Buffer, start: int, end: int, null: bool) -> None:
-        data = bytes(payload)
-        if null:
-            self._nulls.append(self.row_count)
-        self._borders += (self._buffer_bytes + start, self._buffer_bytes + end)
-        self._buffers.append(data)
-        self._buffer_bytes += len(data)
-        self.payload_bytes += len(data)
-        self.row_count += 1
-
-    def _add_constants(
-        self,
-        metadata: MessageMetadata,
-        ledger_id: int,
-        entry_id: int,
-        indexes: list[int],
-        count: int,
-        index: int | None,
-    ) -> None:
-        """What is the same for all messages of an entry, and the position."""
-        for name in self._constant:
-            column = self._lists[name]
-            if name == "__batchIndex":
-                column.extend(indexes)
-            elif name == "__messageId":
-                for number in indexes:
-                    made = MessageIdData(ledgerId=ledger_id, entryId=entry_id, partition=self._partition)
-                    if number >= 0:
-                        made.batch_index = number
-                    column.append(made.SerializeToString())
-            elif name == "__index":
-                column.extend([None] * count if index is None else [index + max(number, 0) for number in indexes])
-            else:
-                column.extend([self._constant_value(name, metadata, ledger_id, entry_id)] * count)
-
-    def _constant_value(self, name: str, metadata: MessageMetadata, ledger_id: int, entry_id: int) -> Any:
-        match name:
-            case "__topic":
-                return self._topic
-            case "__partition":
-                return self._partition
-            case "__ledgerId":
-                return ledger_id
-            case "__entryId":
-                return entry_id
-            case "__publishTime":
-                return metadata.publish_time * 1000
-            case "__producerName":
-                return metadata.producer_name
-        assert name == "__schemaVersion", name
-        return metadata.schema_version or None
-
-    def _add_fields(self, metadata: MessageMetadata, before: int) -> None:
-        """Decode the values of the rows from *before* on into their columns."""
-        assert self._values is not None, "fields need a schema"
-        decode: Decode = self._values.decoder(version_of(metadata.schema_version))
-        data, base = self._buffers[-1], self._buffer_bytes - len(self._buffers[-1])
-        nulls = set(self._nulls[-(self.row_count - before) :]) if self._nulls else set()
-        columns = [self._lists[name].append for name in self._fields]
-        fields = self._fields
-        for row in range(before, self.row_count):
-            if row in nulls:
-                for append in columns:
-                    append(None)
-                continue
-            start, end = self._borders[1 + 2 * row] - base, self._borders[2 + 2 * row] - base
-            try:
-                record = decode(data[start:end])
-            except Corruption:
-                raise
-            except (ValueError, KeyError, TypeError, EOFError, IndexError) as error:
-                raise Corruption(f"its value cannot be decoded as {self._value_format}: {error!r}") from None
-            get = record.get
-            for append, name in zip(columns, fields, strict=True):
-                append(get(name))
-
-    # --------------------------------------------------------------------------------- batches
+    def _single_of(self, metadata: MessageMetadata, payload_bytes: int) -> SingleMessageMetadata:
+        """What a batch would hold of a message that stands alone: so both become rows in the same way."""
+        single = SingleMessageMetadata(payload_size=payload_bytes)
+        if metadata.null_value:
+            single.null_value = True
+        if self._needs_fields:
+            single.properties.extend(metadata.properties)
+            single.event_time = metadata.event_time
+            single.sequence_id = metadata.sequence_id
+            if metadata.HasField("partition_key"):
+                single.partition_key = metadata.partition_key
+                single.partition_key_b64_encoded = metadata.partition_key_b64_encoded
+                single.null_partition_key = metadata.null_partition_key
+        return single
 
     def take(self) -> pa.RecordBatch:
-        """The rows gathered since the last call."""
-        columns = []
-        for field in self._schema:
-            if field.name == "value":
-                columns.append(self._value_column(field.type))
-            else:
-                columns.append(_column(self._lists[field.name], field))
-        batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        """The rows of what was added since the last call. Raises Corruption naming an entry."""
+        try:
+            batch = self._build()
+        except UnusualLayout:
+            self._entries = [self._normalised(entry) for entry in self._entries]
+            batch = self._build()
         self._reset()
         return batch
 
-    def _value_column(self, kind: pa.DataType) -> pa.Array:
-        """Elements between the borders are values and what stands between them, in turn: take every second one."""
-        joined = self._buffers[0] if len(self._buffers) == 1 else b"".join(self._buffers)
-        offsets = pa.array(self._borders, pa.int32())
-        everything = pa.Array.from_buffers(
-            pa.binary(), len(self._borders) - 1, [None, offsets.buffers()[1], pa.py_buffer(joined)]
+    def _normalised(self, entry: _Entry) -> _Entry:
+        if not entry.is_batch:
+            return entry
+        try:
+            return entry._replace(pieces=(normalised(entry.opened.payload, entry.messages),))
+        except Corruption as error:
+            raise self._corruption(entry.opened, error) from None
+
+    def _build(self) -> pa.RecordBatch:
+        rows = _Rows(self._entries)
+        fields = rows.messages.fields if self._needs_fields or rows.messages.has_flags else None
+        rows.null_value = None if fields is None else fields.null_value
+        compacted_out = None if fields is None else fields.compacted_out
+        decoded = {} if self._values is None else self._decoded(rows, self._values, compacted_out)
+        columns = []
+        for field in self._schema:
+            if field.name in decoded:
+                columns.append(decoded[field.name])
+            elif field.name in self._makers:
+                columns.append(self._made(field, rows))
+            else:
+                columns.append(self._raw_values(field, rows))
+        batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        return batch if compacted_out is None else batch.filter(pa.array(~compacted_out))
+
+    def _made(self, field: pa.Field, rows: "_Rows") -> pa.Array:
+        try:
+            return self._makers[field.name](rows, field)
+        except (pa.ArrowInvalid, ValueError, OverflowError) as error:
+            raise self._corruption_among(rows, f"column {field.name}: {error}") from None
+
+    def _raw_values(self, field: pa.Field, rows: "_Rows") -> pa.Array:
+        values = rows.messages.values(rows.null_value)
+        if field.type == pa.binary():
+            return values
+        try:
+            return values.cast(field.type)
+        except pa.ArrowInvalid:
+            for row in range(rows.count):
+                try:
+                    rows.messages.value(row).decode()
+                except UnicodeDecodeError as error:
+                    raise self._corruption(rows.entry_of(row), f"its value is not text in UTF-8 ({error})") from None
+            raise
+
+    def _decoded(self, rows: "_Rows", values: Values, compacted_out: Numbers | None) -> dict[str, pa.Array]:
+        """The columns of the values, decoded with the schema that each value was written with."""
+        wanted = [field for field in self._schema if field.name in values.names]
+        absent = np.zeros(rows.count, bool)
+        for mask in (rows.null_value, compacted_out):
+            if mask is not None:
+                absent |= mask
+        versions = {version_of(entry.opened.metadata.schema_version) for entry in rows.entries}
+        if len(versions) == 1:
+            try:
+                found = values.columns(versions.pop(), rows.messages, np.flatnonzero(~absent), wanted)
+            except (UnusualLayout, pa.ArrowInvalid):
+                found = None  # one by one: that tells what is wrong, if anything is
+            if found is not None:
+                if not absent.any():
+                    return found
+                places = pa.array(np.cumsum(~absent) - 1, mask=absent)
+                return {name: column.take(places) for name, column in found.items()}
+        lists = self._decode_each(rows, values, [field.name for field in wanted], absent)
+        return {field.name: self._checked(field, rows, lists[field.name]) for field in wanted}
+
+    def _decode_each(
+        self, rows: "_Rows", values: Values, names: Sequence[str], absent: Numbers
+    ) -> dict[str, list[Any]]:
+        lists: dict[str, list[Any]] = {name: [None] * rows.count for name in names}
+        left_out = set(np.flatnonzero(absent).tolist())
+        columns = list(lists.items())
+        value = rows.messages.value
+        begin = 0
+        for entry in rows.entries if names else ():
+            end = begin + entry.messages
+            row = begin
+            try:
+                decode: Decode = values.decoder(version_of(entry.opened.metadata.schema_version))
+                for row in range(begin, end):
+                    if row not in left_out:
+                        record = decode(value(row))
+                        for name, column in columns:
+                            column[row] = record.get(name)
+            except Corruption as error:
+                raise self._corruption(entry.opened, error) from None
+            except Exception as error:  # whatever a library raises for bytes that it does not understand
+                text = f"message {row - begin} is not what its schema says: {error!r}"
+                raise self._corruption(entry.opened, text) from error
+            begin = end
+        return lists
+
+    def _checked(self, field: pa.Field, rows: "_Rows", values: list[Any]) -> pa.Array:
+        try:
+            return pa.array(values, field.type)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            for row, value in enumerate(values):
+                try:
+                    pa.array([value], field.type)
+                except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+                    raise self._corruption(
+                        rows.entry_of(row), f"{field.name} is {value!r:.100}, which is no {field.type}"
+                    ) from None
+            raise self._corruption_among(rows, f"column {field.name}: {error}") from None
+
+    def _message_ids(self, rows: "_Rows", field: pa.Field) -> pa.BinaryArray:
+        """Serialised MessageIdData, as the clients do it."""
+        pieces: list[bytes] = []
+        lengths: list[Numbers] = []
+        for entry in rows.entries:
+            head = self._id_of(entry.opened)
+            if entry.is_batch:
+                tails, tail_lengths = _id_tails(entry.messages)
+                pieces += (head, head.join(tails))
+                lengths.append(tail_lengths + len(head))
+            else:
+                if entry.first_chunk is not None:
+                    first = self._id_of(entry.first_chunk)
+                    head += bytes((7 << 3 | 2, len(first))) + first
+                pieces.append(head)
+                lengths.append(np.array((len(head),)))
+        offsets = np.zeros(rows.count + 1, np.int32)
+        np.cumsum(np.concatenate(lengths), out=offsets[1:])
+        return pa.Array.from_buffers(
+            pa.binary(), rows.count, [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(pieces))]
         )
-        indexes: Any = pa.array(range(1, 2 * self.row_count, 2), pa.int32())
-        if self._nulls:
-            gone = set(self._nulls)
-            indexes = pa.array([None if row in gone else 2 * row + 1 for row in range(self.row_count)], pa.int32())
-        values = everything.take(indexes)
-        return values if kind == pa.binary() else values.cast(kind)
+
+    def _id_of(self, opened: Opened) -> bytes:
+        position = MessageIdData(ledgerId=opened.ledger_id, entryId=opened.entry_id)
+        if self._partition >= 0:
+            position.partition = self._partition
+        return position.SerializeToString()
+
+    def _corruption(self, opened: Opened, error: object) -> Corruption:
+        return Corruption(f"{self._topic}, entry {opened.ledger_id}:{opened.entry_id}: {error}")
+
+    def _corruption_among(self, rows: "_Rows", error: object) -> Corruption:
+        first, last = rows.entries[0].opened, rows.entries[-1].opened
+        return Corruption(
+            f"{self._topic}, entries {first.ledger_id}:{first.entry_id} to {last.ledger_id}:{last.entry_id}: {error}"
+        )
 
 
-def _column(values: list[Any], field: pa.Field) -> pa.Array:
-    try:
-        return pa.array(values, field.type)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-        raise Corruption(f"column {field.name} does not take what the topic holds: {error}") from None
+class _Rows:
+    """The messages of several entries, and how what an entry has once becomes a column."""
+
+    def __init__(self, entries: Sequence[_Entry]) -> None:
+        """Raises UnusualLayout."""
+        self.entries = entries
+        data = b"".join(chain(chain.from_iterable(entry.pieces for entry in entries), (PADDING,)))
+        borders: list[int] = []
+        at = 0
+        for entry in entries:
+            end = at + sum(map(len, entry.pieces))
+            if entry.is_batch:
+                walk(data, at, end, entry.messages, borders)
+            else:
+                borders += (end - len(entry.opened.payload), end)
+            at = end
+        self.messages = Messages(data, borders)
+        self.count = self.messages.count
+        self.null_value: Numbers | None = None
+        self._counts = np.array([entry.messages for entry in entries], np.int64)
+        self._firsts = np.cumsum(self._counts) - self._counts
+
+    def repeated(self, per_entry: Sequence[int]) -> Numbers:
+        """For each row what its entry has."""
+        return np.repeat(np.array(per_entry), self._counts)
+
+    def spread(self, per_entry: Sequence[Any], field: pa.Field) -> pa.Array:
+        """As `repeated`, for what is not a number."""
+        numbers = np.repeat(np.arange(len(self.entries)), self._counts)
+        return pa.array(per_entry, field.type).take(pa.array(numbers))
+
+    @property
+    def places(self) -> Numbers:
+        """For each row its place in its entry, from 0 on."""
+        return np.arange(self.count) - np.repeat(self._firsts, self._counts)
+
+    def entry_of(self, row: int) -> Opened:
+        return self.entries[int(np.searchsorted(self._firsts, row, side="right")) - 1].opened
 
 
-def _key(metadata: MessageMetadata, single: SingleMessageMetadata | None, number: int) -> bytes | None:
-    source: Any = metadata if single is None else single
-    if not source.HasField("partition_key") or source.null_partition_key:
-        return None
-    return base64.b64decode(source.partition_key) if source.partition_key_b64_encoded else source.partition_key.encode()
+# ------------------------------------------------------------------------------------------ columns
 
 
-def _properties(
-    metadata: MessageMetadata, single: SingleMessageMetadata | None, number: int
-) -> Sequence[tuple[str, str]]:
-    source: Any = metadata if single is None else single
-    return list({item.key: item.value for item in source.properties}.items())
+def _keys(rows: _Rows, field: pa.Field) -> pa.BinaryArray:
+    fields = rows.messages.fields
+    keys = fields.keys()
+    if fields.key_is_base64 is None:
+        return keys
+    decoded = keys.to_pylist()
+    for row in np.flatnonzero(fields.key_is_base64).tolist():
+        if decoded[row] is not None:
+            decoded[row] = base64.b64decode(decoded[row])
+    return pa.array(decoded, pa.binary())
 
 
-def _event_time(metadata: MessageMetadata, single: SingleMessageMetadata | None, number: int) -> int | None:
-    source: Any = metadata if single is None else single
-    return source.event_time * 1000 if source.event_time else None
+def _event_times(rows: _Rows, field: pa.Field) -> pa.Array:
+    times_ms = rows.messages.fields.event_time_ms()
+    return _timestamps(times_ms, field, times_ms == 0)
 
 
-def _sequence_id(metadata: MessageMetadata, single: SingleMessageMetadata | None, number: int) -> int:
-    if single is not None and single.HasField("sequence_id"):
-        return single.sequence_id
-    return metadata.sequence_id + number
+def _timestamps(times_ms: Numbers, field: pa.Field, absent: Numbers | None = None) -> pa.Array:
+    if (np.abs(times_ms) > _TIME_MS_MAX).any():
+        raise OverflowError("a time is beyond what Spark's timestamps hold")
+    return pa.array(times_ms * 1000, mask=absent).cast(field.type)
+
+
+def _indexes(rows: _Rows, field: pa.Field) -> pa.Array:
+    """The broker numbers all messages of a topic, and writes that of an entry's last one into it."""
+    bases = [0 if e.opened.last_index is None else _signed(e.opened.last_index) - e.messages + 1 for e in rows.entries]
+    absent = rows.repeated([e.opened.last_index is None for e in rows.entries])
+    return pa.array(rows.repeated(bases) + rows.places, mask=absent)
+
+
+@lru_cache(maxsize=256)  # batches of a producer mostly have one of a few sizes
+def _id_tails(count: int) -> tuple[Sequence[bytes], Numbers]:
+    """What follows a batch's position in the ids of its messages, and how long each of these is."""
+    size = MessageIdData(ledgerId=0, entryId=0, batch_size=count).SerializeToString()[4:]
+    tails = [
+        MessageIdData(ledgerId=0, entryId=0, batch_index=number).SerializeToString()[4:] + size
+        for number in range(count)
+    ]
+    return tails, np.array([len(tail) for tail in tails])
+
+
+def _signed(number: int) -> int:
+    """An unsigned number of 64 bits as Java reads it."""
+    return number - 2**64 if number >= 2**63 else number

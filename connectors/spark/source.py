@@ -2,12 +2,15 @@
 
     spark.read.format("magnetar").option("metadata.url", "zk:127.0.0.1:2181").option("topic", "my-topic").load()
 
-What is read is fixed when `load()` is called. `.schema("value binary, __publishTime timestamp")`, or option `columns`
-for SQL, chooses columns; nothing else is built or sent then. (spark.md 5)
+What is read is fixed when `load()` is called (with a schema of the user's own: at the first action).
+`.schema("value binary, __publishTime timestamp")`, or option `columns` for SQL, chooses columns; nothing else is built
+or sent then. (spark.md 5)
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
+import json
+import logging
+from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import types as t
@@ -17,18 +20,21 @@ from connectors.spark.options import ReadOptions, parse_options
 from connectors.spark.planning import Split, plan
 from magnetar.runtime.types import ConfigurationError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # Spark imports this module to see whether the format is known: it must be quick
     import pyarrow as pa
 
     from connectors.spark.cluster import FrozenTopic
-    from connectors.spark.rows import Values
+    from connectors.spark.values import Values
+
+log = logging.getLogger(__name__)
 
 
 class SplitPartition(InputPartition):
-    """What one task reads; pickled by Spark."""
+    """What one task reads; pickled by Spark. *topic* is its place in the options."""
 
-    def __init__(self, split: Split) -> None:
+    def __init__(self, split: Split, topic: int) -> None:
         super().__init__(split)
+        self.topic = topic
 
 
 class MagnetarSource(DataSource):
@@ -44,12 +50,15 @@ class MagnetarSource(DataSource):
         return "magnetar"
 
     def _plan_once(self) -> tuple[ReadOptions, "list[FrozenTopic]"]:
-        from connectors.spark.cluster import freeze
+        from connectors.spark.cluster import freeze, positions
 
         if self._parsed is None:
             self._parsed = parse_options(self.options)
+            if self._parsed.unused:
+                log.warning("not needed for reading: %s", ", ".join(self._parsed.unused))
         if self._frozen is None:
             self._frozen = asyncio.run(freeze(self._parsed))
+            log.info("to repeat this read, set endingOffsets to %s", json.dumps(positions(self._frozen)))
         return self._parsed, self._frozen
 
     def schema(self) -> t.StructType:
@@ -65,54 +74,93 @@ class MagnetarSource(DataSource):
     def reader(self, schema: t.StructType) -> DataSourceReader:
         options, frozen = self._plan_once()
         known, _ = available_columns(options, frozen)
-        problems = []
-        for field in schema.fields:
-            expected = known.get(field.name)
-            if expected is None:
-                problems.append(f"column {field.name} does not exist; there are {', '.join(known)}")
-            elif expected.dataType != field.dataType:
-                problems.append(f"column {field.name} is {expected.dataType.simpleString()}, "
-                                f"not {field.dataType.simpleString()}")  # fmt: skip
-        if problems:
-            raise ConfigurationError("\n".join(problems))
+        _check_projection(schema, known)
         return MagnetarReader(options, frozen, schema, _values(options, frozen))
+
+    def writer(self, schema: t.StructType, overwrite: bool) -> Any:
+        raise ConfigurationError("magnetar topics cannot be written from Spark; use a Pulsar client")
+
+
+def _check_projection(schema: t.StructType, known: Mapping[str, t.StructField]) -> None:
+    """Raises ConfigurationError unless each column exists, with its type, and takes the nulls that there may be."""
+    problems = []
+    if not schema.fields:
+        problems.append(f"no columns are asked for; there are {', '.join(known)}")
+    for name in sorted({name for name in schema.names if schema.names.count(name) > 1}):
+        problems.append(f"column {name} is asked for more than once")
+    for field in schema.fields:
+        expected = known.get(field.name)
+        if expected is None:
+            problems.append(f"column {field.name} does not exist; there are {', '.join(known)}")
+        elif not _fits(expected.dataType, field.dataType):
+            problems.append(
+                f"column {field.name} is {expected.dataType.simpleString()}, not {field.dataType.simpleString()}"
+            )
+        elif expected.nullable and not field.nullable:
+            problems.append(f"column {field.name} may be null, so it cannot be asked for as NOT NULL")
+    if problems:
+        raise ConfigurationError("\n".join(problems))
+
+
+def _fits(made: t.DataType, asked: t.DataType) -> bool:
+    """Whether what is *made* may be called *asked*: the same but for nulls that are allowed and do not come."""
+    if isinstance(made, t.StructType) and isinstance(asked, t.StructType):
+        return made.names == asked.names and all(
+            _fits(one.dataType, other.dataType) and (other.nullable or not one.nullable)
+            for one, other in zip(made.fields, asked.fields, strict=True)
+        )
+    if isinstance(made, t.ArrayType) and isinstance(asked, t.ArrayType):
+        return _fits(made.elementType, asked.elementType) and (asked.containsNull or not made.containsNull)
+    if isinstance(made, t.MapType) and isinstance(asked, t.MapType):
+        return (
+            _fits(made.keyType, asked.keyType)
+            and _fits(made.valueType, asked.valueType)
+            and (asked.valueContainsNull or not made.valueContainsNull)
+        )
+    return made == asked
 
 
 class MagnetarReader(DataSourceReader):
     """Plans and reads; every attribute can be pickled."""
 
     def __init__(
-        self, options: ReadOptions, frozen: "list[FrozenTopic]", schema: t.StructType, values: "Values"
+        self,
+        options: ReadOptions,
+        frozen: "Sequence[FrozenTopic]",
+        schema: t.StructType,
+        values: "Sequence[Values | None]",
     ) -> None:
+        """*values* belong to the topics of *frozen*, one each."""
         self._options = options
-        self._ranges = [topic_range for topic in frozen for topic_range in topic.ranges]
+        self._ranges = [topic.ranges for topic in frozen]
         self._schema = schema
         self._values = values
 
     def partitions(self) -> list[InputPartition]:
         """One for each task; without anything to read an empty list, for which Spark runs one task with nothing."""
+        topics = {part.topic: number for number, ranges in enumerate(self._ranges) for part in ranges}
         splits = plan(
-            self._ranges,
+            [part for ranges in self._ranges for part in ranges],
             target_bytes=self._options.target_bytes,
             min_partitions=self._options.min_partitions,
             max_partitions=self._options.max_partitions,
         )
-        return [SplitPartition(split) for split in splits]
+        return [SplitPartition(split, topics[split.topic]) for split in splits]
 
-    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+    def read(self, partition: InputPartition) -> "Generator[pa.RecordBatch, None, None]":
         """Record batches of the columns asked for."""
-        split = partition.value
-        if not isinstance(split, Split):
+        if not isinstance(partition, SplitPartition):
             return  # Spark's stand-in for an empty list of partitions
         from pyspark.sql.pandas.types import to_arrow_schema
 
         from connectors.spark.reader import read_split
 
-        yield from read_split(self._options, split, to_arrow_schema(self._schema, timezone="UTC"), self._values)
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        yield from read_split(self._options, partition.value, schema, self._values[partition.topic])
 
 
 def available_columns(
-    options: ReadOptions, frozen: "list[FrozenTopic]"
+    options: ReadOptions, frozen: "Sequence[FrozenTopic]"
 ) -> tuple[dict[str, t.StructField], tuple[str, ...]]:
     """Every column that can be asked for, by name, and the names of the default ones."""
     from connectors.spark.rows import DEFAULT_METADATA, METADATA_COLUMNS
@@ -124,47 +172,69 @@ def available_columns(
     return known, (*(field.name for field in values), *DEFAULT_METADATA)
 
 
-def _value_columns(options: ReadOptions, frozen: "list[FrozenTopic]") -> list[t.StructField]:
-    from connectors.spark.values import columns_of
+def _value_columns(options: ReadOptions, frozen: "Sequence[FrozenTopic]") -> list[t.StructField]:
+    from connectors.spark.values import columns_of, primitive_type
 
     kind = _value_kind(options, frozen)
     if kind == "binary":
         return [t.StructField("value", t.BinaryType(), True)]
     if kind == "string":
         return [t.StructField("value", t.StringType(), True)]
-    topic = frozen[0]
-    fields = columns_of(topic.schemas[-1].schema.data, topic.name)
-    # A null message has no fields, so each column can be null.
-    return [t.StructField(field.name, field.dataType, True) for field in fields]
+    primitive = primitive_type(frozen[0].schemas[-1].schema.type)
+    if primitive is not None:
+        return [t.StructField("value", primitive, True)]
+    return columns_of(frozen[0].schemas[-1], str(frozen[0].topic))
 
 
-def _value_kind(options: ReadOptions, frozen: "list[FrozenTopic]") -> str:
-    """binary, string, avro or json; `auto` is decided by the topic's schema."""
-    from connectors.spark.cluster import common_schema
+def _value_kind(options: ReadOptions, frozen: "Sequence[FrozenTopic]") -> str:
+    """binary, string, primitive, avro or json; `auto` is decided by the topics' schema."""
+    from connectors.spark.values import primitive_type
     from managed_ledger.schema_compatibility import SchemaType
 
     wanted = options.value_format
     if wanted in ("binary", "string"):
         return wanted
-    schemas = common_schema(frozen)
-    kind = schemas[-1].schema.type if schemas else SchemaType.NONE
+    first = frozen[0]
+    newest = first.schemas[-1].schema if first.schemas else None
+    for other in frozen[1:]:
+        others = other.schemas[-1].schema if other.schemas else None
+        if newest is None or others is None:
+            same = newest is others
+        else:
+            same = newest.type == others.type and newest.data == others.data
+        if not same:
+            raise ConfigurationError(
+                f"{first.topic} and {other.topic} have different schemas; read them apart, or with valueFormat=binary"
+            )
+    kind = SchemaType.NONE if newest is None else newest.type
     if wanted == "auto":
+        if primitive_type(kind) is not None:
+            return "primitive"
         return {SchemaType.AVRO: "avro", SchemaType.JSON: "json", SchemaType.STRING: "string"}.get(kind, "binary")
     if kind.name.lower() != wanted:
         raise ConfigurationError(
-            f"valueFormat={wanted}, but the schema of {frozen[0].name} is {kind.name}; use valueFormat=binary"
+            f"valueFormat={wanted}, but the schema of {first.topic} is {kind.name}; use valueFormat=binary"
         )
     return wanted
 
 
-def _values(options: ReadOptions, frozen: "list[FrozenTopic]") -> "Values":
-    from connectors.spark.values import AvroValues, JsonValues
+def _values(options: ReadOptions, frozen: "Sequence[FrozenTopic]") -> "list[Values | None]":
+    """For each topic what decodes its values; None leaves them as they are."""
+    from connectors.spark.values import AvroValues, JsonValues, PrimitiveValues
 
+    made: list[Values | None] = []
     kind = _value_kind(options, frozen)
-    if kind == "avro":
-        schemas = frozen[0].schemas
-        return AvroValues({found.version: found.schema.data for found in schemas}, schemas[-1].version)
-    return JsonValues() if kind == "json" else None
+    for topic in frozen:
+        match kind:
+            case "avro":
+                made.append(AvroValues(topic.schemas, frozen[0].schemas[-1], str(topic.topic)))
+            case "json":
+                made.append(JsonValues(topic.schemas[-1], str(topic.topic)))
+            case "primitive":
+                made.append(PrimitiveValues(topic.schemas[-1].schema.type))
+            case _:
+                made.append(None)
+    return made
 
 
 def register(spark: Any) -> None:

@@ -1,19 +1,55 @@
-"""From an Avro schema to Spark's types, and from stored values to Python values that Arrow takes.
+"""From a topic's schema to Spark's types, and from stored values to Python values that Arrow takes.
 
-A record's fields become columns. `["null", X]` is a nullable X; other unions have no column type and are refused.
-Values that were written with an older schema are resolved to the one fixed at `load()`.
+    schema                  columns
+    Avro or JSON record     one for each field; `["null", X]` is a nullable X, other unions are refused
+    a primitive type        `value`, of that type
+    anything else, none     `value`, as it is stored
+
+Values that were written with an older version of an Avro schema are resolved to the newest at `load()`. The bytes of
+the primitive types are drawn in pulsar.md 6.5.
 """
 
+import base64
+import decimal
 import io
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol, cast
 
+import pyarrow as pa
 from pyspark.sql import types as t
 
+from connectors.spark.avro_columns import AvroColumns
+from connectors.spark.columnar import Messages, Numbers
 from magnetar.runtime.types import ConfigurationError, Corruption
+from managed_ledger.schema_compatibility import SchemaType
+from managed_ledger.schema_registry import StoredSchema
 
 Decode = Callable[[bytes], dict[str, Any]]
+
+
+class Values(Protocol):
+    """Decodes the values of one topic into columns. Can be pickled."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The columns that it makes."""
+        ...
+
+    def decoder(self, version: int | None) -> Decode:
+        """For values written with schema *version* (None: the newest). It gives a value for each column; a missing
+        one is null. Raises Corruption for an unknown version, and what comes of bytes that do not fit."""
+        ...
+
+    def columns(
+        self, version: int | None, messages: Messages, rows: Numbers, wanted: Sequence[pa.Field]
+    ) -> dict[str, pa.Array] | None:
+        """The *wanted* columns of some *rows* at once; None where that cannot be done. Raises UnusualLayout."""
+        ...
+
+
+# ------------------------------------------------------------------------------------------- types
 
 _PRIMITIVES: Final[Mapping[str, t.DataType]] = {
     "boolean": t.BooleanType(),
@@ -25,28 +61,62 @@ _PRIMITIVES: Final[Mapping[str, t.DataType]] = {
     "string": t.StringType(),
 }
 
-# Avro's logical types that fastavro turns into Python values that Arrow takes. Others (time of day, duration) stay the
-# numbers or bytes that they are stored as.
+# Avro's logical types that Spark has a type for. Others (time of day, duration, nanoseconds) stay the numbers or bytes
+# that they are stored as.
 _LOGICAL: Final[Mapping[tuple[str, str], t.DataType]] = {
     ("int", "date"): t.DateType(),
     ("long", "timestamp-millis"): t.TimestampType(),
     ("long", "timestamp-micros"): t.TimestampType(),
+    ("long", "local-timestamp-millis"): t.TimestampNTZType(),
+    ("long", "local-timestamp-micros"): t.TimestampNTZType(),
     ("string", "uuid"): t.StringType(),
 }
 
+# What fastavro converts. Of times, which Arrow takes as numbers, it would make datetimes: slow, and none after 9999.
+_CONVERTED: Final = frozenset({"decimal"})
 
-def columns_of(definition: bytes, topic: str) -> list[t.StructField]:
-    """The columns of a record schema. Raises ConfigurationError where a type has none."""
-    schema = json.loads(definition)
-    if not isinstance(schema, dict) or schema.get("type") != "record":
-        raise ConfigurationError(f"the schema of {topic} is not a record; read it with valueFormat=binary")
-    fields = _Types(topic).record(schema)
+# Spark's, and that of Arrow's 128 bits.
+_PRECISION_MAX: Final = 38
+
+
+def columns_of(schema: StoredSchema, topic: str) -> list[t.StructField]:
+    """The columns of an Avro or JSON record. Raises ConfigurationError where a type has none."""
+    definition = _definition(schema, topic)
+    fields = _Types(topic).record(definition)
     clash = [field.name for field in fields if field.name.startswith("__")]
     if clash:
         raise ConfigurationError(
             f"fields {clash} of {topic} have the names of metadata columns; use valueFormat=binary"
         )
-    return fields
+    if schema.schema.type is SchemaType.JSON:
+        fields = [_nullable(field) for field in fields]  # what a JSON text has is checked by nobody
+    # A null message has no fields, so each column can be null.
+    return [t.StructField(field.name, field.dataType, True) for field in fields]
+
+
+def _definition(schema: StoredSchema, topic: str) -> dict[str, Any]:
+    try:
+        definition = json.loads(schema.schema.data)
+    except ValueError as error:
+        raise ConfigurationError(f"the schema of {topic} is not JSON ({error}); use valueFormat=binary") from None
+    if not isinstance(definition, dict) or definition.get("type") != "record":
+        raise ConfigurationError(f"the schema of {topic} is not a record; read it with valueFormat=binary")
+    return definition
+
+
+def _nullable(field: t.StructField) -> t.StructField:
+    return t.StructField(field.name, _with_nulls(field.dataType), True)
+
+
+def _with_nulls(kind: t.DataType) -> t.DataType:
+    """The same type, with null allowed everywhere inside."""
+    if isinstance(kind, t.StructType):
+        return t.StructType([_nullable(field) for field in kind.fields])
+    if isinstance(kind, t.ArrayType):
+        return t.ArrayType(_with_nulls(kind.elementType), True)
+    if isinstance(kind, t.MapType):
+        return t.MapType(kind.keyType, _with_nulls(kind.valueType), True)
+    return kind
 
 
 class _Types:
@@ -77,17 +147,22 @@ class _Types:
             if found is None:
                 raise ConfigurationError(f"{self._topic}: field {place} has the unknown or recursive type {schema}")
             return found, False
-        return self._complex(schema, place), False
+        return self._complex(schema, place)
 
-    def _complex(self, schema: dict[str, Any], place: str) -> t.DataType:
+    def _complex(self, schema: dict[str, Any], place: str) -> tuple[t.DataType, bool]:
         kind = schema["type"]
         logical = schema.get("logicalType")
-        if logical == "decimal" and kind in ("bytes", "fixed"):
-            return t.DecimalType(schema["precision"], schema.get("scale", 0))
-        if isinstance(kind, str) and isinstance(logical, str) and (kind, logical) in _LOGICAL:
-            return _LOGICAL[kind, logical]
         made: t.DataType
-        if kind == "record":
+        if logical == "decimal" and kind in ("bytes", "fixed"):
+            if schema["precision"] > _PRECISION_MAX:
+                raise ConfigurationError(
+                    f"{self._topic}: field {place} is a decimal of {schema['precision']} digits, and columns have at "
+                    f"most {_PRECISION_MAX}; use valueFormat=binary and decode it yourself"
+                )
+            made = t.DecimalType(schema["precision"], schema.get("scale", 0))
+        elif isinstance(kind, str) and isinstance(logical, str) and (kind, logical) in _LOGICAL:
+            return _LOGICAL[kind, logical], False
+        elif kind == "record":
             self._named[schema["name"]] = None
             made = t.StructType(self.record(schema))
         elif kind == "enum":
@@ -95,81 +170,292 @@ class _Types:
         elif kind == "fixed":
             made = t.BinaryType()
         elif kind == "array":
-            element, nullable = self._type(schema["items"], place + "[]")
-            return t.ArrayType(element, nullable)
+            return t.ArrayType(*self._type(schema["items"], place + "[]")), False
         elif kind == "map":
-            element, nullable = self._type(schema["values"], place + "{}")
-            return t.MapType(t.StringType(), element, nullable)
+            return t.MapType(t.StringType(), *self._type(schema["values"], place + "{}")), False
         else:
-            return self._type(kind, place)[0]
-        self._named[schema["name"]] = made
-        return made
+            return self._type(kind, place)
+        if "name" in schema:
+            self._named[schema["name"]] = made
+        return made, False
+
+
+# -------------------------------------------------------------------------------------------- Avro
 
 
 class AvroValues:
-    """Decodes record values of a topic. Picklable; *definitions* are all versions of the schema, by number."""
+    """Values of a topic with Avro records, in all versions of the schema, as records of the newest one of them all.
 
-    def __init__(self, definitions: Mapping[int, bytes], version: int) -> None:
-        self._definitions = dict(definitions)
-        self._version = version
+    Topics that are read together have versions of their own, and one schema to which they are resolved.
+    """
+
+    def __init__(self, schemas: Sequence[StoredSchema], newest: StoredSchema, topic: str) -> None:
+        """*schemas* are those of *topic*; *newest* fixes the columns. Raises ConfigurationError."""
+        self._topic = topic
+        self._definitions = {found.version: found.schema.data for found in schemas
+                             if found.schema.type is SchemaType.AVRO}  # fmt: skip
+        self._newest = newest.schema.data
+        self._default_version = schemas[-1].version
+        self.names = frozenset(field["name"] for field in _definition(newest, topic)["fields"])
         self._decoders: dict[int, Decode] = {}
+        self._columns: AvroColumns | None = None
 
     def decoder(self, version: int | None) -> Decode:
-        """For values written with *version* (None: the newest). Raises Corruption for an unknown one."""
-        number = self._version if version is None else version
+        number = self._default_version if version is None else version
         decode = self._decoders.get(number)
         if decode is None:
             decode = self._decoders[number] = self._make(number)
         return decode
 
     def _make(self, number: int) -> Decode:
-        import fastavro
+        from fastavro import parse_schema, schemaless_reader
+        from fastavro.schema import SchemaParseException
 
         if number not in self._definitions:
-            raise Corruption(f"a value names version {number} of its schema, which the registry does not have")
-        writer = fastavro.parse_schema(_without_times(json.loads(self._definitions[number])))
-        reader = None
-        if number != self._version:
-            reader = fastavro.parse_schema(_without_times(json.loads(self._definitions[self._version])))
-        read: Callable[..., Any] = fastavro.schemaless_reader
+            known = ", ".join(map(str, self._definitions))
+            raise Corruption(f"it has version {number} of its schema, which the registry does not have (has: {known})")
+        newest = json.loads(self._newest)
+        written = json.loads(self._definitions[number])
+        # Records of another name do not match in Avro; what a topic holds are versions of one thing.
+        newest["aliases"] = [*newest.get("aliases", ()), _full_name(written)]
+        try:
+            writer = parse_schema(_prepared(written))
+            reader = None if self._definitions[number] == self._newest else parse_schema(_prepared(newest))
+        except SchemaParseException as error:
+            raise Corruption(f"version {number} of its schema is not valid Avro: {error}") from None
+        convert = _converter(newest, _AVRO_CONVERSIONS)
 
         def decode(data: bytes) -> dict[str, Any]:
-            found: dict[str, Any] = read(io.BytesIO(data), writer, reader)
-            return found
+            return cast(dict[str, Any], schemaless_reader(io.BytesIO(data), writer, reader))
 
-        return decode
+        if convert is None:
+            return decode
+        return lambda data: convert(decode(data))
 
-    def __getstate__(self) -> tuple[dict[int, bytes], int]:
-        return self._definitions, self._version
+    def columns(
+        self, version: int | None, messages: Messages, rows: Numbers, wanted: Sequence[pa.Field]
+    ) -> dict[str, pa.Array] | None:
+        number = self._default_version if version is None else version
+        if self._definitions.get(number) != self._newest:
+            return None
+        if self._columns is None:
+            self._columns = AvroColumns(json.loads(self._newest))
+        starts, ends = messages.places()
+        return self._columns.read(messages.data, starts[rows], ends[rows], {field.name: field.type for field in wanted})
 
-    def __setstate__(self, state: tuple[dict[int, bytes], int]) -> None:
-        self._definitions, self._version = state
-        self._decoders = {}
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_decoders": {}, "_columns": None}
+
+
+def _full_name(record: dict[str, Any]) -> str:
+    name: str = record["name"]
+    namespace = record.get("namespace")
+    return name if "." in name or not namespace else f"{namespace}.{name}"
+
+
+def _prepared(schema: Any) -> Any:
+    """The schema without the logical types that are not to be converted by fastavro."""
+    if isinstance(schema, list):
+        return [_prepared(branch) for branch in schema]
+    if not isinstance(schema, dict):
+        return schema
+    cleaned = {key: _prepared(value) if key in ("type", "items", "values") else value
+               for key, value in schema.items()}  # fmt: skip
+    if schema.get("logicalType") not in _CONVERTED:
+        cleaned.pop("logicalType", None)
+    if "fields" in schema:
+        cleaned["fields"] = [{**field, "type": _prepared(field["type"])} for field in schema["fields"]]
+    return cleaned
+
+
+# -------------------------------------------------------------------------------------------- JSON
 
 
 class JsonValues:
-    """Decodes values that are JSON objects; missing members are null."""
+    """Values that are JSON objects; a missing member is null, one that the schema does not know is left out."""
+
+    def __init__(self, schema: StoredSchema, topic: str) -> None:
+        """Raises ConfigurationError."""
+        self._definition = _definition(schema, topic)
+        self.names = frozenset(field["name"] for field in self._definition["fields"])
 
     def decoder(self, version: int | None) -> Decode:
+        convert = _converter(self._definition, _JSON_CONVERSIONS)
+
         def decode(data: bytes) -> dict[str, Any]:
             found = json.loads(data)
             if not isinstance(found, dict):
                 raise Corruption(f"expected a JSON object, found {data[:40]!r}")
-            return found
+            return found if convert is None else convert(found)
 
         return decode
 
+    def columns(
+        self, version: int | None, messages: Messages, rows: Numbers, wanted: Sequence[pa.Field]
+    ) -> dict[str, pa.Array] | None:
+        return None
 
-def _without_times(schema: Any) -> Any:
-    """Times of day and durations stay numbers: Spark has no type for what fastavro makes of them."""
+
+# ------------------------------------------------------------------------------------- conversions
+
+Convert = Callable[[Any], Any]
+
+
+def _to_micros(value: Any) -> Any:
+    if not isinstance(value, int):
+        raise ValueError(f"expected milliseconds, found {value!r:.40}")
+    return value * 1000
+
+
+# By type and logical type (None: without any). Arrow takes timestamps as microseconds.
+_AVRO_CONVERSIONS: Final[Mapping[tuple[str, str | None], Convert]] = {
+    ("long", "timestamp-millis"): _to_micros,
+    ("long", "local-timestamp-millis"): _to_micros,
+}
+_JSON_CONVERSIONS: Final[Mapping[tuple[str, str | None], Convert]] = {
+    **_AVRO_CONVERSIONS,
+    ("bytes", None): base64.b64decode,
+    ("fixed", None): base64.b64decode,
+    ("bytes", "decimal"): lambda value: decimal.Decimal(str(value)),
+    ("fixed", "decimal"): lambda value: decimal.Decimal(str(value)),
+}
+
+
+def _converter(
+    schema: Any, conversions: Mapping[tuple[str, str | None], Convert], named: dict[str, Convert | None] | None = None
+) -> Convert | None:
+    """A function over the values of *schema*; None if nothing in it is to be converted. Nulls stay null."""
+    named = {} if named is None else named
     if isinstance(schema, list):
-        return [_without_times(branch) for branch in schema]
-    if not isinstance(schema, dict):
-        return schema
-    cleaned = {key: _without_times(value) if key in ("type", "items", "values") else value
-               for key, value in schema.items()}  # fmt: skip
-    if str(schema.get("logicalType", "")).startswith(("time-", "duration", "local-timestamp")):
-        del cleaned["logicalType"]
-    if "fields" in schema:
-        cleaned["fields"] = [{**field, "type": _without_times(field["type"])} for field in schema["fields"]]
-    return cleaned
+        (branch,) = (branch for branch in schema if branch != "null")
+        return _converter(branch, conversions, named)
+    if isinstance(schema, str):
+        if schema in _PRIMITIVES:
+            return _unless_null(conversions.get((schema, None)))
+        return named.get(schema) or named.get(schema.rpartition(".")[2])
+    kind = schema["type"]
+    made: Convert | None
+    if kind == "record":
+        made = _of_record(schema, conversions, named)
+    elif kind == "array":
+        made = _of_items(_converter(schema["items"], conversions, named))
+    elif kind == "map":
+        made = _of_values(_converter(schema["values"], conversions, named))
+    elif isinstance(kind, str):
+        made = _unless_null(conversions.get((kind, schema.get("logicalType"))))
+    else:
+        made = _converter(kind, conversions, named)
+    if "name" in schema:
+        named[schema["name"]] = made
+    return made
+
+
+def _of_record(
+    schema: dict[str, Any],
+    conversions: Mapping[tuple[str, str | None], Convert],
+    named: dict[str, Convert | None],
+) -> Convert | None:
+    found = [(field["name"], _converter(field["type"], conversions, named)) for field in schema["fields"]]
+    inner = [(name, convert) for name, convert in found if convert is not None]
+    if not inner:
+        return None
+
+    def of_record(record: dict[str, Any]) -> dict[str, Any]:
+        return record | {name: convert(record[name]) for name, convert in inner if name in record}
+
+    return _unless_null(of_record)
+
+
+def _of_items(inner: Convert | None) -> Convert | None:
+    return None if inner is None else _unless_null(lambda items: [inner(item) for item in items])
+
+
+def _of_values(inner: Convert | None) -> Convert | None:
+    return None if inner is None else _unless_null(lambda items: {key: inner(item) for key, item in items.items()})
+
+
+def _unless_null(convert: Convert | None) -> Convert | None:
+    return None if convert is None else lambda value: None if value is None else convert(value)
+
+
+# -------------------------------------------------------------------------------------- primitives
+
+_DAY_MS: Final = 86_400_000
+
+
+def _number(layout: str) -> Convert:
+    unpack = struct.Struct(layout).unpack
+    return lambda data: unpack(data)[0]
+
+
+def _boolean(data: bytes) -> bool:
+    if len(data) != 1:
+        raise ValueError(f"expected one byte, found {len(data)}")
+    return data != b"\0"
+
+
+def _micros_of_millis(data: bytes) -> int:
+    return int.from_bytes(_of_length(data, 8), "big", signed=True) * 1000
+
+
+def _days_of_millis(data: bytes) -> int:
+    return int.from_bytes(_of_length(data, 8), "big", signed=True) // _DAY_MS
+
+
+def _micros_of_instant(data: bytes) -> int:
+    seconds, nanos = struct.unpack(">qi", data)
+    return int(seconds * 1_000_000 + nanos // 1000)
+
+
+def _micros_of_local_date_time(data: bytes) -> int:
+    day, nanos = struct.unpack(">qq", data)
+    return int(day * _DAY_MS * 1000 + nanos // 1000)
+
+
+def _of_length(data: bytes, expected: int) -> bytes:
+    if len(data) != expected:
+        raise ValueError(f"expected {expected} bytes, found {len(data)}")
+    return data
+
+
+# Types without a counterpart in Spark stay numbers: milliseconds (TIME), nanoseconds of the day (LOCAL_TIME).
+_PRIMITIVE_SCHEMAS: Final[Mapping[SchemaType, tuple[t.DataType, Convert]]] = {
+    SchemaType.BOOLEAN: (t.BooleanType(), _boolean),
+    SchemaType.INT8: (t.ByteType(), _number(">b")),
+    SchemaType.INT16: (t.ShortType(), _number(">h")),
+    SchemaType.INT32: (t.IntegerType(), _number(">i")),
+    SchemaType.INT64: (t.LongType(), _number(">q")),
+    SchemaType.FLOAT: (t.FloatType(), _number(">f")),
+    SchemaType.DOUBLE: (t.DoubleType(), _number(">d")),
+    SchemaType.DATE: (t.DateType(), _days_of_millis),
+    SchemaType.TIME: (t.LongType(), _number(">q")),
+    SchemaType.TIMESTAMP: (t.TimestampType(), _micros_of_millis),
+    SchemaType.INSTANT: (t.TimestampType(), _micros_of_instant),
+    SchemaType.LOCAL_DATE: (t.DateType(), _number(">q")),
+    SchemaType.LOCAL_TIME: (t.LongType(), _number(">q")),
+    SchemaType.LOCAL_DATE_TIME: (t.TimestampNTZType(), _micros_of_local_date_time),
+}
+
+
+def primitive_type(kind: SchemaType) -> t.DataType | None:
+    """The type of the column `value`; None for schemas that are not primitive, or text."""
+    found = _PRIMITIVE_SCHEMAS.get(kind)
+    return None if found is None else found[0]
+
+
+class PrimitiveValues:
+    """Values of one of Pulsar's primitive types, as column `value`."""
+
+    names = frozenset({"value"})
+
+    def __init__(self, kind: SchemaType) -> None:
+        self._kind = kind
+
+    def decoder(self, version: int | None) -> Decode:
+        _, convert = _PRIMITIVE_SCHEMAS[self._kind]
+        return lambda data: {"value": convert(data)}
+
+    def columns(
+        self, version: int | None, messages: Messages, rows: Numbers, wanted: Sequence[pa.Field]
+    ) -> dict[str, pa.Array] | None:
+        return None

@@ -1,12 +1,24 @@
-"""An event loop on a thread of its own, for callers that have none (Spark tasks, tools)."""
+"""An event loop on a thread of its own, for callers that have none (Spark tasks, tools).
+
+caller's thread          loop's thread
+run(work)      ────────▶ a task; the caller waits for it
+iterate(items) ◀──box─── a task that fills the box, a limited number of items ahead
+"""
 
 import asyncio
 import concurrent.futures
+import os
+import queue
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+class LoopStopped(RuntimeError):
+    """The loop ended while something was still to come from it."""
 
 
 class LoopThread:
@@ -15,56 +27,91 @@ class LoopThread:
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._pid = os.getpid()
         self._thread.start()
 
     @property
     def is_alive(self) -> bool:
-        """False in a child after a fork: threads do not come along."""
-        return self._thread.is_alive()
+        """False after `stop`, and in a child after a fork: threads do not come along."""
+        return self._pid == os.getpid() and self._thread.is_alive()
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         """Wait for *work*; raises what it raises, TimeoutError after *timeout_s*."""
+        if not self.is_alive:
+            work.close()
+            raise LoopStopped("this loop does not run")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(timeout_s)
-        except concurrent.futures.TimeoutError:
+        except concurrent.futures.CancelledError:
+            raise LoopStopped("the loop was stopped") from None
+        except TimeoutError:
+            if future.done():
+                raise  # by *work* itself
             future.cancel()
             raise TimeoutError(f"no answer within {timeout_s} s") from None
 
-    def iterate(self, source: AsyncIterator[T], ahead: int) -> Iterator[T]:
+    def iterate(self, source: AsyncGenerator[T, None], ahead: int) -> Generator[T, None, None]:
         """The items of *source*, which runs up to *ahead* items ahead of the caller.
 
-        Closing this generator ends *source* too.
+        Closing this generator closes *source*, too. Raises what *source* raises, LoopStopped.
         """
-        box: asyncio.Queue[tuple[T | None, BaseException | None]] = self.run(_new_queue(ahead))
-        pump = asyncio.run_coroutine_threadsafe(_pump(source, box), self._loop)
+        box: queue.SimpleQueue[tuple[T] | BaseException] = queue.SimpleQueue()
+        room, pump = self.run(_start(source, box, ahead))
         try:
             while True:
-                item, error = asyncio.run_coroutine_threadsafe(box.get(), self._loop).result()
-                if error is not None:
-                    if isinstance(error, StopAsyncIteration):
-                        return
-                    raise error
-                yield item  # type: ignore[misc]  # without an error there is an item
+                found = box.get()
+                if isinstance(found, StopAsyncIteration):
+                    return
+                if isinstance(found, BaseException):
+                    raise found
+                self._tell(room.release)
+                yield found[0]
         finally:
-            pump.cancel()
+            # Not waited for: this may run while the interpreter ends, when the other thread stands still.
+            self._tell(pump.cancel)
+
+    def _tell(self, callback: Callable[[], object]) -> None:
+        """Have *callback* called on the loop, if it still runs."""
+        if self.is_alive:
+            with suppress(RuntimeError):  # it has ended since
+                self._loop.call_soon_threadsafe(callback)
 
     def stop(self) -> None:
-        """End the loop; what still runs on it is dropped."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        """End what still runs on the loop, and the loop."""
+        if self.is_alive:
+            self.run(_cancel_all())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
 
 
-async def _new_queue(size: int) -> asyncio.Queue[Any]:
-    return asyncio.Queue(size)
+async def _start(
+    source: AsyncGenerator[T, None], box: "queue.SimpleQueue[tuple[T] | BaseException]", ahead: int
+) -> tuple[asyncio.Semaphore, "asyncio.Task[None]"]:
+    room = asyncio.Semaphore(ahead)
+    return room, asyncio.get_running_loop().create_task(_pump(source, box, room))
 
 
-async def _pump(source: AsyncIterator[T], box: "asyncio.Queue[tuple[T | None, BaseException | None]]") -> None:
+async def _pump(
+    source: AsyncGenerator[T, None], box: "queue.SimpleQueue[tuple[T] | BaseException]", room: asyncio.Semaphore
+) -> None:
+    end: BaseException = LoopStopped("the loop was stopped")
     try:
-        async for item in source:
-            await box.put((item, None))
+        async with aclosing(source):
+            await room.acquire()
+            async for item in source:
+                box.put((item,))
+                await room.acquire()
+        end = StopAsyncIteration()
     except Exception as error:
-        await box.put((None, error))
-    else:
-        await box.put((None, StopAsyncIteration()))
+        end = error
+    finally:
+        box.put(end)
+
+
+async def _cancel_all() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,171 @@
+"""`magnetar standalone` is killed, stopped and started wrongly, as people do it."""
+
+import signal
+import socket
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pulsar
+import pytest
+
+from magnetar.admin_client import AdminClient
+from tests.support.processes import PATIENCE_S, Load, Standalone, client_of, prepare
+
+pytestmark = pytest.mark.process
+
+TOPIC: Final = "persistent://public/default/load"
+ROUNDS: Final = 4
+
+
+def refused(command: list[str]) -> tuple[int, str]:
+    """Exit code and words of a command that does not start."""
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert "Traceback" not in ended.stderr
+    assert ended.stdout == ""
+    return ended.returncode, ended.stderr
+
+
+def test_it_is_killed_under_load_again_and_again(tmp_path: Path) -> None:
+    with Standalone(tmp_path / "data") as server:
+        prepare(AdminClient(server.admin_url))
+        with Load(server.service_url, TOPIC) as load:
+            for _ in range(ROUNDS):
+                load.wait_for(1_000)
+                with load.rush():
+                    server.stop(signal.SIGKILL)
+                server.start()
+            load.wait_for(2_500)
+            load.finish()
+            load.check()
+        assert server.stop(signal.SIGINT) == 0
+        server.start()
+        load.check(server.service_url)
+
+
+def test_individual_acknowledgements_survive_a_clean_stop_and_repeat_little_after_a_kill(tmp_path: Path) -> None:
+    def receive(consumer: pulsar.Consumer) -> dict[int, pulsar.Message]:
+        """All that comes now."""
+        found: dict[int, pulsar.Message] = {}
+        wait_ms = 10_000
+        while True:
+            try:
+                message = consumer.receive(wait_ms)
+            except pulsar.Timeout:
+                return found
+            number = int(message.data())
+            assert number not in found, f"{number} came twice to one consumer"
+            found[number] = message
+            wait_ms = 700
+
+    def subscribe(client: pulsar.Client) -> pulsar.Consumer:
+        return client.subscribe(
+            TOPIC,
+            "s",
+            pulsar.ConsumerType.Shared,
+            initial_position=pulsar.InitialPosition.Earliest,
+            batch_index_ack_enabled=True,
+        )
+
+    count = 600
+    with Standalone(tmp_path / "data") as server:
+        with client_of(server.service_url) as client:
+            consumer = subscribe(client)
+            single = client.create_producer(TOPIC)
+            for number in range(count // 2):
+                single.send_async(b"%d" % number, lambda *_: None)
+            single.flush()
+            batched = client.create_producer(TOPIC, batching_enabled=True, batching_max_messages=10)
+            for number in range(count // 2, count):
+                batched.send_async(b"%d" % number, lambda *_: None)
+            batched.flush()
+            messages = receive(consumer)
+            assert sorted(messages) == list(range(count))
+            # Holes everywhere; every tenth batch is acknowledged as a whole.
+            first = {number for number in range(count) if number % 3 == 1 or number // 10 % 10 == 4}
+            for number in first:
+                consumer.acknowledge(messages[number])
+            consumer.close()
+        assert server.stop(signal.SIGINT) == 0
+        server.start()
+        with client_of(server.service_url) as client:
+            consumer = subscribe(client)
+            messages = receive(consumer)
+            left = set(range(count)) - first
+            assert set(messages) == left
+            second = {number for number in left if number % 2}
+            for number in second:
+                consumer.acknowledge(messages[number])
+            consumer.close()
+            assert server.stop(signal.SIGKILL) == -signal.SIGKILL
+        server.start()
+        with client_of(server.service_url) as client:
+            again = set(receive(subscribe(client)))
+            assert left - second <= again  # nothing unacknowledged is lost
+            assert again <= left  # and what had survived the clean stop stays acknowledged
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_polite_signal_ends_it_with_exit_code_0(tmp_path: Path, number: signal.Signals) -> None:
+    with Standalone(tmp_path / "data") as server, Load(server.service_url, TOPIC) as load:
+        load.wait_for(500)
+        assert server.stop(number) == 0
+        assert "Traceback" not in server.errors
+        assert "ERROR" not in server.errors
+
+
+def test_a_signal_while_it_starts_ends_it_with_exit_code_0(tmp_path: Path) -> None:
+    server = Standalone(tmp_path / "data")
+    process = subprocess.Popen(server.command((0, 0, 0)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        while not (tmp_path / "data" / "lock").exists():
+            assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0
+    assert "Traceback" not in errors
+    with server:  # the folder is as good as before
+        pass
+
+
+def test_a_second_one_is_refused(tmp_path: Path) -> None:
+    with Standalone(tmp_path / "data") as server:
+        code, words = refused(server.command((0, 0, 0)))
+        assert code == 2
+        assert f"{tmp_path / 'data'} is in use" in words
+        assert "--data" in words
+        assert len(words.splitlines()) == 1
+
+        other = Standalone(tmp_path / "other")
+        web_port = int(server.admin_url.rpartition(":")[2])
+        for ports, option in [((server.port, 0, 0), "--port"), ((0, web_port, 0), "--web-port")]:
+            code, words = refused(other.command(ports))
+            assert code == 2
+            assert f":{ports[0] or ports[1]}" in words
+            assert option in words
+
+
+def test_a_bookie_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, words = refused(Standalone(tmp_path / "data").command((0, 0, port)))
+    assert code == 2
+    assert str(port) in words
+    assert "--bookie-port" in words
+
+
+def test_an_unknown_setting_is_refused_with_the_nearest_known_one(tmp_path: Path) -> None:
+    config = tmp_path / "standalone.conf"
+    config.write_text("# mine\nbrokerServicePrt=1234\nmanagedLedgerDefaultAckQuorum=none\n")
+    code, words = refused(Standalone(tmp_path / "data", "--config", str(config)).command((0, 0, 0)))
+    assert code == 1
+    assert "brokerServicePrt" in words
+    assert "did you mean brokerServicePort?" in words
+    assert "managedLedgerDefaultAckQuorum=none" in words  # every problem at once
+    assert str(config) in words
+    assert not (tmp_path / "data").exists()

@@ -1,0 +1,83 @@
+"""The columns of many messages at once against one message after the other."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from managed_ledger.messages import encode_entry
+from managed_ledger.messages_pb2 import BrokerEntryMetadata, SingleMessageMetadata
+from tests.unit.spark.entries import (
+    ALL_METADATA,
+    batch,
+    batch_payload,
+    metadata_of,
+    rows_of,
+    single,
+    slow_rows,
+    with_broker_metadata,
+)
+
+EVERYTHING = ("value", *ALL_METADATA)
+
+# Lengths around those at which a varint takes another byte, and texts that look like tags and flags.
+payloads = st.one_of(
+    st.binary(max_size=5), st.sampled_from([0, 1, 127, 128, 129, 16_383, 16_384]).map(lambda size: b"\x48\x01" * size)
+)
+texts = st.one_of(
+    st.text(max_size=4), st.sampled_from([" \x01", "H\x01", "\x18", "k" * 127, "k" * 128, "k" * 16_384, "ü"])
+)
+pairs = st.fixed_dictionaries({"key": st.sampled_from(["a", "b", "c" * 130, ""]), "value": texts})
+numbers = st.one_of(st.sampled_from([0, 1, 127, 128, 2**31, 2**62]), st.integers(0, 1 << 40))
+times = st.integers(0, 1 << 50)
+fields = st.fixed_dictionaries(
+    {},
+    optional={
+        "properties": st.lists(pairs, max_size=4),
+        "partition_key": texts,
+        "event_time": times,
+        "null_value": st.booleans(),
+        "null_partition_key": st.booleans(),
+    },
+)
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> tuple[SingleMessageMetadata, bytes]:
+    own: dict[str, Any] = draw(fields)
+    if draw(st.integers(0, 9)) == 0:
+        own["compacted_out"] = draw(st.booleans())
+    if draw(st.booleans()):
+        own["sequence_id"] = draw(numbers)
+    if draw(st.integers(0, 9)) == 0:
+        own["ordering_key"] = draw(st.binary(max_size=3))
+    payload = draw(payloads)
+    return SingleMessageMetadata(payload_size=len(payload), **own), payload
+
+
+@st.composite
+def entries(draw: st.DrawFn) -> bytes:
+    common = {"publish_time": draw(times), "sequence_id": draw(numbers), "producer_name": draw(texts)}
+    if draw(st.booleans()):
+        made = single(draw(payloads), **common, **draw(fields))
+    else:
+        found = draw(st.lists(messages(), min_size=1, max_size=6))
+        if draw(st.integers(0, 4)):
+            made = batch(*found, **common)
+        else:  # unusual: unknown fields behind the known ones
+            payload = batch_payload(found)
+            size = int.from_bytes(payload[:4], "big")
+            payload = (size + 4).to_bytes(4, "big") + payload[4 : 4 + size] + b"\xfa\x01\x01x" + payload[4 + size :]
+            made = encode_entry(metadata_of(num_messages_in_batch=len(found), **common), payload)
+    if draw(st.booleans()):
+        made = with_broker_metadata(
+            made, BrokerEntryMetadata(index=draw(st.integers(100, 1 << 40))).SerializeToString()
+        )
+    return made
+
+
+@given(st.lists(entries(), min_size=1, max_size=6), st.integers(-1, 3))
+def test_rows_are_those_of_the_slow_definition(found: list[bytes], partition: int) -> None:
+    expected = slow_rows(found, partition=partition)
+    assert rows_of(found, EVERYTHING, partition=partition) == expected
+    assert rows_of(found, ("value",)) == [{"value": row["value"]} for row in expected]

@@ -1,0 +1,43 @@
+"""A cluster with ZooKeeper whose broker is killed: its open ledger is read without it."""
+
+from pathlib import Path
+
+import pulsar
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.processes import client_of, cluster_of
+
+pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark")]
+
+
+def test_the_open_ledger_of_a_killed_broker_is_read_to_its_last_message(spark: SparkSession, tmp_path: Path) -> None:
+    with cluster_of(tmp_path / "cluster", bookies=3, brokers=1) as cluster:
+        with client_of(cluster.service_url) as client:
+            producer = client.create_producer("orphan", batching_enabled=True, block_if_queue_full=True)
+            for number in range(5_000):
+                producer.send_async(b"%d" % number, None)
+            producer.flush()
+            last: pulsar.MessageId = producer.send(b"last")
+            cluster.kill("broker-1")
+
+        def load(**options: str) -> list[bytes]:
+            reader = (
+                spark.read.format("magnetar").option("metadata.url", cluster.metadata_url).option("topic", "orphan")
+            )
+            return [bytes(row[0]) for row in reader.options(columns="value", **options).load().collect()]
+
+        expected = [*(b"%d" % number for number in range(5_000)), b"last"]
+        assert load() == expected
+        assert load(minPartitions="4") == expected
+        assert load(endingOffsets=f'{{"orphan": {{"0": "{last.ledger_id()}:{last.entry_id()}"}}}}') == expected[:-1]
+        # What reads leaves everything as it was: the next broker takes over.
+        cluster.start("broker-1")
+        with client_of(cluster.service_url) as client:
+            producer = client.create_producer("orphan")
+            producer.send(b"after")
+            assert load() == [*expected, b"after"]
+            # A bookie that is gone: the others have copies of what it had, and take what is written now.
+            cluster.kill("bookie-1")
+            producer.send(b"after the bookie")
+            assert load() == [*expected, b"after", b"after the bookie"]
