@@ -1,0 +1,231 @@
+"""`make bench`: speed and memory of this machine, in one table. Read the ratios, not the digits.
+
+Every row names ensemble, write quorum and ack quorum (E/Qw/Qa). All data are synced to disk before they are
+acknowledged. Load runs in processes of its own. `python -m bench adds` runs one group.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.first_message import first_receipt
+from magnetar.admin_client import AdminClient
+from magnetar.cluster import Cluster
+
+Rows = list[tuple[str, str]]
+ROUNDS = 3
+
+
+def run_json(module: str, *arguments: str) -> dict[str, Any]:
+    """The JSON line that a load process prints."""
+    done = subprocess.run([sys.executable, "-m", module, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{module} {' '.join(arguments)} failed:\n{done.stderr[-2000:]}")
+    return dict(json.loads(done.stdout.strip().splitlines()[-1]))
+
+
+@contextlib.contextmanager
+def cluster(bookies: int, brokers: int) -> Iterator[Cluster]:
+    with tempfile.TemporaryDirectory(prefix="magnetar-bench-") as folder:
+        made = Cluster(Path(folder) / "cluster")
+        made.up(bookies=bookies, brokers=brokers, free_ports=True)
+        try:
+            yield made
+        finally:
+            made.down()
+
+
+@contextlib.contextmanager
+def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A server that prints ` is ready`."""
+    started = subprocess.Popen([sys.executable, "-m", *arguments], stdout=subprocess.PIPE, text=True)
+    assert started.stdout is not None
+    try:
+        line = started.stdout.readline()
+        assert " is ready" in line, line
+        yield started
+    finally:
+        started.send_signal(signal.SIGINT)
+        started.wait(20)
+
+
+def disk() -> Rows:
+    """What the disk can do: synced writes, one after the other."""
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="magnetar-bench-") as folder:
+        for size in (4096, 1 << 20):
+            descriptor = os.open(Path(folder) / str(size), os.O_WRONLY | os.O_CREAT)
+            data, count, began = bytes(size), 0, time.perf_counter()
+            while time.perf_counter() - began < 1.5:
+                os.write(descriptor, data)
+                os.fdatasync(descriptor)
+                count += 1
+            rate = count / (time.perf_counter() - began)
+            os.close(descriptor)
+            rows.append(
+                (f"disk: {size // 1024} KiB writes, each synced", f"{rate:,.0f}/s, {rate * size / 1e6:,.0f} MB/s")
+            )
+    return rows
+
+
+def adds() -> Rows:
+    """Our own ledger client against real bookie processes."""
+    rows = []
+    with cluster(3, 1) as made:
+        for quorums in ("1/1/1", "3/3/2"):
+            for size, window in ((100, 4000), (1024, 4000), (65536, 200)):
+                found = [
+                    run_json("bench.add_load", made.metadata_url, "--size", str(size), "--quorums", quorums,
+                             "--window", str(window), "--seconds", "4")
+                    for _ in range(ROUNDS)
+                ]  # fmt: skip
+                rates = [one["adds"] / one["seconds"] for one in found]
+                p99 = statistics.median(one["p99"] for one in found)
+                rows.append(
+                    (
+                        f"bookie adds, {size:,} B, {quorums}",
+                        f"{statistics.median(rates):,.0f}/s ({min(rates):,.0f} to {max(rates):,.0f}), "
+                        f"p99 {p99:.0f} ms with {window:,} under way",
+                    )
+                )
+    return rows
+
+
+def client() -> Rows:
+    """The official Python client, beside a broker that does nothing."""
+    rows = []
+    port = 26650
+    shares: dict[str, list[float]] = {"publish": [], "consume": []}
+    rates: dict[str, list[float]] = {"publish": [], "consume": []}
+    with cluster(3, 1) as made, process("bench.null_broker", str(port)):
+        null_url = f"pulsar://127.0.0.1:{port}"
+        admin = AdminClient(made.admin_urls)
+        admin.set_retention("public/default", minutes=-1, megabytes=-1)
+        for number in range(ROUNDS):
+            topic = f"persistent://public/default/bench-{number}"
+            for what in ("publish", "consume"):
+                count = "100000" if what == "publish" else "80000"
+                ours = run_json("bench.client_load", what, made.service_url, "--topic", topic, "--count", count)
+                null = run_json("bench.client_load", what, null_url, "--topic", topic, "--count", count)
+                rates[what].append(ours["rate"])
+                shares[what].append(ours["rate"] / null["rate"])
+        for what in ("publish", "consume"):
+            rows.append(
+                (
+                    f"official Python client, {what} 1 KiB, 2/2/2",
+                    f"{statistics.median(rates[what]):,.0f}/s = {statistics.median(shares[what]):.2f} of what it "
+                    "reaches against a broker that does nothing",
+                )
+            )
+        found = run_json("bench.client_load", "latency", made.service_url, "--topic", "persistent://public/default/l")
+        rows.append(("publish at 5,000 msg/s of 1 KiB, 2/2/2", f"p50 {found['p50']:.1f} ms, p99 {found['p99']:.1f} ms"))
+    return rows
+
+
+def start() -> Rows:
+    """Standalone: from the command to the first acknowledged message; memory; CPU while nothing happens."""
+    seconds = []
+    for _ in range(ROUNDS):
+        with tempfile.TemporaryDirectory(prefix="magnetar-bench-") as folder:
+            began = time.perf_counter()
+            started = subprocess.Popen(
+                [sys.executable, "-m", "magnetar", "standalone", "--data", folder, "--port", "26651", "--web-port",
+                 "28081", "--bookie-port", "0"],
+                stdout=subprocess.DEVNULL,
+            )  # fmt: skip
+            try:
+                first_receipt("127.0.0.1", 26651)
+                seconds.append(time.perf_counter() - began)
+                time.sleep(2)
+                status = Path(f"/proc/{started.pid}/status").read_text()
+                resident = int(status.partition("VmRSS:")[2].split()[0]) / 1024
+                before = _cpu_ticks(started.pid)
+                time.sleep(10)
+                idle = (_cpu_ticks(started.pid) - before) / os.sysconf("SC_CLK_TCK") / 10
+            finally:
+                started.send_signal(signal.SIGINT)
+                started.wait(20)
+    return [
+        ("standalone, start to first acknowledged message, 1/1/1", f"{statistics.median(seconds):.2f} s"),
+        ("standalone, resident memory after start", f"{resident:.0f} MB"),
+        ("standalone, CPU while idle", f"{idle * 100:.2f} % of a core"),
+    ]
+
+
+def _cpu_ticks(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def takeover() -> Rows:
+    """kill -9 of the owner to the next acknowledged message, official client, session 2 s."""
+    gaps = []
+    for number in range(ROUNDS):
+        with cluster(3, 2) as made:
+            topic = f"persistent://public/default/takeover-{number}"
+            admin = AdminClient(made.admin_urls)
+            admin.create_topic(topic, 0)
+            load = subprocess.Popen(
+                [sys.executable, "-m", "bench.client_load", "gap", made.service_url, "--topic", topic],
+                stdout=subprocess.PIPE, text=True,
+            )  # fmt: skip
+            try:
+                assert load.stdout is not None
+                for _ in range(200):
+                    load.stdout.readline()
+                port = int(admin.owner_url(topic).rpartition(":")[2])
+                owner = next(one for one in made.members("broker") if one.port == port)
+                killed = time.clock_gettime(time.CLOCK_MONOTONIC)
+                made.kill(owner.name)
+                after = killed
+                while after < killed + 0.2:  # receipts that were on their way
+                    after = float(load.stdout.readline())
+                gaps.append(after - killed)
+            finally:
+                load.kill()
+                load.wait()
+    shown = ", ".join(f"{gap:.2f}" for gap in gaps)
+    return [("kill -9 of the broker to the next acknowledged message, 2/2/2, session 2 s", f"{shown} s")]
+
+
+def spark() -> Rows:
+    from bench.spark_read import rows
+
+    return rows()
+
+
+GROUPS: dict[str, Callable[[], Rows]] = {
+    "disk": disk,
+    "adds": adds,
+    "client": client,
+    "start": start,
+    "takeover": takeover,
+    "spark": spark,
+}
+
+
+def main() -> None:
+    wanted = sys.argv[1:] or list(GROUPS)
+    unknown = [name for name in wanted if name not in GROUPS]
+    if unknown:
+        raise SystemExit(f"unknown group {', '.join(unknown)}; there are {', '.join(GROUPS)}")
+    rows: Rows = []
+    for name in wanted:
+        print(f"running {name} …", file=sys.stderr, flush=True)
+        rows += GROUPS[name]()
+    width = max(len(label) for label, _ in rows)
+    for label, result in rows:
+        print(f"{label.ljust(width)}  {result}")
+
+
+if __name__ == "__main__":
+    main()
