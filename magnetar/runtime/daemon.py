@@ -97,7 +97,7 @@ async def _main(start: Callable[[Parts, Shutdown], Awaitable[None]]) -> int:
         else:
             starting.result()
             await stopping
-    except MagnetarError as error:
+    except (MagnetarError, OSError) as error:
         print(f"magnetar: {error}", file=sys.stderr)
         return EXIT_CONFIGURATION if isinstance(error, ConfigurationError) else EXIT_FAILED
     finally:

@@ -34,7 +34,7 @@ def test_no_acknowledged_entry_is_lost_whatever_the_network_does(seed: int) -> N
 
 
 def test_the_runs_reach_what_they_are_for() -> None:
-    changes = recovered = acknowledged = raced = 0
+    changes = recovered = acknowledged = raced = readmitted = 0
     for seed in range(150):
         world = World(seed)
         for _ in range(world.rng.randint(50, 500)):
@@ -44,7 +44,9 @@ def test_the_runs_reach_what_they_are_for() -> None:
         acknowledged += world.acknowledged + 1
         recovered += world.metadata.last_entry_id > world.acknowledged
         raced += len(world.recoveries) > 1
+        readmitted += world.readmitted
     assert changes > 30
     assert recovered > 10
     assert acknowledged > 500
     assert raced > 20
+    assert readmitted > 2

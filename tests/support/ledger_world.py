@@ -1,8 +1,9 @@
 """A world around the pure machines of the ledger client: bookies, a network, one metadata record, one seed.
 
 Fault model: any message may be late, repeated, or lost (its author then sees a time-out, whether or not the bookie
-acted); bookies may be unreachable for a while, but lose nothing; metadata operations take effect at once or late, and
-their answers arrive later still. Each `step` is one event; after each one the invariants are checked.
+acted); bookies may be unreachable for a while, but lose nothing; up to Qa - 1 of them never come back; metadata
+operations take effect at once or late, and their answers arrive later still. Each `step` is one event; after each one
+the invariants are checked.
 """
 
 import random
@@ -86,6 +87,7 @@ class World:
         self.writer = Writer(self)
         self.recoveries: list[Recovery] = []
         self.seals = 0
+        self.readmitted = 0
 
     # The metadata store
 
@@ -132,8 +134,8 @@ class World:
 
     def step(self) -> None:
         rng = self.rng
-        kinds = ["append", "deliver", "drop", "task", "reach", "recover", "repeat"]
-        match rng.choices(kinds, [20, 60, 3, 12, 1, 0.7, 3])[0]:
+        kinds = ["append", "deliver", "drop", "task", "reach", "recover", "repeat", "look"]
+        match rng.choices(kinds, [20, 60, 3, 12, 1, 0.7, 3, 3])[0]:
             case "append":
                 self.writer.append(rng.randint(1, 3))
             case "deliver" if self.network:
@@ -148,6 +150,8 @@ class World:
             case "reach":
                 bookie = rng.choice(list(self.bookies.values()))
                 bookie.reachable = not bookie.reachable
+            case "look":
+                self.writer.look_at_left_out()
             case "recover" if len(self.recoveries) < 3:
                 self.recoveries.append(Recovery(self))
         self.check()
@@ -160,10 +164,14 @@ class World:
             message.deliver()
 
     def settle(self) -> None:
-        """The faults stop: everything is delivered, and one more recovery gets through."""
-        for bookie in self.bookies.values():
-            bookie.reachable = True
-        for _ in range(20):
+        """The faults stop: everything is delivered, and one more recovery gets through.
+
+        At first with some bookies gone for good, which is enough unless too few are left to write back to.
+        """
+        dead = self.rng.sample(list(self.bookies), self.rng.randint(0, self.quorum.ack - 1))
+        for attempt in range(20):
+            for bookie in self.bookies.values():
+                bookie.reachable = bookie.name not in dead or attempt > 3
             self.drain()
             if self.metadata.is_closed:
                 break
@@ -313,6 +321,20 @@ class Writer(_Adder):
 
         done = world.write_metadata(wanted, self.version)
         world.tasks.append(answer)
+
+    def look_at_left_out(self) -> None:
+        """As the shell does when the register of bookies changes, or from time to time."""
+        machine, world = self.machine, self.world
+        if not machine.left_out or machine.is_changing or not machine.is_open():
+            return
+        if world.rng.random() < 0.5:
+            self.do(machine.replace_left_out())
+            return
+        for index, name in list(machine.left_out.items()):
+            if world.bookies[name].reachable:
+                self.world.readmitted += 1
+                for add in machine.readmit(index):
+                    self.send(index, add)
 
     def on_acknowledged(self, up_to: int) -> None:
         world = self.world

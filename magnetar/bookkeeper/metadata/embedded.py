@@ -48,6 +48,7 @@ from magnetar.bookkeeper.metadata.store import (
     Cancel,
     MetadataError,
     Node,
+    OutcomeUnknown,
     SessionEvent,
     SessionLost,
     StoreUnavailable,
@@ -393,8 +394,8 @@ class EmbeddedStore:
         if self._worker.error is not None:
             raise self._failure(self._worker.error)
 
-    def _failure(self, error: BaseException) -> StoreUnavailable:
-        return StoreUnavailable(
+    def _failure(self, error: BaseException) -> OutcomeUnknown:
+        return OutcomeUnknown(
             f"{self._path}: writing failed ({error}); the process must be restarted to know what is stored"
         )
 

@@ -176,6 +176,9 @@ class ZooKeeperStore:
                         raise VersionConflict(f"{path} does not exist, expected version {expected_version}") from None
             try:
                 await self._create(path, epoch, ephemeral, value)
+                if ephemeral and epoch != self._epoch:
+                    # The answer was read late: whoever made the node would believe that it has it.
+                    raise SessionLost(f"{path}: the session ended while the node was made, and the node with it")
                 return 0
             except NodeExistsError:
                 if expected_version == NO_NODE:

@@ -1,0 +1,44 @@
+"""What a store must not say when its session or its disk ends in the middle of a change."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.protocol.states import KazooState
+
+from magnetar.bookkeeper.metadata.embedded import EmbeddedStore
+from magnetar.bookkeeper.metadata.store import NO_NODE, OutcomeUnknown, SessionLost
+from magnetar.bookkeeper.metadata.zookeeper import ZooKeeperStore
+from magnetar.runtime.clock import LoopClock
+
+
+async def test_an_ephemeral_node_of_a_session_that_has_ended_is_not_reported_as_made() -> None:
+    """Who is told that it has the node, after it was told that all its nodes are gone, keeps it for ever."""
+    store = ZooKeeperStore("127.0.0.1:1", "", 2.0, LoopClock())
+
+    async def create(*arguments: Any, **options: Any) -> None:
+        store._on_state(KazooState.LOST)
+        store._on_state(KazooState.CONNECTED)
+
+    store._create = create  # type: ignore[method-assign]
+    with pytest.raises(SessionLost):
+        await store.put("/owner", b"", NO_NODE, ephemeral=True)
+    assert await store.put("/record", b"", NO_NODE) == 0
+    await store.close()
+
+
+async def test_a_write_that_failed_may_have_happened(tmp_path: Path) -> None:
+    """I57: who believes that nothing was changed would delete what the record names."""
+    store = await EmbeddedStore.open(tmp_path / "tree", LoopClock())
+    write = store._worker._work
+
+    def fail(items: Any) -> None:
+        write(items)
+        raise OSError("the log was written and could not be synced")
+
+    store._worker._work = fail
+    with pytest.raises(OutcomeUnknown):
+        await store.put("/record", b"x", NO_NODE)
+    with pytest.raises(OutcomeUnknown):
+        await store.get("/record")
+    await store.close()
