@@ -26,7 +26,7 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from enum import Enum
 from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
@@ -184,6 +184,7 @@ class ManagedLedger:
         self._ledgers = LedgerList()
         self._info = ManagedLedgerInfo()  # the record as last read or written; keeps what we do not know
         self._tasks = Tasks(name)
+        self._deletions = Tasks(f"{name}: deletions")  # end by themselves, or ledgers would be left that nobody knows
         self._cache = cache
         self._readers: OrderedDict[int, LedgerReadHandle] = OrderedDict()
         self._watchers: list[Callable[[], None]] = []
@@ -340,9 +341,9 @@ class ManagedLedger:
             change(record)
         await self._record.write(encode_record(record))
         self._info = record
-        orphans, self._orphans = self._orphans, set()
-        for ledger_id in orphans:  # rule 6
-            self.spawn(self._drop(ledger_id), "drop a ledger")
+        going = self._orphans - {info.ledgerId for info in infos}  # rule 6: some may have come while we wrote
+        self._orphans -= going
+        self._drop_soon(going)
 
     async def _recover_cursor(self, name: str) -> None:
         store = self._cursor_store(name)
@@ -865,7 +866,7 @@ class ManagedLedger:
                 cursor.ledgers_changed()
             for ledger_id in going:
                 self._readers.pop(ledger_id, None)
-                await self._drop(ledger_id)
+            await asyncio.wait(self._drop_soon(going))
         except ManagedLedgerFenced as error:
             self.fence(error)
         except ManagedLedgerClosed:
@@ -878,6 +879,9 @@ class ManagedLedger:
         if self._state is State.OPENED and self._is_full():
             self._begin_rollover()
         await self.trim()
+
+    def _drop_soon(self, ledger_ids: Iterable[int]) -> list[asyncio.Task[None]]:
+        return [self._deletions.spawn(self._drop(ledger_id), f"ledger {ledger_id}") for ledger_id in ledger_ids]
 
     async def _drop(self, ledger_id: int) -> None:
         """Delete a ledger that no record names; a failure leaves garbage, not damage."""

@@ -200,11 +200,15 @@ class ManagedCursor:
             self.persisted_mark_delete_position = min(
                 self.persisted_mark_delete_position, snapshot.mark_delete_position
             )
+            version = self._state.version
             await self._persist(snapshot)
             # Stored first: a seek that failed has not happened.
+            is_stored = version == self._state.version
             self._reads_valid += 1
             self._state.reset(position)
-            self._persisted_version = self._state.version
+            if is_stored:
+                self._persisted_version = self._state.version
+        self._changed()
         self._ledger.cursor_was_stored()
 
     def ledgers_changed(self) -> None:
@@ -231,7 +235,6 @@ class ManagedCursor:
             await self.flush()
         except StorageUnavailable as error:
             log.warning("cursor %s of %s is not stored at the moment: %s", self.name, self._ledger.name, error)
-            self._changed()
         except (ManagedLedgerFenced, ManagedLedgerClosed):
             pass  # the managed ledger knows
 
@@ -257,10 +260,14 @@ class ManagedCursor:
     async def _persist(self, snapshot: CursorSnapshot) -> None:
         assert self._store is not None
         self._last_persist_s = self._clock.monotonic()
+        self._persisted_version = -1  # after a failure we do not know what is stored, so it is stored again
         try:
             await self._store.persist(snapshot)
         except ManagedLedgerFenced as error:
             self._ledger.fence(error)
+            raise
+        except StorageUnavailable:
+            self._changed()
             raise
         self.persisted_mark_delete_position = snapshot.mark_delete_position
 
@@ -299,10 +306,13 @@ class ManagedCursor:
 
         If that fails the cursor is what it was. Raises ManagedLedgerFenced, StorageUnavailable.
         """
-        async with self._writing:
-            if self._store is not None:
-                await self._store.delete()
-            self.abandon()
+        try:
+            async with self._writing:
+                if self._store is not None:
+                    await self._store.delete()
+                self.abandon()
+        finally:
+            self._changed()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -205,6 +205,32 @@ async def test_ledgers_that_were_left_behind_in_doubt_go_when_the_record_is_know
     assert set(world.bookkeeper.ledgers) == named
 
 
+async def test_a_ledger_that_is_given_up_while_the_record_is_written_with_it_stays_until_the_next_time(
+    world: World,
+) -> None:
+    """I57: what a write of the record names must not go when that write succeeds."""
+    broker = await world.open()
+    await broker.publish(0, 3)
+    await broker.ledger.close()
+    await broker.open()  # its ledger is empty
+    gate = Gate("put")
+    broker.store.on_step = gate
+    setting = asyncio.create_task(broker.ledger.set_properties({"a": "b"}))
+    await gate.reached.wait()
+    later = Gate("create")
+    broker.bookkeeper.on_step = later
+    broker.bookkeeper.handles[-1].fail(BookieUnavailable("gone"))
+    await later.reached.wait()
+    gate.open()
+    await setting
+    await settle()
+    await world.check_record()
+    later.open()
+    await settle()
+    await world.check_record()
+    assert len(world.bookkeeper.ledgers) == 2
+
+
 async def test_an_error_that_nobody_foresaw_ends_the_topic_and_does_not_leave_it_waiting(world: World) -> None:
     """I111: a broker that is never told cannot open it again."""
     broker = await world.open()
@@ -684,6 +710,35 @@ async def test_a_seek_that_could_not_be_stored_has_not_happened(world: World) ->
     await cursor.reset(Position(first.ledger_id, 3))
     assert cursor.backlog() == 1
     assert (await world.open()).ledger.cursors["s"].backlog() == 1
+
+
+async def test_after_a_seek_of_unknown_outcome_the_state_is_stored_again(world: World) -> None:
+    """The seek was stored, its caller was told that it failed, and the next flush must not find nothing to do."""
+    broker = await world.open()
+    cursor = await broker.ledger.open_cursor("s", EARLIEST)
+    await broker.publish(0, 4)
+    first = broker.ledger.first_position
+    cursor.mark_delete(Position(first.ledger_id, 0))
+    await cursor.flush()
+
+    async def step(what: str, where: object) -> None:
+        if what == "added":
+            raise BookieUnavailable("the answer was lost")
+        if what == "create":
+            raise BookieUnavailable("away")
+
+    async def store_step(what: str, path: str) -> None:
+        if what == "put":
+            raise StoreUnavailable("away")
+
+    broker.bookkeeper.on_step = step
+    broker.store.on_step = store_step
+    with pytest.raises(StorageUnavailable):
+        await cursor.reset(Position(first.ledger_id, 3))
+    broker.bookkeeper.on_step = broker.store.on_step = None
+    await cursor.flush()
+    assert cursor.backlog() == 3
+    assert (await world.open()).ledger.cursors["s"].backlog() == 3
 
 
 async def test_a_seek_back_holds_what_it_went_back_to(world: World) -> None:
