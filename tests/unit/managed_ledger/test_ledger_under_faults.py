@@ -762,6 +762,30 @@ async def test_a_seek_back_holds_what_it_went_back_to(world: World) -> None:
     assert cursor.backlog() == 12
 
 
+async def test_a_seek_back_waits_for_a_trim_that_was_decided_before(world: World) -> None:
+    """I96: it says where it went only when nothing can take that away any more."""
+    broker = await world.open(replace(CONFIG, retention=RetentionRule()))
+    cursor = await broker.ledger.open_cursor("s", EARLIEST)
+    await broker.publish(0, 12)
+    first = broker.ledger.first_position
+    gate = Gate("put")
+
+    async def step(what: str, path: str) -> None:
+        if path == RECORD:
+            await gate(what, path)
+
+    broker.store.on_step = step
+    cursor.mark_delete(broker.ledger.last_confirmed)
+    await cursor.flush()
+    await gate.reached.wait()  # the trim writes the record
+    seeking = asyncio.create_task(cursor.reset(first))
+    await settle()
+    assert not seeking.done()
+    gate.open()
+    await seeking
+    assert cursor.backlog() == broker.ledger.entries_total == 2
+
+
 async def test_acknowledging_what_does_not_exist_changes_nothing(world: World) -> None:
     broker = await world.open()
     cursor = await broker.ledger.open_cursor("s", EARLIEST)
