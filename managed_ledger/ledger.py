@@ -180,7 +180,8 @@ class ManagedLedger:
         self._store = store
         self._clock = clock
         self._record = VersionedRecord(store, ledger_path(name))
-        self._record_lock = asyncio.Lock()
+        # Held while the record is written, and by those who must not meet a trim. A cursor's own lock comes before it.
+        self.record_lock = asyncio.Lock()
         self._ledgers = LedgerList()
         self._info = ManagedLedgerInfo()  # the record as last read or written; keeps what we do not know
         self._tasks = Tasks(name)
@@ -301,7 +302,7 @@ class ManagedLedger:
             raise StorageUnavailable(f"{self.name}: cannot create a ledger: {error}") from error
         info = ManagedLedgerInfo.LedgerInfo(ledgerId=handle.ledger_id, timestamp=0)
         try:
-            async with self._record_lock:
+            async with self.record_lock:
                 await self._write_record([*self._ledgers, info])
                 self._ledgers.add(info)  # under the lock: a trim in between would write a record without it
             self._check_not_ended()
@@ -454,7 +455,7 @@ class ManagedLedger:
         Raises ManagedLedgerFenced, StorageUnavailable.
         """
         self.check_not_fenced()
-        async with self._record_lock:
+        async with self.record_lock:
             await self._check_record()
 
     async def _check_record(self) -> None:
@@ -790,7 +791,7 @@ class ManagedLedger:
             return self.cursors[name]
         store = self._cursor_store(name)
         # The record lock keeps a trim from removing the ledger that the new cursor starts in (correctness I96).
-        async with self._record_lock:
+        async with self.record_lock:
             self._check_not_ended()
             if name in self.cursors:
                 return self.cursors[name]
@@ -854,7 +855,7 @@ class ManagedLedger:
             return
         self._trimming = True
         try:
-            async with self._record_lock:
+            async with self.record_lock:
                 going = self._trimmable()
                 if not going:
                     return
@@ -904,7 +905,7 @@ class ManagedLedger:
                 record.properties.add(key=key, value=value)
 
         try:
-            async with self._record_lock:
+            async with self.record_lock:
                 await self._write_record(list(self._ledgers), change)
         except ManagedLedgerFenced as error:
             self.fence(error)
@@ -935,7 +936,7 @@ class ManagedLedger:
                 record.terminatedPosition.ledgerId = last.ledger_id
                 record.terminatedPosition.entryId = last.entry_id
 
-            async with self._record_lock:
+            async with self.record_lock:
                 await self._write_record(list(self._ledgers), change)
         except ManagedLedgerFenced as error:
             self.fence(error)
@@ -1018,7 +1019,7 @@ class ManagedLedger:
             cursor.abandon()
         try:
             # The last word as the owner: from here on nothing names the ledgers, and a former owner is too late.
-            async with self._record_lock:
+            async with self.record_lock:
                 ledger_ids = [info.ledgerId for info in self._ledgers] + list(self._orphans)
                 await self._store_record([])
             for name in list(self.cursors):

@@ -185,21 +185,18 @@ class ManagedCursor:
 
         Raises ManagedLedgerFenced, StorageUnavailable.
         """
-        if position == LATEST or position > self._ledger.last_confirmed:
-            position = self._ledger.next_position(self._ledger.last_confirmed)
-        elif position < self._ledger.first_position or position == EARLIEST:
-            position = self._ledger.first_position
         if self._store is None:
             self._reads_valid += 1
-            self._state.reset(position)
+            self._state.reset(self._existing(position))
             return
         async with self._writing:
             self._check_open()
-            snapshot = CursorSnapshot(self._ledger.previous_position(position), [], [], dict(self._state.properties))
-            # From now on: a trim must not take what we are going back to.
-            self.persisted_mark_delete_position = min(
-                self.persisted_mark_delete_position, snapshot.mark_delete_position
-            )
+            # A trim that is under way was decided without us; from the next one on nothing is taken that we go back to.
+            async with self._ledger.record_lock:
+                position = self._existing(position)
+                before = self._ledger.previous_position(position)
+                self.persisted_mark_delete_position = min(self.persisted_mark_delete_position, before)
+            snapshot = CursorSnapshot(before, [], [], dict(self._state.properties))
             version = self._state.version
             await self._persist(snapshot)
             # Stored first: a seek that failed has not happened.
@@ -210,6 +207,14 @@ class ManagedCursor:
                 self._persisted_version = self._state.version
         self._changed()
         self._ledger.cursor_was_stored()
+
+    def _existing(self, position: Position) -> Position:
+        """The first entry that there is at or after *position*, or the place where the next one will be."""
+        if position == LATEST or position > self._ledger.last_confirmed:
+            return self._ledger.next_position(self._ledger.last_confirmed)
+        if position < self._ledger.first_position or position == EARLIEST:
+            return self._ledger.first_position
+        return position
 
     def ledgers_changed(self) -> None:
         """The list of ledgers lost its oldest ones."""
