@@ -33,7 +33,7 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import Entry, ManagedLedger
 from managed_ledger.managed_cursor import ManagedCursor
 from managed_ledger.position import EARLIEST, Position
-from managed_ledger.records import decode_cursor_info, decode_ledger_info
+from managed_ledger.records import decode_cursor_info, decode_ledger_info, decode_position_info
 from managed_ledger.retention import RetentionRule, RolloverRule
 from tests.support.faulty_store import FaultyStore
 from tests.support.memory_bookkeeper import MemoryBookKeeper, MemoryWriteHandle
@@ -398,6 +398,20 @@ class World:
             assert value is not None
             ledger_id = decode_cursor_info(value, name).cursorsLedgerId
             assert ledger_id == -1 or ledger_id in self.bookkeeper.ledgers, f"the state of cursor {name} is gone"
+        gone = max((position for position in self.acknowledged if position.ledger_id not in ids), default=EARLIEST)
+        for name in CURSORS:
+            if not self.resets[name]:
+                assert self.durable_mark(name) >= gone, f"{gone} was trimmed before cursor {name} was stored (I96)"
+
+    def durable_mark(self, name: str) -> Position:
+        """Up to where everything is consumed as a fresh owner would find it."""
+        value = self._value(f"{RECORD}/{name}")
+        assert value is not None
+        node = decode_cursor_info(value, name)
+        if node.cursorsLedgerId != -1 and self.bookkeeper.ledgers[node.cursorsLedgerId].entries:
+            state = decode_position_info(self.bookkeeper.ledgers[node.cursorsLedgerId].entries[-1], name)
+            return Position(state.ledgerId, state.entryId)
+        return Position(node.markDeleteLedgerId, node.markDeleteEntryId)
 
     def may_be_consumed(self, name: str, position: Position) -> bool:
         return position <= max(self.marks[name], self.sought[name]) or position in self.singles[name]
@@ -461,7 +475,7 @@ def test_nothing_acknowledged_is_lost_doubled_or_skipped_whoever_owns_the_topic(
 
 
 def test_the_runs_reach_what_they_are_for() -> None:
-    total = dict.fromkeys(("acknowledged", "takeovers", "deaths", "trimmed", "failures", "ledgers"), 0)
+    total = dict.fromkeys(("acknowledged", "takeovers", "deaths", "trimmed", "failures", "ledgers", "seeks"), 0)
     for seed in range(20):
         world = World(seed)
         asyncio.run(world.run())
@@ -471,8 +485,10 @@ def test_the_runs_reach_what_they_are_for() -> None:
         total["trimmed"] += world.trimmed
         total["failures"] += world.failures
         total["ledgers"] += len(world.listed())
+        total["seeks"] += world.seeks
     assert total["acknowledged"] > 200
     assert total["takeovers"] > 100
     assert total["deaths"] > 20
     assert total["trimmed"] > 10
     assert total["failures"] > 50
+    assert total["seeks"] > 5
