@@ -1,0 +1,477 @@
+"""Clusters made of Apache's processes and ours, for tests/interop and bench/apache: one ZooKeeper, any mix of servers.
+
+    with MixedCluster(folder) as cluster:
+        cluster.start_zookeeper()
+        cluster.initialise("apache")
+        for brand in ("apache", "apache", "ours"):
+            cluster.add("bookie", brand)
+        broker = cluster.add("broker", "ours")
+
+Every process listens on free loopback ports, writes its log to DIR/NAME/log, and is ended by pid when the block ends.
+Ours are started by the commands that a person would type; Apache's by the scripts of its distribution
+(`deploy/fetch_apache.py`), with small heaps.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+from deploy.fetch_apache import DISTRIBUTION
+from magnetar.bookkeeper.metadata.zookeeper_server import find_pyspark_jars, zookeeper_command, zookeeper_config
+
+Brand = Literal["ours", "apache"]
+Kind = Literal["bookie", "broker"]
+
+READY_TIMEOUT_S: Final = 120.0
+SESSION_MS: Final = {"ours": 2_000, "apache": 6_000}
+"""Java processes that share two cores pause for seconds; ours need no such margin."""
+
+BOOKIE_MEMORY: Final = "-Xms128m -Xmx384m -XX:MaxDirectMemorySize=256m"
+BROKER_MEMORY: Final = "-Xms256m -Xmx768m -XX:MaxDirectMemorySize=512m"
+TOOL_MEMORY: Final = "-Xms64m -Xmx512m -XX:MaxDirectMemorySize=256m"
+
+
+def is_there() -> bool:
+    """Whether the distribution has been fetched."""
+    return (DISTRIBUTION / "bin" / "pulsar").exists()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def class_path(*more: Path) -> str:
+    """For `java -cp` and `javac -cp`: the distribution's jars and *more*."""
+    return ":".join([str(DISTRIBUTION / "lib" / "*"), *map(str, more)])
+
+
+def wait_until(check: Callable[[], object], what: str, timeout_s: float = READY_TIMEOUT_S) -> None:
+    """Waits for what other processes bring about; raises AssertionError that says *what* did not come about."""
+    deadline = time.monotonic() + timeout_s
+    while not check():
+        assert time.monotonic() < deadline, f"it did not come about in {timeout_s:.0f} s that {what}"
+        time.sleep(0.05)
+
+
+def http_json(url: str, method: str = "GET", body: Any = None, timeout_s: float = 10.0) -> Any:
+    """The JSON of an answer, None if it is empty. Raises urllib.error.HTTPError, OSError."""
+    request = urllib.request.Request(
+        url,
+        method=method,
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+        text = answer.read()
+    return json.loads(text) if text.strip() else None
+
+
+def configuration(shipped: Path, settings: Mapping[str, object]) -> str:
+    """A shipped file with *settings* in place of its own lines."""
+    kept = [line for line in shipped.read_text().splitlines() if line.split("=")[0].strip() not in settings]
+    return "\n".join([*kept, *(f"{name}={value}" for name, value in settings.items())]) + "\n"
+
+
+class Server:
+    """One process. `process` is None while it is not running."""
+
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        brand: Brand,
+        directory: Path,
+        command: Sequence[str],
+        ready: Callable[["Server"], bool],
+        *,
+        port: int,
+        web_port: int = 0,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.brand: Brand = brand
+        self.directory = directory
+        self.port = port
+        self.web_port = web_port
+        self.process: subprocess.Popen[bytes] | None = None
+        self._command = list(command)
+        self._environment = dict(environment or {})
+        self._ready = ready
+
+    @property
+    def bookie_id(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def service_url(self) -> str:
+        return f"pulsar://127.0.0.1:{self.port}"
+
+    @property
+    def admin_url(self) -> str:
+        return f"http://127.0.0.1:{self.web_port}"
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "log"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None, f"{self.name} is not running"
+        return self.process.pid
+
+    def start(self, *, wait: bool = True) -> None:
+        assert self.process is None, f"{self.name} is running"
+        self.log_from = self.log.stat().st_size if self.log.exists() else 0
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                start_new_session=True, env={**os.environ, **self._environment},
+            )  # fmt: skip
+        if wait:
+            self.wait_ready()
+
+    def wait_ready(self) -> None:
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while not self._ready(self):
+            assert self.process is not None
+            ended = self.process.poll() is not None
+            if ended or time.monotonic() > deadline:
+                state = "ended" if ended else "is not ready"
+                raise AssertionError(f"{self.name} ({self.brand}) {state}:\n{self.log_tail()}")
+            time.sleep(0.05)
+
+    def new_log(self) -> str:
+        """What it has written since its last start."""
+        with self.log.open("rb") as file:
+            file.seek(self.log_from)
+            return file.read().decode(errors="replace")
+
+    def log_tail(self, lines: int = 25) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def send(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def stop(self, number: int = signal.SIGTERM, timeout_s: float = 40.0) -> None:
+        """Sends the signal and waits for the end; after *timeout_s* it is killed."""
+        process, self.process = self.process, None
+        if process is None:
+            return
+        for each in (signal.SIGCONT, number):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, each)
+        try:
+            process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.stop(signal.SIGKILL)
+
+    def pause(self) -> None:
+        self.send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.send(signal.SIGCONT)
+
+    def status(self) -> dict[str, str]:
+        """/proc/PID/status."""
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+    @property
+    def resident_bytes(self) -> int:
+        return int(self.status()["VmRSS"].split()[0]) * 1024
+
+    @property
+    def cpu_s(self) -> float:
+        """Seconds of processor time so far, user and system."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class MixedCluster:
+    """One ZooKeeper and servers of both brands on one metadata tree. All calls block."""
+
+    def __init__(self, directory: Path, *, copies: int = 2, tick_ms: int = 500) -> None:
+        self.directory = directory
+        self.copies = copies
+        self.servers: list[Server] = []
+        directory.mkdir(parents=True, exist_ok=True)
+        port = free_port()
+        place = self._place("zookeeper")
+        (place / "zoo.cfg").write_text(zookeeper_config(place / "data", port, tick_ms))
+        self.zookeeper = Server(
+            "zookeeper", "zookeeper", "apache", place, zookeeper_command(find_pyspark_jars(), place / "zoo.cfg"),
+            _zookeeper_answers, port=port,
+        )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            for server in self.servers:
+                print(f"--- the end of the log of {server.name} ({server.brand})", server.log_tail(), sep="\n")
+        for server in [*reversed(self.servers), self.zookeeper]:
+            server.kill()
+
+    # ---------------------------------------------------------------------------------- metadata
+
+    @property
+    def zookeeper_address(self) -> str:
+        return f"127.0.0.1:{self.zookeeper.port}"
+
+    @property
+    def metadata_url(self) -> str:
+        return f"zk:{self.zookeeper_address}"
+
+    def start_zookeeper(self) -> None:
+        self.zookeeper.start()
+
+    def initialise(self, brand: Brand) -> None:
+        """The layout of BookKeeper and Pulsar. Ours does that when the first server starts."""
+        if brand == "apache":
+            self.run(
+                "pulsar", "initialize-cluster-metadata", "--cluster", "local",
+                "--metadata-store", self.metadata_url, "--configuration-metadata-store", self.metadata_url,
+                "--web-service-url", "http://127.0.0.1:8080", "--broker-service-url", "pulsar://127.0.0.1:6650",
+            )  # fmt: skip
+
+    # ----------------------------------------------------------------------------------- servers
+
+    def of(self, kind: str, brand: str | None = None) -> list[Server]:
+        return [server for server in self.servers if server.kind == kind and brand in (None, server.brand)]
+
+    def bookie(self, bookie_id: str) -> Server:
+        return next(server for server in self.of("bookie") if server.bookie_id == bookie_id)
+
+    def add(self, kind: Kind, brand: Brand, *, wait: bool = True, **settings: object) -> Server:
+        """Makes a server and starts it. *settings* go into its configuration file, under their own names."""
+        name = f"{kind}-{len(self.of(kind)) + 1}"
+        server = self._server(name, kind, brand, free_port(), free_port(), settings)
+        self.servers.append(server)
+        server.start(wait=wait)
+        return server
+
+    def other_brand(self, server: Server, brand: Brand, **settings: object) -> Server:
+        """Another server on the stopped one's folder, port and identity; takes its place in `servers`."""
+        assert server.process is None, f"{server.name} is running"
+        other = self._server(
+            server.name,
+            "bookie" if server.kind == "bookie" else "broker",
+            brand,
+            server.port,
+            server.web_port,
+            settings,
+        )
+        self.servers[self.servers.index(server)] = other
+        return other
+
+    def _place(self, name: str) -> Path:
+        place = self.directory / name
+        place.mkdir(exist_ok=True)
+        return place
+
+    def _server(
+        self, name: str, kind: Kind, brand: Brand, port: int, web_port: int, settings: Mapping[str, object]
+    ) -> Server:
+        place = self._place(name)
+        usual = self._bookie_settings(place, port) if kind == "bookie" else self._broker_settings(port, web_port)
+        usual["zkTimeout" if kind == "bookie" else "metadataStoreSessionTimeoutMillis"] = SESSION_MS[brand]
+        if brand == "ours":
+            file = place / f"{kind}.conf"
+            file.write_text("".join(f"{key}={value}\n" for key, value in {**usual, **settings}.items()))
+            command = [sys.executable, "-m", "magnetar", kind, "--config", str(file)]
+            return Server(name, kind, brand, place, command, _says_ready, port=port, web_port=web_port)
+        shipped, ready, memory = (
+            ("bookkeeper.conf", self._bookie_registered, BOOKIE_MEMORY)
+            if kind == "bookie"
+            else ("broker.conf", _broker_ready, BROKER_MEMORY)
+        )
+        more = self._apache_bookie_settings(web_port) if kind == "bookie" else self._apache_broker_settings()
+        file = place / f"apache-{shipped}"
+        file.write_text(configuration(DISTRIBUTION / "conf" / shipped, {**usual, **more, **settings}))
+        return Server(
+            name, kind, brand, place, [str(DISTRIBUTION / "bin" / "pulsar"), kind], ready,
+            port=port, web_port=web_port, environment=self.environment(file, memory, place),
+        )  # fmt: skip
+
+    def environment(
+        self, file: Path | None = None, memory: str = TOOL_MEMORY, logs: Path | None = None
+    ) -> dict[str, str]:
+        """The variables by which Apache's scripts find their configuration and take their memory."""
+        found = {
+            "PULSAR_MEM": memory,
+            "BOOKIE_MEM": memory,
+            "BOOKIE_MAX_HEAP_MEMORY": "384m",
+            "BOOKIE_MIN_HEAP_MEMORY": "64m",
+            "BOOKIE_MAX_DIRECT_MEMORY": "256m",
+            "PULSAR_EXTRA_OPTS": "-XX:TieredStopAtLevel=4",
+            "PULSAR_LOG_DIR": str(logs or self.directory / "logs"),
+            "BOOKIE_LOG_DIR": str(logs or self.directory / "logs"),
+            "PULSAR_GC": "-XX:+UseSerialGC",
+            "BOOKIE_GC_OPTS": "-XX:+UseSerialGC",
+        }
+        if file is not None:
+            found |= {"PULSAR_BOOKKEEPER_CONF": str(file), "BOOKIE_CONF": str(file), "PULSAR_BROKER_CONF": str(file)}
+        return found
+
+    def _bookie_settings(self, place: Path, port: int) -> dict[str, object]:
+        return {
+            "bookiePort": port,
+            "advertisedAddress": "127.0.0.1",
+            "journalDirectory": place / "journal",
+            "ledgerDirectories": place / "ledgers",
+            "metadataServiceUri": f"zk://{self.zookeeper_address}/ledgers",
+        }
+
+    @staticmethod
+    def _apache_bookie_settings(web_port: int) -> dict[str, object]:
+        return {
+            "allowLoopback": "true",
+            "httpServerEnabled": "true",
+            "httpServerPort": web_port,
+            "prometheusStatsHttpPort": web_port,
+            "autoRecoveryDaemonEnabled": "false",
+            "minUsableSizeForIndexFileCreation": 0,
+            "minUsableSizeForEntryLogCreation": 0,
+            "diskUsageThreshold": 0.99,
+            "diskUsageWarnThreshold": 0.98,
+            "dbStorage_writeCacheMaxSizeMb": 64,
+            "dbStorage_readAheadCacheMaxSizeMb": 64,
+            "dbStorage_rocksDB_blockCacheSize": 8388608,
+            "dbStorage_rocksDB_writeBufferSizeMB": 4,
+            "entryLogFilePreallocationEnabled": "false",
+            "journalPreAllocSizeMB": 1,
+            "numReadWorkerThreads": 2,
+            "journalFormatVersionToWrite": 6,
+            "fileInfoFormatVersionToWrite": 1,
+        }
+
+    def _broker_settings(self, port: int, web_port: int) -> dict[str, object]:
+        return {
+            "brokerServicePort": port,
+            "webServicePort": web_port,
+            "bindAddress": "127.0.0.1",
+            "advertisedAddress": "127.0.0.1",
+            "clusterName": "local",
+            "metadataStoreUrl": self.metadata_url,
+            "managedLedgerDefaultEnsembleSize": self.copies,
+            "managedLedgerDefaultWriteQuorum": self.copies,
+            "managedLedgerDefaultAckQuorum": self.copies,
+            "defaultRetentionTimeInMinutes": -1,
+            "defaultRetentionSizeInMB": -1,
+            "brokerDeleteInactiveTopicsEnabled": "false",
+            "brokerDeduplicationEnabled": "true",
+        }
+
+    def _apache_broker_settings(self) -> dict[str, object]:
+        return {
+            "configurationMetadataStoreUrl": self.metadata_url,
+            "functionsWorkerEnabled": "false",
+            "managedLedgerCacheSizeMB": 64,
+            "bookkeeperNumberOfChannelsPerBookie": 1,
+        }
+
+    def _bookie_registered(self, server: Server) -> bool:
+        # The node of the session before may still be there, so its own word counts.
+        return _http_ok(f"http://127.0.0.1:{server.web_port}/api/v1/bookie/is_ready")
+
+    # ------------------------------------------------------------------------------------- tools
+
+    def run(
+        self, tool: str, *arguments: str, file: Path | None = None, timeout_s: float = 180.0, check: bool = True
+    ) -> str:
+        """Runs a script of the distribution (`pulsar`, `bookkeeper`, `pulsar-admin`, …); returns what it printed.
+
+        Raises AssertionError with its output if it fails and *check* is set.
+        """
+        done = subprocess.run(
+            [str(DISTRIBUTION / "bin" / tool), *arguments], cwd=self.directory, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout_s, check=False,
+            env={**os.environ, **self.environment(file)},
+        )  # fmt: skip
+        assert not check or done.returncode == 0, f"{tool} {' '.join(arguments)} failed:\n{done.stdout[-4000:]}"
+        return done.stdout
+
+    def java(self, classes: Path, name: str, *arguments: str, timeout_s: float = 180.0) -> str:
+        """Runs a program compiled by `compile_java`; raises AssertionError with its output if it fails."""
+        options = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+        done = subprocess.run(
+            ["java", *options, "-cp", class_path(classes), name, *arguments],
+            cwd=self.directory, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            timeout=timeout_s, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"java {name} {' '.join(arguments)} failed:\n{done.stdout[-4000:]}"
+        return done.stdout
+
+
+def compile_java(sources: Sequence[Path], classes: Path) -> Path:
+    """`javac` with the distribution's jars; returns *classes*."""
+    classes.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(
+        ["javac", "-nowarn", "-cp", class_path(), "-d", str(classes), *map(str, sources)],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    return classes
+
+
+def versions() -> dict[str, str]:
+    """What is compared, for tables."""
+    lib = DISTRIBUTION / "lib"
+
+    def of(prefix: str) -> str:
+        jar = next(iter(sorted(lib.glob(f"{prefix}-[0-9]*.jar"))), None)
+        return jar.stem.removeprefix(f"{prefix}-") if jar is not None else "?"
+
+    java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr.splitlines()
+    return {
+        "Pulsar": of("org.apache.pulsar-pulsar-broker"),
+        "BookKeeper": of("org.apache.bookkeeper-bookkeeper-server"),
+        "Java": java[0].split('"')[1] if java else "?",
+        "Python": sys.version.split()[0],
+    }
+
+
+def _says_ready(server: Server) -> bool:
+    return " is ready" in server.new_log()
+
+
+def _http_ok(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as answer:
+            ok: bool = answer.status == 200
+            return ok
+    except (OSError, urllib.error.HTTPError):
+        return False
+
+
+def _broker_ready(server: Server) -> bool:
+    return _http_ok(f"{server.admin_url}/admin/v2/brokers/ready")
+
+
+def _zookeeper_answers(server: Server) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=1) as connection:
+            connection.sendall(b"srvr")
+            return b"Mode:" in connection.makefile("rb").read()
+    except OSError:
+        return False
