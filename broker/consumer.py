@@ -36,6 +36,8 @@ class Consumer:
         "hash_ranges",
         "is_blocked",
         "is_java",
+        "last_acked_ms",
+        "last_flow_ms",
         "last_rates",
         "messages_out",
         "metadata",
@@ -94,6 +96,8 @@ class Consumer:
         self.bytes_out = 0
         self.redelivered_messages = 0
         self.acked_messages = 0
+        self.last_acked_ms = 0
+        self.last_flow_ms = 0
         self.last_rates = (0.0, 0.0, 0.0, 0.0)
         self._counted = (0, 0, 0, 0)
         self._heads = MessageHeads(consumer_id, partition)

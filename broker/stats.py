@@ -160,7 +160,7 @@ def _subscription(topic: Topic, subscription: Subscription) -> dict[str, Any]:
         "msgRateExpired": 0.0,
         "totalMsgExpired": 0,
         "lastExpireTimestamp": 0,
-        "lastConsumedFlowTimestamp": 0,
+        "lastConsumedFlowTimestamp": subscription.last_flow_ms,
         "lastConsumedTimestamp": subscription.last_consumed_ms,
         "lastAckedTimestamp": subscription.last_acked_ms,
         "lastMarkDeleteAdvancedTimestamp": 0,
@@ -203,11 +203,11 @@ def _consumer(consumer: Consumer) -> dict[str, Any]:
         "address": consumer.address,
         "connectedSince": _instant(consumer.connected_since_ms),
         "clientVersion": consumer.client_version,
-        "lastAckedTimestamp": 0,
+        "lastAckedTimestamp": consumer.last_acked_ms,
         "lastConsumedTimestamp": 0,
-        "lastConsumedFlowTimestamp": 0,
+        "lastConsumedFlowTimestamp": consumer.last_flow_ms,
         "metadata": consumer.metadata,
-        "lastAckedTime": _instant(0),
+        "lastAckedTime": _instant(consumer.last_acked_ms),
         "lastConsumedTime": _instant(0),
     }
 

@@ -89,6 +89,7 @@ class Subscription:
         self.bytes_out = 0
         self.last_consumed_ms = 0
         self.last_acked_ms = 0
+        self.last_flow_ms = 0
 
     # -------------------------------------------------------------------------------- consumers
 
@@ -186,12 +187,13 @@ class Subscription:
     # -------------------------------------------------------------------------------- requests
 
     def flow(self, consumer: Consumer, permits: int) -> None:
+        consumer.last_flow_ms = self.last_flow_ms = self._host.now_ms()
         consumer.add_permits(permits)
         self.pump()
 
     def acknowledge(self, consumer: Consumer, ack: wire.CommandAck) -> None:
         """Take an ack. Raises InvalidPosition for what lies beyond the end."""
-        self.last_acked_ms = self._host.now_ms()
+        consumer.last_acked_ms = self.last_acked_ms = self._host.now_ms()
         if ack.ack_type == wire.CommandAck.Cumulative:
             self._acknowledge_up_to(consumer, ack)
         else:

@@ -18,7 +18,7 @@ from broker.wire.frames import BODY_OF_TYPE, parse_frame, simple_frame
 from magnetar.bookkeeper.wire.framing import FrameSplitter
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "wire"
-TIMEOUT_S = 5.0
+TIMEOUT_S = 30.0
 NONE = 2**64 - 1
 
 # Fields that each broker fills in its own way.

@@ -25,6 +25,7 @@ from managed_ledger.ledger import Entry, ManagedLedger
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.retention import RetentionRule, RolloverRule
 from tests.support.memory_bookkeeper import MemoryBookKeeper
+from tests.support.waiting import eventually
 
 NAME = "public/default/persistent/t"
 KEEP = RetentionRule(time_ms=-1, bytes_max=-1)
@@ -194,8 +195,7 @@ async def test_without_bookies_appends_fail_after_the_time_out(world: World) -> 
     world.bookkeeper.out_of_bookies = True
     world.bookkeeper.handles[-1].fail(BookieUnavailable("gone"))
     ledger.append([b"x"], ["x"])
-    await asyncio.sleep(0.6)
-    assert [context for context, _ in recorder.failed] == ["x"]
+    await eventually(lambda: [context for context, _ in recorder.failed] == ["x"])
     assert isinstance(recorder.closed[0], StorageUnavailable)
     ledger.append([b"y"], ["y"])
     await settle()

@@ -38,6 +38,7 @@ from managed_ledger.records_pb2 import ManagedLedgerInfo
 from managed_ledger.retention import RetentionRule, RolloverRule
 from tests.support.faulty_store import FaultyStore
 from tests.support.memory_bookkeeper import MemoryBookKeeper
+from tests.support.waiting import eventually
 from tests.unit.managed_ledger.test_ledger import Recorder, payloads, read_all, settle
 
 NAME = "public/default/persistent/t"
@@ -179,9 +180,8 @@ async def test_a_ledger_whose_listing_is_in_doubt_is_not_deleted(world: World) -
 
     broker.store.on_step = step
     await broker.publish(0, 7)
-    await asyncio.sleep(0.4)
-    await world.check_record()
-    assert broker.acknowledged == list(range(7))
+    await eventually(lambda: broker.acknowledged == list(range(7)))
+    await eventually(world.check_record)
     assert broker.recorder.closed == []
     assert await world.read_anew() == payloads(0, 7)
 
@@ -199,10 +199,13 @@ async def test_ledgers_that_were_left_behind_in_doubt_go_when_the_record_is_know
     broker = await world.open()
     broker.on_record("put", *[OutcomeUnknown("lost")] * 8)
     await broker.publish(0, 7)
-    await asyncio.sleep(0.4)
-    assert broker.acknowledged == list(range(7))
-    named = {info.ledgerId for info in (await world.record()).ledgerInfo}
-    assert set(world.bookkeeper.ledgers) == named
+    await eventually(lambda: broker.acknowledged == list(range(7)))
+
+    async def only_named_ones() -> bool:
+        named = {info.ledgerId for info in (await world.record()).ledgerInfo}
+        return set(world.bookkeeper.ledgers) == named
+
+    await eventually(only_named_ones)
 
 
 async def test_a_ledger_that_is_given_up_while_the_record_is_written_with_it_stays_until_the_next_time(
@@ -236,10 +239,12 @@ async def test_an_error_that_nobody_foresaw_ends_the_topic_and_does_not_leave_it
     broker = await world.open()
     broker.on_record("put", MetadataError("not allowed"))
     await broker.publish(0, 7)
-    await asyncio.sleep(0.6)
-    contexts = broker.acknowledged + [context for context, _ in broker.recorder.failed]
-    assert sorted(contexts) == list(range(7))
-    assert broker.ledger.pending_count == 0
+
+    def all_are_answered() -> bool:
+        contexts = broker.acknowledged + [context for context, _ in broker.recorder.failed]
+        return sorted(contexts) == list(range(7)) and broker.ledger.pending_count == 0
+
+    await eventually(all_are_answered)
 
 
 # ------------------------------------------------------------------------------------- fencing and closing
@@ -319,9 +324,8 @@ async def test_a_close_that_fails_once_is_made_again(world: World) -> None:
 
     broker.bookkeeper.on_step = step
     await broker.publish(0, 8)
-    await asyncio.sleep(0.2)
-    assert broker.acknowledged == list(range(8))
-    await world.check_record()
+    await eventually(lambda: broker.acknowledged == list(range(8)))
+    await eventually(world.check_record)
 
 
 async def test_writes_that_fail_while_the_full_ledger_waits_for_its_last_answers(world: World) -> None:
@@ -401,9 +405,8 @@ async def test_a_termination_that_could_not_be_stored_is_no_termination(world: W
     with pytest.raises(StorageUnavailable):
         await broker.ledger.terminate()
     assert not broker.ledger.is_terminated
-    await asyncio.sleep(0.2)
     await broker.publish(3, 5)
-    assert broker.acknowledged == list(range(5))
+    await eventually(lambda: broker.acknowledged == list(range(5)))
     last = await broker.ledger.terminate()
     assert (await world.record()).HasField("terminatedPosition")
     again = await world.open()
@@ -899,8 +902,7 @@ async def test_maintenance_survives_what_it_did_not_expect(world: World) -> None
 
     patch: Callable[[str, Any], None] = broker.ledger.__dict__.__setitem__
     patch("maintain", maintain)
-    await asyncio.sleep(0.1)
-    assert len(calls) > 2
+    await eventually(lambda: len(calls) > 2)
 
 
 async def test_fencing_by_bookies_during_the_opening_is_noticed(world: World) -> None:

@@ -41,7 +41,7 @@ A_INT = record(("a", "int"))
         (record(), A_INT, True),
         (record(("a", ["null", "int"], None)), A_INT, True),
         (A_INT, record(("a", ["null", "int"], None)), False),
-        (record(("a", "int"), name="S"), A_INT, False),
+        (record(("a", "int"), name="S"), A_INT, True),
         ({"type": "enum", "name": "E", "symbols": ["x"]}, {"type": "enum", "name": "E", "symbols": ["x", "y"]}, False),
         ({"type": "array", "items": "long"}, {"type": "array", "items": "int"}, True),
         ({"type": "map", "values": "int"}, {"type": "map", "values": "string"}, False),

@@ -1,0 +1,194 @@
+"""HTTP calls and their answers (tests/vectors/http): the broker's replayed in order, the bookie's listed."""
+
+import asyncio
+import functools
+import importlib.util
+import json
+import re
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from typing import Any, Final
+
+from tests.support.golden import REPLAYS, Report, golden, load
+from tests.unit.broker.admin_world import AdminWorld, Answer
+from tests.unit.broker.test_admin_golden import CALLS, Replay
+
+# Members whose value each broker makes up: only their type is compared, and whether they are there at all.
+OWN: Final = re.compile(
+    r"reason|message"  # texts for people
+    r"|address|consumerName|activeConsumerName|producerName|brokerServiceUrl"
+    r"|.*Size|size|bytes.*Counter"  # the recorded payloads are not known
+)
+
+# Members that count time or give an id: compared as "none yet" (0, -1) or "some".
+SOME: Final = re.compile(r"(.*[tT]ime[sS]tamp|timestamp|earliestMsgPublishTime.*|.*AgeSeconds|ledgerId|cursorLedger)")
+TIME_TEXT: Final = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
+POSITION: Final = re.compile(r"-?\d+:(-?\d+)")
+
+# Answers about topics that lived through something else here: members and types only.
+OTHER_HISTORY: Final = (194, 195, 196, 197)
+
+# JSON objects whose members are named after what a server happens to have: which ones is a row of its own.
+OTHER_NAMES: Final = (17, 19)
+
+# Texts that are each server's own version.
+VERSIONS: Final = (14,)
+
+# The metrics of two programs; only that they are metrics is compared.
+METRICS: Final = 203
+
+
+# Stats just after an unload: which of the clients have come back by then is chance.
+AFTER_UNLOAD: Final = 168
+
+
+class PatientReplay(Replay):
+    """What clients do meanwhile has arrived before the next call is made."""
+
+    async def call(self, number: int) -> tuple[Any, Answer]:
+        if number in self.before:
+            await self._world.run(self.before.pop(number))
+            await self._until_permits_have_come()
+        return await super().call(number)
+
+    async def _until_permits_have_come(self) -> None:
+        for _ in range(100):
+            stats = (await self._world.call(self.side, "GET", "/admin/v2/persistent/t1/n1/top/stats")).json
+            if stats["subscriptions"]["live"]["lastConsumedFlowTimestamp"]:
+                return
+            await asyncio.sleep(0.02)
+
+
+@functools.cache
+def answers() -> dict[int, Answer]:
+    """Ours to all calls, made in their order against one broker."""
+
+    async def run() -> dict[int, Answer]:
+        async with AsyncExitStack() as stack:
+            world = AdminWorld(stack)
+            await world.open()
+            replay = PatientReplay(world, await world.side())
+            await replay.prepare()
+            return {number: (await replay.call(number))[1] for number in CALLS}
+
+    return asyncio.run(run())
+
+
+@golden(
+    "http/[012]*.json",
+    how={REPLAYS},
+    compared="status, content type, Location and Allow; text; JSON member by member (order aside): names and types of "
+    "all, values of all but texts for people, addresses, names that a server makes up and sizes; of times and ids "
+    "whether there is one, of positions the entry",
+)
+def test_calls_of_the_broker(report: Report) -> None:
+    number = int(report.vector.removeprefix("http/")[:3])
+    golden_answer = load(report.vector)["response"]
+    ours = answers()[number]
+    if ours.status != golden_answer["status"]:
+        report.differs("status", f"{ours.status}, Apache says {golden_answer['status']}: {ours.text[:200]}")
+        return
+    report.fine.add("status")
+    theirs = {name.lower(): value for name, value in golden_answer["headers"].items()}
+    own = {name.lower(): value for name, value in ours.headers.items()}
+    for name in ("content-type", "location", "allow"):
+        with report.row(name):
+            assert comparable_header(name, own.get(name)) == comparable_header(name, theirs.get(name))
+    with report.row("body"):
+        check_body(number, golden_answer, ours)
+    if "json" in golden_answer:
+        compare(report, number, golden_answer["json"], json.loads(ours.text))
+
+
+def comparable_header(name: str, value: str | None) -> Any:
+    if value is None or name == "location":
+        return value
+    return {part.strip().lower() for part in re.split("[;,]", value)}
+
+
+def check_body(number: int, golden_answer: dict[str, Any], ours: Answer) -> None:
+    if "json" in golden_answer:
+        json.loads(ours.text)
+    elif number == METRICS:
+        assert re.search(r"^# TYPE \w+ (gauge|counter|histogram|summary)$", ours.text, re.MULTILINE)
+    elif number in VERSIONS:
+        assert re.fullmatch(r"\d+\.\d+\.\d+", ours.text)
+    elif "text" in golden_answer:
+        assert ours.text == golden_answer["text"]
+    else:
+        assert ours.text == ""
+
+
+def compare(report: Report, number: int, theirs: Any, ours: Any) -> None:
+    if number == AFTER_UNLOAD:
+        for answer in (theirs, ours):
+            del answer["publishers"], answer["subscriptions"]["live"]
+    if number in OTHER_NAMES:
+        if theirs.keys() != ours.keys():
+            report.differs("names", f"{len(ours)} members, Apache has {len(theirs)}")
+        theirs = {name: value for name, value in theirs.items() if name in ours}
+        ours = {name: value for name, value in ours.items() if name in theirs}
+    for path, problem in differences(theirs, ours, values=number not in (*OTHER_HISTORY, *OTHER_NAMES)):
+        if problem is None:
+            report.fine.add(path)
+        else:
+            report.differs(path, problem)
+
+
+def differences(theirs: Any, ours: Any, *, values: bool, path: str = "") -> Iterator[tuple[str, str | None]]:
+    """(path, what is wrong or None) for every value below."""
+    if type(theirs) is not type(ours):
+        yield path, f"{type(ours).__name__} {ours!r:.60}, Apache has {type(theirs).__name__} {theirs!r:.60}"
+    elif isinstance(theirs, dict):
+        for name in theirs.keys() | ours.keys():
+            here = f"{path}.{name}"
+            if name not in ours:
+                yield here, f"missing, Apache has {theirs[name]!r:.60}"
+            elif name not in theirs:
+                yield here, f"{ours[name]!r:.60}, Apache does not have it"
+            else:
+                yield from differences(theirs[name], ours[name], values=values, path=here)
+    elif isinstance(theirs, list) and not any(isinstance(one, dict) for one in theirs):
+        fits = not values or theirs == ours
+        yield path, None if fits else f"{ours!r:.80}, Apache has {theirs!r:.80}"
+    elif isinstance(theirs, list):
+        if values and len(theirs) != len(ours):
+            yield f"{path}[]", f"{ours!r:.80}, Apache has {theirs!r:.80}"
+        for at, (one, other) in enumerate(zip(theirs, ours, strict=False)):
+            yield from differences(one, other, values=values, path=f"{path}[{at}]")
+    elif not values or is_equal(path.rpartition(".")[2], theirs, ours):
+        yield path, None
+    else:
+        yield path, f"{ours!r:.60}, Apache has {theirs!r:.60}"
+
+
+def is_equal(name: str, theirs: Any, ours: Any) -> bool:
+    if OWN.fullmatch(name):
+        return bool(theirs) == bool(ours)
+    if SOME.fullmatch(name) and isinstance(theirs, int):
+        return bool((theirs > 0) == (ours > 0))
+    if isinstance(theirs, str):
+        if TIME_TEXT.fullmatch(theirs):
+            return TIME_TEXT.fullmatch(ours) is not None
+        found, other = POSITION.fullmatch(theirs), POSITION.fullmatch(ours)
+        if found and other:
+            return bool(found[1] == other[1])
+    return bool(theirs == ours)
+
+
+# Where the bookie's HTTP interface will be; its calls are replayed as soon as it is there.
+BOOKIE_ADMIN: Final = "bookie.admin"
+
+
+@golden(
+    "http/5*.json",
+    how={REPLAYS},
+    compared="whether the bookie answers at all: it has no HTTP interface yet (the one line in the list goes, and this "
+    "test compares status, content type and JSON, when it has)",
+)
+def test_calls_of_the_bookie(report: Report) -> None:
+    assert load(report.vector)["server"] == "bookie"
+    if importlib.util.find_spec(BOOKIE_ADMIN) is None:
+        report.differs("status", "no answer: the bookie has no HTTP interface")
+    else:
+        report.fine.add("status")

@@ -1,0 +1,28 @@
+"""Waiting for what comes about by itself, for as long as a busy machine needs."""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+PATIENCE_S: Final = 30.0
+"""No test asserts a time: this only ends one whose product does not go on."""
+
+
+async def eventually(check: Callable[[], object | Awaitable[object]], timeout_s: float = PATIENCE_S) -> None:
+    """Until *check* (may be a coroutine function) neither raises AssertionError nor returns False."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    while True:
+        failure: AssertionError | None = None
+        try:
+            found = check()
+            if inspect.isawaitable(found):
+                found = await found
+        except AssertionError as error:
+            found, failure = False, error
+        if found is not False:
+            return
+        if loop.time() > deadline:
+            raise failure or AssertionError(f"it did not come about in {timeout_s:.0f} s")
+        await asyncio.sleep(0.005)
