@@ -19,23 +19,33 @@ import os
 import posixpath
 import socket
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from bookie.checkpoint import Checkpointer
+from bookie.collector import GarbageCollector
 from bookie.config import BookieConfig
-from bookie.directories import Directories, SpaceWatch
+from bookie.directories import Directories, SpaceWatch, StatusFiles
 from bookie.index import Index, RocksIndex
+from bookie.integrity import IntegrityCheck
 from bookie.jobs import JobThread
 from bookie.journal.writer import Journal, JournalFailed, JournalSettings, NoSpace
 from bookie.ledger_storage import LedgerStorage, is_no_space
+from bookie.mode import Mode
 from bookie.opening import Opened, StorageSettings, open_storage
+from bookie.operations import BookieOperations
+from bookie.peers import PeerSource
+from bookie.read_only import DiskLimits
+from bookie.repair import RepairSource
 from bookie.requests import Desk
+from bookie.scrub import Scrub
 from bookie.server import Limits, Server
 from bookie.write_cache import WriteCache
 from magnetar.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint
 from magnetar.bookkeeper.metadata.bookies import BookieRegistration
-from magnetar.bookkeeper.metadata.store import MetadataError, MetadataStore
+from magnetar.bookkeeper.metadata.ledger_store import LedgerStore
+from magnetar.bookkeeper.metadata.store import MetadataStore
 from magnetar.runtime.clock import Clock
-from magnetar.runtime.files import Files
+from magnetar.runtime.files import DiskUsage, Files
 from magnetar.runtime.tasks import Parts, Tasks
 from magnetar.runtime.types import KIB, MIB, MagnetarError
 
@@ -43,9 +53,6 @@ log = logging.getLogger(__name__)
 
 # The event loop's backlog of connections that wait to be accepted.
 _ACCEPT_BACKLOG = 1024
-
-# The metadata store is away: time until the next try.
-_RETRY_S = 1.0
 
 
 class PortInUse(MagnetarError):
@@ -73,7 +80,11 @@ class Bookie:
         root: str = "/ledgers",
         on_failure: Callable[[BaseException], None] | None = None,
         open_index: Callable[[str, int], Index] = RocksIndex,
+        usage: Callable[[str], DiskUsage] | None = None,
+        repair_source: RepairSource | None = None,
     ) -> None:
+        """*usage* tells of the file system below a directory; by default *files* does. *repair_source* gives entries
+        back that are damaged here; by default the other bookies of the cluster do."""
         self.config = config
         self._store = store
         self._clock = clock
@@ -90,7 +101,10 @@ class Bookie:
             [_absolute(directory) for directory in config.journal_directories],
             [_absolute(directory) for directory in config.ledger_directories],
             config.reserve_mib * MIB,
+            usage,
         )
+        self._repair_source = repair_source
+        self._usage = files.usage if usage is None else usage
         self._registration: BookieRegistration
         self._storage: LedgerStorage
         self._desk: Desk
@@ -99,6 +113,12 @@ class Bookie:
         self._checkpointer: Checkpointer
         self._server: Server
         self._space: SpaceWatch
+        self._mode: Mode
+        self._keeper: JobThread
+        self._collector: GarbageCollector
+        self._integrity: IntegrityCheck
+        self._scrub: Scrub
+        self._operations: BookieOperations | None = None
         self._sockets: asyncio.Server | None = None
         self._failure: BaseException | None = None
 
@@ -118,11 +138,18 @@ class Bookie:
 
     @property
     def is_read_only(self) -> bool:
-        return self._desk.read_only
+        return self._mode.is_read_only
 
     @property
     def read_only_reasons(self) -> tuple[str, ...]:
-        return self._space.reasons
+        """As text, one for each reason that holds."""
+        return self._mode.texts
+
+    @property
+    def operations(self) -> BookieOperations:
+        """What operators may see and do; there after `start`."""
+        assert self._operations is not None, "the bookie was not started"
+        return self._operations
 
     @property
     def server(self) -> Server:
@@ -142,6 +169,8 @@ class Bookie:
 
     async def stop(self) -> None:
         """Leave the cluster, answer what was taken, flush, close. Does not raise."""
+        if self._operations is not None:
+            self._operations.is_shutting_down = True
         await self._parts.stop()
 
     # -- starting
@@ -156,25 +185,35 @@ class Bookie:
             self._store, self._root, self._bookie_id, self._clock, on_failure=self._fail
         )
         try:
-            await self._directories.check_cookies(self._registration, self._bookie_id)
+            is_emptied = await self._directories.check_cookies(
+                self._registration, self._bookie_id, take_emptied=self.config.data_integrity
+            )
         except OSError as error:
             raise StorageFailed(f"bookie {self._bookie_id} cannot read or write its cookies: {error}") from error
 
         flusher = JobThread(f"flusher {self._bookie_id}")
         flusher.start()
         self._parts.add("flusher", flusher.stop)
-        readers = [JobThread(f"reader {number} {self._bookie_id}") for number in range(self.config.readers)]
+        self._keeper = JobThread(f"keeper {self._bookie_id}")
+        self._keeper.start()
+        self._parts.add("keeper", self._keeper.stop)
+        # The first one is for recovery.
+        readers = [JobThread(f"reader {number} {self._bookie_id}") for number in range(self.config.readers + 1)]
         for reader in readers:
             reader.start()
             self._parts.add("reader", reader.stop)
 
-        self._storage, self._desk, self._cache, writers = await flusher.run(self._open_storage)
-        self._parts.add("storage", lambda: flusher.run(self._storage.close))
+        self._storage, self._desk, self._cache, writers = await flusher.run(lambda: self._open_storage(is_emptied))
+        self._parts.add("storage", lambda: flusher.run(self._close_storage))
+        await self._check_integrity(flusher, is_emptied)
         self._journals = [
             Journal(writer, f"journal {number} {self._bookie_id}", self._journal_failed, self._no_space)
             for number, writer in enumerate(writers)
         ]
-        self._make_server(flusher, readers)
+        self._make_server(flusher, readers[1:], readers[0])
+        self._make_mode()
+        self._parts.add("mode", self._mode.stop)
+        self._make_operations(flusher, readers)
         # Stopped after the journals: the last mark then covers everything.
         self._parts.add("checkpoints", self._stop_checkpoints)
         for journal in self._journals:
@@ -182,6 +221,12 @@ class Bookie:
             self._parts.add("journal", journal.stop)
         self._space.start()
         self._parts.add("space watch", _as_async(self._space.stop))
+        self._collector.start()
+        self._parts.add("garbage", self._collector.stop)
+        self._scrub.start()
+        self._parts.add("scrub", self._scrub.stop)
+        self._integrity.start(self._server.put_back)
+        self._parts.add("integrity", self._integrity.stop)
 
         try:
             self._sockets = await asyncio.get_running_loop().create_server(
@@ -190,10 +235,11 @@ class Bookie:
         except OSError as error:
             raise self._port_error(error) from error
         self._parts.add("server", self._stop_listening)
-        await self._registration.set_read_only(self._desk.read_only)
+        await self._mode.show()
         self._parts.add("registration", self._registration.unregister)
         host, port = self._address
         await self._registration.register(BookieServiceInfo((bookie_endpoint(host, port),)))
+        self.operations.is_registered = True
         log.info("bookie %s serves at %s:%d", self._bookie_id, host, port)
 
     def _bind(self) -> socket.socket:
@@ -219,15 +265,18 @@ class Bookie:
             return PortInUse(f"{where} is in use by another process; choose another bookiePort or stop it")
         return PortInUse(f"cannot listen on {where}: {error.strerror} (bookiePort, bookieListenAddress)")
 
-    def _open_storage(self) -> Opened:
+    def _open_storage(self, is_emptied: bool) -> Opened:
         """Runs on the flusher's thread. Raises MagnetarError."""
+        settings = _storage_settings(self.config)
+        if is_emptied:
+            settings = replace(settings, skip_invalid_journal=True)
 
         def opened() -> Opened:
             return open_storage(
                 self._files,
                 self._directories.journals,
                 self._directories.ledgers,
-                _storage_settings(self.config),
+                settings,
                 self._open_index,
                 self._clock.wall_ms(),
             )
@@ -245,7 +294,43 @@ class Bookie:
         self._directories.keep_reserve()
         return made
 
-    def _make_server(self, flusher: JobThread, readers: list[JobThread]) -> None:
+    async def _check_integrity(self, flusher: JobThread, is_emptied: bool) -> None:
+        """Where entries may have been lost: limbo before anything is served. Raises MagnetarError."""
+        self._source: RepairSource
+        if self._repair_source is None:
+            peers = PeerSource(self._store, self._root, self._bookie_id, self._clock)
+            self._parts.add("peers", _as_async(peers.close))
+            self._source = peers
+        else:
+            self._source = self._repair_source
+        self._integrity = IntegrityCheck(
+            self._bookie_id,
+            LedgerStore(self._store, self._root),
+            self._storage,
+            self._desk,
+            self._cache,
+            self._source,
+            flusher,
+            self._keeper,
+            self._clock,
+        )
+        try:
+            was_apaches = self._directories.note_start()
+            if was_apaches and not self.config.data_integrity:
+                log.warning(
+                    "the last bookie in %s was Apache's, and it did not stop cleanly; if it ran with "
+                    "journalWriteData=false, restart this one with dataIntegrityChecking=true",
+                    ", ".join(self._directories.ledgers),
+                )
+            if is_emptied or (was_apaches and self.config.data_integrity):
+                await flusher.run(lambda: self._storage.set_needs_check(True))
+            if is_emptied:
+                self._directories.stamp()
+            await self._integrity.prepare()
+        except OSError as error:
+            raise StorageFailed(f"bookie {self._bookie_id} cannot prepare its check of copies: {error}") from error
+
+    def _make_server(self, flusher: JobThread, readers: list[JobThread], urgent_reader: JobThread) -> None:
         config = self.config
         self._checkpointer = Checkpointer(
             self._files,
@@ -265,6 +350,10 @@ class Bookie:
         limits = Limits(
             frame_bytes=config.frame_bytes_max,
             adds=config.adds_per_connection,
+            adds_in_all=config.adds_in_all,
+            add_bytes_in_all=config.add_mib_in_all * MIB,
+            reads=config.reads_per_connection,
+            reads_in_all=config.reads_in_all,
             batch_read_bytes=config.batch_read_bytes_max,
             write_buffer_low_bytes=config.write_buffer_low_bytes,
             write_buffer_high_bytes=config.write_buffer_high_bytes,
@@ -280,21 +369,95 @@ class Bookie:
             self._clock,
             limits,
             self._directories.ledger_usage,
+            self._index_corrupt,
+            urgent_reader,
         )
+
+    def _make_mode(self) -> None:
+        config = self.config
+        self._mode = Mode(
+            self._bookie_id,
+            self._desk,
+            self._registration,
+            self._clock,
+            StatusFiles(self._files, self._directories.ledgers) if config.persist_status else None,
+            self._keeper,
+            free_bytes_for_high_priority=config.free_bytes_for_high_priority,
+            stop_when_full=not config.read_only_mode,
+            on_writable=self._writable_again,
+            on_failure=self._fail,
+        )
+        self._desk.ledger_directories = len(config.ledger_directories)
         full = config.disk_usage_full
         self._space = SpaceWatch(
-            self._files,
-            [*self._directories.ledgers, *self._directories.journals],
+            self._usage,
+            self._directories.ledgers,
+            self._directories.journals,
             self._clock,
             interval_s=config.disk_check_interval_ms / 1000,
-            full_share=full,
-            room_share=full if config.disk_usage_room is None else config.disk_usage_room,
-            # Less than a half of the write cache needs when it is flushed is as good as full.
-            full_bytes=max(config.write_cache_mib * MIB // 2, 64 * KIB),
-            changed=self._space_changed,
+            limits=DiskLimits(
+                full_share=full,
+                warn_share=min(config.disk_usage_warn, full),
+                room_share=full if config.disk_usage_room is None else config.disk_usage_room,
+                # Less than a half of the write cache needs when it is flushed is as good as full; on top of it room
+                # for the copy that compaction makes before it removes anything.
+                full_bytes=max(config.write_cache_mib * MIB // 2, 64 * KIB) + config.compaction_reserve_mib * MIB,
+            ),
+            on_any_full=config.read_only_on_any_full,
+            changed=self._mode.disks_are,
         )
-        if config.force_read_only:
-            self._space.set_reason("forced", "forceReadOnlyBookie is set")
+        try:
+            self._mode.load(config.force_read_only)
+        except OSError as error:
+            raise StorageFailed(f"bookie {self._bookie_id} cannot read its status: {error}") from error
+
+    def _make_operations(self, flusher: JobThread, readers: list[JobThread]) -> None:
+        config = self.config
+        self._collector = GarbageCollector(
+            config,
+            self._bookie_id,
+            self._store,
+            self._root,
+            self._files,
+            self._storage,
+            self._desk,
+            self._cache,
+            flusher,
+            self._keeper,
+            readers,
+            self._clock,
+            self._usage,
+        )
+        self._scrub = Scrub(
+            config,
+            LedgerStore(self._store, self._root),
+            self._files,
+            self._storage,
+            self._desk,
+            self._cache,
+            self._source,
+            self._server.put_back,
+            self._keeper,
+            self._clock,
+        )
+        self._operations = BookieOperations(
+            self._bookie_id,
+            self._address,
+            config,
+            self._files,
+            self._directories,
+            self._storage,
+            self._desk,
+            self._server,
+            self._checkpointer,
+            self._mode,
+            self._space,
+            self._collector,
+            self._scrub,
+            self._integrity,
+            self._keeper,
+            self._clock,
+        )
 
     # -- stopping
 
@@ -312,6 +475,11 @@ class Bookie:
         finally:
             self._checkpointer.close()
 
+    def _close_storage(self) -> None:
+        self._storage.close()
+        if self._failure is None and self._cache.is_empty and not self._desk.ledgers.is_dirty:
+            self._directories.note_stop()
+
     # -- what goes wrong
 
     def _journal_failed(self, error: BaseException) -> None:
@@ -321,11 +489,23 @@ class Bookie:
     def _flush_failed(self, error: BaseException) -> None:
         self._fail(StorageFailed(f"bookie {self._bookie_id}: entries cannot be flushed: {error}"))
 
+    def _index_corrupt(self, ledger_id: int, error: Exception) -> None:
+        """The index is derived: the next start makes it anew from the entry logs."""
+        try:
+            directory = self._storage.must_rebuild(ledger_id)
+        except OSError as marking:
+            self._fail(StorageFailed(f"bookie {self._bookie_id}: the index is damaged: {error}; {marking}"))
+            return
+        text = f"bookie {self._bookie_id}: the index in {directory} is damaged; a restart rebuilds it: {error}"
+        self._fail(StorageFailed(text))
+
     def _fail(self, error: BaseException) -> None:
         """Rule 2."""
         if self._failure is not None:
             return
         self._failure = error
+        if self._operations is not None:
+            self._operations.failure = error
         log.critical("%s; the bookie stops serving", error)
         if self._sockets is not None:
             self._sockets.close()
@@ -340,29 +520,9 @@ class Bookie:
             self._desk.keys_were_not_journaled()
         self._space.no_space(error)
 
-    def _space_changed(self, reasons: tuple[str, ...], free_bytes: int) -> None:
-        read_only = bool(reasons)
-        self._desk.high_priority_allowed = free_bytes >= self.config.min_usable_bytes_high_priority
-        if read_only == self._desk.read_only:
-            return
-        self._desk.read_only = read_only
-        if read_only:
-            log.warning("bookie %s is read-only: %s", self._bookie_id, "; ".join(reasons))
-        else:
-            log.warning("bookie %s is writable again", self._bookie_id)
-            self._directories.keep_reserve()
-            self._checkpointer.flush()
-        self._tasks.spawn(self._show_mode(), "read-only")
-
-    async def _show_mode(self) -> None:
-        """Tell the cluster; as long as the metadata store is away, again and again."""
-        while self._failure is None:
-            try:
-                await self._registration.set_read_only(self._desk.read_only)
-                return
-            except MetadataError as error:
-                log.warning("bookie %s could not change its registration: %s", self._bookie_id, error)
-                await self._clock.sleep(_RETRY_S)
+    def _writable_again(self) -> None:
+        self._directories.keep_reserve()
+        self._checkpointer.flush()
 
 
 def _storage_settings(config: BookieConfig) -> StorageSettings:
@@ -380,6 +540,7 @@ def _storage_settings(config: BookieConfig) -> StorageSettings:
         block_cache_bytes=config.block_cache_mib * MIB,
         log_bytes_max=config.log_bytes_max,
         read_ahead_entries=config.read_ahead_entries,
+        skip_invalid_journal=config.skip_invalid_journal,
     )
 
 

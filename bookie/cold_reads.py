@@ -69,6 +69,8 @@ class ColdReads:
         return len(self._waiting)
 
     def add(self, read: ColdRead) -> None:
+        if self._is_closed:
+            return
         self._waiting.append(read)
         if not self._is_busy:
             self._is_busy = True

@@ -10,23 +10,28 @@ from magnetar.runtime.config import setting
 from magnetar.runtime.types import MIB
 
 # Apache's settings that are accepted and mean nothing here: groups form by themselves, threads are ours, and what
-# they tune does not exist.
+# they tune does not exist. (Garbage collection always reads a ledger's metadata before it deletes anything, and
+# compaction is always the transactional one.)
 IGNORED_SETTINGS: Final = frozenset(
     {
-        "allowLoopback", "allowMultipleDirsUnderSameDiskPartition", "autoRecoveryDaemonEnabled", "compactionRate",
+        "allowLoopback", "allowMultipleDirsUnderSameDiskPartition", "autoRecoveryDaemonEnabled",
         "dbStorage_rocksDB_bloomFilterBitsPerKey", "dbStorage_rocksDB_numFilesInLevel0",
         "dbStorage_rocksDB_numLevels", "dbStorage_rocksDB_sstSizeInMB", "dbStorage_rocksDB_blockSize",
         "dbStorage_rocksDB_maxSizeInLevel1MB", "dbStorage_rocksDB_writeBufferSizeMB", "enableStatistics",
         "entryLogFilePreallocationEnabled", "fileInfoFormatVersionToWrite", "flushEntrylogBytes",
+        "gcEntryLogMetadataCacheEnabled", "gcOverreplicatedLedgerMaxConcurrentRequests",
         "journalAdaptiveGroupWrites", "journalBufferedEntriesThreshold", "journalBufferedWritesThreshold",
         "journalFlushWhenQueueEmpty", "journalMaxGroupWaitMSec", "journalMaxMemorySizeMb",
         "journalPageCacheFlushIntervalMSec", "journalQueueSize", "journalRemoveFromPageCache",
         "journalWriteBufferSizeKB", "ledgerManagerFactoryClass", "ledgerStorageClass", "listeningInterface",
-        "maxPendingReadRequestsPerThread", "numAddWorkerThreads", "numHighPriorityWorkerThreads",
+        "localConsistencyCheckOnStartup", "minUsableSizeForIndexFileCreation", "numAddWorkerThreads",
+        "numHighPriorityWorkerThreads",
         "numJournalCallbackThreads", "numLongPollWorkerThreads", "openFileLimit", "pageLimit", "pageSize",
-        "readBufferSizeBytes", "readOnlyModeEnabled", "serverNumIOThreads", "serverSockKeepalive", "serverTcpNoDelay",
+        "readBufferSizeBytes", "readWorkerThreadsThrottlingEnabled", "serverNumIOThreads", "serverSockKeepalive",
+        "serverTcpNoDelay",
         "skipListSizeLimit", "skipListArenaChunkSize", "skipListArenaMaxAllocSize", "statsProviderClass",
-        "useTransactionalCompaction", "writeBufferSizeBytes", "zkEnableSecurity", "zkLedgersRootPath",
+        "useTransactionalCompaction", "verifyMetadataOnGC", "writeBufferSizeBytes", "zkEnableSecurity",
+        "zkLedgersRootPath",
     }
 )  # fmt: skip
 
@@ -89,7 +94,7 @@ class BookieConfig:
     )
     log_bytes_max: int = setting("logSizeLimit", 1024 * MIB, help="a new entry log begins above this")
     flush_interval_ms: int = setting("flushInterval", 60_000, help="longest time until entries reach an entry log")
-    readers: int = setting("numReadWorkerThreads", 2, help="threads for reads from disk")
+    readers: int = setting("numReadWorkerThreads", 2, help="threads for reads from disk; one more is for recovery")
 
     adds_per_connection: int = setting(
         "maxPendingAddRequestsPerThread", 10_000, help="adds of a connection without answer; above it is not read"
@@ -99,16 +104,113 @@ class BookieConfig:
         "serverWriteBufferHighWaterMark", 524_288, help="answers that a slow client may leave before it is not read"
     )
 
+    reads_per_connection: int = setting(
+        "maxPendingReadRequestsPerThread", 2_500, help="reads from disk that a connection may leave without answer"
+    )
+    adds_in_all: int = setting(
+        "maxAddsInProgressLimit",
+        100_000,
+        help="adds of all connections without answer; above it none is read; 0: no limit",
+    )
+    add_mib_in_all: int = setting(
+        "maxAddsInProgressMB", 256, help="bytes of the adds of all connections without answer; 0: no limit"
+    )
+    reads_in_all: int = setting(
+        "maxReadsInProgressLimit", 50_000, help="reads from disk of all connections without answer; 0: no limit"
+    )
+
     disk_check_interval_ms: int = setting("diskCheckInterval", 10_000, help="time between looks at the disks")
     disk_usage_full: float = setting("diskUsageThreshold", 0.95, help="used share above which the bookie is read-only")
+    disk_usage_warn: float = setting("diskUsageWarnThreshold", 0.90, help="used share above which a warning is logged")
     disk_usage_room: float | None = setting(
         "diskUsageLwmThreshold", None, help="used share below which it is writable again; empty: as above"
     )
-    min_usable_bytes_high_priority: int = setting(
-        "minUsableSizeForHighPriorityWrites", 1024 * MIB, help="free bytes that recovery needs on a read-only bookie"
+    read_only_mode: bool = setting(
+        "readOnlyModeEnabled", True, help="false: a full disk ends the bookie instead of making it read-only"
+    )
+    read_only_on_any_full: bool = setting(
+        "readOnlyModeOnAnyDiskFullEnabled",
+        True,
+        help="false: with several ledger directories only the ledgers of a full one are refused, until all are full",
+    )
+    persist_status: bool = setting(
+        "persistBookieStatusEnabled", True, help="read-only by an operator or for draining survives a restart"
+    )
+    min_usable_bytes_entry_log: int | None = setting(
+        "minUsableSizeForEntryLogCreation", None, help="free bytes that one more entry log needs; empty: logSizeLimit"
+    )
+    min_usable_bytes_high_priority: int | None = setting(
+        "minUsableSizeForHighPriorityWrites",
+        None,
+        help="free bytes that recovery needs on a read-only bookie; empty: minUsableSizeForEntryLogCreation",
     )
     reserve_mib: int = setting("journalReserveMB", 4, help="room kept for fences on a full disk; 0 for none")
+    compaction_reserve_mib: int = setting(
+        "compactionReserveMB", 64, help="room that adds leave on each ledger disk, so that a full one can be compacted"
+    )
     force_read_only: bool = setting("forceReadOnlyBookie", False, help="start read-only and stay so")
+
+    gc_wait_ms: int = setting("gcWaitTime", 900_000, help="time between two looks for deleted ledgers and dead logs")
+    gc_over_replicated_wait_ms: int = setting(
+        "gcOverreplicatedLedgerWaitTime",
+        86_400_000,
+        help="time between two looks for closed ledgers whose copies moved to other bookies; 0: never",
+    )
+    gc_metadata_rate: int = setting(
+        "gcMetadataOpRateLimit", 1_000, help="reads of ledger metadata a second that garbage collection may make"
+    )
+    gc_refuse_empty_listing: bool = setting(
+        "gcRefuseEmptyListing", True, help="a metadata store without any ledger deletes nothing without an operator"
+    )
+    gc_shrink_share: float = setting(
+        "gcListingShrinkShare",
+        0.5,
+        help="share of its ledgers that a bookie deletes in one round at most without an operator; 1: no such limit",
+    )
+    gc_shrink_ledgers_min: int = setting(
+        "gcListingShrinkMinLedgers", 100, help="fewer ledgers than this may be deleted in a round whatever their share"
+    )
+    gc_force_without_space: bool = setting(
+        "isForceGCAllowWhenNoSpace",
+        False,
+        help="compaction may use the last of a full disk instead of leaving a reserve",
+    )
+    force_allow_compaction: bool = setting(
+        "forceAllowCompaction", True, help="a forced compaction runs even where its threshold is 0"
+    )
+    minor_threshold: float = setting("minorCompactionThreshold", 0.2, help="live share below which a log is compacted")
+    minor_interval_s: int = setting("minorCompactionInterval", 3_600, help="seconds between two; 0 or less: never")
+    minor_max_ms: int = setting("minorCompactionMaxTimeMillis", -1, help="longest time of one; -1: no limit")
+    major_threshold: float = setting("majorCompactionThreshold", 0.5, help="live share below which a log is compacted")
+    major_interval_s: int = setting("majorCompactionInterval", 86_400, help="seconds between two; 0 or less: never")
+    major_max_ms: int = setting("majorCompactionMaxTimeMillis", -1, help="longest time of one; -1: no limit")
+    compaction_by_bytes: bool = setting("isThrottleByBytes", False, help="limit compaction by bytes, not by entries")
+    compaction_entries_s: int = setting(
+        "compactionRateByEntries", 1_000, help="entries a second", aliases=("compactionRate",)
+    )
+    compaction_bytes_s: int = setting("compactionRateByBytes", 1_000_000, help="bytes a second")
+    compaction_unsynced_entries: int = setting(
+        "compactionMaxOutstandingRequests", 100_000, help="entries that compaction writes between two syncs"
+    )
+    location_compaction_interval_s: int = setting(
+        "entryLocationCompactionInterval", -1, help="seconds between two compactions of the index; 0 or less: never"
+    )
+
+    scrub_interval_s: int = setting(
+        "localScrubInterval", 604_800, help="seconds within which every entry is read and checked once; 0: never"
+    )
+    scrub_entries_s: int = setting("localScrubRateLimit", 2_000, help="entries a second that the scrub checks at most")
+    scrub_bytes_s: int = setting("localScrubRateByBytes", 8 * MIB, help="bytes a second that the scrub reads at most")
+    data_integrity: bool = setting(
+        "dataIntegrityChecking",
+        False,
+        help="an emptied disk is taken: its ledgers are in limbo until their entries were copied back",
+    )
+    skip_invalid_journal: bool = setting(
+        "skipReplayJournalInvalidRecord",
+        False,
+        help="go on without what stands behind damage in the journal; the ledgers are in limbo until they are checked",
+    )
 
     def problems(self) -> Iterator[str]:
         if not 0 <= self.port <= 65_535:
@@ -143,6 +245,21 @@ class BookieConfig:
             yield f"logSizeLimit ({self.log_bytes_max}) must be below 4 GiB: locations have 32 bits for the offset"
         if not 0 < self.disk_usage_full <= 1:
             yield f"diskUsageThreshold ({self.disk_usage_full}) must be above 0 and at most 1"
+        if not 0 < self.gc_shrink_share <= 1:
+            yield f"gcListingShrinkShare ({self.gc_shrink_share}) must be above 0 and at most 1"
+        for name, threshold in (
+            ("minorCompactionThreshold", self.minor_threshold),
+            ("majorCompactionThreshold", self.major_threshold),
+        ):
+            if not 0 <= threshold < 1:
+                yield f"{name} ({threshold}) must be at least 0 (never) and below 1"
+        for name, interval_s in (
+            ("minorCompactionInterval", self.minor_interval_s),
+            ("majorCompactionInterval", self.major_interval_s),
+            ("entryLocationCompactionInterval", self.location_compaction_interval_s),
+        ):
+            if 0 < interval_s * 1000 < self.gc_wait_ms:
+                yield f"{name} ({interval_s} s) must not be shorter than gcWaitTime ({self.gc_wait_ms} ms)"
         if self.disk_usage_room is not None and self.disk_usage_room > self.disk_usage_full:
             yield f"diskUsageLwmThreshold ({self.disk_usage_room}) must not exceed diskUsageThreshold"
         if self.write_buffer_low_bytes > self.write_buffer_high_bytes:
@@ -154,6 +271,14 @@ class BookieConfig:
             ("flushInterval", self.flush_interval_ms),
             ("diskCheckInterval", self.disk_check_interval_ms),
             ("maxPendingAddRequestsPerThread", self.adds_per_connection),
+            ("maxPendingReadRequestsPerThread", self.reads_per_connection),
+            ("gcWaitTime", self.gc_wait_ms),
+            ("gcMetadataOpRateLimit", self.gc_metadata_rate),
+            ("compactionRateByEntries", self.compaction_entries_s),
+            ("compactionRateByBytes", self.compaction_bytes_s),
+            ("compactionMaxOutstandingRequests", self.compaction_unsynced_entries),
+            ("localScrubRateLimit", self.scrub_entries_s),
+            ("localScrubRateByBytes", self.scrub_bytes_s),
         ):
             if value < 1:
                 yield f"{name} ({value}) must be at least 1"
@@ -162,6 +287,21 @@ class BookieConfig:
             ("dbStorage_readAheadCacheMaxSizeMb", self.read_cache_mib),
             ("journalPreAllocSizeMB", self.journal_preallocation_mib),
             ("journalReserveMB", self.reserve_mib),
+            ("compactionReserveMB", self.compaction_reserve_mib),
+            ("maxAddsInProgressLimit", self.adds_in_all),
+            ("maxAddsInProgressMB", self.add_mib_in_all),
+            ("maxReadsInProgressLimit", self.reads_in_all),
+            ("gcOverreplicatedLedgerWaitTime", self.gc_over_replicated_wait_ms),
+            ("localScrubInterval", self.scrub_interval_s),
+            ("minUsableSizeForEntryLogCreation", self.min_usable_bytes_entry_log or 0),
+            ("minUsableSizeForHighPriorityWrites", self.min_usable_bytes_high_priority or 0),
         ):
             if value < 0:
                 yield f"{name} ({value}) must not be negative"
+
+    @property
+    def free_bytes_for_high_priority(self) -> int:
+        """What a read-only bookie must have free to take recovery's adds."""
+        if self.min_usable_bytes_high_priority is not None:
+            return self.min_usable_bytes_high_priority
+        return self.log_bytes_max if self.min_usable_bytes_entry_log is None else self.min_usable_bytes_entry_log

@@ -96,6 +96,18 @@ def is_new_bookie(
     return stored is None
 
 
+def is_emptied(
+    expected: Cookie, stored: Cookie | None, on_disk: Mapping[str, Cookie | None], holds_data: Mapping[str, bool]
+) -> bool:
+    """Whether the bookie is known and fits, but some of its directories are empty: a disk was replaced, or wiped."""
+    if stored is None or all(on_disk.values()):
+        return False
+    if any(found is None and holds_data[directory] for directory, found in on_disk.items()):
+        return False
+    there = {"the metadata store": stored, **on_disk}
+    return not any(list(_differences(expected, found, source)) for source, found in there.items() if found is not None)
+
+
 def _problems(
     expected: Cookie, stored: Cookie | None, on_disk: Mapping[str, Cookie | None], holds_data: Mapping[str, bool]
 ) -> Iterator[str]:
@@ -107,7 +119,8 @@ def _problems(
             if found is None:
                 yield (
                     f"{directory} has no cookie, but the bookie is known: a disk is missing or was emptied. Mount it, "
-                    "or let the data be copied elsewhere (decommission) before the bookie starts anew"
+                    "let the data be copied elsewhere (decommission) before the bookie starts anew, or set "
+                    "dataIntegrityChecking=true, so that it copies back what it lost before it denies to have it"
                 )
         return
     # The store has none. With cookies on disk but no data this is a first start that was cut short.

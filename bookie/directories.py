@@ -7,20 +7,30 @@
 Rules:
 
 1. Two processes never use one directory: the lock file is held before anything is read.
-2. The bookie is read-only while there is a reason; it goes back by itself when the last one is gone. A disk counts as
-   full above one mark and as having room again below a lower one, so that it does not flap.
-3. A file of a few MiB keeps room in each journal directory: when the disk is full it is given up, so that fences
+2. A file of a few MiB keeps room in each journal directory: when the disk is full it is given up, so that fences
    can still be written (correctness I48).
 """
 
 import contextlib
 import logging
 import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from bookie import cookie as cookies
 from bookie.cookie import Cookie
+from bookie.read_only import (
+    STATUS_FILE,
+    DiskLimits,
+    DiskState,
+    Look,
+    Reason,
+    Verdict,
+    decode_status,
+    encode_status,
+    judge,
+    look_at,
+)
 from magnetar.bookkeeper.metadata.bookies import BookieRegistration
 from magnetar.bookkeeper.metadata.store import NO_NODE
 from magnetar.runtime.clock import Clock, Timer
@@ -33,6 +43,8 @@ CURRENT: Final = "current"
 VERSION: Final = "VERSION"
 _LOCK: Final = "bookie.lock"
 _RESERVE: Final = "reserve"
+DIRTY: Final = "DIRTY"
+_OURS: Final = b"magnetar\n"
 
 
 class DirectoryInUse(MagnetarError):
@@ -46,12 +58,22 @@ class DirectoryUnusable(MagnetarError):
 class Directories:
     """Journal and ledger directories of one bookie. Paths below are those of `current`."""
 
-    def __init__(self, files: Files, journals: Sequence[str], ledgers: Sequence[str], reserve_bytes: int) -> None:
+    def __init__(
+        self,
+        files: Files,
+        journals: Sequence[str],
+        ledgers: Sequence[str],
+        reserve_bytes: int,
+        usage: Callable[[str], DiskUsage] | None = None,
+    ) -> None:
+        """*usage* tells of the file system of a directory; by default *files* does."""
         self._files = files
+        self._usage = files.usage if usage is None else usage
         self._journals = tuple(journals)
         self._ledgers = tuple(ledgers)
         self._reserve_bytes = reserve_bytes
         self._locks: list[Lock] = []
+        self._expected: Cookie | None = None
 
     @property
     def journals(self) -> list[str]:
@@ -86,9 +108,13 @@ class Directories:
 
     # -- cookies
 
-    async def check_cookies(self, registration: BookieRegistration, bookie_id: str) -> None:
+    async def check_cookies(
+        self, registration: BookieRegistration, bookie_id: str, *, take_emptied: bool = False
+    ) -> bool:
         """Write the cookies of a new bookie; let an old one in only if everything is as it was.
 
+        *take_emptied*: let one in whose directories, or some of them, were emptied. Returns True then: their cookies
+        are still to be written (`stamp`), after it is on record that the bookie lost what was there.
         Raises CookieMismatch, Corruption, MetadataError.
         """
         expected = Cookie(bookie_id, self._journals, self._ledgers, await registration.instance_id())
@@ -99,11 +125,38 @@ class Directories:
         }
         on_disk = {path: self._read_cookie(path) for path in paths}
         holds_data = {path: self._holds_data(path) for path in paths}
-        if not cookies.is_new_bookie(expected, stored, on_disk, holds_data):
-            return
-        for path in paths:
-            replace_file(self._files, posixpath.join(path, VERSION), expected.encode())
-        await registration.write_cookie(expected.encode(), NO_NODE)
+        self._expected = expected
+        if take_emptied and cookies.is_emptied(expected, stored, on_disk, holds_data):
+            return True
+        if cookies.is_new_bookie(expected, stored, on_disk, holds_data):
+            self.stamp()
+            await registration.write_cookie(expected.encode(), NO_NODE)
+        return False
+
+    def stamp(self) -> None:
+        """Write the cookie into every directory. Raises OSError."""
+        assert self._expected is not None, "the cookies were not checked"
+        for directory in dict.fromkeys(self._journals + self._ledgers):
+            replace_file(self._files, posixpath.join(directory, CURRENT, VERSION), self._expected.encode())
+
+    # -- unclean ends
+
+    def note_start(self) -> bool:
+        """Leave a mark that a clean stop removes. True if Apache's bookie was the last one here and ended uncleanly: it
+        may have run without a journal, which ours never does. Raises OSError."""
+        was_apaches = False
+        for directory in self.ledgers:
+            path = posixpath.join(directory, DIRTY)
+            if self._files.exists(path):
+                was_apaches = was_apaches or read_file(self._files, path) != _OURS
+            replace_file(self._files, path, _OURS)
+        return was_apaches
+
+    def note_stop(self) -> None:
+        """Everything is flushed and closed."""
+        for directory in self.ledgers:
+            with contextlib.suppress(OSError):
+                self._files.remove(posixpath.join(directory, DIRTY))
 
     def _read_cookie(self, directory: str) -> Cookie | None:
         path = posixpath.join(directory, VERSION)
@@ -121,7 +174,7 @@ class Directories:
             with contextlib.suppress(OSError):
                 if self._reserve_bytes == 0 or self._files.exists(path):
                     continue
-                if self._files.usage(directory).free_bytes < 16 * self._reserve_bytes:
+                if self._usage(directory).free_bytes < 16 * self._reserve_bytes:
                     continue
                 file = self._files.create(path)
                 try:
@@ -137,46 +190,45 @@ class Directories:
 
     def ledger_usage(self) -> DiskUsage:
         """Of all ledger directories; those that look like one file system are counted once. Raises OSError."""
-        distinct = {self._files.usage(directory) for directory in self._ledgers}
+        distinct = {self._usage(directory) for directory in self._ledgers}
         return DiskUsage(sum(u.total_bytes for u in distinct), sum(u.free_bytes for u in distinct))
 
 
 class SpaceWatch:
-    """Looks at the disks from time to time, and tells when the reasons to be read-only change. On the loop.
+    """Looks at the disks from time to time, and tells what it means. On the loop.
 
-    *changed(reasons, free bytes)* gets the reasons as text, none when the bookie may be written again, and what the
-    fullest disk has left; called after each look that is not a good one like the one before.
+    *usage* is asked for the file system of a directory. *changed(verdict)* is called after each look that is not a good
+    one like the one before.
     """
 
     def __init__(
         self,
-        files: Files,
-        directories: Sequence[str],
+        usage: Callable[[str], DiskUsage],
+        ledgers: Sequence[str],
+        journals: Sequence[str],
         clock: Clock,
         *,
         interval_s: float,
-        full_share: float,
-        room_share: float,
-        full_bytes: int,
-        changed: Callable[[tuple[str, ...], int], None],
+        limits: DiskLimits,
+        on_any_full: bool,
+        changed: Callable[[Verdict], None],
     ) -> None:
-        self._files = files
-        self._directories = tuple(dict.fromkeys(directories))
+        self._usage = usage
+        self._ledgers = tuple(ledgers)
+        self._journals = tuple(journals)
         self._clock = clock
         self._interval_s = interval_s
-        self._full_share = full_share
-        self._room_share = room_share
-        self._full_bytes = full_bytes
+        self._limits = limits
+        self._on_any_full = on_any_full
         self._changed = changed
         self._timer: Timer | None = None
-        self._full: dict[str, str] = {}
-        self._lasting: dict[str, str] = {}
-        self._free_bytes = 0
+        self._looks: dict[str, Look] = {}
         self._was_good = False
 
     @property
-    def reasons(self) -> tuple[str, ...]:
-        return (*self._lasting.values(), *self._full.values())
+    def looks(self) -> tuple[Look, ...]:
+        """The newest look at each directory, ledger directories first."""
+        return tuple(self._looks.values())
 
     def start(self) -> None:
         self._check()
@@ -188,44 +240,62 @@ class SpaceWatch:
 
     def no_space(self, error: Exception) -> None:
         """A write found the disk full; that lasts until a look at it finds room."""
-        for directory in self._directories:
-            self._full[directory] = f"no space left: {error}"
-        self._free_bytes = 0
-        self._report()
-
-    def set_reason(self, name: str, reason: str | None) -> None:
-        """A reason that does not go by itself (None takes it away): forced, or asked for by an operator."""
-        if reason is None:
-            self._lasting.pop(name, None)
-        else:
-            self._lasting[name] = reason
+        text = f"no space left: {error}"
+        for directory in (*self._ledgers, *self._journals):
+            before = self._looks.get(directory)
+            total_bytes = 0 if before is None else before.total_bytes
+            self._looks[directory] = Look(directory, DiskState.FULL, 0, total_bytes, text)
         self._report()
 
     def _check(self) -> None:
-        free_bytes = []
-        for directory in self._directories:
+        for directory in (*self._ledgers, *self._journals):
+            before = self._looks.get(directory)
             try:
-                usage = self._files.usage(directory)
+                usage = self._usage(directory)
             except OSError as error:
-                self._full[directory] = f"{directory} cannot be looked at: {error.strerror}"
-                free_bytes.append(0)
+                text = f"{directory} cannot be looked at: {error.strerror or error}"
+                self._looks[directory] = Look(directory, DiskState.UNREADABLE, 0, 0, text)
                 continue
-            free_bytes.append(usage.free_bytes)
-            used = 1 - usage.free_bytes / usage.total_bytes if usage.total_bytes else 1.0
-            limit = self._room_share if directory in self._full else self._full_share
-            if used > limit or usage.free_bytes < self._full_bytes:
-                self._full[directory] = (
-                    f"{directory}: {used:.1%} of the disk is used, {usage.free_bytes} bytes are free "
-                    f"(diskUsageThreshold {self._full_share:.1%})"
-                )
-            else:
-                self._full.pop(directory, None)
-        self._free_bytes = min(free_bytes)
+            was_full = before is not None and before.state is DiskState.FULL
+            look = look_at(directory, usage.total_bytes, usage.free_bytes, was_full, self._limits)
+            if look.state is DiskState.WARN and (before is None or before.state is DiskState.GOOD):
+                log.warning("%s", look.text)
+            self._looks[directory] = look
         self._report()
         self._timer = self._clock.call_later(self._interval_s, self._check)
 
     def _report(self) -> None:
-        reasons = self.reasons
-        if reasons or not self._was_good:
-            self._changed(reasons, self._free_bytes)
-        self._was_good = not reasons
+        verdict = judge(
+            [self._looks[directory] for directory in self._ledgers],
+            [self._looks[directory] for directory in self._journals],
+            self._on_any_full,
+        )
+        is_good = not (verdict.disk or verdict.error or verdict.full_ledger_directories)
+        if not is_good or not self._was_good:
+            self._changed(verdict)
+        self._was_good = is_good
+
+
+class StatusFiles:
+    """BOOKIE_STATUS in every ledger directory. Blocks: a worker's thread, or a start."""
+
+    def __init__(self, files: Files, ledgers: Sequence[str]) -> None:
+        self._files = files
+        self._paths = [posixpath.join(directory, STATUS_FILE) for directory in ledgers]
+
+    def read(self) -> dict[Reason, str]:
+        """The reasons in the newest of the files. Raises Corruption, OSError."""
+        found = [decode_status(read_file(self._files, path), path) for path in self._paths if self._files.exists(path)]
+        return max(found, key=lambda status: status.changed_ms).kept if found else {}
+
+    def write(self, kept: Mapping[Reason, str], wall_ms: int) -> None:
+        """Raises OSError if no directory could take it; one that can is enough, the newest counts."""
+        failures: list[OSError] = []
+        for path in self._paths:
+            try:
+                replace_file(self._files, path, encode_status(kept, wall_ms))
+            except OSError as error:
+                log.warning("%s cannot be written: %s", path, error)
+                failures.append(error)
+        if len(failures) == len(self._paths):
+            raise failures[0]

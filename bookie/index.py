@@ -15,6 +15,7 @@ Rules:
    storage flags under a negative ledger id; it sorts behind all ledgers and is passed over.)
 """
 
+import os
 import posixpath
 import random
 import struct
@@ -44,9 +45,28 @@ _END: Final = struct.Struct(">Q")  # also one above the largest ledger id
 _KEY: Final = struct.Struct(">qq")
 _LOCATION: Final = struct.Struct(">q")
 
+FLAGS_LEDGER_ID: Final = -0xEEFD
+"""Where Apache keeps the storage flags among the ledgers."""
+
+FLAG_NEEDS_INTEGRITY_CHECK: Final = 1
+
 # A batch holds the GIL while it is written: 200,000 operations stall the event loop for 49 ms, a thousand
 # for a quarter of one.
 BATCH_OPERATIONS_MAX: Final = 1_000
+
+
+LOCATIONS: Final = "locations"
+LEDGERS: Final = "ledgers"
+REBUILDING: Final = "REBUILDING"
+"""A file in a database's folder: it is not whole, see `bookie.rebuild`."""
+
+
+class IndexCorrupt(OSError):
+    """RocksDB says that a database is damaged, or it is missing; it can be rebuilt (`bookie.rebuild`)."""
+
+    def __init__(self, text: str, database: str = LOCATIONS) -> None:
+        super().__init__(text)
+        self.database = database
 
 
 class Index(Protocol):
@@ -58,6 +78,20 @@ class Index(Protocol):
 
     def put_ledgers(self, rows: Sequence[tuple[int, bytes]]) -> None:
         """(ledger id, LedgerData)"""
+        ...
+
+    def delete_ledgers(self, ledger_ids: Sequence[int]) -> None:
+        """Forget rows and locations of ledgers."""
+        ...
+
+    def put_flags(self, flags: int) -> None:
+        """Apache's storage flags, a bit set."""
+        ...
+
+    def flags(self) -> int: ...
+
+    def compact_locations(self) -> None:
+        """Give back the room of deleted locations; may take long, others go on meanwhile."""
         ...
 
     def sync(self) -> None:
@@ -90,9 +124,17 @@ class RocksIndex:
         # One cache for both; without one of our own, index and bloom blocks push each other out (a get
         # costs 18–460 µs instead of 4).
         cache = Cache(cache_bytes)
-        self._locations = _open(posixpath.join(directory, "locations"), cache)
+        # RocksDB takes a folder without its file CURRENT for a new database, and removes what it finds there.
+        has_entries = (
+            any(name.endswith(".log") for name in os.listdir(directory)) if os.path.isdir(directory) else False
+        )
+        for name in (LOCATIONS, LEDGERS):
+            path = posixpath.join(directory, name)
+            if has_entries and not any(os.path.exists(posixpath.join(path, f)) for f in ("CURRENT", REBUILDING)):
+                raise IndexCorrupt(f"RocksDB: {path} is missing, but there are entry logs", name)
+        self._locations = _open(posixpath.join(directory, LOCATIONS), cache)
         try:
-            self._ledgers = _open(posixpath.join(directory, "ledgers"), cache)
+            self._ledgers = _open(posixpath.join(directory, LEDGERS), cache)
         except BaseException:
             self._locations.close()
             raise
@@ -112,6 +154,25 @@ class RocksIndex:
             for ledger_id, row in rows[first : first + BATCH_OPERATIONS_MAX]:
                 batch.put(_LEDGER_KEY.pack(ledger_id), row)
             _checked(self._ledgers.write, batch)
+
+    def delete_ledgers(self, ledger_ids: Sequence[int]) -> None:
+        for first in range(0, len(ledger_ids), BATCH_OPERATIONS_MAX):
+            locations, rows = WriteBatch(raw_mode=True), WriteBatch(raw_mode=True)
+            for ledger_id in ledger_ids[first : first + BATCH_OPERATIONS_MAX]:
+                locations.delete_range(_KEY.pack(ledger_id, 0), _END.pack(ledger_id + 1))
+                rows.delete(_LEDGER_KEY.pack(ledger_id))
+            _checked(self._locations.write, locations)
+            _checked(self._ledgers.write, rows)
+
+    def put_flags(self, flags: int) -> None:
+        _checked(self._ledgers.put, _LEDGER_KEY.pack(FLAGS_LEDGER_ID), _LOCATION.pack(flags))
+
+    def flags(self) -> int:
+        value = _checked(self._ledgers.get, _LEDGER_KEY.pack(FLAGS_LEDGER_ID))
+        return 0 if value is None else int(_LOCATION.unpack(value)[0])
+
+    def compact_locations(self) -> None:
+        _checked(self._locations.compact_range, None, None)
 
     def sync(self) -> None:
         _checked(self._locations.flush_wal, True)
@@ -162,7 +223,10 @@ def _checked(call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T
     try:
         return call(*arguments, **options)
     except Exception as error:  # rocksdict raises plain Exception
-        raise OSError(f"RocksDB: {error}") from error
+        text = f"RocksDB: {error}"
+        if "Corruption" in text:
+            raise IndexCorrupt(text) from error
+        raise OSError(text) from error
 
 
 def _open(path: str, cache: Cache) -> Rdict:
@@ -187,7 +251,17 @@ def _open(path: str, cache: Cache) -> Rdict:
     options.set_stats_dump_period_sec(0)  # no timers in an idle process
     options.set_stats_persist_period_sec(0)
     options.set_max_background_jobs(2)
-    return _checked(lambda: Rdict(path, options, access_type=AccessType.read_write()))
+    try:
+        return _checked(lambda: Rdict(path, options, access_type=AccessType.read_write()))
+    except OSError as error:
+        # A table or log that the manifest names and that is gone is damage too.
+        if isinstance(error, IndexCorrupt) or "No such file" in str(error) or "CURRENT file" in str(error):
+            raise IndexCorrupt(f"{path}: {error}", posixpath.basename(path)) from error
+        raise
+
+
+_Change = tuple[str, tuple[int, ...], int | bytes | None]
+"""database (`location` or `ledger`), key, value; None deletes, for a `location` all of a ledger"""
 
 
 class MemoryIndex:
@@ -197,8 +271,10 @@ class MemoryIndex:
         self._locations: dict[tuple[int, int], int] = {}
         self._order: dict[int, list[int]] = {}
         self._ledgers: dict[int, bytes] = {}
-        self._synced: list[tuple[str, tuple[int, ...], int | bytes]] = []
-        self._unsynced: list[tuple[str, tuple[int, ...], int | bytes]] = []
+        self._flags = 0
+        self._synced: list[_Change] = []
+        self._unsynced: list[_Change] = []
+        self.location_compactions = 0
 
     def put_locations(self, items: Sequence[tuple[int, int, int]]) -> None:
         for ledger_id, entry_id, location in items:
@@ -207,6 +283,20 @@ class MemoryIndex:
     def put_ledgers(self, rows: Sequence[tuple[int, bytes]]) -> None:
         for ledger_id, row in rows:
             self._put("ledger", (ledger_id,), row)
+
+    def delete_ledgers(self, ledger_ids: Sequence[int]) -> None:
+        for ledger_id in ledger_ids:
+            self._put("location", (ledger_id,), None)
+            self._put("ledger", (ledger_id,), None)
+
+    def put_flags(self, flags: int) -> None:
+        self._put("ledger", (FLAGS_LEDGER_ID,), flags)
+
+    def flags(self) -> int:
+        return self._flags
+
+    def compact_locations(self) -> None:
+        self.location_compactions += 1
 
     def sync(self) -> None:
         self._synced += self._unsynced
@@ -243,11 +333,19 @@ class MemoryIndex:
         after.sync()
         return after
 
-    def _put(self, kind: str, key: tuple[int, ...], value: int | bytes) -> None:
+    def _put(self, kind: str, key: tuple[int, ...], value: int | bytes | None) -> None:
         self._unsynced.append((kind, key, value))
         if kind == "ledger":
-            assert isinstance(value, bytes)
-            self._ledgers[key[0]] = value
+            if value is None:
+                self._ledgers.pop(key[0], None)
+            elif isinstance(value, int):
+                self._flags = value
+            else:
+                self._ledgers[key[0]] = value
+            return
+        if value is None:
+            for entry_id in self._order.pop(key[0], []):
+                del self._locations[key[0], entry_id]
             return
         assert isinstance(value, int)
         ledger_id, entry_id = key

@@ -9,7 +9,8 @@ Rules:
 2. A failed flush publishes no mark. Its entries stay in the write cache and are flushed again, to another log (I37).
 3. The directory of a ledger is its id modulo the number of directories; so is its journal. (The cookie forbids
    that the number changes.)
-4. "Not there" is answered when the index said so. A location that leads elsewhere is an error (I15, I42).
+4. "Not there" is answered when the index said so. A location that leads elsewhere is an error (I15, I42). One that
+   leads into a log that is not there any more is looked up once more: compaction may just have moved the entry.
 
 All methods block; they are called on the flusher's thread (`flush`, `write_marks`) and on readers' threads.
 """
@@ -19,11 +20,12 @@ import errno
 import logging
 import posixpath
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from bookie.entry_log.files import EntryLogs
-from bookie.index import Index
+from bookie.index import FLAG_NEEDS_INTEGRITY_CHECK, LOCATIONS, REBUILDING, Index
 from bookie.journal.format import START, Mark, decode_mark, encode_mark
+from bookie.ledgers import Tombstones
 from bookie.write_cache import Half, in_order
 from magnetar.bookkeeper.wire.entry import HEADER
 from magnetar.runtime.files import Files, read_file, replace_file
@@ -34,21 +36,26 @@ log = logging.getLogger(__name__)
 # One read of a log fetches at most this much for a run of entries.
 READ_BYTES_MAX = 512 * KIB
 
-# Index entries that one batch read looks up: more would not fit into a frame unless entries are tiny.
-BATCH_ENTRIES_MAX = 20_000
+# Index entries that are looked up in one scan. A batch read goes on with another scan if they are so small that more
+# of them fit into its answer.
+BATCH_ENTRIES = 1_000
+_LIST_ENTRIES = 20_000
 
 # What a batch of reads may gather before its results go to the loop; the rest waits for the next batch.
 RESULT_BYTES_MAX = 4 * MIB
 
 
+_TOMBSTONES_FILE: Final = "fenced-and-deleted"
+
+
 class Shelf:
     """One ledger directory."""
 
-    def __init__(self, directory: str, logs: EntryLogs, open_index: Callable[[], Index]) -> None:
+    def __init__(self, directory: str, logs: EntryLogs, open_index: Callable[[], Index], index: Index) -> None:
         self.directory = directory
         self.logs = logs
         self._open_index = open_index
-        self.index = open_index()
+        self.index = index
 
     def reopen_index(self) -> None:
         """A database that ran out of space stays in error until it is opened anew."""
@@ -102,6 +109,8 @@ class LedgerStorage:
         self._journal_count = journal_count
         self._read_ahead_entries = read_ahead_entries
         self._reopen = False
+        self.marks: list[Mark] = []
+        """For each journal the mark that is on disk, once one was written in this life."""
 
     @property
     def shelves(self) -> tuple[Shelf, ...]:
@@ -137,6 +146,7 @@ class LedgerStorage:
         for shelf in self._shelves:
             for number, mark in enumerate(marks):
                 replace_file(self._files, self._mark_path(shelf, number), encode_mark(mark))
+        self.marks = list(marks)
 
     def read_marks(self) -> list[Mark]:
         """For each journal where replay starts.
@@ -158,6 +168,53 @@ class LedgerStorage:
         name = "lastMark" if self._journal_count == 1 else f"lastMark.{number}"
         return posixpath.join(shelf.directory, name)
 
+    # -- deletion
+
+    def delete_ledgers(self, ledger_ids: Sequence[int], tombstones: Tombstones) -> None:
+        """Forget ledgers, durably; their tombstones first. Not while a flush is under way. Raises OSError."""
+        count = len(self._shelves)
+        for number, shelf in enumerate(self._shelves):
+            own = [ledger_id for ledger_id in ledger_ids if ledger_id % count == number]
+            if not own:
+                continue
+            own_tombstones = [ledger_id for ledger_id in tombstones if ledger_id % count == number]
+            path = posixpath.join(shelf.directory, _TOMBSTONES_FILE)
+            if own_tombstones or self._files.exists(path):
+                replace_file(self._files, path, tombstones.encode(own_tombstones))
+            shelf.index.delete_ledgers(own)
+            shelf.index.sync()
+
+    def read_tombstones(self, tombstones: Tombstones) -> None:
+        """Raises Corruption, OSError."""
+        for shelf in self._shelves:
+            path = posixpath.join(shelf.directory, _TOMBSTONES_FILE)
+            if self._files.exists(path):
+                tombstones.load(read_file(self._files, path), path)
+
+    # -- doubts
+
+    @property
+    def needs_check(self) -> bool:
+        """Entries or ledgers may be missing (Apache's storage flag NEEDS_INTEGRITY_CHECK)."""
+        return any(shelf.index.flags() & FLAG_NEEDS_INTEGRITY_CHECK for shelf in self._shelves)
+
+    def set_needs_check(self, value: bool) -> None:
+        """Durably. Raises OSError."""
+        for shelf in self._shelves:
+            flags = shelf.index.flags() & ~FLAG_NEEDS_INTEGRITY_CHECK
+            shelf.index.put_flags(flags | (FLAG_NEEDS_INTEGRITY_CHECK if value else 0))
+            shelf.index.sync()
+
+    def must_rebuild(self, ledger_id: int) -> str:
+        """The index that has a ledger is damaged: the next start rebuilds it. Returns its directory. Raises OSError."""
+        directory = self.shelf(ledger_id).directory
+        path = posixpath.join(directory, LOCATIONS, REBUILDING)
+        if not self._files.exists(path):
+            self._files.make_directories(posixpath.dirname(path))
+            self._files.create(path).close()
+            self._files.sync_directory(posixpath.dirname(path))
+        return directory
+
     def close(self) -> None:
         """Seal the open logs and close the databases."""
         for shelf in self._shelves:
@@ -169,52 +226,72 @@ class LedgerStorage:
 
     def read(self, ledger_id: int, entry_id: int) -> Found:
         """An entry, and those that follow it closely. Raises Corruption and OSError."""
-        shelf = self._shelf(ledger_id)
-        located = shelf.index.locations(ledger_id, entry_id, self._read_ahead_entries)
-        if not located or located[0][0] != entry_id:
-            return Found(None, [])
-        run = shelf.logs.read_run(ledger_id, located, READ_BYTES_MAX)
-        return Found(run[0][1], run)
+        shelf = self.shelf(ledger_id)
+        for is_last_try in (False, True):
+            located = shelf.index.locations(ledger_id, entry_id, self._read_ahead_entries)
+            if not located or located[0][0] != entry_id:
+                break
+            try:
+                run = shelf.logs.read_run(ledger_id, located, READ_BYTES_MAX)
+            except FileNotFoundError:
+                if is_last_try:
+                    raise
+                continue
+            return Found(run[0][1], run)
+        return Found(None, [])
 
     def read_run(self, ledger_id: int, first: int, max_count: int, max_bytes: int) -> list[tuple[int, bytes]]:
         """(entry id, entry) of a gapless run from *first*: at least one entry if it is there at all."""
-        shelf = self._shelf(ledger_id)
-        located = shelf.index.locations(ledger_id, first, min(max_count, BATCH_ENTRIES_MAX))
-        count = 0
-        while count < len(located) and located[count][0] == first + count:
-            count += 1
+        try:
+            return self._read_run(ledger_id, first, max_count, max_bytes)
+        except FileNotFoundError:  # rule 4
+            return self._read_run(ledger_id, first, max_count, max_bytes)
+
+    def _read_run(self, ledger_id: int, first: int, max_count: int, max_bytes: int) -> list[tuple[int, bytes]]:
+        shelf = self.shelf(ledger_id)
         run: list[tuple[int, bytes]] = []
+        located: list[tuple[int, int]] = []
         size = 0
-        while len(run) < count and (not run or size < max_bytes):
+        while len(run) < max_count and (not run or size < max_bytes):
+            if not located:
+                located = self._gapless(shelf, ledger_id, first + len(run), min(max_count - len(run), BATCH_ENTRIES))
+                if not located:
+                    break
             try:
-                part = shelf.logs.read_run(ledger_id, located[len(run) : count], min(max_bytes, READ_BYTES_MAX))
+                part = shelf.logs.read_run(ledger_id, located, min(max_bytes, READ_BYTES_MAX))
             except (Corruption, OSError) as error:
                 if not run:
                     raise
                 log.error("a batch read ends early: %s", error)
                 break
             run += part
+            del located[: len(part)]
             size += sum(len(entry) for _, entry in part)
         return run
 
+    @staticmethod
+    def _gapless(shelf: Shelf, ledger_id: int, first: int, count: int) -> list[tuple[int, int]]:
+        """(entry id, location) from *first* on, up to the first that is missing."""
+        located = shelf.index.locations(ledger_id, first, count)
+        for at, (entry_id, _) in enumerate(located):
+            if entry_id != first + at:
+                return located[:at]
+        return located
+
     def tail(self, ledger_id: int) -> Tail:
         """The last entry that the index knows. Raises Corruption and OSError."""
-        shelf = self._shelf(ledger_id)
-        entry_id = shelf.index.last_entry_id(ledger_id)
-        if entry_id < 0:
-            return Tail(-1, None)
-        location = shelf.index.location(ledger_id, entry_id)
-        return Tail(entry_id, shelf.logs.read(location, ledger_id, entry_id))
+        entry_id = self.shelf(ledger_id).index.last_entry_id(ledger_id)
+        return Tail(entry_id, None if entry_id < 0 else self.read(ledger_id, entry_id).entry)
 
     def entry_ids(self, ledger_id: int) -> list[int]:
         """Every entry of the ledger in the index, rising."""
-        index = self._shelf(ledger_id).index
+        index = self.shelf(ledger_id).index
         found: list[int] = []
         while True:
-            some = index.locations(ledger_id, found[-1] + 1 if found else 0, BATCH_ENTRIES_MAX)
+            some = index.locations(ledger_id, found[-1] + 1 if found else 0, _LIST_ENTRIES)
             found += [entry_id for entry_id, _ in some]
-            if len(some) < BATCH_ENTRIES_MAX:
+            if len(some) < _LIST_ENTRIES:
                 return found
 
-    def _shelf(self, ledger_id: int) -> Shelf:
+    def shelf(self, ledger_id: int) -> Shelf:
         return self._shelves[ledger_id % len(self._shelves)]

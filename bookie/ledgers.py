@@ -9,22 +9,31 @@ Rules:
 4. `last_entry_id` and `last_add_confirmed` count as complete only when `is_tail_known`: for a ledger from an
    earlier life of the process the index is asked first.
 5. Whoever waits for a LAC is called once: by a larger LAC, by the fence, or when it gives up.
-6. Memory: about 300 bytes a ledger of this bookie, as upstream, which holds them all as well.
+6. A ledger that was deleted while it was fenced takes no adds for seven days (`Tombstones`): whoever was fenced may
+   still write, and would make it anew (I45).
+7. Memory: about 300 bytes a ledger of this bookie, as upstream, which holds them all as well.
 """
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final
 
 from google.protobuf.message import DecodeError
 
 from bookie.storage_pb2 import LedgerData
+from magnetar.bookkeeper.wire.checksum import crc32c
 from magnetar.runtime.types import Corruption
 
 _EXPLICIT_LAC: Final = struct.Struct(">qq")
 
 FENCED_LAC: Final = 2**63 - 1
 """What a waiter is told when the ledger is fenced: larger than any LAC."""
+
+TOMBSTONE_MS: Final = 7 * 24 * 3600 * 1000
+
+_TOMBSTONES_MAGIC: Final = b"MGfenced"
+_TOMBSTONE: Final = struct.Struct(">qq")
+_CRC: Final = struct.Struct(">I")
 
 Waiter = Callable[[int], None]
 
@@ -61,7 +70,8 @@ class Ledger:
         self.is_fence_durable = False
         # Replies that wait for the fence record; None when no record is under way.
         self.fence_waiters: list[Callable[[Exception | None], None]] | None = None
-        self._waiters: list[Waiter] | None = None
+        # A dict for its order and its quick removal: thousands of readers may wait for one ledger.
+        self._waiters: dict[Waiter, None] | None = None
 
     def see_lac(self, last_add_confirmed: int) -> None:
         """An entry or an explicit LAC told how far the writer knows its entries to be confirmed."""
@@ -86,13 +96,13 @@ class Ledger:
     def wait(self, waiter: Waiter) -> None:
         """Call *waiter* once with the LAC when it grows, or with FENCED_LAC."""
         if self._waiters is None:
-            self._waiters = []
-        self._waiters.append(waiter)
+            self._waiters = {}
+        self._waiters[waiter] = None
 
     def stop_waiting(self, waiter: Waiter) -> None:
         """Safe to call for one that was called already."""
         if self._waiters is not None and waiter in self._waiters:
-            self._waiters.remove(waiter)
+            del self._waiters[waiter]
             if not self._waiters:
                 self._waiters = None
 
@@ -131,12 +141,58 @@ def decode(ledger_id: int, row: bytes) -> Ledger:
     return ledger
 
 
+class Tombstones:
+    """Ledgers that were fenced when they were deleted, and when that was.
+
+    As bytes: magic, then ledger id and time (milliseconds) of each, then CRC-32C of all that.
+    """
+
+    def __init__(self) -> None:
+        self._deleted_ms: dict[int, int] = {}
+
+    def __contains__(self, ledger_id: int) -> bool:
+        return ledger_id in self._deleted_ms
+
+    def __len__(self) -> int:
+        return len(self._deleted_ms)
+
+    def add(self, ledger_id: int, wall_ms: int) -> None:
+        self._deleted_ms[ledger_id] = wall_ms
+
+    def expire(self, wall_ms: int) -> None:
+        """Forget those that are older than TOMBSTONE_MS."""
+        old = [ledger_id for ledger_id, at in self._deleted_ms.items() if wall_ms - at > TOMBSTONE_MS]
+        for ledger_id in old:
+            del self._deleted_ms[ledger_id]
+
+    def encode(self, ledger_ids: Collection[int]) -> bytes:
+        """Those of *ledger_ids* that there are."""
+        items = [(ledger_id, self._deleted_ms[ledger_id]) for ledger_id in ledger_ids if ledger_id in self._deleted_ms]
+        data = _TOMBSTONES_MAGIC + b"".join(_TOMBSTONE.pack(*item) for item in items)
+        return data + _CRC.pack(crc32c(data))
+
+    def load(self, data: bytes, path: str) -> None:
+        """Take over what `encode` gave. Raises Corruption."""
+        body, crc = data[: -_CRC.size], data[-_CRC.size :]
+        items = body[len(_TOMBSTONES_MAGIC) :]
+        if not body.startswith(_TOMBSTONES_MAGIC) or len(items) % _TOMBSTONE.size or crc != _CRC.pack(crc32c(body)):
+            raise Corruption(
+                f"{path}: {len(data)} bytes that are no list of fenced and deleted ledgers. If no ledger was deleted "
+                "within the last seven days, the file may be removed"
+            )
+        self._deleted_ms.update(_TOMBSTONE.iter_unpack(items))
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._deleted_ms)
+
+
 class Ledgers:
     """All ledgers of a bookie, and which of them changed since they were written."""
 
-    __slots__ = ("_dirty", "_ledgers", "get")
+    __slots__ = ("_dirty", "_ledgers", "get", "tombstones")
 
     def __init__(self) -> None:
+        self.tombstones = Tombstones()
         self._ledgers: dict[int, Ledger] = {}
         self._dirty: set[int] = set()
         self.get = self._ledgers.get
@@ -168,7 +224,21 @@ class Ledgers:
 
     def not_written(self, rows: Iterable[tuple[int, bytes]]) -> None:
         """What `take_dirty` gave could not be written."""
-        self._dirty.update(ledger_id for ledger_id, _ in rows)
+        self._dirty.update(ledger_id for ledger_id, _ in rows if ledger_id in self._ledgers)
+
+    def forget(self, ledger_id: int) -> Ledger:
+        """The ledger was deleted; whoever waits for its LAC is told."""
+        ledger = self._ledgers.pop(ledger_id)
+        self._dirty.discard(ledger_id)
+        ledger.wake(ledger.last_add_confirmed)
+        return ledger
+
+    def restore(self, ledger: Ledger) -> None:
+        """It could not be deleted after all."""
+        self._ledgers.setdefault(ledger.ledger_id, ledger)
+
+    def __contains__(self, ledger_id: object) -> bool:
+        return ledger_id in self._ledgers
 
     def __iter__(self) -> Iterator[Ledger]:
         return iter(self._ledgers.values())

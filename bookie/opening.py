@@ -18,8 +18,10 @@ from functools import partial
 from typing import NamedTuple
 
 from bookie.checkpoint import remove_old_journals
+from bookie.entry_log.compacting import finish_compactions
 from bookie.entry_log.files import EntryLogs
-from bookie.index import Index
+from bookie.foreign_storage import refuse_foreign_storage
+from bookie.index import Index, IndexCorrupt
 from bookie.journal import format as journal_format
 from bookie.journal.format import Mark
 from bookie.journal.replay import replay
@@ -27,10 +29,11 @@ from bookie.journal.writer import JournalSettings, JournalWriter, list_files
 from bookie.ledger_storage import LedgerStorage, Shelf
 from bookie.ledgers import Ledgers
 from bookie.read_cache import ReadCache
+from bookie.rebuild import damaged_databases, rebuild_index
 from bookie.requests import Desk
 from bookie.write_cache import WriteCache
 from magnetar.runtime.files import Files
-from magnetar.runtime.types import GIB, MIB
+from magnetar.runtime.types import GIB, MIB, Corruption
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +47,8 @@ class StorageSettings:
     block_cache_bytes: int = 32 * MIB
     log_bytes_max: int = GIB
     read_ahead_entries: int = 100
+    skip_invalid_journal: bool = False
+    """Go on without what stands behind damage in the journal; the storage then says `needs_check`."""
 
 
 class Opened(NamedTuple):
@@ -66,17 +71,27 @@ def open_storage(
 ) -> Opened:
     """Open, replay, flush. Blocks. Raises Corruption, OSError.
 
+    If the storage `needs_check` afterwards, entries or ledgers may be missing: before anything is served the ledgers
+    that metadata names have to be put into limbo. Raises ForeignStorage for directories of another storage.
+
     *open_index(directory, cache bytes)* opens the index of a ledger directory.
     """
+    # Before anything else: a rebuild of the index would take such a directory for one of ours.
+    refuse_foreign_storage(ledger_directories, files.list)
     shelves: list[Shelf] = []
+    problems: list[str] = []
     try:
         for directory in ledger_directories:
-            logs = EntryLogs(files, directory, settings.log_bytes_max)
-            shelves.append(Shelf(directory, logs, partial(open_index, directory, settings.block_cache_bytes)))
+            shelf, found = _open_shelf(files, directory, settings, open_index, wall_ms)
+            shelves.append(shelf)
+            problems += found
         storage = LedgerStorage(
             files, shelves, len(journal_directories), read_ahead_entries=settings.read_ahead_entries
         )
+        for shelf in shelves:
+            finish_compactions(files, shelf.logs, shelf.index)
         ledgers = Ledgers()
+        storage.read_tombstones(ledgers.tombstones)
         for shelf in shelves:
             ledgers.load(shelf.index.ledgers())
         cache = WriteCache(settings.write_cache_bytes)
@@ -84,10 +99,22 @@ def open_storage(
         marks = storage.read_marks()
         restore = _Restore(desk, cache, storage)
         for directory, mark in zip(journal_directories, marks, strict=True):
-            count = replay(files, directory, mark, restore.apply)
-            if count:
-                log.info("%d journal records replayed from %s", count, directory)
+            try:
+                count = replay(files, directory, mark, restore.apply)
+            except Corruption as error:
+                if not settings.skip_invalid_journal:
+                    raise Corruption(
+                        f"{error}. To go on without what is lost, set skipReplayJournalInvalidRecord=true for one "
+                        "start: the ledgers then answer nothing but what they have until their copies were checked"
+                    ) from error
+                log.error("the journal is not read to its end (skipReplayJournalInvalidRecord): %s", error)
+                problems.append(str(error))
+            else:
+                if count:
+                    log.info("%d journal records replayed from %s", count, directory)
         restore.finish()
+        if problems:
+            storage.set_needs_check(True)
         writers = [
             JournalWriter(files, directory, settings.journal, _next_journal_id(files, directory, mark, wall_ms))
             for directory, mark in zip(journal_directories, marks, strict=True)
@@ -102,6 +129,27 @@ def open_storage(
             with contextlib.suppress(OSError):
                 shelf.index.close()
         raise
+
+
+def _open_shelf(
+    files: Files,
+    directory: str,
+    settings: StorageSettings,
+    open_index: Callable[[str, int], Index],
+    wall_ms: int,
+) -> tuple[Shelf, tuple[str, ...]]:
+    """The shelf, and why entries of it may be missing. A damaged index is rebuilt."""
+    logs = EntryLogs(files, directory, settings.log_bytes_max)
+    opener = partial(open_index, directory, settings.block_cache_bytes)
+    damaged = damaged_databases(files, directory)
+    if not damaged:
+        try:
+            return Shelf(directory, logs, opener, opener()), ()
+        except IndexCorrupt as error:
+            log.error("the index in %s is damaged and will be rebuilt: %s", directory, error)
+            damaged = {error.database}
+    rebuilt = rebuild_index(files, logs, opener, damaged, wall_ms)
+    return Shelf(directory, logs, opener, rebuilt.index), rebuilt.problems
 
 
 def _next_journal_id(files: Files, directory: str, mark: Mark, wall_ms: int) -> int:
@@ -125,6 +173,9 @@ class _Restore:
         """Raises Corruption, OSError."""
         ledger = self._ledgers.get(record.ledger_id)
         kind = record.entry_id
+        if ledger is None and record.ledger_id in self._ledgers.tombstones:
+            self._skipped += 1
+            return
         if kind == journal_format.LEDGER_KEY:
             if ledger is None:
                 self._ledgers.create(record.ledger_id, record.blob())

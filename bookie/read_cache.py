@@ -4,7 +4,7 @@ Oldest out first: readers of a ledger go forwards, so what was fetched longest a
 An order of use would cost a move on every hit.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from bookie.write_cache import ENTRY_OVERHEAD_BYTES
 
@@ -39,6 +39,11 @@ class ReadCache:
         entry = self._entries.pop((ledger_id, entry_id), None)
         if entry is not None:
             self.bytes -= len(entry) + ENTRY_OVERHEAD_BYTES
+
+    def discard_ledgers(self, ledger_ids: Container[int]) -> None:
+        """The ledgers were deleted. Looks at everything: call it for many at once."""
+        for key in [key for key in self._entries if key[0] in ledger_ids]:
+            self.discard(*key)
 
     def __len__(self) -> int:
         return len(self._entries)

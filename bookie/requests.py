@@ -5,8 +5,9 @@ Rules:
 1. LEDGER_KEY is journaled before the first entry of a ledger, and before its fence, in each life of the process.
 2. A fenced ledger takes recovery adds only. An entry that is there already is taken again.
 3. Negative ids are refused: in the journal they mean something else.
-4. "No such entry" is answered from memory only where the tail of the ledger is known; else the index is asked.
-5. In limbo a bookie may have lost entries: what it does not have is "unknown" instead of "not there".
+4. A ledger that was fenced and then deleted takes nothing and has nothing.
+5. "No such entry" is answered from memory only where the tail of the ledger is known; else the index is asked.
+6. In limbo a bookie may have lost entries: what it does not have is "unknown" instead of "not there".
 """
 
 import struct
@@ -47,7 +48,9 @@ class Desk:
         "_cache",
         "_get_ledger",
         "_journals_explicit_lac",
+        "full_directories",
         "high_priority_allowed",
+        "ledger_directories",
         "ledgers",
         "read_cache",
         "read_only",
@@ -60,8 +63,12 @@ class Desk:
         self.read_cache = read_cache
         self._journals_explicit_lac = journal_version >= journal.VERSION_EXPLICIT_LAC
         self.read_only = False
+        """Adds are refused, all of them or those of some ledger directories."""
         self.high_priority_allowed = True
         """On a read-only bookie: recovery adds still come in while there is some room."""
+        self.full_directories: frozenset[int] | None = None
+        """If not None, only the ledgers of these directories are refused, of *ledger_directories* in all."""
+        self.ledger_directories = 1
 
     # -- adds
 
@@ -76,12 +83,14 @@ class Desk:
         records: list[Buffer],
     ) -> int:
         """Take an entry into the cache and its journal records into *records*; 0, or the refusal."""
-        if self.read_only and not (high_priority and self.high_priority_allowed):
+        if self.read_only and not self._may_add(ledger_id, high_priority):
             return EREADONLY
         if ledger_id < 0 or entry_id < 0 or len(entry) < HEADER_BYTES:
             return EBADREQ
         ledger = self._get_ledger(ledger_id)
         if ledger is None:
+            if ledger_id in self.ledgers.tombstones:
+                return EFENCED
             ledger = self.ledgers.create(ledger_id, master_key)
         elif ledger.master_key != master_key and not self._accept_key(ledger, master_key):
             return EUA
@@ -104,6 +113,13 @@ class Desk:
             ledger.see_lac(last_add_confirmed)
         return OK
 
+    def _may_add(self, ledger_id: int, high_priority: bool) -> bool:
+        """Whether a read-only bookie takes this add all the same."""
+        if high_priority and self.high_priority_allowed:
+            return True
+        full = self.full_directories
+        return full is not None and ledger_id % self.ledger_directories not in full
+
     def replay(self, ledger: Ledger, entry_id: int, entry: bytes) -> None:
         """Take an entry that the journal holds (fencing does not matter)."""
         self._cache.put(ledger.ledger_id, entry_id, entry)
@@ -120,6 +136,8 @@ class Desk:
             return EBADREQ if ledger_id < 0 else EUA, None
         ledger = self._get_ledger(ledger_id)
         if ledger is None:
+            if ledger_id in self.ledgers.tombstones:
+                return ENOLEDGER, None
             ledger = self.ledgers.create(ledger_id, master_key)
         elif ledger.master_key != master_key and not self._accept_key(ledger, master_key):
             return EUA, None
@@ -136,15 +154,17 @@ class Desk:
 
     def write_lac(self, master_key: bytes, blob: bytes, records: list[Buffer]) -> int:
         """Take an explicit LAC. The ledger is the one that *blob* names."""
-        if self.read_only:
-            return EREADONLY
         if len(blob) < 16:
-            return EBADREQ
+            return EREADONLY if self.read_only else EBADREQ
         (ledger_id,) = _LAC.unpack_from(blob)
+        if self.read_only and not self._may_add(ledger_id, False):
+            return EREADONLY
         if ledger_id < 0 or len(master_key) != MASTER_KEY_BYTES:
             return EBADREQ if ledger_id < 0 else EUA
         ledger = self._get_ledger(ledger_id)
         if ledger is None:
+            if ledger_id in self.ledgers.tombstones:
+                return ENOLEDGER
             ledger = self.ledgers.create(ledger_id, master_key)
         elif ledger.master_key != master_key and not self._accept_key(ledger, master_key):
             return EUA
@@ -195,7 +215,7 @@ class Desk:
         return None
 
     def absent(self, ledger: Ledger) -> int:
-        """The refusal for an entry that neither caches nor index have (rule 5)."""
+        """The refusal for an entry that neither caches nor index have (rule 6)."""
         return EUNKNOWNLEDGERSTATE if ledger.limbo else ENOENTRY
 
     def read_run(self, ledger_id: int, first: int, max_count: int, max_bytes: int) -> list[bytes] | int | None:

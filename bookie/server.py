@@ -13,8 +13,11 @@ Rules:
 3. An add is answered after its record is durable (DEFERRED_SYNC: after it is written), a fence in every case
    after its own record is.
 4. Frames are not read on while a limit is reached: adds in flight, a full write cache, cold reads in
-   flight, answers that the peer does not take. What was cut already waits in the backlog: one chunk at most.
-5. The answers of one turn of the loop, and so of a journal group, leave in one write for each connection.
+   flight (of the connection or of all), answers that the peer does not take. What was cut already waits in the
+   backlog: one chunk at most.
+5. Recovery reads (fencing or high priority) have a thread and a queue of their own: catch-up reads of others do not
+   stand before them.
+6. The answers of one turn of the loop, and so of a journal group, leave in one write for each connection.
 """
 
 import asyncio
@@ -25,6 +28,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from bookie.checkpoint import Checkpointer
 from bookie.cold_reads import Brought, ColdRead, ColdReads
+from bookie.index import IndexCorrupt
 from bookie.jobs import JobThread
 from bookie.journal.writer import Journal
 from bookie.ledger_storage import Found, LedgerStorage, Tail
@@ -48,6 +52,11 @@ _ADDS_IN_FLIGHT: Final = 1
 _CACHE_FULL: Final = 2
 _SLOW_PEER: Final = 4
 _READS_IN_FLIGHT: Final = 8
+_ALL_ADDS: Final = 16
+_ALL_READS: Final = 32
+
+# Between two looks of a repair whether the write cache has room.
+_CACHE_WAIT_S: Final = 0.05
 
 # Answers up to this much are joined into one buffer; larger ones go to the transport as they are.
 _JOIN_BYTES: Final = 128 * KIB
@@ -67,6 +76,11 @@ class Limits(NamedTuple):
     add_bytes: int = 32 * MIB
     # Cold reads without an answer; 20 bytes each until they are worked on, then RESULT_BYTES_MAX in all.
     reads: int = 2_500
+    # Of all connections together; 0: no limit. A thousand clients with a full window each would hold 32 GiB. A
+    # connection that comes to it waits until half of it is answered; what one chunk brought is above the limit.
+    adds_in_all: int = 100_000
+    add_bytes_in_all: int = 256 * MIB
+    reads_in_all: int = 50_000
     batch_read_bytes: int = 5 * MIB
     # Long polls of all connections: each holds a timer and a place in a list. Above it a poll is answered at
     # once, as if its time were over.
@@ -110,7 +124,10 @@ class Server:
         clock: Clock,
         limits: Limits,
         disk_usage: Callable[[], DiskUsage],
+        on_index_corrupt: Callable[[int, Exception], None] = lambda ledger_id, error: None,
+        urgent_reader: JobThread | None = None,
     ) -> None:
+        """*urgent_reader* serves the reads of recovery; by default the readers of everybody do."""
         self.desk = desk
         self.cache = cache
         self.read_cache = read_cache
@@ -120,21 +137,53 @@ class Server:
         self.clock = clock
         self.limits = limits
         self.disk_usage = disk_usage
+        self.on_index_corrupt = on_index_corrupt
         self.counters = Counters()
         self.connections: set[Connection] = set()
         self.long_polls = 0
         self._readers = readers
         self._next_reader = 0
+        self._urgent_reader = urgent_reader
+        self.adds_in_flight = 0
+        self.add_bytes_in_flight = 0
+        self.reads_in_flight = 0
+        # Connections that wait for others' adds or reads to be answered.
+        self.held: set[Connection] = set()
 
     def new_connection(self) -> "Connection":
         reader = self._readers[self._next_reader % len(self._readers)]
         self._next_reader += 1
-        return Connection(self, reader)
+        return Connection(self, reader, self._urgent_reader or reader)
 
     def close(self) -> None:
         """End every connection at once."""
         for connection in tuple(self.connections):
             connection.abort()
+
+    @property
+    def has_too_many_adds(self) -> bool:
+        limits = self.limits
+        return (0 < limits.adds_in_all <= self.adds_in_flight) or (
+            0 < limits.add_bytes_in_all <= self.add_bytes_in_flight
+        )
+
+    @property
+    def has_too_many_reads(self) -> bool:
+        return 0 < self.limits.reads_in_all <= self.reads_in_flight
+
+    def release_adds(self) -> None:
+        """Let go on who was held for the adds of all, once half of them are answered."""
+        limits = self.limits
+        few = limits.adds_in_all == 0 or self.adds_in_flight <= limits.adds_in_all // 2
+        small = limits.add_bytes_in_all == 0 or self.add_bytes_in_flight <= limits.add_bytes_in_all // 2
+        if few and small:
+            for connection in tuple(self.held):
+                connection.go_on(_ALL_ADDS)
+
+    def release_reads(self) -> None:
+        if self.reads_in_flight <= self.limits.reads_in_all // 2:
+            for connection in tuple(self.held):
+                connection.go_on(_ALL_READS)
 
     def there_is_room(self) -> None:
         """The write cache can take entries again, or will refuse them."""
@@ -163,6 +212,28 @@ class Server:
         self.journal_of(ledger_id).put(records, True, _fence_written, ledger)
         self.checkpointer.touched()
 
+    async def put_back(self, ledger_id: int, entry: bytes) -> int:
+        """Store an entry that came back from another bookie; 0 when it is durable, or the refusal."""
+        while self.cache.is_full:
+            await self.clock.sleep(_CACHE_WAIT_S)
+        ledger = self.desk.ledgers.get(ledger_id)
+        if ledger is None:
+            return ENOLEDGER
+        records: list[Buffer] = []
+        entry_id = v2.entry_ids(entry)[1]
+        rc = self.desk.add(ledger_id, entry_id, ledger.master_key, entry, True, True, records)
+        if rc == OK:
+            written: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            self.journal_of(ledger_id).put(records, True, _put_back_written, written)
+            self.checkpointer.touched()
+            rc = await written
+        return rc
+
+    def read_failed(self, ledger_id: int, error: Exception | None) -> None:
+        """A read from disk did not work; if the index is damaged, somebody has to know."""
+        if isinstance(error, IndexCorrupt):
+            self.on_index_corrupt(ledger_id, error)
+
     def journal_of(self, ledger_id: int) -> Journal:
         return self.journals[ledger_id % len(self.journals)]
 
@@ -175,10 +246,15 @@ def _fence_written(ledger: Ledger, refusal: Exception | None) -> None:
         waiter(refusal)
 
 
+def _put_back_written(written: "asyncio.Future[int]", refusal: Exception | None) -> None:
+    if not written.done():
+        written.set_result(OK if refusal is None else EREADONLY)
+
+
 class Connection(asyncio.Protocol):
     """One client."""
 
-    def __init__(self, server: Server, reader: JobThread) -> None:
+    def __init__(self, server: Server, reader: JobThread, urgent_reader: JobThread) -> None:
         self._server = server
         self._desk = server.desk
         self._limits = server.limits
@@ -198,6 +274,8 @@ class Connection(asyncio.Protocol):
         self._adds_in_flight = 0
         self._add_bytes_in_flight = 0
         self._cold = ColdReads(reader, self._may_start_cold, self._cold_shrunk)
+        self._urgent = ColdReads(urgent_reader, self._may_start_cold, self._cold_shrunk)
+        self._reads_counted = 0
         self._third: ThirdProtocol | None = None
         self._outbox: list[Buffer] = []
         self._outbox_bytes = 0
@@ -221,6 +299,9 @@ class Connection(asyncio.Protocol):
         if self._third is not None:
             self._third.close()
         self._cold.close()
+        self._urgent.close()
+        self._count_reads()
+        self._server.held.discard(self)
         self._backlog.clear()
         self._outbox.clear()
 
@@ -233,6 +314,7 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.go_on(_SLOW_PEER)
+        self._urgent.go_on()
         self._cold.go_on()
 
     def data_received(self, data: bytes) -> None:
@@ -277,12 +359,16 @@ class Connection(asyncio.Protocol):
         if not self._paused and self._is_open:
             self._transport.pause_reading()
         self._paused |= reason
+        if reason & (_ALL_ADDS | _ALL_READS):
+            self._server.held.add(self)
 
     def go_on(self, reason: int) -> None:
         """*reason* to hold the connection is over."""
         if not self._paused & reason:
             return
         self._paused &= ~reason
+        if not self._paused & (_ALL_ADDS | _ALL_READS):
+            self._server.held.discard(self)
         if self._paused or not self._is_open:
             return
         frames, self._backlog = self._backlog, []
@@ -344,13 +430,13 @@ class Connection(asyncio.Protocol):
                     ledger_id,
                     key,
                     lambda rc: (
-                        self._read_v2(version, ledger_id, entry_id)
+                        self._read_v2(version, ledger_id, entry_id, True)
                         if rc == OK
                         else self._answer_read_v2(version, ledger_id, entry_id, rc)
                     ),
                 )
             else:
-                self._read_v2(version, ledger_id, entry_id)
+                self._read_v2(version, ledger_id, entry_id, flags & v2.FLAG_HIGH_PRIORITY != 0)
         elif opcode == v2.BATCH_READ_ENTRY:
             if flags & v2.FLAG_DO_FENCING:
                 if key is None:
@@ -359,13 +445,13 @@ class Connection(asyncio.Protocol):
                     ledger_id,
                     key,
                     lambda rc: (
-                        self._batch_read(version, ledger_id, entry_id, extra)
+                        self._batch_read(version, ledger_id, entry_id, extra, True)
                         if rc == OK
                         else self._answer_batch(version, ledger_id, entry_id, extra[0], rc)
                     ),
                 )
             else:
-                self._batch_read(version, ledger_id, entry_id, extra)
+                self._batch_read(version, ledger_id, entry_id, extra, flags & v2.FLAG_HIGH_PRIORITY != 0)
         else:
             # Nobody asked for it, and nothing here checks it: the client may go on.
             answer = pb.AuthMessage(authPluginName=AUTH_DISABLED, payload=b"").SerializeToString()
@@ -380,8 +466,8 @@ class Connection(asyncio.Protocol):
         else:
             self._answer_read_v2(version, ledger_id, entry_id, rc)
 
-    def _read_v2(self, version: int, ledger_id: int, entry_id: int) -> None:
-        self.read(ledger_id, entry_id, partial(self._answer_read_v2, version, ledger_id, entry_id))
+    def _read_v2(self, version: int, ledger_id: int, entry_id: int, urgent: bool) -> None:
+        self.read(ledger_id, entry_id, partial(self._answer_read_v2, version, ledger_id, entry_id), urgent)
 
     def _answer_read_v2(self, version: int, ledger_id: int, entry_id: int, found: bytes | int) -> None:
         if isinstance(found, int):
@@ -390,7 +476,7 @@ class Connection(asyncio.Protocol):
         self.send(v2.read_response(OK, ledger_id, entry_id, len(found), version))
         self.send(found)
 
-    def _batch_read(self, version: int, ledger_id: int, first: int, extra: tuple[int, int, int]) -> None:
+    def _batch_read(self, version: int, ledger_id: int, first: int, extra: tuple[int, int, int], urgent: bool) -> None:
         request_id, max_count, max_bytes = extra
         max_bytes = min(max_bytes, self._limits.batch_read_bytes)
         answer = partial(self._answer_batch, version, ledger_id, first, request_id)
@@ -408,13 +494,14 @@ class Connection(asyncio.Protocol):
         def done(run: list[tuple[int, bytes]] | None, error: Exception | None) -> None:
             if error is not None or run is None:
                 log.error("batch read of ledger %d from entry %d: %s", ledger_id, first, error)
+                self._server.read_failed(ledger_id, error)
                 answer(EIO)
             elif not run:
                 answer(self._absent(ledger_id))
             else:
                 answer(self._desk.within_limits([entry for _, entry in run], max_bytes))
 
-        self.read_cold(ColdRead(work, done))
+        self.read_cold(ColdRead(work, done), urgent)
 
     def _answer_batch(
         self, version: int, ledger_id: int, first: int, request_id: int, found: list[bytes] | int
@@ -445,7 +532,10 @@ class Connection(asyncio.Protocol):
             self.submit_adds()
         self._adds_in_flight += 1
         self._add_bytes_in_flight += size + 4
-        self._server.counters.adds += 1
+        server = self._server
+        server.adds_in_flight += 1
+        server.add_bytes_in_flight += size + 4
+        server.counters.adds += 1
         self._server.journals[number].put(deferred, False, self._on_added, ([answer], size + 4))
         self._server.checkpointer.touched()
 
@@ -465,13 +555,22 @@ class Connection(asyncio.Protocol):
             size = sum(map(len, records))
             server.counters.adds += len(answers)
             server.counters.add_bytes += size
+            server.adds_in_flight += len(answers)
+            server.add_bytes_in_flight += size
             server.journals[number].put(records, True, self._on_added, (answers, size))
         server.checkpointer.touched()
+        if server.has_too_many_adds:
+            self._hold(_ALL_ADDS)
 
     def _on_added(self, group: tuple[list[bytes], int], refusal: Exception | None) -> None:
         answers, size = group
         self._adds_in_flight -= len(answers)
         self._add_bytes_in_flight = max(self._add_bytes_in_flight - size, 0) if self._adds_in_flight else 0
+        server = self._server
+        server.adds_in_flight -= len(answers)
+        server.add_bytes_in_flight -= size
+        if server.held:
+            server.release_adds()
         if refusal is not None:
             answers = [_with_refusal(answer, EREADONLY) for answer in answers]
         self.send(answers[0] if len(answers) == 1 else b"".join(answers))
@@ -496,7 +595,7 @@ class Connection(asyncio.Protocol):
 
     # -- reads
 
-    def read(self, ledger_id: int, entry_id: int, answer: Callable[[bytes | int], None]) -> None:
+    def read(self, ledger_id: int, entry_id: int, answer: Callable[[bytes | int], None], urgent: bool = False) -> None:
         """Find an entry (or the last one); *answer(entry or refusal)*, at once if memory has it."""
         self._server.counters.reads += 1
         found = self._desk.read(ledger_id, entry_id)
@@ -505,13 +604,19 @@ class Connection(asyncio.Protocol):
         elif entry_id == v2.LAST_ENTRY:
             ledger = self._desk.ledgers.get(ledger_id)
             if ledger is not None and ledger.is_tail_known:  # known, but no cache has it
-                self._read_from_disk(ledger_id, ledger.last_entry_id, answer)
+                self._read_from_disk(ledger_id, ledger.last_entry_id, answer, urgent)
             else:
-                self.with_tail(ledger_id, lambda rc: answer(rc) if rc else self.read(ledger_id, entry_id, answer))
+                self.with_tail(
+                    ledger_id,
+                    lambda rc: answer(rc) if rc else self.read(ledger_id, entry_id, answer, urgent),
+                    urgent,
+                )
         else:
-            self._read_from_disk(ledger_id, entry_id, answer)
+            self._read_from_disk(ledger_id, entry_id, answer, urgent)
 
-    def _read_from_disk(self, ledger_id: int, entry_id: int, answer: Callable[[bytes | int], None]) -> None:
+    def _read_from_disk(
+        self, ledger_id: int, entry_id: int, answer: Callable[[bytes | int], None], urgent: bool
+    ) -> None:
         storage, cache = self._server.storage, self._server.cache
 
         def work(brought: Brought) -> tuple[Found, int]:
@@ -525,6 +630,7 @@ class Connection(asyncio.Protocol):
         def done(found: Found | None, error: Exception | None) -> None:
             if error is not None or found is None:
                 log.error("read of ledger %d entry %d: %s", ledger_id, entry_id, error)
+                self._server.read_failed(ledger_id, error)
                 answer(EIO)
                 return
             # An entry that was written again meanwhile is newer than what the disk had.
@@ -539,27 +645,39 @@ class Connection(asyncio.Protocol):
                 answer(found)
             return found is not None
 
-        self.read_cold(ColdRead(work, done, again))
+        self.read_cold(ColdRead(work, done, again), urgent)
 
     def _absent(self, ledger_id: int) -> int:
         ledger = self._desk.ledgers.get(ledger_id)
         return ENOLEDGER if ledger is None else self._desk.absent(ledger)
 
-    def read_cold(self, read: ColdRead) -> None:
+    def read_cold(self, read: ColdRead, urgent: bool = False) -> None:
         """Queue a read that needs the disk."""
         self._server.counters.cold_reads += 1
-        self._cold.add(read)
-        if len(self._cold) >= self._limits.reads:
+        (self._urgent if urgent else self._cold).add(read)
+        self._count_reads()
+        if len(self._cold) + len(self._urgent) >= self._limits.reads:
             self._hold(_READS_IN_FLIGHT)
+        if self._server.has_too_many_reads:
+            self._hold(_ALL_READS)
 
     def _may_start_cold(self) -> bool:
         return self._is_open and not self._paused & _SLOW_PEER
 
     def _cold_shrunk(self) -> None:
-        if len(self._cold) <= self._limits.reads // 2:
+        self._count_reads()
+        if len(self._cold) + len(self._urgent) <= self._limits.reads // 2:
             self.go_on(_READS_IN_FLIGHT)
+        if self._server.held:
+            self._server.release_reads()
 
-    def with_tail(self, ledger_id: int, then: Callable[[int], None]) -> None:
+    def _count_reads(self) -> None:
+        """Keep the number of all reads that wait, of which this connection's are a part."""
+        now = len(self._cold) + len(self._urgent)
+        self._server.reads_in_flight += now - self._reads_counted
+        self._reads_counted = now
+
+    def with_tail(self, ledger_id: int, then: Callable[[int], None], urgent: bool = False) -> None:
         """Call *then(0)* when LAC and last entry of the ledger are known, *then(rc)* if they cannot be."""
         ledger = self._desk.ledgers.get(ledger_id)
         if ledger is None:
@@ -577,6 +695,7 @@ class Connection(asyncio.Protocol):
         def done(tail: Tail | None, error: Exception | None) -> None:
             if error is not None or tail is None:
                 log.error("read of the last entry of ledger %d: %s", ledger_id, error)
+                self._server.read_failed(ledger_id, error)
                 then(EIO)
                 return
             ledger.see_tail(tail.entry_id, tail.last_add_confirmed)
@@ -584,7 +703,7 @@ class Connection(asyncio.Protocol):
                 self._server.read_cache.put_run(ledger_id, [(tail.entry_id, tail.entry)])
             then(OK)
 
-        self.read_cold(ColdRead(work, done))
+        self.read_cold(ColdRead(work, done), urgent)
 
 
 def _with_refusal(answer: bytes, rc: int) -> bytes:

@@ -108,14 +108,16 @@ class ThirdProtocol:
             self._connection.fence(
                 ledger_id,
                 read.masterKey,
-                lambda rc: self._connection.read(ledger_id, entry_id, answer) if rc == OK else answer(rc),
+                lambda rc: self._connection.read(ledger_id, entry_id, answer, True) if rc == OK else answer(rc),
             )
         elif read.HasField("previousLAC"):
             self._long_poll(txn_id, read, flag == v3.ENTRY_PIGGYBACK)
         else:
-            self._read_v3(txn_id, ledger_id, entry_id)
+            self._read_v3(txn_id, ledger_id, entry_id, urgent=high_priority)
 
-    def _read_v3(self, txn_id: int, ledger_id: int, entry_id: int, woken_ms: int | None = None) -> None:
+    def _read_v3(
+        self, txn_id: int, ledger_id: int, entry_id: int, woken_ms: int | None = None, urgent: bool = False
+    ) -> None:
         """A read whose answer tells the LAC."""
 
         def answer(found: bytes | int) -> None:
@@ -130,11 +132,11 @@ class ThirdProtocol:
 
         def tail_known(rc: int) -> None:
             if rc == OK:
-                self._connection.read(ledger_id, entry_id, answer)
+                self._connection.read(ledger_id, entry_id, answer, urgent)
             else:
                 answer(rc)
 
-        self._connection.with_tail(ledger_id, tail_known)
+        self._connection.with_tail(ledger_id, tail_known, urgent)
 
     def _long_poll(self, txn_id: int, read: pb.ReadRequest, piggyback: bool) -> None:
         ledger_id, entry_id, previous = read.ledgerId, read.entryId, read.previousLAC
@@ -148,7 +150,9 @@ class ThirdProtocol:
                 self._read_v3(txn_id, ledger_id, entry_id, woken_ms)
                 return
             ledger = self._desk.ledgers.get(ledger_id)
-            assert ledger is not None
+            if ledger is None:  # deleted while the poll waited
+                refuse(ENOLEDGER)
+                return
             max_lac = ledger.last_add_confirmed
             if max_lac <= previous:
                 self._send(v3.read_response(txn_id, OK, ledger_id, -1, max_lac=max_lac))
@@ -181,7 +185,7 @@ class ThirdProtocol:
             ):
                 finish(None)
             else:
-                _LongPoll(self._server, self._polls, ledger, wait_ms / 1000, finish)
+                _LongPoll(self._server, self._polls, ledger, previous, wait_ms / 1000, finish)
 
         if piggyback and entry_id != -1:
             refuse(EBADREQ)
@@ -274,6 +278,7 @@ class ThirdProtocol:
         def done(entry_ids: list[int] | None, error: Exception | None) -> None:
             if error is not None or entry_ids is None:
                 log.error("list of entries of ledger %d: %s", ledger_id, error)
+                self._server.read_failed(ledger_id, error)
                 answer(EIO)
             else:
                 answer(OK, sorted(cached.union(entry_ids)))
@@ -312,19 +317,21 @@ _HANDLERS: Final[dict[int, tuple[Any, _Handler]]] = {
 class _LongPoll:
     """One read that waits for a larger LAC, for the fence, or for its time to be over."""
 
-    __slots__ = ("_finish", "_ledger", "_others", "_server", "_timer", "_waiter")
+    __slots__ = ("_finish", "_ledger", "_others", "_previous", "_server", "_timer", "_waiter")
 
     def __init__(
         self,
         server: "Server",
         others: "set[_LongPoll]",
         ledger: Ledger,
+        previous: int,
         wait_s: float,
         finish: Callable[[int | None], None],
     ) -> None:
         self._server = server
         self._others = others
         self._ledger = ledger
+        self._previous = previous
         self._finish = finish
         self._waiter = self._woken  # one object, so that the ledger finds it again
         others.add(self)
@@ -339,6 +346,11 @@ class _LongPoll:
         self._server.long_polls -= 1
 
     def _woken(self, last_add_confirmed: int) -> None:
+        ledger = self._ledger
+        is_there = self._server.desk.ledgers.get(ledger.ledger_id) is ledger
+        if last_add_confirmed <= self._previous and not ledger.fenced and is_there:
+            ledger.wait(self._waiter)  # it grew to what the reader knows already
+            return
         self.cancel()
         self._finish(self._server.clock.wall_ms())
 

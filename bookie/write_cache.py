@@ -58,6 +58,9 @@ class WriteCache:
         """Which entries of the ledger are here."""
         return {*self._taking.get(ledger_id, ()), *self._flushing.get(ledger_id, ())}
 
+    def has_ledger(self, ledger_id: int) -> bool:
+        return ledger_id in self._taking or ledger_id in self._flushing
+
     @property
     def is_full(self) -> bool:
         """The taking half is full, and the other one is not free yet."""

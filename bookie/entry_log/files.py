@@ -9,13 +9,14 @@ Rules:
 4. What is read is checked: size word, ledger and entry id. A location that does not lead to its entry is
    Corruption, never "not there" (I42).
 5. Ids only grow, also over restarts: an old log is never appended to.
+6. The flusher appends here; compaction writes logs of its own (`compacting.py`) and takes its ids from here.
 """
 
 import contextlib
 import posixpath
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from bookie.entry_log import format as fmt
 from magnetar.runtime.files import File, Files, read_file, replace_file
@@ -58,11 +59,43 @@ class EntryLogs:
         self._open: dict[int, File] = {}
         self._retired: deque[File] = deque()
         self._opening = threading.Lock()
+        self._numbering = threading.Lock()
+        self._current_log_id: int | None = None
+
+    @property
+    def directory(self) -> str:
+        return self._directory
 
     @property
     def current_log_id(self) -> int | None:
         """The log that takes entries, which nothing may remove; None between two."""
-        return self._log_id if self._file is not None else None
+        return self._current_log_id
+
+    def closed_logs(self) -> list[int]:
+        """Logs that take no entries any more. Called on the flusher's thread: what a flush under way has appended is
+        not in the index yet, so its logs would look dead."""
+        return [log_id for log_id in list_logs(self._files, self._directory) if log_id != self._current_log_id]
+
+    def next_log_id(self) -> int:
+        """An id that no log of this directory had. Any thread. Raises OSError."""
+        with self._numbering:
+            log_id = self._log_id + 1
+            if log_id > fmt.LOG_ID_MAX:
+                raise OSError(f"entry log ids are used up in {self._directory}")
+            replace_file(self._files, posixpath.join(self._directory, "lastId"), f"{log_id:x}\n".encode())
+            self._log_id = log_id
+            return log_id
+
+    def remove(self, log_id: int) -> File | None:
+        """Remove a closed log, durably. Returns its open file, which is to be closed when no reader can be using it
+        any more (its room is free only then). Raises OSError."""
+        assert log_id != self._current_log_id, f"log {log_id:x} takes entries"
+        with self._opening:
+            file = self._open.pop(log_id, None)
+        with contextlib.suppress(FileNotFoundError):
+            self._files.remove(posixpath.join(self._directory, file_name(log_id)))
+        self._files.sync_directory(self._directory)
+        return file
 
     def append(self, entries: Sequence[tuple[int, int, Buffer]]) -> list[tuple[int, int, int]]:
         """Append (ledger id, entry id, entry) in this order; return (ledger id, entry id, location).
@@ -80,7 +113,8 @@ class EntryLogs:
                     parts, gathered = [], 0
                     self._roll()
                 offset = self._offset + gathered + fmt.SIZE.size
-                locations.append((ledger_id, entry_id, self._log_id << 32 | offset))
+                assert self._current_log_id is not None
+                locations.append((ledger_id, entry_id, self._current_log_id << 32 | offset))
                 parts.append(fmt.SIZE.pack(size))
                 parts.append(entry)
                 gathered += fmt.SIZE.size + size
@@ -172,12 +206,24 @@ class EntryLogs:
         header = fmt.decode_header(file.read_at(0, fmt.HEADER_BYTES), file.path)
         if header.map_offset == 0:
             raise Corruption(f"{file.path}: not sealed")
-        return fmt.decode_map(file.read_at(header.map_offset, file.size_bytes()), header, file.path)
+        found = fmt.decode_map(file.read_at(header.map_offset, self.file_bytes(log_id)), header, file.path)
+        if fmt.HEADER_BYTES + sum(found.values()) != header.map_offset:
+            raise Corruption(f"{file.path} offset {header.map_offset}: the map does not add up to what stands before")
+        return found
 
-    def scan(self, log_id: int) -> Iterable[tuple[int, int, int, int]]:
+    def file_bytes(self, log_id: int) -> int:
+        # Not what a reader's open file says: it may have been opened while the log still grew.
+        file = self._files.open(posixpath.join(self._directory, file_name(log_id)))
+        try:
+            return file.size_bytes()
+        finally:
+            file.close()
+
+    def scan(self, log_id: int) -> fmt.LogScan:
         """(offset, size, ledger id, entry id) of each entry in a log."""
         file = self._reader(log_id)
-        return fmt.scan(file.read_at, file.size_bytes())
+        fmt.decode_header(file.read_at(0, fmt.HEADER_BYTES), file.path)
+        return fmt.scan(file.read_at, self.file_bytes(log_id))
 
     def _check(self, head: bytes, log_id: int, offset: int, ledger_id: int, entry_id: int) -> int:
         if len(head) < fmt.SIZE.size + fmt.ENTRY_BYTES_MIN:
@@ -241,17 +287,14 @@ class EntryLogs:
     def _roll(self) -> None:
         if self._file is not None:
             self._seal()
-        log_id = self._log_id + 1
-        if log_id > fmt.LOG_ID_MAX:
-            raise OSError(f"entry log ids are used up in {self._directory}")
+        log_id = self.next_log_id()
         file = self._files.create(posixpath.join(self._directory, file_name(log_id)))
-        self._log_id = log_id
+        self._current_log_id = log_id
         self._file = file
         file.append([fmt.encode_header()])
         self._offset = fmt.HEADER_BYTES
         self._bytes_of_ledgers = {}
-        # Syncs the directory, so it also makes the new log's name durable.
-        replace_file(self._files, posixpath.join(self._directory, "lastId"), f"{log_id:x}\n".encode())
+        self._files.sync_directory(self._directory)
 
     def _seal(self) -> None:
         assert self._file is not None
@@ -260,10 +303,10 @@ class EntryLogs:
         self._file.write_at(fmt.SEAL_OFFSET, fmt.encode_seal(map_offset, len(self._bytes_of_ledgers)))
         self._file.sync()
         self._file.close()
-        self._file = None
+        self._file = self._current_log_id = None
 
     def _abandon(self) -> None:
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.close()
-            self._file = None
+            self._file = self._current_log_id = None

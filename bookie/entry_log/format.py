@@ -13,6 +13,7 @@
 Big-endian. location = (log id << 32) + offset; 0 means "not there", which no entry can be at.
 """
 
+import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
@@ -38,6 +39,7 @@ _MAP_ENTRY_ID: Final = -2
 
 SEAL_OFFSET: Final = 8
 _WINDOW_BYTES: Final = MIB
+_NOT_ZERO: Final = re.compile(rb"[^\0]")
 
 
 class Header(NamedTuple):
@@ -108,23 +110,47 @@ def decode_map(data: bytes, header: Header, path: str) -> dict[int, int]:
     return found
 
 
-def scan(read: Callable[[int, int], bytes], size_bytes: int) -> Iterator[tuple[int, int, int, int]]:
-    """(offset behind the size word, size, ledger id, entry id) of every entry, in order of the file.
+class LogScan:
+    """Iterates over (offset behind the size word, size, ledger id, entry id) of every entry, in order of the file.
 
     What is no record is passed over byte by byte, as upstream does: it is padding, or a write that never was
-    referred to.
+    referred to. `garbage_bytes` counts it; `has_gap` says whether records followed it, so that a damaged one may be
+    among it.
     """
-    at, window_at, window = HEADER_BYTES, 0, b""
-    while at + SIZE.size + ENTRY_BYTES_MIN <= size_bytes:
-        if not window_at <= at <= window_at + len(window) - SIZE.size - ENTRY_BYTES_MIN:
-            window_at, window = at, read(at, _WINDOW_BYTES)
-            if len(window) < SIZE.size + ENTRY_BYTES_MIN:
-                return
-        (size,) = SIZE.unpack_from(window, at - window_at)
-        if size < ENTRY_BYTES_MIN or at + SIZE.size + size > size_bytes:
-            at += 1
-            continue
-        ledger_id, entry_id = IDS.unpack_from(window, at - window_at + SIZE.size)
-        if ledger_id >= 0:
-            yield at + SIZE.size, size, ledger_id, entry_id
-        at += SIZE.size + size
+
+    def __init__(self, read: Callable[[int, int], bytes], size_bytes: int) -> None:
+        self._read = read
+        self._size_bytes = size_bytes
+        self.garbage_bytes = 0
+        self.has_gap = False
+
+    def __iter__(self) -> Iterator[tuple[int, int, int, int]]:
+        size_bytes = self._size_bytes
+        at, window_at, window = HEADER_BYTES, 0, b""
+        while at + SIZE.size + ENTRY_BYTES_MIN <= size_bytes:
+            if not window_at <= at <= window_at + len(window) - SIZE.size - ENTRY_BYTES_MIN:
+                window_at, window = at, self._read(at, _WINDOW_BYTES)
+                if len(window) < SIZE.size + ENTRY_BYTES_MIN:
+                    self.garbage_bytes += size_bytes - at
+                    return
+            (size,) = SIZE.unpack_from(window, at - window_at)
+            if size < ENTRY_BYTES_MIN or at + SIZE.size + size > size_bytes:
+                following = at + 1
+                if size == 0:  # zeros in a row, without a step for each
+                    other = _NOT_ZERO.search(window, at - window_at)
+                    end = window_at + (len(window) if other is None else other.start())
+                    following = max(following, end - SIZE.size + 1)
+                self.garbage_bytes += following - at
+                at = following
+                continue
+            self.has_gap = self.has_gap or self.garbage_bytes > 0
+            ledger_id, entry_id = IDS.unpack_from(window, at - window_at + SIZE.size)
+            if ledger_id >= 0:
+                yield at + SIZE.size, size, ledger_id, entry_id
+            at += SIZE.size + size
+        self.garbage_bytes += max(size_bytes - at, 0)
+
+
+def scan(read: Callable[[int, int], bytes], size_bytes: int) -> LogScan:
+    """Every entry of a log of which *read(offset, size)* gives the bytes."""
+    return LogScan(read, size_bytes)

@@ -30,6 +30,7 @@ Rules of a scan over sealed groups:
    nothing may be answered from it.
 """
 
+import re
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -67,6 +68,8 @@ _PADDING_MIN: Final = _PADDING.size + _SEAL.size
 
 # Read in steps of this; a group is at most a few steps.
 _WINDOW_BYTES: Final = MIB
+
+_NOT_ZERO: Final = re.compile(rb"[^\0]")
 
 assert len(_SEALED_FILE) == len(_SEAL_MAGIC) == 8
 assert _PADDING_MIN < ALIGNMENT_MIN, "a seal must fit into one block"
@@ -236,12 +239,26 @@ class Scan:
             while True:
                 found = self._next(self.end_offset)
                 if found is None:
+                    behind = self._anything_behind(self.end_offset)
+                    if behind is not None:
+                        raise _Torn(f"zeros at offset {self.end_offset}, but bytes at offset {behind}")
                     return
                 record, self.end_offset = found
                 if record is not None:
                     yield record
         except _Torn as torn:
             self.torn = str(torn)
+
+    def _anything_behind(self, at: int) -> int | None:
+        """Where the first byte is that is not zero: upstream fills with zeros what it reserves."""
+        while True:
+            data = self._window.read(at, _WINDOW_BYTES)
+            found = _NOT_ZERO.search(data)
+            if found is not None:
+                return at + found.start()
+            if len(data) < _WINDOW_BYTES:
+                return None
+            at += _WINDOW_BYTES
 
     def _sealed(self) -> Iterator[Record]:
         while True:

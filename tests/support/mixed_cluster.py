@@ -13,6 +13,7 @@ Ours are started by the commands that a person would type; Apache's by the scrip
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -139,7 +140,7 @@ class Server:
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-                start_new_session=True, env={**os.environ, **self._environment},
+                start_new_session=True, env={**os.environ, **self._environment}, preexec_fn=_die_with_parent,
             )  # fmt: skip
         if wait:
             self.wait_ready()
@@ -300,18 +301,25 @@ class MixedCluster:
             file.write_text("".join(f"{key}={value}\n" for key, value in {**usual, **settings}.items()))
             command = [sys.executable, "-m", "magnetar", kind, "--config", str(file)]
             return Server(name, kind, brand, place, command, _says_ready, port=port, web_port=web_port)
-        shipped, ready, memory = (
-            ("bookkeeper.conf", self._bookie_registered, BOOKIE_MEMORY)
-            if kind == "bookie"
-            else ("broker.conf", _broker_ready, BROKER_MEMORY)
-        )
-        more = self._apache_bookie_settings(web_port) if kind == "bookie" else self._apache_broker_settings()
-        file = place / f"apache-{shipped}"
-        file.write_text(configuration(DISTRIBUTION / "conf" / shipped, {**usual, **more, **settings}))
+        ready = self._bookie_registered if kind == "bookie" else _broker_ready
+        memory = BOOKIE_MEMORY if kind == "bookie" else BROKER_MEMORY
+        file = self._apache_file(name, kind, port, web_port, {**usual, **settings})
         return Server(
             name, kind, brand, place, [str(DISTRIBUTION / "bin" / "pulsar"), kind], ready,
             port=port, web_port=web_port, environment=self.environment(file, memory, place),
         )  # fmt: skip
+
+    def _apache_file(self, name: str, kind: Kind, port: int, web_port: int, settings: Mapping[str, object]) -> Path:
+        shipped = "bookkeeper.conf" if kind == "bookie" else "broker.conf"
+        more = self._apache_bookie_settings(web_port) if kind == "bookie" else self._apache_broker_settings()
+        file = self._place(name) / f"apache-{shipped}"
+        file.write_text(configuration(DISTRIBUTION / "conf" / shipped, {**more, **settings}))
+        return file
+
+    def shell_file(self, bookie: Server) -> Path:
+        """A configuration with which Apache's `bookkeeper shell` looks at this bookie, ours or theirs."""
+        settings = {**self._bookie_settings(bookie.directory, bookie.port), "zkTimeout": SESSION_MS["apache"]}
+        return self._apache_file(bookie.name, "bookie", bookie.port, bookie.web_port, settings)
 
     def environment(
         self, file: Path | None = None, memory: str = TOOL_MEMORY, logs: Path | None = None
@@ -323,7 +331,8 @@ class MixedCluster:
             "BOOKIE_MAX_HEAP_MEMORY": "384m",
             "BOOKIE_MIN_HEAP_MEMORY": "64m",
             "BOOKIE_MAX_DIRECT_MEMORY": "256m",
-            "PULSAR_EXTRA_OPTS": "-XX:TieredStopAtLevel=4",
+            # Quick to start instead of quick: what runs here runs for seconds.
+            "PULSAR_EXTRA_OPTS": "-XX:TieredStopAtLevel=1",
             "PULSAR_LOG_DIR": str(logs or self.directory / "logs"),
             "BOOKIE_LOG_DIR": str(logs or self.directory / "logs"),
             "PULSAR_GC": "-XX:+UseSerialGC",
@@ -449,6 +458,12 @@ def versions() -> dict[str, str]:
         "Java": java[0].split('"')[1] if java else "?",
         "Python": sys.version.split()[0],
     }
+
+
+def _die_with_parent() -> None:
+    """Nothing is left behind when a test run is killed. Elsewhere than on Linux, `with` has to do."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG; stays over exec
 
 
 def _says_ready(server: Server) -> bool:

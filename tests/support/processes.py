@@ -207,7 +207,9 @@ class Load:
     PAUSE_S: Final = 0.01
     MESSAGES_MAX: Final = 100_000
 
-    def __init__(self, service_url: str, topic: str, *, name: str = "load", first: int = 0) -> None:
+    def __init__(
+        self, service_url: str, topic: str, *, name: str = "load", first: int = 0, pause_s: float = PAUSE_S
+    ) -> None:
         self.topic = topic
         self.name = name
         self.first = first
@@ -218,7 +220,7 @@ class Load:
         self._url = service_url
         self._room = threading.Semaphore(self.WINDOW)
         self._stop = threading.Event()
-        self._pause_s = self.PAUSE_S
+        self._pause_s = self._usual_pause_s = pause_s
         self._thread = threading.Thread(target=self._run, name=f"load {name}", daemon=True)
 
     def __enter__(self) -> "Load":
@@ -277,7 +279,7 @@ class Load:
         self._pause_s = 0.0
         self.wait_for(2 * self.WINDOW)
         yield
-        self._pause_s = self.PAUSE_S
+        self._pause_s = self._usual_pause_s
 
     def wait_for(self, more: int) -> None:
         """Until *more* messages than now are acknowledged."""

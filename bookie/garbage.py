@@ -1,0 +1,200 @@
+"""What may be deleted, which logs are worth compacting, and when. No IO.
+
+A ledger's way out of this bookie:
+
+    local ──not listed──▶ point read says "no such ledger" ──▶ quarantine ──the same again in a later round──▶ deleted
+                └── listed, or readable, or nobody knows ──▶ stays
+
+Rules:
+
+1. Local ledgers are counted before the listing begins: one that is created meanwhile is no candidate.
+2. Two proofs in two rounds: the listing lacks it, and a read of its own says that it is not there. Errors, damaged
+   records and listings that were cut short prove nothing (correctness I41).
+3. A listing that is empty, or by which too many ledgers at once would go, is refused until an operator accepts it:
+   losing a disk's worth of ledgers to a metadata store that came back empty cannot be undone, waiting can.
+4. A log without live ledgers may go; "without" is proven by its map if that adds up to the file, by a scan if the scan
+   has no gaps, else by the index (I44).
+"""
+
+from collections.abc import Collection, Container, Iterable, Mapping
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+# Ledgers that one round reads metadata for. The rest is for the next one: at 1,000 reads a second it is 10 s.
+CANDIDATES_MAX: Final = 10_000
+
+
+class RefusalCode(StrEnum):
+    """Why a round deleted no ledger."""
+
+    EMPTY_LISTING = "empty listing"
+    SHRUNKEN_LISTING = "shrunken listing"
+    OTHER_CLUSTER = "other cluster"
+    METADATA = "metadata not readable"
+
+
+class Refusal(NamedTuple):
+    code: RefusalCode
+    text: str
+
+
+class ListingLimits(NamedTuple):
+    """Rule 3."""
+
+    refuse_empty: bool = True
+    shrink_share: float = 0.5
+    shrink_ledgers_min: int = 100
+
+
+_HOW_TO_ACCEPT: Final = "If the ledgers were deleted on purpose, trigger a collection that accepts the listing."
+
+
+def refuse_listing(local: int, unlisted: int, listed: int, before: int | None, limits: ListingLimits) -> Refusal | None:
+    """Whether a listing is too strange to act on.
+
+    Of *local* ledgers here *unlisted* would go; the listing has *listed* in all, *before* in the last round that
+    was accepted (None: there was none).
+    """
+    if listed == 0 and limits.refuse_empty and local:
+        return Refusal(
+            RefusalCode.EMPTY_LISTING,
+            f"the metadata store lists no ledger at all, and there are {local} here (gcRefuseEmptyListing). "
+            + _HOW_TO_ACCEPT,
+        )
+    least = limits.shrink_ledgers_min
+    if unlisted >= least and unlisted > local * limits.shrink_share:
+        return Refusal(
+            RefusalCode.SHRUNKEN_LISTING,
+            f"{unlisted} of the {local} ledgers here are not listed any more, more than gcListingShrinkShare "
+            f"({limits.shrink_share:.0%}) allows. {_HOW_TO_ACCEPT}",
+        )
+    if before is not None and before - listed >= least and listed < before * (1 - limits.shrink_share):
+        return Refusal(
+            RefusalCode.SHRUNKEN_LISTING,
+            f"{listed} ledgers are listed, {before} were before: more than gcListingShrinkShare "
+            f"({limits.shrink_share:.0%}) of them are gone. {_HOW_TO_ACCEPT}",
+        )
+    return None
+
+
+class Quarantine:
+    """Ledgers that were found absent once (rule 2)."""
+
+    def __init__(self) -> None:
+        self._absent: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._absent)
+
+    def candidates(self, unlisted: Collection[int]) -> list[int]:
+        """Which of *unlisted* to read in this round, those that wait longest first."""
+        known = [ledger_id for ledger_id in unlisted if ledger_id in self._absent]
+        fresh = [ledger_id for ledger_id in unlisted if ledger_id not in self._absent]
+        return (sorted(known) + sorted(fresh))[:CANDIDATES_MAX]
+
+    def confirm(self, absent: Collection[int], unlisted: Collection[int]) -> list[int]:
+        """The reads of this round found *absent*; return those that may go now. What came back is forgotten."""
+        gone = sorted(ledger_id for ledger_id in absent if ledger_id in self._absent)
+        listed_again = self._absent.difference(unlisted)
+        self._absent = self._absent.difference(listed_again).union(absent).difference(gone)
+        return gone
+
+    def postpone(self, ledger_ids: Iterable[int]) -> None:
+        """They may go, but not now: the next round proves it once more."""
+        self._absent.update(ledger_ids)
+
+
+# ------------------------------------------------------------------------------------------------ logs
+
+
+class LogUsage(NamedTuple):
+    """What an entry log holds; *bytes_of_ledgers* count the size words too."""
+
+    log_id: int
+    file_bytes: int
+    bytes_of_ledgers: Mapping[int, int]
+    is_whole: bool
+    """The bytes add up: nothing in the file is unaccounted for."""
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self.bytes_of_ledgers.values())
+
+    def live_bytes(self, ledgers: Container[int]) -> int:
+        """Of those ledgers that still exist: an upper limit, entries that moved elsewhere are counted."""
+        return sum(size for ledger_id, size in self.bytes_of_ledgers.items() if ledger_id in ledgers)
+
+
+def dead_logs(usages: Iterable[LogUsage], ledgers: Container[int]) -> list[LogUsage]:
+    """Logs in which no ledger lives any more."""
+    return [usage for usage in usages if not any(ledger_id in ledgers for ledger_id in usage.bytes_of_ledgers)]
+
+
+def worth_compacting(usages: Iterable[LogUsage], ledgers: Container[int], threshold: float) -> list[LogUsage]:
+    """Logs whose live share is below *threshold*, the emptiest first: they give most room for least work, and the room
+    they give is there for the next."""
+    found: list[tuple[float, int, LogUsage]] = []
+    for usage in usages:
+        share = usage.live_bytes(ledgers) / (usage.total_bytes or 1)
+        if share < threshold:
+            found.append((share, usage.log_id, usage))
+    return [usage for _, _, usage in sorted(found, key=lambda item: item[:2])]
+
+
+def has_room(free_bytes: int, live_bytes: int, reserve_bytes: int, may_use_reserve: bool) -> bool:
+    """Whether a copy of *live_bytes* fits beside what must stay free for flushes."""
+    return free_bytes >= live_bytes + (0 if may_use_reserve else reserve_bytes)
+
+
+# -------------------------------------------------------------------------------------------- schedule
+
+
+class CompactionKind(StrEnum):
+    MINOR = "minor"
+    MAJOR = "major"
+
+
+class Due(NamedTuple):
+    """A compaction to do now."""
+
+    kind: CompactionKind
+    threshold: float
+    forced: bool
+    max_s: float | None
+
+
+class KindPlan(NamedTuple):
+    """The settings of one kind; off with a threshold or an interval of 0."""
+
+    threshold: float
+    interval_s: float
+    max_s: float | None
+
+
+class CompactionSchedule:
+    """When which compaction is due. A major one does what a minor one would."""
+
+    def __init__(self, minor: KindPlan, major: KindPlan, *, force_when_off: bool, now_s: float) -> None:
+        self._plans = {CompactionKind.MINOR: minor, CompactionKind.MAJOR: major}
+        self._force_when_off = force_when_off
+        self._last_s = dict.fromkeys(CompactionKind, now_s)
+        self.suspended = dict.fromkeys(CompactionKind, False)
+
+    def due(self, now_s: float, forced: Collection[CompactionKind]) -> Due | None:
+        """A suspended kind is not due, not even forced."""
+        for kind in (CompactionKind.MAJOR, CompactionKind.MINOR):
+            plan = self._plans[kind]
+            if self.suspended[kind]:
+                continue
+            if kind in forced and (plan.threshold > 0 or self._force_when_off):
+                # Forced where it is switched off: everything that has any dead bytes.
+                return Due(kind, plan.threshold or 1.0, True, plan.max_s)
+            is_on = plan.threshold > 0 and plan.interval_s > 0
+            if is_on and now_s - self._last_s[kind] >= plan.interval_s:
+                return Due(kind, plan.threshold, False, plan.max_s)
+        return None
+
+    def done(self, kind: CompactionKind, now_s: float) -> None:
+        self._last_s[kind] = now_s
+        if kind is CompactionKind.MAJOR:
+            self._last_s[CompactionKind.MINOR] = now_s

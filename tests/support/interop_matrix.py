@@ -1,0 +1,68 @@
+"""The page that shows what tests/interop found."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+COLUMNS: Final = ("our bookies", "Apache bookies", "two Apache, one ours")
+
+
+class Outcome(NamedTuple):
+    """What one test said about one cell."""
+
+    row: str
+    column: str
+    test: str
+    outcome: str
+    reason: str
+    seconds: float
+
+
+def page(outcomes: Sequence[Outcome], versions: Mapping[str, str], day: str) -> str:
+    """docs/INTEROP.md: a matrix of the rows that have the three columns, a list of the others, and the reasons."""
+    rows = list(dict.fromkeys(each.row for each in outcomes))
+    matrix = [row for row in rows if any(each.row == row and each.column in COLUMNS for each in outcomes)]
+    lines = [
+        "# Side by side with Apache",
+        "",
+        "Real processes on one machine: ours beside those of the Apache distribution, on one ZooKeeper. Each cell",
+        "publishes with an official client, kills an owner or a bookie in the middle, takes over, reads everything",
+        "back from the start and compares it with what was acknowledged.",
+        "",
+        f"Written by `make interop` on {day}: " + ", ".join(f"{name} {text}" for name, text in versions.items()) + ".",
+        "",
+        "| | " + " | ".join(COLUMNS) + " |",
+        "|---|" + "---|" * len(COLUMNS),
+    ]
+    lines += ["| " + " | ".join([row, *(_sign(outcomes, row, column) for column in COLUMNS)]) + " |" for row in matrix]
+    lines += ["", "✓ every test of the cell passed · ✗ see below · – not run", ""]
+    others = [(row, column) for row in rows if row not in matrix for column in dict.fromkeys(
+        each.column for each in outcomes if each.row == row)]  # fmt: skip
+    if others:
+        lines += ["| | | |", "|---|---|---|"]
+        lines += [f"| {row} | {column} | {_sign(outcomes, row, column)} |" for row, column in others]
+        lines.append("")
+    red = [each for each in outcomes if each.outcome != "passed"]
+    if red:
+        lines += ["## Not green", ""]
+        lines += [f"- {each.row}, {each.column} (`{each.test}`, {each.outcome}): {each.reason}" for each in red]
+        lines.append("")
+    lines += [
+        "## What runs",
+        "",
+        "`make interop` gets the distribution and the load generator with Maven into `.cache/apache` (245 MB, once),",
+        "needs Java 17 with `javac` and, for its cells, Go, and runs [tests/interop](../tests/interop). Everything",
+        "listens on free loopback ports.",
+        "",
+        "| cell | test | s |",
+        "|---|---|---|",
+        *(f"| {each.row}, {each.column} | `{each.test}` | {each.seconds:.0f} |" for each in outcomes),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _sign(outcomes: Sequence[Outcome], row: str, column: str) -> str:
+    found = {each.outcome for each in outcomes if (each.row, each.column) == (row, column)}
+    if not found or found == {"skipped"}:
+        return "–"
+    return "✗" if "failed" in found else "✓"

@@ -1,0 +1,145 @@
+"""Limits of one connection and of all together; recovery before catch-up; many readers that wait."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bookie.ledgers import Ledger
+from bookie.server import Limits, Server
+from magnetar.bookkeeper.wire import codec_v2 as v2
+from magnetar.bookkeeper.wire import codec_v3 as v3
+from magnetar.runtime.types import MIB
+from tests.support.bookie_disks import KEY, on_each_operation, stored_entry
+from tests.support.bookie_world import add_all
+from tests.support.serving import Wire, World
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("limits", [{"adds_in_all": 50}, {"add_mib_in_all": 1}])
+async def test_the_adds_of_all_connections_together_are_limited(world: World, limits: dict[str, Any]) -> None:
+    async with world.serving(write_cache_mib=64, **limits) as bookie:
+        may_sync = threading.Event()
+
+        def slow(kind: str, path: str) -> None:
+            if kind == "sync" and path.endswith(".txn"):
+                may_sync.wait(20)
+
+        stop = on_each_operation(world.files, slow)
+        wires = [await Wire.connect(bookie) for _ in range(10)]
+        count = 100
+        for number, wire in enumerate(wires):
+            for entry_id in range(count):
+                entry = stored_entry(number, entry_id, b"x" * 10_000)
+                wire.send(v2.add_request_head(0, KEY, len(entry)) + entry)
+        server = bookie.server
+        await eventually(lambda: len(server.held) == 10)
+        # Each of them is above the limit by what its chunk brought (256 KiB at most).
+        assert server.adds_in_flight < 10 * 30 + 50
+        may_sync.set()
+        for wire in wires:
+            await wire.until(count)
+            assert [v2.parse_response(memoryview(frame))[1] for frame in wire.frames] == [0] * count
+        assert (server.adds_in_flight, server.add_bytes_in_flight, len(server.held)) == (0, 0, 0)
+        stop()
+
+
+async def test_the_reads_of_all_connections_together_are_limited(world: World) -> None:
+    async with world.serving() as bookie:
+        await add_all(bookie, (stored_entry(1, entry_id) for entry_id in range(200)))
+    async with world.serving(reads_in_all=40, read_cache_mib=0) as bookie:
+        (index,) = world.indexes.values()
+        located, may_read = index.locations, threading.Event()
+
+        def slow(ledger_id: int, first_entry_id: int, count: int) -> list[tuple[int, int]]:
+            may_read.wait(20)
+            return located(ledger_id, first_entry_id, count)
+
+        index.locations = slow  # type: ignore[method-assign]
+        wires = [await Wire.connect(bookie) for _ in range(4)]
+        for wire in wires:
+            wire.send(*(v2.read_request(1, entry_id) for entry_id in range(200)))
+        await eventually(lambda: len(bookie.server.held) > 0)
+        gone = wires.pop()
+        gone.close()
+        may_read.set()
+        for wire in wires:
+            await wire.until(200)
+            assert len(wire.frames) == 200
+        await eventually(lambda: bookie.server.reads_in_flight == 0)
+        await eventually(lambda: not bookie.server.held)
+
+
+async def test_recovery_reads_do_not_wait_behind_catch_up_reads(world: World) -> None:
+    async with world.serving() as bookie:
+        wire = await Wire.connect(bookie)
+        for ledger_id in (1, 2):
+            assert await wire.add(stored_entry(ledger_id, 0)) == 0
+    async with world.serving() as bookie:
+        (index,) = world.indexes.values()
+        located, may_read = index.locations, threading.Event()
+
+        def slow(ledger_id: int, first_entry_id: int, count: int) -> list[tuple[int, int]]:
+            if ledger_id == 1:
+                may_read.wait(20)
+            return located(ledger_id, first_entry_id, count)
+
+        index.locations = slow  # type: ignore[method-assign]
+        wire = await Wire.connect(bookie)
+        for _ in range(3):  # all readers are busy
+            (await Wire.connect(bookie)).send(v2.read_request(1, 0))
+        wire.send(v2.read_request(1, 0))
+        wire.send(v2.read_request(2, 0, v2.FLAG_DO_FENCING, KEY), v2.read_request(2, 0, v2.FLAG_HIGH_PRIORITY))
+        await wire.until(2)
+        assert [v2.parse_response(memoryview(frame))[1:4] for frame in wire.frames] == [(0, 2, 0), (0, 2, 0)]
+        may_read.set()
+        await wire.until(3)
+
+
+async def test_thousands_of_readers_wait_for_one_ledger(world: World) -> None:
+    count = 3_000
+    async with world.serving() as bookie:
+        writer, wire = await Wire.connect(bookie), await Wire.connect(bookie)
+        assert await writer.add(stored_entry(1, 0)) == 0
+        for txn_id in range(count):
+            wire.send(v3.read_request(txn_id, 1, -1, previous_lac=0, timeout_ms=600_000, piggyback=True))
+        await eventually(lambda: bookie.server.long_polls == count)
+        assert await writer.add(stored_entry(1, 1)) == 0
+        assert await writer.add(stored_entry(1, 2)) == 0  # carries LAC 1
+        await wire.until(count)
+        assert {v3.parse_response(frame).readResponse.maxLAC for frame in wire.frames} == {1}
+        assert bookie.server.long_polls == 0
+
+
+def test_a_waiter_among_many_goes_without_looking_at_the_others() -> None:
+    ledger = Ledger(1, KEY)
+    waiters = [lambda lac, n=n: heard.append(n) for n in range(20_000)]
+    heard: list[int] = []
+    for waiter in waiters:
+        ledger.wait(waiter)
+    for waiter in reversed(waiters[10:]):
+        ledger.stop_waiting(waiter)
+    ledger.stop_waiting(waiters[-1])
+    ledger.wake(5)
+    assert heard == list(range(10))
+
+
+def test_limits_of_zero_are_none() -> None:
+    limits = Limits(MIB)._replace(adds_in_all=0, add_bytes_in_all=0, reads_in_all=0)
+    server = Server.__new__(Server)
+    server.limits = limits
+    server.adds_in_flight = server.add_bytes_in_flight = server.reads_in_flight = 10**9
+    assert not server.has_too_many_adds
+    assert not server.has_too_many_reads

@@ -1,0 +1,237 @@
+"""A bookie that may have lost entries says "unknown" instead of "not there", until every copy was checked."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from bookie.bookie import Bookie, StorageFailed
+from bookie.cookie import CookieMismatch
+from bookie.index import IndexCorrupt
+from bookie.repair import RepairUnavailable, expected_entries, key_of, write_set
+from magnetar.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment, ledger_path
+from magnetar.bookkeeper.wire import codec_v2 as v2
+from magnetar.bookkeeper.wire import codec_v3 as v3
+from magnetar.bookkeeper.wire.entry import DigestType
+from magnetar.runtime.types import MIB
+from tests.support.bookie_disks import KEY, OTHER_KEY, stored_entry
+from tests.support.bookie_world import LyingWorld, ledger_metadata
+from tests.support.serving import HurriedClock, Wire
+
+ENOLEDGER, ENOENTRY, EIO, EFENCED, EUNKNOWN = 1, 2, 101, 104, 107
+COPIES = {"ensemble_size": 2, "write_quorum": 2, "ack_quorum": 2, "segments": (Segment(0, ("bookie-1", "bookie-2")),)}
+
+
+@pytest.fixture
+def world() -> LyingWorld:
+    return LyingWorld(HurriedClock())
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def second(number: int) -> dict[str, Any]:
+    return {
+        "bookie_id": f"bookie-{number}",
+        "journal_directories": (f"/b{number}/journal",),
+        "ledger_directories": (f"/b{number}/ledgers",),
+    }
+
+
+@asynccontextmanager
+async def two_bookies(world: LyingWorld, **changes: Any) -> AsyncIterator[tuple[Bookie, Bookie]]:
+    async with AsyncExitStack() as stack:
+        other = await stack.enter_async_context(world.serving(**second(2)))
+        yield await stack.enter_async_context(world.serving(**changes)), other
+
+
+async def write(bookies: tuple[Bookie, ...], ledger_id: int, count: int, lac: int | None = None) -> None:
+    for bookie in bookies:
+        wire = await Wire.connect(bookie)
+        for entry_id in range(count):
+            assert await wire.add(stored_entry(ledger_id, entry_id, b"payload")) == 0
+        wire.close()
+
+
+def wipe(world: LyingWorld, directory: str) -> None:
+    for name in world.files.list(directory):
+        world.files.remove(f"{directory}/{name}")
+    world.indexes.pop(directory, None)
+
+
+# -- which entries a bookie holds
+
+
+def test_expected_entries_follow_segments_and_striping() -> None:
+    metadata = LedgerMetadata(
+        ensemble_size=3,
+        write_quorum=2,
+        ack_quorum=2,
+        digest_type=DigestType.CRC32C,
+        state=LedgerState.CLOSED,
+        last_entry_id=8,
+        segments=(Segment(0, ("a", "b", "c")), Segment(4, ("a", "d", "c")), Segment(6, ("b", "d", "c"))),
+    )
+    for bookie_id in "abcd":
+        slow = [entry_id for entry_id in range(9) if bookie_id in write_set(metadata, entry_id)]
+        assert list(expected_entries(metadata, bookie_id)) == slow
+    assert list(expected_entries(metadata, "a")) == [0, 2, 3, 5]
+    assert write_set(metadata, 4) == ("d", "c")
+
+
+def test_a_key_that_metadata_does_not_tell_is_left_open() -> None:
+    assert key_of(ledger_metadata(password=b"other")) == OTHER_KEY
+    assert key_of(ledger_metadata(format_version=1)) == b""
+
+
+# -- limbo
+
+
+async def test_in_limbo_what_is_there_is_served_and_the_rest_is_unknown(world: LyingWorld) -> None:
+    async with world.serving() as bookie:
+        await write((bookie,), 1, 3)
+        ledger = bookie.server.desk.ledgers.get(1)
+        assert ledger is not None
+        ledger.limbo = True
+        wire, third = await Wire.connect(bookie), await Wire.connect(bookie)
+        assert await wire.read(1, 0) == stored_entry(1, 0, b"payload")
+        assert await wire.read(1, 7) == EUNKNOWN
+        assert await wire.read(1, v2.LAST_ENTRY) == EUNKNOWN
+        assert (await wire.ask(v2.batch_read_request(1, 7, 1, 10, MIB)))[1] == EUNKNOWN
+        assert (await wire.ask(v2.read_request(1, v2.LAST_ENTRY, v2.FLAG_DO_FENCING, KEY)))[1] == EUNKNOWN
+        for request in (v3.read_lac_request(1, 1), v3.list_of_entries_request(2, 1), v3.read_request(3, 1, 9)):
+            assert int((await third.ask_v3(request)).status) == v3.V3Error.EUNKNOWNLEDGERSTATE
+        poll = v3.read_request(4, 1, -1, previous_lac=9, timeout_ms=1000, piggyback=True)
+        assert int((await third.ask_v3(poll)).status) == v3.V3Error.EUNKNOWNLEDGERSTATE
+
+
+async def test_an_emptied_bookie_copies_back_what_it_lost_before_it_denies_to_have_it(world: LyingWorld) -> None:
+    async with two_bookies(world) as bookies:
+        for ledger_id in (1, 2, 3):
+            await world.record_ledger(ledger_id, **COPIES)
+            await write(bookies, ledger_id, 5)
+        await world.record_ledger(4, segments=(Segment(0, ("bookie-2",)),))
+        closed = (await world.ledgers.read(1)).metadata.closed(4, 35)
+        await world.ledgers.write(1, closed, 0)
+    for directory in ("/bookie/journal/current", "/bookie/ledgers/current"):
+        wipe(world, directory)
+    with pytest.raises(CookieMismatch, match="dataIntegrityChecking=true"):
+        await world.bookie().start()
+    async with two_bookies(world, data_integrity=True) as (bookie, _):
+        wire = await Wire.connect(bookie)
+        # 2 is open: fenced, and what is not here is unknown. 4 was never ours.
+        assert await wire.read(2, 0) == EUNKNOWN
+        assert await wire.add(stored_entry(2, 5)) == EFENCED
+        assert await wire.read(4, 0) == ENOLEDGER
+        await eventually(lambda: bookie.operations.integrity_status().copied_entries == 5)
+        assert await wire.read(1, 4) == stored_entry(1, 4, b"payload")
+        status = bookie.operations.integrity_status()
+        assert (status.is_needed, status.ledgers_in_limbo) == (True, 2)
+    # Without the setting too: the doubt is on record.
+    async with two_bookies(world) as (bookie, _):
+        wire = await Wire.connect(bookie)
+        assert await wire.read(1, 4) == stored_entry(1, 4, b"payload")
+        assert await wire.read(2, 0) == EUNKNOWN
+        # Recovery elsewhere closes 2, and 3 is deleted.
+        found = await world.ledgers.read(2)
+        await world.ledgers.write(2, found.metadata.in_recovery().closed(4, 35), found.version)
+        await world.ledgers.delete(3)
+        await eventually(lambda: not bookie.operations.integrity_status().is_needed)
+        assert await wire.read(2, 3) == stored_entry(2, 3, b"payload")
+        assert await wire.read(2, 5) == ENOENTRY
+        assert bookie.operations.integrity_status().lost_entries == 0
+    async with world.serving() as bookie:
+        # What is left of the deleted one stays in limbo until it is collected.
+        assert bookie.operations.integrity_status().ledgers_in_limbo == 1
+        await eventually(lambda: not bookie.operations.integrity_status().is_needed)
+        assert await (await Wire.connect(bookie)).read(2, 3) == stored_entry(2, 3, b"payload")
+
+
+async def test_what_nobody_has_is_lost_and_what_nobody_can_say_waits(world: LyingWorld) -> None:
+    async with world.serving():
+        await world.record_ledger(1, **COPIES)
+        await world.ledgers.write(1, (await world.ledgers.read(1)).metadata.closed(1, 14), 0)
+    wipe(world, "/bookie/ledgers/current")
+    async with world.serving(data_integrity=True) as bookie:
+        await eventually(lambda: bookie.operations.integrity_status().last_problem is not None)
+        assert "bookie-2" in str(bookie.operations.integrity_status().last_problem)
+        async with world.serving(**second(2)):
+            await eventually(lambda: not bookie.operations.integrity_status().is_needed)
+        assert bookie.operations.integrity_status().lost_entries == 2
+
+
+async def test_a_ledger_whose_metadata_is_damaged_stays_in_limbo(world: LyingWorld) -> None:
+    async with world.serving() as bookie:
+        await world.record_ledger(1)
+        await write((bookie,), 1, 2)
+        await world.store.put(ledger_path("/ledgers", 1), b"garbage")
+    wipe(world, "/bookie/ledgers/current")
+    async with world.serving(data_integrity=True) as bookie:
+        # Its entries came back from the journal; whether they are all there, nobody knows.
+        wire = await Wire.connect(bookie)
+        assert await wire.read(1, 1) == stored_entry(1, 1, b"payload")
+        assert await wire.read(1, 2) == EUNKNOWN
+
+
+async def test_an_unclean_stop_of_apaches_bookie_is_taken_seriously_if_told(world: LyingWorld) -> None:
+    path = "/bookie/ledgers/current/DIRTY"
+    async with world.serving() as bookie:
+        await world.record_ledger(1)
+        await write((bookie,), 1, 2)
+        assert world.files.exists(path)
+    assert not world.files.exists(path)
+    world.files.create(path)
+    async with world.serving() as bookie:
+        assert await (await Wire.connect(bookie)).read(1, 9) == ENOENTRY
+    world.files.create(path)
+    async with world.serving(data_integrity=True) as bookie:
+        assert await (await Wire.connect(bookie)).read(1, 9) == EUNKNOWN
+
+
+# -- a damaged index
+
+
+async def test_a_damaged_index_is_an_error_ends_the_bookie_and_is_rebuilt_by_the_next(world: LyingWorld) -> None:
+    async with world.serving() as bookie:
+        await write((bookie,), 1, 2)
+    async with world.serving() as bookie:
+        (index,) = world.indexes.values()
+
+        def damaged(ledger_id: int, first_entry_id: int, count: int) -> list[tuple[int, int]]:
+            raise IndexCorrupt("RocksDB: Corruption: block checksum mismatch")
+
+        index.locations = damaged  # type: ignore[method-assign]
+        wire = await Wire.connect(bookie)
+        wire.send(v2.read_request(1, 0))
+        await wire.closed()
+        assert isinstance(bookie.failure, StorageFailed)
+        assert "a restart rebuilds it" in str(bookie.failure)
+    assert world.files.exists("/bookie/ledgers/current/locations/REBUILDING")
+    assert world.files.exists("/bookie/ledgers/current/DIRTY")
+
+
+async def test_silence_of_a_peer_is_no_answer(world: LyingWorld) -> None:
+    async with world.serving() as bookie:
+        source, metadata = bookie._source, ledger_metadata(**COPIES)
+        with pytest.raises(RepairUnavailable, match="bookie-2"):
+            await source.read_entry(1, metadata, 0)
+        async with world.serving(**second(2)) as other:
+            assert await source.read_entry(1, metadata, 0) is None
+            await write((other,), 1, 2)
+            assert await source.read_entry(1, metadata, 1) == stored_entry(1, 1, b"payload")
+            # A copy with a wrong digest is no answer either.
+            bad = bytearray(stored_entry(1, 2, b"payload"))
+            bad[-1] ^= 1
+            assert await (await Wire.connect(other)).add(bytes(bad)) == 0
+            with pytest.raises(RepairUnavailable, match="digest"):
+                await source.read_entry(1, metadata, 2)
+            ledger = other.server.desk.ledgers.get(1)
+            assert ledger is not None
+            ledger.limbo = True
+            with pytest.raises(RepairUnavailable, match="refused with 107"):
+                await source.read_entry(1, metadata, 9)
