@@ -3,9 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PROTOS := $(shell find magnetar managed_ledger bookie broker -name '*.proto' 2>/dev/null)
-SOURCES := magnetar broker managed_ledger bookie autorecovery connectors pyspark_magnetar.py tests bench
+SOURCES := magnetar broker managed_ledger bookie autorecovery connectors pyspark_magnetar.py tests bench deploy
+# Where `make interop` writes its matrix.
+MATRIX ?= docs/INTEROP.md
 
-.PHONY: help demo test unit lint types format proto bench requirements clean
+.PHONY: help demo test unit interop lint types format proto bench bench-apache requirements clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## ?/  make \1\t/' | expand -t 24
@@ -39,8 +41,13 @@ format: $(VENV)/dev ## put the sources in shape
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-test: $(VENV)/dev ## every test
-	$(BIN)/python -m pytest -n 2 --dist loadgroup tests
+test: $(VENV)/dev ## every test that needs nothing but us
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --ignore tests/interop tests
+
+interop: $(VENV)/dev ## Apache's servers, tools and clients with ours; gets them first (Maven; 245 MB, once)
+	$(BIN)/python deploy/fetch_apache.py
+	@mkdir -p $(dir $(MATRIX))
+	$(BIN)/python -m pytest tests/interop --write-matrix $(MATRIX)
 
 unit: $(VENV)/dev ## the tests that take milliseconds
 	$(BIN)/python -m pytest tests/unit tests/property
@@ -50,6 +57,10 @@ proto: $(VENV)/dev ## generate the protobuf code again
 
 bench: $(VENV)/dev ## speed and memory, as a table of ratios (about ten minutes)
 	$(BIN)/python -m bench
+
+bench-apache: $(VENV)/dev ## the same beside Apache's servers; writes docs/BENCHMARKS.md (about half an hour)
+	$(BIN)/python deploy/fetch_apache.py
+	$(BIN)/python -m bench.apache --write-docs
 
 requirements: ## pin the dependencies anew
 	sh requirements/compile.sh

@@ -1,0 +1,87 @@
+"""Collects which cells of the swap matrix held; `--write-matrix FILE` renders docs/INTEROP.md from them.
+
+    @pytest.mark.cell("our broker", "our bookies")
+
+names the row and the column of a test; of a parametrised column the value is a parameter, so tests may also call
+the `cell` fixture. A cell is green when all of its tests passed.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support import interop_matrix, mixed_cluster
+from tests.support.interop_matrix import Outcome
+
+_CELL = pytest.StashKey[tuple[str, str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-matrix", metavar="FILE", help="write the swap matrix as a page")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not mixed_cluster.is_there():
+        for item in items:
+            item.add_marker(pytest.mark.skip(reason="Apache's servers are not there: run `make interop`"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    report: pytest.TestReport = yield  # type: ignore[assignment]
+    cell = item.stash.get(_CELL, None)
+    if cell is not None and (report.when == "call" or report.outcome != "passed"):
+        reason = str(call.excinfo.value).strip().splitlines()[0] if call.excinfo and str(call.excinfo.value) else ""
+        report.user_properties.append(
+            ("cell", Outcome(*cell, item.name, report.outcome, reason, round(report.duration, 1)))
+        )
+    return report  # type: ignore[return-value]
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _collected.extend(Outcome._make(value) for name, value in report.user_properties if name == "cell")  # type: ignore[arg-type]
+
+
+_collected: list[Outcome] = []
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    target = session.config.getoption("--write-matrix")
+    if target and not hasattr(session.config, "workerinput") and _collected:
+        day = time.strftime("%Y-%m-%d", time.gmtime())
+        Path(target).write_text(interop_matrix.page(_collected, mixed_cluster.versions(), day), encoding="utf-8")
+
+
+@pytest.fixture
+def cell(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`cell(row, column)`: which cell of the matrix this test fills."""
+
+    def name(row: str, column: str) -> None:
+        request.node.stash[_CELL] = (row, column)
+
+    return name
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("magnetar interop")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    try:
+        yield session
+    finally:
+        session.stop()
