@@ -1,0 +1,174 @@
+"""docs/BENCHMARKS.md and a picture a group, from what the runs left in out/bench-apache.json."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from bench.apache.rig import ROOT
+from bench.apache.table import SIDES, Row, markdown, row_from
+
+DOCS: Final = ROOT / "docs"
+COLOURS: Final[Mapping[str, str]] = {"apache": "#d95f02", "ours": "#1b6ca8"}
+
+TITLES: Final = {
+    "bookie": "Adds to bookies",
+    "perf": "Publish and consume",
+    "start": "Standalone: start, memory, idle",
+    "takeover": "Takeover",
+    "reads": "Entries read back",
+    "disk": "The disk",
+    "spark": "Into Spark",
+    "profile": "Where our servers spend their time",
+}
+
+TEXTS: Final = {
+    "bookie": """\
+BookKeeper's own `BenchThroughputLatency` against three bookies of each kind, both with `fdatasync` before an
+add is confirmed. Its `-throttle` is at once the number of adds under way and the most it sends a second: "at
+20,000/s" it is 20,000; for saturation 60,000 (64 KiB: 1,200), so latencies there are those of a full queue. The
+generator runs on the same cores and takes its share of them. 64 KiB at 20,000/s would be 1.3 GB/s and is not
+run. A run of 64 KiB ends after 6,000 entries.""",
+    "perf": """\
+`pulsar-perf` against one broker on three bookies, 2/2/2, at most 10,000 messages under way. Rates are from the
+first send to the last, by the times of the tool's log. A backlog is consumed right after it was published, with
+the tool's own settings.""",
+    "start": """\
+From the command to the first acknowledged message, over a plain socket. Apache's standalone does not sync
+(`journalSyncData=false` in its `standalone.conf`), ours does. Apache's garbage collector (ZGC) maps its heap
+three times and `VmRSS` counts it three times; `Pss` counts a page once.""",
+    "takeover": """\
+Two brokers, three bookies, 2/2/2; the official Python client publishes a message every 5 ms. The broker that
+owns the topic is killed with `kill -9`; what counts is the time until the next acknowledgement.""",
+    "reads": """\
+1 KiB, 3/3/2, protocol v2; 20,000 entries of a ledger, read from the first on, in one process of each client.
+Cold: the bookies were restarted and the page cache dropped; cached: the same once more.""",
+    "disk": """\
+What this machine's disk does with one writer that syncs every write: the most that journals could reach without
+grouping. No server runs.""",
+    "spark": """\
+Our source only: one `save()` to the `noop` sink, `local[2]`, bookies on the same cores. The ceiling is a Python
+source that yields prepared Arrow batches and does nothing else, measured in the same session.""",
+    "profile": """\
+Samples of the main thread's processor time, the load as above.""",
+}
+
+INTRODUCTION: Final = """\
+Apache's servers and ours on one machine, in turn, round by round, by the same load tools. Read the ratios: ours
+divided by Apache's. Cells show the median of the rounds, least and most. The digits are this machine's, of that
+day; another machine has others."""
+
+METHOD: Final = """\
+While one side is measured, the processes of the other are stopped (`SIGSTOP`), so both keep what they have
+warmed up, and what either wrote before is flushed to the disk first (`sync`). A first run of each kind is not
+counted. Apache's bookies and brokers have the settings and the memory that they are shipped with, but for
+ports, addresses and the limits of a full disk; retention is without limit on both sides. Each side has a
+ZooKeeper of its own, of the same version and settings. Both bookies sync before they confirm
+(`journalSyncData=true`, as shipped)."""
+
+PICTURED: Final = {
+    "bookie": ("adds/s", "p99 ms"),
+    "perf": ("msg/s", "p99 ms", "CPU s per million"),
+    "start": ("s", "MB", "% of a core"),
+    "takeover": ("s",),
+    "reads": ("entries/s",),
+    "disk": ("MB/s", "writes/s"),
+    "spark": ("rows/s",),
+}
+
+
+def write(results: Mapping[str, Any]) -> None:
+    """Both kinds of files; groups without a result are named as missing."""
+    DOCS.mkdir(exist_ok=True)
+    for name, units in PICTURED.items():
+        rows = [row_from(raw) for raw in results.get(name, {}).get("rows", ())]
+        if any(row.values for row in rows):
+            draw(rows, units, TITLES[name], DOCS / f"bench-{name}.png")
+    (DOCS / "BENCHMARKS.md").write_text(document(results))
+
+
+def document(results: Mapping[str, Any]) -> str:
+    parts = [
+        "# Benchmarks",
+        INTRODUCTION,
+        "```\nmake bench-apache\n```",
+        machine_text(results),
+        METHOD,
+    ]
+    for name, title in TITLES.items():
+        parts.append(section(name, title, results.get(name)))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def machine_text(results: Mapping[str, Any]) -> str:
+    """Versions, date, cores and memory of the runs; those of each group if they differ."""
+    lines: dict[str, list[str]] = {}
+    for name in TITLES:
+        if name in results:
+            machine, date = results[name]["machine"], results[name]["date"]
+            versions = ", ".join(f"{what} {number}" for what, number in machine["versions"].items())
+            line = f"{date}; {machine['cores']} cores, {machine['memory_mb']:,} MB, {machine['system']}; {versions}."
+            lines.setdefault(line, []).append(name)
+    if len(lines) == 1:
+        return next(iter(lines))
+    return "\n".join(f"- {', '.join(names)}: {line}" for line, names in lines.items())
+
+
+def section(name: str, title: str, found: Mapping[str, Any] | None) -> str:
+    parts = [f"## {title}", TEXTS[name]]
+    if found is None:
+        return "\n\n".join([*parts, f"Not run yet: `python -m bench.apache {name}`."])
+    rows = [row_from(raw) for raw in found["rows"]]
+    if found["failed"]:
+        parts.append(f"**The group failed**: {found['failed']}")
+    if rows:
+        parts.append(markdown(rows))
+    if name in PICTURED and any(row.values for row in rows):
+        parts.append(f"![{title}](bench-{name}.png)")
+    blocks = [note for note in found["notes"] if "\n" in note]
+    lines = [note for note in found["notes"] if "\n" not in note]
+    if lines:
+        parts.append("\n".join(f"- {note}" for note in lines))
+    parts += [f"```\n{block}\n```" for block in blocks]
+    parts.append(f"`{found['command']}`, {found['took_s'] / 60:.1f} minutes.")
+    return "\n\n".join(parts)
+
+
+def draw(rows: Sequence[Row], units: Sequence[str], title: str, path: Path) -> None:
+    """A panel a unit; a line a row with a dot for each side's median and a bar from least to most, on a log scale."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    panels = [(unit, found) for unit in units if (found := [row for row in rows if row.unit == unit and row.values])]
+    heights = [len(found) + 2 for _, found in panels]
+    picture, all_axes = pyplot.subplots(
+        len(panels), 1, figsize=(10, 0.28 * sum(heights) + 0.6), layout="constrained", squeeze=False,
+        gridspec_kw={"height_ratios": heights},
+    )  # fmt: skip
+    picture.suptitle(title)
+    names = {"apache": "Apache", "ours": "ours"}
+    marks = [Line2D([], [], color=COLOURS[side], marker="o", linewidth=2, label=names[side]) for side in SIDES]
+    picture.legend(handles=marks, loc="outside upper right", ncols=2, fontsize=8)
+    for axes, (unit, found) in zip(all_axes[:, 0], panels, strict=True):
+        for line, row in enumerate(found):
+            for side in SIDES:
+                middle = row.median(side)
+                if middle is None:
+                    continue
+                values = row.values[side]
+                axes.plot([min(values), max(values)], [line, line], color=COLOURS[side], linewidth=2, alpha=0.5)
+                axes.plot([middle], [line], "o", color=COLOURS[side], markersize=6)
+        axes.set_yticks(range(len(found)), [row.what for row in found], fontsize=8)
+        axes.set_ylim(len(found) - 0.5, -0.5)
+        if all(value > 0 for row in found for values in row.values.values() for value in values):
+            axes.set_xscale("log")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        axes.set_xlabel(unit)
+        axes.grid(axis="x", which="both", alpha=0.25)
+    picture.savefig(path, dpi=110)
+    pyplot.close(picture)

@@ -1,0 +1,94 @@
+"""What the load tools print, as numbers. No IO.
+
+BookKeeper's BenchThroughputLatency ends with `72960 completions in 5105 milliseconds: 14291 ops/sec` and leaves a file
+with one line an add: nanoseconds, a tab, milliseconds.
+
+pulsar-perf ends with a line of counts and one of latencies. Its own rate divides by a time in which it also shuts down
+(some seconds), so the rate here is taken from the times of its log lines: from the first send to the last.
+"""
+
+import re
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from bench.apache.table import percentile
+
+COMPLETIONS: Final = re.compile(r"(\d+) completions in (\d+) milliseconds")
+COUNT: Final = re.compile(r"Aggregated throughput stats --- (\d+) records (?:sent|received) --- ([\d.]+) msg/s")
+LATENCY: Final = re.compile(
+    r"Aggregated latency stats --- Latency: mean: *([\d.]+)(?: ms)? - med: *([\d.]+) - 95pct: *([\d.]+)"
+    r" - 99pct: *([\d.]+) - 99\.9pct: *([\d.]+)"
+)
+STAMP: Final = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{3}[+-]\d{4})")
+PRODUCE_BEGINS: Final = re.compile(r"Created \d+ producers")
+CONSUME_BEGINS: Final = re.compile(r"Start receiving from")
+ENDS: Final = re.compile(r"-{5,} DONE ")
+
+
+class Latency(NamedTuple):
+    p50_ms: float
+    p99_ms: float
+    p999_ms: float
+
+
+class Load(NamedTuple):
+    """One run of a tool."""
+
+    done: int
+    per_s: float
+    latency: Latency
+
+
+class NoResult(Exception):
+    """The tool ended without its figures; the text is the end of what it said."""
+
+
+def parse_adds(text: str, latencies: Iterable[str]) -> Load:
+    """BenchThroughputLatency: what it said, and the lines of its latency file. Raises NoResult."""
+    found = COMPLETIONS.search(text)
+    if found is None or not int(found[1]):
+        raise NoResult(f"the load generator gave no rate: {complaints(text)}")
+    # Adds without an answer at the end have no latency; they are left out of the file, or are 0 in it.
+    taken = sorted(int(line.split("\t")[0]) / 1e6 for line in latencies if line.strip())
+    taken = [each for each in taken if each > 0]
+    if not taken:
+        raise NoResult("the load generator left no latencies")
+    latency = Latency(percentile(taken, 0.50), percentile(taken, 0.99), percentile(taken, 0.999))
+    return Load(int(found[1]), int(found[1]) * 1000 / int(found[2]), latency)
+
+
+def parse_produce(text: str) -> Load:
+    """`pulsar-perf produce`. Raises NoResult."""
+    return _perf(text, PRODUCE_BEGINS)
+
+
+def parse_consume(text: str) -> Load:
+    """`pulsar-perf consume`; the latency is from publishing to receiving. Raises NoResult."""
+    return _perf(text, CONSUME_BEGINS)
+
+
+def _perf(text: str, begins: re.Pattern[str]) -> Load:
+    count, latency = COUNT.search(text), LATENCY.search(text)
+    if count is None or latency is None or not int(count[1]):
+        raise NoResult(f"pulsar-perf gave no figures: {complaints(text)}")
+    began, ended = _moment(text, begins), _moment(text, ENDS)
+    seconds = (ended - began).total_seconds() if began and ended else 0.0
+    per_s = int(count[1]) / seconds if seconds > 0 else float(count[2])
+    return Load(int(count[1]), per_s, Latency(float(latency[2]), float(latency[4]), float(latency[5])))
+
+
+def _moment(text: str, mark: re.Pattern[str]) -> datetime | None:
+    """When the first line with *mark* was logged."""
+    for line in text.splitlines():
+        stamp = STAMP.match(line)
+        if stamp and mark.search(line):
+            return datetime.strptime(stamp[1], "%Y-%m-%dT%H:%M:%S,%f%z")
+    return None
+
+
+def complaints(text: str) -> str:
+    """The lines that tell why, or else the last ones."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    told = [line for line in lines if "Exception" in line or " ERROR " in line]
+    return " / ".join((told or lines)[-2:]) or "it said nothing"

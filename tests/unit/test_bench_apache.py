@@ -1,0 +1,206 @@
+"""The parts of bench/apache that decide: reading what the tools print, medians, tables."""
+
+import json
+
+import pytest
+
+from bench.apache.bookie import FIXED_PER_S, Cell, cells, record
+from bench.apache.document import document
+from bench.apache.outputs import Latency, Load, NoResult, parse_adds, parse_consume, parse_produce
+from bench.apache.profile import report
+from bench.apache.table import (
+    Row,
+    Table,
+    cell,
+    figure,
+    goal_text,
+    markdown,
+    merged,
+    one_line,
+    percentile,
+    row_from,
+    row_to,
+    spread,
+)
+
+GENERATOR = """\
+2026-11-21T16:16:59,069+0000 [main-EventThread] INFO  LedgerCreateOp - Ensemble: [127.0.0.1:1] for ledger: 7
+2026-11-21T16:17:04,122+0000 [Thread-3] INFO  BenchThroughputLatency - Sent: 93852
+2026-11-21T16:17:04,545+0000 [main] INFO  BenchThroughputLatency - 4 completions in 2000 milliseconds: 2 ops/sec
+2026-11-21T16:17:04,640+0000 [main] INFO  BenchThroughputLatency - 99th percentile latency: 781.861115
+"""
+PRODUCE = """\
+2026-11-21T16:33:04,000+0000 [exec-1-1] INFO  PerformanceProducer - Created 1 producers
+2026-11-21T16:33:09,000+0000 [exec-1-1] INFO  PerformanceProducer - ------------- DONE (reached the maximum duration: [5 seconds] of production) --------------
+2026-11-21T16:33:12,851+0000 [shutdown] INFO  PerformanceProducer - Aggregated throughput stats --- 235955 records sent --- 23534.187 msg/s --- 183.861 Mbit/s 
+2026-11-21T16:33:13,018+0000 [shutdown] INFO  PerformanceProducer - Aggregated latency stats --- Latency: mean: 1011.685 ms - med: 972.815 - 95pct: 1671.919 - 99pct: 1765.351 - 99.9pct: 1785.287 - 99.99pct: 1785.311 - 99.999pct: 1785.311 - Max: 1785.703
+"""  # noqa: E501, W291
+CONSUME = """\
+2026-11-21T16:33:32,000+0000 [main] INFO  PerformanceConsumer - Start receiving from 1 consumers per subscription on 1 topics
+2026-11-21T16:33:34,500+0000 [listener] INFO  PerformanceConsumer - ------------------- DONE -----------------------
+2026-11-21T16:33:34,263+0000 [shutdown] INFO  PerformanceConsumer - Aggregated throughput stats --- 50000 records received --- 29072.243 msg/s --- 227.127 Mbit/s --- AckRate: 29071.6  msg/s --- ack failed 0 msg
+2026-11-21T16:33:34,351+0000 [shutdown] INFO  PerformanceConsumer - Aggregated latency stats --- Latency: mean:  3.324 ms - med:  3 - 95pct:  4 - 99pct:  8 - 99.9pct: 12 - 99.99pct: 13 - 99.999pct: 13 - Max: 14
+"""  # noqa: E501
+
+
+def test_the_load_generators_rate_and_latencies_are_found() -> None:
+    lines = ["1000000\t1ms\n", "3000000\t3ms\n", "2000000\t2ms\n", "40000000\t40ms\n", "0\t0ms\n"]
+    load = parse_adds(GENERATOR, lines)
+    assert (load.done, load.per_s) == (4, 2.0)
+    assert load.latency == Latency(3.0, 40.0, 40.0)
+
+
+def test_a_load_generator_without_a_rate_says_why() -> None:
+    text = "starting\norg.apache.bookkeeper.client.BKException$BKNotEnoughBookiesException: Not enough bookies\nbye\n"
+    with pytest.raises(NoResult, match="NotEnoughBookies"):
+        parse_adds(text, [])
+    with pytest.raises(NoResult, match="it said nothing"):
+        parse_adds("", [])
+    with pytest.raises(NoResult, match="no latencies"):
+        parse_adds(GENERATOR, [])
+
+
+def test_pulsar_perfs_rate_is_that_between_its_first_send_and_its_last() -> None:
+    load = parse_produce(PRODUCE)
+    assert load.done == 235_955
+    assert load.per_s == pytest.approx(235_955 / 5)
+    assert load.latency == Latency(972.815, 1765.351, 1785.287)
+
+
+def test_pulsar_perfs_own_rate_is_taken_where_its_log_has_no_times() -> None:
+    without = "\n".join(line for line in PRODUCE.splitlines() if "DONE" not in line)
+    assert parse_produce(without).per_s == pytest.approx(23_534.187)
+
+
+def test_what_a_consumer_received_is_found() -> None:
+    load = parse_consume(CONSUME)
+    assert (load.done, load.per_s) == (50_000, 20_000.0)
+    assert load.latency == Latency(3.0, 8.0, 12.0)
+
+
+def test_pulsar_perf_without_figures_says_why() -> None:
+    with pytest.raises(NoResult, match="TimeoutException"):
+        parse_consume("hello\njava.util.concurrent.TimeoutException: too slow\n")
+    with pytest.raises(NoResult, match="no figures"):
+        parse_produce(PRODUCE.replace("235955", "0"))
+
+
+def test_percentiles_are_taken_from_the_ordered_values() -> None:
+    values = [float(number) for number in range(1, 101)]
+    assert percentile(values, 0.5) == 51
+    assert percentile(values, 0.999) == 100
+    assert percentile([7.0], 0.99) == 7
+    with pytest.raises(ValueError, match="no values"):
+        percentile([], 0.5)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(26_431.7, "26,432"), (100.0, "100"),
+     (14.68, "14.7"), (1.456, "1.46"), (0.5, "0.50"), (0.0123, "0.012"), (0, "0.00")],
+)  # fmt: skip
+def test_figures_show_what_matters(value: float, shown: str) -> None:
+    assert figure(value) == shown
+
+
+def test_a_cell_shows_the_median_and_the_spread() -> None:
+    assert spread([3.0, 1.0, 2.0]) == "2.00 [1.00..3.00]"
+    assert spread([1500.0]) == "1,500"
+
+
+def test_the_ratio_is_ours_divided_by_apaches() -> None:
+    row = Row("adds", "adds/s", {"apache": [10.0, 20.0, 30.0], "ours": [30.0]}, goal=">= 1.5")
+    assert row.ratio == 1.5
+    assert row.goal_met is True
+    assert goal_text(row) == "≥ 1.5: met"
+    row.values["ours"] = [29.0]
+    assert goal_text(row) == "≥ 1.5: **not met**"
+
+
+def test_a_goal_with_a_unit_is_for_our_figure_itself() -> None:
+    row = Row("start", "s", {"ours": [0.9, 1.2, 0.8]}, goal="<= 1 s")
+    assert row.ratio is None
+    assert row.goal_met is True
+    row.values["ours"] = [1.1]
+    assert row.goal_met is False
+
+
+def test_without_numbers_there_is_no_verdict() -> None:
+    row = Row("p99", "ms", {"ours": [1.0]}, {"apache": "it did not start"}, goal="<= 0.5")
+    assert row.goal_met is None
+    assert goal_text(row) == "≤ 0.5"
+    assert cell(row, "apache") == "failed: it did not start"
+    assert Row("idle", "%", {"apache": [0.0], "ours": [1.0]}).ratio is None
+
+
+def test_a_run_that_failed_shows_why_beside_those_that_did_not() -> None:
+    table = Table()
+    table.add("adds", "adds/s", "ours", 5.0)
+    table.fail("adds", "adds/s", "ours", "the disk\nis full | really")
+    (row,) = table.rows
+    assert cell(row, "ours") == "5.00 (one failed: the disk is full / really)"
+    assert len(one_line("x" * 1000)) < 220
+
+
+def test_rows_keep_the_order_and_goal_in_which_they_first_came() -> None:
+    table = Table()
+    table.row("b", "s", goal="<= 1 s")
+    table.row("a", "s")
+    table.add("a", "s", "ours", 1.0)
+    table.add("b", "s", "apache", 2.0, note="not synced")
+    assert [row.what for row in table.rows] == ["b", "a"]
+    assert table.rows[0].goal == "<= 1 s"
+    text = markdown(table.rows)
+    assert text.splitlines()[0].endswith("| goal | ratio |")
+    assert text.splitlines()[2] == "| b (not synced) | s | 2.00 | – | ≤ 1 s | – |"
+
+
+def test_rows_come_back_from_json_and_other_groups_stay() -> None:
+    row = Row("adds", "adds/s", {"ours": [1.0, 2.0]}, {"apache": "gone"}, ">= 1.5", "limit")
+    assert row_from(json.loads(json.dumps(row_to(row)))) == row
+    assert merged({"perf": 1, "disk": 2}, {"disk": 3}) == {"perf": 1, "disk": 3}
+
+
+def test_every_size_protocol_and_quorum_has_a_cell_and_64_kib_only_at_saturation() -> None:
+    assert len(list(cells(100))) == len(list(cells(1024))) == 8
+    assert {each.fixed for each in cells(65536)} == {False}
+    assert Cell(100, "1/1/1", "v3", True).throttle == FIXED_PER_S
+
+
+def test_a_run_that_meets_the_generators_own_limit_is_marked() -> None:
+    table = Table()
+    cell_of = Cell(65536, "1/1/1", "v2", False)
+    record(table, "ours", cell_of, Load(9_500, cell_of.throttle * 0.99, Latency(1, 2, 3)), 1.0)
+    first, *_, cpu = table.rows
+    assert "limit" in first.note
+    assert cpu.values["ours"] == [pytest.approx(100.0)]
+
+
+def test_the_document_names_machine_command_and_what_is_missing() -> None:
+    machine = {"cores": 2, "memory_mb": 24_000, "system": "Linux", "versions": {"Pulsar": "4.0.8"}}
+    found = {
+        "rows": [row_to(Row("disk", "MB/s", {"ours": [100.0]}))],
+        "notes": ["one line", "two\nlines"],
+        "failed": "", "rounds": 1, "seconds": 2, "took_s": 90, "date": "2026-01-02",
+        "command": "python -m bench.apache disk --rounds 1 --seconds 2", "machine": machine,
+    }  # fmt: skip
+    text = document({"disk": found})
+    assert "2026-01-02; 2 cores, 24,000 MB, Linux; Pulsar 4.0.8." in text
+    assert "`python -m bench.apache disk --rounds 1 --seconds 2`, 1.5 minutes." in text
+    assert "Not run yet: `python -m bench.apache bookie`." in text
+    assert "```\ntwo\nlines\n```" in text
+    assert "- one line" in text
+
+
+def test_a_profile_leaves_out_what_everything_is_called_from() -> None:
+    found = {
+        "samples": 100,
+        "own": [["a.py f", 60], ["b.py g", 40]],
+        "with_callees": [["main", 100], ["a.py f", 60]],
+        "threads_s": {"MainThread": 3.0, "idle": 0.0},
+    }
+    text = report("bookie", found)
+    assert " 60.0 %  a.py f" in text
+    assert "main" not in text
+    assert "MainThread 3.0" in text
+    assert "idle" not in text
