@@ -40,7 +40,7 @@ from bookie.requests import Desk
 from bookie.scrub import Scrub
 from bookie.server import Limits, Server
 from bookie.write_cache import WriteCache
-from magnetar.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint
+from magnetar.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint, http_endpoint
 from magnetar.bookkeeper.metadata.bookies import BookieRegistration
 from magnetar.bookkeeper.metadata.ledger_store import LedgerStore
 from magnetar.bookkeeper.metadata.store import MetadataStore
@@ -238,7 +238,10 @@ class Bookie:
         await self._mode.show()
         self._parts.add("registration", self._registration.unregister)
         host, port = self._address
-        await self._registration.register(BookieServiceInfo((bookie_endpoint(host, port),)))
+        endpoints = [bookie_endpoint(host, port)]
+        if self.config.http_enabled and self.config.http_port:
+            endpoints.append(http_endpoint(host, self.config.http_port))
+        await self._registration.register(BookieServiceInfo(tuple(endpoints)))
         self.operations.is_registered = True
         log.info("bookie %s serves at %s:%d", self._bookie_id, host, port)
 

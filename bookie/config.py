@@ -29,7 +29,7 @@ IGNORED_SETTINGS: Final = frozenset(
         "numJournalCallbackThreads", "numLongPollWorkerThreads", "openFileLimit", "pageLimit", "pageSize",
         "readBufferSizeBytes", "readWorkerThreadsThrottlingEnabled", "serverNumIOThreads", "serverSockKeepalive",
         "serverTcpNoDelay",
-        "skipListSizeLimit", "skipListArenaChunkSize", "skipListArenaMaxAllocSize", "statsProviderClass",
+        "skipListSizeLimit", "skipListArenaChunkSize", "skipListArenaMaxAllocSize", "httpServerClass",
         "useTransactionalCompaction", "verifyMetadataOnGC", "writeBufferSizeBytes", "zkEnableSecurity",
         "zkLedgersRootPath",
     }
@@ -212,6 +212,24 @@ class BookieConfig:
         help="go on without what stands behind damage in the journal; the ledgers are in limbo until they are checked",
     )
 
+    http_enabled: bool = setting(
+        "httpServerEnabled",
+        False,
+        help="the HTTP admin. It asks nobody who they are: whoever reaches its port may change and delete everything",
+    )
+    http_port: int = setting("httpServerPort", 8000, help="TCP port of the HTTP admin; 0 takes a free one")
+    http_host: str = setting(
+        "httpServerHost", "127.0.0.1", help="address that the HTTP admin listens on; Apache's default is 0.0.0.0"
+    )
+    stats_provider: str = setting(
+        "statsProviderClass",
+        "",
+        help="one that ends in PrometheusMetricsProvider: /metrics on a port of its own where httpServerEnabled=false",
+    )
+    stats_http_enabled: bool = setting("prometheusStatsHttpEnable", True, help="false: no such port")
+    stats_port: int = setting("prometheusStatsHttpPort", 8000, help="that port; 0 takes a free one")
+    stats_host: str = setting("prometheusStatsHttpAddress", "0.0.0.0", help="address that it listens on")
+
     def problems(self) -> Iterator[str]:
         if not 0 <= self.port <= 65_535:
             yield f"bookiePort ({self.port}) must be 0 to 65535"
@@ -298,6 +316,22 @@ class BookieConfig:
         ):
             if value < 0:
                 yield f"{name} ({value}) must not be negative"
+
+        for name, port in (("httpServerPort", self.http_port), ("prometheusStatsHttpPort", self.stats_port)):
+            if not 0 <= port <= 65_535:
+                yield f"{name} ({port}) must be 0 to 65535"
+
+    @property
+    def http_address(self) -> tuple[str, int] | None:
+        """Where the HTTP admin listens, or with `is_metrics_only` the metrics alone; None: nowhere."""
+        if self.http_enabled:
+            return self.http_host, self.http_port
+        return (self.stats_host, self.stats_port) if self.is_metrics_only else None
+
+    @property
+    def is_metrics_only(self) -> bool:
+        wanted = self.stats_http_enabled and self.stats_provider.endswith("PrometheusMetricsProvider")
+        return wanted and not self.http_enabled
 
     @property
     def free_bytes_for_high_priority(self) -> int:

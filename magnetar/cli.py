@@ -1,13 +1,16 @@
 """The command `magnetar`. Each verb imports what it needs when it runs, so that `--help` answers at once."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from magnetar import __version__
+from magnetar.bookie_cli import bookie
+from magnetar.show import size as _size
+from magnetar.show import table as _table
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -75,16 +78,7 @@ def standalone(
     )
 
 
-@main.command()
-@config_option
-def bookie(config: Path | None) -> None:
-    """Run a bookie: stores ledgers, on the port of BookKeeper's protocol.
-
-    Example:  magnetar bookie --config bookie.conf
-    """
-    from magnetar.servers import run_bookie
-
-    sys.exit(run_bookie(config))
+main.add_command(bookie)
 
 
 @main.command()
@@ -355,17 +349,3 @@ def _properties(texts: tuple[str, ...]) -> dict[str, str]:
             raise click.UsageError(f"-p {text}: expected NAME=VALUE")
         found[name] = value
     return found
-
-
-def _size(size_bytes: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size_bytes < 1024:
-            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
-        size_bytes /= 1024
-    return f"{size_bytes:.1f} TiB"
-
-
-def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
-    for row in [head, *rows]:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

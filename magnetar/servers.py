@@ -45,14 +45,20 @@ def read_broker_settings(
         raise ConfigurationError(f"{path}: {error}" if path else str(error)) from None
 
 
+def _start_logging() -> None:
+    """MAGNETAR_LOG_FORMAT=json makes each line an object, for log collectors; MAGNETAR_LOG_LEVEL is INFO by default."""
+    as_json = os.environ.get("MAGNETAR_LOG_FORMAT", "").lower() == "json"
+    start_logging(os.environ.get("MAGNETAR_LOG_LEVEL", "INFO").upper(), as_json=as_json)
+
+
 def run_bookie(config_path: Path | None) -> int:
     """Run a bookie until it is told to stop; returns the exit code. Raises ConfigurationError."""
-    from bookie.bookie import Bookie
     from bookie.config import IGNORED_SETTINGS, BookieConfig
+    from magnetar.bookie_process import start_bookie
     from magnetar.bookkeeper.metadata.ledger_store import initialise_cluster
     from magnetar.bookkeeper.metadata.url import open_store, split_service_uri
 
-    start_logging()
+    _start_logging()
     config = read_settings(BookieConfig, config_path, ignored=IGNORED_SETTINGS)
     if not config.metadata_service_uri:
         raise ConfigurationError("metadataServiceUri is not set, for example zk://127.0.0.1:2181/ledgers")
@@ -63,11 +69,13 @@ def run_bookie(config_path: Path | None) -> int:
         store = await open_store(url, clock, session_timeout_s=config.session_timeout_ms / 1000)
         parts.add("metadata", store.close)
         await initialise_cluster(store, root)
-        bookie = Bookie(config, store, clock, OsFiles(), root=root, on_failure=shutdown.fail)
-        await bookie.start()
-        parts.add("bookie", bookie.stop)
+        bookie, http_url = await start_bookie(config, store, clock, OsFiles(), parts, shutdown, root=root)
         host, port = bookie.address
-        say_ready(f"magnetar bookie {bookie.bookie_id} is ready at {host}:{port}, metadata {url}{root}")
+        say_ready(
+            f"magnetar bookie {bookie.bookie_id} is ready at {host}:{port}"
+            + (f", HTTP {http_url}" if http_url else "")
+            + f", metadata {url}{root}"
+        )
 
     return run(start)
 
@@ -79,7 +87,7 @@ def run_broker(config_path: Path | None) -> int:
     from magnetar.bookkeeper.metadata.url import open_store
     from magnetar.broker_process import start_broker
 
-    start_logging()
+    _start_logging()
     config = read_broker_settings(config_path)
 
     async def start(parts: Parts, shutdown: Shutdown) -> None:

@@ -105,6 +105,32 @@ _HTTP: Final[dict[str, str]] = {
     "http/199-*:": _LATER + "topics that are not persistent",
 }
 
+_RECOVERY: Final = _LATER + "auto-recovery: "
+_WRITE_AHEAD: Final = "Apache lists the write-ahead logs of RocksDB among the entry logs"
+_SANE: Final = (
+    "a bookie that was made read-only is healthy, and says what it is; Apache's test writes a ledger and fails"
+)
+_HUNDREDTH: Final = "a page has a hundred ledgers; Apache leaves the last of them out"
+
+_BOOKIE_HTTP: Final[dict[str, str]] = {
+    "http/504-*:names": "settings that mean nothing here do not exist",
+    **_calls([505], "settings are read when the bookie starts, and cannot be changed while it runs (501)"),
+    "http/518-*:.entrylog files": _WRITE_AHEAD,
+    "http/520-*:.entrylog files": _WRITE_AHEAD,
+    **_calls([526], "shows the cookies of the cluster; Apache's bookie has no such path"),
+    **_calls([535], _LATER + "directories are not added to a bookie"),
+    "http/540-*:.passed": _SANE,
+    "http/540-*:.readOnly": _SANE,
+    "http/54[45]-*:.109": _HUNDREDTH,
+    **_calls([558, 567, 568, 569], _RECOVERY + "whether it is on"),
+    **_calls([559, 560], _RECOVERY + "which ledgers lack copies"),
+    **_calls([561], _RECOVERY + "who audits; cluster_info (512) says it"),
+    **_calls([562, 564, 565, 566, 571], _RECOVERY + "how long a lost bookie is waited for"),
+    **_calls([563, 570], _RECOVERY + "an audit on demand"),
+    **_calls([572, 573], _RECOVERY + "recovery of a bookie on demand"),
+    **_calls([574], _RECOVERY + "decommission"),
+}
+
 _NOT_COMPACTED: Final = "topics are not compacted, so all messages come"
 _HANGS_UP: Final = "a mistake of a client is answered with an error; Apache's broker hangs up"
 
@@ -123,7 +149,7 @@ KNOWN_DIFFERENCES: Final[dict[str, dict[str, str]]] = {
         "wire/pulsarraw-lists.jsonl:connection 0 nothing else": _HANGS_UP,
     },
     "test_calls_of_the_broker": _HTTP,
-    "test_calls_of_the_bookie": {"http/5*": "the bookie has no HTTP interface yet"},
+    "test_calls_of_the_bookie": _BOOKIE_HTTP,
     "test_every_node_of_the_tree": {
         "zookeeper/*:/loadbalance/broker-time-average/*": "loads are not reported: bundles are shared by count",
         "zookeeper/*:/pulsar/functions": "the package store of Pulsar Functions; functions are not served",

@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from magnetar import __version__, cli
+from magnetar import __version__, cli, show
 from magnetar.runtime.types import ConfigurationError, MagnetarError
 from tests.support.http_fake import HttpFake, http_fake
 
@@ -206,11 +206,11 @@ def test_a_refusal_of_the_broker_is_one_line(fake: HttpFake) -> None:
      (2**40, "1.0 TiB"), (2**50, "1024.0 TiB")],
 )  # fmt: skip
 def test_sizes_have_the_unit_that_fits(size_bytes: int, text: str) -> None:
-    assert cli._size(size_bytes) == text
+    assert show.size(size_bytes) == text
 
 
 def test_a_table_has_straight_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    cli._table(("a", "long head"), [("longer", "x"), ("", "yy")])
+    show.table(("a", "long head"), [("longer", "x"), ("", "yy")])
     assert capsys.readouterr().out == "a       long head\nlonger  x\n        yy\n"
 
 

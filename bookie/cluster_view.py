@@ -1,0 +1,140 @@
+"""What the cluster looks like from one bookie: for operators, who ask any bookie for it.
+
+Read from the metadata store each time somebody asks; nothing is kept. The space of other bookies is asked of them.
+"""
+
+import asyncio
+import re
+from typing import Final, NamedTuple
+
+from magnetar.bookkeeper.metadata.bookies import BookieDirectory
+from magnetar.bookkeeper.metadata.store import MetadataError, MetadataStore
+from magnetar.bookkeeper.wire import codec_v3 as v3
+from magnetar.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
+from magnetar.runtime.clock import Clock
+from magnetar.runtime.files import DiskUsage
+from magnetar.runtime.types import KIB
+
+# Connecting and one small answer; a bookie that takes longer is told of as one that does not answer.
+_TIMEOUT_S: Final = 10.0
+
+# Bookies that are asked at the same time.
+_ASKED_MAX: Final = 32
+
+_VOTE: Final = re.compile(rb'bookieId:\s*"([^"]*)"')
+
+
+class ClusterInfo(NamedTuple):
+    """The cluster in numbers."""
+
+    auditor_elected: bool
+    auditor_id: str
+    cluster_under_replicated: bool
+    ledger_replication_enabled: bool
+    total_bookies_count: int
+    writable_bookies_count: int
+    readonly_bookies_count: int
+    unavailable_bookies_count: int
+    """Known by their cookie, and not there."""
+
+
+class ClusterView:
+    """Asks the metadata store below *root*. All on the loop."""
+
+    def __init__(self, store: MetadataStore, root: str, clock: Clock) -> None:
+        self._store = store
+        self._root = root
+        self._directory = BookieDirectory(store, root, clock)
+
+    async def writable(self) -> list[str]:
+        """Ids of the bookies that take new ledgers. Raises MetadataError."""
+        found = await self._store.children(f"{self._root}/available")
+        return [bookie_id for bookie_id in found if bookie_id != "readonly"]
+
+    async def read_only(self) -> list[str]:
+        """Ids of the bookies that only answer reads. Raises MetadataError."""
+        return await self._store.children(f"{self._root}/available/readonly")
+
+    async def host_of(self, bookie_id: str) -> str | None:
+        """Under which host name or address clients reach it; None if nobody knows."""
+        try:
+            return (await self._directory.address_of(bookie_id))[0]
+        except MetadataError:
+            return None
+
+    async def cookies(self) -> dict[str, str]:
+        """Bookie id → its cookie as text. Raises MetadataError."""
+        found: dict[str, str] = {}
+        for bookie_id in await self._store.children(f"{self._root}/cookies"):
+            node = await self._store.get(f"{self._root}/cookies/{bookie_id}")
+            if node is not None:
+                found[bookie_id] = node.value.decode("utf-8", "replace")
+        return found
+
+    async def info(self) -> ClusterInfo:
+        """Raises MetadataError."""
+        writable = set(await self.writable())
+        read_only = set(await self.read_only()) - writable
+        known = set(await self._store.children(f"{self._root}/cookies")) | writable | read_only
+        auditor = await self._auditor()
+        return ClusterInfo(
+            auditor_elected=auditor is not None,
+            auditor_id=auditor or "",
+            cluster_under_replicated=await self._any_below(f"{self._root}/underreplication/ledgers", levels=4),
+            ledger_replication_enabled=not await self._store.exists(f"{self._root}/underreplication/disable"),
+            total_bookies_count=len(known),
+            writable_bookies_count=len(writable),
+            readonly_bookies_count=len(read_only),
+            unavailable_bookies_count=len(known - writable - read_only),
+        )
+
+    async def spaces(self) -> dict[str, DiskUsage | str]:
+        """Bookie id → its disks, or why it does not say. Raises MetadataError."""
+        turns = asyncio.Semaphore(_ASKED_MAX)
+
+        async def ask(bookie_id: str) -> DiskUsage | str:
+            async with turns:
+                try:
+                    async with asyncio.timeout(_TIMEOUT_S):
+                        return await self._ask(bookie_id)
+                except (OSError, TimeoutError, MetadataError, MalformedFrame) as error:
+                    return str(error) or f"no answer within {_TIMEOUT_S:.0f} s"
+
+        bookie_ids = sorted({*await self.writable(), *await self.read_only()})
+        return dict(zip(bookie_ids, await asyncio.gather(*map(ask, bookie_ids)), strict=True))
+
+    async def _ask(self, bookie_id: str) -> DiskUsage:
+        reader, writer = await asyncio.open_connection(*await self._directory.address_of(bookie_id))
+        try:
+            writer.write(v3.bookie_info_request(1))
+            splitter = FrameSplitter()
+            while True:
+                data = await reader.read(4 * KIB)
+                if not data:
+                    raise ConnectionError("the connection was closed")
+                for frame in splitter.feed(data):
+                    answer = v3.parse_response(frame).getBookieInfoResponse
+                    return DiskUsage(answer.totalDiskCapacity, answer.freeDiskSpace)
+        finally:
+            writer.close()
+
+    async def _auditor(self) -> str | None:
+        """Who leads: the candidate that came first."""
+        path = f"{self._root}/underreplication/auditorelection"
+        candidates = [name for name in await self._store.children(path) if name.startswith("V_")]
+        for name in sorted(candidates, key=lambda name: name.removeprefix("V_")):
+            node = await self._store.get(f"{path}/{name}")
+            found = None if node is None else _VOTE.search(node.value)
+            if found is not None:
+                return found[1].decode("utf-8", "replace")
+        return None
+
+    async def _any_below(self, path: str, levels: int) -> bool:
+        """Whether there is a node so many levels below the children of *path*."""
+        names = await self._store.children(path)
+        if levels == 0:
+            return bool(names)
+        for name in names:
+            if await self._any_below(f"{path}/{name}", levels - 1):
+                return True
+        return False

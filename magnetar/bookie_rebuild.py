@@ -1,0 +1,81 @@
+"""Rebuilds the index of a bookie that does not run, from its entry logs."""
+
+import os
+import posixpath
+from collections.abc import Callable
+from functools import partial
+
+from bookie.config import BookieConfig
+from bookie.directories import Directories
+from bookie.entry_log import format as fmt
+from bookie.entry_log.files import EntryLogs, list_logs
+from bookie.foreign_storage import refuse_foreign_storage
+from bookie.index import FLAG_NEEDS_INTEGRITY_CHECK, LEDGERS, LOCATIONS, RocksIndex
+from bookie.rebuild import Rebuilt, rebuild_index
+from magnetar.runtime.clock import Clock
+from magnetar.runtime.files import Files
+from magnetar.runtime.types import MIB, MagnetarError
+
+
+class _WatchedLogs(EntryLogs):
+    """Tells how many logs were begun."""
+
+    def __init__(self, files: Files, directory: str, log_bytes_max: int, on_log: Callable[[], None]) -> None:
+        super().__init__(files, directory, log_bytes_max)
+        self._on_log = on_log
+
+    def scan(self, log_id: int) -> fmt.LogScan:
+        self._on_log()
+        return super().scan(log_id)
+
+
+class OfflineRebuild:
+    """Holds the directories of a stopped bookie while their index is rebuilt. Blocks."""
+
+    def __init__(self, config: BookieConfig, files: Files, clock: Clock) -> None:
+        """Raises MagnetarError if a directory is missing, another storage's, or a bookie runs on it."""
+        self._config = config
+        self._files = files
+        self._clock = clock
+        self._directories = Directories(
+            files, [_absolute(path) for path in config.journal_directories],
+            [_absolute(path) for path in config.ledger_directories], reserve_bytes=0,
+        )  # fmt: skip
+        for path in self.directories:
+            if not files.exists(path):
+                raise MagnetarError(f"{path} does not exist: is ledgerDirectories right?")
+        refuse_foreign_storage(self.directories, files.list)
+        self._directories.open()
+
+    @property
+    def directories(self) -> list[str]:
+        return self._directories.ledgers
+
+    def log_count(self, directory: str) -> int:
+        return len(list_logs(self._files, directory))
+
+    def rebuild(self, directory: str, *, with_ledgers: bool, on_log: Callable[[], None]) -> Rebuilt:
+        """Rebuild the index of one ledger directory; its database of ledgers too if *with_ledgers*.
+
+        The former databases stay beside it. If entries may be missing, the next start checks the copies before the
+        bookie denies to have any. Raises MagnetarError, OSError.
+        """
+        config = self._config
+        logs = _WatchedLogs(self._files, directory, config.log_bytes_max, on_log)
+        names = {LOCATIONS, LEDGERS} if with_ledgers else {LOCATIONS}
+        opener = partial(RocksIndex, directory, config.block_cache_mib * MIB)
+        rebuilt = rebuild_index(self._files, logs, opener, names, self._clock.wall_ms())
+        try:
+            if rebuilt.problems:
+                rebuilt.index.put_flags(rebuilt.index.flags() | FLAG_NEEDS_INTEGRITY_CHECK)
+                rebuilt.index.sync()
+        finally:
+            rebuilt.index.close()
+        return rebuilt
+
+    def close(self) -> None:
+        self._directories.close()
+
+
+def _absolute(directory: str) -> str:
+    return posixpath.normpath(posixpath.join(os.getcwd(), directory))

@@ -1,0 +1,51 @@
+"""How the commands show things to people: tables, sizes, ages."""
+
+from collections.abc import Sequence
+
+import click
+
+
+def size(size_bytes: float) -> str:
+    """`1.5 KiB`"""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size_bytes < 1024:
+            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1024
+    return f"{size_bytes:.1f} TiB"
+
+
+def duration(seconds: float) -> str:
+    """`340 ms`, `12 s`, `5 min`, `3 h`, `2 days`"""
+    if seconds < 1:
+        return f"{max(seconds, 0) * 1000:.0f} ms"
+    for unit, length_s in (("s", 60), ("min", 3_600), ("h", 86_400)):
+        if seconds < 2 * length_s:
+            return f"{seconds / {'s': 1, 'min': 60, 'h': 3_600}[unit]:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} days"
+
+
+def age(wall_ms: int | None, now_ms: int) -> str:
+    """How long ago; *wall_ms* None is `never`."""
+    return "never" if wall_ms is None else f"{duration((now_ms - wall_ms) / 1000)} ago"
+
+
+def share(part: float, whole: float) -> str:
+    """`[####------] 42 %`"""
+    if whole <= 0:
+        return "-"
+    filled = round(10 * min(max(part / whole, 0), 1))
+    return f"[{'#' * filled}{'-' * (10 - filled)}] {100 * part / whole:.0f} %"
+
+
+def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    """Print *rows* below *head*, in straight columns."""
+    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
+    for row in [head, *rows]:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def values(rows: Sequence[tuple[str, str]]) -> None:
+    """Print names and what belongs to them."""
+    width = max(len(name) for name, _ in rows)
+    for name, text in rows:
+        click.echo(f"{name.ljust(width)}  {text}".rstrip())
