@@ -45,6 +45,10 @@ _READONLY: Final = "readonly"
 # How long a registration waits for the node of a session that is dying, where sessions have no time-out.
 _WAIT_WITHOUT_TIMEOUT_S: Final = 30.0
 
+# How long it waits for a node that names its own address: whoever registered there is gone, since this process has the
+# port now, and left a session of a length that it chose. ZooKeeper grants 20 ticks, 40 s as shipped.
+_WAIT_FOR_FORMER_S: Final = 60.0
+
 # A store that is away: how long until the next try. Events make it earlier; this is the net below them.
 _RETRY_S: Final = 1.0
 
@@ -89,8 +93,8 @@ class BookieRegistration:
     async def register(self, info: BookieServiceInfo) -> None:
         """Show that the bookie is there, in its present mode.
 
-        Waits for the node of a former process to go, at most the session's time. Raises BookieIdInUse,
-        StoreUnavailable.
+        The address must be taken already. Waits for the node of a former process to go: if it names the same
+        address up to 60 s, else at most the session's time. Raises BookieIdInUse, StoreUnavailable.
         """
         async with self._turn:
             self._info = info
@@ -175,7 +179,7 @@ class BookieRegistration:
         value = self._info.encode()
         session_s = self._store.session_timeout_s
         wait_s = session_s if math.isfinite(session_s) else _WAIT_WITHOUT_TIMEOUT_S
-        deadline = self._clock.monotonic() + wait_s
+        began_s = self._clock.monotonic()
         changed = asyncio.Event()
         cancel = self._store.watch_node(path, changed.set)
         try:
@@ -192,7 +196,9 @@ class BookieRegistration:
                         await self._store.put(path, value, node.version)
                     return
                 else:
-                    left_s = deadline - self._clock.monotonic()
+                    if self._is_former_self(node.value):
+                        wait_s = max(wait_s, _WAIT_FOR_FORMER_S)
+                    left_s = began_s + wait_s - self._clock.monotonic()
                     if left_s <= 0:
                         raise BookieIdInUse(
                             f"{path} is held by another session for {wait_s:.1f} s: is another bookie "
@@ -203,6 +209,13 @@ class BookieRegistration:
                     timer.cancel()
         finally:
             cancel()
+
+    def _is_former_self(self, value: bytes) -> bool:
+        """Whether a registration names the address that this process has now."""
+        assert self._info is not None
+        other = decode_info(self._bookie_id, value)
+        ours = {(one.host, one.port) for one in self._info.endpoints}
+        return other is not None and any((one.host, one.port) in ours for one in other.endpoints)
 
     async def _delete(self, path: str) -> None:
         with contextlib.suppress(NoNode):

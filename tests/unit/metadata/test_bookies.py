@@ -93,12 +93,28 @@ async def test_registering_waits_for_the_dying_session_of_a_former_process(
 async def test_two_living_bookies_with_one_id_are_refused_after_the_session_time(
     store: MemoryStore, clock: ManualClock
 ) -> None:
-    await BookieRegistration(store.session(), "/ledgers", "node-d", clock).register(INFO)
+    other = BookieServiceInfo((bookie_endpoint("127.0.0.1", 3185),))
+    await BookieRegistration(store.session(), "/ledgers", "node-d", clock).register(other)
     registering = asyncio.create_task(BookieRegistration(store.session(), "/ledgers", "node-d", clock).register(INFO))
     await settle()
     clock.advance(10.1)
     with pytest.raises(BookieIdInUse, match="bookieId"):
         await registering
+
+
+async def test_a_former_process_at_the_same_address_may_have_had_a_longer_session(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    """Apache's bookie, or ours with another zkTimeout, was killed on this port."""
+    former = store.session()
+    await former.put("/ledgers/available/node-d", INFO.encode(), NO_NODE, ephemeral=True)
+    registering = asyncio.create_task(BookieRegistration(store.session(), "/ledgers", "node-d", clock).register(INFO))
+    await settle()
+    clock.advance(30)
+    await settle()
+    assert not registering.done()
+    former.expire()
+    await registering
 
 
 async def test_cookies_are_compared_and_set(store: MemoryStore, clock: ManualClock) -> None:
