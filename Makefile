@@ -7,7 +7,7 @@ SOURCES := magnetar broker managed_ledger bookie autorecovery connectors pyspark
 # Where `make interop` writes its matrix.
 MATRIX ?= docs/INTEROP.md
 
-.PHONY: help demo test unit interop lint types format proto bench bench-apache requirements clean
+.PHONY: help demo test unit interop crash mutants lint types format proto bench bench-apache requirements clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## ?/  make \1\t/' | expand -t 24
@@ -28,6 +28,15 @@ $(VENV)/demo: requirements/demo.txt pyproject.toml
 
 demo: $(VENV)/demo ## the flights of 2013 through a cluster that loses a broker and a bookie, and into Spark
 	$(BIN)/python -m magnetar.demo
+
+crash: $(VENV)/dev ## power cuts, faulty disks, kill -9, fuzz: 20,000 disk images and more (about five minutes)
+	MAGNETAR_CRASH_IMAGES=20000 MAGNETAR_INDEX_IMAGES=500 MAGNETAR_KILL_ROUNDS=100 MAGNETAR_FAULT_RUNS=3000 \
+	MAGNETAR_FUZZ_FRAMES=20000 $(BIN)/python -m pytest -n 2 tests/crash/test_crash_images.py \
+	tests/crash/test_index_contract.py tests/crash/test_storage_schedules.py tests/crash/test_fault_files.py \
+	tests/crash/test_fuzz.py tests/crash/test_kill_loop.py tests/crash/test_bookie_storage.py tests/crash/test_bookie_kill.py
+
+mutants: $(VENV)/dev ## seeded bugs of the bookie, each of which the tests must catch
+	$(BIN)/python -m tests.mutants
 
 lint: $(VENV)/dev types ## ruff, formatting, types, who imports whom
 	$(BIN)/ruff check $(SOURCES)
@@ -58,7 +67,7 @@ proto: $(VENV)/dev ## generate the protobuf code again
 bench: $(VENV)/dev ## speed and memory, as a table of ratios (about ten minutes)
 	$(BIN)/python -m bench
 
-bench-apache: $(VENV)/dev ## the same beside Apache's servers; writes docs/BENCHMARKS.md (about half an hour)
+bench-apache: $(VENV)/dev ## the same beside Apache's servers; writes docs/BENCHMARKS.md (about an hour; leave the machine alone meanwhile)
 	$(BIN)/python deploy/fetch_apache.py
 	$(BIN)/python -m bench.apache --write-docs
 

@@ -141,7 +141,12 @@ class Compactor:
             return LogUsage(log_id, file_bytes, await self._keeper.run(lambda: logs.ledgers_map(log_id)), True)
         except Corruption as error:
             log.info("%s; it is read through", error)
-        scan = await self._keeper.run(lambda: logs.scan(log_id))
+        try:
+            scan = await self._keeper.run(lambda: logs.scan(log_id))
+        except Corruption as error:
+            # Its header is damaged, or a crash or a full disk came while it was made: the index says which (rule 2).
+            log.info("%s", error)
+            return LogUsage(log_id, file_bytes, {}, False)
         records = iter(scan)
         found: dict[int, int] = {}
         while some := await self._keeper.run(lambda: list(islice(records, _SCAN_RECORDS))):

@@ -234,8 +234,9 @@ class Ledgers:
         return ledger
 
     def restore(self, ledger: Ledger) -> None:
-        """It could not be deleted after all."""
+        """It could not be deleted after all. Its row may not have been written yet, a fence in it for one."""
         self._ledgers.setdefault(ledger.ledger_id, ledger)
+        self._dirty.add(ledger.ledger_id)
 
     def __contains__(self, ledger_id: object) -> bool:
         return ledger_id in self._ledgers

@@ -187,6 +187,11 @@ def decode_header(data: bytes, path: str) -> Header | None:
     return Header(version, HEADER_BYTES, sealed)
 
 
+def begins_with_record(data: bytes) -> bool:
+    """Whether the first bytes of a file without a header (version 1) can be those of a record."""
+    return len(data) >= LENGTH.size and bool(LENGTH.unpack_from(data)[0] >= _IDS.size)
+
+
 class _Torn(Exception):
     """What stands here is not a whole record."""
 

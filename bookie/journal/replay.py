@@ -35,7 +35,10 @@ def replay(files: Files, directory: str, mark: Mark, apply: Callable[[Record], N
         path = posixpath.join(directory, file_name(file_id))
         file = files.open(path)
         try:
-            header = fmt.decode_header(file.read_at(0, fmt.HEADER_BYTES), path)
+            head = file.read_at(0, fmt.HEADER_BYTES)
+            header = fmt.decode_header(head, path)
+            if header is not None and header.version == 1 and _is_torn_header(file, head):
+                header = None
             if header is None:
                 if _holds_anything(file) or (file_id == mark.file_id and mark.offset):
                     raise Corruption(f"{path} has no header, and entries stood in it; restore it or take the bookie "
@@ -58,6 +61,12 @@ def replay(files: Files, directory: str, mark: Mark, apply: Callable[[Record], N
         finally:
             file.close()
     return count
+
+
+def _is_torn_header(file: File, head: bytes) -> bool:
+    """Whether *head*, which has no magic, is what a crash left in place of a header instead of version 1's first
+    record: nothing stands behind a header before it is synced."""
+    return file.size_bytes() <= fmt.HEADER_BYTES and not fmt.begins_with_record(head)
 
 
 def _holds_anything(file: File) -> bool:

@@ -1,0 +1,229 @@
+"""Bytes that nobody meant: frames of both protocols, and files of a bookie's disk. A clear error, and no other harm.
+
+MAGNETAR_FUZZ_FRAMES   how many frames for each protocol (20,000 in `make crash`)
+"""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import random
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from bookie.bookie import Bookie
+from magnetar.bookkeeper.wire import codec_v2 as v2
+from magnetar.bookkeeper.wire import codec_v3 as v3
+from magnetar.bookkeeper.wire.framing import MAX_FRAME_BYTES
+from magnetar.runtime.types import KIB, MIB, Corruption, MagnetarError
+from tests.support.bookie_disks import CODEC, KEY, Disk, stored_entry
+from tests.support.crash_images import Life, crashed
+from tests.support.serving import Wire, World
+
+FRAMES = int(os.environ["MAGNETAR_FUZZ_FRAMES"])
+SEED = os.environ["MAGNETAR_CRASH_SEED"]
+
+# What the fuzz may leave in memory: refused ledgers that were made, interned strings, logs of pytest.
+GROWTH_MAX = 4 * MIB
+
+FRAME_MAX = 64 * KIB
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def good_frames(rng: random.Random, third: bool) -> bytes:
+    """One well-formed request, with its length word."""
+    ledger_id, entry_id = rng.choice([1, 2, 3, -1, 2**62]), rng.choice([0, 1, 5, -1, 2**62])
+    entry = stored_entry(abs(ledger_id) % 3 + 1, rng.randrange(4), rng.randbytes(rng.randrange(60)))
+    if not third:
+        return rng.choice(
+            [
+                v2.add_request_head(rng.choice([0, 1, 2, 4]), KEY, len(entry)) + entry,
+                v2.read_request(ledger_id, entry_id),
+                v2.read_request(ledger_id, entry_id, v2.FLAG_DO_FENCING, KEY),
+                v2.batch_read_request(ledger_id, entry_id, 7, rng.randrange(-2, 5), rng.choice([0, 100, 2**60])),
+                v2.auth_request(b""),
+            ]
+        )
+    return rng.choice(
+        [
+            v3.add_request(1, ledger_id, entry_id, KEY, entry),
+            v3.add_request(1, 1, 0, b"", entry, write_flags=v3.DEFERRED_SYNC),
+            v3.read_request(2, ledger_id, entry_id),
+            v3.read_request(2, 1, -1, previous_lac=0, timeout_ms=5, piggyback=True),
+            v3.write_lac_request(3, 1, 0, KEY, rng.randbytes(rng.randrange(40))),
+            v3.read_lac_request(4, ledger_id),
+            v3.force_ledger_request(5, ledger_id),
+            v3.list_of_entries_request(6, ledger_id),
+            v3.bookie_info_request(7),
+            v3.start_tls_request(8),
+        ]
+    )
+
+
+def damaged(frame: bytes, rng: random.Random) -> bytes:
+    """*frame* with something wrong in it; the length word is mostly right, so that the rest is looked at."""
+    body = bytearray(frame[4:])
+    for _ in range(rng.choice([0, 1, 1, 2, 8])):
+        kind = rng.random()
+        at = rng.randrange(len(body) + 1)
+        if kind < 0.4 and at < len(body):
+            body[at] ^= 1 << rng.randrange(8)
+        elif kind < 0.6:
+            del body[at : at + rng.randrange(1, 12)]
+        elif kind < 0.8:
+            body[at:at] = rng.randbytes(rng.randrange(1, 12))
+        else:
+            body[at:] = rng.randbytes(rng.randrange(40))
+    size = len(body)
+    if rng.random() < 0.05:
+        size = rng.choice([0, 1, size + 1, max(size - 1, 0), FRAME_MAX, FRAME_MAX + 1, 2**31 - 1, 2**32 - 1])
+    return size.to_bytes(4) + bytes(body)
+
+
+@pytest.mark.parametrize("third", [False, True], ids=["v2", "v3"])
+async def test_malformed_frames_end_their_connection_and_no_more(third: bool) -> None:
+    rng = random.Random(f"{SEED} {third}")
+    unhandled: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: unhandled.append(context))
+    world = World()
+    async with world.serving(frame_bytes_max=FRAME_MAX) as bookie:
+        healthy = await Wire.connect(bookie)
+        kept = stored_entry(1000, 0, b"kept")
+        assert await healthy.add(kept) == 0
+        await fuzz(bookie, rng, third, FRAMES // 4)
+        gc.collect()
+        tracemalloc.start()
+        before, _ = tracemalloc.get_traced_memory()
+        await fuzz(bookie, rng, third, FRAMES)
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert after - before < GROWTH_MAX
+        assert not unhandled, unhandled[:3]
+        assert bookie.failure is None
+        assert await healthy.read(1000, 0) == kept
+        server = bookie.server
+        assert (server.adds_in_flight, server.reads_in_flight, len(server.connections)) == (0, 0, 1)
+        assert server.counters.malformed > FRAMES // 200
+        assert await (await Wire.connect(bookie)).add(stored_entry(1001, 0)) == 0
+    # What got through is in the journal, and can be read back by the next one.
+    async with world.serving() as bookie:
+        assert await (await Wire.connect(bookie)).read(1000, 0) == kept
+
+
+async def fuzz(bookie: Bookie, rng: random.Random, third: bool, count: int) -> None:
+    sent = 0
+    while sent < count:
+        wire = await Wire.connect(bookie)
+        if third:
+            wire.send(v3.bookie_info_request(1))
+        chunk = [damaged(good_frames(rng, third), rng) for _ in range(rng.randrange(1, 12))]
+        sent += len(chunk)
+        data = b"".join(chunk)
+        # The bookie may close at any moment, so any of this may fail; asyncio and uvloop say it differently.
+        with contextlib.suppress(OSError, RuntimeError):
+            for at in range(0, len(data), size := rng.choice([1 << 20, 1 << 20, 37])):
+                wire.send(data[at : at + size])
+                if size == 37:
+                    await asyncio.sleep(0)
+            wire.writer.write_eof()
+        async with asyncio.timeout(10):
+            with contextlib.suppress(ConnectionError):
+                while await wire._reader.read(65536):
+                    pass
+        wire.close()
+    async with asyncio.timeout(10):
+        while len(bookie.server.connections) > 1 or bookie.server.adds_in_flight:
+            await asyncio.sleep(0.005)
+
+
+async def test_a_frame_that_is_announced_and_never_sent_costs_nothing() -> None:
+    world = World()
+    async with world.serving() as bookie:
+        wires = [await Wire.connect(bookie) for _ in range(50)]
+        tracemalloc.start()
+        for wire in wires:
+            wire.send(MAX_FRAME_BYTES.to_bytes(4))
+        await asyncio.sleep(0.1)
+        used, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert used < 8 * MIB < 50 * MAX_FRAME_BYTES
+        for wire in wires:
+            wire.close()
+
+
+# -------------------------------------------------------------------------------------------------- files
+
+
+def lived() -> Disk:
+    disk = Disk()
+    life = Life(disk)
+    for entry_id in range(12):
+        life.add([stored_entry(n, entry_id, b"p" * 300) for n in (1, 2)], lambda taken, refusal: None)
+        life.settle_journals()
+        if entry_id == 6:
+            life.flush()
+    life.fence(3, lambda rc: None)
+    life.settle_journals()
+    return disk
+
+
+def torn(content: bytearray, rng: random.Random) -> None:
+    """What damage does to a file, some of it far from what a crash can do."""
+    for _ in range(rng.choice([1, 1, 3])):
+        at = rng.randrange(len(content) + 1)
+        kind = rng.choice(["cut", "zeros", "junk", "insert", "double", "length"])
+        if kind == "cut":
+            del content[at:]
+        elif kind == "zeros":
+            content[at : at + 512] = bytes(len(content[at : at + 512]))
+        elif kind == "junk":
+            content[at : at + 100] = rng.randbytes(len(content[at : at + 100]))
+        elif kind == "insert":
+            content[at:at] = rng.randbytes(rng.randrange(1, 600))
+        elif kind == "double":
+            content[at:at] = content[: at + 700]
+        else:
+            content[at : at + 4] = rng.choice([0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0xFFFFFF00, 0, 17]).to_bytes(4)
+
+
+@pytest.mark.parametrize("lot", range(2))
+def test_torn_files_give_clear_errors_and_no_invented_entries(lot: int) -> None:
+    rng = random.Random(f"{SEED} files {lot}")
+    whole = lived()
+    names = sorted(whole.files._entries)
+    tracemalloc.start()
+    errors: list[str] = []
+    for _ in range(max(FRAMES // 10, 60)):
+        disk = crashed(whole, rng, "lose all")
+        path = rng.choice(names)
+        torn(disk.files._entries[path].cached, rng)
+        try:
+            life = Life(disk)
+        except (MagnetarError, OSError) as error:
+            errors.append(str(error))
+            continue
+        for ledger in life.desk.ledgers:
+            for entry_id in life.entry_ids(ledger.ledger_id):
+                try:
+                    entry = life.read(ledger.ledger_id, entry_id)
+                    assert entry is not None
+                    CODEC.open(entry, ledger.ledger_id, entry_id)
+                except (Corruption, OSError):
+                    continue
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 64 * MIB
+    assert errors
+    for text in errors:  # it names the file, or the ledger whose record it is
+        assert "/j0/" in text or "/l0/" in text or "ledger" in text, text

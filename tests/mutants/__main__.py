@@ -1,0 +1,161 @@
+"""Proof that the suite can see: each mutant of the catalogue is put into a copy of the sources and must be caught.
+
+    python -m tests.mutants                  every mutant, against the tests that it names
+    python -m tests.mutants -k fence         those with `fence` in their name or place
+    python -m tests.mutants --images 1500    against drawn crash images instead: what random lives find by themselves
+
+Prints a table; ends with 1 if a mutant survives, if its place is gone, or if a test fails without any mutant.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import NamedTuple
+
+from tests.mutants.catalogue import MUTANTS, Mutant
+
+ROOT = Path(__file__).parent.parent.parent
+COPIED = ("bookie", "magnetar", "tests", "pyproject.toml")
+
+# A mutant that makes the bookie wait for ever is seen too; no test that is named here takes as long.
+_TIMEOUT_S = 180.0
+
+_FAILED = re.compile(r"^FAILED (\S+?)(?:\[| |$)", re.MULTILINE)
+
+
+class Outcome(NamedTuple):
+    mutant: Mutant
+    caught_by: str
+    """Empty: it survived."""
+    seconds: float
+    problem: str
+
+
+class Workshop:
+    """A copy of the sources in which one mutant at a time lives."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        for name in COPIED:
+            source = ROOT / name
+            if source.is_dir():
+                shutil.copytree(source, directory / name, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy2(source, directory / name)
+        found = self._python("-c", "import bookie.bookie; print(bookie.bookie.__file__)").stdout.strip()
+        assert Path(found).is_relative_to(directory), f"the copy is not what is imported, {found} is"
+
+    def test(self, arguments: Sequence[str], **environment: str) -> tuple[int, str]:
+        """Exit code of pytest and what it said; -1 if it took too long."""
+        try:
+            done = self._python("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *arguments, **environment)
+        except subprocess.TimeoutExpired:
+            return -1, f"nothing within {_TIMEOUT_S:.0f} s"
+        return done.returncode, done.stdout + done.stderr
+
+    def try_mutant(self, mutant: Mutant, arguments: Sequence[str], **environment: str) -> Outcome:
+        path = self.directory / mutant.path
+        original = path.read_text()
+        count = original.count(mutant.old)
+        if count != 1:
+            return Outcome(mutant, "", 0, f"its place is {'gone' if count == 0 else f'there {count} times'}")
+        path.write_text(original.replace(mutant.old, mutant.new))
+        began = time.monotonic()
+        try:
+            code, text = self.test(arguments, **environment)
+        finally:
+            path.write_text(original)
+        seconds = time.monotonic() - began
+        if code == 0:
+            return Outcome(mutant, "", seconds, "")
+        failed = _FAILED.search(text)
+        if code == 1 and failed is not None:
+            return Outcome(mutant, failed[1].rpartition("::")[2].removeprefix("test_"), seconds, "")
+        if code == -1:
+            return Outcome(mutant, text, seconds, "")
+        return Outcome(mutant, "", seconds, f"pytest ended with {code}:\n{text[-2000:]}")
+
+    def _python(self, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, *arguments],
+            cwd=self.directory,
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(self.directory), **environment},
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+
+
+def healthy(workshop: Workshop, mutants: Sequence[Mutant]) -> str:
+    """Why the tests prove nothing: they fail without a mutant. Empty if they do not."""
+    files = sorted({argument for mutant in mutants for argument in mutant.tests if argument.endswith(".py")})
+    code, text = workshop.test(files)
+    return "" if code == 0 else text[-3000:]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description="Try the suite against mistakes.")
+    parser.add_argument("-k", metavar="WORD", default="", help="only mutants with WORD in their name or place")
+    parser.add_argument("-n", type=int, default=2, help="how many at a time (2)")
+    parser.add_argument("--images", type=int, default=0, help="try so many drawn crash images instead of named tests")
+    options = parser.parse_args()
+    mutants = [mutant for mutant in MUTANTS if options.k in mutant.name or options.k in mutant.path]
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="mutants-") as temporary:
+        workshops: SimpleQueue[Workshop] = SimpleQueue()
+        for number in range(options.n):
+            workshops.put(Workshop(Path(temporary) / str(number)))
+        if not options.images:
+            workshop = workshops.get()
+            problem = healthy(workshop, mutants)
+            workshops.put(workshop)
+            if problem:
+                print(f"the tests fail without any mutant:\n{problem}")
+                return 1
+
+        def work(mutant: Mutant) -> Outcome:
+            workshop = workshops.get()
+            try:
+                if options.images:
+                    return workshop.try_mutant(
+                        mutant,
+                        ["tests/crash/test_crash_images.py", "-k", "in_every_image"],
+                        MAGNETAR_CRASH_IMAGES=str(options.images),
+                        MAGNETAR_CRASH_SEED="1",
+                    )
+                return workshop.try_mutant(mutant, mutant.tests)
+            finally:
+                workshops.put(workshop)
+
+        outcomes = []
+        width = max(len(mutant.name) for mutant in mutants)
+        print(f"{'mutant':{width}}  {'place':30}  {'caught by':90}  seconds")
+        with ThreadPoolExecutor(options.n) as pool:
+            for outcome in pool.map(work, mutants):
+                outcomes.append(outcome)
+                caught_by = outcome.caught_by or ("?" if outcome.problem else "NOBODY")
+                print(
+                    f"{outcome.mutant.name:{width}}  {outcome.mutant.path.removeprefix('bookie/'):30}  "
+                    f"{caught_by:90}  {outcome.seconds:.1f}",
+                    flush=True,
+                )
+    for outcome in outcomes:
+        if outcome.problem:
+            print(f"\n{outcome.mutant.name} ({outcome.mutant.path}): {outcome.problem}")
+    caught = sum(bool(outcome.caught_by) for outcome in outcomes)
+    print(f"\n{caught} of {len(outcomes)} caught, {time.monotonic() - began:.0f} s")
+    return 0 if caught == len(outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

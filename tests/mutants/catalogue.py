@@ -1,0 +1,434 @@
+"""Mistakes that a bookie could make, as patches: the suite has to see each of them.
+
+A mutant replaces one place of one file; *old* must stand there exactly once, so a mutant whose place is gone fails
+loudly instead of proving nothing. *tests* are arguments of pytest: the least that must catch it.
+"""
+
+from typing import NamedTuple
+
+SCHEDULES = "tests/crash/test_storage_schedules.py"
+UNIT = "tests/unit/bookie"
+
+
+class Mutant(NamedTuple):
+    name: str
+    path: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+def _schedule(number: str) -> tuple[str, ...]:
+    return (SCHEDULES, "-k", number)
+
+
+MUTANTS = (
+    # -- journal
+    Mutant(
+        "an add is answered before its fsync",
+        "bookie/journal/writer.py",
+        "        if must_sync:\n            self._sync()\n        if self.mark",
+        "        if self.mark",
+        _schedule("r_b17_who"),
+    ),
+    Mutant(
+        "a new journal file's name is not synced",
+        "bookie/journal/writer.py",
+        "            file.sync()\n            self._files.sync_directory(self._directory)\n",
+        "            file.sync()\n",
+        _schedule("r_b15 or r_b17"),
+    ),
+    Mutant(
+        "a refused group is not cut off",
+        "bookie/journal/writer.py",
+        "            self._file.truncate(before.offset)  # rule 3; raises: rule 2\n",
+        "",
+        _schedule("r_b17_a_group"),
+    ),
+    Mutant(
+        "the mark moves into a group that may be cut off",
+        "bookie/journal/writer.py",
+        "        self.written_bytes += end - start\n",
+        "        self.written_bytes += end - start\n        self.mark = Mark(file_id, end)\n",
+        (f"{UNIT}/test_journal_safety.py",),
+    ),
+    Mutant(
+        "what was put before a refusal was known is written behind it",
+        "bookie/journal/writer.py",
+        "while late < len(puts) and puts[late][0] <= self._refused_number:",
+        "while late < 0:",
+        (f"{UNIT}/test_journal_safety.py",),
+    ),
+    Mutant(
+        "a journal that failed goes on",
+        "bookie/journal/writer.py",
+        "        if error is not None:\n            if not self._failed:",
+        "        if error is not None:\n            for _, (_, _, done, argument) in puts:\n"
+        "                done(argument, None)\n            if not self._failed:",
+        _schedule("r_b32"),
+    ),
+    Mutant(
+        "the key of a refused group is not written again",
+        "bookie/requests.py",
+        "        for ledger in self.ledgers:\n            ledger.is_key_journaled = False",
+        "        pass",
+        _schedule("r_b17_what"),
+    ),
+    # -- replay
+    Mutant(
+        "the checksum of a group is not looked at",
+        "bookie/journal/format.py",
+        "        return bool(crc == _group_crc(self._file_id, start, durable, group))",
+        "        return bool(crc >= 0 and len(group) >= 0)",
+        (f"{UNIT}/test_journal.py",),
+    ),
+    Mutant(
+        "damage in the middle of a journal counts as its end",
+        "bookie/journal/format.py",
+        '        """Rule 3. Raises Corruption."""\n',
+        '        """Rule 3. Raises Corruption."""\n        return\n',
+        _schedule("r_b14"),
+    ),
+    Mutant(
+        "replay goes on with the next file after a torn one",
+        "bookie/journal/replay.py",
+        "                if torn is not None:\n                    raise",
+        "                if torn is None and not torn and count < 0:\n                    raise",
+        (f"{UNIT}/test_journal.py",),
+    ),
+    Mutant(
+        "a missing journal file is passed over",
+        "bookie/journal/replay.py",
+        "        if later != earlier + 1:",
+        "        if later < earlier:",
+        (f"{UNIT}/test_journal.py",),
+    ),
+    Mutant(
+        "replay forgets fences",
+        "bookie/opening.py",
+        "            ledger.fenced = True\n",
+        "",
+        _schedule("r_b29 or r_b3"),
+    ),
+    Mutant(
+        "replay forgets explicit LACs",
+        "bookie/opening.py",
+        "            ledger.see_explicit_lac(record.blob())\n",
+        "            pass\n",
+        _schedule("r_b25"),
+    ),
+    Mutant(
+        "what was replayed is not flushed before the journal is let go",
+        "bookie/opening.py",
+        'storage has everything. Raises OSError."""\n        self._flush()\n',
+        'storage has everything. Raises OSError."""\n',
+        _schedule("r_b30 or r_b10"),
+    ),
+    Mutant(
+        "journal ids come from the clock",
+        "bookie/opening.py",
+        "    return newest + 1 if newest else wall_ms + 1\n",
+        "    return wall_ms + 1 if newest != wall_ms + 1 else newest + 1\n",
+        _schedule("r_b16"),
+    ),
+    Mutant(
+        "damage that was passed over leaves no doubt",
+        "bookie/opening.py",
+        "        if problems:\n",
+        "        if problems and not settings.skip_invalid_journal:\n",
+        _schedule("r_b34"),
+    ),
+    Mutant(
+        "the journal file that the mark names is removed",
+        "bookie/checkpoint.py",
+        "if file_id < mark.file_id]\n    for file_id in old[: max(len(old) - keep, 0)]:",
+        "if file_id <= mark.file_id]\n    for file_id in old:",
+        _schedule("r_b6 or r_b4"),
+    ),
+    # -- flush
+    Mutant(
+        "the mark is that of the end of a flush",
+        "bookie/checkpoint.py",
+        "        self._storage.write_marks(marks)\n",
+        "        self._storage.write_marks([journal.mark for journal in self._journals])\n",
+        _schedule("r_b2_"),
+    ),
+    Mutant(
+        "the mark is written before the flush",
+        "bookie/checkpoint.py",
+        "        self._storage.flush(half, rows)\n        self._storage.write_marks(marks)\n",
+        "        self._storage.write_marks(marks)\n        self._storage.flush(half, rows)\n",
+        _schedule("r_b1_"),
+    ),
+    Mutant(
+        "a failed flush forgets its marks",
+        "bookie/checkpoint.py",
+        "        if self._marks is None:\n            self._marks =",
+        "        if self._marks is None or not self._closed:\n            self._marks =",
+        _schedule("r_b4"),
+    ),
+    Mutant(
+        "a failed flush forgets its entries",
+        "bookie/write_cache.py",
+        "        if not self._flushing:\n            self._flushing, self._taking",
+        "        if True:\n            self._flushing, self._taking",
+        _schedule("r_b4 or r_b20"),
+    ),
+    Mutant(
+        "a failed flush forgets the rows of ledgers",
+        "bookie/checkpoint.py",
+        "        self._ledgers.not_written(rows)  # rule 2\n",
+        "",
+        _schedule("r_b4_the_rows"),
+    ),
+    Mutant(
+        "a failed flush is retried whatever the error",
+        "bookie/checkpoint.py",
+        "        if is_no_space(error):\n",
+        "        if is_no_space(error) or True:\n",
+        _schedule("r_b4_a_flush_that_failed_for_another or r_b23"),
+    ),
+    Mutant(
+        "two flushes at a time",
+        "bookie/checkpoint.py",
+        "        if self._running:\n",
+        "        if self._running and self._closed:\n",
+        _schedule("r_b20"),
+    ),
+    Mutant(
+        "locations are published before their log is synced",
+        "bookie/ledger_storage.py",
+        "                    shelf.logs.sync()\n",
+        "",
+        _schedule("r_b21"),
+    ),
+    Mutant(
+        "the index is not synced before the mark",
+        "bookie/ledger_storage.py",
+        "                if own or own_rows:\n                    shelf.index.sync()\n",
+        "",
+        _schedule("r_b1_ or r_b9"),
+    ),
+    Mutant(
+        "rows are flushed only along with entries",
+        "bookie/ledger_storage.py",
+        "                if own_rows:\n",
+        "                if own_rows and own:\n",
+        _schedule("r_b3"),
+    ),
+    Mutant(
+        "a log whose append failed is written on",
+        "bookie/entry_log/files.py",
+        "            self._write(parts, gathered)\n        except OSError:\n            self._abandon()\n"
+        "            raise\n",
+        "            self._write(parts, gathered)\n        except OSError:\n            raise\n",
+        _schedule("r_b5"),
+    ),
+    Mutant(
+        "a rolled log is not synced",
+        "bookie/entry_log/files.py",
+        "        self._file.sync()\n"
+        "        self._file.write_at(fmt.SEAL_OFFSET, fmt.encode_seal(map_offset, len(self._bytes_of_ledgers)))\n"
+        "        self._file.sync()\n",
+        "        self._file.write_at(fmt.SEAL_OFFSET, fmt.encode_seal(map_offset, len(self._bytes_of_ledgers)))\n",
+        _schedule("r_b21_the_index or r_b28"),
+    ),
+    # -- index, ledgers, reads
+    Mutant(
+        "what a location leads to is not checked",
+        "bookie/entry_log/files.py",
+        "        if size < fmt.ENTRY_BYTES_MIN or found != (ledger_id, entry_id):\n",
+        "        if size < fmt.ENTRY_BYTES_MIN:\n",
+        _schedule("r_b21"),
+    ),
+    Mutant(
+        "an unreadable entry is called absent",
+        "bookie/ledger_storage.py",
+        "            except FileNotFoundError:\n                if is_last_try:\n                    raise\n",
+        "            except (FileNotFoundError, Corruption):\n                if is_last_try:\n"
+        "                    break\n",
+        _schedule("r_b13 or r_b21"),
+    ),
+    Mutant(
+        "the row of a ledger forgets its fence",
+        "bookie/ledgers.py",
+        "LedgerData(exists=True, fenced=self.fenced,",
+        "LedgerData(exists=True, fenced=False,",
+        _schedule("r_b29"),
+    ),
+    Mutant(
+        "an older explicit LAC replaces a newer one",
+        "bookie/ledgers.py",
+        "        if not self.explicit_lac or last_add_confirmed >= explicit_lac_of(self.explicit_lac):\n",
+        "        if last_add_confirmed >= -1:\n",
+        _schedule("r_b25"),
+    ),
+    Mutant(
+        "any key fits",
+        "bookie/requests.py",
+        '        if ledger.master_key not in (b"", _NO_KEY):\n            return False\n',
+        "",
+        _schedule("r_b9"),
+    ),
+    Mutant(
+        "a fenced ledger takes adds after a restart",
+        "bookie/requests.py",
+        "        if ledger.fenced and not recovery:\n",
+        "        if ledger.fenced and not ledger.is_fence_durable and not recovery:\n",
+        _schedule("r_b29"),
+    ),
+    Mutant(
+        "in limbo an entry is called absent",
+        "bookie/requests.py",
+        "        return EUNKNOWNLEDGERSTATE if ledger.limbo else ENOENTRY",
+        "        return ENOENTRY",
+        _schedule("r_l4"),
+    ),
+    # -- garbage collection
+    Mutant(
+        "one proof is enough to delete a ledger",
+        "bookie/garbage.py",
+        "gone = sorted(ledger_id for ledger_id in absent if ledger_id in self._absent)",
+        "gone = sorted(absent)",
+        (f"{UNIT}/test_garbage.py",),
+    ),
+    Mutant(
+        "a record that cannot be read counts as absent",
+        "bookie/collector.py",
+        "                absent.append(ledger_id)\n            except Corruption as error:\n",
+        "                absent.append(ledger_id)\n            except Corruption as error:\n"
+        "                absent.append(ledger_id)\n",
+        (f"{UNIT}/test_garbage.py",),
+    ),
+    Mutant(
+        "an empty listing deletes everything",
+        "bookie/garbage.py",
+        "    if listed == 0 and limits.refuse_empty and local:\n",
+        "    if listed == 0 and limits.refuse_empty and local < 0:\n",
+        (f"{UNIT}/test_garbage.py",),
+    ),
+    Mutant(
+        "a ledger with entries to flush is deleted",
+        "bookie/collector.py",
+        "                if self._cache.has_ledger(ledger_id) or ledger.fence_waiters is not None:\n",
+        "                if ledger.fence_waiters is not None:\n",
+        (f"{UNIT}/test_garbage.py",),
+    ),
+    Mutant(
+        "a deletion that failed forgets what was to be written",
+        "bookie/ledgers.py",
+        "        self._ledgers.setdefault(ledger.ledger_id, ledger)\n        self._dirty.add(ledger.ledger_id)\n",
+        "        self._ledgers.setdefault(ledger.ledger_id, ledger)\n",
+        _schedule("r_l20"),
+    ),
+    Mutant(
+        "the fence of a deleted ledger is forgotten by a restart",
+        "bookie/ledger_storage.py",
+        "            if own_tombstones or self._files.exists(path):\n",
+        "            if own_tombstones and self._files.exists(path):\n",
+        _schedule("r_l20"),
+    ),
+    Mutant(
+        "a log with one dead ledger is dead",
+        "bookie/garbage.py",
+        "if not any(ledger_id in ledgers for ledger_id in usage.bytes_of_ledgers)]",
+        "if not all(ledger_id in ledgers for ledger_id in usage.bytes_of_ledgers)]",
+        _schedule("r_b11"),
+    ),
+    Mutant(
+        "a stale header is believed",
+        "bookie/entry_log/files.py",
+        "        if fmt.HEADER_BYTES + sum(found.values()) != header.map_offset:\n",
+        "        if fmt.HEADER_BYTES > header.map_offset:\n",
+        _schedule("r_b12"),
+    ),
+    Mutant(
+        "a log without a header counts as damaged for ever",
+        "bookie/compaction.py",
+        "            return LogUsage(log_id, file_bytes, {}, False)\n",
+        "            raise\n",
+        _schedule("r_b12"),
+    ),
+    # -- compaction
+    Mutant(
+        "a damaged log is removed without a look at the index",
+        "bookie/compaction.py",
+        "        if not usage.is_whole and await self._is_referred_to(number, log_id):\n",
+        "        if not usage.is_whole and not usage.bytes_of_ledgers:\n",
+        _schedule("r_b24"),
+    ),
+    Mutant(
+        "one damaged log ends the round",
+        "bookie/compaction.py",
+        "        except Corruption as error:\n            self._leave(shelf, log_id, error)\n        except OSError",
+        "        except OSError",
+        _schedule("r_b24"),
+    ),
+    Mutant(
+        "the copy is not synced before it gets its name",
+        "bookie/entry_log/compacting.py",
+        "len(self.bytes_of_ledgers)))\n        file.sync()\n",
+        "len(self.bytes_of_ledgers)))\n",
+        _schedule("r_b11"),
+    ),
+    Mutant(
+        "the old log goes before the new locations are synced",
+        "bookie/compaction.py",
+        "            await self._flusher.run(shelf.index.sync)\n",
+        "",
+        _schedule("r_b11"),
+    ),
+    Mutant(
+        "the name of the copy is not synced",
+        "bookie/entry_log/compacting.py",
+        "self._path + _COMPACTING, self._path)\n        self._files.sync_directory(self._directory)\n",
+        "self._path + _COMPACTING, self._path)\n",
+        _schedule("r_b11"),
+    ),
+    Mutant(
+        "entries that were written again are moved too",
+        "bookie/entry_log/compacting.py",
+        "            if now and fmt.split_location(now)[0] == self._old_log_id:\n",
+        "            if now:\n",
+        (f"{UNIT}/test_compaction.py", "-k", "written_again"),
+    ),
+    # -- read-only
+    Mutant(
+        "a read-only bookie takes adds",
+        "bookie/requests.py",
+        "        if self.read_only and not self._may_add(ledger_id, high_priority):\n            return EREADONLY\n"
+        "        if ledger_id < 0 or entry_id",
+        "        if ledger_id < 0 or entry_id",
+        (f"{UNIT}/test_bookie.py", "-k", "forced_read_only"),
+    ),
+    Mutant(
+        "a read-only bookie refuses fences",
+        "bookie/requests.py",
+        "        if ledger_id < 0 or len(master_key) != MASTER_KEY_BYTES:\n"
+        "            return EBADREQ if ledger_id < 0 else EUA, None\n",
+        "        if ledger_id < 0 or self.read_only:\n            return EREADONLY, None\n",
+        _schedule("r_b26"),
+    ),
+    Mutant(
+        "the room that is kept for fences is not given up",
+        "bookie/bookie.py",
+        "        self._directories.give_up_reserve()\n        if isinstance(error, NoSpace):",
+        "        if isinstance(error, NoSpace):",
+        _schedule("r_b26"),
+    ),
+    Mutant(
+        "an operator's reason does not survive a restart",
+        "bookie/mode.py",
+        "            for reason, detail in self._status_files.read().items():\n"
+        "                self._reasons.set(reason, detail)\n",
+        "            self._status_files.read()\n",
+        (f"{UNIT}/test_read_only.py", "-k", "operators_reason"),
+    ),
+    Mutant(
+        "a full disk has room again at once",
+        "bookie/read_only.py",
+        "(limits.room_share if was_full else limits.full_share)",
+        "limits.full_share",
+        (f"{UNIT}/test_read_only.py", "-k", "above_one_mark"),
+    ),
+)
