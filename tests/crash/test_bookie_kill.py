@@ -127,8 +127,9 @@ async def main(directory, kept):
     await bookie.start()
     print(bookie.address[1], flush=True)
     wire = await Wire.connect(bookie)
-    kept = set(map(int, kept.split(","))) if kept else set()
-    generation = max(kept, default=0) // 100 + 1
+    # Behind what any life has begun, also if it was killed before it could say so.
+    begun = [ledger_id async for ledger_id in ledgers.list()] + [int(kept) for kept in kept.split(",") if kept]
+    generation = max(begun, default=0) // 100 + 1
     while True:
         # A fresh lot of ledgers, each with entries between those of the others; most of them are deleted at once.
         mine = range(generation * 100, generation * 100 + LEDGERS)
