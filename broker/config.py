@@ -37,6 +37,7 @@ class BrokerConfig:
     service_port_tls: int | None = setting("brokerServicePortTls", None, help="port of the binary protocol over TLS")
     web_port: int | None = setting("webServicePort", 8080, help="port of the HTTP admin API; 0 = any free one")
     web_port_tls: int | None = setting("webServicePortTls", None, help="port of the HTTP admin API over TLS")
+    grpc_port: int | None = setting("grpcServicePort", None, help="port of the topic API over gRPC; 0 = any free one")
     bind_address: str = setting("bindAddress", "0.0.0.0", help="address that the ports are opened on")
     advertised_address: str | None = setting(
         "advertisedAddress", None, help="host name that clients are told; default: the address bound"
@@ -174,6 +175,11 @@ class BrokerConfig:
         "exposingBrokerEntryMetadataToClientEnabled", False, help="give clients the broker's own entry metadata"
     )
 
+    # The topic API over gRPC: small messages that come within a window are stored as one entry.
+    grpc_group_messages_max: int = setting("grpcGroupMaxMessages", 1000, help="messages of one entry")
+    grpc_group_bytes_max: int = setting("grpcGroupMaxBytes", 128 * 1024, help="bytes of one entry's messages")
+    grpc_group_delay_ms: float = setting("grpcGroupMaxDelayMillis", 1.0, help="wait so long for more messages")
+
     # Schemas.
     schema_strategy: str = setting("schemaCompatibilityStrategy", "FULL", help=", ".join(COMPATIBILITY_STRATEGIES))
     schema_validation: bool = setting(
@@ -226,9 +232,13 @@ class BrokerConfig:
             ("brokerDeduplicationMaxNumberOfProducers", self.deduplication_producers),
             ("subscriptionKeySharedConsistentHashingReplicaPoints", self.key_shared_points),
             ("delayedDeliveryTickTimeMillis", self.delayed_delivery_tick_ms),
+            ("grpcGroupMaxMessages", self.grpc_group_messages_max),
+            ("grpcGroupMaxBytes", self.grpc_group_bytes_max),
         ):
             if value < 1:
                 yield f"{name} ({value}) must be at least 1"
+        if not 0 <= self.grpc_group_delay_ms <= 1000:
+            yield f"grpcGroupMaxDelayMillis ({self.grpc_group_delay_ms}) must be 0 to 1000"
         try:
             names = parse_listeners(self.advertised_listeners)
         except ValueError as error:

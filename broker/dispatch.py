@@ -557,6 +557,10 @@ class KeySharedDispatcher(SharedDispatcher):
         self._selector = selector
         # Key's hash → who has unacknowledged entries of it, and how many.
         self._holders: dict[int, tuple[Consumer, int]] = {}
+        # Hashes that belong to another consumer now, but whose former one has entries left (PIP-379) → how often an
+        # entry could not go out for that. Consumer → how many such hashes it has finished.
+        self._draining: dict[int, int] = {}
+        self._drained: dict[Consumer, int] = {}
         self._stuck: set[int] = set()
         # Something of a lower position may have come back since the last read was asked for.
         self._is_overtaken = False
@@ -564,14 +568,39 @@ class KeySharedDispatcher(SharedDispatcher):
     def add(self, consumer: Consumer) -> None:
         self._selector.add(consumer, consumer.name, consumer.hash_ranges)
         super().add(consumer)
+        self._note_draining()
 
     def remove(self, consumer: Consumer) -> None:
         self._selector.remove(consumer)
         super().remove(consumer)
+        self._drained.pop(consumer, None)
+        self._note_draining()
+
+    def _note_draining(self) -> None:
+        """Keys have moved, perhaps back."""
+        before, select = self._draining, self._selector.select
+        self._draining = {
+            hash_: before.get(hash_, 0)
+            for hash_, (holder, _) in self._holders.items()
+            if select(hash_) is not holder and not self.allows_out_of_order
+        }
+
+    def draining_hashes(self, consumer: Consumer) -> list[tuple[int, int, int]]:
+        """(hash, entries left, blocked attempts) of what *consumer* has yet to finish before it moves."""
+        return [
+            (hash_, self._holders[hash_][1], blocked)
+            for hash_, blocked in sorted(self._draining.items())
+            if self._holders[hash_][0] is consumer
+        ]
+
+    def drained_count(self, consumer: Consumer) -> int:
+        """How many such hashes *consumer* has finished."""
+        return self._drained.get(consumer, 0)
 
     def reset(self) -> None:
         super().reset()
         self._holders.clear()
+        self._draining.clear()
 
     def _hash_of(self, facts: Facts) -> int:
         return 1 if facts.metadata is None else sticky_hash(facts.metadata)
@@ -583,6 +612,8 @@ class KeySharedDispatcher(SharedDispatcher):
             return None
         holder = self._holders.get(hash_)
         if holder is not None and holder[0] is not consumer and not self.allows_out_of_order:
+            if hash_ in self._draining:
+                self._draining[hash_] += 1
             return None
         return consumer
 
@@ -647,6 +678,8 @@ class KeySharedDispatcher(SharedDispatcher):
             self._holders[hash_] = (consumer, count - 1)
         else:
             del self._holders[hash_]
+            if self._draining.pop(hash_, None) is not None:
+                self._drained[consumer] = self._drained.get(consumer, 0) + 1
         return hash_
 
 

@@ -31,12 +31,7 @@ _SUMMED_OF_SUBSCRIPTION: Final = (
     "totalMsgExpired", "nonContiguousDeletedMessagesRanges",
 )  # fmt: skip
 
-# What belongs to rate limits, draining hashes and filters, which are not served here.
-_NO_DRAINING_HASHES: Final = {
-    "drainingHashesCount": 0,
-    "drainingHashesClearedTotal": 0,
-    "drainingHashesUnackedMessages": 0,
-}
+# What belongs to rate limits and filters, which are not served here.
 _NOT_THROTTLED: Final = {
     f"dispatchThrottled{what}EventsBy{whose}Limit": 0
     for whose in ("Subscription", "Topic", "Broker")
@@ -139,6 +134,7 @@ def _subscription(topic: Topic, subscription: Subscription) -> dict[str, Any]:
     active = subscription.active_consumer
     cursor = topic.ledger.cursors.get(subscription.name)
     holes = 0 if cursor is None else cursor.range_count
+    draining = [subscription.draining_hashes(one) for one in consumers]
     return {
         "msgRateOut": _total(one.last_rates[0] for one in consumers),
         "msgThroughputOut": _total(one.last_rates[1] for one in consumers),
@@ -164,12 +160,14 @@ def _subscription(topic: Topic, subscription: Subscription) -> dict[str, Any]:
         "lastConsumedTimestamp": subscription.last_consumed_ms,
         "lastAckedTimestamp": subscription.last_acked_ms,
         "lastMarkDeleteAdvancedTimestamp": 0,
-        "consumers": [_consumer(one) for one in consumers],
+        "consumers": [_consumer(one, *hashes) for one, hashes in zip(consumers, draining, strict=True)],
         "isDurable": subscription.is_durable,
         "isReplicated": False,
         "allowOutOfOrderDelivery": False,
         "consumersAfterMarkDeletePosition": {},
-        **_NO_DRAINING_HASHES,
+        "drainingHashesCount": sum(len(hashes) for hashes, _ in draining),
+        "drainingHashesClearedTotal": sum(cleared for _, cleared in draining),
+        "drainingHashesUnackedMessages": sum(unacked for hashes, _ in draining for _, unacked, _ in hashes),
         "nonContiguousDeletedMessagesRanges": holes,
         "nonContiguousDeletedMessagesRangesSerializedSize": 0,
         "delayedMessageIndexSizeInBytes": 0,
@@ -184,7 +182,7 @@ def _subscription(topic: Topic, subscription: Subscription) -> dict[str, Any]:
     }
 
 
-def _consumer(consumer: Consumer) -> dict[str, Any]:
+def _consumer(consumer: Consumer, draining: Sequence[tuple[int, int, int]], cleared: int) -> dict[str, Any]:
     rate, size, redelivered, acked = consumer.last_rates
     return {
         "msgRateOut": rate,
@@ -199,7 +197,19 @@ def _consumer(consumer: Consumer) -> dict[str, Any]:
         "unackedMessages": consumer.unacked_messages,
         "avgMessagesPerEntry": 0,
         "blockedConsumerOnUnackedMsgs": consumer.is_blocked,
-        **_NO_DRAINING_HASHES,
+        "drainingHashesCount": len(draining),
+        "drainingHashesClearedTotal": cleared,
+        "drainingHashesUnackedMessages": sum(unacked for _, unacked, _ in draining),
+        **(
+            {
+                "drainingHashes": [
+                    {"hash": hash_, "unackMsgs": unacked, "blockedAttempts": blocked}
+                    for hash_, unacked, blocked in draining
+                ]
+            }
+            if draining
+            else {}
+        ),
         "address": consumer.address,
         "connectedSince": _instant(consumer.connected_since_ms),
         "clientVersion": consumer.client_version,

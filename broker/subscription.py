@@ -363,6 +363,14 @@ class Subscription:
     def unacked_messages(self) -> int:
         return sum(consumer.unacked_messages for consumer in self.consumers)
 
+    def draining_hashes(self, consumer: Consumer) -> tuple[list[tuple[int, int, int]], int]:
+        """Key_Shared: the hashes that *consumer* holds for another one, as (hash, entries left, blocked attempts); and
+        how many it has finished."""
+        dispatcher = self._dispatcher
+        if not isinstance(dispatcher, KeySharedDispatcher):
+            return [], 0
+        return dispatcher.draining_hashes(consumer), dispatcher.drained_count(consumer)
+
     @property
     def is_stuck(self) -> bool:
         """Whether rule 3 is broken: somebody could take what there is, and nothing is under way (for tests)."""

@@ -19,6 +19,10 @@ from magnetar.runtime.types import ConfigurationError, MagnetarError
 log = logging.getLogger(__name__)
 
 
+# The listener under which brokers find each other's gRPC ports (`broker.grpc.service.LISTENER`).
+GRPC_LISTENER = "magnetar-grpc"
+
+
 class PortInUse(MagnetarError):
     """One of the broker's ports cannot be opened, usually because something else listens there."""
 
@@ -38,6 +42,7 @@ async def start_broker(
     """
     _check_ports(config)
     web_socket = _reserve(config)
+    grpc_socket = _reserve_grpc(config)
 
     async def bundles_of(namespace: str) -> Bundles:
         return (await broker.namespace(namespace)).bundles
@@ -54,6 +59,9 @@ async def start_broker(
             "port", config.bind_address, config.service_port, "brokerServicePort (--port)", error
         ) from None
     host = broker.address.service_url.partition("://")[2].rpartition(":")[0]
+    if grpc_socket is not None:  # other brokers send gRPC clients there
+        listener = (f"grpc://{host}:{grpc_socket.getsockname()[1]}", "")
+        broker.address = broker.address._replace(listeners={**broker.address.listeners, GRPC_LISTENER: listener})
     await ownership.start(f"{host}:{web_port}", broker.address)
     parts.add("ownership", ownership.stop)
     parts.add("broker", broker.close)
@@ -63,7 +71,23 @@ async def start_broker(
         admin = AdminServer(broker, ownership, version=version)
         await admin.start(web_socket)
         parts.add("admin", admin.stop)
+    if grpc_socket is not None:
+        from broker.grpc.service import GrpcServer
+
+        grpc_server, grpc_port = GrpcServer(broker), grpc_socket.getsockname()[1]
+        try:
+            await grpc_server.start(config.bind_address, grpc_port)
+        except OSError as error:
+            raise PortInUse(f"{error}. Stop what uses it, or set grpcServicePort to another one.") from None
+        finally:
+            grpc_socket.close()
+        parts.add("gRPC", grpc_server.stop)
     return broker
+
+
+def grpc_address(broker: Broker) -> str:
+    """host:port of the topic API over gRPC; empty if it is off."""
+    return broker.address.listeners.get(GRPC_LISTENER, ("", ""))[0].removeprefix("grpc://")
 
 
 def _reserve(config: BrokerConfig) -> socket.socket | None:
@@ -81,9 +105,34 @@ def _reserve(config: BrokerConfig) -> socket.socket | None:
     return made
 
 
+def _reserve_grpc(config: BrokerConfig) -> socket.socket | None:
+    """Hold the gRPC port until gRPC, which opens its ports itself and is loaded late, takes it over.
+
+    Its sockets share ports (SO_REUSEPORT), so the first bind, which does not, finds out whether somebody listens.
+    """
+    if config.grpc_port is None:
+        return None
+    port, held = config.grpc_port, None
+    for shares in (False, True):
+        if held is not None:
+            port = held.getsockname()[1]
+            held.close()
+        held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shares:
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        try:
+            held.bind((config.bind_address, port))
+        except OSError as error:
+            held.close()
+            raise _port_error("gRPC port", config.bind_address, port, "grpcServicePort", error) from None
+    return held
+
+
 def _check_ports(config: BrokerConfig) -> None:
     """Some systems take the rest of a number that is too large, and listen elsewhere."""
     ports = {"brokerServicePort": config.service_port, "webServicePort": config.web_port}
+    ports["grpcServicePort"] = config.grpc_port
     wrong = [f"{name} ({port}) must be 0 to 65535" for name, port in ports.items() if port and not 0 <= port <= 65535]
     if wrong:
         raise ConfigurationError("\n".join(wrong))

@@ -85,7 +85,7 @@ def run_broker(config_path: Path | None) -> int:
     from magnetar.bookkeeper.client.client import BookKeeper
     from magnetar.bookkeeper.metadata.ledger_store import initialise_cluster as initialise_ledgers
     from magnetar.bookkeeper.metadata.url import open_store
-    from magnetar.broker_process import start_broker
+    from magnetar.broker_process import grpc_address, start_broker
 
     _start_logging()
     config = read_broker_settings(config_path)
@@ -102,6 +102,7 @@ def run_broker(config_path: Path | None) -> int:
         say_ready(
             f"magnetar broker is ready at {broker.address.service_url}"
             + (f", HTTP {broker.address.http_url}" if broker.address.http_url else "")
+            + (f", gRPC {grpc}" if (grpc := grpc_address(broker)) else "")
             + f", metadata {config.metadata_store_url}"
         )
 

@@ -9,6 +9,7 @@ The parts are the same as in a cluster and talk over loopback sockets as they do
 
 import contextlib
 import os
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from broker.config import BrokerConfig
 
 FIRST_BOOKIE_PORT = 3181
+GRPC_PORT = 6648
 COPIES_MAX = 3
 """With several bookies, copies of each entry; one of them may be missing when it is acknowledged."""
 
@@ -59,13 +61,27 @@ def run_standalone(
         overrides["brokerServicePort"] = str(service_port)
     if web_port is not None:
         overrides["webServicePort"] = str(web_port)
-    config = read_broker_settings(config_path, defaults=_defaults(bookies), overrides=overrides)
+    defaults = {**_defaults(bookies), "grpcServicePort": str(_grpc_port(service_port))}
+    config = read_broker_settings(config_path, defaults=defaults, overrides=overrides)
     port = FIRST_BOOKIE_PORT if first_bookie_port is None else first_bookie_port
 
     async def start(parts: Parts, shutdown: Shutdown) -> None:
         await start_standalone(data, config, parts, shutdown, bookies=bookies, first_bookie_port=port)
 
     return run(start)
+
+
+def _grpc_port(service_port: int | None) -> int:
+    """6648 if it is free; any free port (0) otherwise, and where the binary port is any free one too."""
+    if service_port == 0:
+        return 0
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", GRPC_PORT))
+        except OSError:
+            return 0
+    return GRPC_PORT
 
 
 def _defaults(bookies: int) -> dict[str, str]:
@@ -98,7 +114,7 @@ async def start_standalone(
     from magnetar.bookkeeper.client.client import BookKeeper
     from magnetar.bookkeeper.metadata.embedded import EmbeddedStore
     from magnetar.bookkeeper.metadata.ledger_store import initialise_cluster
-    from magnetar.broker_process import start_broker
+    from magnetar.broker_process import grpc_address, start_broker
     from magnetar.runtime.config import load
 
     clock, files = new_clock(), OsFiles()
@@ -140,7 +156,8 @@ async def start_standalone(
     broker = await start_broker(broker_config, store, bookkeeper, clock, parts, version=__version__)
     say_ready(
         f"magnetar standalone is ready after {clock.monotonic() - began_s:.2f} s: {broker.address.service_url}, "
-        f"HTTP {broker.address.http_url or 'off'}, bookies {', '.join(addresses)}, data in {data}"
+        f"HTTP {broker.address.http_url or 'off'}, gRPC {grpc_address(broker) or 'off'}, "
+        f"bookies {', '.join(addresses)}, data in {data}"
     )
 
 

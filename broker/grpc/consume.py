@@ -1,0 +1,637 @@
+"""The Consume call: a consumer of a subscription whose client speaks gRPC.
+
+    Subscription ──entry──▶ GrpcConsumer.send ──Delivery──▶ queue ──frames──▶ client
+          ▲                                                                      │
+          └────── permits, acks, nacks, seeks ◀──────────────────────────────────┘
+
+Rules:
+
+1. Permits count messages, as on the binary port. An entry that cost more permits than it delivered messages gives the
+   difference back.
+2. A batch is acknowledged as a whole when all its messages are; before that the cursor learns of single ones only
+   where the broker keeps such acks (acknowledgmentAtBatchIndexLevelEnabled). What it does not keep is known here as
+   long as the call lasts.
+3. While more than QUEUE_HIGH_BYTES wait for the client to read, nothing more is dispatched to it.
+4. When everything unacknowledged comes again (nack on EXCLUSIVE and FAILOVER) or after a seek, the client is told
+   `rewound` in front of the first message of the new run, and permits start from zero.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import grpc
+
+from broker.broker import Broker
+from broker.consumer import Consumer
+from broker.errors import BrokerError
+from broker.grpc.publish import schema_of
+from broker.grpc.status import Refused, Status, moved, refusal
+from broker.names import TopicName
+from broker.requests import SubscribeRequest
+from broker.subscription import KeySharedPolicy, Subscription
+from broker.topic import Topic
+from broker.wire import pulsar_pb2 as wire
+from broker.wire.frames import parse_frame
+from magnetar.runtime.types import KIB, MIB, Buffer, Corruption
+from magnetar.topic_api import topics_pb2 as api
+from managed_ledger.errors import InvalidPosition
+from managed_ledger.messages import messages_of, split_entry
+from managed_ledger.messages_pb2 import MessageMetadata, SingleMessageMetadata
+from managed_ledger.position import EARLIEST, LATEST, Position
+
+log = logging.getLogger(__name__)
+
+# Bytes that wait for a client to read before dispatch to it pauses, and before it goes on: as on the binary port.
+QUEUE_HIGH_BYTES: Final = 1 * MIB
+QUEUE_LOW_BYTES: Final = 256 * KIB
+
+# Deliveries that leave in one frame: gRPC costs some 200 µs a frame, and a frame is one allocation on both sides.
+FRAME_BYTES: Final = 256 * KIB
+
+# The longest delay of a nack. Each request with one holds a timer and its ids.
+NACK_DELAY_MS_MAX: Final = 24 * 3600 * 1000
+
+# Nacks with a delay that one call has under way; the unacknowledged messages are limited anyway.
+NACKS_MAX: Final = 10_000
+
+# Ids in one request.
+IDS_MAX: Final = 100_000
+
+_T = wire.BaseCommand
+_KINDS: Final = {
+    api.EXCLUSIVE: wire.CommandSubscribe.Exclusive,
+    api.SHARED: wire.CommandSubscribe.Shared,
+    api.FAILOVER: wire.CommandSubscribe.Failover,
+    api.KEY_SHARED: wire.CommandSubscribe.Key_Shared,
+}
+_IN_ORDER: Final = (api.EXCLUSIVE, api.FAILOVER)
+
+
+class GrpcConsumer(Consumer):
+    """A consumer whose entries become deliveries."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: "ConsumeCall", name: str, **facts: Any) -> None:
+        super().__init__(call, 0, name, **facts)
+        self.call = call
+
+    def send(
+        self,
+        position: Position,
+        entry: Buffer,
+        messages: int,
+        redelivery_count: int = 0,
+        ack_set: Sequence[int] | None = None,
+    ) -> None:
+        self.permits -= messages
+        self.messages_out += messages
+        if redelivery_count:
+            self.redelivered_messages += messages
+        self.bytes_out += len(entry)
+        delivered = self.call.deliver(position, entry, redelivery_count, ack_set)
+        self.permits += messages - delivered  # rule 1
+
+
+class ConsumeCall:
+    """One Consume call; the sink of its consumer."""
+
+    def __init__(self, broker: Broker, topic: Topic, request: api.ConsumeRequest.Open, address: str) -> None:
+        self._broker = broker
+        self._topic = topic
+        self._open = request
+        self._address = address
+        self.changed = asyncio.Event()
+        self.reason: Refused | None = None
+        self.is_ended = False
+        self._out: deque[tuple[int, api.ConsumeResponse | api.ConsumeResponse.Delivery]] = deque()
+        self._out_bytes = 0
+        self._is_seeking = False
+        # Batches of which a part is acknowledged, or was delivered: which messages are left, as bits. (rule 2)
+        self._left: dict[Position, int] = {}
+        self._skipped: list[Position] = []
+        self._is_full = False
+        self._nacks = 0
+        # A reader's or a seek's first entry: messages below this index are not wanted.
+        self._skip: tuple[Position, int] | None = None
+        self.consumer = self._new_consumer(request.consumer_name or broker.consumer_name())
+
+    def _new_consumer(self, name: str) -> GrpcConsumer:
+        request = self._open
+        return GrpcConsumer(
+            self,
+            name,
+            partition=self._topic.name.partition,
+            priority_level=request.priority,
+            hash_ranges=[(one.start, one.end) for one in request.sticky_ranges],
+            address=self._address,
+            client_version="magnetar topics.v1",
+            connected_since_ms=self._broker.now_ms(),
+        )
+
+    @property
+    def topic_name(self) -> TopicName:
+        return self._topic.name
+
+    @property
+    def subscription(self) -> Subscription:
+        assert self.consumer.subscription is not None, "an attached consumer has a subscription"
+        return self.consumer.subscription
+
+    async def subscribe(self) -> None:
+        """Attach the consumer. Raises BrokerError."""
+        request = self._open
+        start: Position | None = None
+        if request.is_reader:
+            start = EARLIEST if request.from_earliest else LATEST
+            if request.HasField("start_id"):
+                start = Position(request.start_id.ledger_id, request.start_id.entry_id)
+                if request.start_id.HasField("batch_index"):
+                    self._skip = start, request.start_id.batch_index + (not request.start_inclusive)
+                elif not request.start_inclusive:
+                    self._skip = start, 2**31
+        await self._topic.subscribe(self._subscribe_request(start))
+
+    def _subscribe_request(self, start: Position | None) -> SubscribeRequest:
+        request = self._open
+        return SubscribeRequest(
+            self.consumer,
+            request.subscription,
+            _KINDS[request.type],
+            not request.is_reader,
+            start,
+            request.from_earliest,
+            0,
+            False,
+            KeySharedPolicy(bool(request.sticky_ranges), request.allow_out_of_order),
+            {},
+        )
+
+    # -------------------------------------------------------------------------------- deliveries
+
+    def deliver(self, position: Position, entry: Buffer, redelivery_count: int, ack_set: Sequence[int] | None) -> int:
+        """Queue the messages of an entry; returns how many."""
+        delivery = api.ConsumeResponse.Delivery(
+            ledger_id=position.ledger_id, entry_id=position.entry_id, redelivery_count=redelivery_count
+        )
+        try:
+            metadata, messages = messages_of(entry)
+        except Corruption as error:
+            delivery.problem = f"{self._topic.name}: {position}: {error}"
+            delivery.messages.add(payload=bytes(_rest(entry)))
+            self._queue(delivery, len(entry))
+            return 1
+        delivery.publish_time_ms = metadata.publish_time
+        delivery.producer_name = metadata.producer_name
+        if metadata.schema_version:
+            delivery.schema_version = metadata.schema_version
+        if messages and messages[0].batch_index < 0:
+            if self._skips_entry(position):
+                self._acknowledge_soon(position)
+                return 0
+            message = delivery.messages.add(payload=bytes(messages[0].payload), sequence_id=metadata.sequence_id)
+            _fill(message, metadata)
+            if metadata.num_chunks_from_msg > 1:
+                delivery.problem = f"{self._topic.name}: {position}: a chunk of a larger message; read it with a client"
+                delivery.problem += " of the binary protocol"
+            elif metadata.encryption_keys:
+                delivery.problem = f"{self._topic.name}: {position}: the message is encrypted; its keys are not here"
+            self._queue(delivery, len(entry))
+            return 1
+        size = delivery.batch_size = metadata.num_messages_in_batch
+        whole = (1 << size) - 1
+        left = self._left.get(position, whole) if self._open.type in _IN_ORDER else whole
+        if ack_set is not None:
+            left &= sum((word & 0xFFFF_FFFF_FFFF_FFFF) << 64 * at for at, word in enumerate(ack_set))
+        if self._skip is not None and self._skip[0] == position:
+            left &= whole & ~((1 << min(self._skip[1], size)) - 1)
+        for index, single, payload in messages:
+            if left != whole and not left >> index & 1:
+                continue
+            assert single is not None, "batches have metadata for each message"
+            if single.compacted_out:
+                left &= ~(1 << index)
+                continue
+            message = delivery.messages.add(payload=bytes(payload), batch_index=index, sequence_id=single.sequence_id)
+            if single.ByteSize() != _plain_size(single):
+                _fill(message, single)
+        if not left:
+            self._acknowledge_soon(position)
+            return 0
+        if left != whole:
+            self._left[position] = left
+        self._queue(delivery, len(entry))
+        return len(delivery.messages)
+
+    def _acknowledge_soon(self, position: Position) -> None:
+        """Not at once: the dispatcher is in the middle of its entries."""
+        if not self._skipped:
+            asyncio.get_running_loop().call_soon(self._acknowledge_skipped)
+        self._skipped.append(position)
+
+    def _acknowledge_skipped(self) -> None:
+        skipped, self._skipped = self._skipped, []
+        if not self.is_ended and self.consumer.subscription is not None:
+            self.subscription.acknowledge(self.consumer, _ack(skipped))
+
+    def _skips_entry(self, position: Position) -> bool:
+        return self._skip is not None and self._skip[0] == position and self._skip[1] > 0
+
+    def _queue(self, answer: api.ConsumeResponse | api.ConsumeResponse.Delivery, size: int) -> None:
+        self._out.append((size, answer))
+        self._out_bytes += size
+        self.changed.set()
+
+    def take(self) -> api.ConsumeResponse | None:
+        """The next frame, or None if nothing waits."""
+        if not self._out:
+            return None
+        was_full = not self.is_writable
+        answer = api.ConsumeResponse()
+        size = 0
+        while self._out and size < FRAME_BYTES:
+            cost, item = self._out[0]
+            if isinstance(item, api.ConsumeResponse):
+                if answer.deliveries:
+                    break
+                self._out.popleft()
+                self._out_bytes -= cost
+                return item
+            self._out.popleft()
+            answer.deliveries.append(item)
+            size += cost
+        self._out_bytes -= size
+        if was_full and self._out_bytes <= QUEUE_LOW_BYTES:
+            self._is_full = False
+            if self.consumer.subscription is not None:
+                self.subscription.pump()
+        return answer
+
+    # -------------------------------------------------------------------------------- Sink
+
+    @property
+    def is_writable(self) -> bool:
+        if self._out_bytes > QUEUE_HIGH_BYTES:  # rule 3
+            self._is_full = True
+        return not self._is_full and not self.is_ended
+
+    def write(self, frame: bytes) -> None:
+        body, _ = parse_frame(memoryview(frame)[4:])
+        if body.type == _T.CLOSE_CONSUMER and not self._is_seeking:
+            self.end(moved(str(self._topic.name)))
+
+    def write_message(self, head: bytes, entry: Buffer) -> None:
+        raise AssertionError("entries come by GrpcConsumer.send")
+
+    async def is_alive(self) -> bool:
+        return not self.is_ended
+
+    def on_published(self, count: int, size_bytes: int) -> None:
+        raise AssertionError("this is no producer")
+
+    def on_producer_closed(self, producer: object) -> None:
+        raise AssertionError("this is no producer")
+
+    def on_consumer_closed(self, consumer: object) -> None:
+        if not self._is_seeking:
+            self.end(moved(str(self._topic.name)))
+
+    def end(self, reason: Refused | None) -> None:
+        """The call is over; the first reason counts."""
+        if not self.is_ended:
+            self.is_ended = True
+            self.reason = reason
+            self.changed.set()
+
+    # -------------------------------------------------------------------------------- requests
+
+    async def handle(self, request: api.ConsumeRequest) -> None:
+        """Do what a request asks for. Raises Refused for what ends the call."""
+        error = ""
+        try:
+            await self._handle(request)
+        except (BrokerError, InvalidPosition, ValueError) as failure:
+            if not request.request_id:
+                if isinstance(failure, BrokerError):
+                    raise refusal(str(self._topic.name), failure) from failure
+                raise Refused(Status.INVALID_ARGUMENT, f"{self._topic.name}: {failure}") from failure
+            error = str(failure)
+        if request.request_id:
+            self._queue(api.ConsumeResponse(done=request.request_id, error=error), 0)
+
+    async def _handle(self, request: api.ConsumeRequest) -> None:
+        if request.HasField("open"):
+            raise Refused(Status.INVALID_ARGUMENT, f"{self._topic.name}: `open` comes once, in the first request")
+        if len(request.acks) > IDS_MAX or len(request.nack.ids) > IDS_MAX:
+            raise ValueError(f"a request may have {IDS_MAX} ids; split it")
+        if request.acks:
+            self._acknowledge(request.acks)
+        if request.HasField("cumulative_ack"):
+            self._acknowledge_up_to(request.cumulative_ack)
+        if request.HasField("nack") and request.nack.ids:
+            self._nack(request.nack)
+        if request.HasField("seek"):
+            await self._seek(request.seek)
+        if request.permits < 0:
+            raise ValueError(f"permits are {request.permits}; they must not be negative")
+        if request.permits:
+            self.subscription.flow(self.consumer, request.permits)
+        if request.unsubscribe:
+            self._is_seeking = True  # our own consumer's end is no surprise
+            try:
+                await self._topic.unsubscribe(self.consumer)
+            finally:
+                self._is_seeking = False
+            self.end(None)
+
+    def _acknowledge(self, ids: Iterable[api.MessageId]) -> None:
+        whole: list[Position] = []
+        parts: dict[Position, int] = {}
+        left = self._left
+        for one in ids:
+            position = Position(one.ledger_id, one.entry_id)
+            if not one.HasField("batch_index"):
+                left.pop(position, None)
+                whole.append(position)
+                continue
+            before = left.get(position)
+            if before is None:
+                before = (1 << _batch_size(one)) - 1
+            after = left[position] = before & ~(1 << one.batch_index)
+            if after:
+                parts[position] = one.batch_size
+            else:
+                del left[position]
+                parts.pop(position, None)
+                whole.append(position)
+        if whole:
+            self.subscription.acknowledge(self.consumer, _ack(whole))
+        if parts and self.subscription.limits.batch_index_acks:
+            command = wire.CommandAck(consumer_id=0, ack_type=wire.CommandAck.Individual)
+            for position, size in parts.items():
+                made = command.message_id.add(ledgerId=position.ledger_id, entryId=position.entry_id, batch_size=size)
+                made.ack_set.extend(_words(left[position], size))
+            self.subscription.acknowledge(self.consumer, command)
+
+    def _acknowledge_up_to(self, up_to: api.MessageId) -> None:
+        if self._open.type not in _IN_ORDER:
+            raise ValueError("a cumulative ack needs the type EXCLUSIVE or FAILOVER; acknowledge single messages")
+        position = Position(up_to.ledger_id, up_to.entry_id)
+        if position > self._topic.ledger.last_confirmed:
+            raise InvalidPosition(f"{position} is beyond the end {self._topic.ledger.last_confirmed} of the topic")
+        for before in [one for one in self._left if one < position]:
+            del self._left[before]
+        if up_to.HasField("batch_index"):
+            left = self._left.get(position)
+            if left is None:
+                left = (1 << _batch_size(up_to)) - 1
+            left &= ~((2 << up_to.batch_index) - 1)
+            if left:
+                self._left[position] = left
+                command = wire.CommandAck(consumer_id=0, ack_type=wire.CommandAck.Cumulative)
+                if self.subscription.limits.batch_index_acks:
+                    made = command.message_id.add(ledgerId=position.ledger_id, entryId=position.entry_id)
+                    made.batch_size = up_to.batch_size
+                    made.ack_set.extend(_words(left, up_to.batch_size))
+                else:
+                    previous = self._topic.ledger.previous_position(position)
+                    if previous.entry_id < 0 or previous <= self.subscription.cursor.mark_delete_position:
+                        return
+                    command.message_id.add(ledgerId=previous.ledger_id, entryId=previous.entry_id)
+                self.subscription.acknowledge(self.consumer, command)
+                return
+        self._left.pop(position, None)
+        command = wire.CommandAck(consumer_id=0, ack_type=wire.CommandAck.Cumulative)
+        command.message_id.add(ledgerId=position.ledger_id, entryId=position.entry_id)
+        self.subscription.acknowledge(self.consumer, command)
+
+    def _nack(self, nack: api.ConsumeRequest.Nack) -> None:
+        if not 0 <= nack.delay_ms <= NACK_DELAY_MS_MAX:
+            raise ValueError(f"a nack's delay is 0 to {NACK_DELAY_MS_MAX} ms, not {nack.delay_ms}")
+        if self._nacks >= NACKS_MAX:
+            raise ValueError(f"{NACKS_MAX} requests with delayed nacks are under way; put more ids into one")
+        positions = sorted({Position(one.ledger_id, one.entry_id) for one in nack.ids})
+        if not nack.delay_ms:
+            self._redeliver(positions)
+            return
+        self._nacks += 1
+
+        def due() -> None:
+            self._nacks -= 1
+            if not self.is_ended:
+                self._redeliver(positions)
+
+        self._broker.clock.call_later(nack.delay_ms / 1000, due)
+
+    def _redeliver(self, positions: list[Position]) -> None:
+        if self.consumer.subscription is None or self._is_seeking:
+            return
+        if self._open.type not in _IN_ORDER:
+            for position in positions:
+                self._left.pop(position, None)
+            self.subscription.redeliver(self.consumer, positions, None)
+            return
+        if self.subscription.active_consumer is self.consumer:
+            self._rewound()
+            self.subscription.redeliver(self.consumer, None, None)
+
+    def _rewound(self) -> None:
+        """Rule 4."""
+        kept = [(cost, item) for cost, item in self._out if isinstance(item, api.ConsumeResponse)]
+        self._out = deque(kept)
+        self._out_bytes = sum(cost for cost, _ in kept)
+        self._is_full = False
+        self.consumer.permits = 0
+        after = self.subscription.cursor.mark_delete_position
+        after_id = api.MessageId(ledger_id=after.ledger_id, entry_id=after.entry_id)
+        self._queue(api.ConsumeResponse(rewound=api.ConsumeResponse.Rewound(after_id=after_id)), 0)
+
+    async def _seek(self, seek: api.ConsumeRequest.Seek) -> None:
+        position = LATEST
+        skip: tuple[Position, int] | None = None
+        if seek.HasField("id"):
+            position = Position(seek.id.ledger_id, seek.id.entry_id)
+            if position.ledger_id < 0:
+                position = EARLIEST
+            elif seek.id.HasField("batch_index"):
+                skip = position, seek.id.batch_index
+        elif seek.HasField("time_ms"):
+            position = await self._topic.position_at_ms(seek.time_ms)
+        elif not seek.to_end:
+            raise ValueError("a seek needs an id, a time, or to_end")
+        subscription = self.subscription
+        self._is_seeking = True
+        try:
+            await self._topic.seek(subscription, position)
+            self._left.clear()
+            self._skip = skip
+            self.consumer = self._new_consumer(self.consumer.name)
+            await self._topic.subscribe(self._subscribe_request(position))
+        except BrokerError as error:
+            self.end(refusal(str(self._topic.name), error))
+            raise
+        finally:
+            self._is_seeking = False
+        self._rewound()
+
+    def detach(self) -> None:
+        """The call has ended: what is unacknowledged goes to others."""
+        self.is_ended = True
+        self._topic.detach_consumer(self.consumer)
+
+
+class Consumers:
+    """All Consume calls of a broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._calls: set[ConsumeCall] = set()
+
+    def end(self) -> None:
+        """Send everybody away."""
+        for call in list(self._calls):
+            call.end(moved(str(call.topic_name)))
+
+    async def serve(self, call: Any) -> None:
+        """One Consume call. Raises Refused, BrokerError."""
+        request = await call.read()
+        if request is grpc.aio.EOF:
+            return
+        if not request.HasField("open") or request.acks or request.permits:
+            raise Refused(Status.INVALID_ARGUMENT, "the first request of Consume has `open`, and nothing else")
+        wanted = request.open
+        name = TopicName.parse(wanted.topic)
+        if wanted.type not in _KINDS:
+            raise Refused(Status.INVALID_ARGUMENT, f"{name}: there is no subscription type {wanted.type}")
+        if wanted.is_reader and wanted.type != api.EXCLUSIVE:
+            raise Refused(Status.INVALID_ARGUMENT, f"{name}: readers have the type EXCLUSIVE")
+        if wanted.sticky_ranges and wanted.type != api.KEY_SHARED:
+            raise Refused(Status.INVALID_ARGUMENT, f"{name}: sticky ranges need the type KEY_SHARED")
+        try:
+            made, last = await self._attach(name, wanted, call.peer())
+        except BrokerError as error:
+            raise refusal(str(name), error) from error
+        self._calls.add(made)
+        try:
+            opened = api.ConsumeResponse.Opened(consumer_name=made.consumer.name, last_id=last)
+            await call.write(api.ConsumeResponse(opened=opened))
+            await _pump(call, made)
+        finally:
+            self._calls.discard(made)
+            made.detach()
+
+    async def _attach(
+        self, name: TopicName, wanted: api.ConsumeRequest.Open, address: str
+    ) -> tuple[ConsumeCall, api.MessageId]:
+        broker = self._broker
+        if name.partition < 0 and (partitions := await broker.partitions(name, create=True)):
+            raise Refused(
+                Status.FAILED_PRECONDITION,
+                f"{name} has {partitions} partitions; open {name.with_partition(0)} and so on",
+            )
+        topic = await broker.topic_for_consumer(name, create=True)
+        if wanted.HasField("schema") and (schema := schema_of(wanted.schema)) is not None:
+            await broker.check_consumer_schema(name, schema)
+        made = ConsumeCall(broker, topic, wanted, address)
+        last = await last_id(topic)
+        await made.subscribe()
+        return made, last
+
+
+async def _pump(call: Any, made: ConsumeCall) -> None:
+    async def write() -> None:
+        while True:
+            await made.changed.wait()
+            made.changed.clear()
+            while (answer := made.take()) is not None:
+                await call.write(answer)
+            if made.is_ended:
+                return
+
+    async def read() -> None:
+        while not made.is_ended:
+            request = await call.read()
+            if request is grpc.aio.EOF:
+                made.end(None)
+                return
+            await made.handle(request)
+
+    writing, reading = asyncio.ensure_future(write()), asyncio.ensure_future(read())
+    try:
+        await asyncio.wait([writing, reading], return_when=asyncio.FIRST_COMPLETED)
+        if reading.done():
+            reading.result()
+            await writing
+        else:
+            writing.result()
+    finally:
+        for task in (writing, reading):
+            task.cancel()
+        await asyncio.gather(writing, reading, return_exceptions=True)
+    if made.reason is not None:
+        raise made.reason
+
+
+async def last_id(topic: Topic) -> api.MessageId:
+    """The last message of *topic*. Raises BrokerError."""
+    position, batch_index = await topic.last_message()
+    made = api.MessageId(ledger_id=position.ledger_id, entry_id=position.entry_id)
+    if topic.name.partition >= 0:
+        made.partition = topic.name.partition
+    if batch_index >= 0:
+        made.batch_index, made.batch_size = batch_index, batch_index + 1
+    return made
+
+
+def _plain_size(single: SingleMessageMetadata) -> int:
+    """The encoded size of metadata with payload_size and sequence_id only: then there is nothing else to look for."""
+    return 2 + ((single.payload_size.bit_length() + 6) // 7 or 1) + ((single.sequence_id.bit_length() + 6) // 7 or 1)
+
+
+def _fill(message: api.Message, metadata: MessageMetadata | SingleMessageMetadata) -> None:
+    if metadata.HasField("partition_key"):
+        message.key = metadata.partition_key
+        message.key_is_base64 = metadata.partition_key_b64_encoded
+    for item in metadata.properties:
+        message.properties[item.key] = item.value
+    if metadata.event_time:
+        message.event_time_ms = metadata.event_time
+    if metadata.ordering_key:
+        message.ordering_key = metadata.ordering_key
+    if metadata.null_value:
+        message.is_null = True
+
+
+def _ack(positions: Iterable[Position]) -> wire.CommandAck:
+    command = wire.CommandAck(consumer_id=0, ack_type=wire.CommandAck.Individual)
+    for ledger_id, entry_id in positions:
+        command.message_id.add(ledgerId=ledger_id, entryId=entry_id)
+    return command
+
+
+def _batch_size(one: api.MessageId) -> int:
+    if not 0 <= one.batch_index < one.batch_size <= 1_000_000:
+        raise ValueError(
+            f"{one.ledger_id}:{one.entry_id}: batch_index {one.batch_index} and batch_size {one.batch_size} do not go "
+            "together; give an id back as it came"
+        )
+    return one.batch_size
+
+
+def _words(bits: int, size: int) -> list[int]:
+    """A set of message indexes as the words of a Java BitSet (signed)."""
+    words = []
+    for at in range(0, max(size, 1), 64):
+        word = bits >> at & 0xFFFF_FFFF_FFFF_FFFF
+        words.append(word - 2**64 if word >= 2**63 else word)
+    return words
+
+
+def _rest(entry: Buffer) -> Buffer:
+    try:
+        return split_entry(entry).payload
+    except Corruption:
+        return entry

@@ -1,0 +1,472 @@
+"""The Publish call: messages of streams into entries, receipts back to the streams.
+
+    stream ─┐                       ┌─ entry ─▶ Topic.publish … SEND_RECEIPT ─┐
+    stream ─┴▶ Writer ─▶ Grouping ──┴─ entry ─▶                               └▶ Run ─▶ stream
+
+A writer is one producer of the topic: of a stream with a name of its own, or of all streams without one. Its
+sequence ids name the entries that are under way.
+
+Rules:
+
+1. A receipt goes to a stream only when the topic has confirmed the entry; the meaning is that of the binary port.
+2. What a named producer stored before (its sequence ids say so) is confirmed without storing it again. A second
+   stream of a name waits until the entries of the first one are answered, so that what is stored is known.
+3. A stream that has too much under way is not read; gRPC's flow control then stops its client.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from typing import Any, Final
+
+import grpc
+
+from broker.broker import Broker
+from broker.errors import BrokerError, NotReady
+from broker.grpc.grouping import Group, Grouping, GroupLimits, Run, encode_group
+from broker.grpc.status import Refused, Status, moved, refusal, refusal_of_code
+from broker.names import TopicName
+from broker.producer import Producer
+from broker.requests import ProducerRequest
+from broker.topic import Topic
+from broker.wire import pulsar_pb2 as wire
+from broker.wire.frames import NO_ID, Send, parse_frame
+from magnetar.runtime.clock import Timer
+from magnetar.runtime.types import MIB, Buffer
+from magnetar.topic_api import topics_pb2 as api
+
+log = logging.getLogger(__name__)
+
+# Bytes and messages of one stream that storage has not answered; as much as a binary connection may have. A stream
+# that is busy at 100,000 small messages a second and 100 ms of storage has 10,000 under way.
+STREAM_BYTES_MAX: Final = 64 * MIB
+STREAM_MESSAGES_MAX: Final = 100_000
+
+# Receipts that leave in one answer; a frame then stays below 64 KiB.
+RECEIPTS_PER_ANSWER: Final = 2_000
+
+# What stands around the largest message in its entry.
+_METADATA_BYTES: Final = 64
+
+# How often a second stream of a name looks whether the first one's entries are answered, and for how long.
+_LINGER_STEP_S: Final = 0.01
+_LINGER_MAX_S: Final = 30.0
+
+_T = wire.BaseCommand
+
+
+class Writer:
+    """One producer of a topic, with the entries it has under way; the sink of that producer."""
+
+    is_writable = True
+
+    def __init__(self, publisher: "Publisher", topic: Topic, name: str, *, is_named: bool, address: str) -> None:
+        self.topic = topic
+        self.streams: set[Stream] = set()
+        self.is_lost = False
+        self._publisher = publisher
+        self._grouping = Grouping(publisher.limits, is_named=is_named)
+        self._is_named = is_named
+        self._next_sequence_id = 0
+        self._under_way: dict[int, Group] = {}
+        self._timer: Timer | None = None
+        self.producer = Producer(
+            topic,
+            self,
+            0,
+            name,
+            has_generated_name=not is_named,
+            address=address,
+            client_version="magnetar topics.v1",
+            connected_since_ms=publisher.broker.now_ms(),
+        )
+
+    def add(self, stream: "Stream", first_sequence_id: int, messages: list[api.Message]) -> None:
+        """Take messages; their receipts come within the window and the time that storage takes."""
+        full = self._grouping.add(stream, first_sequence_id, messages, stream.schema_version, stream.mix_keys)
+        if full:
+            self._store(full)
+        if self._timer is None and not self._grouping.is_empty:
+            self._timer = self._publisher.broker.clock.call_later(self._publisher.window_s, self._window_is_over)
+
+    def _window_is_over(self) -> None:
+        self._timer = None
+        self._store(self._grouping.take_all())
+
+    def flush(self) -> None:
+        """Do not wait for company."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._window_is_over()
+
+    def _store(self, groups: list[Group]) -> None:
+        if not groups or self.is_lost:
+            return
+        run: list[tuple[Producer, Send]] = []
+        now_ms = self._publisher.broker.now_ms()
+        for group in groups:
+            if self._is_named:
+                sequence_ids = list(group.sequence_ids)
+            else:
+                first = self._next_sequence_id
+                self._next_sequence_id += len(group.messages)
+                sequence_ids = list(range(first, self._next_sequence_id))
+            send = encode_group(
+                group, sequence_ids, producer_name=self.producer.name, producer_id=0, publish_time_ms=now_ms
+            )
+            self._under_way[sequence_ids[0]] = group
+            run.append((self.producer, send))
+        self.topic.publish(run)
+
+    # -------------------------------------------------------------------------------- Sink
+
+    def write(self, frame: bytes) -> None:
+        body, _ = parse_frame(memoryview(frame)[4:])
+        if body.type == _T.SEND_RECEIPT:
+            receipt = body.send_receipt
+            group = self._under_way.pop(receipt.sequence_id, None)
+            if group is not None:
+                self._confirm(group, receipt.message_id.ledgerId, receipt.message_id.entryId)
+        elif body.type == _T.SEND_ERROR:
+            self._lose(refusal_of_code(str(self.topic.name), body.send_error.error, body.send_error.message))
+        elif body.type == _T.CLOSE_PRODUCER:
+            self._lose(moved(str(self.topic.name)))
+
+    def _confirm(self, group: Group, ledger_id: int, entry_id: int) -> None:
+        size = len(group.messages)
+        partition = self.topic.name.partition
+        at = 0
+        for run in group.runs:
+            stream = run.origin
+            assert isinstance(stream, Stream), "streams add messages"
+            first = None
+            if ledger_id != NO_ID:
+                first = api.MessageId(ledger_id=ledger_id, entry_id=entry_id)
+                if partition >= 0:
+                    first.partition = partition
+                if size > 1:
+                    first.batch_index, first.batch_size = at, size
+            stream.on_stored(run, first, sum(len(one.payload) for one in group.messages[at : at + run.length]))
+            at += run.length
+
+    def _lose(self, reason: Refused) -> None:
+        """This producer is over; the streams look the topic up again and resend what has no receipt."""
+        if self.is_lost:
+            return
+        self.is_lost = True
+        self._publisher.forget(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._under_way.clear()
+        for stream in list(self.streams):
+            stream.end(reason)
+        if not self.producer.is_closed:
+            self.topic.detach_producer(self.producer)
+
+    def write_message(self, head: bytes, entry: Buffer) -> None:
+        raise AssertionError("producers get no messages")
+
+    async def is_alive(self) -> bool:
+        return not self.is_lost
+
+    def on_published(self, count: int, size_bytes: int) -> None:
+        pass  # streams count their own messages
+
+    def on_producer_closed(self, producer: object) -> None:
+        self._lose(moved(str(self.topic.name)))
+
+    def on_consumer_closed(self, consumer: object) -> None:
+        raise AssertionError("this is no consumer")
+
+    def leave(self, stream: "Stream") -> None:
+        """*stream* has ended; the last one takes the producer along."""
+        self.streams.discard(stream)
+        if not self.streams and not self.is_lost:
+            if self._is_named and self._timer is not None:  # a stream that broke off: nobody waits for these
+                self._timer.cancel()
+                self._timer = None
+                self._grouping.take_all()
+            else:
+                self.flush()
+            self.is_lost = True
+            self._publisher.forget(self)
+            self.topic.detach_producer(self.producer)
+
+
+class Stream:
+    """One Publish call."""
+
+    def __init__(self, schema_version: bytes, mix_keys: bool, last_sequence_id: int) -> None:
+        self.schema_version = schema_version
+        self.mix_keys = mix_keys
+        self.last_sequence_id = last_sequence_id
+        self.next_sequence_id = 0
+        self.messages = 0
+        self.bytes = 0
+        self.reason: Refused | None = None
+        self.out: deque[api.PublishResponse] = deque()
+        self.changed = asyncio.Event()
+        self.has_room = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.is_answered = asyncio.Event()
+        self.has_room.set()
+        self.is_answered.set()
+
+    def on_stored(self, run: Run, first: api.MessageId | None, size_bytes: int) -> None:
+        self.messages -= run.length
+        self.bytes -= size_bytes
+        if self.messages < STREAM_MESSAGES_MAX // 2 and self.bytes < STREAM_BYTES_MAX // 2:
+            self.has_room.set()
+        if not self.messages:
+            self.is_answered.set()
+        answer = self._answer()
+        answer.receipts.add(first_sequence_id=run.first_sequence_id, count=run.length, first_id=first)
+        self.changed.set()
+
+    def on_taken(self, count: int, size_bytes: int) -> None:
+        self.messages += count
+        self.bytes += size_bytes
+        self.is_answered.clear()
+        if self.messages > STREAM_MESSAGES_MAX or self.bytes > STREAM_BYTES_MAX:  # rule 3
+            self.has_room.clear()
+
+    def duplicate(self, first_sequence_id: int, count: int) -> None:
+        self._answer().receipts.add(first_sequence_id=first_sequence_id, count=count)
+        self.changed.set()
+
+    def refuse(self, sequence_id: int, reason: str) -> None:
+        self._answer().refusals.add(first_sequence_id=sequence_id, count=1, reason=reason)
+        self.changed.set()
+
+    def _answer(self) -> api.PublishResponse:
+        if not self.out or len(self.out[-1].receipts) + len(self.out[-1].refusals) >= RECEIPTS_PER_ANSWER:
+            self.out.append(api.PublishResponse())
+        return self.out[-1]
+
+    def end(self, reason: Refused | None) -> None:
+        if not self.ended.is_set():
+            self.reason = reason
+            self.ended.set()
+            self.changed.set()
+            self.has_room.set()
+            self.is_answered.set()
+
+
+class Publisher:
+    """All Publish calls of a broker."""
+
+    def __init__(self, broker: Broker, limits: GroupLimits, window_s: float) -> None:
+        self.broker = broker
+        self.limits = limits
+        self.window_s = window_s
+        self._shared: dict[TopicName, asyncio.Future[Writer]] = {}
+        self._lingering: dict[tuple[TopicName, str], Producer] = {}
+        self._streams: dict[Stream, Writer] = {}
+
+    async def end(self, timeout_s: float) -> None:
+        """Answer what came so far, then send everybody away."""
+        streams = dict(self._streams)
+        for writer in set(streams.values()):
+            writer.flush()
+        waiting = [asyncio.ensure_future(stream.is_answered.wait()) for stream in streams]
+        if waiting:
+            await asyncio.wait(waiting, timeout=timeout_s)
+        for task in waiting:
+            task.cancel()
+        for stream, writer in streams.items():
+            stream.end(moved(str(writer.topic.name)))
+
+    async def serve(self, call: Any) -> None:
+        """One Publish call. Raises Refused, BrokerError."""
+        request = await call.read()
+        if request is grpc.aio.EOF:
+            return
+        if not request.HasField("open") or request.messages:
+            raise Refused(Status.INVALID_ARGUMENT, "the first request of Publish has `open`, and nothing else")
+        name = TopicName.parse(request.open.topic)
+        try:
+            writer, stream = await self._open(name, request.open, call.peer())
+        except BrokerError as error:
+            raise refusal(str(name), error) from error
+        try:
+            await call.write(
+                api.PublishResponse(
+                    opened=api.PublishResponse.Opened(
+                        producer_name=writer.producer.name,
+                        last_sequence_id=stream.last_sequence_id,
+                        max_message_bytes=self.broker.config.max_message_bytes,
+                    )
+                )
+            )
+            await self._pump(call, writer, stream)
+        finally:
+            stream.end(None)
+            self._streams.pop(stream, None)
+            self._note_lingering(writer)
+            writer.leave(stream)
+
+    async def _pump(self, call: Any, writer: Writer, stream: Stream) -> None:
+        answers = asyncio.ensure_future(self._write_answers(call, stream))
+        requests = asyncio.ensure_future(self._read_requests(call, writer, stream))
+        try:
+            await asyncio.wait([answers, requests], return_when=asyncio.FIRST_COMPLETED)
+            if requests.done():
+                requests.result()
+                await answers  # until all is answered
+            else:
+                answers.result()
+        finally:
+            for task in (answers, requests):
+                task.cancel()
+            await asyncio.gather(answers, requests, return_exceptions=True)
+        if stream.reason is not None:
+            raise stream.reason
+
+    async def _write_answers(self, call: Any, stream: Stream) -> None:
+        while True:
+            await stream.changed.wait()
+            stream.changed.clear()
+            while stream.out:
+                await call.write(stream.out.popleft())
+            if stream.ended.is_set():
+                return
+
+    async def _read_requests(self, call: Any, writer: Writer, stream: Stream) -> None:
+        while not stream.ended.is_set():
+            await stream.has_room.wait()
+            request = await call.read()
+            if request is grpc.aio.EOF:
+                writer.flush()
+                await stream.is_answered.wait()
+                stream.end(None)
+                return
+            self._take(request, writer, stream)
+
+    def _take(self, request: api.PublishRequest, writer: Writer, stream: Stream) -> None:
+        messages = list(request.messages)
+        first = request.first_sequence_id
+        if request.HasField("open"):
+            raise Refused(Status.INVALID_ARGUMENT, f"{writer.topic.name}: `open` comes once, in the first request")
+        if not messages:
+            return
+        if first < stream.next_sequence_id:
+            raise Refused(
+                Status.INVALID_ARGUMENT,
+                f"{writer.topic.name}: sequence id {first} comes after {stream.next_sequence_id - 1}; let them grow, "
+                "and send again on a new call",
+            )
+        stream.next_sequence_id = first + len(messages)
+        if not writer.producer.has_generated_name:
+            old = min(max(stream.last_sequence_id + 1 - first, 0), len(messages))
+            if old:  # rule 2
+                stream.duplicate(first, old)
+                messages, first = messages[old:], first + old
+        limit = self.broker.config.max_message_bytes - _METADATA_BYTES
+        begin, size = 0, 0
+        for at, message in enumerate(messages):
+            length = len(message.payload)
+            if length + 64 > limit and message.ByteSize() > limit:
+                self._hand_over(writer, stream, first + begin, messages[begin:at], size)
+                stream.refuse(
+                    first + at,
+                    f"{writer.topic.name}: a message of {message.ByteSize()} bytes is larger than maxMessageSize "
+                    f"({self.broker.config.max_message_bytes}) allows; make it smaller",
+                )
+                begin, size = at + 1, 0
+                continue
+            size += length
+        self._hand_over(writer, stream, first + begin, messages[begin:], size)
+
+    def _hand_over(
+        self, writer: Writer, stream: Stream, first_sequence_id: int, messages: list[api.Message], size: int
+    ) -> None:
+        if messages and not stream.ended.is_set():
+            stream.on_taken(len(messages), size)
+            writer.add(stream, first_sequence_id, messages)
+
+    # -------------------------------------------------------------------------------- producers
+
+    async def _open(self, name: TopicName, request: api.PublishRequest.Open, address: str) -> tuple[Writer, Stream]:
+        if name.partition < 0 and (partitions := await self.broker.partitions(name, create=True)):
+            raise Refused(
+                Status.FAILED_PRECONDITION,
+                f"{name} has {partitions} partitions; open {name.with_partition(0)} and so on",
+            )
+        topic = await self.broker.topic_for_producer(name)
+        schema = schema_of(request.schema) if request.HasField("schema") else None
+        schema_version = await self.broker.producer_schema(name, schema)
+        if request.producer_name:
+            await self._wait_for_predecessor(name, request.producer_name)
+            writer = Writer(self, topic, request.producer_name, is_named=True, address=address)
+            attached = await topic.attach_producer(_producer_request(writer.producer))
+            last_sequence_id = attached.last_sequence_id
+        else:
+            writer, last_sequence_id = await self._shared_writer(topic, address), -1
+        stream = Stream(schema_version, request.mix_keys, last_sequence_id)
+        writer.streams.add(stream)
+        self._streams[stream] = writer
+        return writer, stream
+
+    async def _shared_writer(self, topic: Topic, address: str) -> Writer:
+        while True:
+            known = self._shared.get(topic.name)
+            if known is None:
+                break
+            writer = await asyncio.shield(known)
+            if not writer.is_lost and writer.topic is topic:
+                return writer
+            if self._shared.get(topic.name) is known:
+                del self._shared[topic.name]
+        coming: asyncio.Future[Writer] = asyncio.get_running_loop().create_future()
+        self._shared[topic.name] = coming
+        try:
+            name = await self.broker.producer_name()
+            writer = Writer(self, topic, name, is_named=False, address=address)
+            await topic.attach_producer(_producer_request(writer.producer))
+        except BaseException as error:
+            del self._shared[topic.name]
+            failure = error if isinstance(error, BrokerError) else NotReady(f"{topic.name} could not be opened")
+            coming.set_exception(failure)
+            coming.exception()  # whoever waits gets it; nobody has to
+            raise
+        coming.set_result(writer)
+        return writer
+
+    def forget(self, writer: Writer) -> None:
+        """*writer* takes no more streams."""
+        known = self._shared.get(writer.topic.name)
+        if known is not None and known.done() and not known.exception() and known.result() is writer:
+            del self._shared[writer.topic.name]
+
+    def _note_lingering(self, writer: Writer) -> None:
+        producer = writer.producer
+        self._lingering = {key: one for key, one in self._lingering.items() if one.pending}
+        if not producer.has_generated_name and producer.pending:
+            self._lingering[writer.topic.name, producer.name] = producer
+
+    async def _wait_for_predecessor(self, topic: TopicName, name: str) -> None:
+        before = self._lingering.get((topic, name))
+        if before is None:
+            return
+        clock = self.broker.clock
+        give_up = clock.monotonic() + _LINGER_MAX_S
+        while before.pending and clock.monotonic() < give_up:
+            await clock.sleep(_LINGER_STEP_S)
+        if before.pending:
+            raise NotReady(f"{topic}: what {name} sent before is still being stored")
+        if self._lingering.get((topic, name)) is before:
+            del self._lingering[topic, name]
+
+
+def _producer_request(producer: Producer) -> ProducerRequest:
+    return ProducerRequest(producer, None, False, None, lambda epoch: None)
+
+
+def schema_of(schema: api.Schema) -> wire.Schema | None:
+    """As the binary port reads it: none, and one of type 0 without data, are the same."""
+    if schema.type == wire.Schema.NoType and not schema.data:
+        return None
+    made = wire.Schema(name="", type=schema.type, schema_data=schema.data)  # type: ignore[arg-type]
+    for key, value in schema.properties.items():
+        made.properties.add(key=key, value=value)
+    return made

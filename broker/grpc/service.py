@@ -1,0 +1,250 @@
+"""The gRPC port of a broker: the simple topic API (`magnetar.topics.v1`), health and reflection.
+
+Another door to the topics that the binary port serves: the same dispatch, permits, redelivery, fencing and
+deduplication. Nothing of gRPC is loaded unless the port is wanted.
+"""
+
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from broker.broker import Broker
+from broker.errors import BrokerError, NotReady
+from broker.grpc.consume import Consumers, last_id
+from broker.grpc.grouping import GroupLimits
+from broker.grpc.publish import Publisher
+from broker.grpc.status import Refused, Status, refusal
+from broker.names import TopicName, parse_namespace
+from broker.policies import partitions_value
+from broker.stats import topic_stats
+from magnetar.bookkeeper.metadata.store import NO_NODE, MetadataError, VersionConflict
+from magnetar.runtime.types import MIB
+from magnetar.topic_api import topics_pb2 as api
+
+log = logging.getLogger(__name__)
+
+SERVICE: Final = "magnetar.topics.v1.Topics"
+
+# The listener under which other brokers find a broker's gRPC port.
+LISTENER: Final = "magnetar-grpc"
+SCHEME: Final = "grpc://"
+
+# The largest request: many messages of one frame, or one of the largest size.
+REQUEST_BYTES_MIN: Final = 8 * MIB
+REQUEST_PADDING_BYTES: Final = 1 * MIB
+
+# Publish and Consume calls of one connection; a client has one for each partition it reads or writes.
+STREAMS_PER_CONNECTION_MAX: Final = 10_000
+
+# How long what was sent may take to be answered when the broker stops, and then the calls to end.
+STOP_GRACE_S: Final = 1.0
+
+PARTITIONS_MAX: Final = 10_000
+
+Handler = Callable[[Any], Awaitable[Any]]
+
+
+class GrpcServer:
+    """Serves one broker's topics over gRPC."""
+
+    def __init__(self, broker: Broker) -> None:
+        config = broker.config
+        self._broker = broker
+        self._publisher = Publisher(
+            broker,
+            GroupLimits(config.grpc_group_messages_max, min(config.grpc_group_bytes_max, config.max_message_bytes)),
+            config.grpc_group_delay_ms / 1000,
+        )
+        self._consumers = Consumers(broker)
+        self._server: Any = None
+        self._health: Any = None
+        self.port = 0
+
+    async def start(self, host: str, port: int) -> int:
+        """Open the port (0: any free one); returns its number. Raises OSError."""
+        self._server = grpc.aio.server(
+            options=[
+                (
+                    "grpc.max_receive_message_length",
+                    max(REQUEST_BYTES_MIN, self._broker.config.max_message_bytes + REQUEST_PADDING_BYTES),
+                ),
+                ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
+                # A peer that vanished without a word is noticed as on the binary port.
+                ("grpc.keepalive_time_ms", self._broker.config.keep_alive_s * 1000),
+                ("grpc.keepalive_timeout_ms", self._broker.config.keep_alive_s * 1000),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+            ]
+        )
+        self._server.add_generic_rpc_handlers((self._handlers(),))
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._server)
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            self.port = self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise OSError(f"gRPC cannot listen on {address}: {error}") from None
+        if not self.port:
+            raise OSError(f"gRPC cannot listen on {address}")
+        await self._server.start()
+        for name in ("", SERVICE):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        return self.port
+
+    async def stop(self) -> None:
+        """Tell that we stop, end all calls, close the port."""
+        if self._server is not None:
+            await self._health.enter_graceful_shutdown()
+            self._consumers.end()
+            await self._publisher.end(STOP_GRACE_S)
+            await self._server.stop(STOP_GRACE_S)
+            self._server = None
+
+    def _handlers(self) -> Any:
+        def stream(serve: Callable[[Any], Awaitable[None]], request: Any) -> Any:
+            async def handle(_: Any, context: Any) -> None:
+                await _guard(serve, context, context)
+
+            return grpc.stream_stream_rpc_method_handler(
+                handle, request_deserializer=request.FromString, response_serializer=_serialize
+            )
+
+        def unary(serve: Handler, request: Any) -> Any:
+            async def handle(wanted: Any, context: Any) -> Any:
+                return await _guard(serve, wanted, context)
+
+            return grpc.unary_unary_rpc_method_handler(
+                handle, request_deserializer=request.FromString, response_serializer=_serialize
+            )
+
+        return grpc.method_handlers_generic_handler(
+            SERVICE,
+            {
+                "Publish": stream(self._publisher.serve, api.PublishRequest),
+                "Consume": stream(self._consumers.serve, api.ConsumeRequest),
+                "Lookup": unary(self._lookup, api.LookupRequest),
+                "GetTopic": unary(self._get_topic, api.GetTopicRequest),
+                "GetLastMessageId": unary(self._last_message_id, api.GetLastMessageIdRequest),
+                "CreateTopic": unary(self._create_topic, api.CreateTopicRequest),
+                "DeleteTopic": unary(self._delete_topic, api.DeleteTopicRequest),
+                "ListTopics": unary(self._list_topics, api.ListTopicsRequest),
+                "GetTopicStats": unary(self._stats, api.GetTopicStatsRequest),
+            },
+        )
+
+    # -------------------------------------------------------------------------------- topics
+
+    async def _lookup(self, request: api.LookupRequest) -> api.LookupResponse:
+        name = TopicName.parse(request.topic)
+        try:
+            answer = await self._broker.lookup(name, authoritative=request.authoritative, listener=LISTENER)
+        except NotReady as error:
+            if LISTENER not in str(error):
+                raise
+            text = f"{name} is served by a broker without a gRPC port; set grpcServicePort there"
+            raise Refused(Status.FAILED_PRECONDITION, text) from None
+        return api.LookupResponse(
+            address=answer.service_url.removeprefix(SCHEME),
+            ask_there=answer.is_redirect,
+            authoritative=answer.authoritative,
+        )
+
+    async def _get_topic(self, request: api.GetTopicRequest) -> api.GetTopicResponse:
+        name = TopicName.parse(request.topic)
+        return api.GetTopicResponse(
+            topic=name.full, partitions=await self._broker.partitions(name, create=request.create)
+        )
+
+    async def _last_message_id(self, request: api.GetLastMessageIdRequest) -> api.GetLastMessageIdResponse:
+        topic = await self._broker.topic_for_consumer(TopicName.parse(request.topic), create=False)
+        return api.GetLastMessageIdResponse(id=await last_id(topic))
+
+    async def _create_topic(self, request: api.CreateTopicRequest) -> api.CreateTopicResponse:
+        name = TopicName.parse(request.topic)
+        if not 0 <= request.partitions <= PARTITIONS_MAX:
+            raise Refused(
+                Status.INVALID_ARGUMENT, f"{name}: partitions are 0 to {PARTITIONS_MAX}, not {request.partitions}"
+            )
+        broker = self._broker
+        await broker.namespace(name.namespace)
+        exists = Refused(Status.ALREADY_EXISTS, f"{name} exists; use it, delete it, or take another name")
+        if await broker.ledgers.exists(name.managed_ledger_name) or await self._partitions_of(name):
+            raise exists
+        if not request.partitions:
+            await broker.create_topic(name)
+            return api.CreateTopicResponse()
+        try:
+            await broker.store.put(name.partitions_path, partitions_value(request.partitions), NO_NODE)
+        except VersionConflict:
+            raise exists from None
+        for number in range(request.partitions):
+            path = f"/managed-ledgers/{name.with_partition(number).managed_ledger_name}"
+            try:
+                await broker.store.put(path, b"", NO_NODE)  # so that it is listed and exists for other brokers
+            except VersionConflict:
+                continue
+        return api.CreateTopicResponse()
+
+    async def _delete_topic(self, request: api.DeleteTopicRequest) -> api.DeleteTopicResponse:
+        name = TopicName.parse(request.topic)
+        broker = self._broker
+        if partitions := await self._partitions_of(name):
+            for number in range(partitions):
+                partition = name.with_partition(number)
+                if await broker.ledgers.exists(partition.managed_ledger_name):
+                    raise Refused(Status.FAILED_PRECONDITION, f"{name} still has {partition}; delete that first")
+            await broker.store.delete(name.partitions_path)
+            return api.DeleteTopicResponse()
+        await broker.delete_topic(name, force=request.force)
+        return api.DeleteTopicResponse()
+
+    async def _partitions_of(self, name: TopicName) -> int:
+        """As `Broker.partitions`, for topics that need not exist."""
+        if name.partition >= 0 or await self._broker.store.get(name.partitions_path) is None:
+            return 0
+        return await self._broker.partitions(name, create=False)
+
+    async def _list_topics(self, request: api.ListTopicsRequest) -> api.ListTopicsResponse:
+        namespace = request.namespace or "public/default"
+        parse_namespace(namespace)
+        await self._broker.namespace(namespace)
+        topics = await self._broker.topics_of_namespace(namespace, persistent=True, non_persistent=False)
+        return api.ListTopicsResponse(topics=topics)
+
+    async def _stats(self, request: api.GetTopicStatsRequest) -> api.GetTopicStatsResponse:
+        topic = await self._broker.topic_for_consumer(TopicName.parse(request.topic), create=False)
+        owner = self._broker.address.service_url.partition("://")[2]
+        return api.GetTopicStatsResponse(json=json.dumps(topic_stats(topic, owner)))
+
+
+def _serialize(answer: Any) -> bytes:
+    encoded: bytes = answer.SerializeToString()
+    return encoded
+
+
+async def _guard(serve: Handler, argument: Any, context: Any) -> Any:
+    """Every error leaves as a status whose text says what to do."""
+    try:
+        return await serve(argument)
+    except Refused as error:
+        refused = error
+    except BrokerError as error:
+        refused = refusal(getattr(argument, "topic", "") or "", error)
+    except MetadataError as error:
+        refused = refusal(getattr(argument, "topic", "") or "", NotReady(str(error)))
+    except (grpc.RpcError, grpc.aio.AbortError):
+        raise
+    except Exception as error:
+        if context.cancelled() or context.done():
+            raise
+        log.exception("a call of %s failed", context.peer())
+        refused = Refused(Status.INTERNAL, f"{type(error).__name__}: {error}; see the broker's log")
+    await context.abort(refused.code, str(refused))
+    return None

@@ -1,0 +1,80 @@
+"""How a refusal of the broker reads in gRPC: the status code, and a text that names the topic and the way out."""
+
+from typing import Any, Final
+
+import grpc
+
+from broker.errors import (
+    BrokerError,
+    ConsumerAssignError,
+    ConsumerBusy,
+    IncompatibleSchema,
+    InvalidTopicName,
+    MetadataFailure,
+    NotAllowed,
+    NotReady,
+    ProducerBusy,
+    ProducerFenced,
+    StorageFailure,
+    SubscriptionNotFound,
+    TooManyRequests,
+    TopicNotFound,
+    TopicTerminated,
+)
+from magnetar.runtime.types import MagnetarError
+
+Status: Any = grpc.StatusCode
+
+_LOOK_UP: Final = "look the topic up again and retry"
+_RETRY: Final = "retry"
+
+_BY_CLASS: Final[dict[type[BrokerError], tuple[Any, str]]] = {
+    InvalidTopicName: (Status.INVALID_ARGUMENT, "write persistent://tenant/namespace/topic or a short name"),
+    TopicNotFound: (Status.NOT_FOUND, "create the topic, or allow that topics are made when they are used"),
+    SubscriptionNotFound: (Status.NOT_FOUND, "create the subscription first"),
+    NotReady: (Status.UNAVAILABLE, _LOOK_UP),
+    MetadataFailure: (Status.UNAVAILABLE, _RETRY),
+    StorageFailure: (Status.UNAVAILABLE, _RETRY),
+    TopicTerminated: (Status.FAILED_PRECONDITION, "write to another topic"),
+    ProducerBusy: (Status.ALREADY_EXISTS, "take another name, or close the other one first"),
+    ProducerFenced: (Status.FAILED_PRECONDITION, "another producer holds the topic"),
+    ConsumerBusy: (Status.ALREADY_EXISTS, "close the other consumer, or use the type SHARED"),
+    ConsumerAssignError: (Status.INVALID_ARGUMENT, "give ranges that are free"),
+    IncompatibleSchema: (Status.FAILED_PRECONDITION, "change the schema, or the compatibility strategy"),
+    NotAllowed: (Status.FAILED_PRECONDITION, "see the policies of the namespace"),
+    TooManyRequests: (Status.RESOURCE_EXHAUSTED, _RETRY),
+}
+_BY_CODE: Final = {kind.code: answer for kind, answer in _BY_CLASS.items()}
+
+
+class Refused(MagnetarError):
+    """A call that ends with this status."""
+
+    def __init__(self, code: Any, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def refusal(topic: str, error: BrokerError) -> Refused:
+    """The status for *error*, about *topic*."""
+    for kind in type(error).__mro__:
+        if kind in _BY_CLASS:
+            code, way_out = _BY_CLASS[kind]
+            return Refused(code, _text(topic, str(error), way_out))
+    return Refused(Status.INTERNAL, _text(topic, str(error), "see the broker's log"))
+
+
+def refusal_of_code(topic: str, code: int, text: str) -> Refused:
+    """The same for an error code of the binary protocol."""
+    status, way_out = _BY_CODE.get(code, (Status.INTERNAL, "see the broker's log"))
+    return Refused(status, _text(topic, text, way_out))
+
+
+def moved(topic: str) -> Refused:
+    """The broker closed a producer or consumer: the topic moves, or storage failed for a moment."""
+    return Refused(Status.UNAVAILABLE, f"{topic}: closed by the broker; {_LOOK_UP}")
+
+
+def _text(topic: str, text: str, way_out: str) -> str:
+    about = text if topic and topic in text else f"{topic}: {text}"
+    return f"{about}; {way_out}"

@@ -1,0 +1,75 @@
+"""A message's place in a topic: printable, parseable, comparable; the same place as in Pulsar's own clients."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+_LATEST: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MessageId:
+    """Ordered by ledger, entry, partition, batch index.
+
+    *partition* is -1 for a topic without partitions, *batch_index* -1 where the entry holds one message only.
+    *batch_size* (messages of the entry) is not compared; acks need it.
+
+    >>> MessageId.parse("12:7:-1:3:10")
+    MessageId(ledger_id=12, entry_id=7, partition=-1, batch_index=3, batch_size=10)
+    """
+
+    ledger_id: int
+    entry_id: int
+    partition: int = -1
+    batch_index: int = -1
+    batch_size: int = field(default=0, compare=False)
+
+    def __str__(self) -> str:
+        """ledger:entry:partition, and :batch index:batch size for a message of a batch."""
+        text = f"{self.ledger_id}:{self.entry_id}:{self.partition}"
+        return text if self.batch_index < 0 else f"{text}:{self.batch_index}:{self.batch_size}"
+
+    @staticmethod
+    def parse(text: str) -> "MessageId":
+        """The id that `str` wrote; also Java's forms ledger:entry[:partition[:batch index]]. Raises ValueError."""
+        parts = text.split(":")
+        try:
+            numbers = [int(part) for part in parts]
+        except ValueError:
+            numbers = []
+        if not 2 <= len(numbers) <= 5:
+            raise ValueError(f"{text!r} is not a message id; expected ledger:entry:partition[:batch index:batch size]")
+        return MessageId(*numbers)
+
+    def to_bytes(self) -> bytes:
+        """As `MessageId.serialize` of Pulsar's clients."""
+        from managed_ledger.messages_pb2 import MessageIdData
+
+        made = MessageIdData(ledgerId=self.ledger_id % 2**64, entryId=self.entry_id % 2**64)
+        if self.partition >= 0:
+            made.partition = self.partition
+        if self.batch_index >= 0:
+            made.batch_index, made.batch_size = self.batch_index, self.batch_size
+        return made.SerializeToString()
+
+    @staticmethod
+    def from_bytes(data: bytes) -> "MessageId":
+        """What `to_bytes`, or a client of Pulsar, wrote. Raises ValueError."""
+        from google.protobuf.message import DecodeError
+
+        from managed_ledger.messages_pb2 import MessageIdData
+
+        try:
+            found = MessageIdData.FromString(data)
+        except DecodeError as error:
+            raise ValueError(f"{data[:40]!r} is not a message id: {error}") from None
+        return MessageId(
+            _signed(found.ledgerId), _signed(found.entryId), found.partition, found.batch_index, found.batch_size
+        )
+
+
+EARLIEST: Final = MessageId(-1, -1)
+LATEST: Final = MessageId(_LATEST, _LATEST)
+
+
+def _signed(value: int) -> int:
+    return value - 2**64 if value >= 2**63 else value
