@@ -29,7 +29,7 @@ $(VENV)/demo: requirements/demo.txt pyproject.toml
 demo: $(VENV)/demo ## the flights of 2013 through a cluster that loses a broker and a bookie, and into Spark
 	$(BIN)/python -m magnetar.demo
 
-crash: $(VENV)/dev ## power cuts, faulty disks, kill -9, fuzz: 20,000 disk images and more (about five minutes)
+crash: $(VENV)/dev ## power cuts, faulty disks, kill -9, fuzz: 20,000 disk images and more (minutes)
 	MAGNETAR_CRASH_IMAGES=20000 MAGNETAR_INDEX_IMAGES=500 MAGNETAR_KILL_ROUNDS=100 MAGNETAR_FAULT_RUNS=3000 \
 	MAGNETAR_FUZZ_FRAMES=20000 $(BIN)/python -m pytest -n 2 tests/crash/test_crash_images.py \
 	tests/crash/test_index_contract.py tests/crash/test_storage_schedules.py tests/crash/test_fault_files.py \
@@ -67,7 +67,7 @@ proto: $(VENV)/dev ## generate the protobuf code again
 bench: $(VENV)/dev ## speed and memory, as a table of ratios (about ten minutes)
 	$(BIN)/python -m bench
 
-bench-apache: $(VENV)/dev ## the same beside Apache's servers; writes docs/BENCHMARKS.md (about an hour; leave the machine alone meanwhile)
+bench-apache: $(VENV)/dev ## the same beside Apache's servers; writes docs/BENCHMARKS.md (long; leave the machine alone meanwhile)
 	$(BIN)/python deploy/fetch_apache.py
 	$(BIN)/python -m bench.apache --write-docs
 

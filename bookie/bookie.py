@@ -536,6 +536,7 @@ def _storage_settings(config: BookieConfig) -> StorageSettings:
             file_bytes_max=config.journal_file_mib_max * MIB,
             preallocation_bytes=config.journal_preallocation_mib * MIB,
             sync=config.journal_sync,
+            remove_from_page_cache=config.journal_remove_from_page_cache,
         ),
         journal_backups=config.journal_backups,
         write_cache_bytes=config.write_cache_mib * MIB,

@@ -10,13 +10,17 @@ Rules:
 2. A flush that failed keeps its marks, its half and its rows; the next attempt is for the same ones. A mark never
    skips what was not flushed (correctness I37).
 3. Ledger rows are flushed even when there are no entries: a fence alone moves the mark too.
-4. A full disk is waited out. Any other failure ends the bookie.
+4. A flush has time until the other half is full, and takes it: it goes on as far as that half has filled, or after a
+   short wait. Nobody waits for it then, and what it costs is spread over the time.
+5. A full disk is waited out. Any other failure ends the bookie.
 """
 
 import asyncio
 import logging
 import posixpath
+import time
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from bookie.jobs import JobThread
 from bookie.journal.format import Mark
@@ -35,6 +39,12 @@ def remove_old_journals(files: Files, directory: str, mark: Mark, keep: int) -> 
     old = [file_id for file_id in list_files(files, directory) if file_id < mark.file_id]
     for file_id in old[: max(len(old) - keep, 0)]:
         files.remove(posixpath.join(directory, file_name(file_id)))
+
+
+# A flush pauses for so long at most after each of its pieces (half a second for a half of 32 MiB), looking this often
+# whether the adds have caught up with it.
+_PAUSE_MAX_S: Final = 0.008
+_LOOK_S: Final = 0.002
 
 
 class Checkpointer:
@@ -56,7 +66,9 @@ class Checkpointer:
         on_room: Callable[[], None],
         on_no_space: Callable[[Exception], None],
         on_failure: Callable[[BaseException], None],
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        """*sleep* is called on the flusher's thread."""
         self._files = files
         self._storage = storage
         self._cache = cache
@@ -70,6 +82,8 @@ class Checkpointer:
         self._on_room = on_room
         self._on_no_space = on_no_space
         self._on_failure = on_failure
+        self._sleep = sleep
+        self._is_hurried = False
         self._timer: Timer | None = None
         self._running = False
         self._wanted = False
@@ -110,6 +124,7 @@ class Checkpointer:
 
     async def finish(self) -> None:
         """Flush what is there and wait. Raises OSError if it could not be written."""
+        self._is_hurried = True
         await self._idle.wait()
         for _ in range(2):  # the first may have been the retry of an older half
             if self._cache.is_empty and not self._ledgers.is_dirty:
@@ -131,10 +146,17 @@ class Checkpointer:
         self.flush()
 
     def _work(self, half: Half, rows: Sequence[tuple[int, bytes]], marks: Sequence[Mark]) -> None:
-        self._storage.flush(half, rows)
+        self._storage.flush(half, rows, self._pause)
         self._storage.write_marks(marks)
         for directory, mark in zip(self._journal_directories, marks, strict=True):
             remove_old_journals(self._files, directory, mark, self._journal_backups)
+
+    def _pause(self, share: float) -> None:
+        """Rule 4. Reads what the loop writes: an older number does no harm."""
+        waited_s = 0.0
+        while not self._is_hurried and waited_s < _PAUSE_MAX_S and self._cache.fill_share < share:
+            self._sleep(_LOOK_S)
+            waited_s += _LOOK_S
 
     def _done(self, rows: Sequence[tuple[int, bytes]], error: Exception | None) -> None:
         self._running = False

@@ -4,24 +4,21 @@ Read from the metadata store each time somebody asks; nothing is kept. The space
 """
 
 import asyncio
-import re
 from typing import Final, NamedTuple
 
+from bookie.peers import ask_disks
+from magnetar.bookkeeper.metadata import underreplication
 from magnetar.bookkeeper.metadata.bookies import BookieDirectory
 from magnetar.bookkeeper.metadata.store import MetadataError, MetadataStore
-from magnetar.bookkeeper.wire import codec_v3 as v3
-from magnetar.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
+from magnetar.bookkeeper.wire.framing import MalformedFrame
 from magnetar.runtime.clock import Clock
 from magnetar.runtime.files import DiskUsage
-from magnetar.runtime.types import KIB
 
 # Connecting and one small answer; a bookie that takes longer is told of as one that does not answer.
 _TIMEOUT_S: Final = 10.0
 
 # Bookies that are asked at the same time.
 _ASKED_MAX: Final = 32
-
-_VOTE: Final = re.compile(rb'bookieId:\s*"([^"]*)"')
 
 
 class ClusterInfo(NamedTuple):
@@ -80,8 +77,8 @@ class ClusterView:
         return ClusterInfo(
             auditor_elected=auditor is not None,
             auditor_id=auditor or "",
-            cluster_under_replicated=await self._any_below(f"{self._root}/underreplication/ledgers", levels=4),
-            ledger_replication_enabled=not await self._store.exists(f"{self._root}/underreplication/disable"),
+            cluster_under_replicated=await self._any_below(underreplication.marks_path(self._root), levels=4),
+            ledger_replication_enabled=not await self._store.exists(underreplication.disabled_path(self._root)),
             total_bookies_count=len(known),
             writable_bookies_count=len(writable),
             readonly_bookies_count=len(read_only),
@@ -104,29 +101,17 @@ class ClusterView:
         return dict(zip(bookie_ids, await asyncio.gather(*map(ask, bookie_ids)), strict=True))
 
     async def _ask(self, bookie_id: str) -> DiskUsage:
-        reader, writer = await asyncio.open_connection(*await self._directory.address_of(bookie_id))
-        try:
-            writer.write(v3.bookie_info_request(1))
-            splitter = FrameSplitter()
-            while True:
-                data = await reader.read(4 * KIB)
-                if not data:
-                    raise ConnectionError("the connection was closed")
-                for frame in splitter.feed(data):
-                    answer = v3.parse_response(frame).getBookieInfoResponse
-                    return DiskUsage(answer.totalDiskCapacity, answer.freeDiskSpace)
-        finally:
-            writer.close()
+        return await ask_disks(*await self._directory.address_of(bookie_id))
 
     async def _auditor(self) -> str | None:
         """Who leads: the candidate that came first."""
-        path = f"{self._root}/underreplication/auditorelection"
+        path = underreplication.election_path(self._root)
         candidates = [name for name in await self._store.children(path) if name.startswith("V_")]
         for name in sorted(candidates, key=lambda name: name.removeprefix("V_")):
             node = await self._store.get(f"{path}/{name}")
-            found = None if node is None else _VOTE.search(node.value)
+            found = None if node is None else underreplication.voter(node.value)
             if found is not None:
-                return found[1].decode("utf-8", "replace")
+                return found
         return None
 
     async def _any_below(self, path: str, levels: int) -> bool:

@@ -41,7 +41,7 @@ from bookie.ledgers import Ledger
 from bookie.pace import Pace
 from bookie.requests import Desk
 from bookie.write_cache import WriteCache
-from magnetar.bookkeeper.metadata import ledger_store
+from magnetar.bookkeeper.metadata import ledger_store, underreplication
 from magnetar.bookkeeper.metadata.ledger_store import LedgerStore
 from magnetar.bookkeeper.metadata.store import NO_NODE, MetadataError, MetadataStore, NoNode, VersionConflict
 from magnetar.runtime.clock import Clock, Timer
@@ -474,15 +474,13 @@ class GarbageCollector:
                 self._moved[ledger_id] = found.version
 
     async def _delete_moved(self, ledger_id: int, version: int) -> None:
-        lock = f"{self._root}/underreplication/locks/urL{ledger_id:010d}"
+        lock = underreplication.lock_path(self._root, ledger_id)
         try:
-            await self._store.put(lock, f'bookieId: "{self._bookie_id}"\n'.encode(), NO_NODE, ephemeral=True)
+            await self._store.put(lock, underreplication.lock_value(self._bookie_id), NO_NODE, ephemeral=True)
         except VersionConflict:
             return  # somebody copies it
         try:
-            digits = f"{ledger_id:016x}"
-            groups = "/".join(digits[at : at + 4] for at in range(0, 16, 4))
-            mark = f"{self._root}/underreplication/ledgers/{groups}/urL{ledger_id:010d}"
+            mark = underreplication.mark_path(self._root, ledger_id)
             ledger = self._ledgers.get(ledger_id)
             if ledger is None or ledger.is_key_journaled or await self._store.exists(mark):
                 return

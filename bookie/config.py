@@ -22,7 +22,7 @@ IGNORED_SETTINGS: Final = frozenset(
         "gcEntryLogMetadataCacheEnabled", "gcOverreplicatedLedgerMaxConcurrentRequests",
         "journalAdaptiveGroupWrites", "journalBufferedEntriesThreshold", "journalBufferedWritesThreshold",
         "journalFlushWhenQueueEmpty", "journalMaxGroupWaitMSec", "journalMaxMemorySizeMb",
-        "journalPageCacheFlushIntervalMSec", "journalQueueSize", "journalRemoveFromPageCache",
+        "journalPageCacheFlushIntervalMSec", "journalQueueSize",
         "journalWriteBufferSizeKB", "ledgerManagerFactoryClass", "ledgerStorageClass", "listeningInterface",
         "localConsistencyCheckOnStartup", "minUsableSizeForIndexFileCreation", "numAddWorkerThreads",
         "numHighPriorityWorkerThreads",
@@ -77,6 +77,9 @@ class BookieConfig:
     journal_preallocation_mib: int = setting("journalPreAllocSizeMB", 16, help="journal files grow in these steps")
     journal_sync: bool = setting(
         "journalSyncData", True, help="false is refused: an answer means that the entry is on disk"
+    )
+    journal_remove_from_page_cache: bool = setting(
+        "journalRemoveFromPageCache", True, help="what the journal has synced does not stay in memory"
     )
     journal_write: bool = setting("journalWriteData", True, help="false is refused: entries would be unprotected")
 

@@ -9,7 +9,9 @@ Rules:
 2. A failed flush publishes no mark. Its entries stay in the write cache and are flushed again, to another log (I37).
 3. The directory of a ledger is its id modulo the number of directories; so is its journal. (The cookie forbids
    that the number changes.)
-4. "Not there" is answered when the index said so. A location that leads elsewhere is an error (I15, I42). One that
+4. A flush goes in pieces and pauses between them as the caller wishes: its writes, syncs and the interpreter's time
+   would otherwise come in one burst, before which every add waits.
+5. "Not there" is answered when the index said so. A location that leads elsewhere is an error (I15, I42). One that
    leads into a log that is not there any more is looked up once more: compaction may just have moved the entry.
 
 All methods block; they are called on the flusher's thread (`flush`, `write_marks`) and on readers' threads.
@@ -19,17 +21,17 @@ import contextlib
 import errno
 import logging
 import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from bookie.entry_log.files import EntryLogs
-from bookie.index import FLAG_NEEDS_INTEGRITY_CHECK, LOCATIONS, REBUILDING, Index
+from bookie.index import BATCH_OPERATIONS_MAX, FLAG_NEEDS_INTEGRITY_CHECK, LOCATIONS, REBUILDING, Index
 from bookie.journal.format import START, Mark, decode_mark, encode_mark
 from bookie.ledgers import Tombstones
 from bookie.write_cache import Half, in_order
 from magnetar.bookkeeper.wire.entry import HEADER
 from magnetar.runtime.files import Files, read_file, replace_file
-from magnetar.runtime.types import KIB, MIB, Corruption
+from magnetar.runtime.types import KIB, MIB, Buffer, Corruption
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +47,18 @@ _LIST_ENTRIES = 20_000
 RESULT_BYTES_MAX = 4 * MIB
 
 
+# A flush goes in pieces of about so many bytes; a sync takes so many of them, so that none has much to write.
+FLUSH_PIECE_BYTES: Final = 512 * KIB
+PIECES_A_SYNC: Final = 8
+
+# The part of a flush's time that its entry log takes; the index takes the rest.
+_LOG_SHARE: Final = 0.7
+
 _TOMBSTONES_FILE: Final = "fenced-and-deleted"
+
+
+def _no_pause(share: float) -> None:
+    pass
 
 
 class Shelf:
@@ -103,11 +116,13 @@ class LedgerStorage:
         journal_count: int,
         *,
         read_ahead_entries: int = 100,
+        flush_piece_bytes: int = FLUSH_PIECE_BYTES,
     ) -> None:
         self._files = files
         self._shelves = tuple(shelves)
         self._journal_count = journal_count
         self._read_ahead_entries = read_ahead_entries
+        self._flush_piece_bytes = flush_piece_bytes
         self._reopen = False
         self.marks: list[Mark] = []
         """For each journal the mark that is on disk, once one was written in this life."""
@@ -118,8 +133,11 @@ class LedgerStorage:
 
     # -- flushing
 
-    def flush(self, half: Half, rows: Sequence[tuple[int, bytes]]) -> None:
-        """Make entries and ledger rows durable in the storage. Raises OSError (rule 2)."""
+    def flush(self, half: Half, rows: Sequence[tuple[int, bytes]], pause: Callable[[float], None] = _no_pause) -> None:
+        """Make entries and ledger rows durable in the storage. Raises OSError (rule 2).
+
+        *pause* is called after each piece with the share that is done (0 … 1).
+        """
         if self._reopen:
             for shelf in self._shelves:
                 shelf.reopen_index()
@@ -129,9 +147,7 @@ class LedgerStorage:
             for number, shelf in enumerate(self._shelves):
                 own = half if count == 1 else {key: half[key] for key in half if key % count == number}
                 if own:
-                    locations = shelf.logs.append(in_order(own))
-                    shelf.logs.sync()
-                    shelf.index.put_locations(locations)
+                    self._flush_entries(shelf, own, number, pause)
                 own_rows = [row for row in rows if row[0] % count == number]
                 if own_rows:
                     shelf.index.put_ledgers(own_rows)
@@ -140,6 +156,25 @@ class LedgerStorage:
         except OSError as error:
             self._reopen = is_no_space(error)
             raise
+
+    def _flush_entries(self, shelf: Shelf, half: Half, number: int, pause: Callable[[float], None]) -> None:
+        count = len(self._shelves)
+        entries = in_order(half)
+        locations: list[tuple[int, int, int]] = []
+        written = 0
+        for piece in _pieces(entries, self._flush_piece_bytes):
+            locations += shelf.logs.append(piece)
+            written += sum(len(entry) for _, _, entry in piece)
+            if written >= self._flush_piece_bytes * PIECES_A_SYNC:
+                written = 0
+                shelf.logs.sync()
+            if len(locations) < len(entries):
+                pause((number + _LOG_SHARE * len(locations) / len(entries)) / count)
+        shelf.logs.sync()
+        for first in range(0, len(locations), BATCH_OPERATIONS_MAX):
+            if first:
+                pause((number + _LOG_SHARE + (1 - _LOG_SHARE) * first / len(locations)) / count)
+            shelf.index.put_locations(locations[first : first + BATCH_OPERATIONS_MAX])
 
     def write_marks(self, marks: Sequence[Mark]) -> None:
         """Say in every directory that all before *marks* (one for each journal) is flushed. Raises OSError."""
@@ -295,3 +330,15 @@ class LedgerStorage:
 
     def shelf(self, ledger_id: int) -> Shelf:
         return self._shelves[ledger_id % len(self._shelves)]
+
+
+def _pieces(entries: Sequence[tuple[int, int, Buffer]], bytes_max: int) -> Iterator[Sequence[tuple[int, int, Buffer]]]:
+    """*entries* cut into runs of about *bytes_max* bytes."""
+    start = size = 0
+    for at, (_, _, entry) in enumerate(entries, 1):
+        size += len(entry)
+        if size >= bytes_max:
+            yield entries[start:at]
+            start, size = at, 0
+    if start < len(entries):
+        yield entries[start:]

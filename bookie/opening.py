@@ -26,7 +26,7 @@ from bookie.journal import format as journal_format
 from bookie.journal.format import Mark
 from bookie.journal.replay import replay
 from bookie.journal.writer import JournalSettings, JournalWriter, list_files
-from bookie.ledger_storage import LedgerStorage, Shelf
+from bookie.ledger_storage import FLUSH_PIECE_BYTES, LedgerStorage, Shelf
 from bookie.ledgers import Ledgers
 from bookie.read_cache import ReadCache
 from bookie.rebuild import damaged_databases, rebuild_index
@@ -47,6 +47,7 @@ class StorageSettings:
     block_cache_bytes: int = 32 * MIB
     log_bytes_max: int = GIB
     read_ahead_entries: int = 100
+    flush_piece_bytes: int = FLUSH_PIECE_BYTES
     skip_invalid_journal: bool = False
     """Go on without what stands behind damage in the journal; the storage then says `needs_check`."""
 
@@ -86,7 +87,11 @@ def open_storage(
             shelves.append(shelf)
             problems += found
         storage = LedgerStorage(
-            files, shelves, len(journal_directories), read_ahead_entries=settings.read_ahead_entries
+            files,
+            shelves,
+            len(journal_directories),
+            read_ahead_entries=settings.read_ahead_entries,
+            flush_piece_bytes=settings.flush_piece_bytes,
         )
         for shelf in shelves:
             finish_compactions(files, shelf.logs, shelf.index)

@@ -10,7 +10,7 @@ Rules:
 import asyncio
 import contextlib
 import posixpath
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -27,12 +27,11 @@ from bookie.journal.writer import file_name as journal_name
 from bookie.journal.writer import list_files as list_journals
 from bookie.ledger_storage import LedgerStorage
 from bookie.mode import Mode
+from bookie.peers import ask_disks
 from bookie.read_only import Look, Reason
 from bookie.requests import Desk
 from bookie.scrub import Scrub, ScrubStatus
 from bookie.server import Server
-from magnetar.bookkeeper.wire import codec_v3 as v3
-from magnetar.bookkeeper.wire.framing import FrameSplitter
 from magnetar.runtime.clock import Clock
 from magnetar.runtime.files import Files
 from magnetar.runtime.observe import Sample
@@ -195,7 +194,7 @@ class BookieOperations:
         problems = await self._worker.run(self._try_directories)
         try:
             async with asyncio.timeout(_SANITY_TIMEOUT_S):
-                await self._ask_own_port()
+                await ask_disks(*self._own_address)
         except (OSError, MagnetarError, TimeoutError) as error:
             problems.append(f"port {self._address[1]} does not answer: {error!r}")
         return Sanity(not problems, self._mode.is_read_only, tuple(problems))
@@ -397,20 +396,3 @@ class BookieOperations:
         finally:
             file.close()
             self._files.remove(path)
-
-    async def _ask_own_port(self) -> None:
-        reader, writer = await asyncio.open_connection(*self._own_address)
-        try:
-            writer.write(v3.bookie_info_request(1, v3.TOTAL_DISK_CAPACITY))
-            splitter = FrameSplitter()
-            frames: Sequence[memoryview] = ()
-            while not frames:
-                data = await reader.read(4 * KIB)
-                if not data:
-                    raise ConnectionError("the connection was closed")
-                frames = splitter.feed(data)
-            status = v3.parse_response(frames[0]).status
-            if status != 0:
-                raise MagnetarError(f"answered with status {status}")
-        finally:
-            writer.close()

@@ -19,8 +19,10 @@ from magnetar.bookkeeper.metadata.bookies import BookieDirectory
 from magnetar.bookkeeper.metadata.ledgers import LedgerMetadata
 from magnetar.bookkeeper.metadata.store import MetadataError, MetadataStore
 from magnetar.bookkeeper.wire import codec_v2 as v2
+from magnetar.bookkeeper.wire import codec_v3 as v3
 from magnetar.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
 from magnetar.runtime.clock import Clock
+from magnetar.runtime.files import DiskUsage
 from magnetar.runtime.types import KIB, Corruption
 
 # Connecting and one answer. Pulsar's clients give a read 30 s; repair has other copies to ask, and time.
@@ -51,6 +53,26 @@ class _Peer:
 
     def close(self) -> None:
         self._writer.close()
+
+
+async def ask_disks(host: str, port: int) -> DiskUsage:
+    """Total and free space of the bookie at an address. Raises OSError, MalformedFrame; sets no time limit."""
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        writer.write(v3.bookie_info_request(1))
+        splitter = FrameSplitter()
+        while True:
+            data = await reader.read(4 * KIB)
+            if not data:
+                raise ConnectionError("the connection was closed")
+            for frame in splitter.feed(data):
+                answer = v3.parse_response(frame)
+                if answer.status != 0:
+                    raise ConnectionError(f"answered with status {answer.status}")
+                info = answer.getBookieInfoResponse
+                return DiskUsage(info.totalDiskCapacity, info.freeDiskSpace)
+    finally:
+        writer.close()
 
 
 class PeerSource:

@@ -71,6 +71,11 @@ class WriteCache:
         return self.bytes >= self._half_bytes_max
 
     @property
+    def fill_share(self) -> float:
+        """How full the taking half is; more than 1 beyond its size."""
+        return self.bytes / self._half_bytes_max
+
+    @property
     def is_flushing(self) -> bool:
         return bool(self._flushing)
 

@@ -157,7 +157,7 @@ class Cluster:
             self._start_all()
             return
         # Free ports stay reserved until their servers have them: others look for free ports at the same moment.
-        with contextlib.closing(_free_ports()) as ports:
+        with contextlib.closing(reserved_ports()) as ports:
             self._plan(bookies, brokers, ports if free_ports else None)
             self._start_all()
 
@@ -287,7 +287,7 @@ class Cluster:
 
     def _is_ready(self, member: Member) -> bool:
         if member.kind == "zookeeper":
-            return _zookeeper_answers(member.port)
+            return zookeeper_answers(member.port)
         return READY_MARK in self.log_path(member.name).read_text(errors="replace")
 
     # ------------------------------------------------------------------------------ stopping
@@ -330,7 +330,7 @@ class Cluster:
         temporary.replace(path)
 
 
-def _free_ports() -> Generator[int, None, None]:
+def reserved_ports() -> Generator[int, None, None]:
     """Ports that are free now. Each stays reserved until the generator is closed; a server may take it all the same,
     since the sockets here do not listen."""
     held = []
@@ -356,7 +356,8 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _zookeeper_answers(port: int) -> bool:
+def zookeeper_answers(port: int) -> bool:
+    """Whether a server on this machine serves clients; not only listens."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
             connection.sendall(b"srvr")  # `ruok` is answered before the server serves

@@ -77,18 +77,8 @@ class ApacheCluster(MixedCluster):
             found.pop(name, None)
         return found | {"PULSAR_MEM": self.server_memory, "BOOKIE_MEM": self.server_memory}
 
-    @staticmethod
-    def _apache_bookie_settings(web_port: int) -> dict[str, object]:
-        return {
-            "allowLoopback": "true",
-            "httpServerEnabled": "true",
-            "httpServerPort": web_port,
-            "prometheusStatsHttpPort": web_port,
-            "autoRecoveryDaemonEnabled": "false",
-            # Disks that are fuller than 95 % would make a bookie read-only.
-            "diskUsageThreshold": 0.99,
-            "diskUsageWarnThreshold": 0.98,
-        }
+    def _small_bookie_settings(self) -> dict[str, object]:
+        return {}
 
     def _apache_broker_settings(self) -> dict[str, object]:
         return {"configurationMetadataStoreUrl": self.metadata_url}

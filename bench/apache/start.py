@@ -14,7 +14,8 @@ from bench.apache.rig import MIB, SHIPPED_MEMORY, SMALL_MEMORY, BenchError, memo
 from bench.apache.table import SIDES, Side, Table
 from bench.first_message import first_receipt
 from deploy.fetch_apache import DISTRIBUTION
-from tests.support.mixed_cluster import Server, configuration, free_port
+from magnetar.cluster import reserved_ports
+from tests.support.mixed_cluster import Server, configuration
 
 READY_S: Final = 180.0
 SETTLE_S: Final = 5.0
@@ -29,23 +30,23 @@ SHARE: Final = "standalone, resident memory, each page once (Pss)"
 IDLE: Final = "standalone, CPU while idle"
 
 
-def apache_standalone(place: Path, port: int, web_port: int, memory: str) -> Server:
+def apache_standalone(place: Path, port: int, web_port: int, bookie_port: int, memory: str) -> Server:
     settings = {"brokerServicePort": port, "webServicePort": web_port, "advertisedAddress": "127.0.0.1"}
     file = place / "standalone.conf"
     file.write_text(configuration(DISTRIBUTION / "conf" / "standalone.conf", settings))
     command = [
         str(DISTRIBUTION / "bin" / "pulsar"), "standalone", "-nfw", "-nss", "--config", str(file),
         "--metadata-dir", str(place / "metadata"), "--bookkeeper-dir", str(place / "bookkeeper"),
-        "--bookkeeper-port", str(free_port()),
+        "--bookkeeper-port", str(bookie_port),
     ]  # fmt: skip
     environment = {"PULSAR_MEM": memory, "PULSAR_LOG_DIR": str(place), "PULSAR_STANDALONE_CONF": str(file)}
     return Server("standalone", "standalone", "apache", place, command, _always, port=port, environment=environment)
 
 
-def our_standalone(place: Path, port: int, web_port: int) -> Server:
+def our_standalone(place: Path, port: int, web_port: int, bookie_port: int) -> Server:
     command = module(
         "magnetar", "standalone", "--data", str(place / "data"), "--port", str(port), "--web-port", str(web_port),
-        "--bookie-port", "0",
+        "--bookie-port", str(bookie_port),
     )  # fmt: skip
     return Server("standalone", "standalone", "ours", place, command, _always, port=port)
 
@@ -78,11 +79,12 @@ def proportional_bytes(pid: int) -> int:
 def measure(directory: Path, side: Side, seconds: float, memory: str, table: Table) -> str:
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
-    port, web_port = free_port(), free_port()
+    ports = reserved_ports()
+    port, web_port, bookie_port = next(ports), next(ports), next(ports)
     server = (
-        apache_standalone(directory, port, web_port, memory)
+        apache_standalone(directory, port, web_port, bookie_port, memory)
         if side == "apache"
-        else our_standalone(directory, port, web_port)
+        else our_standalone(directory, port, web_port, bookie_port)
     )
     try:
         began = time.perf_counter()

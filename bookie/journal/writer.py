@@ -11,6 +11,9 @@ Rules:
 5. What was put before the loop heard of a refusal is refused too: the refused group may have held the key of the
    ledger (LEDGER_KEY) on which it relies, and replay passes over entries without one.
 6. The mark moves behind whole groups only, never into one that may be cut off again.
+7. Nobody reads a journal but a restart, so what is synced does not stay in the page cache (Apache's
+   journalRemoveFromPageCache). New pages are what a write costs most: at 256 KiB a group, 600 MB took 0.26 s of the
+   kernel's time instead of 0.9 to 1.9 s.
 """
 
 import contextlib
@@ -29,6 +32,8 @@ from magnetar.runtime.types import GIB, KIB, MIB, Buffer, MagnetarError
 
 # A group is sealed and written in slices of about this size: one slice is joined in memory at a time.
 SLICE_BYTES = 4 * MIB
+
+PAGE_BYTES = 4 * KIB
 
 Done: TypeAlias = Callable[[Any, Exception | None], None]
 
@@ -58,6 +63,7 @@ class JournalSettings:
     file_bytes_max: int = 2 * GIB
     preallocation_bytes: int = 16 * MIB
     sync: bool = True
+    remove_from_page_cache: bool = True
 
 
 def file_name(file_id: int) -> str:
@@ -147,6 +153,10 @@ class JournalWriter:
         if self._durable < self.mark.offset:
             if self._settings.sync:
                 self._file.sync()
+                if self._settings.remove_from_page_cache:
+                    # From the start of its page on: only whole ones go.
+                    start = self._durable // PAGE_BYTES * PAGE_BYTES
+                    self._file.forget(start, self.mark.offset - start)  # rule 7
             self.syncs += 1
             self._durable = self.mark.offset
 

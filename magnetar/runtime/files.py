@@ -30,6 +30,9 @@ IOVECS_MAX = 1024
 # The unit that a disk writes whole; a torn write ends at a multiple of it.
 SECTOR_BYTES = 512
 
+# Not on every system; it only saves memory.
+_HAS_FADVISE = hasattr(os, "posix_fadvise")
+
 
 class DiskUsage(NamedTuple):
     """Bytes of the file system below a directory; *free* is what an ordinary user may still take."""
@@ -66,6 +69,10 @@ class File(Protocol):
 
         Raises OSError; then the data are in doubt and the same file must not be synced again as a proof.
         """
+        ...
+
+    def forget(self, offset: int, size_bytes: int) -> None:
+        """The system need not keep this part in memory: it is synced, and nobody is going to read it soon."""
         ...
 
     def close(self) -> None: ...
@@ -199,6 +206,10 @@ class _OsFile:
 
     def sync(self) -> None:
         os.fdatasync(self._fd)
+
+    def forget(self, offset: int, size_bytes: int) -> None:
+        if _HAS_FADVISE:
+            os.posix_fadvise(self._fd, offset, size_bytes, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -344,6 +355,9 @@ class _MemoryFile:
             self._files.note("sync", self._path)
             self._inode.durable = bytearray(self._inode.cached)
             self._inode.unsynced.clear()
+
+    def forget(self, offset: int, size_bytes: int) -> None:
+        assert not self._inode.unsynced, "what is forgotten must be on the disk"
 
     def close(self) -> None:
         pass

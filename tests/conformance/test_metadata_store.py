@@ -26,6 +26,7 @@ from magnetar.bookkeeper.metadata.url import open_store
 from magnetar.bookkeeper.metadata.zookeeper import ZooKeeperStore
 from magnetar.bookkeeper.wire.entry import DigestType
 from magnetar.runtime.clock import LoopClock
+from tests.support.waiting import eventually
 from tests.support.zookeeper import ZooKeeperServer, why_not
 
 Opener = Callable[[], Awaitable[MetadataStore]]
@@ -70,12 +71,6 @@ async def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 @pytest.fixture
 async def store(reopen: Opener) -> MetadataStore:
     return await reopen()
-
-
-async def eventually(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def test_a_new_node_has_version_zero_and_each_put_adds_one(store: MetadataStore) -> None:

@@ -6,8 +6,6 @@ names the row and the column of a test; of a parametrised column the value is a 
 the `cell` fixture. A cell is green when all of its tests passed.
 """
 
-import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from tests.support import interop_matrix, mixed_cluster
 from tests.support.interop_matrix import Outcome
+from tests.support.spark_session import spark_session
 
 _CELL = pytest.StashKey[tuple[str, str]]()
 
@@ -69,19 +68,5 @@ def cell(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("magnetar interop")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("OFF")
-    try:
+    with spark_session("magnetar interop") as session:
         yield session
-    finally:
-        session.stop()

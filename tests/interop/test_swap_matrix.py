@@ -22,7 +22,7 @@ from magnetar.bookkeeper.client.config import ClientConfig
 from magnetar.bookkeeper.metadata.ledgers import LedgerMetadata
 from magnetar.bookkeeper.metadata.url import open_store
 from magnetar.runtime.clock import LoopClock
-from tests.support.mixed_cluster import Brand, MixedCluster, Server, compile_java, http_json, wait_until
+from tests.support.mixed_cluster import Brand, MixedCluster, Server, compile_java, http_json
 from tests.support.processes import Load, Stored, client_of, read_all, until
 
 COLUMNS: Final[dict[str, tuple[Brand, ...]]] = {
@@ -223,7 +223,7 @@ def _patiently(make: Callable[[], Any]) -> Any:
             found.append(make())
         return bool(found)
 
-    wait_until(attempt, "the new owner serves", 180.0)
+    until(attempt, "the new owner serves", 180.0)
     return found[0]
 
 

@@ -156,8 +156,8 @@ MUTANTS = (
     Mutant(
         "the mark is written before the flush",
         "bookie/checkpoint.py",
-        "        self._storage.flush(half, rows)\n        self._storage.write_marks(marks)\n",
-        "        self._storage.write_marks(marks)\n        self._storage.flush(half, rows)\n",
+        "        self._storage.flush(half, rows, self._pause)\n        self._storage.write_marks(marks)\n",
+        "        self._storage.write_marks(marks)\n        self._storage.flush(half, rows, self._pause)\n",
         _schedule("r_b1_"),
     ),
     Mutant(
@@ -198,8 +198,8 @@ MUTANTS = (
     Mutant(
         "locations are published before their log is synced",
         "bookie/ledger_storage.py",
-        "                    shelf.logs.sync()\n",
-        "",
+        "        shelf.logs.sync()\n        for first",
+        "        for first",
         _schedule("r_b21"),
     ),
     Mutant(

@@ -1,7 +1,5 @@
 """One Spark session and one standalone for all tests here; both are slow to start."""
 
-import os
-import sys
 from collections.abc import Callable, Iterator
 
 import pulsar
@@ -9,31 +7,15 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.processes import Standalone, client_of
+from tests.support.spark_session import spark_session
 
 Load = Callable[..., DataFrame]
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    # Tests run in a virtual environment that need not be activated; workers are to find what the tests find.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("magnetar tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.execution.arrow.pyspark.validateSchema.enabled", "true")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("OFF")
-    try:
+    with spark_session("magnetar tests") as session:
         yield session
-    finally:
-        session.stop()
 
 
 @pytest.fixture(scope="session")

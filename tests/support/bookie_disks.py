@@ -22,6 +22,7 @@ TINY = StorageSettings(
     block_cache_bytes=MIB,
     log_bytes_max=16 * 1024,
     read_ahead_entries=5,
+    flush_piece_bytes=512,
 )
 
 

@@ -298,6 +298,7 @@ class Life:
             on_room=lambda: None,
             on_no_space=self._no_space,
             on_failure=self._fail,
+            sleep=lambda seconds: None,
         )
         self.server = Server(
             self.desk,

@@ -99,6 +99,7 @@ class FaultRun(Run):
         self.life.settle_journals()
         while self.life.flusher.waiting:
             self.life.flusher.step()
+        self.life.settle_journals()  # the flush above may have let a journal work, and its outcome is not told yet
         if self.life.failure is not None:
             self.outcome = "fail-stop"
         self.end()

@@ -17,7 +17,6 @@ import ctypes
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -29,6 +28,7 @@ from typing import Any, Final, Literal, Self
 
 from deploy.fetch_apache import DISTRIBUTION
 from magnetar.bookkeeper.metadata.zookeeper_server import find_pyspark_jars, zookeeper_command, zookeeper_config
+from magnetar.cluster import reserved_ports, zookeeper_answers
 
 Brand = Literal["ours", "apache"]
 Kind = Literal["bookie", "broker"]
@@ -47,24 +47,9 @@ def is_there() -> bool:
     return (DISTRIBUTION / "bin" / "pulsar").exists()
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def class_path(*more: Path) -> str:
     """For `java -cp` and `javac -cp`: the distribution's jars and *more*."""
     return ":".join([str(DISTRIBUTION / "lib" / "*"), *map(str, more)])
-
-
-def wait_until(check: Callable[[], object], what: str, timeout_s: float = READY_TIMEOUT_S) -> None:
-    """Waits for what other processes bring about; raises AssertionError that says *what* did not come about."""
-    deadline = time.monotonic() + timeout_s
-    while not check():
-        assert time.monotonic() < deadline, f"it did not come about in {timeout_s:.0f} s that {what}"
-        time.sleep(0.05)
 
 
 def http_json(url: str, method: str = "GET", body: Any = None, timeout_s: float = 10.0) -> Any:
@@ -215,12 +200,13 @@ class MixedCluster:
         self.copies = copies
         self.servers: list[Server] = []
         directory.mkdir(parents=True, exist_ok=True)
-        port = free_port()
+        self._ports = reserved_ports()  # until the end: others look for free ports at the same moment
+        port = next(self._ports)
         place = self._place("zookeeper")
         (place / "zoo.cfg").write_text(zookeeper_config(place / "data", port, tick_ms))
         self.zookeeper = Server(
             "zookeeper", "zookeeper", "apache", place, zookeeper_command(find_pyspark_jars(), place / "zoo.cfg"),
-            _zookeeper_answers, port=port,
+            lambda server: zookeeper_answers(server.port), port=port,
         )  # fmt: skip
 
     def __enter__(self) -> Self:
@@ -232,6 +218,7 @@ class MixedCluster:
                 print(f"--- the end of the log of {server.name} ({server.brand})", server.log_tail(), sep="\n")
         for server in [*reversed(self.servers), self.zookeeper]:
             server.kill()
+        self._ports.close()
 
     # ---------------------------------------------------------------------------------- metadata
 
@@ -266,7 +253,7 @@ class MixedCluster:
     def add(self, kind: Kind, brand: Brand, *, wait: bool = True, **settings: object) -> Server:
         """Makes a server and starts it. *settings* go into its configuration file, under their own names."""
         name = f"{kind}-{len(self.of(kind)) + 1}"
-        server = self._server(name, kind, brand, free_port(), free_port(), settings)
+        server = self._server(name, kind, brand, next(self._ports), next(self._ports), settings)
         self.servers.append(server)
         server.start(wait=wait)
         return server
@@ -351,18 +338,24 @@ class MixedCluster:
             "metadataServiceUri": f"zk://{self.zookeeper_address}/ledgers",
         }
 
-    @staticmethod
-    def _apache_bookie_settings(web_port: int) -> dict[str, object]:
+    def _apache_bookie_settings(self, web_port: int) -> dict[str, object]:
         return {
             "allowLoopback": "true",
             "httpServerEnabled": "true",
             "httpServerPort": web_port,
             "prometheusStatsHttpPort": web_port,
             "autoRecoveryDaemonEnabled": "false",
-            "minUsableSizeForIndexFileCreation": 0,
-            "minUsableSizeForEntryLogCreation": 0,
+            # Disks that are fuller than 95 % would make a bookie read-only.
             "diskUsageThreshold": 0.99,
             "diskUsageWarnThreshold": 0.98,
+            **self._small_bookie_settings(),
+        }
+
+    def _small_bookie_settings(self) -> dict[str, object]:
+        """What makes many servers fit on a small machine; a benchmark goes without."""
+        return {
+            "minUsableSizeForIndexFileCreation": 0,
+            "minUsableSizeForEntryLogCreation": 0,
             "dbStorage_writeCacheMaxSizeMb": 64,
             "dbStorage_readAheadCacheMaxSizeMb": 64,
             "dbStorage_rocksDB_blockCacheSize": 8388608,
@@ -481,12 +474,3 @@ def _http_ok(url: str) -> bool:
 
 def _broker_ready(server: Server) -> bool:
     return _http_ok(f"{server.admin_url}/admin/v2/brokers/ready")
-
-
-def _zookeeper_answers(server: Server) -> bool:
-    try:
-        with socket.create_connection(("127.0.0.1", server.port), timeout=1) as connection:
-            connection.sendall(b"srvr")
-            return b"Mode:" in connection.makefile("rb").read()
-    except OSError:
-        return False

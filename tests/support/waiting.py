@@ -10,7 +10,7 @@ PATIENCE_S: Final = 30.0
 
 
 async def eventually(check: Callable[[], object | Awaitable[object]], timeout_s: float = PATIENCE_S) -> None:
-    """Until *check* (may be a coroutine function) neither raises AssertionError nor returns False."""
+    """Until *check* (may be a coroutine function) raises no AssertionError and returns something true, or nothing."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     while True:
@@ -21,7 +21,7 @@ async def eventually(check: Callable[[], object | Awaitable[object]], timeout_s:
                 found = await found
         except AssertionError as error:
             found, failure = False, error
-        if found is not False:
+        if found is None or found:
             return
         if loop.time() > deadline:
             raise failure or AssertionError(f"it did not come about in {timeout_s:.0f} s")

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ from magnetar.bookkeeper.metadata.zookeeper_server import (
     zookeeper_command,
     zookeeper_config,
 )
+from magnetar.cluster import reserved_ports, zookeeper_answers
 from magnetar.runtime.types import ConfigurationError
 
 
@@ -29,7 +29,8 @@ class ZooKeeperServer:
     """One server process. `with ZooKeeperServer(folder) as server:` stops it also when the test fails."""
 
     def __init__(self, folder: Path, tick_ms: int = 500) -> None:
-        self.port = _free_port()
+        self._ports = reserved_ports()
+        self.port = next(self._ports)  # stays reserved: others look for free ports at the same moment
         self._log = folder / "zookeeper.log"
         self._config_file = folder / "zoo.cfg"
         (folder / "data").mkdir(parents=True, exist_ok=True)
@@ -45,7 +46,7 @@ class ZooKeeperServer:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         deadline = time.monotonic() + 60
-        while not self._answers():
+        while not zookeeper_answers(self.port):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
                 raise AssertionError(f"ZooKeeper did not start: {self._log.read_text()[-2000:]}")
@@ -73,23 +74,10 @@ class ZooKeeperServer:
         assert self._process is not None
         os.kill(self._process.pid, signal.SIGCONT)
 
-    def _answers(self) -> bool:
-        try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
-                connection.sendall(b"ruok")
-                return connection.recv(4) == b"imok"
-        except OSError:
-            return False
-
     def __enter__(self) -> "ZooKeeperServer":
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        self._ports.close()

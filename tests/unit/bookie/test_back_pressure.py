@@ -1,8 +1,6 @@
 """Limits of one connection and of all together; recovery before catch-up; many readers that wait."""
 
-import asyncio
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,17 +13,12 @@ from magnetar.runtime.types import MIB
 from tests.support.bookie_disks import KEY, on_each_operation, stored_entry
 from tests.support.bookie_world import add_all
 from tests.support.serving import Wire, World
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
 def world() -> World:
     return World()
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize("limits", [{"adds_in_all": 50}, {"add_mib_in_all": 1}])

@@ -5,7 +5,7 @@ import errno
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -20,6 +20,7 @@ from magnetar.bookkeeper.wire import codec_v3 as v3
 from magnetar.runtime.types import MIB, Corruption
 from tests.support.bookie_disks import CODEC, KEY, OTHER_KEY, on_each_operation, stored_entry
 from tests.support.serving import CONFIG, HurriedClock, Wire, World
+from tests.support.waiting import eventually
 
 FENCE, RECOVERY, HIGH = v2.FLAG_DO_FENCING, v2.FLAG_RECOVERY_ADD, v2.FLAG_HIGH_PRIORITY
 EIO, EFENCED, EREADONLY = 101, 104, 105
@@ -41,12 +42,6 @@ async def wire(bookie: Bookie) -> AsyncIterator[Wire]:
     wire = await Wire.connect(bookie)
     yield wire
     wire.close()
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 # -- durability and restarts

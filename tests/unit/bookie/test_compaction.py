@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from magnetar.runtime.types import KIB, MIB, MagnetarError
 from tests.support.bookie_disks import TINY, Disk, on_each_operation, stored_entry
 from tests.support.bookie_world import LyingWorld, add_all
 from tests.support.serving import HurriedClock, Wire
+from tests.support.waiting import eventually
 
 SETTINGS: dict[str, Any] = {
     "write_cache_mib": 1,
@@ -35,12 +35,6 @@ LOGS = "/bookie/ledgers/current"
 @pytest.fixture
 def world() -> LyingWorld:
     return LyingWorld(HurriedClock())
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def payload(ledger_id: int, entry_id: int) -> bytes:

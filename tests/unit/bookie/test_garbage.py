@@ -1,8 +1,6 @@
 """Which ledgers and logs may go: the decisions, and a whole bookie that deletes."""
 
-import asyncio
 import errno
-from collections.abc import Callable
 
 import pytest
 
@@ -34,6 +32,7 @@ from magnetar.runtime.types import Corruption
 from tests.support.bookie_disks import KEY, on_each_operation, stored_entry
 from tests.support.bookie_world import LyingWorld
 from tests.support.serving import HurriedClock, Wire
+from tests.support.waiting import eventually
 
 FENCE = v2.FLAG_DO_FENCING
 ENOLEDGER, EFENCED = 1, 104
@@ -157,12 +156,6 @@ def test_a_pace_makes_up_for_what_was_spent_and_saves_nothing() -> None:
 @pytest.fixture
 def world() -> LyingWorld:
     return LyingWorld(HurriedClock())
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def fill(bookie: Bookie, ledgers: range, entries: int = 3, size: int = 100) -> Wire:

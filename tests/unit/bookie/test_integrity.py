@@ -1,7 +1,6 @@
 """A bookie that may have lost entries says "unknown" instead of "not there", until every copy was checked."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -19,6 +18,7 @@ from magnetar.runtime.types import MIB
 from tests.support.bookie_disks import KEY, OTHER_KEY, stored_entry
 from tests.support.bookie_world import LyingWorld, ledger_metadata
 from tests.support.serving import HurriedClock, Wire
+from tests.support.waiting import eventually
 
 ENOLEDGER, ENOENTRY, EIO, EFENCED, EUNKNOWN = 1, 2, 101, 104, 107
 COPIES = {"ensemble_size": 2, "write_quorum": 2, "ack_quorum": 2, "segments": (Segment(0, ("bookie-1", "bookie-2")),)}
@@ -27,12 +27,6 @@ COPIES = {"ensemble_size": 2, "write_quorum": 2, "ack_quorum": 2, "segments": (S
 @pytest.fixture
 def world() -> LyingWorld:
     return LyingWorld(HurriedClock())
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def second(number: int) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import tarfile
-from collections.abc import Callable
 
 import pytest
 
@@ -29,6 +28,7 @@ from tests.support.bookie_disks import CODEC, KEY, on_each_operation, stored_ent
 from tests.support.bookie_vectors import VECTORS
 from tests.support.bookie_world import LyingWorld
 from tests.support.serving import HurriedClock, Wire
+from tests.support.waiting import eventually
 
 RECOVERY, HIGH = v2.FLAG_RECOVERY_ADD, v2.FLAG_HIGH_PRIORITY
 EREADONLY = 105
@@ -39,12 +39,6 @@ STATUS = "/bookie/ledgers/current/BOOKIE_STATUS"
 @pytest.fixture
 def world() -> LyingWorld:
     return LyingWorld(HurriedClock())
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def registered(world: LyingWorld) -> tuple[set[str], set[str]]:

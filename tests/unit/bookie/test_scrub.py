@@ -1,7 +1,5 @@
 """Every entry is read and checked; what is damaged comes back from another copy, or is named."""
 
-import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,6 +14,7 @@ from magnetar.runtime.types import KIB, MIB, Corruption
 from tests.support.bookie_disks import CODEC, stored_entry
 from tests.support.bookie_world import LyingWorld, add_all
 from tests.support.serving import HurriedClock, Wire, World
+from tests.support.waiting import eventually
 
 LOG = "/bookie/ledgers/current/0.log"
 
@@ -42,12 +41,6 @@ class Copies(LyingWorld):
 @pytest.fixture
 def world() -> Copies:
     return Copies()
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def filled(world: World, ledgers: range, entries: int) -> None:

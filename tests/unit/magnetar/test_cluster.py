@@ -171,7 +171,7 @@ def test_ports_that_are_in_use_are_all_named(cluster: SmallCluster, monkeypatch:
 
 
 def test_free_ports_come_once_and_stay_reserved() -> None:
-    ports = magnetar.cluster._free_ports()
+    ports = magnetar.cluster.reserved_ports()
     drawn = [next(ports) for _ in range(20)]
     assert len(set(drawn)) == 20
     with socket.socket() as other, pytest.raises(OSError):

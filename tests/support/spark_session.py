@@ -1,0 +1,31 @@
+"""The Spark session of tests: two cores, loopback only, no screen of its own."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+
+from pyspark.sql import SparkSession
+
+
+@contextlib.contextmanager
+def spark_session(name: str) -> Iterator[SparkSession]:
+    # Tests run in a virtual environment that need not be activated; workers are to find what the tests find.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName(name)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.execution.arrow.pyspark.validateSchema.enabled", "true")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    try:
+        yield session
+    finally:
+        session.stop()

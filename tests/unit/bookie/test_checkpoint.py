@@ -1,0 +1,133 @@
+"""How a flush spreads its work over the time it has."""
+
+from pathlib import Path
+
+import pytest
+
+from bookie.checkpoint import Checkpointer
+from magnetar.runtime.files import File, MemoryFiles, OsFiles
+from tests.support.bookie_disks import Disk, stored_entry
+from tests.support.crash_images import Life
+
+ENTRY = 2000
+
+
+def filled(disk: Disk) -> Life:
+    """A bookie whose taking half is a third full; both halves hold 32 KiB."""
+    life = Life(disk)
+    life.add([stored_entry(1, n, bytes(ENTRY)) for n in range(5)], lambda taken, refusal: None)
+    life.settle_journals()
+    return life
+
+
+def shares_of(life: Life) -> list[float]:
+    """Where a flush of what is in the cache pauses."""
+    shares: list[float] = []
+    life.storage.flush(life.cache.swap(), life.desk.ledgers.take_dirty(), shares.append)
+    return shares
+
+
+@pytest.mark.parametrize("directories", [1, 2])
+def test_a_flush_pauses_between_its_pieces_and_says_how_far_it_is(directories: int) -> None:
+    life = Life(Disk(ledgers=directories))
+    for ledger_id in (1, 2):
+        life.add([stored_entry(ledger_id, n, bytes(ENTRY)) for n in range(10)], lambda taken, refusal: None)
+    life.settle_journals()
+    shares = shares_of(life)
+    assert len(shares) >= 18
+    assert shares == sorted(shares)
+    assert 0 < shares[0] < shares[-1] < 1
+
+
+def test_a_piece_is_synced_before_the_next_eight_are_written() -> None:
+    disk = Disk()
+    operations: list[str] = []
+    life = Life(disk)
+    life.add([stored_entry(1, n, bytes(ENTRY // 4)) for n in range(40)], lambda taken, refusal: None)
+    life.settle_journals()
+    disk.files.on_operation.append(lambda kind, path: operations.append(kind) if path.endswith(".log") else None)
+    shares_of(life)
+    writes = "".join("w" if kind == "write" else "s" for kind in operations if kind in ("write", "sync"))
+    assert max(map(len, writes.split("s"))) <= 9, writes  # the header of the log and eight pieces
+    assert writes.endswith("s")
+
+
+class Sleeper:
+    """Counts sleeps; fills the taking half with *entries* more at each."""
+
+    def __init__(self, life: Life, entries: int) -> None:
+        self.life = life
+        self.entries = entries
+        self.count = 0
+
+    def __call__(self, seconds: float) -> None:
+        self.count += 1
+        for _ in range(self.entries):
+            number = 100 + self.life.cache.entries
+            self.life.cache.put(1, number, stored_entry(1, number, bytes(ENTRY)))
+
+
+def flushed(entries_at_each_sleep: int) -> int:
+    """How often a flush slept."""
+    life = filled(Disk())
+    sleeper = Sleeper(life, entries_at_each_sleep)
+    checkpointer: Checkpointer = life.checkpointer
+    checkpointer._sleep = sleeper
+    checkpointer.flush()
+    while life.flusher.waiting:
+        life.flusher.step()
+    return sleeper.count
+
+
+def test_a_flush_without_adds_waits_a_little_after_each_piece_and_ends() -> None:
+    assert flushed(0) == 4 * 4  # five pieces, the last of which needs no pause
+
+
+def test_a_flush_that_adds_catch_up_with_does_not_wait() -> None:
+    assert 1 <= flushed(2) < 8
+
+
+def test_the_last_flush_does_not_wait() -> None:
+    life = filled(Disk())
+    sleeper = Sleeper(life, 0)
+    life.checkpointer._sleep = sleeper
+    life.checkpointer._is_hurried = True
+    life.checkpointer.flush()
+    while life.flusher.waiting:
+        life.flusher.step()
+    assert sleeper.count == 0
+    assert life.cache.is_empty
+
+
+def test_a_journal_leaves_the_page_cache_when_it_is_synced() -> None:
+    forgotten: list[tuple[int, int]] = []
+
+    class Watched(MemoryFiles):
+        def create(self, path: str) -> File:
+            file = super().create(path)
+            if path.endswith(".txn"):
+                forget = file.forget
+
+                def note(offset: int, size_bytes: int) -> None:
+                    forget(offset, size_bytes)
+                    forgotten.append((offset, size_bytes))
+
+                file.forget = note  # type: ignore[method-assign]
+            return file
+
+    life = Life(Disk(Watched()))
+    for number, size_bytes in enumerate((5000, 1000)):
+        life.add([stored_entry(1, number, bytes(size_bytes))], lambda taken, refusal: None)
+        life.settle_journals()
+    (first, size), (second, more) = forgotten
+    assert (first, second) == (0, 4096), "the page that the first group ends in goes with the second"
+    assert 5000 < size < second + more
+
+
+def test_what_is_forgotten_is_still_there(tmp_path: Path) -> None:
+    file = OsFiles().create(f"{tmp_path}/x")
+    file.append([b"abc" * 5000])
+    file.sync()
+    file.forget(0, 15_000)
+    assert file.read_at(0, 15_000) == b"abc" * 5000
+    file.close()
