@@ -27,6 +27,7 @@ import grpc
 from broker.broker import Broker
 from broker.consumer import Consumer
 from broker.errors import BrokerError
+from broker.grpc.partial import PartialBatches
 from broker.grpc.publish import schema_of
 from broker.grpc.status import Refused, Status, moved, refusal
 from broker.names import TopicName
@@ -110,8 +111,8 @@ class ConsumeCall:
         self._out: deque[tuple[int, api.ConsumeResponse | api.ConsumeResponse.Delivery]] = deque()
         self._out_bytes = 0
         self._is_seeking = False
-        # Batches of which a part is acknowledged, or was delivered: which messages are left, as bits. (rule 2)
-        self._left: dict[Position, int] = {}
+        # Batches of which a part is acknowledged, or was delivered. (rule 2)
+        self._left = PartialBatches()
         self._skipped: list[Position] = []
         self._is_full = False
         self._nacks = 0
@@ -203,7 +204,7 @@ class ConsumeCall:
             return 1
         size = delivery.batch_size = metadata.num_messages_in_batch
         whole = (1 << size) - 1
-        left = self._left.get(position, whole) if self._open.type in _IN_ORDER else whole
+        left = self._left.left(position, whole) if self._open.type in _IN_ORDER else whole
         if ack_set is not None:
             left &= sum((word & 0xFFFF_FFFF_FFFF_FFFF) << 64 * at for at, word in enumerate(ack_set))
         if self._skip is not None and self._skip[0] == position:
@@ -216,13 +217,13 @@ class ConsumeCall:
                 left &= ~(1 << index)
                 continue
             message = delivery.messages.add(payload=bytes(payload), batch_index=index, sequence_id=single.sequence_id)
-            if single.ByteSize() != _plain_size(single):
+            if not _is_plain(single):
                 _fill(message, single)
         if not left:
             self._acknowledge_soon(position)
             return 0
         if left != whole:
-            self._left[position] = left
+            self._left.note(position, left, size)
         self._queue(delivery, len(entry))
         return len(delivery.messages)
 
@@ -349,32 +350,35 @@ class ConsumeCall:
 
     def _acknowledge(self, ids: Iterable[api.MessageId]) -> None:
         whole: list[Position] = []
-        parts: dict[Position, int] = {}
-        left = self._left
+        parts: dict[Position, tuple[int, int]] = {}
+        failure: BrokerError | ValueError | None = None
+        acknowledge = self._left.acknowledge
         for one in ids:
             position = Position(one.ledger_id, one.entry_id)
             if not one.HasField("batch_index"):
-                left.pop(position, None)
+                self._left.forget(position)
                 whole.append(position)
                 continue
-            before = left.get(position)
-            if before is None:
-                before = (1 << _batch_size(one)) - 1
-            after = left[position] = before & ~(1 << one.batch_index)
-            if after:
-                parts[position] = one.batch_size
+            try:
+                left = acknowledge(position, one.batch_index, one.batch_size)
+            except (BrokerError, ValueError) as error:  # what stood before it counts
+                failure = error
+                break
+            if left:
+                parts[position] = left, one.batch_size
             else:
-                del left[position]
                 parts.pop(position, None)
                 whole.append(position)
         if whole:
             self.subscription.acknowledge(self.consumer, _ack(whole))
         if parts and self.subscription.limits.batch_index_acks:
             command = wire.CommandAck(consumer_id=0, ack_type=wire.CommandAck.Individual)
-            for position, size in parts.items():
+            for position, (left, size) in parts.items():
                 made = command.message_id.add(ledgerId=position.ledger_id, entryId=position.entry_id, batch_size=size)
-                made.ack_set.extend(_words(left[position], size))
+                made.ack_set.extend(_words(left, size))
             self.subscription.acknowledge(self.consumer, command)
+        if failure is not None:
+            raise failure
 
     def _acknowledge_up_to(self, up_to: api.MessageId) -> None:
         if self._open.type not in _IN_ORDER:
@@ -382,30 +386,23 @@ class ConsumeCall:
         position = Position(up_to.ledger_id, up_to.entry_id)
         if position > self._topic.ledger.last_confirmed:
             raise InvalidPosition(f"{position} is beyond the end {self._topic.ledger.last_confirmed} of the topic")
-        for before in [one for one in self._left if one < position]:
-            del self._left[before]
-        if up_to.HasField("batch_index"):
-            left = self._left.get(position)
-            if left is None:
-                left = (1 << _batch_size(up_to)) - 1
-            left &= ~((2 << up_to.batch_index) - 1)
-            if left:
-                self._left[position] = left
-                command = wire.CommandAck(consumer_id=0, ack_type=wire.CommandAck.Cumulative)
-                if self.subscription.limits.batch_index_acks:
-                    made = command.message_id.add(ledgerId=position.ledger_id, entryId=position.entry_id)
-                    made.batch_size = up_to.batch_size
-                    made.ack_set.extend(_words(left, up_to.batch_size))
-                else:
-                    previous = self._topic.ledger.previous_position(position)
-                    if previous.entry_id < 0 or previous <= self.subscription.cursor.mark_delete_position:
-                        return
-                    command.message_id.add(ledgerId=previous.ledger_id, entryId=previous.entry_id)
-                self.subscription.acknowledge(self.consumer, command)
-                return
-        self._left.pop(position, None)
+        self._left.forget_before(position)
         command = wire.CommandAck(consumer_id=0, ack_type=wire.CommandAck.Cumulative)
-        command.message_id.add(ledgerId=position.ledger_id, entryId=position.entry_id)
+        left = 0
+        if up_to.HasField("batch_index"):
+            left = self._left.acknowledge_up_to(position, up_to.batch_index, up_to.batch_size)
+        if not left:
+            self._left.forget(position)
+            command.message_id.add(ledgerId=position.ledger_id, entryId=position.entry_id)
+        elif self.subscription.limits.batch_index_acks:
+            made = command.message_id.add(ledgerId=position.ledger_id, entryId=position.entry_id)
+            made.batch_size = up_to.batch_size
+            made.ack_set.extend(_words(left, up_to.batch_size))
+        else:
+            previous = self._topic.ledger.previous_position(position)
+            if previous.entry_id < 0 or previous <= self.subscription.cursor.mark_delete_position:
+                return
+            command.message_id.add(ledgerId=previous.ledger_id, entryId=previous.entry_id)
         self.subscription.acknowledge(self.consumer, command)
 
     def _nack(self, nack: api.ConsumeRequest.Nack) -> None:
@@ -431,7 +428,7 @@ class ConsumeCall:
             return
         if self._open.type not in _IN_ORDER:
             for position in positions:
-                self._left.pop(position, None)
+                self._left.forget(position)
             self.subscription.redeliver(self.consumer, positions, None)
             return
         if self.subscription.active_consumer is self.consumer:
@@ -586,9 +583,15 @@ async def last_id(topic: Topic) -> api.MessageId:
     return made
 
 
-def _plain_size(single: SingleMessageMetadata) -> int:
-    """The encoded size of metadata with payload_size and sequence_id only: then there is nothing else to look for."""
-    return 2 + ((single.payload_size.bit_length() + 6) // 7 or 1) + ((single.sequence_id.bit_length() + 6) // 7 or 1)
+def _is_plain(single: SingleMessageMetadata) -> bool:
+    """Whether there is nothing but a payload size and a sequence id, told from the encoded size: most messages are so.
+
+    Without the sequence id, another field may take the very bytes.
+    """
+    if not single.HasField("sequence_id"):
+        return False
+    size, sequence_id = single.payload_size.bit_length(), single.sequence_id.bit_length()
+    return single.ByteSize() == 2 + ((size + 6) // 7 or 1) + ((sequence_id + 6) // 7 or 1)
 
 
 def _fill(message: api.Message, metadata: MessageMetadata | SingleMessageMetadata) -> None:
@@ -610,15 +613,6 @@ def _ack(positions: Iterable[Position]) -> wire.CommandAck:
     for ledger_id, entry_id in positions:
         command.message_id.add(ledgerId=ledger_id, entryId=entry_id)
     return command
-
-
-def _batch_size(one: api.MessageId) -> int:
-    if not 0 <= one.batch_index < one.batch_size <= 1_000_000:
-        raise ValueError(
-            f"{one.ledger_id}:{one.entry_id}: batch_index {one.batch_index} and batch_size {one.batch_size} do not go "
-            "together; give an id back as it came"
-        )
-    return one.batch_size
 
 
 def _words(bits: int, size: int) -> list[int]:

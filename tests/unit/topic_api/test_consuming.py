@@ -10,13 +10,19 @@ import pulsar
 import pytest
 
 from broker.grpc.consume import ConsumeCall
+from broker.grpc.partial import PartialBatches
+from broker.grpc.status import Refused
 from broker.names import TopicName
 from broker.subscription import Subscription
+from magnetar.topic_api import topics_pb2 as api
 from magnetar.topic_api.async_client import AsyncClient, AsyncConsumer
 from magnetar.topic_api.errors import TopicError, TopicInUse, UnreadableMessage
 from magnetar.topic_api.message_id import MessageId
 from magnetar.topic_api.values import Message, Outgoing, partition_of_key
+from managed_ledger.messages import encode_entry
+from managed_ledger.messages_pb2 import MessageMetadata, SingleMessageMetadata
 from tests.unit.broker.conftest import World
+from tests.unit.broker.raw_client import RawClient
 from tests.unit.broker.test_official_client import client as official
 from tests.unit.topic_api.conftest import open_grpc
 
@@ -82,6 +88,54 @@ async def test_a_cumulative_ack_takes_all_before(world: World, client: AsyncClie
         (first,) = await take(consumer, 1)
         with pytest.raises(TopicError, match="EXCLUSIVE or FAILOVER"):
             await consumer.ack_cumulative(first)
+
+
+async def test_a_null_value_in_a_batch_without_sequence_ids_stays_one(world: World, client: AsyncClient) -> None:
+    """Its metadata are as long as those of a plain message."""
+    singles = [SingleMessageMetadata(payload_size=1), SingleMessageMetadata(payload_size=0, null_value=True)]
+    batch = b"".join(
+        len(head).to_bytes(4, "big") + head + b"x" * one.payload_size
+        for one, head in ((one, one.SerializeToString()) for one in singles)
+    )
+    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=2)
+    async with client.consumer("t", "s") as consumer:
+        raw = await RawClient.connect(int(world.url.rpartition(":")[2]))
+        await raw.produce("t")
+        raw.publish(1, 0, data=encode_entry(metadata, batch))
+        received = await take(consumer, 2)
+        raw.close()
+    assert [(one.payload, one.is_null) for one in received] == [(b"x", False), (b"", True)]
+
+
+async def test_acks_that_cannot_be_are_refused_and_end_the_call_if_nobody_waits(
+    world: World, client: AsyncClient
+) -> None:
+    def request(index: int, size: int, entry_id: int = 0, **more: Any) -> api.ConsumeRequest:
+        id_ = api.MessageId(ledger_id=ledger, entry_id=entry_id, batch_index=index, batch_size=size)
+        return api.ConsumeRequest(acks=[id_], **more)
+
+    async with client.consumer("t", "s", type="shared") as consumer:
+        ledger = (await client.producer("t").send_many([b"0", b"1", b"2"]))[0].ledger_id
+        messages = await take(consumer, 3)
+        consumer.ack(messages[0])
+        await consumer.flush()
+        (attached,) = subscription(world).consumers
+        call = attached.sink
+        assert isinstance(call, ConsumeCall)
+        with pytest.raises(Refused, match="do not go together") as caught:
+            await call.handle(request(2**31 - 1, 3))
+        assert caught.value.code.name == "INVALID_ARGUMENT"
+        call._left = PartialBatches(bytes_max=1_000)
+        for _ in range(5):
+            await client.producer("t").send_many([b"a", b"b"])
+        for number in range(4):
+            await call.handle(request(0, 2, number + 1))
+        with pytest.raises(Refused, match="acknowledged in part") as caught:
+            await call.handle(request(0, 2, 5))
+        assert caught.value.code.name == "RESOURCE_EXHAUSTED"
+        await call.handle(request(0, 2, 5, request_id=7))
+        (answer,) = [item for _, item in call._out if isinstance(item, api.ConsumeResponse)]
+        assert (answer.done, "acknowledged in part" in answer.error) == (7, True)
 
 
 async def test_a_nack_brings_a_shared_message_again(client: AsyncClient) -> None:

@@ -1,0 +1,105 @@
+"""Batches of which a call has acknowledged a part: which of their messages are left. No IO and no clock.
+
+Rules:
+
+1. A batch has one size. An id that says another one is refused.
+2. What is kept has a limit: the ids are what a client says, also of entries that it was never sent.
+"""
+
+from typing import Final
+
+from broker.errors import TooManyRequests
+from magnetar.runtime.types import MIB
+from managed_ledger.position import Position
+
+# What the batches of one call may take in memory: room for 190,000 batches of 1,000 messages, more than a consumer of
+# the Shared types may have unacknowledged anyway. A call that comes to it has acknowledged a part of each of them.
+PARTIAL_BYTES_MAX: Final = 64 * MIB
+
+# A batch's place in the dict, its position, and its two numbers.
+_OVERHEAD_BYTES: Final = 216
+
+# More messages than the smallest ones in the largest entry; a larger number makes sets of bits that nobody can pay.
+BATCH_SIZE_MAX: Final = 1_000_000
+
+
+class PartialBatches:
+    """Position → the messages that are left, as bits."""
+
+    __slots__ = ("_bytes", "_bytes_max", "_known")
+
+    def __init__(self, bytes_max: int = PARTIAL_BYTES_MAX) -> None:
+        self._known: dict[Position, tuple[int, int]] = {}
+        self._bytes = 0
+        self._bytes_max = bytes_max
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def left(self, position: Position, whole: int) -> int:
+        """What is left of a batch; *whole* if none of it is acknowledged."""
+        known = self._known.get(position)
+        return whole if known is None else known[0]
+
+    def note(self, position: Position, left: int, size: int) -> None:
+        """*left* of *size* messages were delivered: the broker's own knowledge, which is not limited here."""
+        if position not in self._known:
+            self._bytes += _cost(size)
+        self._known[position] = left, size
+
+    def acknowledge(self, position: Position, index: int, size: int) -> int:
+        """One message is done; returns what is left (0: the batch is forgotten). Raises ValueError, TooManyRequests."""
+        left = self._before(position, index, size)
+        if left >> index & 1:
+            left ^= 1 << index
+        return self._put(position, left, size)
+
+    def acknowledge_up_to(self, position: Position, index: int, size: int) -> int:
+        """The same for a message and all before it in the batch."""
+        left = self._before(position, index, size)
+        return self._put(position, (left >> (index + 1)) << (index + 1), size)
+
+    def _before(self, position: Position, index: int, size: int) -> int:
+        if not 0 <= index < size <= BATCH_SIZE_MAX:
+            raise ValueError(
+                f"{position}: batch_index {index} and batch_size {size} do not go together; give an id back as it came"
+            )
+        known = self._known.get(position)
+        if known is None:
+            return (1 << size) - 1
+        if known[1] != size:  # rule 1
+            raise ValueError(f"{position}: batch_size is {known[1]}, not {size}; give an id back as it came")
+        return known[0]
+
+    def _put(self, position: Position, left: int, size: int) -> int:
+        if not left:
+            self.forget(position)
+        elif position in self._known:
+            self._known[position] = left, size
+        else:
+            if self._bytes + _cost(size) > self._bytes_max:  # rule 2
+                raise TooManyRequests(
+                    f"{len(self._known)} batches are acknowledged in part; acknowledge the rest, or begin a new "
+                    "call (what is unacknowledged comes again)"
+                )
+            self._bytes += _cost(size)
+            self._known[position] = left, size
+        return left
+
+    def forget(self, position: Position) -> None:
+        """The batch is done, or comes again as a whole."""
+        known = self._known.pop(position, None)
+        if known is not None:
+            self._bytes -= _cost(known[1])
+
+    def forget_before(self, position: Position) -> None:
+        for before in [one for one in self._known if one < position]:
+            self.forget(before)
+
+    def clear(self) -> None:
+        self._known.clear()
+        self._bytes = 0
+
+
+def _cost(size: int) -> int:
+    return _OVERHEAD_BYTES + size // 8

@@ -1,0 +1,89 @@
+"""Batches that are acknowledged in part."""
+
+import pytest
+
+from broker.errors import TooManyRequests
+from broker.grpc.consume import _is_plain
+from broker.grpc.partial import PartialBatches
+from managed_ledger.messages_pb2 import SingleMessageMetadata
+from managed_ledger.position import Position
+
+A, B, C = Position(1, 0), Position(1, 1), Position(2, 0)
+
+
+def test_a_batch_is_forgotten_when_all_its_messages_are_done() -> None:
+    parts = PartialBatches()
+    assert parts.acknowledge(A, 1, 3) == 0b101
+    assert parts.acknowledge(A, 1, 3) == 0b101
+    assert parts.acknowledge(A, 0, 3) == 0b100
+    assert parts.left(A, 0b111) == 0b100
+    assert parts.acknowledge(A, 2, 3) == 0
+    assert len(parts) == 0
+    assert parts.left(A, 0b111) == 0b111
+
+
+def test_up_to_takes_what_stands_before() -> None:
+    parts = PartialBatches()
+    assert parts.acknowledge(A, 2, 4) == 0b1011
+    assert parts.acknowledge_up_to(A, 1, 4) == 0b1000
+    assert parts.acknowledge_up_to(A, 3, 4) == 0
+    parts.note(B, 0b110, 3)
+    assert parts.acknowledge_up_to(B, 1, 3) == 0b100
+
+
+def test_what_lies_before_a_position_goes() -> None:
+    parts = PartialBatches()
+    for position in (A, B, C):
+        parts.acknowledge(position, 0, 2)
+    parts.forget_before(C)
+    assert len(parts) == 1
+    assert parts.left(C, 3) == 2
+
+
+@pytest.mark.parametrize(("index", "size"), [(2, 2), (-1, 2), (2**31 - 1, 2), (0, 0), (5, 1_000_001), (2**31 - 1, 0)])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_numbers_that_cannot_be_are_refused_whatever_is_known(index: int, size: int, is_known: bool) -> None:
+    parts = PartialBatches()
+    if is_known:
+        parts.note(A, 0b10, 2)
+    for call in (parts.acknowledge, parts.acknowledge_up_to):
+        with pytest.raises(ValueError, match=r"1:0: batch_index .* do not go together"):
+            call(A, index, size)
+
+
+def test_a_batch_has_one_size() -> None:
+    parts = PartialBatches()
+    parts.acknowledge(A, 0, 3)
+    with pytest.raises(ValueError, match="batch_size is 3, not 1000000"):
+        parts.acknowledge(A, 1, 1_000_000)
+
+
+def test_what_is_kept_has_a_limit_and_done_batches_make_room() -> None:
+    parts = PartialBatches(bytes_max=1_000)
+    for number in range(4):
+        parts.acknowledge(Position(1, number), 0, 2)
+    with pytest.raises(TooManyRequests, match="4 batches are acknowledged in part; acknowledge the rest"):
+        parts.acknowledge(Position(1, 4), 0, 2)
+    parts.note(C, 1, 2)  # what was delivered is known in any case
+    parts.forget(C)
+    assert parts.acknowledge(Position(1, 0), 1, 2) == 0
+    assert parts.acknowledge(C, 0, 2) == 2
+    parts.clear()
+    assert parts.acknowledge(C, 0, 5_000) != 0
+
+
+def test_a_large_claim_costs_what_it_takes() -> None:
+    parts = PartialBatches(bytes_max=1_000_000)
+    for number in range(7):
+        parts.acknowledge(Position(1, number), 0, 1_000_000)
+    with pytest.raises(TooManyRequests):
+        parts.acknowledge(Position(1, 7), 0, 1_000_000)
+
+
+def test_only_metadata_without_anything_else_are_plain() -> None:
+    for size, sequence_id in ((0, 0), (127, 127), (128, 128), (2**20, 2**40)):
+        assert _is_plain(SingleMessageMetadata(payload_size=size, sequence_id=sequence_id))
+        assert not _is_plain(SingleMessageMetadata(payload_size=size, sequence_id=sequence_id, null_value=True))
+        assert not _is_plain(SingleMessageMetadata(payload_size=size, sequence_id=sequence_id, partition_key="k"))
+    # As many bytes as sequence id 0 takes.
+    assert not _is_plain(SingleMessageMetadata(payload_size=0, null_value=True))
