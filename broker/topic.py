@@ -148,6 +148,8 @@ class Topic:
         self._host = _Host(clock, self._tasks, str(name))
         self._admission = asyncio.Lock()
         self._ready_calls: dict[Producer, Callable[[int | None], None]] = {}
+        # Name → a producer that has left with entries under way.
+        self._departing: dict[str, Producer] = {}
         self._access: ProducerAccess[Producer] = ProducerAccess(_stored_epoch(ledger.properties))
         self._deduplication: Deduplication | None = None
         self._deduplication_cursor: ManagedCursor | None = None
@@ -243,6 +245,8 @@ class Topic:
             sink = producer.sink
             if not producer.is_closed:
                 sink.write(send_receipt(producer.producer_id, sequence_id, highest, ledger_id, entry_id))
+            elif not producer.pending:
+                self._has_departed(producer)
             sink.on_published(1, size)
             if producer.closing is not None and not producer.pending:
                 self._finish_close(producer)
@@ -299,6 +303,8 @@ class Topic:
             producer = pending.producer
             producer.pending -= 1
             producer.sink.on_published(1, pending.size_bytes)
+            if producer.is_closed and not producer.pending:
+                self._has_departed(producer)
             if producer.closing is not None and not producer.pending:
                 self._finish_close(producer)
 
@@ -335,9 +341,7 @@ class Topic:
             if request.initial_subscription:
                 await self._make_initial_subscription(request.initial_subscription)
             decision = self._access.decide(producer.access_mode, request.topic_epoch, self._attached_count())
-            last_sequence_id = (
-                -1 if self._deduplication is None else self._deduplication.last_sequence_id(producer.name)
-            )
+            last_sequence_id = self.last_sequence_id(producer.name)
             if decision.access is Access.WAITS:
                 self._access.wait(producer, request.topic_epoch)
                 self._put(producer, request)
@@ -405,6 +409,8 @@ class Topic:
     def detach_producer(self, producer: Producer) -> None:
         """*producer* is gone; whoever waited for the topic is next."""
         producer.is_closed = True
+        if producer.pending:
+            self._departing[producer.name] = producer
         self._ready_calls.pop(producer, None)
         if self.producers.get(producer.name) is producer:
             del self.producers[producer.name]
@@ -412,6 +418,18 @@ class Topic:
         self._access.leave(producer)
         if self._access.waiting and not self.is_closed:
             self._tasks.spawn(self._promote(), "promote")
+
+    def _has_departed(self, producer: Producer) -> None:
+        if self._departing.get(producer.name) is producer:
+            del self._departing[producer.name]
+
+    def is_storing_for(self, name: str) -> bool:
+        """Whether what a producer of that name sent before it left is still being stored."""
+        return name in self._departing
+
+    def last_sequence_id(self, name: str) -> int:
+        """The highest id that is stored under a producer's name; -1 if none is, or without deduplication."""
+        return -1 if self._deduplication is None else self._deduplication.last_sequence_id(name)
 
     async def _promote(self) -> None:
         async with self._admission:

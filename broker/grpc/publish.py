@@ -9,8 +9,9 @@ sequence ids name the entries that are under way.
 Rules:
 
 1. A receipt goes to a stream only when the topic has confirmed the entry; the meaning is that of the binary port.
-2. What a named producer stored before (its sequence ids say so) is confirmed without storing it again. A second
-   stream of a name waits until the entries of the first one are answered, so that what is stored is known.
+2. What a named producer stored before (its sequence ids say so) is confirmed without storing it again. A stream of a
+   name waits until the entries of the former producer of that name, on either port, are answered: only then is it
+   known what is stored, and the messages may be grouped in another way now.
 3. A stream that has too much under way is not read; gRPC's flow control then stops its client.
 """
 
@@ -48,7 +49,7 @@ RECEIPTS_PER_ANSWER: Final = 2_000
 # What stands around the largest message in its entry.
 _METADATA_BYTES: Final = 64
 
-# How often a second stream of a name looks whether the first one's entries are answered, and for how long.
+# How often a stream looks whether the entries of its name's former producer are answered, and for how long.
 _LINGER_STEP_S: Final = 0.01
 _LINGER_MAX_S: Final = 30.0
 
@@ -260,7 +261,6 @@ class Publisher:
         self.limits = limits
         self.window_s = window_s
         self._shared: dict[TopicName, asyncio.Future[Writer]] = {}
-        self._lingering: dict[tuple[TopicName, str], Producer] = {}
         self._streams: dict[Stream, Writer] = {}
 
     async def end(self, timeout_s: float) -> None:
@@ -302,7 +302,6 @@ class Publisher:
         finally:
             stream.end(None)
             self._streams.pop(stream, None)
-            self._note_lingering(writer)
             writer.leave(stream)
 
     async def _pump(self, call: Any, writer: Writer, stream: Stream) -> None:
@@ -396,10 +395,10 @@ class Publisher:
         schema = schema_of(request.schema) if request.HasField("schema") else None
         schema_version = await self.broker.producer_schema(name, schema)
         if request.producer_name:
-            await self._wait_for_predecessor(name, request.producer_name)
             writer = Writer(self, topic, request.producer_name, is_named=True, address=address)
-            attached = await topic.attach_producer(_producer_request(writer.producer))
-            last_sequence_id = attached.last_sequence_id
+            await topic.attach_producer(_producer_request(writer.producer))
+            await self._wait_for_predecessor(writer)
+            last_sequence_id = topic.last_sequence_id(request.producer_name)
         else:
             writer, last_sequence_id = await self._shared_writer(topic, address), -1
         stream = Stream(schema_version, request.mix_keys, last_sequence_id)
@@ -438,24 +437,21 @@ class Publisher:
         if known is not None and known.done() and not known.exception() and known.result() is writer:
             del self._shared[writer.topic.name]
 
-    def _note_lingering(self, writer: Writer) -> None:
-        producer = writer.producer
-        self._lingering = {key: one for key, one in self._lingering.items() if one.pending}
-        if not producer.has_generated_name and producer.pending:
-            self._lingering[writer.topic.name, producer.name] = producer
-
-    async def _wait_for_predecessor(self, topic: TopicName, name: str) -> None:
-        before = self._lingering.get((topic, name))
-        if before is None:
-            return
-        clock = self.broker.clock
+    async def _wait_for_predecessor(self, writer: Writer) -> None:
+        """Rule 2. Gives the name back if it cannot be had. Raises NotReady."""
+        clock, topic, name = self.broker.clock, writer.topic, writer.producer.name
         give_up = clock.monotonic() + _LINGER_MAX_S
-        while before.pending and clock.monotonic() < give_up:
-            await clock.sleep(_LINGER_STEP_S)
-        if before.pending:
-            raise NotReady(f"{topic}: what {name} sent before is still being stored")
-        if self._lingering.get((topic, name)) is before:
-            del self._lingering[topic, name]
+        try:
+            while topic.is_storing_for(name) and not writer.is_lost:
+                if clock.monotonic() > give_up:
+                    raise NotReady(f"{topic.name}: what {name} sent before is still being stored")
+                await clock.sleep(_LINGER_STEP_S)
+            if writer.is_lost:
+                raise NotReady(f"{topic.name} was closed meanwhile")
+        except BaseException:
+            if not writer.is_lost:
+                topic.detach_producer(writer.producer)
+            raise
 
 
 def _producer_request(producer: Producer) -> ProducerRequest:

@@ -9,11 +9,13 @@ import pytest
 
 import magnetar
 from broker.grpc.service import GrpcServer
+from broker.names import TopicName
 from magnetar.topic_api.async_client import AsyncClient
 from magnetar.topic_api.errors import MessageRefused
 from magnetar.topic_api.values import Message, Outgoing
 from managed_ledger.messages import messages_of, parse_metadata
 from tests.unit.broker.conftest import World
+from tests.unit.broker.raw_client import RawClient
 from tests.unit.broker.test_official_client import EARLIEST, receive
 from tests.unit.broker.test_official_client import client as official
 
@@ -138,6 +140,39 @@ async def test_a_named_producer_that_sends_again_is_stored_once(world: World, cl
         assert metadata.producer_name == "p"
         payloads += [bytes(one.payload) for one in messages]
     assert payloads == [b"a", b"b", b"c", b"d"]
+
+
+@pytest.mark.parametrize("is_given_up", [False, True])
+async def test_a_name_waits_until_what_it_sent_over_the_binary_port_is_stored(
+    world: World, client: AsyncClient, is_given_up: bool
+) -> None:
+    await world.set_policies("public/default", deduplicationEnabled=True)
+    raw = await RawClient.connect(int(world.url.rpartition(":")[2]))
+    await raw.produce("t", producer_name="p", user_provided_producer_name=True)
+    ledger = world.ledger("t")
+    ledger.hold = True
+    raw.publish(1, 0, 1)
+    assert await raw.nothing_came()
+    raw.close()
+    topic = world.broker.topics[TopicName.parse("t")]
+    while topic.producers:
+        await asyncio.sleep(0.01)
+    sending = asyncio.ensure_future(client.producer("t", name="p").send_many([b"0", b"1", b"2"], first_sequence_id=0))
+    while not topic.producers:
+        await asyncio.sleep(0.01)
+    assert topic.is_storing_for("p")
+    if is_given_up:
+        sending.cancel()
+        await client.close()
+        while topic.producers:
+            await asyncio.sleep(0.01)
+    ledger.release()
+    if is_given_up:
+        return
+    ids = await sending
+    assert [one.ledger_id < 0 for one in ids] == [True, True, False]
+    assert not topic.is_storing_for("p")
+    assert ledger.last_confirmed.entry_id == 2
 
 
 async def test_named_producers_have_entries_of_their_own(world: World, client: AsyncClient) -> None:
