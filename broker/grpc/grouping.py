@@ -26,8 +26,8 @@ _U32: Final = struct.Struct(">I")
 # What a message costs besides its payload, keys and properties, in the sum that is compared with the limits.
 OVERHEAD_BYTES: Final = 16
 
-Lane = tuple[str | None, bytes, bytes]
-"""Key, ordering key, schema version."""
+Lane = tuple[str | None, bool, bytes, bytes]
+"""Key, whether that is base64, ordering key, schema version."""
 
 
 class GroupLimits(NamedTuple):
@@ -86,7 +86,7 @@ class Grouping:
         """Take messages of one request; returns the groups that are full, in order."""
         full: list[Group] = []
         limits, open_ = self._limits, self._open
-        plain: Lane = (None, b"", schema_version)
+        plain: Lane = (None, False, b"", schema_version)
         sequence_id = first_sequence_id
         group: Group | None = None
         lane: Lane | None = None
@@ -94,7 +94,8 @@ class Grouping:
             size = message.ByteSize() + OVERHEAD_BYTES
             wanted = plain
             if not mix_keys and (message.HasField("key") or message.ordering_key):
-                wanted = (message.key if message.HasField("key") else None, message.ordering_key, schema_version)
+                key = message.key if message.HasField("key") else None
+                wanted = (key, message.key_is_base64, message.ordering_key, schema_version)
             if message.deliver_at_ms:  # rule 4
                 if self._is_named:
                     full += self.take_all()
@@ -138,7 +139,7 @@ def encode_group(
 ) -> Send:
     """The entry of a group, as the publish path takes it."""
     metadata = MessageMetadata(producer_name=producer_name, sequence_id=sequence_ids[0], publish_time=publish_time_ms)
-    key, ordering_key, schema_version = group.lane
+    key, key_is_base64, ordering_key, schema_version = group.lane
     if schema_version:
         metadata.schema_version = schema_version
     first = group.messages[0]
@@ -151,7 +152,7 @@ def encode_group(
     else:
         if key is not None:
             metadata.partition_key = key
-            if first.key_is_base64:
+            if key_is_base64:
                 metadata.partition_key_b64_encoded = True
         if ordering_key:
             metadata.ordering_key = ordering_key

@@ -68,7 +68,7 @@ def test_a_delayed_message_goes_behind_those_of_its_key() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 16384])
 def test_plain_and_full_messages_are_encoded_as_a_clients_batch(size: int) -> None:
-    group = Group((None, b"", b"v"))
+    group = Group((None, False, b"", b"v"))
     for at, one in enumerate(
         [message(b"p" * size), message(b"q", properties={"a": "b"}, event_time_ms=3), message(b"")]
     ):
@@ -95,3 +95,10 @@ def test_a_port_that_is_taken_is_found_at_once() -> None:
     assert held is not None
     held.close()
     assert _reserve_grpc(BrokerConfig()) is None
+
+
+def test_a_key_in_base64_is_another_key() -> None:
+    grouping = Grouping(LIMITS, is_named=False)
+    grouping.add(ME, 0, [message(key="aaaa"), message(key="aaaa", key_is_base64=True), message(key="aaaa")], b"", False)
+    found = grouping.take_all()
+    assert sizes(found) == [2, 1]

@@ -9,7 +9,7 @@ COLUMNS = ("value", "__key", "__eventTime", "__messageProperties", "__batchIndex
 
 def test_spark_reads_groups_and_single_messages() -> None:
     one, two = Message(payload=b"a", key="k", properties={"p": "1"}, event_time_ms=5), Message(payload=b"b", key="k")
-    group, alone = Group(("k", b"", b"")), Group((None, b"", b""))
+    group, alone = Group(("k", False, b"", b"")), Group((None, False, b"", b""))
     group.add(self := object(), 0, one, 1)
     group.add(self, 1, two, 1)
     alone.add(self, 2, Message(payload=b"c"), 1)
