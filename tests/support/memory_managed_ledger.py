@@ -49,6 +49,10 @@ class MemoryCursor:
     def properties(self) -> dict[str, int]:
         return self.state.properties
 
+    @property
+    def range_count(self) -> int:
+        return self.state.range_count
+
     def is_deleted(self, position: Position) -> bool:
         return self.state.is_deleted(position)
 
