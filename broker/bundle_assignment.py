@@ -48,10 +48,7 @@ def encode_owner(address: BrokerAddress, *, disabled: bool = False) -> bytes:
         "httpUrl": address.http_url,
         "httpUrlTls": address.https_url or None,
         "disabled": disabled,
-        "advertisedListeners": {
-            name: {"brokerServiceUrl": plain or None, "brokerServiceUrlTls": tls or None}
-            for name, (plain, tls) in address.listeners.items()
-        },
+        "advertisedListeners": _listeners_value(address),
     }
     return json.dumps({key: item for key, item in value.items() if item is not None}, separators=(",", ":")).encode()
 
@@ -60,16 +57,12 @@ def decode_owner(value: bytes, path: str) -> tuple[BrokerAddress, bool]:
     """The owner in that node and whether it is unloading. Raises Corruption."""
     try:
         found = json.loads(value)
-        listeners = {
-            name: (item.get("brokerServiceUrl") or "", item.get("brokerServiceUrlTls") or "")
-            for name, item in (found.get("advertisedListeners") or {}).items()
-        }
         address = BrokerAddress(
             found.get("nativeUrl") or "",
             found.get("nativeUrlTls") or "",
             found.get("httpUrl") or "",
             found.get("httpUrlTls") or "",
-            listeners,
+            _listeners(found),
         )
         return address, bool(found.get("disabled"))
     except (ValueError, AttributeError, TypeError) as error:
@@ -81,7 +74,7 @@ def encode_broker(address: BrokerAddress, version: str, started_ms: int) -> byte
     value = {
         "webServiceUrl": address.http_url,
         "pulsarServiceUrl": address.service_url,
-        "advertisedListeners": {},
+        "advertisedListeners": _listeners_value(address),
         "protocols": {},
         "persistentTopicsEnabled": True,
         "nonPersistentTopicsEnabled": False,
@@ -103,9 +96,24 @@ def decode_broker(value: bytes, path: str) -> BrokerAddress:
             found.get("pulsarServiceUrlTls") or "",
             found.get("webServiceUrl") or "",
             found.get("webServiceUrlTls") or "",
+            _listeners(found),
         )
     except (ValueError, AttributeError, TypeError) as error:
         raise Corruption(f"{path}: expected the JSON of a broker, found {value[:80]!r}") from error
+
+
+def _listeners_value(address: BrokerAddress) -> dict[str, Any]:
+    return {
+        name: {"brokerServiceUrl": plain or None, "brokerServiceUrlTls": tls or None}
+        for name, (plain, tls) in address.listeners.items()
+    }
+
+
+def _listeners(found: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    return {
+        name: (item.get("brokerServiceUrl") or "", item.get("brokerServiceUrlTls") or "")
+        for name, item in (found.get("advertisedListeners") or {}).items()
+    }
 
 
 def encode_leader(broker_id: str, address: BrokerAddress) -> bytes:

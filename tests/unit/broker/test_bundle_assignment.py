@@ -72,6 +72,11 @@ def test_an_owner_keeps_tls_listeners_and_the_mark_of_unloading() -> None:
     assert listeners == {"outside": {"brokerServiceUrl": "pulsar://o:1", "brokerServiceUrlTls": None}}
 
 
+def test_a_living_broker_tells_its_listeners_for_lookups_that_are_sent_on_to_it() -> None:
+    address = ADDRESS._replace(listeners={"outside": ("pulsar://o:1", ""), "inside": ("", "pulsar+ssl://i:2")})
+    assert decode_broker(encode_broker(address, "0.1.0", 0), "/x") == address
+
+
 def test_apaches_broker_and_leader_are_understood() -> None:
     broker = decode_broker(apache("/loadbalance/brokers/127.0.0.1:8082"), "/x")
     assert broker == BrokerAddress("pulsar://127.0.0.1:6652", "", "http://127.0.0.1:8082", "")
