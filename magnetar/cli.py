@@ -111,7 +111,7 @@ directory_option = click.option(
 @directory_option
 @click.option("--bookies", type=AT_LEAST_ONE, default=3, show_default=True, help="Number of bookies.")
 @click.option("--brokers", type=AT_LEAST_ONE, default=2, show_default=True, help="Number of brokers.")
-@click.option("--free-ports", is_flag=True, help="Take any free ports instead of 2181, 3181…, 6650…, 8080….")
+@click.option("--free-ports", is_flag=True, help="Take any free ports instead of 2181, 3181…, 6650…, 6750…, 8080….")
 def up(directory: Path, bookies: int, brokers: int, free_ports: bool) -> None:
     """Start it, or start again what does not run.
 
@@ -152,9 +152,12 @@ def _show_cluster(found: Any) -> bool:
         running = found.is_running(member.name)
         complete = complete and running
         ports = f"{member.port}" + (f", HTTP {member.web_port}" if member.web_port else "")
+        ports += f", gRPC {member.grpc_port}" if member.grpc_port else ""
         rows.append((member.name, "running" if running else "stopped", str(member.pid), ports))
     _table(("process", "state", "pid", "port"), rows)
     click.echo(f"service URL {found.service_url}, metadata {found.metadata_url}, logs in {found.directory}/*/log")
+    if found.grpc_addresses:
+        click.echo(f"topic API {','.join(found.grpc_addresses)}")
     return complete
 
 

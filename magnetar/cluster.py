@@ -41,6 +41,8 @@ ZOOKEEPER_PORT: Final = 2181
 BOOKIE_PORT: Final = 3181
 BROKER_PORT: Final = 6650
 WEB_PORT: Final = 8080
+GRPC_PORT: Final = 6750
+"""Of the topic API; 6648, where standalone has it, is too near to the brokers' 6650, 6651 …"""
 
 # Two copies, both confirmed (Pulsar's own default): with three bookies one can die and another take its place.
 COPIES: Final = 2
@@ -63,6 +65,13 @@ class Member:
     pid: int = 0
     started: str = ""
     """The start time as the system tells it: pids are used again."""
+    grpc_port: int = 0
+    """0: the topic API is off (a cluster that was made before there was one)."""
+
+    @property
+    def ports(self) -> list[int]:
+        """All that it listens on."""
+        return [port for port in (self.port, self.web_port, self.grpc_port) if port]
 
 
 @dataclass
@@ -127,6 +136,11 @@ class Cluster:
         return [f"http://127.0.0.1:{member.web_port}" for member in self.members("broker")]
 
     @property
+    def grpc_addresses(self) -> list[str]:
+        """For `magnetar.Client`."""
+        return [f"127.0.0.1:{member.grpc_port}" for member in self.members("broker") if member.grpc_port]
+
+    @property
     def metadata_url(self) -> str:
         return f"zk:127.0.0.1:{self.state.zookeeper_port}"
 
@@ -188,14 +202,14 @@ class Cluster:
         for number in range(bookies):
             state.members.append(Member(f"bookie-{number + 1}", "bookie", port(BOOKIE_PORT + number)))
         for number in range(brokers):
-            state.members.append(
-                Member(f"broker-{number + 1}", "broker", port(BROKER_PORT + number), port(WEB_PORT + number))
-            )
+            made = Member(f"broker-{number + 1}", "broker", port(BROKER_PORT + number), port(WEB_PORT + number))
+            made.grpc_port = port(GRPC_PORT + number)
+            state.members.append(made)
         taken = [
             f"{member.name} needs port {number}"
             for member in state.members
-            for number in (member.port, member.web_port)
-            if number and not _is_free(number)
+            for number in member.ports
+            if not _is_free(number)
         ]
         if taken:
             raise ClusterError(
@@ -226,6 +240,7 @@ class Cluster:
                 (place / "broker.conf").write_text(
                     f"brokerServicePort={member.port}\n"
                     f"webServicePort={member.web_port}\n"
+                    f"grpcServicePort={member.grpc_port}\n"
                     "bindAddress=127.0.0.1\n"
                     "advertisedAddress=127.0.0.1\n"
                     "clusterName=local\n"

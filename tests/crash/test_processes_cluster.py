@@ -145,6 +145,7 @@ def test_all_brokers_and_bookies_are_killed_at_once(tmp_path: Path) -> None:
         status = magnetar("cluster", "status", "--directory", str(directory))
         assert status.returncode == 0
         assert status.stdout.count("running") == 6
+        assert f"topic API {','.join(cluster.grpc_addresses)}" in status.stdout
         assert magnetar("cluster", "down", "--directory", str(directory)).returncode == 0
         now = Cluster(directory)
         assert not any(now.is_running(member.name) for member in now.state.members)

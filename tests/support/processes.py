@@ -79,13 +79,16 @@ def prepare(admin: AdminClient) -> None:
 class Standalone:
     """`magnetar standalone` on a folder. The first start takes free ports; the following ones take them again."""
 
-    READY: Final = re.compile(r"ready after .*: pulsar://[^:]+:(\d+), HTTP http://[^:]+:(\d+), bookies [^ ]+:(\d+), ")
+    READY: Final = re.compile(
+        r"ready after .*: pulsar://[^:]+:(\d+), HTTP http://[^:]+:(\d+), gRPC ([^ ]+), bookies [^ ]+:(\d+), "
+    )
 
     def __init__(self, data: Path, *options: str) -> None:
         self.data = data
         self._options = options
         self._ports = (0, 0, 0)
         self.process: subprocess.Popen[str] | None = None
+        self.grpc_address = ""
         self.errors = ""
         """What the last process that ended wrote to standard error."""
 
@@ -119,7 +122,8 @@ class Standalone:
         if found is None:
             code = self.stop(signal.SIGKILL)
             raise AssertionError(f"not ready ({code}): {line}{self.errors}")
-        self._ports = (int(found[1]), int(found[2]), int(found[3]))
+        self._ports = (int(found[1]), int(found[2]), int(found[4]))
+        self.grpc_address = found[3]
 
     def stop(self, number: int) -> int:
         """Send a signal, wait for the end, return the exit code."""

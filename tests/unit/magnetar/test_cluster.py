@@ -96,6 +96,8 @@ def test_each_server_gets_a_configuration_in_its_own_folder(cluster: SmallCluste
     broker = parse_properties((cluster.directory / "broker-1" / "broker.conf").read_text(), "broker")
     assert broker["brokerServicePort"] == str(ports["broker-1"].port)
     assert broker["webServicePort"] == str(ports["broker-1"].web_port)
+    assert broker["grpcServicePort"] == str(ports["broker-1"].grpc_port)
+    assert cluster.grpc_addresses == [f"127.0.0.1:{ports['broker-1'].grpc_port}"]
     assert broker["managedLedgerDefaultWriteQuorum"] == "2"
     assert cluster.service_url == f"pulsar://127.0.0.1:{ports['broker-1'].port}"
     assert cluster.admin_urls == [f"http://127.0.0.1:{ports['broker-1'].web_port}"]
@@ -111,6 +113,19 @@ def test_the_written_configurations_are_taken_by_the_servers(cluster: SmallClust
     text = (cluster.directory / "bookie-1" / "bookie.conf").read_text()
     assert load(BookieConfig, parse_properties(text, ""), ignored=IGNORED_SETTINGS).session_timeout_ms == 2_000
     assert read_broker_settings(cluster.directory / "broker-1" / "broker.conf").ensemble_size == 2
+
+
+def test_a_cluster_from_before_the_topic_api_goes_on_without_it(cluster: SmallCluster) -> None:
+    up(cluster)
+    cluster.down()
+    path = cluster.directory / "cluster.json"
+    raw = json.loads(path.read_text())
+    for member in raw["members"]:
+        del member["grpc_port"]
+    path.write_text(json.dumps(raw))
+    again = Cluster(cluster.directory)
+    assert again.grpc_addresses == []
+    assert again.member("broker-1").ports == [again.member("broker-1").port, again.member("broker-1").web_port]
 
 
 def test_one_bookie_means_one_copy(cluster: SmallCluster) -> None:
