@@ -197,6 +197,13 @@ def takeover() -> Rows:
     return [("kill -9 of the broker to the next acknowledged message, 2/2/2, session 2 s", f"{shown} s")]
 
 
+def topic_api() -> Rows:
+    """The topic API beside the official client, one client process at a time."""
+    from bench.topic_api import rows
+
+    return rows(run_json, ROUNDS)
+
+
 def spark() -> Rows:
     from bench.spark_read import rows
 
@@ -207,6 +214,7 @@ GROUPS: dict[str, Callable[[], Rows]] = {
     "disk": disk,
     "adds": adds,
     "client": client,
+    "topic_api": topic_api,
     "start": start,
     "takeover": takeover,
     "spark": spark,

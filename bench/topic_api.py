@@ -1,6 +1,7 @@
-"""The topic API beside the official client, on one standalone: `python -m bench.topic_api`.
+"""The topic API beside the official client, on one standalone: `python -m bench topic_api`.
 
-Messages of 100 bytes, one client process at a time, both ways in turn; the median of the rounds.
+Messages of 100 bytes, one client process at a time, both clients in turn; the median of the rounds.
+`python -m bench.topic_api publish ADDRESS TOPIC` is one measurement, as a line of JSON.
 """
 
 import argparse
@@ -11,13 +12,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import magnetar
 
 SIZE = 100
 CHUNK = 5_000
+COUNT = 200_000
 
 
 def publish(address: str, topic: str, count: int) -> float:
@@ -50,58 +53,61 @@ def consume(address: str, topic: str, count: int) -> float:
 
 
 @contextmanager
-def standalone(folder: str) -> Iterator[tuple[str, str]]:
+def standalone() -> Iterator[tuple[str, str]]:
     """(gRPC address, service URL) of a standalone on free ports."""
     ports = ["--port", "0", "--web-port", "0", "--bookie-port", "0"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "magnetar", "standalone", "--data", folder, *ports],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    try:
-        said = process.stdout.readline()
-        grpc, service = re.search(r"gRPC (\S+),", said), re.search(r"(pulsar://[^,]+),", said)
-        assert grpc is not None, said
-        assert service is not None, said
-        yield grpc[1], service[1]
-    finally:
-        process.terminate()
-        process.wait()
+    with tempfile.TemporaryDirectory(prefix="magnetar-bench-") as folder:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "magnetar", "standalone", "--data", folder, *ports],
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert process.stdout is not None
+        try:
+            said = process.stdout.readline()
+            grpc, service = re.search(r"gRPC (\S+),", said), re.search(r"(pulsar://[^,]+),", said)
+            assert grpc is not None, said
+            assert service is not None, said
+            yield grpc[1], service[1]
+        finally:
+            process.terminate()
+            process.wait()
+            process.stdout.close()
 
 
-def run(module: str, *arguments: str) -> float:
-    done = subprocess.run([sys.executable, "-m", module, *arguments], capture_output=True, text=True, check=True)
-    return float(json.loads(done.stdout.strip().splitlines()[-1])["rate"])
+def rows(run_json: Callable[..., dict[str, Any]], rounds: int) -> list[tuple[str, str]]:
+    """The table's rows; *run_json* runs a module with arguments and gives its JSON line."""
+    found = []
+    rates: dict[tuple[str, str], list[float]] = {}
+    with standalone() as (grpc, service):
+        for number in range(rounds):
+            for what in ("publish", "consume"):
+                ours = run_json("bench.topic_api", what, grpc, f"ours-{number}", "--count", str(COUNT))
+                theirs = run_json("bench.client_load", what, service, "--topic", f"theirs-{number}",
+                                  "--count", str(COUNT), "--size", str(SIZE))  # fmt: skip
+                rates.setdefault((what, "ours"), []).append(ours["rate"])
+                rates.setdefault((what, "theirs"), []).append(theirs["rate"])
+    for what in ("publish", "consume"):
+        ours_, theirs_ = rates[what, "ours"], rates[what, "theirs"]
+        found.append(
+            (
+                f"topic API, Python client, {what} {SIZE} B, 1/1/1",
+                f"{statistics.median(ours_):,.0f}/s ({min(ours_):,.0f} to {max(ours_):,.0f}); the official client "
+                f"{statistics.median(theirs_):,.0f}/s ({min(theirs_):,.0f} to {max(theirs_):,.0f})",
+            )
+        )
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--messages", type=int, default=200_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--do", choices=["publish", "consume"], help="one measurement, as one JSON line")
-    parser.add_argument("--at", nargs=2, metavar=("ADDRESS", "TOPIC"))
+    parser.add_argument("what", choices=["publish", "consume"])
+    parser.add_argument("address")
+    parser.add_argument("topic")
+    parser.add_argument("--count", type=int, default=COUNT)
     chosen = parser.parse_args()
-    count = max(chosen.messages // CHUNK, 1) * CHUNK
-    if chosen.do:
-        work = publish if chosen.do == "publish" else consume
-        address, topic = chosen.at
-        print(json.dumps({"rate": work(address, topic, count)}))
-        return
-    rates: dict[tuple[str, str], list[float]] = {}
-    with tempfile.TemporaryDirectory() as folder, standalone(folder) as (grpc, service):
-        for number in range(chosen.rounds):
-            for what in ("publish", "consume"):
-                ours = run("bench.topic_api", "--do", what, "--at", grpc, f"ours-{number}", "--messages", str(count))
-                rates.setdefault((what, "topic API"), []).append(ours)
-                theirs = run(
-                    "bench.client_load", what, service, "--topic", f"theirs-{number}",
-                    "--count", str(count), "--size", str(SIZE),
-                )  # fmt: skip
-                rates.setdefault((what, "official client"), []).append(theirs)
-    print(f"{'':10}{'client':18}{'messages/s':>12}   ({SIZE} B, median of {chosen.rounds})")
-    for (what, client), found in rates.items():
-        print(f"{what:10}{client:18}{statistics.median(found):>12,.0f}")
+    work = publish if chosen.what == "publish" else consume
+    count = max(chosen.count // CHUNK, 1) * CHUNK
+    print(json.dumps({"rate": work(chosen.address, chosen.topic, count)}))
 
 
 if __name__ == "__main__":
