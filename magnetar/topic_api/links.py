@@ -46,6 +46,10 @@ SWEEP_S: Final = 0.5
 # A batch index behind those of all messages of an entry.
 _WHOLE_ENTRY: Final = 2**31 - 1
 
+# What gRPC's asyncio client says in place of the broker's status when the call ended while we were writing to it
+# (grpc/grpc issue 36066). Nearly always the topic has moved; what it really was shows when the call is opened again.
+_STATUS_LOST: Final = "Internal error from Core"
+
 _RETRIED: Final = frozenset({"UNAVAILABLE", "CANCELLED", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"})
 
 _OPTIONS: Final = [
@@ -213,7 +217,7 @@ class Brokers:
 async def ended(call: Any, topic: str) -> TopicError:
     """Why *call* is over."""
     code, details = await call.code(), await call.details()
-    if code is grpc.StatusCode.OK:
+    if code is grpc.StatusCode.OK or details == _STATUS_LOST:
         return TopicUnavailable(f"{topic}: the broker ended the call", "UNAVAILABLE")
     return error_of(code.name, details or code.name)
 

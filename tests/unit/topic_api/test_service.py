@@ -19,6 +19,7 @@ from magnetar.runtime.types import ConfigurationError
 from magnetar.topic_api import topics_pb2 as api
 from magnetar.topic_api.async_client import AsyncClient
 from magnetar.topic_api.errors import ClientClosed, TopicDoesNotExist, TopicError, TopicInUse, TopicUnavailable
+from magnetar.topic_api.links import ended, is_retried
 from magnetar.topic_api.values import Schema
 from tests.support.sole_owner import SoleOwner
 from tests.unit.broker.conftest import World, _make
@@ -292,6 +293,27 @@ async def test_topics_that_move_between_brokers_lose_and_repeat_nothing(world: W
     for door in doors:
         await door.stop()
     await other.broker.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "is_tried_again"),
+    [
+        (grpc.StatusCode.INTERNAL, "Internal error from Core", True),
+        (grpc.StatusCode.INTERNAL, "KeyError: 'x'; see the broker's log", False),
+        (grpc.StatusCode.OK, "", True),
+        (grpc.StatusCode.UNAVAILABLE, "t: closed by the broker", True),
+        (grpc.StatusCode.FAILED_PRECONDITION, "t is terminated", False),
+    ],
+)
+async def test_a_call_whose_status_got_lost_is_tried_again(code: Any, details: str, is_tried_again: bool) -> None:
+    class Call:
+        async def code(self) -> Any:
+            return code
+
+        async def details(self) -> str:
+            return details
+
+    assert is_retried(await ended(Call(), "t")) is is_tried_again
 
 
 async def test_no_broker_at_all() -> None:
