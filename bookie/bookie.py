@@ -543,6 +543,7 @@ def _storage_settings(config: BookieConfig) -> StorageSettings:
         read_cache_bytes=config.read_cache_mib * MIB,
         block_cache_bytes=config.block_cache_mib * MIB,
         log_bytes_max=config.log_bytes_max,
+        log_page_cache_bytes=config.log_page_cache_mib * MIB,
         read_ahead_entries=config.read_ahead_entries,
         skip_invalid_journal=config.skip_invalid_journal,
     )

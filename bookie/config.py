@@ -96,6 +96,11 @@ class BookieConfig:
         "dbStorage_rocksDB_blockCacheSizeMb", 32, help="cache of each ledger directory's index"
     )
     log_bytes_max: int = setting("logSizeLimit", 1024 * MIB, help="a new entry log begins above this")
+    log_page_cache_mib: int = setting(
+        "entryLogPageCacheMB",
+        64,
+        help="newest MiB of each ledger directory's open log that stay in the page cache; 0: the system decides",
+    )
     flush_interval_ms: int = setting("flushInterval", 60_000, help="longest time until entries reach an entry log")
     readers: int = setting("numReadWorkerThreads", 2, help="threads for reads from disk; one more is for recovery")
 
@@ -307,6 +312,7 @@ class BookieConfig:
             ("journalMaxBackups", self.journal_backups),
             ("dbStorage_readAheadCacheMaxSizeMb", self.read_cache_mib),
             ("journalPreAllocSizeMB", self.journal_preallocation_mib),
+            ("entryLogPageCacheMB", self.log_page_cache_mib),
             ("journalReserveMB", self.reserve_mib),
             ("compactionReserveMB", self.compaction_reserve_mib),
             ("maxAddsInProgressLimit", self.adds_in_all),
