@@ -5,6 +5,7 @@ import contextlib
 import json
 import socket
 import sys
+from collections import deque
 from collections.abc import Iterator
 from typing import IO, Any
 from urllib.parse import urlsplit
@@ -163,6 +164,39 @@ def read_messages(service_url: str, topic: str, start: str, count: int, follow: 
                     with contextlib.suppress(pulsar.Timeout):
                         _show(readers[0].read_next(timeout_millis=200), as_json)
                         shown += 1
+        for reader in readers:
+            reader.close()
+
+
+def tail_messages(service_url: str, topic: str, count: int, follow: bool, as_json: bool) -> None:
+    """Print the last *count* messages of each partition; with *follow*, then those that come.
+
+    A reader begins so many entries before the last one, in its ledger; an entry holds one message at least. Where that
+    ledger is younger, it begins at the first message there is.
+    """
+    with _client(service_url) as client:
+        import pulsar
+
+        readers = []
+        for name in client.get_topic_partitions(topic):
+            probe = client.create_reader(name, pulsar.MessageId.latest)
+            last = probe.get_last_message_id()
+            probe.close()
+            start = pulsar.MessageId.earliest
+            if last.entry_id() >= count:
+                start = pulsar.MessageId(last.partition(), last.ledger_id(), last.entry_id() - count, -1)
+            reader = client.create_reader(name, start)
+            readers.append(reader)
+            newest: deque[Any] = deque(maxlen=count)
+            while reader.has_message_available():
+                newest.append(reader.read_next(timeout_millis=10_000))
+            for message in newest:
+                _show(message, as_json)
+        with contextlib.suppress(KeyboardInterrupt):
+            while follow:
+                for reader in readers:
+                    with contextlib.suppress(pulsar.Timeout):
+                        _show(reader.read_next(timeout_millis=max(200 // len(readers), 10)), as_json)
         for reader in readers:
             reader.close()
 
