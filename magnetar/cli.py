@@ -9,6 +9,8 @@ import click
 from magnetar import __version__
 from magnetar.bookie_cli import bookie
 from magnetar.cli_options import service_option
+from magnetar.doctor import doctor
+from magnetar.ledgers_cli import bookies, ledgers
 from magnetar.show import table as _table
 from magnetar.tenancy_cli import brokers, namespaces, schemas, tenants
 from magnetar.topics_cli import lag, subscriptions, topics
@@ -154,7 +156,7 @@ def _show_cluster(found: Any) -> bool:
     return complete
 
 
-for _group in (topics, subscriptions, lag, tenants, namespaces, schemas, brokers):
+for _group in (topics, subscriptions, lag, tenants, namespaces, schemas, brokers, bookies, ledgers, doctor):
     main.add_command(_group)
 
 
