@@ -8,7 +8,7 @@ import click
 
 from magnetar import __version__
 from magnetar.bookie_cli import bookie
-from magnetar.cli_options import service_option
+from magnetar.cli_options import admin_option, service_option
 from magnetar.doctor import doctor
 from magnetar.ledgers_cli import bookies, ledgers
 from magnetar.show import table as _table
@@ -169,20 +169,31 @@ for _group in (topics, subscriptions, lag, tenants, namespaces, schemas, brokers
 @click.option("-f", "--file", type=click.File("rb"), help="A file (or - for standard input): each line is a message.")
 @click.option("-k", "--key", help="Key of every message.")
 @click.option("-p", "--property", "properties", multiple=True, help="NAME=VALUE, on every message.")
+@click.option("--schema", "with_schema", is_flag=True,
+              help="Messages are JSON, written with the topic's schema (AVRO or JSON).")  # fmt: skip
+@admin_option
 @service_option
 def produce(
-    topic: str, messages: tuple[str, ...], file: Any, key: str | None, properties: tuple[str, ...], service_url: str
+    topic: str,
+    messages: tuple[str, ...],
+    file: Any,
+    key: str | None,
+    properties: tuple[str, ...],
+    with_schema: bool,
+    admin_url: str,
+    service_url: str,
 ) -> None:
     """Publish to TOPIC; returns when everything is on disk.
 
     Example:  magnetar produce my-topic -m hello -m world
     """
-    from magnetar.messages_cli import produce_messages
+    from magnetar.messages_cli import TopicSchema, produce_messages
 
     if not messages and file is None:
         raise click.UsageError("give messages with -m, or a file with -f (- is standard input)")
     payloads = [message.encode() for message in messages]
-    count = produce_messages(service_url, topic, payloads, file, key, _properties(properties))
+    schema = TopicSchema(admin_url, topic) if with_schema else None
+    count = produce_messages(service_url, topic, payloads, file, key, _properties(properties), schema)
     click.echo(f"{count} messages acknowledged")
 
 
@@ -202,17 +213,28 @@ def produce(
 @click.option("--from", "position", type=click.Choice(["earliest", "latest"]), default="earliest", show_default=True,
               help="Where a new subscription begins.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--raw", is_flag=True, help="Do not take values apart by the topic's schema.")
+@admin_option
 @service_option
 def consume(
-    topic: str, subscription: str, kind: str, count: int, position: str, as_json: bool, service_url: str
+    topic: str,
+    subscription: str,
+    kind: str,
+    count: int,
+    position: str,
+    as_json: bool,
+    raw: bool,
+    admin_url: str,
+    service_url: str,
 ) -> None:
     """Receive from TOPIC and acknowledge.
 
     Example:  magnetar consume my-topic -s my-subscription -n 10
     """
-    from magnetar.messages_cli import consume_messages
+    from magnetar.messages_cli import TopicSchema, consume_messages
 
-    consume_messages(service_url, topic, subscription, kind, count, position, as_json)
+    schema = None if raw else TopicSchema(admin_url, topic)
+    consume_messages(service_url, topic, subscription, kind, count, position, as_json, schema)
 
 
 @main.command()
@@ -228,15 +250,20 @@ def consume(
 @click.option("--from", "start", default="earliest", show_default=True, help="earliest, latest or LEDGER:ENTRY.")
 @click.option("--follow", is_flag=True, help="Wait for more at the end.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--raw", is_flag=True, help="Do not take values apart by the topic's schema.")
+@admin_option
 @service_option
-def read(topic: str, count: int, start: str, follow: bool, as_json: bool, service_url: str) -> None:
+def read(
+    topic: str, count: int, start: str, follow: bool, as_json: bool, raw: bool, admin_url: str, service_url: str
+) -> None:
     """Print the messages of TOPIC without acknowledging any.
 
     Example:  magnetar read my-topic
     """
-    from magnetar.messages_cli import read_messages
+    from magnetar.messages_cli import TopicSchema, read_messages
 
-    read_messages(service_url, topic, start, count, follow, as_json)
+    schema = None if raw else TopicSchema(admin_url, topic)
+    read_messages(service_url, topic, start, count, follow, as_json, schema)
 
 
 @main.command()
@@ -244,15 +271,17 @@ def read(topic: str, count: int, start: str, follow: bool, as_json: bool, servic
 @click.option("-n", "--count", type=COUNT, default=10, show_default=True, help="So many of the last messages.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--raw", is_flag=True, help="Do not take values apart by the topic's schema.")
+@admin_option
 @service_option
-def tail(topic: str, count: int, follow: bool, as_json: bool, service_url: str) -> None:
+def tail(topic: str, count: int, follow: bool, as_json: bool, raw: bool, admin_url: str, service_url: str) -> None:
     """Print the last messages of TOPIC (of each partition) without acknowledging any.
 
     Example:  magnetar tail my-topic -n 3 -f
     """
-    from magnetar.messages_cli import tail_messages
+    from magnetar.messages_cli import TopicSchema, tail_messages
 
-    tail_messages(service_url, topic, count, follow, as_json)
+    tail_messages(service_url, topic, count, follow, as_json, None if raw else TopicSchema(admin_url, topic))
 
 
 @main.command()
