@@ -145,6 +145,29 @@ def test_ledgers_that_are_not_there_are_named(shell: Shell) -> None:
     shell.run("ledgers", "show", "999999", code=2)
 
 
+def test_lines_of_json_become_values_of_the_schema_and_back(shell: Shell, tmp_path: Path) -> None:
+    record = {
+        "type": "record",
+        "name": "Order",
+        "fields": [{"name": "id", "type": "long"}, {"name": "note", "type": ["null", "string"], "default": None}],
+    }
+    file = tmp_path / "order.avsc"
+    file.write_text(json.dumps(record))
+    values = [{"id": 1, "note": "first"}, {"id": 2, "note": None}]
+    lines = "\n".join(map(json.dumps, values))
+    for kind in ("AVRO", "JSON"):
+        topic = f"persistent://public/default/values-{kind.lower()}"
+        shell.run("topics", "create", topic)
+        shell.run("schemas", "upload", topic, str(file), "--type", kind)
+        assert shell.run("produce", topic, "--schema", "-f", "-", input=lines) == "2 messages acknowledged\n"
+        read = [json.loads(line) for line in shell.run("read", topic, "--json").splitlines()]
+        assert [one["value"] for one in read] == values
+        assert '{"id": 1, "note": "first"}' in shell.run("read", topic)
+        shell.run("produce", topic, "--schema", "-m", '{"id": "one"}', code=2)
+    raw = shell.run("tail", "persistent://public/default/values-avro", "--raw", "-n", "1")
+    assert "note" not in raw
+
+
 def levels(found: list[dict[str, str]]) -> dict[str, str]:
     return {one["where"]: one["level"] for one in found}
 
@@ -189,8 +212,6 @@ def test_the_doctor_finds_what_is_broken(shell: Shell, written: str) -> None:
 
 
 def _first_ledger(shell: Shell, topic: str) -> int:
-    return min(
-        one["ledger_id"]
-        for one in shell.json("ledgers", "list")
-        if one["custom"].get("pulsar/managed-ledger") == topic.replace("persistent://public/default/", "public/default/persistent/")
-    )  # fmt: skip
+    managed_ledger = topic.replace("persistent://public/default/", "public/default/persistent/")
+    found = shell.json("ledgers", "list")
+    return min(one["ledger_id"] for one in found if one["custom"].get("pulsar/managed-ledger") == managed_ledger)
