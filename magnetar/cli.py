@@ -281,15 +281,16 @@ def tail(topic: str, count: int, follow: bool, as_json: bool, raw: bool, admin_u
     """
     from magnetar.messages_cli import TopicSchema, tail_messages
 
-    tail_messages(service_url, topic, count, follow, as_json, None if raw else TopicSchema(admin_url, topic))
+    schema = None if raw else TopicSchema(admin_url, topic)
+    tail_messages(service_url, admin_url, topic, count, follow, as_json, schema)
 
 
 @main.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh"]))
 def completion(shell: str) -> None:
-    """What makes SHELL complete the commands and options of magnetar.
+    """What makes SHELL complete the commands and options of magnetar; put it into ~/.bashrc or ~/.zshrc.
 
-    Example:  magnetar completion bash >> ~/.bashrc
+    Example:  magnetar completion bash
     """
     from click.shell_completion import get_completion_class
 

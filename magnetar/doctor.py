@@ -108,7 +108,7 @@ async def _look(
     lost: dict[str, int] = {}
     unguarded = 0
     for one in metadata.values():
-        gone = {member for member in one.bookies if member in away or member not in known}
+        gone = {member for member in one.bookies() if member in away or member not in known}
         for member in gone:
             lost[member] = lost.get(member, 0) + 1
         unguarded += any(set(segment.ensemble) <= gone for segment in one.segments) and bool(gone)

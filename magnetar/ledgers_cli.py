@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -51,7 +51,7 @@ def _run(metadata_url: str, ask: "Callable[[Inspector], Awaitable[T]]") -> T:
 
 @click.group()
 def bookies() -> None:
-    """Bookies of a cluster. (`magnetar bookie` runs one, or asks one over its HTTP admin.)"""
+    """Bookies of a cluster. See also `magnetar bookie`, which runs one or asks one over its HTTP admin."""
 
 
 @bookies.command("list")
@@ -92,7 +92,7 @@ def list_ledgers(metadata_url: str, as_json: bool, bookie_id: str | None) -> Non
 
     found = _run(metadata_url, ask)
     if bookie_id is not None:
-        found = {ledger_id: one for ledger_id, one in found.items() if bookie_id in one.bookies}
+        found = {ledger_id: one for ledger_id, one in found.items() if bookie_id in one.bookies()}
     if as_json:
         print_json([_facts(ledger_id, one) for ledger_id, one in found.items()])
         return
@@ -225,11 +225,12 @@ def _preview(data: bytes) -> str:
 @ledgers.command("read")
 @click.argument("ledger_id", type=LEDGER_ID)
 @click.argument("entry_id", type=LEDGER_ID)
+@click.option("-o", "--output", type=click.File("wb"), default="-", help="File to write to; else standard output.")
 @metadata_option
-def read_entry(ledger_id: int, entry_id: int, metadata_url: str) -> None:
-    """Write the payload of one entry to standard output, from the first bookie with a good copy.
+def read_entry(ledger_id: int, entry_id: int, output: IO[bytes], metadata_url: str) -> None:
+    """Write the payload of one entry, from the first bookie with a good copy.
 
-    Example:  magnetar ledgers read 7 0 > entry.bin
+    Example:  magnetar ledgers read 7 0 -o entry.bin
     """
 
     async def ask(inspector: "Inspector") -> bytes:
@@ -243,4 +244,4 @@ def read_entry(ledger_id: int, entry_id: int, metadata_url: str) -> None:
         told = "; ".join(f"{copy.bookie_id}: {copy.verdict}" for copy in copies)
         raise MagnetarError(f"no bookie gave a good copy of ledger {ledger_id} entry {entry_id} ({told})")
 
-    click.get_binary_stream("stdout").write(_run(metadata_url, ask))
+    output.write(_run(metadata_url, ask))

@@ -272,24 +272,29 @@ def read_messages(
 
 
 def tail_messages(
-    service_url: str, topic: str, count: int, follow: bool, as_json: bool, schema: TopicSchema | None = None
+    service_url: str,
+    admin_url: str,
+    topic: str,
+    count: int,
+    follow: bool,
+    as_json: bool,
+    schema: TopicSchema | None = None,
 ) -> None:
     """Print the last *count* messages of each partition; with *follow*, then those that come.
 
     A reader begins so many entries before the last one, in its ledger; an entry holds one message at least. Where that
     ledger is younger, it begins at the first message there is.
     """
+    admin = admin_of(admin_url)
     with _client(service_url) as client:
         import pulsar
 
         readers = []
         for name in client.get_topic_partitions(topic):
-            probe = client.create_reader(name, pulsar.MessageId.latest)
-            last = probe.get_last_message_id()
-            probe.close()
+            last = admin.call("GET", f"/admin/v2/{admin.path_of(name)}/lastMessageId")
             start = pulsar.MessageId.earliest
-            if last.entry_id() >= count:
-                start = pulsar.MessageId(last.partition(), last.ledger_id(), last.entry_id() - count, -1)
+            if last["entryId"] >= count:
+                start = pulsar.MessageId(last["partitionIndex"], last["ledgerId"], last["entryId"] - count, -1)
             reader = client.create_reader(name, start)
             readers.append(reader)
             newest: deque[Any] = deque(maxlen=count)

@@ -280,7 +280,7 @@ def show_schema(topic: str, version: int | None, as_json: bool, admin_url: str) 
 
 @schemas.command("upload")
 @click.argument("topic")
-@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True))
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
 @click.option("--type", "kind", type=click.Choice(["AVRO", "JSON", "STRING", "BYTES"], case_sensitive=False),
               default="AVRO", show_default=True, help="What the definition is.")  # fmt: skip
 @click.option("--check", is_flag=True, help="Only say whether it is compatible. Exit code 2 if not.")
@@ -290,8 +290,11 @@ def upload_schema(topic: str, file: Path, kind: str, check: bool, admin_url: str
 
     Example:  magnetar schemas upload orders order.avsc
     """
-    with click.open_file(str(file), encoding="utf-8") as source:
-        definition = source.read()
+    try:
+        with click.open_file(str(file), encoding="utf-8") as source:
+            definition = source.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise AdminError(f"cannot read {file}: {error}") from None
     admin = admin_of(admin_url)
     body = {"type": kind.upper(), "schema": definition, "properties": {}}
     if check:

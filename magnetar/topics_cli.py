@@ -361,7 +361,7 @@ def clear(topic: str, name: str, admin_url: str) -> None:
 @json_option
 @admin_option
 def lag(topics_: tuple[str, ...], namespace: str, partitions: bool, as_json: bool, admin_url: str) -> None:
-    """How far subscriptions are behind. The largest backlog comes first.
+    """How far subscriptions are behind. The largest backlog comes first; it counts entries, which may be batches.
 
     Example:  magnetar lag orders --partitions
     """
