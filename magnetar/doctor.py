@@ -40,16 +40,25 @@ _MARKS: Final = {Level.ERROR: ("error", "red"), Level.WARNING: ("warning", "yell
               help="Whose subscriptions to look at; may be given more than once.")  # fmt: skip
 @click.option("--ledgers", "ledgers_max", type=click.IntRange(min=0), default=LEDGERS_LOOKED_AT, show_default=True,
               help="Look at the copies of so many ledgers, the newest first.")  # fmt: skip
+@click.option("--tls-directory", envvar="MAGNETAR_TLS_DIRECTORY",
+              help="Folder with tls.crt, tls.key and ca.crt, where bookies demand TLS.")  # fmt: skip
 @json_option
 @admin_option
-def doctor(metadata_url: str, namespaces: tuple[str, ...], ledgers_max: int, as_json: bool, admin_url: str) -> None:
+def doctor(
+    metadata_url: str,
+    namespaces: tuple[str, ...],
+    ledgers_max: int,
+    tls_directory: str | None,
+    as_json: bool,
+    admin_url: str,
+) -> None:
     """Look at a cluster, and say in plain words what is wrong and what to do.
 
     Exit code 0: nothing; 1: warnings; 2: errors.
 
     Example:  magnetar doctor --metadata zk:127.0.0.1:2181 --admin-url http://127.0.0.1:8080
     """
-    facts = asyncio.run(_gather(metadata_url, admin_url, namespaces, ledgers_max))
+    facts = asyncio.run(_gather(metadata_url, tls_directory, admin_url, namespaces, ledgers_max))
     findings = examine(facts)
     code = exit_code(findings)
     if as_json:
@@ -79,12 +88,14 @@ def _show(facts: ClusterFacts, findings: Iterable[Finding]) -> None:
 # ---------------------------------------------------------------------------------------- facts
 
 
-async def _gather(metadata_url: str, admin_url: str, namespaces: tuple[str, ...], ledgers_max: int) -> ClusterFacts:
+async def _gather(
+    metadata_url: str, tls_directory: str | None, admin_url: str, namespaces: tuple[str, ...], ledgers_max: int
+) -> ClusterFacts:
     from magnetar.inspector import inspecting
 
     try:
         async with asyncio.timeout(4 * TIMEOUT_S):
-            async with inspecting(metadata_url) as inspector:
+            async with inspecting(metadata_url, tls_directory) as inspector:
                 return await _look(inspector, metadata_url, admin_url, namespaces, ledgers_max)
     except (MagnetarError, TimeoutError, OSError) as error:
         return ClusterFacts(metadata_url, metadata_error=str(error) or "no answer in time")
@@ -156,14 +167,17 @@ async def _marked(store: Any, path: str) -> list[int]:
 
 async def _bookie(inspector: Any, known: Any) -> BookieFacts:
     from bookie.peers import ask_disks
+    from magnetar.bookkeeper.tls import Certificates, client_context
     from magnetar.bookkeeper.wire.framing import MalformedFrame
 
     if known.state == "away":
         return BookieFacts(known.bookie_id, known.state)
     host, _, port = known.address.rpartition(":")
     try:
+        # By its address, which no certificate has to name.
+        certificates = None if inspector.tls is None else Certificates(inspector.tls, client_context, inspector.clock)
         async with asyncio.timeout(TIMEOUT_S):
-            disks = await ask_disks(host, int(port))
+            disks = await ask_disks(host, int(port), certificates)
     except (OSError, TimeoutError, MalformedFrame, ValueError) as error:
         return BookieFacts(known.bookie_id, known.state, error=str(error) or f"nothing within {TIMEOUT_S:g} s")
     reasons: tuple[str, ...] = ()

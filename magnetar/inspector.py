@@ -13,6 +13,7 @@ from magnetar.bookkeeper.metadata.ledger_store import LedgerStore, check_layout
 from magnetar.bookkeeper.metadata.ledgers import LedgerMetadata
 from magnetar.bookkeeper.metadata.store import MetadataStore
 from magnetar.bookkeeper.metadata.url import open_store, split_service_uri
+from magnetar.bookkeeper.tls_files import TlsFiles, directory_files
 from magnetar.bookkeeper.wire.entry import DigestMismatch, EntryCodec, StoredEntry
 from magnetar.runtime.clock import Clock
 from magnetar.runtime.daemon import new_clock
@@ -49,14 +50,18 @@ class BookieFacts(NamedTuple):
 class Inspector:
     """Reads from a cluster. Made by `inspecting`."""
 
-    def __init__(self, store: MetadataStore, root: str, clock: Clock) -> None:
+    def __init__(self, store: MetadataStore, root: str, clock: Clock, tls: TlsFiles | None = None) -> None:
+        """With *tls* bookies are asked over TLS only. Raises ConfigurationError."""
         self.store = store
         self.root = root
         self.clock = clock
+        self.tls = tls
         self.ledgers = LedgerStore(store, root)
         self.directory = BookieDirectory(store, root, clock)
         self._pool = ConnectionPool(
-            self.directory, clock, ClientConfig(timeout_s=READ_TIMEOUT_S, connect_timeout_ms=CONNECT_TIMEOUT_MS)
+            self.directory,
+            clock,
+            ClientConfig(timeout_s=READ_TIMEOUT_S, connect_timeout_ms=CONNECT_TIMEOUT_MS, tls=tls),
         )
 
     async def start(self) -> None:
@@ -112,14 +117,16 @@ class Inspector:
             )
         return found
 
-    async def last_entry(self, ledger_id: int, metadata: LedgerMetadata) -> int:
-        """The last entry that any bookie of an open ledger has; that of the metadata once it is closed."""
+    async def last_entry(self, ledger_id: int, metadata: LedgerMetadata) -> tuple[int, list[Copy]]:
+        """The last entry that any bookie of an open ledger has (that of the metadata once it is closed), and who could
+        not be asked."""
         if metadata.is_closed:
-            return metadata.last_entry_id
+            return metadata.last_entry_id, []
         copies = await asyncio.gather(
-            *(self._copy(one, ledger_id, LAST_ENTRY, metadata) for one in set(metadata.last_segment.ensemble))
+            *(self._copy(one, ledger_id, LAST_ENTRY, metadata) for one in sorted(set(metadata.last_segment.ensemble)))
         )
-        return max((copy.stored.entry_id for copy in copies if copy.stored is not None), default=-1)
+        last = max((copy.stored.entry_id for copy in copies if copy.stored is not None), default=-1)
+        return last, [copy for copy in copies if copy.verdict not in ("good", "missing")]
 
     async def copies(self, ledger_id: int, entry_id: int, metadata: LedgerMetadata) -> list[Copy]:
         """What each bookie of the entry's write set has."""
@@ -144,16 +151,19 @@ class Inspector:
 
 
 @asynccontextmanager
-async def inspecting(metadata_url: str) -> AsyncIterator[Inspector]:
+async def inspecting(metadata_url: str, tls_directory: str | None = None) -> AsyncIterator[Inspector]:
     """An Inspector of the cluster at *metadata_url* (`zk:host:port`, or `zk://host:port/root` as bookies have it).
+
+    *tls_directory*: a folder with tls.crt, tls.key and ca.crt, where bookies demand TLS.
 
     Raises ConfigurationError, MetadataError.
     """
     url, root = split_service_uri(metadata_url) if "://" in metadata_url else (metadata_url, "/ledgers")
+    tls = directory_files(tls_directory, "--tls-directory") if tls_directory else None
     clock = new_clock()
     store = await open_store(url, clock, session_timeout_s=SESSION_S, read_only=True)
     try:
-        made = Inspector(store, root, clock)
+        made = Inspector(store, root, clock, tls)
         await made.start()
         try:
             yield made

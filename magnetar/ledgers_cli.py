@@ -26,6 +26,10 @@ _PREVIEW_BYTES = 48
 
 
 def metadata_option(command: F) -> F:
+    command = click.option(
+        "--tls-directory", envvar="MAGNETAR_TLS_DIRECTORY",
+        help="Folder with tls.crt, tls.key and ca.crt, where bookies demand TLS.",
+    )(command)  # fmt: skip
     return click.option(
         "--metadata", "metadata_url", default=METADATA_URL, show_default=True, envvar="MAGNETAR_METADATA_URL",
         help="Metadata store: zk:HOST:PORT[,HOST:PORT…], or zk://HOST:PORT/ledgers as bookies have it.",
@@ -36,11 +40,11 @@ def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="As JSON, for scripts.")(command)
 
 
-def _run(metadata_url: str, ask: "Callable[[Inspector], Awaitable[T]]") -> T:
+def _run(metadata_url: str, tls_directory: str | None, ask: "Callable[[Inspector], Awaitable[T]]") -> T:
     from magnetar.inspector import inspecting
 
     async def go() -> T:
-        async with inspecting(metadata_url) as inspector:
+        async with inspecting(metadata_url, tls_directory) as inspector:
             return await ask(inspector)
 
     return asyncio.run(go())
@@ -57,12 +61,12 @@ def bookies() -> None:
 @bookies.command("list")
 @metadata_option
 @json_option
-def list_bookies(metadata_url: str, as_json: bool) -> None:
+def list_bookies(metadata_url: str, tls_directory: str | None, as_json: bool) -> None:
     """Bookies that are there, and those that are away.
 
     Example:  magnetar bookies list
     """
-    found = _run(metadata_url, lambda inspector: inspector.bookies())
+    found = _run(metadata_url, tls_directory, lambda inspector: inspector.bookies())
     if as_json:
         print_json([one._asdict() for one in found])
         return
@@ -81,7 +85,7 @@ def ledgers() -> None:
 @metadata_option
 @json_option
 @click.option("--bookie", "bookie_id", help="Only those with copies on this bookie.")
-def list_ledgers(metadata_url: str, as_json: bool, bookie_id: str | None) -> None:
+def list_ledgers(metadata_url: str, tls_directory: str | None, as_json: bool, bookie_id: str | None) -> None:
     """All ledgers with state, size, quorums and bookies.
 
     Example:  magnetar ledgers list --bookie 127.0.0.1:3181
@@ -90,7 +94,7 @@ def list_ledgers(metadata_url: str, as_json: bool, bookie_id: str | None) -> Non
     async def ask(inspector: "Inspector") -> "dict[int, LedgerMetadata]":
         return await inspector.metadata_of(await inspector.ledger_ids())
 
-    found = _run(metadata_url, ask)
+    found = _run(metadata_url, tls_directory, ask)
     if bookie_id is not None:
         found = {ledger_id: one for ledger_id, one in found.items() if bookie_id in one.bookies()}
     if as_json:
@@ -136,7 +140,13 @@ def _facts(ledger_id: int, one: "LedgerMetadata") -> dict[str, Any]:
 @metadata_option
 @json_option
 def show_ledger(
-    ledger_id: int, first: int, last: int | None, everything: bool, metadata_url: str, as_json: bool
+    ledger_id: int,
+    first: int,
+    last: int | None,
+    everything: bool,
+    metadata_url: str,
+    tls_directory: str | None,
+    as_json: bool,
 ) -> None:
     """What is in LEDGER_ID, entry by entry, from every bookie that should have it. Exit code 2 if a copy is not good.
 
@@ -145,7 +155,7 @@ def show_ledger(
     Example:  magnetar ledgers show 7 --from 100 --to 110
     """
 
-    async def ask(inspector: "Inspector") -> tuple[Any, int, "list[list[Copy]]"]:
+    async def ask(inspector: "Inspector") -> "tuple[LedgerMetadata, int, list[Copy], list[list[Copy]]]":
         from magnetar.bookkeeper.metadata.store import NoNode
         from magnetar.runtime.types import MagnetarError
 
@@ -155,25 +165,28 @@ def show_ledger(
             raise MagnetarError(
                 f"there is no ledger {ledger_id}; `magnetar ledgers list` shows those there are"
             ) from None
-        end = await inspector.last_entry(ledger_id, metadata)
+        end, silent = await inspector.last_entry(ledger_id, metadata)
         stop = end if everything else min(end, first + ENTRIES_SHOWN - 1 if last is None else last)
         copies = []
         with show.progress(range(first, stop + 1), "entries") as entry_ids:
             for entry_id in entry_ids:
                 copies.append(await inspector.copies(ledger_id, entry_id, metadata))
-        return metadata, end, copies
+        return metadata, end, silent, copies
 
-    metadata, end, found = _run(metadata_url, ask)
+    metadata, end, silent, found = _run(metadata_url, tls_directory, ask)
     if as_json:
         print_json({**_facts(ledger_id, metadata), "last_entry_there": end,
+                    "not_asked": [{"bookie": one.bookie_id, "detail": one.detail} for one in silent],
                     "entries": [_entry_facts(first + at, copies) for at, copies in enumerate(found)]})  # fmt: skip
     else:
-        _show_ledger(ledger_id, metadata, end, first, found)
-    if any(copy.verdict != "good" for copies in found for copy in copies):
+        _show_ledger(ledger_id, metadata, end, silent, first, found)
+    if silent or any(copy.verdict != "good" for copies in found for copy in copies):
         raise click.exceptions.Exit(2)
 
 
-def _show_ledger(ledger_id: int, metadata: Any, end: int, first: int, found: "list[list[Copy]]") -> None:
+def _show_ledger(
+    ledger_id: int, metadata: "LedgerMetadata", end: int, silent: "list[Copy]", first: int, found: "list[list[Copy]]"
+) -> None:
     rows = [
         ("ledger", str(ledger_id)),
         ("state", metadata.state.name.lower().replace("_", " ")),
@@ -183,6 +196,7 @@ def _show_ledger(ledger_id: int, metadata: Any, end: int, first: int, found: "li
     ]
     rows += [("made", show.age(metadata.ctime_ms, now_ms()))] if metadata.ctime_ms else []
     rows += [(name, value.decode(errors="replace")) for name, value in metadata.custom_metadata]
+    rows += [("not asked", f"{one.bookie_id}: {one.detail}; it may have more") for one in silent]
     show.values(rows)
     click.echo()
     show.table(
@@ -227,7 +241,7 @@ def _preview(data: bytes) -> str:
 @click.argument("entry_id", type=LEDGER_ID)
 @click.option("-o", "--output", type=click.File("wb"), default="-", help="File to write to; else standard output.")
 @metadata_option
-def read_entry(ledger_id: int, entry_id: int, output: IO[bytes], metadata_url: str) -> None:
+def read_entry(ledger_id: int, entry_id: int, output: IO[bytes], metadata_url: str, tls_directory: str | None) -> None:
     """Write the payload of one entry, from the first bookie with a good copy.
 
     Example:  magnetar ledgers read 7 0 -o entry.bin
@@ -244,4 +258,4 @@ def read_entry(ledger_id: int, entry_id: int, output: IO[bytes], metadata_url: s
         told = "; ".join(f"{copy.bookie_id}: {copy.verdict}" for copy in copies)
         raise MagnetarError(f"no bookie gave a good copy of ledger {ledger_id} entry {entry_id} ({told})")
 
-    output.write(_run(metadata_url, ask))
+    output.write(_run(metadata_url, tls_directory, ask))
