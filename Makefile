@@ -7,7 +7,7 @@ SOURCES := magnetar broker managed_ledger bookie autorecovery connectors pyspark
 # Where `make interop` writes its matrix.
 MATRIX ?= docs/INTEROP.md
 
-.PHONY: help demo test unit interop crash mutants lint types format proto bench bench-apache requirements clean
+.PHONY: help demo test unit interop crash mutants lint types format proto bench bench-apache bench-bookie requirements clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## ?/  make \1\t/' | expand -t 24
@@ -66,6 +66,9 @@ proto: $(VENV)/dev ## generate the protobuf code again
 
 bench: $(VENV)/dev ## speed and memory, as a table of ratios (about ten minutes)
 	$(BIN)/python -m bench
+
+bench-bookie: $(VENV)/dev ## one bookie: reads, background work, replay, ten million entries (minutes)
+	$(BIN)/python -m bench.bookie
 
 bench-apache: $(VENV)/dev ## the same beside Apache's servers; writes docs/BENCHMARKS.md (long; leave the machine alone meanwhile)
 	$(BIN)/python deploy/fetch_apache.py

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from bench import bookie
 from bench.first_message import first_receipt
 from magnetar.admin_client import AdminClient
 from magnetar.cluster import Cluster
@@ -213,6 +214,8 @@ def spark() -> Rows:
 GROUPS: dict[str, Callable[[], Rows]] = {
     "disk": disk,
     "adds": adds,
+    "bookie-reads": bookie.reads,
+    "bookie-replay": bookie.replay,
     "client": client,
     "topic_api": topic_api,
     "start": start,

@@ -43,6 +43,7 @@ from bookie.read_only import KEPT, Reason
 from magnetar.bookkeeper.metadata.ledger_store import LedgerStore, Versioned
 from magnetar.bookkeeper.metadata.ledgers import encode
 from magnetar.bookkeeper.metadata.store import MetadataStore, NoNode
+from magnetar.bookkeeper.tls import Certificates
 from magnetar.runtime.clock import Clock
 from magnetar.runtime.files import DiskUsage
 from magnetar.runtime.observe import Metrics
@@ -153,10 +154,11 @@ class AdminServer:
         *,
         root: str = "/ledgers",
         metrics_only: bool = False,
+        certificates: Certificates | None = None,
     ) -> None:
-        """*metrics_only*: /metrics and /heartbeat, and nothing else."""
+        """*metrics_only*: /metrics and /heartbeat, and nothing else. *certificates*: bookies are asked over TLS."""
         self._records = LedgerStore(store, root)
-        self._cluster = ClusterView(store, root, clock)
+        self._cluster = ClusterView(store, root, clock, certificates)
         self._ledgers = ledgers
         self._metrics_only = metrics_only
         self._started_ms = clock.wall_ms()

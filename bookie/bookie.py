@@ -25,6 +25,7 @@ from bookie.checkpoint import Checkpointer
 from bookie.collector import GarbageCollector
 from bookie.config import BookieConfig
 from bookie.directories import Directories, SpaceWatch, StatusFiles
+from bookie.doorway import Doorkeeper, client_certificates, server_certificates
 from bookie.index import Index, RocksIndex
 from bookie.integrity import IntegrityCheck
 from bookie.jobs import JobThread
@@ -39,13 +40,16 @@ from bookie.repair import RepairSource
 from bookie.requests import Desk
 from bookie.scrub import Scrub
 from bookie.server import Limits, Server
+from bookie.stages import BookieStages
 from bookie.write_cache import WriteCache
 from magnetar.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint, http_endpoint
 from magnetar.bookkeeper.metadata.bookies import BookieRegistration
 from magnetar.bookkeeper.metadata.ledger_store import LedgerStore
 from magnetar.bookkeeper.metadata.store import MetadataStore
+from magnetar.bookkeeper.tls import Certificates
 from magnetar.runtime.clock import Clock
 from magnetar.runtime.files import DiskUsage, Files
+from magnetar.runtime.observe import SlowOperations
 from magnetar.runtime.tasks import Parts, Tasks
 from magnetar.runtime.types import KIB, MIB, MagnetarError
 
@@ -110,6 +114,8 @@ class Bookie:
         self._desk: Desk
         self._cache: WriteCache
         self._journals: list[Journal] = []
+        self._stages: BookieStages
+        self._slow: SlowOperations
         self._checkpointer: Checkpointer
         self._server: Server
         self._space: SpaceWatch
@@ -119,6 +125,9 @@ class Bookie:
         self._integrity: IntegrityCheck
         self._scrub: Scrub
         self._operations: BookieOperations | None = None
+        self._certificates: Certificates | None = None
+        self._peer_certificates: Certificates | None = None
+        self._doorkeeper: Doorkeeper | None = None
         self._sockets: asyncio.Server | None = None
         self._failure: BaseException | None = None
 
@@ -177,6 +186,8 @@ class Bookie:
 
     async def _start(self) -> None:
         self._parts.add("tasks", self._tasks.cancel)
+        self._certificates = server_certificates(self.config, self._clock)
+        self._peer_certificates = client_certificates(self.config, self._clock)
         listening = self._bind()
         self._parts.add("port", _as_async(listening.close))
         self._directories.open()
@@ -206,8 +217,18 @@ class Bookie:
         self._storage, self._desk, self._cache, writers = await flusher.run(lambda: self._open_storage(is_emptied))
         self._parts.add("storage", lambda: flusher.run(self._close_storage))
         await self._check_integrity(flusher, is_emptied)
+        stages = self._stages = BookieStages(len(writers), len(self._directories.ledgers))
+        self._slow = SlowOperations(log, self._clock, self.config.slow_operation_ms)
         self._journals = [
-            Journal(writer, f"journal {number} {self._bookie_id}", self._journal_failed, self._no_space)
+            Journal(
+                writer,
+                f"journal {number} {self._bookie_id}",
+                self._journal_failed,
+                self._no_space,
+                clock=self._clock,
+                stages=stages.journals[number],
+                slow=self._slow,
+            )
             for number, writer in enumerate(writers)
         ]
         self._make_server(flusher, readers[1:], readers[0])
@@ -230,7 +251,7 @@ class Bookie:
 
         try:
             self._sockets = await asyncio.get_running_loop().create_server(
-                self._server.new_connection, sock=listening, backlog=_ACCEPT_BACKLOG
+                self._entrance(), sock=listening, backlog=_ACCEPT_BACKLOG
             )
         except OSError as error:
             raise self._port_error(error) from error
@@ -238,7 +259,7 @@ class Bookie:
         await self._mode.show()
         self._parts.add("registration", self._registration.unregister)
         host, port = self._address
-        endpoints = [bookie_endpoint(host, port)]
+        endpoints = [bookie_endpoint(host, port, tls=self._certificates is not None)]
         if self.config.http_enabled and self.config.http_port:
             endpoints.append(http_endpoint(host, self.config.http_port))
         await self._registration.register(BookieServiceInfo(tuple(endpoints)))
@@ -301,7 +322,7 @@ class Bookie:
         """Where entries may have been lost: limbo before anything is served. Raises MagnetarError."""
         self._source: RepairSource
         if self._repair_source is None:
-            peers = PeerSource(self._store, self._root, self._bookie_id, self._clock)
+            peers = PeerSource(self._store, self._root, self._bookie_id, self._clock, self._peer_certificates)
             self._parts.add("peers", _as_async(peers.close))
             self._source = peers
         else:
@@ -349,6 +370,8 @@ class Bookie:
             on_room=lambda: self._server.there_is_room(),
             on_no_space=self._no_space,
             on_failure=self._flush_failed,
+            stages=self._stages.flushes,
+            slow=SlowOperations(log, self._clock, config.slow_flush_ms),
         )
         limits = Limits(
             frame_bytes=config.frame_bytes_max,
@@ -374,7 +397,19 @@ class Bookie:
             self._directories.ledger_usage,
             self._index_corrupt,
             urgent_reader,
+            self._stages,
+            self._slow,
         )
+
+    def _entrance(self) -> Callable[[], asyncio.BaseProtocol]:
+        """What makes the protocols of new connections."""
+        if self._certificates is None:
+            return self._server.new_connection
+        self._doorkeeper = Doorkeeper(
+            self.config.access_rules, self._certificates, self._server.new_connection, self.config.frame_bytes_max
+        )
+        self._parts.add("doorway", self._doorkeeper.close)
+        return self._doorkeeper.new_connection
 
     def _make_mode(self) -> None:
         config = self.config
@@ -460,6 +495,8 @@ class Bookie:
             self._integrity,
             self._keeper,
             self._clock,
+            # By an address of this machine, which no certificate has to name.
+            client_certificates(replace(config, tls_verify_hostname=False), self._clock),
         )
 
     # -- stopping
@@ -467,6 +504,8 @@ class Bookie:
     async def _stop_listening(self) -> None:
         assert self._sockets is not None
         self._sockets.close()
+        if self._doorkeeper is not None:
+            self._doorkeeper.abort()
         self._server.close()
 
     async def _stop_checkpoints(self) -> None:
@@ -512,6 +551,8 @@ class Bookie:
         log.critical("%s; the bookie stops serving", error)
         if self._sockets is not None:
             self._sockets.close()
+        if self._doorkeeper is not None:
+            self._doorkeeper.abort()
         self._server.close()
         self._tasks.spawn(self._registration.unregister(), "unregister")
         if self._on_failure is not None:
@@ -543,6 +584,7 @@ def _storage_settings(config: BookieConfig) -> StorageSettings:
         read_cache_bytes=config.read_cache_mib * MIB,
         block_cache_bytes=config.block_cache_mib * MIB,
         log_bytes_max=config.log_bytes_max,
+        log_page_cache_bytes=config.log_page_cache_mib * MIB,
         read_ahead_entries=config.read_ahead_entries,
         skip_invalid_journal=config.skip_invalid_journal,
     )

@@ -27,9 +27,11 @@ from bookie.journal.format import Mark
 from bookie.journal.writer import Journal, file_name, list_files
 from bookie.ledger_storage import LedgerStorage, is_no_space
 from bookie.ledgers import Ledgers
+from bookie.stages import FLUSH_STAGES, FlushStages, FlushTimes
 from bookie.write_cache import Half, WriteCache
 from magnetar.runtime.clock import Clock, Timer
 from magnetar.runtime.files import Files
+from magnetar.runtime.observe import SlowOperations
 
 log = logging.getLogger(__name__)
 
@@ -67,8 +69,11 @@ class Checkpointer:
         on_no_space: Callable[[Exception], None],
         on_failure: Callable[[BaseException], None],
         sleep: Callable[[float], None] = time.sleep,
+        stages: Sequence[FlushStages] = (),
+        slow: SlowOperations | None = None,
     ) -> None:
-        """*sleep* is called on the flusher's thread."""
+        """*sleep* is called on the flusher's thread. *stages* (one for each ledger directory) and *slow* are told how
+        long flushes take, the pauses of rule 4 not counted."""
         self._files = files
         self._storage = storage
         self._cache = cache
@@ -83,6 +88,12 @@ class Checkpointer:
         self._on_no_space = on_no_space
         self._on_failure = on_failure
         self._sleep = sleep
+        self._stages = stages
+        self._slow = slow
+        storage.now = clock.monotonic
+        # Of the flush that was worked on last; written by the flusher's thread.
+        self._times: Sequence[FlushTimes] = ()
+        self._began_s = self._ended_s = self._paused_s = 0.0
         self._is_hurried = False
         self._timer: Timer | None = None
         self._running = False
@@ -120,7 +131,7 @@ class Checkpointer:
         marks = self._marks
         half = self._cache.swap()
         rows = self._ledgers.take_dirty()
-        self._flusher.submit(lambda: self._work(half, rows, marks), lambda _, error: self._done(rows, error))
+        self._flusher.submit(lambda: self._timed_work(half, rows, marks), lambda _, error: self._done(rows, error))
 
     async def finish(self) -> None:
         """Flush what is there and wait. Raises OSError if it could not be written."""
@@ -145,6 +156,15 @@ class Checkpointer:
         self._timer = None
         self.flush()
 
+    def _timed_work(self, half: Half, rows: Sequence[tuple[int, bytes]], marks: Sequence[Mark]) -> None:
+        self._paused_s = 0.0
+        self._began_s = self._clock.monotonic()
+        try:
+            self._work(half, rows, marks)
+        finally:
+            self._times = self._storage.flush_times
+            self._ended_s = self._clock.monotonic()
+
     def _work(self, half: Half, rows: Sequence[tuple[int, bytes]], marks: Sequence[Mark]) -> None:
         self._storage.flush(half, rows, self._pause)
         self._storage.write_marks(marks)
@@ -154,12 +174,30 @@ class Checkpointer:
     def _pause(self, share: float) -> None:
         """Rule 4. Reads what the loop writes: an older number does no harm."""
         waited_s = 0.0
+        began = self._clock.monotonic()
         while not self._is_hurried and waited_s < _PAUSE_MAX_S and self._cache.fill_share < share:
             self._sleep(_LOOK_S)
             waited_s += _LOOK_S
+        self._paused_s += self._clock.monotonic() - began
+
+    def _measure(self, is_good: bool) -> None:
+        for stages, times in zip(self._stages, self._times, strict=False):
+            if times.total_s > 0:
+                stages.flushed(times, is_good)
+        slow = self._slow
+        total_s = self._ended_s - self._began_s - self._paused_s
+        if slow is not None and total_s > slow.threshold_s:
+            spent = {name: sum(times.seconds[name] for times in self._times) for name in FLUSH_STAGES}
+            # What is left: the marks, and old journal files that were removed.
+            spent["marks"] = total_s - sum(spent.values())
+            spent["paused"] = self._paused_s
+            slow.report(
+                "flush", total_s, spent, bytes=sum(times.written_bytes for times in self._times), success=is_good
+            )
 
     def _done(self, rows: Sequence[tuple[int, bytes]], error: Exception | None) -> None:
         self._running = False
+        self._measure(error is None)
         if error is None:
             self.flushes += 1
             self._marks = None

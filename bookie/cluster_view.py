@@ -10,6 +10,7 @@ from bookie.peers import ask_disks
 from magnetar.bookkeeper.metadata import underreplication
 from magnetar.bookkeeper.metadata.bookies import BookieDirectory
 from magnetar.bookkeeper.metadata.store import MetadataError, MetadataStore
+from magnetar.bookkeeper.tls import Certificates
 from magnetar.bookkeeper.wire.framing import MalformedFrame
 from magnetar.runtime.clock import Clock
 from magnetar.runtime.files import DiskUsage
@@ -38,10 +39,12 @@ class ClusterInfo(NamedTuple):
 class ClusterView:
     """Asks the metadata store below *root*. All on the loop."""
 
-    def __init__(self, store: MetadataStore, root: str, clock: Clock) -> None:
+    def __init__(self, store: MetadataStore, root: str, clock: Clock, certificates: Certificates | None = None) -> None:
+        """With *certificates* bookies are asked over TLS only."""
         self._store = store
         self._root = root
         self._directory = BookieDirectory(store, root, clock)
+        self._certificates = certificates
 
     async def writable(self) -> list[str]:
         """Ids of the bookies that take new ledgers. Raises MetadataError."""
@@ -101,7 +104,7 @@ class ClusterView:
         return dict(zip(bookie_ids, await asyncio.gather(*map(ask, bookie_ids)), strict=True))
 
     async def _ask(self, bookie_id: str) -> DiskUsage:
-        return await ask_disks(*await self._directory.address_of(bookie_id))
+        return await ask_disks(*await self._directory.address_of(bookie_id), self._certificates)
 
     async def _auditor(self) -> str | None:
         """Who leads: the candidate that came first."""

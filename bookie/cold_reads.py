@@ -10,11 +10,14 @@ Rules:
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from bookie.jobs import JobThread
 from bookie.ledger_storage import RESULT_BYTES_MAX
+from bookie.stages import ReadStages
+from magnetar.runtime.clock import Clock
+from magnetar.runtime.observe import SlowOperations
 from magnetar.runtime.types import Corruption
 
 # Reads that go to the thread in one job.
@@ -53,15 +56,81 @@ def _read_all(reads: Sequence[ColdRead]) -> list[tuple[Any, Exception | None]]:
     return outcomes
 
 
+def _timed(
+    reads: Sequence[ColdRead], now: Callable[[], float]
+) -> tuple[list[tuple[Any, Exception | None]], float, float]:
+    """Outcomes, when the thread began and when it was done."""
+    began = now()
+    return _read_all(reads), began, now()
+
+
+def _no_clock() -> float:
+    return 0.0
+
+
+class ReadWatch:
+    """Tells how long cold reads wait and take; one for all connections of a bookie."""
+
+    def __init__(self, clock: Clock, stages: ReadStages, slow: SlowOperations | None) -> None:
+        self.now = clock.monotonic
+        self._stages = stages
+        self._slow = slow
+
+    def found_in_memory(self, arrived_s: float) -> None:
+        """A read that had waited for the disk was answered by memory."""
+        self._stages.all.good.add((self.now() - arrived_s) * 1000)
+
+    def answered(self, arrived_s: Sequence[float], taken_s: float, ended_s: float, errors: int) -> None:
+        """A job of reads that came at *arrived_s* (oldest first) was done; *errors* of them failed."""
+        now, stages = self.now(), self._stages
+        good = len(arrived_s) - errors
+        for at, times in _runs(arrived_s):
+            stages.queue.add((taken_s - at) * 1000, times)
+            well = min(times, good)
+            good -= well
+            if well:
+                stages.all.good.add((now - at) * 1000, well)
+            if times > well:
+                stages.all.bad.add((now - at) * 1000, times - well)
+        slow, first_s = self._slow, arrived_s[0]
+        if slow is not None and now - first_s > slow.threshold_s:
+            slow.report(
+                "cold reads",
+                now - first_s,
+                {"queue": taken_s - first_s, "read": ended_s - taken_s, "report": now - ended_s},
+                reads=len(arrived_s),
+                errors=errors,
+            )
+
+
+def _runs(values: Sequence[float]) -> Iterator[tuple[float, int]]:
+    """Equal values that follow each other: (value, how many). The reads of one chunk came at one time."""
+    count = 0
+    for at, value in enumerate(values, 1):
+        count += 1
+        if at == len(values) or values[at] != value:
+            yield value, count
+            count = 0
+
+
 class ColdReads:
     """The reads of one connection that wait for the disk. Used on the loop."""
 
-    def __init__(self, reader: JobThread, may_start: Callable[[], bool], shrunk: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        reader: JobThread,
+        may_start: Callable[[], bool],
+        shrunk: Callable[[], None],
+        watch: ReadWatch | None = None,
+    ) -> None:
         """*may_start* says whether the peer takes answers (rule 3); *shrunk* is called when fewer wait."""
         self._reader = reader
         self._may_start = may_start
         self._shrunk = shrunk
-        self._waiting: deque[ColdRead] = deque()
+        self._watch = watch
+        self._waiting: deque[tuple[ColdRead, float]] = deque()
+        # When the reads came that are being queued in this turn of the loop: one look at the clock for a chunk.
+        self._arrived_s: float | None = None
         self._is_busy = False
         self._is_closed = False
 
@@ -71,7 +140,10 @@ class ColdReads:
     def add(self, read: ColdRead) -> None:
         if self._is_closed:
             return
-        self._waiting.append(read)
+        if self._arrived_s is None:
+            self._arrived_s = 0.0 if self._watch is None else self._watch.now()
+            asyncio.get_running_loop().call_soon(self._turned)
+        self._waiting.append((read, self._arrived_s))
         if not self._is_busy:
             self._is_busy = True
             # After the chunk, so that all its reads go together.
@@ -87,30 +159,46 @@ class ColdReads:
         self._is_closed = True
         self._waiting.clear()
 
+    def _turned(self) -> None:
+        self._arrived_s = None
+
     def _start(self) -> None:
         self._is_busy = False
         reads: list[ColdRead] = []
+        arrived_s: list[float] = []
         while self._waiting and len(reads) < _JOB_READS_MAX and self._may_start():
-            read = self._waiting.popleft()
+            read, at = self._waiting.popleft()
             if read.again is None or not read.again():
                 reads.append(read)
+                arrived_s.append(at)
+            elif self._watch is not None:
+                self._watch.found_in_memory(at)
         if reads:
             self._is_busy = True
-            self._reader.submit(lambda: _read_all(reads), lambda outcomes, error: self._done(reads, outcomes, error))
+            now = _no_clock if self._watch is None else self._watch.now
+            self._reader.submit(
+                lambda: _timed(reads, now), lambda outcomes, error: self._done(reads, arrived_s, outcomes, error)
+            )
         self._shrunk()
 
     def _done(
         self,
         reads: list[ColdRead],
-        outcomes: list[tuple[Any, Exception | None]] | None,
+        arrived_s: list[float],
+        timed: tuple[list[tuple[Any, Exception | None]], float, float] | None,
         error: Exception | None,
     ) -> None:
         self._is_busy = False
         if self._is_closed:
             return
-        if outcomes is None:
-            outcomes = [(None, error)] * len(reads)
-        self._waiting.extendleft(reversed(reads[len(outcomes) :]))
+        if timed is None:
+            outcomes: list[tuple[Any, Exception | None]] = [(None, error)] * len(reads)
+        else:
+            outcomes, taken_s, ended_s = timed
+            if self._watch is not None:
+                errors = sum(read_error is not None for _, read_error in outcomes)
+                self._watch.answered(arrived_s[: len(outcomes)], taken_s, ended_s, errors)
+        self._waiting.extendleft(reversed(list(zip(reads, arrived_s, strict=True))[len(outcomes) :]))
         for read, (result, read_error) in zip(reads, outcomes, strict=False):
             read.done(result, read_error)
         self.go_on()

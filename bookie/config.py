@@ -1,10 +1,20 @@
 """The settings of a bookie, under Apache's names."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from bookie.journal.format import ALIGNMENT_MIN, VERSIONS_TO_WRITE
+from bookie.security import ROLE_FACTORIES, Rules
+from magnetar.bookkeeper.tls_files import (
+    APACHE_FACTORY,
+    REFRESH_S,
+    TlsFiles,
+    directory_files,
+    openssl_ciphers,
+    protocol_problems,
+    store_problem,
+)
 from magnetar.bookkeeper.wire.framing import MAX_FRAME_BYTES
 from magnetar.runtime.config import setting
 from magnetar.runtime.types import MIB
@@ -30,6 +40,7 @@ IGNORED_SETTINGS: Final = frozenset(
         "readBufferSizeBytes", "readWorkerThreadsThrottlingEnabled", "serverNumIOThreads", "serverSockKeepalive",
         "serverTcpNoDelay",
         "skipListSizeLimit", "skipListArenaChunkSize", "skipListArenaMaxAllocSize", "httpServerClass",
+        "startTLSTimeoutSecs", "tlsProvider", "tlsTrustStorePasswordPath",
         "useTransactionalCompaction", "verifyMetadataOnGC", "writeBufferSizeBytes", "zkEnableSecurity",
         "zkLedgersRootPath",
     }
@@ -96,6 +107,11 @@ class BookieConfig:
         "dbStorage_rocksDB_blockCacheSizeMb", 32, help="cache of each ledger directory's index"
     )
     log_bytes_max: int = setting("logSizeLimit", 1024 * MIB, help="a new entry log begins above this")
+    log_page_cache_mib: int = setting(
+        "entryLogPageCacheMB",
+        64,
+        help="newest MiB of each ledger directory's open log that stay in the page cache; 0: the system decides",
+    )
     flush_interval_ms: int = setting("flushInterval", 60_000, help="longest time until entries reach an entry log")
     readers: int = setting("numReadWorkerThreads", 2, help="threads for reads from disk; one more is for recovery")
 
@@ -215,6 +231,73 @@ class BookieConfig:
         help="go on without what stands behind damage in the journal; the ledgers are in limbo until they are checked",
     )
 
+    slow_operation_ms: int = setting(
+        "slowOperationMillis",
+        1_000,
+        help="adds and reads that take longer are logged with their stages, one line a second at most; 0: none",
+    )
+    slow_flush_ms: int = setting(
+        "slowFlushMillis", 10_000, help="the same for flushes of the write cache, their pauses not counted; 0: none"
+    )
+
+    # TLS on the bookie port. Off by default; tls_directory alone switches everything on.
+    tls_directory: str = setting(
+        "tlsDirectory",
+        "",
+        help="folder with tls.crt, tls.key and ca.crt (PEM): the bookie port then demands TLS and a certificate that "
+        "ca.crt trusts, of every client; the bookie asks other bookies with the same files. Empty: off, or as the "
+        "settings below say",
+    )
+    tls_provider_factory: str = setting(
+        "tlsProviderFactoryClass",
+        "",
+        help=f"{APACHE_FACTORY}: TLS is offered on the bookie port, beside clear text, with the files below",
+    )
+    tls_client_authentication: bool = setting(
+        "tlsClientAuthentication", False, help="who comes with TLS must have a certificate that tlsTrustStore trusts"
+    )
+    tls_certificate: str = setting("tlsCertificatePath", "", help="the bookie's certificate and its chain, PEM")
+    tls_key_store: str = setting("tlsKeyStore", "", help="the key of that certificate, PEM")
+    tls_key_store_type: str = setting("tlsKeyStoreType", "PEM", help="PEM; others are refused")
+    tls_key_password_file: str = setting(
+        "tlsKeyStorePasswordPath", "", help="file with the password of the key, if it has one"
+    )
+    tls_trust_store: str = setting(
+        "tlsTrustStore",
+        "",
+        help="trusted certificates, PEM; where it is set, the bookie itself asks other bookies over TLS only",
+    )
+    tls_trust_store_type: str = setting("tlsTrustStoreType", "PEM", help="PEM; others are refused")
+    tls_protocols: tuple[str, ...] = setting(
+        "tlsEnabledProtocols", (), help="TLSv1.2, TLSv1.3 or both; empty: both. Older ones are not offered"
+    )
+    tls_cipher_suites: tuple[str, ...] = setting(
+        "tlsEnabledCipherSuites",
+        (),
+        help="OpenSSL's or Java's names; a list means TLSv1.2. Empty: the library's choice",
+    )
+    tls_verify_hostname: bool = setting(
+        "tlsHostnameVerificationEnabled",
+        False,
+        help="as a client of other bookies: their certificates must name the host that was connected to",
+    )
+    tls_refresh_s: int = setting(
+        "tlsCertFilesRefreshDurationSeconds",
+        REFRESH_S,
+        help="seconds between two looks whether the files have changed; 0: never",
+    )
+    auth_factory: str = setting(
+        "bookieAuthProviderFactoryClass",
+        "",
+        help=f"{ROLE_FACTORIES[0]}: only clients whose certificate has a role of authorizedRoles are answered",
+    )
+    authorized_roles: tuple[str, ...] = setting(
+        "authorizedRoles", (), help="roles in the OU of client certificates (OU=0:role)"
+    )
+    client_auth_factory: str = setting(
+        "clientAuthProviderFactoryClass", "", help="not supported: certificates are what the bookie shows to others"
+    )
+
     http_enabled: bool = setting(
         "httpServerEnabled",
         False,
@@ -307,8 +390,11 @@ class BookieConfig:
             ("journalMaxBackups", self.journal_backups),
             ("dbStorage_readAheadCacheMaxSizeMb", self.read_cache_mib),
             ("journalPreAllocSizeMB", self.journal_preallocation_mib),
+            ("entryLogPageCacheMB", self.log_page_cache_mib),
             ("journalReserveMB", self.reserve_mib),
             ("compactionReserveMB", self.compaction_reserve_mib),
+            ("slowOperationMillis", self.slow_operation_ms),
+            ("slowFlushMillis", self.slow_flush_ms),
             ("maxAddsInProgressLimit", self.adds_in_all),
             ("maxAddsInProgressMB", self.add_mib_in_all),
             ("maxReadsInProgressLimit", self.reads_in_all),
@@ -323,6 +409,108 @@ class BookieConfig:
         for name, port in (("httpServerPort", self.http_port), ("prometheusStatsHttpPort", self.stats_port)):
             if not 0 <= port <= 65_535:
                 yield f"{name} ({port}) must be 0 to 65535"
+        yield from self._tls_problems()
+
+    def _tls_problems(self) -> Iterator[str]:
+        named = (
+            ("tlsClientAuthentication", self.tls_client_authentication),
+            ("tlsCertificatePath", self.tls_certificate),
+            ("tlsKeyStore", self.tls_key_store),
+            ("tlsKeyStorePasswordPath", self.tls_key_password_file),
+            ("tlsTrustStore", self.tls_trust_store),
+        )
+        if self.tls_directory:
+            for name, value in (("tlsProviderFactoryClass", self.tls_provider_factory), *named):
+                if value:
+                    yield f"{name} and tlsDirectory exclude each other: the folder says everything; remove one of them"
+        elif self.tls_provider_factory:
+            if self.tls_provider_factory != APACHE_FACTORY:
+                yield f"tlsProviderFactoryClass={self.tls_provider_factory}: only {APACHE_FACTORY} is there"
+            for text in (
+                store_problem("tlsKeyStoreType", self.tls_key_store_type, "tlsKeyStore", self.tls_key_store),
+                store_problem("tlsTrustStoreType", self.tls_trust_store_type, "tlsTrustStore", self.tls_trust_store)
+                if self.tls_client_authentication or self.tls_trust_store
+                else None,
+            ):
+                if text is not None:
+                    yield text
+            for name, value in named[1:3]:
+                if not value:
+                    yield f"{name} is not set, which TLS needs (tlsProviderFactoryClass)"
+            if self.tls_client_authentication and not self.tls_trust_store:
+                yield "tlsClientAuthentication=true needs tlsTrustStore: without it no client could be trusted"
+        elif self.tls_client_authentication:
+            yield (
+                "tlsClientAuthentication=true has no effect without tlsProviderFactoryClass or tlsDirectory; "
+                "set one of them, or remove it"
+            )
+        yield from protocol_problems("tlsEnabledProtocols", self.tls_protocols)
+        try:
+            openssl_ciphers("tlsEnabledCipherSuites", self.tls_cipher_suites)
+        except ValueError as error:
+            yield str(error)
+        if self.tls_refresh_s < 0:
+            yield f"tlsCertFilesRefreshDurationSeconds ({self.tls_refresh_s}) must not be negative"
+        if self.auth_factory and self.auth_factory not in ROLE_FACTORIES:
+            yield (
+                f"bookieAuthProviderFactoryClass={self.auth_factory} is not supported: {ROLE_FACTORIES[0]} is, which "
+                "takes the role from the client's certificate (SASL and other Java classes are not there)"
+            )
+        elif self.auth_factory:
+            if not self.authorized_roles:
+                yield "bookieAuthProviderFactoryClass needs authorizedRoles: without a role nobody could come in"
+            if not (self.tls_directory or (self.tls_provider_factory and self.tls_client_authentication)):
+                yield (
+                    "bookieAuthProviderFactoryClass needs certificates of the clients: set tlsDirectory, or "
+                    "tlsProviderFactoryClass and tlsClientAuthentication=true"
+                )
+        elif self.authorized_roles:
+            yield f"authorizedRoles has no effect without bookieAuthProviderFactoryClass={ROLE_FACTORIES[0]}"
+        if self.client_auth_factory:
+            yield (
+                f"clientAuthProviderFactoryClass={self.client_auth_factory} is not supported: the bookie shows its "
+                "certificate to other bookies; remove it"
+            )
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        """The files of the bookie port's TLS; None: there is none."""
+        if self.tls_directory:
+            files = directory_files(self.tls_directory, "tlsDirectory")
+        elif self.tls_provider_factory:
+            files = TlsFiles(
+                origin="tlsCertificatePath, tlsKeyStore, tlsTrustStore",
+                certificate=self.tls_certificate,
+                key=self.tls_key_store,
+                key_password_file=self.tls_key_password_file,
+                trusted=self.tls_trust_store,
+            )
+        else:
+            return None
+        return replace(
+            files,
+            protocols=self.tls_protocols,
+            ciphers=openssl_ciphers("tlsEnabledCipherSuites", self.tls_cipher_suites),
+            verify_hostname=self.tls_verify_hostname,
+            refresh_s=self.tls_refresh_s,
+        )
+
+    @property
+    def client_tls(self) -> TlsFiles | None:
+        """The same for asking other bookies; None: in clear."""
+        files = self.tls
+        return files if files is not None and files.trusted else None
+
+    @property
+    def asks_for_certificates(self) -> bool:
+        """Whether a client must show a certificate in the handshake."""
+        return bool(self.tls_directory) or self.tls_client_authentication
+
+    @property
+    def access_rules(self) -> Rules:
+        """Who may come in at the bookie port."""
+        roles = frozenset(self.authorized_roles) if self.auth_factory else None
+        return Rules(demand_tls=bool(self.tls_directory), roles=roles)
 
     @property
     def http_address(self) -> tuple[str, int] | None:

@@ -28,6 +28,7 @@ from bookie.entry_log.files import EntryLogs
 from bookie.index import BATCH_OPERATIONS_MAX, FLAG_NEEDS_INTEGRITY_CHECK, LOCATIONS, REBUILDING, Index
 from bookie.journal.format import START, Mark, decode_mark, encode_mark
 from bookie.ledgers import Tombstones
+from bookie.stages import FlushTimes
 from bookie.write_cache import Half, in_order
 from magnetar.bookkeeper.wire.entry import HEADER
 from magnetar.runtime.files import Files, read_file, replace_file
@@ -59,6 +60,10 @@ _TOMBSTONES_FILE: Final = "fenced-and-deleted"
 
 def _no_pause(share: float) -> None:
     pass
+
+
+def _no_clock() -> float:
+    return 0.0
 
 
 class Shelf:
@@ -124,6 +129,10 @@ class LedgerStorage:
         self._read_ahead_entries = read_ahead_entries
         self._flush_piece_bytes = flush_piece_bytes
         self._reopen = False
+        self.now: Callable[[], float] = _no_clock
+        """What time it is, in seconds; set by who wants to know `flush_times`."""
+        self.flush_times: list[FlushTimes] = []
+        """Of the last flush, for each ledger directory that it came to."""
         self.marks: list[Mark] = []
         """For each journal the mark that is on disk, once one was written in this life."""
 
@@ -143,38 +152,56 @@ class LedgerStorage:
                 shelf.reopen_index()
             self._reopen = False
         count = len(self._shelves)
+        self.flush_times = []
         try:
             for number, shelf in enumerate(self._shelves):
+                times = FlushTimes(self.now)
+                self.flush_times.append(times)
                 own = half if count == 1 else {key: half[key] for key in half if key % count == number}
                 if own:
-                    self._flush_entries(shelf, own, number, pause)
+                    self._flush_entries(shelf, own, number, pause, times)
                 own_rows = [row for row in rows if row[0] % count == number]
+                times.start()
                 if own_rows:
                     shelf.index.put_ledgers(own_rows)
+                    times.lap("ledgers")
                 if own or own_rows:
                     shelf.index.sync()
+                times.lap("index")
         except OSError as error:
             self._reopen = is_no_space(error)
             raise
 
-    def _flush_entries(self, shelf: Shelf, half: Half, number: int, pause: Callable[[float], None]) -> None:
+    def _flush_entries(
+        self, shelf: Shelf, half: Half, number: int, pause: Callable[[float], None], times: FlushTimes
+    ) -> None:
         count = len(self._shelves)
+        times.start()
         entries = in_order(half)
         locations: list[tuple[int, int, int]] = []
         written = 0
         for piece in _pieces(entries, self._flush_piece_bytes):
             locations += shelf.logs.append(piece)
-            written += sum(len(entry) for _, _, entry in piece)
+            size = sum(len(entry) for _, _, entry in piece)
+            written += size
+            times.written_bytes += size
+            times.lap("log")
             if written >= self._flush_piece_bytes * PIECES_A_SYNC:
                 written = 0
                 shelf.logs.sync()
+                times.lap("sync")
             if len(locations) < len(entries):
                 pause((number + _LOG_SHARE * len(locations) / len(entries)) / count)
+                times.start()
         shelf.logs.sync()
         for first in range(0, len(locations), BATCH_OPERATIONS_MAX):
             if first:
                 pause((number + _LOG_SHARE + (1 - _LOG_SHARE) * first / len(locations)) / count)
+                times.start()
+            else:
+                times.lap("sync")
             shelf.index.put_locations(locations[first : first + BATCH_OPERATIONS_MAX])
+            times.lap("index")
 
     def write_marks(self, marks: Sequence[Mark]) -> None:
         """Say in every directory that all before *marks* (one for each journal) is flushed. Raises OSError."""

@@ -46,6 +46,7 @@ class StorageSettings:
     read_cache_bytes: int = 64 * MIB
     block_cache_bytes: int = 32 * MIB
     log_bytes_max: int = GIB
+    log_page_cache_bytes: int = 64 * MIB
     read_ahead_entries: int = 100
     flush_piece_bytes: int = FLUSH_PIECE_BYTES
     skip_invalid_journal: bool = False
@@ -144,7 +145,7 @@ def _open_shelf(
     wall_ms: int,
 ) -> tuple[Shelf, tuple[str, ...]]:
     """The shelf, and why entries of it may be missing. A damaged index is rebuilt."""
-    logs = EntryLogs(files, directory, settings.log_bytes_max)
+    logs = EntryLogs(files, directory, settings.log_bytes_max, settings.log_page_cache_bytes)
     opener = partial(open_index, directory, settings.block_cache_bytes)
     damaged = damaged_databases(files, directory)
     if not damaged:

@@ -32,6 +32,8 @@ from bookie.read_only import Look, Reason
 from bookie.requests import Desk
 from bookie.scrub import Scrub, ScrubStatus
 from bookie.server import Server
+from bookie.stages import BookieStages
+from magnetar.bookkeeper.tls import Certificates
 from magnetar.runtime.clock import Clock
 from magnetar.runtime.files import Files
 from magnetar.runtime.observe import Sample
@@ -119,7 +121,9 @@ class BookieOperations:
         integrity: IntegrityCheck,
         worker: JobThread,
         clock: Clock,
+        certificates: Certificates | None = None,
     ) -> None:
+        """*certificates* to ask the bookie over its own port, where that takes TLS."""
         self._bookie_id = bookie_id
         self._address = address
         self._config = config
@@ -136,6 +140,7 @@ class BookieOperations:
         self._integrity = integrity
         self._worker = worker
         self._clock = clock
+        self._certificates = certificates
         # Not the advertised one, which may be a name that only clients know.
         own = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}
         self._own_address = own.get(config.listen_address, config.listen_address), address[1]
@@ -194,7 +199,7 @@ class BookieOperations:
         problems = await self._worker.run(self._try_directories)
         try:
             async with asyncio.timeout(_SANITY_TIMEOUT_S):
-                await ask_disks(*self._own_address)
+                await ask_disks(*self._own_address, self._certificates)
         except (OSError, MagnetarError, TimeoutError) as error:
             problems.append(f"port {self._address[1]} does not answer: {error!r}")
         return Sanity(not problems, self._mode.is_read_only, tuple(problems))
@@ -281,6 +286,23 @@ class BookieOperations:
         self._checkpointer.flush()
 
     # -- metrics
+
+    @property
+    def stages(self) -> BookieStages:
+        """How long operations take, brought up to date."""
+        stages, counters = self._server.stages, self._server.counters
+        stages.adds_refused_at_once(counters.adds_refused)
+        stages.reads.answered_from_memory(counters.reads - counters.cold_reads)
+        return stages
+
+    @property
+    def journal_bytes(self) -> list[int]:
+        """For each journal what was written since the start, with what fills its groups up."""
+        return [journal.writer.written_bytes for journal in self._server.journals]
+
+    def now_s(self) -> float:
+        """The bookie's clock, for the windows of `stages`."""
+        return self._clock.monotonic()
 
     def metrics(self) -> Iterator[Sample]:
         """Numbers of this moment, for `magnetar.runtime.observe.Metrics`."""

@@ -18,6 +18,7 @@ from bookie.repair import RepairUnavailable, codec_of, write_set
 from magnetar.bookkeeper.metadata.bookies import BookieDirectory
 from magnetar.bookkeeper.metadata.ledgers import LedgerMetadata
 from magnetar.bookkeeper.metadata.store import MetadataError, MetadataStore
+from magnetar.bookkeeper.tls import Certificates, open_stream
 from magnetar.bookkeeper.wire import codec_v2 as v2
 from magnetar.bookkeeper.wire import codec_v3 as v3
 from magnetar.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
@@ -55,9 +56,12 @@ class _Peer:
         self._writer.close()
 
 
-async def ask_disks(host: str, port: int) -> DiskUsage:
-    """Total and free space of the bookie at an address. Raises OSError, MalformedFrame; sets no time limit."""
-    reader, writer = await asyncio.open_connection(host, port)
+async def ask_disks(host: str, port: int, certificates: Certificates | None = None) -> DiskUsage:
+    """Total and free space of the bookie at an address; over TLS with *certificates*.
+
+    Raises OSError, MalformedFrame; sets no time limit.
+    """
+    reader, writer = await open_stream(host, port, certificates)
     try:
         writer.write(v3.bookie_info_request(1))
         splitter = FrameSplitter()
@@ -78,9 +82,18 @@ async def ask_disks(host: str, port: int) -> DiskUsage:
 class PeerSource:
     """`bookie.repair.RepairSource` over the bookies of the cluster."""
 
-    def __init__(self, store: MetadataStore, root: str, bookie_id: str, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        root: str,
+        bookie_id: str,
+        clock: Clock,
+        certificates: Certificates | None = None,
+    ) -> None:
+        """With *certificates* the others are asked over TLS only."""
         self._directory = BookieDirectory(store, root, clock)
         self._bookie_id = bookie_id
+        self._certificates = certificates
         self._peers: dict[str, _Peer] = {}
         self._turn = asyncio.Lock()
 
@@ -116,8 +129,8 @@ class PeerSource:
             async with asyncio.timeout(_TIMEOUT_S):
                 peer = self._peers.get(bookie_id)
                 if peer is None:
-                    address = await self._directory.address_of(bookie_id)
-                    peer = self._peers[bookie_id] = _Peer(*await asyncio.open_connection(*address))
+                    host, port = await self._directory.address_of(bookie_id)
+                    peer = self._peers[bookie_id] = _Peer(*await open_stream(host, port, self._certificates))
                 return await peer.read(ledger_id, entry_id)
         except BaseException:
             # What comes later on it would be the answer to another question.

@@ -27,7 +27,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 from bookie.checkpoint import Checkpointer
-from bookie.cold_reads import Brought, ColdRead, ColdReads
+from bookie.cold_reads import Brought, ColdRead, ColdReads, ReadWatch
 from bookie.index import IndexCorrupt
 from bookie.jobs import JobThread
 from bookie.journal.writer import Journal
@@ -36,6 +36,7 @@ from bookie.ledgers import Ledger
 from bookie.read_cache import ReadCache
 from bookie.requests import EIO, ENOLEDGER, EREADONLY, OK, Desk
 from bookie.server_v3 import AUTH_DISABLED, ThirdProtocol, add_refusal
+from bookie.stages import BookieStages
 from bookie.write_cache import WriteCache
 from magnetar.bookkeeper.wire import bookkeeper_pb2 as pb
 from magnetar.bookkeeper.wire import codec_v2 as v2
@@ -43,6 +44,7 @@ from magnetar.bookkeeper.wire import codec_v3 as v3
 from magnetar.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
 from magnetar.runtime.clock import Clock
 from magnetar.runtime.files import DiskUsage
+from magnetar.runtime.observe import SlowOperations
 from magnetar.runtime.types import KIB, MIB, Buffer
 
 log = logging.getLogger(__name__)
@@ -126,6 +128,8 @@ class Server:
         disk_usage: Callable[[], DiskUsage],
         on_index_corrupt: Callable[[int, Exception], None] = lambda ledger_id, error: None,
         urgent_reader: JobThread | None = None,
+        stages: BookieStages | None = None,
+        slow: SlowOperations | None = None,
     ) -> None:
         """*urgent_reader* serves the reads of recovery; by default the readers of everybody do."""
         self.desk = desk
@@ -139,6 +143,8 @@ class Server:
         self.disk_usage = disk_usage
         self.on_index_corrupt = on_index_corrupt
         self.counters = Counters()
+        self.stages = BookieStages() if stages is None else stages
+        self.read_watch = ReadWatch(clock, self.stages.reads, slow)
         self.connections: set[Connection] = set()
         self.long_polls = 0
         self._readers = readers
@@ -273,8 +279,9 @@ class Connection(asyncio.Protocol):
         self._has_adds = False
         self._adds_in_flight = 0
         self._add_bytes_in_flight = 0
-        self._cold = ColdReads(reader, self._may_start_cold, self._cold_shrunk)
-        self._urgent = ColdReads(urgent_reader, self._may_start_cold, self._cold_shrunk)
+        watch = server.read_watch
+        self._cold = ColdReads(reader, self._may_start_cold, self._cold_shrunk, watch)
+        self._urgent = ColdReads(urgent_reader, self._may_start_cold, self._cold_shrunk, watch)
         self._reads_counted = 0
         self._third: ThirdProtocol | None = None
         self._outbox: list[Buffer] = []
@@ -480,9 +487,9 @@ class Connection(asyncio.Protocol):
         request_id, max_count, max_bytes = extra
         max_bytes = min(max_bytes, self._limits.batch_read_bytes)
         answer = partial(self._answer_batch, version, ledger_id, first, request_id)
+        self._server.counters.reads += 1
         found = self._desk.read_run(ledger_id, first, max_count, max_bytes)
         if found is not None:
-            self._server.counters.reads += 1
             answer(found)
             return
         storage = self._server.storage
@@ -536,7 +543,9 @@ class Connection(asyncio.Protocol):
         server.adds_in_flight += 1
         server.add_bytes_in_flight += size + 4
         server.counters.adds += 1
-        self._server.journals[number].put(deferred, False, self._on_added, ([answer], size + 4))
+        self._server.journals[number].put(
+            deferred, False, self._on_added, ([answer], size + 4, server.clock.monotonic())
+        )
         self._server.checkpointer.touched()
 
     def records(self, number: int) -> list[Buffer]:
@@ -547,6 +556,7 @@ class Connection(asyncio.Protocol):
         """Hand the adds that were taken since the last call to the journal."""
         self._has_adds = False
         server = self._server
+        now = server.clock.monotonic()
         for number, answers in enumerate(self._answers):
             if not answers:
                 continue
@@ -557,18 +567,20 @@ class Connection(asyncio.Protocol):
             server.counters.add_bytes += size
             server.adds_in_flight += len(answers)
             server.add_bytes_in_flight += size
-            server.journals[number].put(records, True, self._on_added, (answers, size))
+            server.journals[number].put(records, True, self._on_added, (answers, size, now))
         server.checkpointer.touched()
         if server.has_too_many_adds:
             self._hold(_ALL_ADDS)
 
-    def _on_added(self, group: tuple[list[bytes], int], refusal: Exception | None) -> None:
-        answers, size = group
+    def _on_added(self, group: tuple[list[bytes], int, float], refusal: Exception | None) -> None:
+        answers, size, taken_s = group
         self._adds_in_flight -= len(answers)
         self._add_bytes_in_flight = max(self._add_bytes_in_flight - size, 0) if self._adds_in_flight else 0
         server = self._server
         server.adds_in_flight -= len(answers)
         server.add_bytes_in_flight -= size
+        adds = server.stages.adds
+        (adds.good if refusal is None else adds.bad).add((server.clock.monotonic() - taken_s) * 1000, len(answers))
         if server.held:
             server.release_adds()
         if refusal is not None:

@@ -300,8 +300,8 @@ class ThirdProtocol:
 
 _Handler = Callable[[ThirdProtocol, int, Any, bool], None]
 
-# Operation → field of the request, handler. START_TLS is not here: it is refused like every operation that this
-# bookie does not have.
+# Operation → field of the request, handler. START_TLS is not here: where TLS is on, `bookie.doorway` takes it before
+# there is a connection of ours; anywhere else it is refused like every operation that this bookie does not have.
 _HANDLERS: Final[dict[int, tuple[Any, _Handler]]] = {
     v3.ADD_ENTRY: ("addRequest", ThirdProtocol._add),
     v3.READ_ENTRY: ("readRequest", ThirdProtocol._read),

@@ -5,9 +5,10 @@ Java process is accepted and means nothing (`APACHE_SETTINGS_WITHOUT_EFFECT`).
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from magnetar.bookkeeper.tls_files import APACHE_FACTORY, REFRESH_S, TlsFiles, directory_files, store_problem
 from magnetar.runtime.config import ENVIRONMENT_PREFIX, load, setting
 from magnetar.runtime.types import ConfigurationError
 
@@ -116,6 +117,51 @@ class BrokerConfig:
     )
     retention_mbytes: int = setting("defaultRetentionSizeInMB", 0, help="consumed data is kept up to; -1 = any size")
     retention_check_s: int = setting("retentionCheckIntervalInSeconds", 120, help="how often consumed data is dropped")
+
+    bookkeeper_slow_add_ms: int = setting(
+        "bookkeeperClientSlowAddMillis",
+        1_000,
+        help="an add that takes longer is logged with its stages and bookies, one line a second at most; 0: none",
+    )
+    # TLS to the bookies. Off by default; bookkeeper_tls_directory alone switches it on.
+    bookkeeper_tls_directory: str = setting(
+        "bookkeeperTLSDirectory",
+        "",
+        help="folder with tls.crt, tls.key and ca.crt (PEM): bookies are reached over TLS only, with this certificate; "
+        "empty: off, or as the settings below say",
+    )
+    bookkeeper_tls: bool = setting(
+        "bookkeeperTLSClientAuthentication", False, help="bookies are reached over TLS only, with the files below"
+    )
+    bookkeeper_tls_factory: str = setting(
+        "bookkeeperTLSProviderFactoryClass",
+        APACHE_FACTORY,
+        help="what the settings below belong to; others are refused",
+    )
+    bookkeeper_tls_key_type: str = setting("bookkeeperTLSKeyFileType", "PEM", help="PEM; others are refused")
+    bookkeeper_tls_key: str = setting("bookkeeperTLSKeyFilePath", "", help="the key of the broker's certificate, PEM")
+    bookkeeper_tls_key_password_file: str = setting(
+        "bookkeeperTLSKeyStorePasswordPath", "", help="file with the password of the key, if it has one"
+    )
+    bookkeeper_tls_certificate: str = setting(
+        "bookkeeperTLSCertificateFilePath", "", help="the broker's certificate and its chain, PEM"
+    )
+    bookkeeper_tls_trust_type: str = setting("bookkeeperTLSTrustCertTypes", "PEM", help="PEM; others are refused")
+    bookkeeper_tls_trusted: str = setting(
+        "bookkeeperTLSTrustCertsFilePath",
+        "",
+        help="trusted certificates, PEM: a bookie needs one of them behind its own",
+    )
+    bookkeeper_tls_refresh_s: int = setting(
+        "bookkeeperTlsCertFilesRefreshDurationSeconds",
+        REFRESH_S,
+        help="seconds between two looks whether the files have changed; 0: never",
+    )
+    bookkeeper_tls_verify_hostname: bool = setting(
+        "bookkeeper_tlsHostnameVerificationEnabled",
+        False,
+        help="bookies' certificates must name the host that was connected to",
+    )
 
     # Deduplication.
     deduplication: bool = setting("brokerDeduplicationEnabled", False, help="drop what a producer sends twice")
@@ -239,6 +285,9 @@ class BrokerConfig:
                 yield f"{name} ({value}) must be at least 1"
         if not 0 <= self.grpc_group_delay_ms <= 1000:
             yield f"grpcGroupMaxDelayMillis ({self.grpc_group_delay_ms}) must be 0 to 1000"
+        if self.bookkeeper_slow_add_ms < 0:
+            yield f"bookkeeperClientSlowAddMillis ({self.bookkeeper_slow_add_ms}) must not be negative"
+        yield from self._tls_problems()
         try:
             names = parse_listeners(self.advertised_listeners)
         except ValueError as error:
@@ -246,6 +295,53 @@ class BrokerConfig:
         else:
             if self.internal_listener_name and self.internal_listener_name not in names:
                 yield f"internalListenerName={self.internal_listener_name} is not among advertisedListeners"
+
+    def _tls_problems(self) -> Iterator[str]:
+        if self.bookkeeper_tls_refresh_s < 0:
+            yield (
+                f"bookkeeperTlsCertFilesRefreshDurationSeconds ({self.bookkeeper_tls_refresh_s}) must not be negative"
+            )
+        if self.bookkeeper_tls_directory and self.bookkeeper_tls:
+            yield (
+                "bookkeeperTLSClientAuthentication and bookkeeperTLSDirectory exclude each other: the folder says "
+                "everything; remove one of them"
+            )
+        if not self.bookkeeper_tls:
+            return
+        if self.bookkeeper_tls_factory != APACHE_FACTORY:
+            yield f"bookkeeperTLSProviderFactoryClass={self.bookkeeper_tls_factory}: only {APACHE_FACTORY} is there"
+        for type_setting, kind, path_setting, path in (
+            ("bookkeeperTLSKeyFileType", self.bookkeeper_tls_key_type,
+             "bookkeeperTLSKeyFilePath", self.bookkeeper_tls_key),
+            ("bookkeeperTLSTrustCertTypes", self.bookkeeper_tls_trust_type,
+             "bookkeeperTLSTrustCertsFilePath", self.bookkeeper_tls_trusted),
+        ):  # fmt: skip
+            problem = store_problem(type_setting, kind, path_setting, path)
+            if problem is not None:
+                yield problem
+            elif not path:
+                yield f"{path_setting} is not set, which bookkeeperTLSClientAuthentication=true needs"
+        if not self.bookkeeper_tls_certificate:
+            yield "bookkeeperTLSCertificateFilePath is not set, which bookkeeperTLSClientAuthentication=true needs"
+
+    @property
+    def bookie_tls(self) -> TlsFiles | None:
+        """With what bookies are reached over TLS; None: in clear."""
+        if self.bookkeeper_tls_directory:
+            files = directory_files(self.bookkeeper_tls_directory, "bookkeeperTLSDirectory")
+        elif self.bookkeeper_tls:
+            files = TlsFiles(
+                origin="bookkeeperTLSCertificateFilePath, bookkeeperTLSKeyFilePath, bookkeeperTLSTrustCertsFilePath",
+                certificate=self.bookkeeper_tls_certificate,
+                key=self.bookkeeper_tls_key,
+                key_password_file=self.bookkeeper_tls_key_password_file,
+                trusted=self.bookkeeper_tls_trusted,
+            )
+        else:
+            return None
+        return replace(
+            files, verify_hostname=self.bookkeeper_tls_verify_hostname, refresh_s=self.bookkeeper_tls_refresh_s
+        )
 
 
 def parse_listeners(text: str) -> dict[str, tuple[str, str]]:
@@ -299,8 +395,7 @@ REFUSED_WHEN_ON: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "strictTopicNameEnabled": (("false",), "names are not checked beyond the protocol's rules"),
     "enableRunBookieTogether": (("false",), "run a bookie in its own process"),
     "webSocketServiceEnabled": (("false",), "the WebSocket API is not there"),
-    "bookkeeperTLSClientAuthentication": (("false",), "bookies are reached without TLS"),
-    "bookkeeperClientAuthenticationPlugin": (("",), "bookies are reached without authentication"),
+    "bookkeeperClientAuthenticationPlugin": (("",), "bookies know a broker by its certificate (bookkeeperTLS…)"),
     "tlsEnabled": (("false",), "this broker does not serve TLS"),
 }
 
@@ -312,7 +407,8 @@ _TUNING: Final = """
     bookkeeperClientNumIoThreads bookkeeperClientNumWorkerThreads bookkeeperClientRegionawarePolicyEnabled
     bookkeeperClientReorderReadSequenceEnabled bookkeeperClientSpeculativeReadTimeoutInMillis
     bookkeeperClientTimeoutInSeconds bookkeeperEnableStickyReads bookkeeperExplicitLacIntervalInMills
-    bookkeeperMetadataServiceUri bookkeeperNumberOfChannelsPerBookie bookkeeperUseV2WireProtocol
+    bookkeeperMetadataServiceUri bookkeeperNumberOfChannelsPerBookie bookkeeperTLSTrustStorePasswordPath
+    bookkeeperUseV2WireProtocol
     brokerDeleteInactivePartitionedTopicMetadataEnabled brokerDeleteInactiveTopicsMaxInactiveDurationSeconds
     brokerDeleteInactiveTopicsMode brokerServiceCompactionMonitorIntervalInSeconds
     brokerServiceCompactionPhaseOneLoopTimeInSeconds brokerShutdownTimeoutMs cgroupsSubscriptionName

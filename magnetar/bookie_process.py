@@ -9,7 +9,9 @@ from collections.abc import AsyncGenerator
 
 from bookie.bookie import Bookie, PortInUse
 from bookie.config import BookieConfig
+from bookie.doorway import client_certificates
 from magnetar.bookkeeper.client.client import BookKeeper
+from magnetar.bookkeeper.client.config import ClientConfig
 from magnetar.bookkeeper.metadata.store import MetadataStore
 from magnetar.runtime.clock import Clock
 from magnetar.runtime.daemon import Shutdown
@@ -25,7 +27,8 @@ _READ_BYTES_MAX = MIB
 class LedgerReader:
     """`bookie.admin.LedgerAccess` over the ledger client, which is opened when it is first needed."""
 
-    def __init__(self, store: MetadataStore, clock: Clock, root: str) -> None:
+    def __init__(self, store: MetadataStore, clock: Clock, root: str, config: ClientConfig | None = None) -> None:
+        self._config = config
         self._store = store
         self._clock = clock
         self._root = root
@@ -55,7 +58,7 @@ class LedgerReader:
     async def _opened(self) -> BookKeeper:
         async with self._opening:
             if self._client is None:
-                client = BookKeeper(self._store, self._clock, root=self._root)
+                client = BookKeeper(self._store, self._clock, self._config, root=self._root)
                 await client.open()
                 self._client = client
             return self._client
@@ -77,6 +80,7 @@ async def start_bookie(
 
     HTTP comes first: what looks whether the process lives finds it also while a long journal is replayed.
     """
+    certificates = client_certificates(config, clock)
     bookie = Bookie(config, store, clock, files, root=root, on_failure=shutdown.fail)
     listening = _bind_http(config)
     if listening is None:
@@ -87,9 +91,9 @@ async def start_bookie(
     # Here, because loading the HTTP library costs time and memory.
     from bookie.admin import AdminServer
 
-    reader = LedgerReader(store, clock, root)
+    reader = LedgerReader(store, clock, root, ClientConfig(tls=config.client_tls))
     parts.add("ledger client", reader.close)
-    admin = AdminServer(store, clock, reader, root=root, metrics_only=config.is_metrics_only)
+    admin = AdminServer(store, clock, reader, root=root, metrics_only=config.is_metrics_only, certificates=certificates)
     await admin.start(listening)
     parts.add("admin", admin.stop)
     await bookie.start()

@@ -1,21 +1,19 @@
 """The command `magnetar`. Each verb imports what it needs when it runs, so that `--help` answers at once."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from magnetar import __version__
 from magnetar.bookie_cli import bookie
-from magnetar.show import size as _size
+from magnetar.cli_options import admin_option, service_option
+from magnetar.doctor import doctor
+from magnetar.ledgers_cli import bookies, ledgers
 from magnetar.show import table as _table
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-ADMIN_URL = "http://127.0.0.1:8080"
-SERVICE_URL = "pulsar://127.0.0.1:6650"
+from magnetar.tenancy_cli import brokers, namespaces, schemas, tenants
+from magnetar.topics_cli import lag, subscriptions, topics
 
 PORT = click.IntRange(0, 65535)
 COUNT = click.IntRange(min=0)
@@ -161,105 +159,8 @@ def _show_cluster(found: Any) -> bool:
     return complete
 
 
-# ---------------------------------------------------------------------------------------- topics
-
-
-@main.group()
-def topics() -> None:
-    """List, create, look at and delete topics."""
-
-
-def admin_option(command: F) -> F:
-    return click.option(
-        "--admin-url", default=ADMIN_URL, show_default=True, envvar="MAGNETAR_ADMIN_URL", help="HTTP of a broker."
-    )(command)
-
-
-def service_option(command: F) -> F:
-    return click.option(
-        "--service-url", default=SERVICE_URL, show_default=True, envvar="MAGNETAR_SERVICE_URL",
-        help="Brokers, as clients name them.",
-    )(command)  # fmt: skip
-
-
-@topics.command("list")
-@click.argument("namespace", default="public/default")
-@admin_option
-def list_topics(namespace: str, admin_url: str) -> None:
-    """Topics of NAMESPACE (public/default).
-
-    Example:  magnetar topics list public/default
-    """
-    from magnetar.admin_client import AdminClient
-
-    admin = AdminClient(admin_url)
-    partitioned = set(admin.partitioned_topics(namespace))
-    plain = [name for name in admin.topics(namespace) if name.rpartition("-partition-")[0] not in partitioned]
-    for name in sorted(partitioned):
-        click.echo(f"{name}  ({admin.partitions(name)} partitions)")
-    for name in plain:
-        click.echo(name)
-
-
-@topics.command("create")
-@click.argument("topic")
-@click.option(
-    "--partitions", type=click.IntRange(min=0), default=0, show_default=True, help="0 makes a topic without partitions."
-)
-@admin_option
-def create_topic(topic: str, partitions: int, admin_url: str) -> None:
-    """Create TOPIC.
-
-    Example:  magnetar topics create orders --partitions 4
-    """
-    from magnetar.admin_client import AdminClient
-
-    AdminClient(admin_url).create_topic(topic, partitions)
-    click.echo("created")
-
-
-@topics.command("delete")
-@click.argument("topic")
-@click.option("--force", is_flag=True, help="Also while producers and consumers are connected.")
-@admin_option
-def delete_topic(topic: str, force: bool, admin_url: str) -> None:
-    """Delete TOPIC (all partitions) with its data.
-
-    Example:  magnetar topics delete orders
-    """
-    from magnetar.admin_client import AdminClient
-
-    AdminClient(admin_url).delete_topic(topic, force=force)
-    click.echo("deleted")
-
-
-@topics.command("stats")
-@click.argument("topic")
-@click.option("--json", "as_json", is_flag=True, help="Everything the broker says, as JSON.")
-@admin_option
-def topic_stats(topic: str, as_json: bool, admin_url: str) -> None:
-    """Producers, subscriptions and sizes of TOPIC.
-
-    Example:  magnetar topics stats orders
-    """
-    import json
-
-    from magnetar.admin_client import AdminClient
-
-    stats = AdminClient(admin_url).stats(topic)
-    if as_json:
-        click.echo(json.dumps(stats, indent=2))
-        return
-    click.echo(
-        f"{stats['msgInCounter']} messages in, {stats['msgOutCounter']} out; "
-        f"{_size(stats['storageSize'])} stored; {len(stats['publishers'])} producers"
-    )
-    rows = [
-        (name, sub["type"], str(sub["msgBacklog"]), str(sub["unackedMessages"]), str(len(sub["consumers"])))
-        for name, sub in sorted(stats["subscriptions"].items())
-    ]
-    if rows:
-        _table(("subscription", "type", "backlog", "unacknowledged", "consumers"), rows)
+for _group in (topics, subscriptions, lag, tenants, namespaces, schemas, brokers, bookies, ledgers, doctor):
+    main.add_command(_group)
 
 
 # -------------------------------------------------------------------------------------- messages
@@ -271,20 +172,31 @@ def topic_stats(topic: str, as_json: bool, admin_url: str) -> None:
 @click.option("-f", "--file", type=click.File("rb"), help="A file (or - for standard input): each line is a message.")
 @click.option("-k", "--key", help="Key of every message.")
 @click.option("-p", "--property", "properties", multiple=True, help="NAME=VALUE, on every message.")
+@click.option("--schema", "with_schema", is_flag=True,
+              help="Messages are JSON, written with the topic's schema (AVRO or JSON).")  # fmt: skip
+@admin_option
 @service_option
 def produce(
-    topic: str, messages: tuple[str, ...], file: Any, key: str | None, properties: tuple[str, ...], service_url: str
+    topic: str,
+    messages: tuple[str, ...],
+    file: Any,
+    key: str | None,
+    properties: tuple[str, ...],
+    with_schema: bool,
+    admin_url: str,
+    service_url: str,
 ) -> None:
     """Publish to TOPIC; returns when everything is on disk.
 
     Example:  magnetar produce my-topic -m hello -m world
     """
-    from magnetar.messages_cli import produce_messages
+    from magnetar.messages_cli import TopicSchema, produce_messages
 
     if not messages and file is None:
         raise click.UsageError("give messages with -m, or a file with -f (- is standard input)")
     payloads = [message.encode() for message in messages]
-    count = produce_messages(service_url, topic, payloads, file, key, _properties(properties))
+    schema = TopicSchema(admin_url, topic) if with_schema else None
+    count = produce_messages(service_url, topic, payloads, file, key, _properties(properties), schema)
     click.echo(f"{count} messages acknowledged")
 
 
@@ -304,17 +216,28 @@ def produce(
 @click.option("--from", "position", type=click.Choice(["earliest", "latest"]), default="earliest", show_default=True,
               help="Where a new subscription begins.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--raw", is_flag=True, help="Do not take values apart by the topic's schema.")
+@admin_option
 @service_option
 def consume(
-    topic: str, subscription: str, kind: str, count: int, position: str, as_json: bool, service_url: str
+    topic: str,
+    subscription: str,
+    kind: str,
+    count: int,
+    position: str,
+    as_json: bool,
+    raw: bool,
+    admin_url: str,
+    service_url: str,
 ) -> None:
     """Receive from TOPIC and acknowledge.
 
     Example:  magnetar consume my-topic -s my-subscription -n 10
     """
-    from magnetar.messages_cli import consume_messages
+    from magnetar.messages_cli import TopicSchema, consume_messages
 
-    consume_messages(service_url, topic, subscription, kind, count, position, as_json)
+    schema = None if raw else TopicSchema(admin_url, topic)
+    consume_messages(service_url, topic, subscription, kind, count, position, as_json, schema)
 
 
 @main.command()
@@ -330,15 +253,53 @@ def consume(
 @click.option("--from", "start", default="earliest", show_default=True, help="earliest, latest or LEDGER:ENTRY.")
 @click.option("--follow", is_flag=True, help="Wait for more at the end.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--raw", is_flag=True, help="Do not take values apart by the topic's schema.")
+@admin_option
 @service_option
-def read(topic: str, count: int, start: str, follow: bool, as_json: bool, service_url: str) -> None:
+def read(
+    topic: str, count: int, start: str, follow: bool, as_json: bool, raw: bool, admin_url: str, service_url: str
+) -> None:
     """Print the messages of TOPIC without acknowledging any.
 
     Example:  magnetar read my-topic
     """
-    from magnetar.messages_cli import read_messages
+    from magnetar.messages_cli import TopicSchema, read_messages
 
-    read_messages(service_url, topic, start, count, follow, as_json)
+    schema = None if raw else TopicSchema(admin_url, topic)
+    read_messages(service_url, topic, start, count, follow, as_json, schema)
+
+
+@main.command()
+@click.argument("topic")
+@click.option("-n", "--count", type=COUNT, default=10, show_default=True, help="So many of the last messages.")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what comes.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--raw", is_flag=True, help="Do not take values apart by the topic's schema.")
+@admin_option
+@service_option
+def tail(topic: str, count: int, follow: bool, as_json: bool, raw: bool, admin_url: str, service_url: str) -> None:
+    """Print the last messages of TOPIC (of each partition) without acknowledging any.
+
+    Example:  magnetar tail my-topic -n 3 -f
+    """
+    from magnetar.messages_cli import TopicSchema, tail_messages
+
+    schema = None if raw else TopicSchema(admin_url, topic)
+    tail_messages(service_url, admin_url, topic, count, follow, as_json, schema)
+
+
+@main.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh"]))
+def completion(shell: str) -> None:
+    """What makes SHELL complete the commands and options of magnetar; put it into ~/.bashrc or ~/.zshrc.
+
+    Example:  magnetar completion bash
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None, "bash and zsh come with click"
+    click.echo(kind(main, {}, "magnetar", "_MAGNETAR_COMPLETE").source())
 
 
 # ----------------------------------------------------------------------------------------- shared

@@ -83,6 +83,7 @@ def run_bookie(config_path: Path | None) -> int:
 def run_broker(config_path: Path | None) -> int:
     """Run a broker until it is told to stop; returns the exit code. Raises ConfigurationError."""
     from magnetar.bookkeeper.client.client import BookKeeper
+    from magnetar.bookkeeper.client.config import ClientConfig
     from magnetar.bookkeeper.metadata.ledger_store import initialise_cluster as initialise_ledgers
     from magnetar.bookkeeper.metadata.url import open_store
     from magnetar.broker_process import grpc_address, start_broker
@@ -95,7 +96,8 @@ def run_broker(config_path: Path | None) -> int:
         store = await open_store(config.metadata_store_url, clock, session_timeout_s=config.session_timeout_ms / 1000)
         parts.add("metadata", store.close)
         await initialise_ledgers(store, "/ledgers")
-        bookkeeper = BookKeeper(store, clock)
+        client = ClientConfig(tls=config.bookie_tls, slow_add_ms=config.bookkeeper_slow_add_ms)
+        bookkeeper = BookKeeper(store, clock, client)
         await bookkeeper.open()
         parts.add("ledger client", bookkeeper.close)
         broker = await start_broker(config, store, bookkeeper, clock, parts, version=__version__)

@@ -1,8 +1,16 @@
 """How the commands show things to people: tables, sizes, ages."""
 
-from collections.abc import Sequence
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 import click
+
+T = TypeVar("T")
+
+# What takes longer than this shows how far it is.
+PATIENCE_S = 2.0
 
 
 def size(size_bytes: float) -> str:
@@ -38,7 +46,19 @@ def share(part: float, whole: float) -> str:
 
 
 def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """Print *rows* below *head*, in straight columns."""
+    """Print *rows* below *head*, in straight columns; on a terminal as wide as it is, long cells in several lines."""
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        made = Table(box=None, pad_edge=False, header_style="bold")
+        for name in head:
+            made.add_column(name, overflow="fold")
+        for row in rows:
+            made.add_row(*(Text(cell) for cell in row))
+        Console(highlight=False).print(made)
+        return
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     for row in [head, *rows]:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -49,3 +69,24 @@ def values(rows: Sequence[tuple[str, str]]) -> None:
     width = max(len(name) for name, _ in rows)
     for name, text in rows:
         click.echo(f"{name.ljust(width)}  {text}".rstrip())
+
+
+@contextlib.contextmanager
+def progress(items: Sequence[T], what: str) -> Iterator[Iterator[T]]:
+    """Go through *items*; on a terminal with a bar, once it has taken more than two seconds."""
+    if not sys.stderr.isatty():
+        yield iter(items)
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True, disable=False) as bar:
+        task = bar.add_task(what, total=len(items), visible=False)
+
+        def each() -> Iterator[T]:
+            for item in items:
+                bar.update(task, visible=(bar.tasks[task].elapsed or 0) > PATIENCE_S)
+                yield item
+                bar.advance(task)
+
+        yield each()

@@ -63,6 +63,11 @@ def run_standalone(
         overrides["webServicePort"] = str(web_port)
     defaults = {**_defaults(bookies), "grpcServicePort": str(_grpc_port(service_port))}
     config = read_broker_settings(config_path, defaults=defaults, overrides=overrides)
+    if config.bookie_tls is not None:
+        raise ConfigurationError(
+            f"{config.bookie_tls.origin}: the bookies of a standalone are in its own process, on the loopback address "
+            "and without TLS; remove the setting, or run bookies and broker as processes of their own"
+        )
     port = FIRST_BOOKIE_PORT if first_bookie_port is None else first_bookie_port
 
     async def start(parts: Parts, shutdown: Shutdown) -> None:

@@ -17,6 +17,7 @@ public final class LedgerReader {
         ClientConfiguration configuration = new ClientConfiguration();
         configuration.setMetadataServiceUri("zk+hierarchical://" + arguments[0] + "/ledgers");
         configuration.setUseV2WireProtocol(true);
+        configuration.setThrottleValue(0); // by default the client reads 5,000 entries a second and no more
         configuration.setBatchReadEnabled(true);
         long count = Long.parseLong(arguments[2]);
         int batch = Integer.parseInt(arguments[3]);

@@ -9,7 +9,9 @@ Rules:
 4. What is read is checked: size word, ledger and entry id. A location that does not lead to its entry is
    Corruption, never "not there" (I42).
 5. Ids only grow, also over restarts: an old log is never appended to.
-6. The flusher appends here; compaction writes logs of its own (`compacting.py`) and takes its ids from here.
+6. Of what is synced only the newest part stays in the page cache. Without a limit, logs that are written once and
+   seldom read would push out everything else; and pages that are used again are much cheaper than new ones.
+7. The flusher appends here; compaction writes logs of its own (`compacting.py`) and takes its ids from here.
 """
 
 import contextlib
@@ -20,10 +22,12 @@ from collections.abc import Sequence
 
 from bookie.entry_log import format as fmt
 from magnetar.runtime.files import File, Files, read_file, replace_file
-from magnetar.runtime.types import MIB, Buffer, Corruption
+from magnetar.runtime.types import KIB, MIB, Buffer, Corruption
 
 # Entries are joined into writes of about this size: one system call for many, and no more memory than that.
 _WRITE_BYTES = 2 * MIB
+
+_PAGE_BYTES = 4 * KIB
 
 # Open logs for reading. Above it the one opened first is closed; a bookie with 64 GiB in use has 64.
 _OPEN_LOGS_MAX = 128
@@ -48,10 +52,13 @@ def list_logs(files: Files, directory: str) -> list[int]:
 class EntryLogs:
     """The logs in one directory. One thread appends; any thread reads."""
 
-    def __init__(self, files: Files, directory: str, log_bytes_max: int) -> None:
+    def __init__(self, files: Files, directory: str, log_bytes_max: int, page_cache_bytes: int = 0) -> None:
+        """*page_cache_bytes* of the newest log stay in the page cache (rule 6); 0: the system decides."""
         self._files = files
         self._directory = directory
         self._log_bytes_max = log_bytes_max
+        self._page_cache_bytes = page_cache_bytes
+        self._forgotten = 0
         self._file: File | None = None
         self._log_id = self._newest_id()
         self._offset = 0
@@ -134,6 +141,7 @@ class EntryLogs:
         if self._file is not None:
             try:
                 self._file.sync()
+                self._forget(self._offset - self._page_cache_bytes)
             except OSError:
                 self._abandon()
                 raise
@@ -284,6 +292,13 @@ class EntryLogs:
         assert at == self._offset, f"{self._file.path}: wrote at {at}, expected {self._offset}"
         self._offset += size
 
+    def _forget(self, end: int) -> None:
+        """Rule 6, for what is synced before *end*."""
+        end -= end % _PAGE_BYTES
+        if self._page_cache_bytes and self._file is not None and end > self._forgotten:
+            self._file.forget(self._forgotten, end - self._forgotten)
+            self._forgotten = end
+
     def _roll(self) -> None:
         if self._file is not None:
             self._seal()
@@ -293,6 +308,7 @@ class EntryLogs:
         self._file = file
         file.append([fmt.encode_header()])
         self._offset = fmt.HEADER_BYTES
+        self._forgotten = 0
         self._bytes_of_ledgers = {}
         self._files.sync_directory(self._directory)
 
@@ -302,6 +318,7 @@ class EntryLogs:
         self._file.sync()
         self._file.write_at(fmt.SEAL_OFFSET, fmt.encode_seal(map_offset, len(self._bytes_of_ledgers)))
         self._file.sync()
+        self._forget(map_offset)
         self._file.close()
         self._file = self._current_log_id = None
 

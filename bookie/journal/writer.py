@@ -26,8 +26,11 @@ from typing import Any, TypeAlias
 
 from bookie.journal import format as fmt
 from bookie.journal.format import Mark
+from bookie.stages import GroupTimes, JournalStages
+from magnetar.runtime.clock import Clock
 from magnetar.runtime.files import File, Files
 from magnetar.runtime.group_worker import GroupWorker
+from magnetar.runtime.observe import SlowOperations
 from magnetar.runtime.types import GIB, KIB, MIB, Buffer, MagnetarError
 
 # A group is sealed and written in slices of about this size: one slice is joined in memory at a time.
@@ -95,6 +98,10 @@ class JournalWriter:
         """Behind the last group that was written."""
         self.written_bytes = 0
         self.syncs = 0
+        self.now: Callable[[], float] = _no_clock
+        """What time it is, in seconds; set by who wants to know `write_s` and `sync_s`."""
+        self.write_s = 0.0
+        self.sync_s = 0.0
         self._create(first_id)
 
     def write(self, items: Sequence[Item]) -> NoSpace | None:
@@ -108,7 +115,9 @@ class JournalWriter:
             group += parts
             must_sync = must_sync or sync
         if group:
+            began = self.now()
             refusal = self._write(group)
+            self.write_s += self.now() - began
             if refusal is not None:
                 return refusal
         if must_sync:
@@ -152,7 +161,9 @@ class JournalWriter:
     def _sync(self) -> None:
         if self._durable < self.mark.offset:
             if self._settings.sync:
+                began = self.now()
                 self._file.sync()
+                self.sync_s += self.now() - began
                 if self._settings.remove_from_page_cache:
                     # From the start of its page on: only whole ones go.
                     start = self._durable // PAGE_BYTES * PAGE_BYTES
@@ -196,6 +207,10 @@ class JournalWriter:
         self.mark = Mark(file_id, fmt.HEADER_BYTES)
 
 
+def _no_clock() -> float:
+    return 0.0
+
+
 def _slices(group: list[Buffer]) -> list[list[Buffer]]:
     """*group* in pieces of about SLICE_BYTES, cut between records."""
     pieces: list[list[Buffer]] = [[]]
@@ -218,13 +233,26 @@ class Journal:
         name: str,
         on_failure: Callable[[BaseException], None],
         on_no_space: Callable[[NoSpace], None],
+        *,
+        clock: Clock | None = None,
+        stages: JournalStages | None = None,
+        slow: SlowOperations | None = None,
     ) -> None:
+        """*stages* and *slow* are told how long the groups take, if there is a *clock*."""
         self._writer = writer
+        self._name = name
+        self._now: Callable[[], float] = _no_clock if clock is None else clock.monotonic
+        self._is_timed = clock is not None
+        self.stages = JournalStages() if stages is None else stages
+        self._slow = slow
+        # When each item was put that is not reported yet, in order; used on the loop only.
+        self._put_s: deque[float] = deque()
+        writer.now = self._now
         self._on_failure = on_failure
         self._on_no_space = on_no_space
         # What became of the groups that were worked on and not reported yet, in order: for each so many items, and
-        # their refusal.
-        self._outcomes: deque[list[tuple[int, NoSpace | None]]] = deque()
+        # their refusal; and how long it took.
+        self._outcomes: deque[tuple[list[tuple[int, NoSpace | None]], GroupTimes]] = deque()
         self._worker: GroupWorker[_Put] = GroupWorker(name, self._work, self._report)
         self._failed = False
         # Rule 5. The loop counts the refusals that it was told of and stamps what it puts with their number; the
@@ -256,19 +284,32 @@ class Journal:
 
         Not called any more after the journal has failed.
         """
+        if self._is_timed:
+            self._put_s.append(self._now())
         self._worker.put([(self._refusals_told, (records, must_sync, done, argument))])
 
     def _work(self, puts: Sequence[_Put]) -> None:
+        writer = self._writer
+        taken_s = self._now()
+        write_s, sync_s, syncs, written = writer.write_s, writer.sync_s, writer.syncs, writer.written_bytes
         late = 0
         while late < len(puts) and puts[late][0] <= self._refused_number:
             late += 1
         outcome: list[tuple[int, NoSpace | None]] = [(late, self._refusal)] if late else []
         if late < len(puts):
-            refusal = self._writer.write([item for _, item in (puts[late:] if late else puts)])
+            refusal = writer.write([item for _, item in (puts[late:] if late else puts)])
             if refusal is not None:
                 self._refused_number, self._refusal = puts[-1][0], refusal
             outcome.append((len(puts) - late, refusal))
-        self._outcomes.append(outcome)
+        times = GroupTimes(
+            taken_s,
+            self._now(),
+            writer.write_s - write_s,
+            writer.sync_s - sync_s,
+            writer.syncs > syncs,
+            writer.written_bytes - written,
+        )
+        self._outcomes.append((outcome, times))
 
     def _report(self, puts: Sequence[_Put], error: BaseException | None) -> None:
         if error is not None:
@@ -277,10 +318,39 @@ class Journal:
                 self._on_failure(error)
             return
         at = 0
-        for count, refusal in self._outcomes.popleft():
+        outcome, times = self._outcomes.popleft()
+        if self._is_timed:
+            self._measure(puts, outcome, times)
+        for count, refusal in outcome:
             if refusal is not None:
                 self._refusals_told += 1
                 self._on_no_space(refusal)
             for _, (_, _, done, argument) in puts[at : at + count]:
                 done(argument, refusal)
             at += count
+
+    def _measure(self, puts: Sequence[_Put], outcome: Sequence[tuple[int, NoSpace | None]], times: GroupTimes) -> None:
+        now, stages = self._now(), self.stages
+        first_s = self._put_s[0]
+        entries = at = 0
+        for count, refusal in outcome:
+            for _, (records, _, _, _) in puts[at : at + count]:
+                stages.put(self._put_s.popleft(), times, now, len(records) // 2, refusal is None)
+                entries += len(records) // 2
+            at += count
+        stages.grouped(times, now, entries)
+        slow = self._slow
+        if slow is not None and now - first_s > slow.threshold_s:
+            slow.report(
+                "journal group",
+                now - first_s,
+                {
+                    "queue": times.taken_s - first_s,
+                    "write": times.write_s,
+                    "sync": times.sync_s,
+                    "report": now - times.ended_s,
+                },
+                thread=self._name,
+                entries=entries,
+                bytes=times.written_bytes,
+            )

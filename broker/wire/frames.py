@@ -24,6 +24,7 @@ from broker.wire.pulsar_pb2 import BaseCommand, CommandSend
 from magnetar.bookkeeper.wire.checksum import crc32c
 from magnetar.bookkeeper.wire.framing import MalformedFrame
 from magnetar.runtime.types import Buffer
+from magnetar.runtime.varint import varint as varint
 
 # What stands around a message of the maximal size: command and metadata (Pulsar's own allowance).
 FRAME_PADDING_BYTES: Final = 10 * 1024
@@ -205,25 +206,6 @@ class MessageHeads:
         command = _MESSAGE_START + varint(len(body)) + body
         size = len(command)
         return _SIZES.pack(4 + size + entry_bytes, size) + command
-
-
-_ONE_BYTE: Final = [bytes((value,)) for value in range(128)]
-
-
-def varint(value: int) -> bytes:
-    """*value* (0 … 2⁶⁴-1) as protobuf writes it."""
-    if value < 0x80:
-        return _ONE_BYTE[value]
-    if value < 0x4000:
-        return bytes((value & 0x7F | 0x80, value >> 7))
-    if value < 0x20_0000:
-        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def checksum_verdict(entry: memoryview) -> bool | None:

@@ -20,6 +20,7 @@ from magnetar.bookkeeper.client.errors import BookKeeperError, NoSuchLedger
 from magnetar.bookkeeper.client.handle import LedgerReadHandle
 from magnetar.bookkeeper.metadata.store import MetadataStore
 from magnetar.bookkeeper.metadata.url import open_store, split_service_uri
+from magnetar.bookkeeper.tls_files import directory_files
 from magnetar.runtime.clock import Clock
 from magnetar.runtime.daemon import new_clock
 from magnetar.runtime.types import ConfigurationError, Corruption, MagnetarError
@@ -58,13 +59,14 @@ class FrozenTopic:
 
 @asynccontextmanager
 async def connected(
-    metadata_url: str, ledgers_root: str, read_timeout_s: float
+    metadata_url: str, ledgers_root: str, read_timeout_s: float, tls_directory: str = ""
 ) -> AsyncIterator[tuple[MetadataStore, BookKeeper, Clock]]:
     """A client of the cluster, closed at the end. Raises ConfigurationError, MetadataError, BookKeeperError."""
+    tls = directory_files(tls_directory, "bookkeeper.tlsDirectory") if tls_directory else None
     clock = new_clock()
     url, root = split_service_uri(metadata_url)
     store = await open_store(url, clock, read_only=True)
-    bookkeeper = BookKeeper(store, clock, ClientConfig(timeout_s=read_timeout_s), root=ledgers_root or root)
+    bookkeeper = BookKeeper(store, clock, ClientConfig(timeout_s=read_timeout_s, tls=tls), root=ledgers_root or root)
     try:
         await bookkeeper.open()
         yield store, bookkeeper, clock
@@ -75,7 +77,11 @@ async def connected(
 
 async def freeze(options: ReadOptions) -> list[FrozenTopic]:
     """Every topic of a read with its runs of entries. Raises TopicMissing, DataLoss and what the stores raise."""
-    async with connected(options.metadata_url, options.ledgers_root, options.read_timeout_s) as (store, client, clock):
+    async with connected(options.metadata_url, options.ledgers_root, options.read_timeout_s, options.tls_directory) as (
+        store,
+        client,
+        clock,
+    ):
         freezer = _Freezer(options, store, client)
         registry = SchemaRegistry(client, store, clock)
         return [

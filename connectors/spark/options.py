@@ -28,6 +28,7 @@ KNOWN: Final[dict[str, tuple[str, ...]]] = {
     "columns": (),
     "valueFormat": (),
     "bookkeeper.readTimeoutMs": (),
+    "bookkeeper.tlsDirectory": (),
     "ledgersRoot": (),
 }
 
@@ -114,6 +115,8 @@ class ReadOptions:
     read_timeout_s: float = 30.0
     ledgers_root: str = ""
     """Empty: as the metadata URL has it."""
+    tls_directory: str = ""
+    """Folder with tls.crt, tls.key and ca.crt, on every machine that reads; empty: bookies are asked in clear."""
     unused: tuple[str, ...] = ()
     """Names of options that were given and have no effect."""
 
@@ -157,6 +160,7 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         value_format=value_format,
         read_timeout_s=read_timeout_s,
         ledgers_root=given.get("ledgersRoot", ""),
+        tls_directory=given.get("bookkeeper.tlsDirectory", ""),
         unused=tuple(unused),
     )
 

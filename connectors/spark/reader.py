@@ -63,9 +63,7 @@ class _Connection:
             raise
 
     async def _open(self, options: ReadOptions) -> BookKeeper:
-        _, bookkeeper, _ = await self._stack.enter_async_context(
-            connected(options.metadata_url, options.ledgers_root, options.read_timeout_s)
-        )
+        _, bookkeeper, _ = await self._stack.enter_async_context(connected(*_key_of(options)))
         return bookkeeper
 
     def close(self) -> None:
@@ -74,14 +72,14 @@ class _Connection:
         self.loop.stop()
 
 
-_Key = tuple[str, str, float]
+_Key = tuple[str, str, float, str]
 
 # Kept for the next task. A worker that was forked from a process with connections makes its own.
 _connections: dict[_Key, _Connection] = {}
 
 
 def _key_of(options: ReadOptions) -> _Key:
-    return options.metadata_url, options.ledgers_root, options.read_timeout_s
+    return options.metadata_url, options.ledgers_root, options.read_timeout_s, options.tls_directory
 
 
 def _connection(options: ReadOptions) -> _Connection:

@@ -21,6 +21,7 @@ TINY = StorageSettings(
     read_cache_bytes=16 * 1024,
     block_cache_bytes=MIB,
     log_bytes_max=16 * 1024,
+    log_page_cache_bytes=4096,
     read_ahead_entries=5,
     flush_piece_bytes=512,
 )

@@ -52,11 +52,16 @@ class BookKeeper:
         self._closed = False
 
     async def open(self) -> None:
-        """Find out who is there. Raises MetadataUnavailable, or MetadataError for a layout that is not ours."""
+        """Find out who is there.
+
+        Raises MetadataUnavailable, MetadataError for a layout that is not ours, ConfigurationError for files of TLS
+        that cannot be used.
+        """
         assert self._pool is None, "opened twice"
         await check_layout(self._store, self._root)
+        pool = ConnectionPool(self.bookies, self._clock, self._config)
         await self.bookies.start()
-        self._pool = ConnectionPool(self.bookies, self._clock, self._config)
+        self._pool = pool
 
     async def close(self) -> None:
         """End all connections; what is pending fails with ClientClosed. Ledgers that were being written stay open."""

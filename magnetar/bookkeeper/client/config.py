@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from magnetar.bookkeeper.tls_files import TlsFiles
 from magnetar.bookkeeper.wire.framing import MAX_FRAME_BYTES
 from magnetar.runtime.config import setting
 from magnetar.runtime.types import MIB
@@ -54,6 +55,16 @@ class ClientConfig:
         "maxOutboxBytesPerBookie", 128 * MIB, help="unsent bytes for one bookie, above it the bookie counts as failed"
     )
 
+    slow_add_ms: int = setting(
+        "bookkeeperClientSlowAddMillis",
+        1_000,
+        help="an add that takes longer is logged with its stages and bookies, one line a second at most; 0: none",
+    )
+
+    tls: TlsFiles | None = None
+    """With what bookies are reached over TLS; None: in clear. There is nothing between: with it, a bookie that does
+    not offer TLS counts as unreachable."""
+
     def problems(self) -> Iterator[str]:
         if self.rackaware_policy_enabled:
             yield (
@@ -62,6 +73,8 @@ class ClientConfig:
             )
         if self.timeout_s <= 0:
             yield f"bookkeeperClientTimeoutInSeconds ({self.timeout_s}) must be above 0"
+        if self.slow_add_ms < 0:
+            yield f"bookkeeperClientSlowAddMillis ({self.slow_add_ms}) must not be negative"
         if self.channels_per_bookie < 1:
             yield f"bookkeeperNumberOfChannelsPerBookie ({self.channels_per_bookie}) must be at least 1"
         if self.frame_bytes_max < 1 * MIB:

@@ -10,15 +10,17 @@ Rules:
    connections of its own: an answer to a plain request must never count as one to a fencing request.
 2. A request ends exactly once: answered, timed out, or with its connection. A time-out does not end the connection.
 3. Nothing calls back from within `send_adds`: failures that are known at once are told in a later loop turn.
-4. A bookie that cannot be reached is refused for a moment without trying, and put into quarantine, which new
+4. Where TLS is set, nothing is sent before the bookie has taken our certificate (`magnetar.bookkeeper.tls`).
+5. A bookie that cannot be reached is refused for a moment without trying, and put into quarantine, which new
    ensembles avoid.
-5. When the socket takes no more, requests wait in the outbox; above its limit the bookie is given up.
+6. When the socket takes no more, requests wait in the outbox; above its limit the bookie is given up.
 """
 
 import asyncio
 import contextlib
 import logging
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeAlias, cast
 
@@ -33,6 +35,7 @@ from magnetar.bookkeeper.client.errors import (
 from magnetar.bookkeeper.client.writer import PendingAdd
 from magnetar.bookkeeper.metadata.bookies import BookieDirectory
 from magnetar.bookkeeper.metadata.store import MetadataError
+from magnetar.bookkeeper.tls import Certificates, TlsFailed, client_context, connect
 from magnetar.bookkeeper.wire.codec_v2 import (
     ADD_ENTRY,
     BATCH_READ_ENTRY,
@@ -45,6 +48,7 @@ from magnetar.bookkeeper.wire.codec_v2 import (
 )
 from magnetar.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
 from magnetar.runtime.clock import Clock, DeadlineSweep
+from magnetar.runtime.observe import SlowOperations
 from magnetar.runtime.tasks import Tasks
 from magnetar.runtime.types import KIB, Buffer
 
@@ -61,6 +65,12 @@ _REFUSE_S_MAX: Final = 5.0
 # How long a bookie that broke the connection on a batch read is asked entry by entry (old bookies do that; one
 # that merely crashed gets batches again after this).
 _NO_BATCH_S: Final = 60.0
+
+
+# An outbox that waited longer than this is remembered, so that a slow add can tell that it was not sent; so many of
+# them.
+_LATE_S: Final = 0.01
+_LATE_FLUSHES: Final = 64
 
 
 class AddSink(Protocol):
@@ -108,6 +118,8 @@ class BookieConnection:
         self._last_error: BookKeeperError = BookieUnavailable(f"bookie {bookie_id} was not reached yet")
         self._outbox: list[Buffer] = []
         self._outbox_bytes = 0
+        self._outbox_since_s = 0.0
+        self._late_flushes: deque[tuple[float, float]] = deque(maxlen=_LATE_FLUSHES)
         # Several equal requests (rule 1): the value is then a list of channels.
         self._adds: dict[_Key, AddChannel | list[AddChannel]] = {}
         self._reads: dict[_Key, list[_Read]] = {}
@@ -154,6 +166,15 @@ class BookieConnection:
         self._add_deadlines.add((channel, ledger_id, run[0].entry_id, run[-1].entry_id))
         self._queued(size)
 
+    def queue_s(self, queued_s: float) -> float:
+        """How long it took until what was sent at *queued_s* went to the socket; of a moment ago."""
+        for since_s, flushed_s in self._late_flushes:
+            if since_s <= queued_s <= flushed_s:
+                return flushed_s - queued_s
+        if self._outbox and self._outbox_since_s <= queued_s:
+            return self._clock.monotonic() - queued_s
+        return 0.0
+
     def read(self, ledger_id: int, entry_id: int, *, fencing_key: bytes | None = None) -> "asyncio.Future[memoryview]":
         """Ask for an entry (-1: the last one). The future gets the stored entry, or a BookKeeperError."""
         flags = 0 if fencing_key is None else FLAG_DO_FENCING | (FLAG_HIGH_PRIORITY if entry_id >= 0 else 0)
@@ -198,6 +219,8 @@ class BookieConnection:
         self._queued(len(frame))
 
     def _queued(self, size_bytes: int) -> None:
+        if not self._outbox_bytes:
+            self._outbox_since_s = self._clock.monotonic()
         self._outbox_bytes += size_bytes
         if self._wire is None:
             if not self._connecting:
@@ -219,7 +242,14 @@ class BookieConnection:
             return
         outbox, self._outbox = self._outbox, []
         self._outbox_bytes = 0
-        self._wire.transport.writelines(outbox)
+        now = self._clock.monotonic()
+        if now - self._outbox_since_s > _LATE_S:
+            self._late_flushes.append((self._outbox_since_s, now))
+        if self._wire.is_secure:
+            # The ssl library makes a record of each buffer, and most of ours are heads of a few bytes.
+            self._wire.transport.write(b"".join(outbox))
+        else:
+            self._wire.transport.writelines(outbox)
 
     def _give_up(self, error: BookKeeperError) -> None:
         if self._outbox_bytes <= self._config.outbox_bytes_max:
@@ -234,13 +264,18 @@ class BookieConnection:
             try:
                 async with asyncio.timeout(self._config.connect_timeout_ms / 1000):
                     host, port = await self._pool.directory.address_of(self.bookie_id)
-                    _, wire = await self._loop.create_connection(lambda: _Wire(self), host, port)
+                    if self._pool.certificates is None:
+                        _, wire = await self._loop.create_connection(lambda: _Wire(self), host, port)
+                    else:
+                        _, wire = await connect(_Wire(self), host, port, self._pool.certificates)
             finally:
                 self._connecting = False
         except (OSError, MetadataError, TimeoutError) as error:
             self._refuse_until = self._clock.monotonic() + self._refuse_s
             self._refuse_s = min(self._refuse_s * 2, _REFUSE_S_MAX)
             why = "no connection in time" if isinstance(error, TimeoutError) else error
+            if isinstance(error, TlsFailed):  # settings are wrong, and what the caller hears may be a consequence
+                log.warning("no TLS connection to bookie %s: %s", self.bookie_id, error)
             self._lost(None, BookieUnavailable(f"bookie {self.bookie_id} cannot be reached: {why}"))
             return
         if self._closed or wire.is_lost:
@@ -420,10 +455,12 @@ class _Wire(asyncio.Protocol):
         self._connection = connection
         self._splitter = FrameSplitter(connection._config.frame_bytes_max)
         self.transport: asyncio.Transport
+        self.is_secure = False
         self.is_lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        self.is_secure = transport.get_extra_info("sslcontext") is not None
         self.transport.set_write_buffer_limits(high=_SOCKET_BUFFER_BYTES)
 
     def data_received(self, data: bytes) -> None:
@@ -455,10 +492,13 @@ class ConnectionPool:
     """The connections of one client, and what it knows about the health of bookies."""
 
     def __init__(self, directory: BookieDirectory, clock: Clock, config: ClientConfig) -> None:
+        """Raises ConfigurationError if the files for TLS cannot be used."""
         self.directory = directory
         self.clock = clock
         self.config = config
+        self.certificates = None if config.tls is None else Certificates(config.tls, client_context, clock)
         self.tasks = Tasks("bookie connections")
+        self.slow_adds = SlowOperations(log, clock, config.slow_add_ms) if config.slow_add_ms else None
         self.is_closed = False
         self._connections: dict[tuple[str, bool, int], BookieConnection] = {}
         self._quarantined: dict[str, float] = {}

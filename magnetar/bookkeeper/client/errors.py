@@ -5,7 +5,7 @@
      │   ├─ NoSuchLedger        (also: no such ledger in the metadata)
      │   ├─ NoSuchEntry
      │   ├─ LedgerFenced        another client recovers the ledger; this writer must stop
-     │   ├─ Unauthorized        wrong password
+     │   ├─ Unauthorized        wrong password, or the bookie does not admit this client
      │   ├─ BookieReadOnly, TooManyRequests, UnknownLedgerState, BookieIOError, BadRequest, BadVersion
      ├─ BookieUnavailable       not reachable, or the connection broke
      ├─ OperationTimeout        no answer in time
@@ -101,9 +101,9 @@ class BookieIOError(RemoteError, v2=101, v3=501):
 
 
 class Unauthorized(RemoteError, v2=102, v3=502):
-    """The password is not that of the ledger."""
+    """The password is not that of the ledger, or the bookie does not admit this client at all."""
 
-    reason = "wrong password"
+    reason = "wrong password, or the bookie demands TLS or another certificate"
 
 
 class BadVersion(RemoteError, v2=103, v3=503):

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from magnetar.bookkeeper.client.add_stages import AddWatch, SlowAdd
 from magnetar.bookkeeper.client.connection import AddChannel, BookieConnection, ConnectionPool
 from magnetar.bookkeeper.client.errors import (
     BeyondLastConfirmed,
@@ -113,6 +114,10 @@ class LedgerWriteHandle:
         self._channels = [
             AddChannel(self, index, self._connection(bookie)) for index, bookie in enumerate(self._writer.ensemble)
         ]
+        slow = pool.slow_adds
+        quorum = self._writer.quorum
+        self._watch = None if slow is None else AddWatch(quorum.ensemble_size, quorum.is_striped, slow.threshold_s)
+        self._now = pool.clock.monotonic
         self._write_sets = [self._writer.quorum.write_set(first) for first in range(metadata.ensemble_size)]
         # Ensemble change and close update the metadata one after the other.
         self._turn = asyncio.Lock()
@@ -175,6 +180,8 @@ class LedgerWriteHandle:
         first = writer.last_add_pushed + 1
         run = writer.add(payloads)
         effect = writer.start_delayed_change()
+        if self._watch is not None and run:
+            self._watch.appended(run[-1].entry_id, self._now())
         self._send(run)
         if effect is not None:
             self._do(effect)
@@ -217,6 +224,8 @@ class LedgerWriteHandle:
     # Answers (AddSink)
 
     def on_added(self, channel: AddChannel, entry_ids: list[int]) -> None:
+        if self._watch is not None and channel is self._channels[channel.index]:
+            self._watch.answered(channel.index, entry_ids[-1], self._now())
         if self._writer.on_added(channel.index, channel.bookie, entry_ids) is not None:
             self._notify_soon()
 
@@ -257,6 +266,8 @@ class LedgerWriteHandle:
 
     async def _change_ensemble(self, failed: dict[int, str]) -> None:
         writer = self._writer
+        if self._watch is not None:
+            self._watch.changing(self._now())
         try:
             async with self._turn:
                 if not writer.is_open():
@@ -279,6 +290,8 @@ class LedgerWriteHandle:
         if not writer.is_open():
             return
         changed = writer.on_ensemble_changed(replacements)
+        if self._watch is not None:
+            self._watch.changed(frozenset(replacements), self._now())
         log.info(
             "ledger %d: bookies %s failed, from entry %d on: %s",
             self.ledger_id,
@@ -350,6 +363,10 @@ class LedgerWriteHandle:
         confirmed = self._writer.last_add_confirmed
         if confirmed > self._notified:
             self._notified = confirmed
+            if self._watch is not None:
+                slow = self._watch.acknowledged(confirmed, self._now())
+                if slow is not None:
+                    self._tell_slow(slow)
             waiting = self._waiting
             while waiting and waiting[0][0] <= confirmed:
                 entry_id, done = waiting.popleft()
@@ -366,9 +383,33 @@ class LedgerWriteHandle:
             if self.listener is not None:
                 self.listener.on_failed(self._failure)
 
+    def _tell_slow(self, add: SlowAdd) -> None:
+        slow_adds = self._pool.slow_adds
+        assert slow_adds is not None
+        bookies: dict[str, dict[str, float | None]] = {}
+        queue_s = 0.0
+        for channel, answer_s in zip(self._channels, add.answers_s, strict=True):
+            waited_s = channel.connection.queue_s(add.appended_s)
+            queue_s = max(queue_s, waited_s)
+            bookies[channel.bookie] = {
+                "queue_ms": round(waited_s * 1000, 1),
+                "answer_ms": None if answer_s is None else round(answer_s * 1000, 1),
+            }
+        slow_adds.report(
+            "add",
+            add.total_s,
+            {"queue": queue_s, "ensemble_change": add.change_s, "quorum": add.total_s - queue_s},
+            ledger=self.ledger_id,
+            entry=add.last_entry_id,
+            ack_quorum=self._writer.quorum.ack,
+            bookies=bookies,
+        )
+
     def _stop(self, error: BookKeeperError) -> None:
         """Nothing is acknowledged from here on."""
         self._writer.fail(error)
+        if self._watch is not None:
+            self._watch.clear()
         self._cancel_watch()
         if self._left_out_timer is not None:
             self._left_out_timer.cancel()

@@ -9,6 +9,7 @@ from google.protobuf.message import DecodeError
 from magnetar.bookkeeper.metadata.formats_pb2 import BookieServiceInfoFormat
 
 BOOKIE_RPC: Final = "bookie-rpc"
+TLS: Final = "tls"
 
 _BOOKIE_ID: Final = re.compile(r"[a-zA-Z0-9:\-_.]+")
 _HOST_AND_PORT: Final = re.compile(r"(.+):(\d{1,5})")
@@ -48,9 +49,9 @@ class BookieServiceInfo:
         return next((e for e in self.endpoints if e.protocol == BOOKIE_RPC), None)
 
 
-def bookie_endpoint(host: str, port: int) -> Endpoint:
-    """Where a bookie answers clients."""
-    return Endpoint("bookie", port, host, BOOKIE_RPC)
+def bookie_endpoint(host: str, port: int, *, tls: bool = False) -> Endpoint:
+    """Where a bookie answers clients; *tls*: it takes START_TLS there."""
+    return Endpoint("bookie", port, host, BOOKIE_RPC, extensions=(TLS,) if tls else ())
 
 
 def http_endpoint(host: str, port: int) -> Endpoint:

@@ -33,6 +33,7 @@ from google.protobuf.message import DecodeError
 from magnetar.bookkeeper.metadata.formats_pb2 import LedgerMetadataFormat
 from magnetar.bookkeeper.wire.entry import DigestType
 from magnetar.runtime.types import Corruption
+from magnetar.runtime.varint import varint
 
 NO_ENTRY: Final = -1
 CURRENT_FORMAT: Final = 3
@@ -198,7 +199,7 @@ def encode(metadata: LedgerMetadata) -> bytes:
             message = _to_message(metadata)
             message.cToken = metadata.ctoken or 0
             body = message.SerializeToString()
-            return head + _varint(len(body)) + body
+            return head + varint(len(body)) + body
         case 2:
             return head + text_format.MessageToString(_to_message(metadata)).encode()
         case 1:
@@ -314,15 +315,6 @@ def _decode_v1(body: str) -> LedgerMetadata:
         last_entry_id=last_entry_id,
         format_version=1,
     )
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number >= 0x80:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
 
 
 def _read_varint(data: bytes) -> tuple[int, int]:

@@ -16,10 +16,14 @@ from magnetar.bookkeeper.wire import bookkeeper_pb2 as pb
 from magnetar.bookkeeper.wire.codec_v2 import V2Error
 from magnetar.bookkeeper.wire.framing import LENGTH, MalformedFrame
 from magnetar.runtime.types import Buffer
+from magnetar.runtime.varint import varint
 
 # Field 1, length-delimited: the header of every Request. A frame of the second protocol starts with 2, 1 or 0,
 # none of which is a legal tag, so one byte tells them apart.
 FIRST_BYTE: Final = 0x0A
+
+# Ids are int64 on the wire, where negative ones are written as these bits.
+_U64: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 HIGH_PRIORITY: Final = 100
 """What Apache's client sends for recovery."""
@@ -223,11 +227,11 @@ def response(operation: int, txn_id: int, status: int) -> pb.Response:
 
 
 def add_response(txn_id: int, status: int, ledger_id: int, entry_id: int) -> bytes:
-    """A whole answer to an add."""
-    made = response(ADD_ENTRY, txn_id, status)
-    add = made.addResponse
-    add.status, add.ledgerId, add.entryId = status, ledger_id, entry_id  # type: ignore[assignment]
-    return frame_of(made)
+    """A whole answer to an add: by hand, in half the time, since there is one for every entry."""
+    txn, code = varint(txn_id), varint(status)
+    part = b"\x08%b\x10%b\x18%b" % (code, varint(ledger_id & _U64), varint(entry_id & _U64))
+    body = b"\x0a%c\x08\x03\x10\x02\x18%b\x10%b\xaa\x06%c%b" % (5 + len(txn), txn, code, len(part), part)
+    return LENGTH.pack(len(body)) + body
 
 
 def read_response(

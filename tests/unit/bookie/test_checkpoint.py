@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from bookie.checkpoint import Checkpointer
+from bookie.entry_log.files import EntryLogs
 from magnetar.runtime.files import File, MemoryFiles, OsFiles
+from magnetar.runtime.types import KIB
 from tests.support.bookie_disks import Disk, stored_entry
 from tests.support.crash_images import Life
 
@@ -122,6 +124,35 @@ def test_a_journal_leaves_the_page_cache_when_it_is_synced() -> None:
     (first, size), (second, more) = forgotten
     assert (first, second) == (0, 4096), "the page that the first group ends in goes with the second"
     assert 5000 < size < second + more
+
+
+def test_of_an_entry_log_the_newest_part_stays_in_the_page_cache() -> None:
+    forgotten: list[tuple[str, int, int]] = []
+
+    class Watched(MemoryFiles):
+        def create(self, path: str) -> File:
+            file = super().create(path)
+            if path.endswith(".log"):
+                forget = file.forget
+
+                def note(offset: int, size_bytes: int) -> None:
+                    forget(offset, size_bytes)
+                    forgotten.append((path, offset, size_bytes))
+
+                file.forget = note  # type: ignore[method-assign]
+            return file
+
+    files = Watched()
+    files.make_directories("/l")
+    logs = EntryLogs(files, "/l", 64 * KIB, page_cache_bytes=16 * KIB)
+    for number in range(12):
+        logs.append([(1, number, stored_entry(1, number, bytes(8 * KIB)))])
+        logs.sync()
+    first = [(offset, size) for path, offset, size in forgotten if path == "/l/0.log"]
+    assert [offset for offset, _ in first] == [sum(size for _, size in first[:at]) for at in range(len(first))]
+    assert first[0] == (0, 8 * KIB), "three entries are there: the first of them goes"
+    assert sum(size for _, size in first) > 48 * KIB, "a log that is sealed goes as a whole"
+    assert sum(size for path, _, size in forgotten if path == "/l/1.log") == 24 * KIB
 
 
 def test_what_is_forgotten_is_still_there(tmp_path: Path) -> None:

@@ -83,3 +83,13 @@ def test_a_damaged_list_of_entries_is_malformed() -> None:
     for damaged in (b"", data[:63], data[:-1], data + b"\0", b"\0\0\0\1" + data[4:]):
         with pytest.raises(MalformedFrame):
             v3.decode_availability(damaged)
+
+
+@pytest.mark.parametrize("txn_id", [0, 1, 127, 128, 16_383, 16_384, 2**21, 2**63 - 1, 2**64 - 1])
+@pytest.mark.parametrize(("ledger_id", "entry_id"), [(0, 0), (7, 300), (2**31, 2**40), (2**63 - 1, 1), (-1, -5)])
+@pytest.mark.parametrize("status", [0, 402, 502])
+def test_the_answer_to_an_add_is_what_protobuf_writes(txn_id: int, ledger_id: int, entry_id: int, status: int) -> None:
+    made = v3.response(v3.ADD_ENTRY, txn_id, status)
+    add = made.addResponse
+    add.status, add.ledgerId, add.entryId = status, ledger_id, entry_id  # type: ignore[assignment]
+    assert v3.add_response(txn_id, status, ledger_id, entry_id) == v3.frame_of(made)

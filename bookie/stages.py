@@ -1,0 +1,222 @@
+"""How long operations take, stage by stage. No clock: who measures brings the times, in seconds.
+
+    add      ── queue ──▶ write ──▶ sync ──▶ report         one journal group; all adds of a chunk of a socket share it
+    read     ── queue ──▶ read                              cold reads; what memory has takes no time worth telling
+    flush    ── log ──▶ sync ──▶ index ──▶ marks            pauses are not counted
+
+Everything is counted on the loop, once for a group or a chunk: an add of a `Distribution` costs half a microsecond,
+whatever the number of operations that it stands for.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+# Each power of two is cut into so many buckets: a quantile is exact to a sixteenth.
+_STEPS: Final = 8
+
+# Values are kept in thousandths (microseconds of a millisecond); 2**42 of them are 73 minutes, or 4 GB.
+_BITS_MAX: Final = 42
+_BUCKETS: Final = _BITS_MAX * _STEPS
+
+# Apache's quantiles, of its last minute.
+QUANTILES: Final = (0.5, 0.75, 0.95, 0.99, 0.999, 0.9999, 1.0)
+WINDOW_S: Final = 60.0
+
+_EMPTY: Final = float("nan")
+
+
+def _bucket(units: int) -> int:
+    """Where *units* are counted: exact below 8, then eight buckets for each power of two."""
+    if units < _STEPS:
+        return max(units, 0)
+    bits = units.bit_length()
+    return min((bits - 3) * _STEPS + (units >> (bits - 4)) - _STEPS, _BUCKETS - 1)
+
+
+def _middle(bucket: int) -> float:
+    """A value, in units, of the middle of a bucket."""
+    if bucket < _STEPS:
+        return float(bucket)
+    power, step = divmod(bucket, _STEPS)
+    return (_STEPS + step + 0.5) * 2.0 ** (power - 1)
+
+
+class Distribution:
+    """Number, sum and quantiles of values (milliseconds, bytes, entries).
+
+    The quantiles are those of the last one to two minutes, as far as somebody looks every minute.
+    """
+
+    __slots__ = ("_before", "_now", "_since_s", "count", "sum")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.sum = 0.0
+        self._now: dict[int, int] = {}
+        self._before: dict[int, int] = {}
+        self._since_s = float("-inf")
+
+    def add(self, value: float, times: int = 1) -> None:
+        """*times* operations had *value*."""
+        self.count += times
+        self.sum += value * times
+        bucket = _bucket(int(value * 1000))
+        self._now[bucket] = self._now.get(bucket, 0) + times
+
+    def quantiles(self, now_s: float) -> dict[float, float]:
+        """NaN where there was nothing. Ends the window if it is old enough."""
+        if now_s - self._since_s >= WINDOW_S:
+            self._since_s = now_s
+            self._before, self._now = self._now, {}
+        counts = dict(self._before)
+        for bucket, times in self._now.items():
+            counts[bucket] = counts.get(bucket, 0) + times
+        total = sum(counts.values())
+        if not total:
+            return dict.fromkeys(QUANTILES, _EMPTY)
+        found: dict[float, float] = {}
+        ordered = sorted(counts.items())
+        at, passed = 0, ordered[0][1]
+        for quantile in QUANTILES:
+            while passed < quantile * total and at + 1 < len(ordered):
+                at += 1
+                passed += ordered[at][1]
+            found[quantile] = _middle(ordered[at][0]) / 1000
+        return found
+
+
+class Outcomes:
+    """Distributions of what went well and of what did not: Apache's label `success`."""
+
+    __slots__ = ("bad", "good")
+
+    def __init__(self) -> None:
+        self.good = Distribution()
+        self.bad = Distribution()
+
+
+class GroupTimes(NamedTuple):
+    """One journal group as its thread saw it."""
+
+    taken_s: float
+    """When the thread took it."""
+    ended_s: float
+    write_s: float
+    """How long its records took to reach the file system."""
+    sync_s: float
+    is_synced: bool
+    written_bytes: int
+
+
+class JournalStages:
+    """What the groups of one journal took. Milliseconds."""
+
+    def __init__(self) -> None:
+        self.adds = Outcomes()
+        """From `put` to the report: every record."""
+        self.queue = Distribution()
+        self.write = Distribution()
+        self.sync = Distribution()
+        self.report = Distribution()
+        """From the end of the sync to the report on the loop."""
+        self.group_entries = Distribution()
+        self.group_bytes = Distribution()
+
+    def grouped(self, times: GroupTimes, now_s: float, entries: int) -> None:
+        """A group of *entries* records was reported at *now_s*."""
+        self.write.add(times.write_s * 1000)
+        if times.is_synced:
+            self.sync.add(times.sync_s * 1000)
+        self.report.add((now_s - times.ended_s) * 1000)
+        self.group_entries.add(entries)
+        self.group_bytes.add(times.written_bytes)
+
+    def put(self, put_s: float, times: GroupTimes, now_s: float, entries: int, is_good: bool) -> None:
+        """What was put together at *put_s* was in such a group."""
+        self.queue.add((times.taken_s - put_s) * 1000, entries)
+        (self.adds.good if is_good else self.adds.bad).add((now_s - put_s) * 1000, entries)
+
+
+class ReadStages:
+    """Reads. Milliseconds."""
+
+    def __init__(self) -> None:
+        self.queue = Distribution()
+        """Cold reads: until a thread took them."""
+        self.all = Outcomes()
+        """Cold reads until they are answered, and what memory had."""
+        self._from_memory = 0
+
+    def answered_from_memory(self, total: int) -> None:
+        """So many reads were answered by memory since the start; they count as 0 ms."""
+        if total > self._from_memory:
+            self.all.good.add(0.0, total - self._from_memory)
+            self._from_memory = total
+
+
+FLUSH_STAGES: Final = ("log", "sync", "index", "ledgers")
+
+
+class FlushTimes:
+    """What a flush did in one ledger directory: a stop-watch for the flusher's thread, read after the flush."""
+
+    __slots__ = ("_lap_s", "_now", "seconds", "written_bytes")
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        """*now* tells the time in seconds."""
+        self._now = now
+        self._lap_s = 0.0
+        self.seconds = dict.fromkeys(FLUSH_STAGES, 0.0)
+        """By stage: appended to entry logs, synced these, written and synced the locations, written rows of ledgers."""
+        self.written_bytes = 0
+
+    def start(self) -> None:
+        """From here on time counts again (after a pause)."""
+        self._lap_s = self._now()
+
+    def lap(self, stage: str) -> None:
+        """The time since the last call was spent in *stage*."""
+        now = self._now()
+        self.seconds[stage] += now - self._lap_s
+        self._lap_s = now
+
+    @property
+    def total_s(self) -> float:
+        return sum(self.seconds.values())
+
+
+class FlushStages:
+    """Flushes of one ledger directory. Milliseconds, without the pauses."""
+
+    def __init__(self) -> None:
+        self.all = Outcomes()
+        self.log_sync = Distribution()
+        self.locations = Distribution()
+        self.ledgers = Distribution()
+        self.bytes = Distribution()
+
+    def flushed(self, times: FlushTimes, is_good: bool) -> None:
+        (self.all.good if is_good else self.all.bad).add(times.total_s * 1000)
+        if is_good:
+            self.log_sync.add(times.seconds["sync"] * 1000)
+            self.locations.add(times.seconds["index"] * 1000)
+            self.ledgers.add(times.seconds["ledgers"] * 1000)
+            self.bytes.add(times.written_bytes)
+
+
+class BookieStages:
+    """All of one bookie."""
+
+    def __init__(self, journals: int = 1, ledger_directories: int = 1) -> None:
+        self.adds = Outcomes()
+        """From the chunk that brought an add to its answer."""
+        self.reads = ReadStages()
+        self.journals = [JournalStages() for _ in range(journals)]
+        self.flushes = [FlushStages() for _ in range(ledger_directories)]
+        self._refused_at_once = 0
+
+    def adds_refused_at_once(self, total: int) -> None:
+        """So many adds were refused without a journal since the start; they count as 0 ms."""
+        if total > self._refused_at_once:
+            self.adds.bad.add(0.0, total - self._refused_at_once)
+            self._refused_at_once = total

@@ -1,0 +1,104 @@
+"""Which adds of a ledger were slow, and whom they waited for. No clock: who measures brings the times, in seconds.
+
+    append ── queue (each bookie) ──▶ socket ──▶ answer (each bookie) ──▶ quorum, in order ──▶ acknowledged
+
+Everything is told once for a run of entries or for a chunk of answers. What happens within a millisecond is taken as
+one moment, so the memory is bounded by the time that adds are under way, not by their number.
+"""
+
+from collections import deque
+from typing import Final, NamedTuple
+
+_MOMENT_S: Final = 0.001
+
+# Answers kept for one bookie: at one a millisecond more than the time-out of an add. A bookie that is ahead of the
+# others for longer than that is not the slow one.
+_ANSWERS_MAX: Final = 40_000
+
+
+class SlowAdd(NamedTuple):
+    """A run of entries that took longer than it should. Seconds since it was appended."""
+
+    appended_s: float
+    """When that was."""
+    last_entry_id: int
+    total_s: float
+    answers_s: tuple[float | None, ...]
+    """For each position when the bookie there had answered the last entry (of its share); None: it has not."""
+    change_s: float
+    """How long of it the ensemble was being changed."""
+
+
+class AddWatch:
+    """The adds of one ledger that are under way."""
+
+    __slots__ = ("_answers", "_change", "_change_began_s", "_runs", "_share", "_threshold_s")
+
+    def __init__(self, ensemble_size: int, is_striped: bool, threshold_s: float) -> None:
+        # A bookie has one of so many entries at least; so it may never answer the last one of a run.
+        self._share = ensemble_size if is_striped else 1
+        self._threshold_s = threshold_s
+        self._runs: deque[tuple[int, float]] = deque()
+        self._answers: list[deque[tuple[int, float]]] = [deque(maxlen=_ANSWERS_MAX) for _ in range(ensemble_size)]
+        self._change_began_s: float | None = None
+        self._change = (0.0, 0.0)
+
+    def appended(self, last_entry_id: int, now_s: float) -> None:
+        """Entries up to this one were handed over."""
+        runs = self._runs
+        if runs and now_s - runs[-1][1] < _MOMENT_S:
+            runs[-1] = last_entry_id, runs[-1][1]
+        else:
+            runs.append((last_entry_id, now_s))
+
+    def answered(self, index: int, entry_id: int, now_s: float) -> None:
+        """The bookie at *index* confirmed entries, *entry_id* as the last."""
+        answers = self._answers[index]
+        if answers and now_s - answers[-1][1] < _MOMENT_S:
+            answers[-1] = max(entry_id, answers[-1][0]), answers[-1][1]
+        else:
+            answers.append((entry_id, now_s))
+
+    def changing(self, now_s: float) -> None:
+        """A change of the ensemble begins."""
+        self._change_began_s = now_s
+
+    def changed(self, indexes: frozenset[int], now_s: float) -> None:
+        """It is over; the answers of the former bookies at *indexes* do not count any more."""
+        if self._change_began_s is not None:
+            self._change = self._change_began_s, now_s
+            self._change_began_s = None
+        for index in indexes:
+            self._answers[index].clear()
+
+    def acknowledged(self, up_to: int, now_s: float) -> SlowAdd | None:
+        """Entries up to this one are acknowledged: the slowest of them, if it was slow."""
+        runs = self._runs
+        slow: SlowAdd | None = None
+        while runs and runs[0][0] <= up_to:
+            last_entry_id, appended_s = runs.popleft()
+            if slow is None and now_s - appended_s > self._threshold_s:
+                slow = SlowAdd(
+                    appended_s,
+                    last_entry_id,
+                    now_s - appended_s,
+                    tuple(self._answer_s(index, last_entry_id, appended_s) for index in range(len(self._answers))),
+                    max(0.0, min(self._change[1], now_s) - max(self._change[0], appended_s)),
+                )
+        wanted = (runs[0][0] if runs else up_to + 1) - self._share
+        for answers in self._answers:
+            while answers and answers[0][0] <= wanted:
+                answers.popleft()
+        return slow
+
+    def clear(self) -> None:
+        """Nothing is under way any more."""
+        self._runs.clear()
+        for answers in self._answers:
+            answers.clear()
+
+    def _answer_s(self, index: int, entry_id: int, appended_s: float) -> float | None:
+        for answered, at in self._answers[index]:
+            if answered > entry_id - self._share:
+                return max(at - appended_s, 0.0)
+        return None

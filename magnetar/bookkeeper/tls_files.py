@@ -1,0 +1,107 @@
+"""Which files make TLS between clients and bookies, and what settings about it may say. No IO.
+
+    TlsFiles                certificate, key, trusted certificates: all PEM
+    directory_files(path)   … as one folder has them: tls.crt, tls.key, ca.crt (the names that cert-manager and
+                            Kubernetes' TLS secrets use, so that a mounted secret is such a folder)
+
+Java's key stores are refused by name, with the way to PEM.
+"""
+
+import posixpath
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+CERTIFICATE_NAME: Final = "tls.crt"
+KEY_NAME: Final = "tls.key"
+TRUSTED_NAME: Final = "ca.crt"
+
+APACHE_FACTORY: Final = "org.apache.bookkeeper.tls.TLSContextFactory"
+"""The one provider that Apache has, and the one whose settings are understood here."""
+
+PROTOCOLS: Final = ("TLSv1.2", "TLSv1.3")
+
+# Time between two looks whether the files have changed: certificates live for days at least, and a look is a
+# handful of `stat`. (Apache: 300 s in the broker, never in a bookie.)
+REFRESH_S: Final = 300
+
+_JAVA_ENDINGS: Final = (".jks", ".p12", ".pfx", ".keystore", ".truststore")
+_CHACHA: Final = "CHACHA20_POLY1305_SHA256"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFiles:
+    """Paths of PEM files; empty where there is none. *origin* names the settings in error messages."""
+
+    origin: str
+    certificate: str = ""
+    key: str = ""
+    key_password_file: str = ""
+    trusted: str = ""
+    """Certificates (of authorities, or of peers) of which one must stand behind the peer's."""
+    protocols: tuple[str, ...] = ()
+    """Some of PROTOCOLS; empty: both."""
+    ciphers: str = ""
+    """Suites in OpenSSL's form, for TLS 1.2; empty: the library's choice."""
+    verify_hostname: bool = False
+    """Whether a client compares the name it connects to with the bookie's certificate."""
+    refresh_s: int = REFRESH_S
+    """Seconds between two looks whether the files have changed; 0: never."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return tuple(path for path in (self.certificate, self.key, self.key_password_file, self.trusted) if path)
+
+
+def directory_files(directory: str, setting: str) -> TlsFiles:
+    """The files of the folder that *setting* names."""
+    return TlsFiles(
+        origin=f"{setting}={directory}",
+        certificate=posixpath.join(directory, CERTIFICATE_NAME),
+        key=posixpath.join(directory, KEY_NAME),
+        trusted=posixpath.join(directory, TRUSTED_NAME),
+    )
+
+
+def store_problem(type_setting: str, store_type: str, path_setting: str, path: str) -> str | None:
+    """Why a key or trust store cannot be used; None if it can, as far as its name tells."""
+    kind = store_type.upper()
+    if kind == "PEM" and not path.lower().endswith(_JAVA_ENDINGS):
+        return None
+    if kind == "PEM":
+        what = f"{path_setting}={path} looks like a Java key store"
+    elif kind in ("JKS", "PKCS12"):
+        what = f"{type_setting}={store_type} is not supported"
+    else:
+        return f"{type_setting}={store_type}: expected PEM"
+    return (
+        f"{what}: TLS files are PEM here. Make PEM of it with "
+        f"`keytool -importkeystore -srckeystore {path or 'STORE'} -destkeystore store.p12 -deststoretype PKCS12`, then "
+        "`openssl pkcs12 -in store.p12 -nokeys -out tls.crt` and `openssl pkcs12 -in store.p12 -nocerts -noenc "
+        f"-out tls.key` (for a trust store only the first), and set {type_setting}=PEM"
+    )
+
+
+def protocol_problems(setting: str, protocols: tuple[str, ...]) -> Iterator[str]:
+    for protocol in protocols:
+        if protocol not in PROTOCOLS:
+            yield f"{setting}: {protocol} is not offered; expected some of {', '.join(PROTOCOLS)}"
+
+
+def openssl_ciphers(setting: str, suites: tuple[str, ...]) -> str:
+    """OpenSSL's list of *suites*, which may have Java's names. Raises ValueError for those of TLS 1.3.
+
+    The suites of TLS 1.3 cannot be chosen, so a list of others means TLS 1.2 (as it does in Java).
+    """
+    names = []
+    for suite in suites:
+        if not suite.startswith("TLS_"):
+            names.append(suite)
+            continue
+        exchange, separator, cipher = suite.removeprefix("TLS_").partition("_WITH_")
+        if not separator:
+            raise ValueError(f"{setting}: {suite} is of TLS 1.3, whose suites cannot be chosen; leave it out")
+        cipher = cipher.replace(_CHACHA, "CHACHA20_POLY1305").replace("AES_", "AES").replace("_CBC_", "_")
+        plain = "" if exchange == "RSA" else exchange.replace("_", "-") + "-"
+        names.append(plain + cipher.replace("_", "-"))
+    return ":".join(names)

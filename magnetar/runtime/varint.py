@@ -1,0 +1,21 @@
+"""Numbers as protobuf writes them, for messages that are put together by hand. No IO."""
+
+from typing import Final
+
+_ONE_BYTE: Final = [bytes((value,)) for value in range(128)]
+
+
+def varint(value: int) -> bytes:
+    """*value* (0 … 2⁶⁴-1) as protobuf writes it."""
+    if value < 0x80:
+        return _ONE_BYTE[value]
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    if value < 0x20_0000:
+        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

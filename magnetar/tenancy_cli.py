@@ -1,0 +1,391 @@
+"""`magnetar tenants`, `namespaces`, `schemas` and `brokers`."""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from magnetar import show
+from magnetar.admin_client import AdminError
+from magnetar.cli_options import admin_of, admin_option, json_option, now_ms, print_json
+
+_V2 = "/admin/v2"
+
+
+def _lines(found: list[str], as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+    else:
+        for name in found:
+            click.echo(name)
+
+
+def _facts(found: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+    else:
+        rows = [(name, value if isinstance(value, str) else json.dumps(value)) for name, value in sorted(found.items())]
+        show.values(rows or [("", "nothing is set")])
+
+
+# --------------------------------------------------------------------------------------- tenants
+
+
+@click.group()
+def tenants() -> None:
+    """Tenants: whose namespaces there are."""
+
+
+@tenants.command("list")
+@json_option
+@admin_option
+def list_tenants(as_json: bool, admin_url: str) -> None:
+    """Names of the tenants.
+
+    Example:  magnetar tenants list
+    """
+    _lines(sorted(admin_of(admin_url).call("GET", f"{_V2}/tenants")), as_json)
+
+
+@tenants.command("show")
+@click.argument("tenant")
+@json_option
+@admin_option
+def show_tenant(tenant: str, as_json: bool, admin_url: str) -> None:
+    """Who may administer TENANT, and on which clusters it may be.
+
+    Example:  magnetar tenants show public
+    """
+    _facts(admin_of(admin_url).call("GET", f"{_V2}/tenants/{quote(tenant, safe='')}"), as_json)
+
+
+@tenants.command("create")
+@click.argument("tenant")
+@click.option("--admin-role", "roles", multiple=True, help="A role that may administer it; more may be given.")
+@click.option("--cluster", "clusters", multiple=True, help="A cluster that it may use; all that are known, if none.")
+@admin_option
+def create_tenant(tenant: str, roles: tuple[str, ...], clusters: tuple[str, ...], admin_url: str) -> None:
+    """Make TENANT.
+
+    Example:  magnetar tenants create shop
+    """
+    admin = admin_of(admin_url)
+    allowed = list(clusters) or admin.call("GET", f"{_V2}/clusters")
+    body = {"adminRoles": list(roles), "allowedClusters": allowed}
+    admin.call("PUT", f"{_V2}/tenants/{quote(tenant, safe='')}", body)
+    click.echo("created")
+
+
+@tenants.command("delete")
+@click.argument("tenant")
+@admin_option
+def delete_tenant(tenant: str, admin_url: str) -> None:
+    """Delete TENANT, which must have no namespaces.
+
+    Example:  magnetar tenants delete shop
+    """
+    admin_of(admin_url).call("DELETE", f"{_V2}/tenants/{quote(tenant, safe='')}")
+    click.echo("deleted")
+
+
+# ------------------------------------------------------------------------------------ namespaces
+
+
+@click.group()
+def namespaces() -> None:
+    """Namespaces: groups of topics with policies."""
+
+
+def _namespace(name: str) -> str:
+    parts = name.split("/")
+    if len(parts) != 2 or not all(parts):
+        raise AdminError(f"{name!r} is not a namespace: write tenant/namespace")
+    return f"{_V2}/namespaces/" + "/".join(quote(part, safe="") for part in parts)
+
+
+@namespaces.command("list")
+@click.argument("tenant", default="public")
+@json_option
+@admin_option
+def list_namespaces(tenant: str, as_json: bool, admin_url: str) -> None:
+    """Namespaces of TENANT (public).
+
+    Example:  magnetar namespaces list public
+    """
+    _lines(sorted(admin_of(admin_url).call("GET", f"{_V2}/namespaces/{quote(tenant, safe='')}")), as_json)
+
+
+@namespaces.command("show")
+@click.argument("namespace")
+@json_option
+@admin_option
+def show_namespace(namespace: str, as_json: bool, admin_url: str) -> None:
+    """Policies of NAMESPACE.
+
+    Example:  magnetar namespaces show public/default
+    """
+    found = admin_of(admin_url).call("GET", _namespace(namespace))
+    if not as_json:
+        found = {name: value for name, value in found.items() if value not in (None, {}, [], "")}
+    _facts(found, as_json)
+
+
+@namespaces.command("create")
+@click.argument("namespace")
+@click.option("--bundles", type=click.IntRange(min=1), help="Parts that brokers share out; else the broker's default.")
+@admin_option
+def create_namespace(namespace: str, bundles: int | None, admin_url: str) -> None:
+    """Make NAMESPACE (tenant/namespace).
+
+    Example:  magnetar namespaces create public/orders
+    """
+    body = {"bundles": {"numBundles": bundles}} if bundles else None
+    admin_of(admin_url).call("PUT", _namespace(namespace), body)
+    click.echo("created")
+
+
+@namespaces.command("delete")
+@click.argument("namespace")
+@admin_option
+def delete_namespace(namespace: str, admin_url: str) -> None:
+    """Delete NAMESPACE, which must have no topics.
+
+    Example:  magnetar namespaces delete public/orders
+    """
+    admin_of(admin_url).call("DELETE", _namespace(namespace))
+    click.echo("deleted")
+
+
+@namespaces.command("unload")
+@click.argument("namespace")
+@admin_option
+def unload_namespace(namespace: str, admin_url: str) -> None:
+    """Let go of all topics of NAMESPACE, so that brokers share them out anew.
+
+    Example:  magnetar namespaces unload public/default
+    """
+    admin_of(admin_url).call("PUT", _namespace(namespace) + "/unload")
+    click.echo("unloaded")
+
+
+@namespaces.command("get-policy")
+@click.argument("namespace")
+@click.argument("policy")
+@admin_option
+def get_policy(namespace: str, policy: str, admin_url: str) -> None:
+    """One POLICY of NAMESPACE, by its name in the admin API; as JSON.
+
+    Example:  magnetar namespaces get-policy public/default retention
+    """
+    print_json(admin_of(admin_url).call("GET", f"{_namespace(namespace)}/{quote(policy, safe='')}"))
+
+
+@namespaces.command("set-policy")
+@click.argument("namespace")
+@click.argument("policy")
+@click.argument("value")
+@admin_option
+def set_policy(namespace: str, policy: str, value: str, admin_url: str) -> None:
+    """Set POLICY of NAMESPACE to VALUE, which is JSON; null takes it away.
+
+    Example:  magnetar namespaces set-policy public/default deduplication true
+    """
+    try:
+        body = json.loads(value)
+    except ValueError as error:
+        raise AdminError(f"{value!r} is no JSON ({error}); texts need quotes: '\"text\"'") from None
+    admin, path = admin_of(admin_url), f"{_namespace(namespace)}/{quote(policy, safe='')}"
+    if body is None:
+        admin.call("DELETE", path)
+    else:
+        admin.call("POST", path, body)
+    click.echo("set")
+
+
+@namespaces.command("set-retention")
+@click.argument("namespace")
+@click.option("--minutes", type=click.IntRange(min=-1), required=True, help="Keep read messages so long; -1 for ever.")
+@click.option("--megabytes", type=click.IntRange(min=-1), default=-1, show_default=True, help="At most so much.")
+@admin_option
+def set_retention(namespace: str, minutes: int, megabytes: int, admin_url: str) -> None:
+    """How long NAMESPACE keeps messages that every subscription has acknowledged.
+
+    Example:  magnetar namespaces set-retention public/default --minutes 1440
+    """
+    _namespace(namespace)
+    admin_of(admin_url).set_retention(namespace, minutes=minutes, megabytes=megabytes)
+    click.echo("set")
+
+
+# --------------------------------------------------------------------------------------- schemas
+
+
+@click.group()
+def schemas() -> None:
+    """Schemas of topics."""
+
+
+def _schemas(admin: Any, topic: str) -> str:
+    return f"{_V2}/schemas/{admin.path_of(topic).partition('/')[2]}"
+
+
+@schemas.command("list")
+@click.argument("topic")
+@json_option
+@admin_option
+def list_schemas(topic: str, as_json: bool, admin_url: str) -> None:
+    """Every version of TOPIC's schema.
+
+    Example:  magnetar schemas list orders
+    """
+    admin = admin_of(admin_url)
+    found = admin.call("GET", f"{_schemas(admin, topic)}/schemas")["getSchemaResponses"]
+    if as_json:
+        print_json(found)
+        return
+    now = now_ms()
+    rows = [(str(one["version"]), one["type"], show.age(one["timestamp"], now), _short(one["data"])) for one in found]
+    show.table(("version", "type", "made", "definition"), rows)
+
+
+def _short(text: str) -> str:
+    one_line = " ".join(text.split())
+    return one_line if len(one_line) <= 80 else one_line[:79] + "…"
+
+
+@schemas.command("show")
+@click.argument("topic")
+@click.option("--version", type=click.IntRange(min=0), help="That version; else the newest.")
+@json_option
+@admin_option
+def show_schema(topic: str, version: int | None, as_json: bool, admin_url: str) -> None:
+    """TOPIC's schema.
+
+    Example:  magnetar schemas show orders
+    """
+    admin = admin_of(admin_url)
+    found = admin.call("GET", f"{_schemas(admin, topic)}/schema" + ("" if version is None else f"/{version}"))
+    if as_json:
+        print_json(found)
+        return
+    click.echo(f"version {found['version']}, {found['type']}, made {show.age(found['timestamp'], now_ms())}")
+    try:
+        click.echo(json.dumps(json.loads(found["data"]), indent=2))
+    except ValueError:
+        click.echo(found["data"])
+
+
+@schemas.command("upload")
+@click.argument("topic")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
+@click.option("--type", "kind", type=click.Choice(["AVRO", "JSON", "STRING", "BYTES"], case_sensitive=False),
+              default="AVRO", show_default=True, help="What the definition is.")  # fmt: skip
+@click.option("--check", is_flag=True, help="Only say whether it is compatible. Exit code 2 if not.")
+@admin_option
+def upload_schema(topic: str, file: Path, kind: str, check: bool, admin_url: str) -> None:
+    """Give TOPIC the schema in FILE (an Avro definition as JSON; - is standard input).
+
+    Example:  magnetar schemas upload orders order.avsc
+    """
+    try:
+        with click.open_file(str(file), encoding="utf-8") as source:
+            definition = source.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise AdminError(f"cannot read {file}: {error}") from None
+    admin = admin_of(admin_url)
+    body = {"type": kind.upper(), "schema": definition, "properties": {}}
+    if check:
+        found = admin.call("POST", f"{_schemas(admin, topic)}/compatibility", body)
+        word = "compatible" if found["compatibility"] else "not compatible"
+        click.echo(f"{word} ({found['schemaCompatibilityStrategy']})")
+        if not found["compatibility"]:
+            raise click.exceptions.Exit(2)
+        return
+    found = admin.call("POST", f"{_schemas(admin, topic)}/schema", body)
+    click.echo(f"version {_version(found['version'])}")
+
+
+def _version(found: Any) -> str:
+    number = found["version"] if isinstance(found, dict) else found
+    if isinstance(number, str):  # the eight bytes of the number
+        return str(int.from_bytes(base64.b64decode(number)))
+    return str(number)
+
+
+@schemas.command("delete")
+@click.argument("topic")
+@admin_option
+def delete_schema(topic: str, admin_url: str) -> None:
+    """Take TOPIC's schema away; its versions stay in messages.
+
+    Example:  magnetar schemas delete orders
+    """
+    admin = admin_of(admin_url)
+    admin.call("DELETE", f"{_schemas(admin, topic)}/schema")
+    click.echo("deleted")
+
+
+# --------------------------------------------------------------------------------------- brokers
+
+
+@click.group()
+def brokers() -> None:
+    """Brokers of the cluster."""
+
+
+@brokers.command("list")
+@json_option
+@admin_option
+def list_brokers(as_json: bool, admin_url: str) -> None:
+    """Brokers that are there, and which of them leads.
+
+    Example:  magnetar brokers list
+    """
+    admin = admin_of(admin_url)
+    names = sorted(admin.call("GET", f"{_V2}/brokers"))
+    if as_json:
+        print_json(names)
+        return
+    leader = admin.call("GET", f"{_V2}/brokers/leaderBroker")
+    show.table(("broker", ""), [(name, "leader" if name == leader.get("brokerId") else "") for name in names])
+
+
+@brokers.command("health")
+@admin_option
+def health(admin_url: str) -> None:
+    """Let a broker write a message and read it back. Exit code 2 if it cannot.
+
+    Example:  magnetar brokers health
+    """
+    click.echo(admin_of(admin_url).call("GET", f"{_V2}/brokers/health"))
+
+
+@brokers.command("config")
+@click.argument("name", default="")
+@json_option
+@admin_option
+def config(name: str, as_json: bool, admin_url: str) -> None:
+    """The settings of a broker that are in force; with NAME, those that contain it.
+
+    Example:  magnetar brokers config ledger
+    """
+    found = admin_of(admin_url).call("GET", f"{_V2}/brokers/configuration/runtime")
+    chosen = {key: value for key, value in found.items() if name.lower() in key.lower()}
+    if as_json:
+        print_json(chosen)
+    else:
+        for key, value in sorted(chosen.items()):
+            click.echo(f"{key}={value}")
+
+
+@brokers.command("metrics")
+@admin_option
+def metrics(admin_url: str) -> None:
+    """The numbers of a broker, as Prometheus reads them.
+
+    Example:  magnetar brokers metrics
+    """
+    click.echo(str(admin_of(admin_url).call("GET", "/metrics")), nl=False)

@@ -1,0 +1,407 @@
+"""`magnetar topics`, `subscriptions` and `lag`: what a broker knows of topics."""
+
+import re
+from typing import Any
+
+import click
+
+from magnetar import show
+from magnetar.cli_options import admin_of, admin_option, json_option, now_ms, print_json
+from magnetar.runtime.types import MagnetarError
+
+# Where to begin: the positions of Pulsar's own names, which stand for the ends of a topic.
+_EARLIEST = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
+_LATEST = {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1, "partitionIndex": -1}
+
+_AGO = re.compile(r"(\d+)\s*(ms|s|min|m|h|d)")
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_POSITION = re.compile(r"(\d+):(-?\d+)")
+
+
+class PlaceError(MagnetarError):
+    """A place in a topic that cannot be read."""
+
+
+def place_of(text: str, now: int) -> dict[str, int] | int:
+    """A position as the admin API has it, or milliseconds since 1970. Raises PlaceError."""
+    if text == "earliest":
+        return _EARLIEST
+    if text == "latest":
+        return _LATEST
+    if found := _POSITION.fullmatch(text):
+        return {"ledgerId": int(found[1]), "entryId": int(found[2]), "partitionIndex": -1}
+    if found := _AGO.fullmatch(text):
+        return now - int(found[1]) * _UNITS_MS[found[2]]
+    from datetime import datetime
+
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        raise PlaceError(
+            f"{text!r} is no place in a topic: write earliest, latest, LEDGER:ENTRY, a time (2026-03-01T12:00) or how "
+            "long ago (90s, 15m, 2h, 3d)"
+        ) from None
+
+
+@click.group()
+def topics() -> None:
+    """List, create, look at and delete topics."""
+
+
+@topics.command("list")
+@click.argument("namespace", default="public/default")
+@json_option
+@admin_option
+def list_topics(namespace: str, as_json: bool, admin_url: str) -> None:
+    """Topics of NAMESPACE (public/default).
+
+    Example:  magnetar topics list public/default
+    """
+    admin = admin_of(admin_url)
+    partitioned = {name: admin.partitions(name) for name in admin.partitioned_topics(namespace)}
+    plain = [name for name in admin.topics(namespace) if name.rpartition("-partition-")[0] not in partitioned]
+    if as_json:
+        print_json([{"topic": name, "partitions": partitioned.get(name, 0)} for name in sorted([*partitioned, *plain])])
+        return
+    for name, count in sorted(partitioned.items()):
+        click.echo(f"{name}  ({count} partitions)")
+    for name in plain:
+        click.echo(name)
+
+
+@topics.command("create")
+@click.argument("topic")
+@click.option(
+    "--partitions", type=click.IntRange(min=0), default=0, show_default=True, help="0 makes a topic without partitions."
+)
+@admin_option
+def create_topic(topic: str, partitions: int, admin_url: str) -> None:
+    """Create TOPIC.
+
+    Example:  magnetar topics create orders --partitions 4
+    """
+    admin_of(admin_url).create_topic(topic, partitions)
+    click.echo("created")
+
+
+@topics.command("set-partitions")
+@click.argument("topic")
+@click.argument("partitions", type=click.IntRange(min=1))
+@admin_option
+def set_partitions(topic: str, partitions: int, admin_url: str) -> None:
+    """Give TOPIC more PARTITIONS, in all. There is no way back to fewer.
+
+    Example:  magnetar topics set-partitions orders 8
+    """
+    admin = admin_of(admin_url)
+    admin.call("POST", f"/admin/v2/{admin.path_of(topic)}/partitions", partitions)
+    click.echo(f"{topic} has {partitions} partitions")
+
+
+@topics.command("delete")
+@click.argument("topic")
+@click.option("--force", is_flag=True, help="Also while producers and consumers are connected.")
+@admin_option
+def delete_topic(topic: str, force: bool, admin_url: str) -> None:
+    """Delete TOPIC (all partitions) with its data.
+
+    Example:  magnetar topics delete orders
+    """
+    admin_of(admin_url).delete_topic(topic, force=force)
+    click.echo("deleted")
+
+
+@topics.command("stats")
+@click.argument("topic")
+@json_option
+@admin_option
+def topic_stats(topic: str, as_json: bool, admin_url: str) -> None:
+    """Producers, subscriptions and sizes of TOPIC.
+
+    Example:  magnetar topics stats orders
+    """
+    stats = admin_of(admin_url).stats(topic)
+    if as_json:
+        print_json(stats)
+        return
+    click.echo(
+        f"{stats['msgInCounter']} messages in, {stats['msgOutCounter']} out; "
+        f"{show.size(stats['storageSize'])} stored; {len(stats['publishers'])} producers"
+    )
+    rows = [
+        (name, sub["type"], str(sub["msgBacklog"]), str(sub["unackedMessages"]), str(len(sub["consumers"])))
+        for name, sub in sorted(stats["subscriptions"].items())
+    ]
+    if rows:
+        show.table(("subscription", "type", "backlog", "unacknowledged", "consumers"), rows)
+
+
+@topics.command("ledgers")
+@click.argument("topic")
+@json_option
+@admin_option
+def topic_ledgers(topic: str, as_json: bool, admin_url: str) -> None:
+    """Ledgers and cursors of TOPIC (of one partition), as the broker has them.
+
+    Example:  magnetar topics ledgers orders
+    """
+    admin = admin_of(admin_url)
+    _must_be_one(admin, topic)
+    found = admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/internalStats")
+    if as_json:
+        print_json(found)
+        return
+    last = found["ledgers"][-1]["ledgerId"] if found["ledgers"] else None
+    rows = []
+    for one in found["ledgers"]:
+        is_open = one["ledgerId"] == last and not one["entries"]
+        entries, size = (
+            (found["currentLedgerEntries"], found["currentLedgerSize"]) if is_open else (one["entries"], one["size"])
+        )
+        rows.append((str(one["ledgerId"]), str(entries), show.size(size), "open" if is_open else "closed"))
+    show.table(("ledger", "entries", "size", "state"), rows)
+    click.echo(f"last confirmed {found['lastConfirmedEntry']}")
+    cursors = [
+        (name, one["markDeletePosition"], one["readPosition"], one.get("individuallyDeletedMessages") or "[]")
+        for name, one in sorted(found["cursors"].items())
+    ]
+    if cursors:
+        click.echo()
+        show.table(("cursor", "acknowledged up to", "reads next", "acknowledged beyond"), cursors)
+
+
+@topics.command("lookup")
+@click.argument("topic")
+@json_option
+@admin_option
+def lookup(topic: str, as_json: bool, admin_url: str) -> None:
+    """Which broker serves TOPIC (each of its partitions).
+
+    Example:  magnetar topics lookup orders
+    """
+    admin = admin_of(admin_url)
+    count = admin.partitions(topic)
+    names = [f"{topic}-partition-{number}" for number in range(count)] if count else [topic]
+    found = {name: admin.owner_url(name) for name in names}
+    if as_json:
+        print_json(found)
+    else:
+        show.table(("topic", "broker"), list(found.items()))
+
+
+@topics.command("last-id")
+@click.argument("topic")
+@json_option
+@admin_option
+def last_id(topic: str, as_json: bool, admin_url: str) -> None:
+    """The last message of TOPIC (of one partition).
+
+    Example:  magnetar topics last-id orders
+    """
+    admin = admin_of(admin_url)
+    _must_be_one(admin, topic)
+    found = admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/lastMessageId")
+    if as_json:
+        print_json(found)
+    else:
+        click.echo(f"{found['ledgerId']}:{found['entryId']}")
+
+
+@topics.command("unload")
+@click.argument("topic")
+@admin_option
+def unload(topic: str, admin_url: str) -> None:
+    """Let go of TOPIC, so that it is opened again where it belongs. Clients come back by themselves.
+
+    Example:  magnetar topics unload orders
+    """
+    admin = admin_of(admin_url)
+    count = admin.partitions(topic)
+    for name in [f"{topic}-partition-{number}" for number in range(count)] if count else [topic]:
+        admin.call("PUT", f"/admin/v2/{admin.path_of(name)}/unload")
+    click.echo("unloaded")
+
+
+@topics.command("terminate")
+@click.argument("topic")
+@click.confirmation_option(prompt="Nothing can be written to it any more, ever. Go on?")
+@admin_option
+def terminate(topic: str, admin_url: str) -> None:
+    """End TOPIC: what is in it can be read, nothing more can be written.
+
+    Example:  magnetar topics terminate orders --yes
+    """
+    admin = admin_of(admin_url)
+    _must_be_one(admin, topic)
+    found = admin.call("POST", f"/admin/v2/{admin.path_of(topic)}/terminate")
+    click.echo(f"terminated; the last message is {found['ledgerId']}:{found['entryId']}")
+
+
+def _must_be_one(admin: Any, topic: str) -> None:
+    count = admin.partitions(topic)
+    if count:
+        raise PlaceError(f"{topic} has {count} partitions: name one, {topic}-partition-0 to {count - 1}")
+
+
+# -------------------------------------------------------------------------------- subscriptions
+
+
+@click.group()
+def subscriptions() -> None:
+    """List, create, move and delete the subscriptions of a topic."""
+
+
+def _path(admin: Any, topic: str, name: str) -> str:
+    from urllib.parse import quote
+
+    return f"/admin/v2/{admin.path_of(topic)}/subscription/{quote(name, safe='')}"
+
+
+@subscriptions.command("list")
+@click.argument("topic")
+@json_option
+@admin_option
+def list_subscriptions(topic: str, as_json: bool, admin_url: str) -> None:
+    """Subscriptions of TOPIC.
+
+    Example:  magnetar subscriptions list orders
+    """
+    admin = admin_of(admin_url)
+    found = admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/subscriptions")
+    if as_json:
+        print_json(found)
+    else:
+        for name in found:
+            click.echo(name)
+
+
+PLACE_HELP = "earliest, latest, LEDGER:ENTRY, a time (2026-03-01T12:00), or how long ago (15m, 2h)."
+
+
+@subscriptions.command("create")
+@click.argument("topic")
+@click.argument("name")
+@click.option("--from", "start", default="latest", show_default=True, help="earliest, latest or LEDGER:ENTRY.")
+@admin_option
+def create_subscription(topic: str, name: str, start: str, admin_url: str) -> None:
+    """Make subscription NAME on TOPIC, so that messages are kept for it.
+
+    Example:  magnetar subscriptions create orders billing --from earliest
+    """
+    place = place_of(start, now_ms())
+    if isinstance(place, int):
+        raise PlaceError("a subscription begins at earliest, latest or LEDGER:ENTRY; make it, then `seek` to a time")
+    admin = admin_of(admin_url)
+    admin.call("PUT", _path(admin, topic, name), place)
+    click.echo("created")
+
+
+@subscriptions.command("delete")
+@click.argument("topic")
+@click.argument("name")
+@click.option("--force", is_flag=True, help="Also while consumers are connected.")
+@admin_option
+def delete_subscription(topic: str, name: str, force: bool, admin_url: str) -> None:
+    """Delete subscription NAME of TOPIC with its position.
+
+    Example:  magnetar subscriptions delete orders billing
+    """
+    admin = admin_of(admin_url)
+    admin.call("DELETE", f"{_path(admin, topic, name)}?force={str(force).lower()}")
+    click.echo("deleted")
+
+
+@subscriptions.command("seek")
+@click.argument("topic")
+@click.argument("name")
+@click.argument("place")
+@admin_option
+def seek(topic: str, name: str, place: str, admin_url: str) -> None:
+    """Let subscription NAME of TOPIC go on at PLACE.
+
+    PLACE: earliest, latest, LEDGER:ENTRY (that message comes next), a time or how long ago (15m, 2h, 3d).
+
+    Example:  magnetar subscriptions seek orders billing 2h
+    """
+    admin = admin_of(admin_url)
+    path = f"{_path(admin, topic, name)}/resetcursor"
+    where = place_of(place, now_ms())
+    if isinstance(where, int):
+        admin.call("POST", f"{path}/{where}")
+    elif where is _LATEST:
+        admin.call("POST", _path(admin, topic, name) + "/skip_all")
+    elif where is _EARLIEST:
+        admin.call("POST", f"{path}/0")
+    else:
+        admin.call("POST", path, where)
+    click.echo(f"{name} goes on at {place}")
+
+
+@subscriptions.command("clear")
+@click.argument("topic")
+@click.argument("name")
+@admin_option
+def clear(topic: str, name: str, admin_url: str) -> None:
+    """Acknowledge everything for subscription NAME of TOPIC.
+
+    Example:  magnetar subscriptions clear orders billing
+    """
+    admin = admin_of(admin_url)
+    admin.call("POST", _path(admin, topic, name) + "/skip_all")
+    click.echo(f"{name} has no backlog")
+
+
+# ----------------------------------------------------------------------------------------- lag
+
+
+@click.command()
+@click.argument("topics_", metavar="[TOPIC]...", nargs=-1)
+@click.option("--namespace", default="public/default", show_default=True, help="All its topics, if none is named.")
+@click.option("--partitions", is_flag=True, help="Each partition for itself.")
+@json_option
+@admin_option
+def lag(topics_: tuple[str, ...], namespace: str, partitions: bool, as_json: bool, admin_url: str) -> None:
+    """How far subscriptions are behind. The largest backlog comes first; it counts entries, which may be batches.
+
+    Example:  magnetar lag orders --partitions
+    """
+    admin = admin_of(admin_url)
+    names = list(topics_)
+    if not names:
+        partitioned = set(admin.partitioned_topics(namespace))
+        names = sorted(partitioned)
+        names += [one for one in admin.topics(namespace) if one.rpartition("-partition-")[0] not in partitioned]
+    found = []
+    with show.progress(names, "topics") as shown:
+        for name in shown:
+            found += _lags(admin, name, partitions)
+    found.sort(key=lambda one: (-one["backlog"], one["topic"], one["subscription"]))
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (one["topic"], one["subscription"], one["type"], str(one["backlog"]), str(one["unacknowledged"]),
+         str(one["consumers"]), "stuck" if one["blocked"] else "")
+        for one in found
+    ]  # fmt: skip
+    show.table(("topic", "subscription", "type", "backlog", "unacknowledged", "consumers", ""), rows)
+
+
+def _lags(admin: Any, topic: str, partitions: bool) -> list[dict[str, Any]]:
+    count = admin.partitions(topic) if partitions else 0
+    names = [f"{topic}-partition-{number}" for number in range(count)] if count else [topic]
+    found = []
+    for name in names:
+        for subscription, facts in admin.stats(name)["subscriptions"].items():
+            found.append(
+                {
+                    "topic": name,
+                    "subscription": subscription,
+                    "type": facts["type"],
+                    "backlog": facts["msgBacklog"],
+                    "unacknowledged": facts["unackedMessages"],
+                    "consumers": len(facts["consumers"]),
+                    "blocked": bool(facts.get("blockedSubscriptionOnUnackedMsgs")),
+                }
+            )
+    return found

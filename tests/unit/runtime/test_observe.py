@@ -1,0 +1,92 @@
+"""Prometheus text and log lines."""
+
+import json
+import logging
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from magnetar.runtime.observe import Metrics, Sample, Summary, start_logging
+
+
+def test_the_text_says_what_is_a_counter_and_what_a_gauge() -> None:
+    metrics = Metrics()
+    metrics.add(
+        lambda: [
+            Sample("made_total", 3, (("bookie", "b"),), "things made"),
+            Sample("open", 1.5),
+            Sample("bookie_WRITE_BYTES", 10, (), "bytes", "counter"),
+        ]
+    )
+    assert metrics.exposition().decode() == (
+        "# HELP made_total things made\n"
+        "# TYPE made_total counter\n"
+        'made_total{bookie="b"} 3.0\n'
+        "# HELP open open\n"
+        "# TYPE open gauge\n"
+        "open 1.5\n"
+        "# HELP bookie_WRITE_BYTES bytes\n"
+        "# TYPE bookie_WRITE_BYTES counter\n"
+        "bookie_WRITE_BYTES 10.0\n"
+    )
+
+
+def test_a_summary_has_its_quantiles_its_number_and_its_sum() -> None:
+    metrics = Metrics()
+    for success in ("false", "true"):
+        summary = Summary("took", {0.5: 1.25, 1.0: float("nan")}, 4, 5.0, (("success", success),), "how long")
+        metrics.add(lambda summary=summary: [summary])  # type: ignore[misc]
+    lines = metrics.exposition().decode().splitlines()
+    assert lines[:6] == [
+        "# HELP took how long",
+        "# TYPE took summary",
+        'took{quantile="0.5",success="false"} 1.25',
+        'took{quantile="1.0",success="false"} NaN',
+        'took_count{success="false"} 4.0',
+        'took_sum{success="false"} 5.0',
+    ]
+    assert len(lines) == 10
+    (family,) = text_string_to_metric_families(metrics.exposition().decode())
+    assert (family.name, family.type, len(family.samples)) == ("took", "summary", 8)
+
+
+def test_labels_and_help_may_hold_anything() -> None:
+    metrics = Metrics()
+    metrics.add(lambda: [Sample("x", 1, (("path", 'a\\b"c\nd'),), "two\nlines \\")])
+    (family,) = text_string_to_metric_families(metrics.exposition().decode())
+    assert family.samples[0].labels == {"path": 'a\\b"c\nd'}
+    assert family.documentation == "two\nlines \\"
+
+
+def test_a_name_cannot_be_two_things() -> None:
+    metrics = Metrics()
+    metrics.add(lambda: [Sample("x", 1), Sample("x", 1, kind="counter")])
+    with pytest.raises(AssertionError, match="x is a gauge and a counter"):
+        metrics.exposition()
+
+
+def test_a_source_that_was_taken_out_is_not_asked() -> None:
+    metrics = Metrics()
+    metrics.add(lambda: [Sample("x", 1)])()
+    assert metrics.exposition() == b""
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_fields_of_a_record_are_part_of_its_line(
+    as_json: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setattr(root, "level", root.level)
+    start_logging(as_json=as_json)
+    fields = {"operation": "journal group", "queue_ms": 1.5, "bookies": {"b:1": {"answer_ms": None}}, "level": "x"}
+    logging.getLogger("room").warning("slow %s", "one", extra={"fields": fields})
+    line = capsys.readouterr().err
+    if as_json:
+        found = json.loads(line)
+        assert (found["level"], found["message"], found["queue_ms"]) == ("WARNING", "slow one", 1.5)
+        assert found["bookies"] == {"b:1": {"answer_ms": None}}
+    else:
+        assert line.endswith(
+            'room  slow one  operation="journal group" queue_ms=1.5 bookies={"b:1":{"answer_ms":null}} level=x\n'
+        )
