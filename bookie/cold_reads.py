@@ -6,6 +6,8 @@ Rules:
 2. A job ends when its results have become large; the rest goes with the next one. So a connection holds
    about RESULT_BYTES_MAX of answers that are not with the transport yet, whatever it asks for.
 3. Nothing is started while the peer does not take its answers.
+4. Adds come first: while they arrive, a connection that reads much pauses after each job, three times as long as the
+   job took. A reader that is far behind would otherwise keep the interpreter busy, and every add would wait for it.
 """
 
 import asyncio
@@ -19,6 +21,11 @@ from bookie.stages import ReadStages
 from magnetar.runtime.clock import Clock
 from magnetar.runtime.observe import SlowOperations
 from magnetar.runtime.types import Corruption
+
+# A job that takes less is no bulk read, and nobody waits for it (rule 4); no pause is longer than the second.
+_BULK_S: Final = 0.0005
+_REST_SHARE: Final = 3
+_REST_S_MAX: Final = 0.05
 
 # Reads that go to the thread in one job.
 _JOB_READS_MAX: Final = 256
@@ -122,12 +129,18 @@ class ColdReads:
         may_start: Callable[[], bool],
         shrunk: Callable[[], None],
         watch: ReadWatch | None = None,
+        adds: Callable[[], int] | None = None,
     ) -> None:
-        """*may_start* says whether the peer takes answers (rule 3); *shrunk* is called when fewer wait."""
+        """*may_start* says whether the peer takes answers (rule 3); *shrunk* is called when fewer wait.
+
+        *adds* tells how many adds there were so far; without it, rule 4 does not hold.
+        """
         self._reader = reader
         self._may_start = may_start
         self._shrunk = shrunk
         self._watch = watch
+        self._adds = adds
+        self._adds_seen = 0
         self._waiting: deque[tuple[ColdRead, float]] = deque()
         # When the reads came that are being queued in this turn of the loop: one look at the clock for a chunk.
         self._arrived_s: float | None = None
@@ -201,4 +214,22 @@ class ColdReads:
         self._waiting.extendleft(reversed(list(zip(reads, arrived_s, strict=True))[len(outcomes) :]))
         for read, (result, read_error) in zip(reads, outcomes, strict=False):
             read.done(result, read_error)
-        self.go_on()
+        rest_s = 0.0 if timed is None else self._rest_after(timed[2] - timed[1])
+        if rest_s:
+            self._is_busy = True
+            asyncio.get_running_loop().call_later(rest_s, self._rested)
+        else:
+            self.go_on()
+
+    def _rest_after(self, took_s: float) -> float:
+        """How long rule 4 wants this connection to pause."""
+        if self._adds is None:
+            return 0.0
+        before, self._adds_seen = self._adds_seen, self._adds()
+        is_in_the_way = took_s >= _BULK_S and self._adds_seen != before
+        return min(_REST_SHARE * took_s, _REST_S_MAX) if is_in_the_way else 0.0
+
+    def _rested(self) -> None:
+        self._is_busy = False
+        if not self._is_closed:
+            self.go_on()

@@ -280,7 +280,7 @@ class Connection(asyncio.Protocol):
         self._adds_in_flight = 0
         self._add_bytes_in_flight = 0
         watch = server.read_watch
-        self._cold = ColdReads(reader, self._may_start_cold, self._cold_shrunk, watch)
+        self._cold = ColdReads(reader, self._may_start_cold, self._cold_shrunk, watch, lambda: server.counters.adds)
         self._urgent = ColdReads(urgent_reader, self._may_start_cold, self._cold_shrunk, watch)
         self._reads_counted = 0
         self._third: ThirdProtocol | None = None
