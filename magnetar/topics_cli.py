@@ -129,7 +129,7 @@ def topic_stats(topic: str, as_json: bool, admin_url: str) -> None:
         f"{show.size(stats['storageSize'])} stored; {len(stats['publishers'])} producers"
     )
     rows = [
-        (name, sub["type"], str(sub["msgBacklog"]), str(sub["unackedMessages"]), str(len(sub["consumers"])))
+        (name, sub["type"] or "-", str(sub["msgBacklog"]), str(sub["unackedMessages"]), str(len(sub["consumers"])))
         for name, sub in sorted(stats["subscriptions"].items())
     ]
     if rows:
@@ -380,7 +380,7 @@ def lag(topics_: tuple[str, ...], namespace: str, partitions: bool, as_json: boo
         print_json(found)
         return
     rows = [
-        (one["topic"], one["subscription"], one["type"], str(one["backlog"]), str(one["unacknowledged"]),
+        (one["topic"], one["subscription"], one["type"] or "-", str(one["backlog"]), str(one["unacknowledged"]),
          str(one["consumers"]), "stuck" if one["blocked"] else "")
         for one in found
     ]  # fmt: skip
