@@ -222,6 +222,7 @@ class AdminServer:
             "ledger/delete": {"DELETE": self._delete_ledger},
             "magnetar/status": {"GET": self._status},
             "magnetar/scrub": {"GET": self._scrub, "PUT": self._trigger_scrub},
+            "magnetar/rebuild_index": {"GET": self._rebuild_index, "PUT": self._trigger_rebuild},
             "magnetar/flush": {"PUT": self._flush},
             "magnetar/ledgers": {"GET": self._local_ledgers},
             "magnetar/disk_files": {"GET": self._disk_files},
@@ -501,6 +502,7 @@ class AdminServer:
                 "gc": plain(bookie.gc_status()),
                 "scrub": plain(bookie.scrub_status()),
                 "integrity": plain(bookie.integrity_status()),
+                "indexRebuild": plain(bookie.rebuild_index_status()),
                 "marks": plain(bookie.last_log_marks()),
             }
         )
@@ -515,6 +517,13 @@ class AdminServer:
     async def _trigger_scrub(self, request: web.Request, bookie: BookieOperations) -> web.Response:
         bookie.trigger_scrub()
         return _json(plain(bookie.scrub_status()))
+
+    async def _rebuild_index(self, request: web.Request, bookie: BookieOperations) -> web.Response:
+        return _json(plain(bookie.rebuild_index_status()))
+
+    async def _trigger_rebuild(self, request: web.Request, bookie: BookieOperations) -> web.Response:
+        bookie.rebuild_index()
+        return _json(plain(bookie.rebuild_index_status()))
 
     async def _flush(self, request: web.Request, bookie: BookieOperations) -> web.Response:
         bookie.flush()

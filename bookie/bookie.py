@@ -32,6 +32,7 @@ from bookie.jobs import JobThread
 from bookie.journal.writer import Journal, JournalFailed, JournalSettings, NoSpace
 from bookie.ledger_storage import LedgerStorage, is_no_space
 from bookie.mode import Mode
+from bookie.online_rebuild import OnlineRebuild
 from bookie.opening import Opened, StorageSettings, open_storage
 from bookie.operations import BookieOperations
 from bookie.peers import PeerSource
@@ -124,6 +125,7 @@ class Bookie:
         self._collector: GarbageCollector
         self._integrity: IntegrityCheck
         self._scrub: Scrub
+        self._rebuild: OnlineRebuild
         self._operations: BookieOperations | None = None
         self._certificates: Certificates | None = None
         self._peer_certificates: Certificates | None = None
@@ -248,6 +250,7 @@ class Bookie:
         self._parts.add("scrub", self._scrub.stop)
         self._integrity.start(self._server.put_back)
         self._parts.add("integrity", self._integrity.stop)
+        self._parts.add("rebuild", self._rebuild.stop)
 
         try:
             self._sockets = await asyncio.get_running_loop().create_server(
@@ -478,6 +481,22 @@ class Bookie:
             self._keeper,
             self._clock,
         )
+        self._rebuild = OnlineRebuild(
+            config.scrub_bytes_s,
+            LedgerStore(self._store, self._root),
+            self._files,
+            self._storage,
+            self._desk,
+            self._cache,
+            self._collector,
+            flusher,
+            self._keeper,
+            self._clock,
+            doubt=self._integrity.doubt,
+            scrub=self._scrub.trigger,
+            on_index_corrupt=self._index_corrupt,
+            has_failed=lambda: self._failure is not None,
+        )
         self._operations = BookieOperations(
             self._bookie_id,
             self._address,
@@ -493,6 +512,7 @@ class Bookie:
             self._collector,
             self._scrub,
             self._integrity,
+            self._rebuild,
             self._keeper,
             self._clock,
             # By an address of this machine, which no certificate has to name.

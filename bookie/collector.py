@@ -13,6 +13,7 @@ Rules beside those in `garbage.py`:
 3. A copy that metadata does not name is deleted only if the ledger is closed, nobody holds its replication lock, it has
    no replication mark, its metadata is the same as a pass ago and nothing was written to it meanwhile (I41).
 4. One round at a time. A round that failed leaves the quarantine as it is.
+5. Who must not have ledgers or logs go holds the collector: the round under way ends, no other begins.
 """
 
 import asyncio
@@ -63,7 +64,8 @@ class GcStatus:
     """How garbage collection stands. Times are wall-clock milliseconds, None: never in this life of the process."""
 
     phase: str
-    """idle, listing, verifying, deleting, moved copies, logs, minor compaction, major compaction, index"""
+    """idle, held (by a rebuild of the index), listing, verifying, deleting, moved copies, logs, minor compaction, major
+    compaction, index"""
     is_forced: bool
     rounds: int
     last_started_ms: int | None
@@ -146,6 +148,7 @@ class GarbageCollector:
         self._timer: Timer | None = None
         self._round: asyncio.Task[None] | None = None
         self._wish: _Wish | None = None
+        self._is_held = False
         self._stopping = False
         self._compactor = Compactor(
             files,
@@ -233,6 +236,23 @@ class GarbageCollector:
         while self._round is not None:
             await asyncio.shield(self._round)
 
+    async def hold(self) -> None:
+        """Begin no round until `let_go`; return when none runs (rule 5). One holder at a time."""
+        self._is_held = True
+        await self.settled()
+
+    def let_go(self) -> None:
+        """Rounds are possible again; one that was asked for meanwhile begins."""
+        self._is_held = False
+        if self._round is not None or self._stopping:
+            return
+        if self._wish is not None:
+            self._begin()
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._plan_next()
+
     def suspend(self, *, minor: bool = False, major: bool = False) -> None:
         """No compaction of that kind until it is resumed, or until a restart. One that runs goes on."""
         self._set_suspended(True, minor, major)
@@ -267,7 +287,7 @@ class GarbageCollector:
         compactor, counts = self._compactor, self._compactor.counts
         suspended = self._schedule.suspended
         return GcStatus(
-            phase=self._phase,
+            phase="held" if self._is_held and self._round is None else self._phase,
             is_forced=self._is_forced,
             rounds=self._rounds,
             last_started_ms=self._started_ms,
@@ -309,7 +329,7 @@ class GarbageCollector:
             self._timer = self._clock.call_later(self._config.gc_wait_ms / 1000, self._begin)
 
     def _begin(self) -> None:
-        if self._round is not None or self._stopping:
+        if self._round is not None or self._stopping or self._is_held:
             return
         if self._timer is not None:
             self._timer.cancel()

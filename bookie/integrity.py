@@ -10,10 +10,11 @@ Rules:
 2. A ledger leaves limbo when it is closed and every entry that metadata gives to this bookie was seen here, copied
    back, or is said by all others not to be there either.
 3. Ledgers that are not closed wait: whoever writes them next recovers them, which closes them.
+4. Doubts that come while the bookie serves put the ledgers they are about into limbo, closed ones as well.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -153,6 +154,21 @@ class IntegrityCheck:
         if self._is_needed:
             self._look_later()
 
+    async def doubt(self, ledger_ids: Collection[int]) -> None:
+        """Entries of these ledgers may be missing: limbo now, the check after it, also of the next starts (rule 4).
+
+        Raises OSError: then it is only until a restart.
+        """
+        was_needed, self._is_needed = self._is_needed, True
+        for ledger_id in ledger_ids:
+            ledger = self._ledgers.get(ledger_id)
+            if ledger is not None:
+                self._left.add(ledger_id)
+                self._to_limbo(ledger)
+        if not was_needed and not self._stopping:
+            self._look_later()
+        await self._flusher.run(lambda: self._storage.set_needs_check(True))
+
     async def stop(self) -> None:
         self._stopping = True
         if self._timer is not None:
@@ -187,6 +203,8 @@ class IntegrityCheck:
             await self._flusher.run(lambda: self._storage.set_needs_check(False))
         except OSError as error:
             self._problem = str(error)
+            return
+        if self._left:  # doubts came meanwhile
             return
         self._is_needed = False
         self._problem = None

@@ -27,6 +27,7 @@ from bookie.journal.writer import file_name as journal_name
 from bookie.journal.writer import list_files as list_journals
 from bookie.ledger_storage import LedgerStorage
 from bookie.mode import Mode
+from bookie.online_rebuild import OnlineRebuild, OnlineRebuildStatus
 from bookie.peers import ask_disks
 from bookie.read_only import Look, Reason
 from bookie.requests import Desk
@@ -119,6 +120,7 @@ class BookieOperations:
         collector: GarbageCollector,
         scrub: Scrub,
         integrity: IntegrityCheck,
+        rebuild: OnlineRebuild,
         worker: JobThread,
         clock: Clock,
         certificates: Certificates | None = None,
@@ -138,6 +140,7 @@ class BookieOperations:
         self._collector = collector
         self._scrub = scrub
         self._integrity = integrity
+        self._rebuild = rebuild
         self._worker = worker
         self._clock = clock
         self._certificates = certificates
@@ -260,6 +263,18 @@ class BookieOperations:
         """How far a bookie that may have lost entries is with copying them back."""
         return self._integrity.status()
 
+    # -- the index
+
+    def rebuild_index_status(self) -> OnlineRebuildStatus:
+        return self._rebuild.status()
+
+    def rebuild_index(self) -> None:
+        """Compare the index with the entry logs in the background and put it right, unless that is under way.
+
+        Every ledger that is there is fenced by it.
+        """
+        self._rebuild.trigger()
+
     # -- what is on the disks
 
     async def list_disk_files(self, kind: DiskFileKind) -> dict[str, list[str]]:
@@ -365,6 +380,11 @@ class BookieOperations:
         yield sample("integrity_ledgers_left", integrity.ledgers_left, "ledgers whose copies are to be checked")
         yield sample("integrity_copied_entries_total", integrity.copied_entries, "entries that were copied back")
         yield sample("integrity_lost_entries_total", integrity.lost_entries, "entries that nobody has")
+        rebuild = self._rebuild.status()
+        yield sample("index_rebuild_running", rebuild.is_running, "1 while the index is compared with the logs")
+        yield sample("index_rebuilds_total", rebuild.rebuilds, "times that this was done")
+        yield sample("index_rebuild_entries_put_right", rebuild.entries_put_right, "entries that it lacked, last time")
+        yield sample("index_rebuild_locations_lost", rebuild.locations_lost, "locations that lead nowhere, last time")
         yield sample("read_only", self._mode.is_read_only, "1 if no adds are taken")
         for reason in Reason:
             yield sample("read_only_reason", reason in self._mode.reasons, "1 if it holds", ("reason", str(reason)))

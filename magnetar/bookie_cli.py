@@ -117,6 +117,9 @@ def _show_status(found: dict[str, Any]) -> None:
     rows += [("read-only", f"{reason}: {text}".rstrip(": ")) for reason, text in found["state"]["reasons"].items()]
     if integrity["needed"]:
         rows.append(("copies", f"{integrity['ledgersLeft']} ledgers are still to be checked"))
+    rebuild = found["indexRebuild"]
+    if rebuild["running"] or rebuild["failed"]:
+        rows.append(("index", _rebuild_text(rebuild, now_ms)))
     if scrub["entriesLost"] or scrub["entriesUnrepaired"]:
         rows.append(("damage", f"{scrub['entriesLost']} entries lost, {scrub['entriesUnrepaired']} not repaired yet"))
     show.values(rows)
@@ -787,26 +790,102 @@ def delete_ledger(ledger_id: int, yes: bool, admin_url: str, as_json: bool) -> N
     _json(said) if as_json else click.echo(said)
 
 
-# ------------------------------------------------------------------------------------------ offline
+# ---------------------------------------------------------------------------------------- the index
 
 
 @bookie.command("rebuild-index")
 @click.option(
-    "--config", type=click.Path(path_type=Path, dir_okay=False), required=True,
-    help="The bookie's file of settings.",
+    "--config", type=click.Path(path_type=Path, dir_okay=False),
+    help="Settings of a stopped bookie; without it a bookie that runs is asked.",
 )  # fmt: skip
 @click.option(
-    "--ledgers-too", is_flag=True, help="The database of ledgers is damaged too; the check of copies follows."
+    "--ledgers-too", is_flag=True, help="With --config: the database of ledgers is damaged too; a check follows."
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def rebuild_index(config: Path, ledgers_too: bool, yes: bool) -> None:
-    """Make the index of a stopped bookie anew from its entry logs.
+@wait_option
+@remote
+def rebuild_index(config: Path | None, ledgers_too: bool, yes: bool, wait: bool, admin_url: str, as_json: bool) -> None:
+    """Make the index anew from the entry logs: where it lacks entries, or leads elsewhere.
 
-    A bookie does that by itself when it finds its index damaged. All its ledgers are fenced afterwards: their writers
-    go on in new ones.
+    A bookie that runs compares its whole index with its logs and goes on serving; --wait shows how far it is, and ends
+    with exit code 2 if entries may be missing. With --config it is done here, for a bookie that is stopped. All ledgers
+    that are there are fenced by it: their writers go on in new ones.
 
-    Example:  magnetar bookie rebuild-index --config bookie.conf
+    Example:  magnetar bookie rebuild-index --wait
     """
+    if config is None:
+        if ledgers_too:
+            raise click.UsageError("--ledgers-too needs --config: a bookie that runs has its ledgers in memory")
+        _rebuild_online(admin_url, as_json, yes, wait)
+        return
+    if as_json:
+        raise click.UsageError("--json shows what a bookie says that runs; with --config none is asked")
+    _rebuild_offline(config, ledgers_too, yes)
+
+
+def _rebuild_online(admin_url: str, as_json: bool, yes: bool, wait: bool) -> None:
+    admin = _admin(admin_url)
+    found = admin.get("magnetar/rebuild_index")
+    if not found["running"]:
+        if not yes:
+            question = f"Compare the index of the bookie at {admin_url} with its logs, and fence all its ledgers?"
+            click.confirm(question, abort=True, err=as_json)
+        found = admin.put("magnetar/rebuild_index")
+    if wait:
+        found = _wait_for_rebuild(admin, found)
+    _json(found) if as_json else _show_rebuild(found)
+    if wait and (found["failed"] or found["problemCount"]):
+        sys.exit(2)
+
+
+def _wait_for_rebuild(admin: "BookieAdmin", found: dict[str, Any]) -> dict[str, Any]:
+    with _progress() as say:
+        while found["running"] and found["phase"] in ("idle", "waiting", "marking", "fencing"):
+            say("waiting for garbage collection" if found["phase"] == "waiting" else "ledgers are fenced")
+            _sleep()
+            found = admin.get("magnetar/rebuild_index")
+    with click.progressbar(length=max(found["logs"], 1), label="entry logs", file=sys.stderr) as bar:
+        while found["running"] and found["phase"] == "logs":
+            bar.update(found["logsDone"] - bar.pos)
+            _sleep()
+            found = admin.get("magnetar/rebuild_index")
+        bar.update(found["logsDone"] - bar.pos if found["logs"] else 1)
+    with click.progressbar(length=max(found["ledgers"], 1), label="ledgers", file=sys.stderr) as bar:
+        while found["running"]:
+            bar.update(found["ledgersDone"] - bar.pos)
+            _sleep()
+            found = admin.get("magnetar/rebuild_index")
+        bar.update(found["ledgersDone"] - bar.pos if found["ledgers"] else 1)
+    return found
+
+
+def _rebuild_text(found: dict[str, Any], now_ms: int) -> str:
+    if found["running"]:
+        return f"rebuild began {show.age(found['startedMs'], now_ms)}: {found['phase']}"
+    if found["failed"]:
+        age = show.age(found["finishedMs"], now_ms)
+        return f"rebuild failed {age}, the next start repeats it: {found['failed']}"
+    return f"rebuilt {show.age(found['finishedMs'], now_ms)}"
+
+
+def _show_rebuild(found: dict[str, Any]) -> None:
+    show.values(
+        [
+            ("state", _rebuild_text(found, _now_ms())),
+            ("entry logs", f"{found['logsDone']} of {found['logs']}"),
+            ("looked at", f"{found['entriesLookedAt']} entries"),
+            ("put right", f"{found['entriesPutRight']} entries"),
+            ("damaged", f"{found['entriesDamaged']} records that the index lacked"),
+            ("lost", f"{found['locationsLost']} entries that the index names and no log has"),
+        ]
+    )
+    for problem in found["problems"]:
+        click.echo(f"  {_printable(problem)}")
+    if found["problemCount"] > len(found["problems"]):
+        click.echo(f"  and {found['problemCount'] - len(found['problems'])} more; the bookie's log has them all")
+
+
+def _rebuild_offline(config: Path, ledgers_too: bool, yes: bool) -> None:
     from bookie.config import IGNORED_SETTINGS, BookieConfig
     from magnetar.bookie_rebuild import OfflineRebuild
     from magnetar.runtime.daemon import new_clock, read_settings

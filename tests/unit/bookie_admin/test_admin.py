@@ -179,6 +179,19 @@ async def test_the_scrub_says_how_far_it_is(world: World, admin: Client) -> None
     assert (found["passes"], found["ledgersDone"], found["ledgers"], found["entriesLost"]) == (1, 1, 1, 0)
 
 
+async def test_a_rebuild_of_the_index_says_how_far_it_is(world: World, admin: Client) -> None:
+    await new_ledger(world, 3)
+    path = "/api/v1/magnetar/rebuild_index"
+    assert (await admin.call("GET", path)).json["startedMs"] is None
+    assert (await admin.call("POST", path)).status == 404
+    assert (await admin.call("PUT", path)).json["running"]
+    while (found := (await admin.call("GET", path)).json)["running"]:
+        pass
+    assert (found["rebuilds"], found["ledgersDone"], found["ledgers"], found["problemCount"]) == (1, 1, 1, 0)
+    assert (await admin.call("GET", "/api/v1/magnetar/status")).json["indexRebuild"] == found
+    assert "magnetar_bookie_index_rebuilds_total" in (await admin.call("GET", "/metrics")).text
+
+
 # -- refusals
 
 

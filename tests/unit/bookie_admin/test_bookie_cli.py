@@ -44,7 +44,8 @@ def run(admin: Client, monkeypatch: pytest.MonkeyPatch) -> Run:
         "status", "info", "sanity", "disks", "disks --files", "marks", "config", "list", "list --space", "cluster",
         "cookies", "readonly", "gc", "scrub", "ledgers", "ledgers --here", "ledgers --metadata", "flush",
         "suspend-compaction", "resume-compaction --minor", "gc run --wait", "compact --wait", "compact --index --wait",
-        "scrub run --wait", "ledger show 0", "ledger delete 0 --yes",
+        "scrub run --wait", "rebuild-index --yes", "rebuild-index --yes --wait", "ledger show 0",
+        "ledger delete 0 --yes",
     ],
 )  # fmt: skip
 async def test_commands_speak_to_people_and_to_scripts(world: World, run: Run, words: str) -> None:
@@ -71,6 +72,29 @@ async def test_a_ledger_is_deleted_only_after_a_yes(world: World, run: Run) -> N
     assert (await run("ledger", "show", ledger_id)).exit_code == 0
     assert (await run("ledger", "delete", ledger_id, input="y\n")).exit_code == 0
     assert (await run("ledger", "show", ledger_id)).exit_code == 2
+
+
+async def test_the_index_of_a_bookie_that_runs_is_rebuilt_after_a_yes(world: World, admin: Client, run: Run) -> None:
+    await new_ledger(world, 3)
+    assert (await run("rebuild-index", input="n\n")).exit_code == 1
+    assert admin.bookie.operations.rebuild_index_status().rebuilds == 0
+    found = await run("rebuild-index", "--wait", "--json", input="y\n")
+    assert found.exit_code == 0
+    assert json.loads(found.stdout)["rebuilds"] == 1
+    for words in (["--ledgers-too"], ["--config", "b.conf", "--json"]):
+        assert (await run("rebuild-index", "--yes", *words)).exit_code == 2
+
+
+async def test_entries_that_may_be_missing_are_an_exit_code(world: World, admin: Client, run: Run) -> None:
+    await new_ledger(world, 3)
+    admin.bookie.checkpointer.flush()
+    await admin.bookie.checkpointer.finish()
+    (index,) = world.indexes.values()
+    index.put_locations([(0, 1, 99 << 32 | 5000), (0, 3, 99 << 32 | 5000)])
+    found = await run("rebuild-index", "--yes", "--wait")
+    assert found.exit_code == 2
+    assert "1 entries that the index names and no log has" in found.stdout
+    assert "ledger 0: 1 entries from 3 on are in no log any more" in found.stdout
 
 
 async def test_read_only_is_switched_and_explained(run: Run) -> None:
