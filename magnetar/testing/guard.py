@@ -1,0 +1,63 @@
+"""Ends servers when whoever started them is gone, however it went: `python -m magnetar.testing.guard PIDFILE`.
+
+Standard input is a pipe that only the test run holds. When it closes, every process in PIDFILE (a pid a line; the file
+may grow) is ended: first asked, then killed.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+from pathlib import Path
+from time import sleep
+from typing import Final
+
+# How long a server may take to end by itself.
+GRACE_S: Final = 3.0
+_LOOK_S: Final = 0.05
+
+
+def pids_in(path: Path) -> list[int]:
+    """The pids that are written there; none if there is no file."""
+    try:
+        return [int(line) for line in path.read_text().split()]
+    except (OSError, ValueError):
+        return []
+
+
+def end_all(pids: list[int]) -> None:
+    """Ask, wait a little, kill. What is paused goes on first, or it could not hear."""
+    for pid in pids:
+        for number in (signal.SIGTERM, signal.SIGCONT):
+            with contextlib.suppress(OSError):
+                os.kill(pid, number)
+    waited_s = 0.0
+    while waited_s < GRACE_S and any(_is_there(pid) for pid in pids):
+        sleep(_LOOK_S)
+        waited_s += _LOOK_S
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _is_there(pid: int) -> bool:
+    with contextlib.suppress(ChildProcessError, OSError):
+        os.waitpid(pid, os.WNOHANG)
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
+
+
+def main() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # of the terminal; the pipe tells when it is time
+        signal.signal(number, signal.SIG_IGN)
+    path = Path(sys.argv[1])
+    while sys.stdin.buffer.read(4096):
+        pass
+    end_all(pids_in(path))
+
+
+if __name__ == "__main__":
+    main()
