@@ -157,15 +157,14 @@ def test_nothing_but_pytest_is_loaded_before_a_fixture_is_used(tmp_path: Path) -
         "names = {name.partition('.')[0] for name in set(sys.modules) - before};"
         "print(sorted(names - set(sys.stdlib_module_names) - {'magnetar'}))"
     )
-    found = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
     assert found.stdout.strip() == "[]"
 
 
 def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
     with (
-        pytest.raises(ServerFailed, match="ended with 1: .*nowhere"),
+        pytest.raises(ServerFailed, match=r"ended with 1: .*nowhere"),
         standalone(tmp_path, options=["--config", "/nowhere/x.conf"]),
     ):
         pass
