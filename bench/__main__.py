@@ -19,10 +19,10 @@ from typing import Any
 
 from bench import bookie
 from bench.first_message import first_receipt
+from bench.groups import Rows, run_groups
 from magnetar.admin_client import AdminClient
 from magnetar.cluster import Cluster
 
-Rows = list[tuple[str, str]]
 ROUNDS = 3
 
 
@@ -224,19 +224,5 @@ GROUPS: dict[str, Callable[[], Rows]] = {
 }
 
 
-def main() -> None:
-    wanted = sys.argv[1:] or list(GROUPS)
-    unknown = [name for name in wanted if name not in GROUPS]
-    if unknown:
-        raise SystemExit(f"unknown group {', '.join(unknown)}; there are {', '.join(GROUPS)}")
-    rows: Rows = []
-    for name in wanted:
-        print(f"running {name} …", file=sys.stderr, flush=True)
-        rows += GROUPS[name]()
-    width = max(len(label) for label, _ in rows)
-    for label, result in rows:
-        print(f"{label.ljust(width)}  {result}")
-
-
 if __name__ == "__main__":
-    main()
+    run_groups(GROUPS)

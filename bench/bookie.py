@@ -6,15 +6,14 @@ Load comes from processes of its own over protocol v2; the bookie has the shippe
 
 import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from bench.bookie_rig import BookieProcess, delete_ledgers, load, loading, make_ledgers
+from bench.groups import Rows, run_groups
 
-Rows = list[tuple[str, str]]
 ROUNDS = 3
 
 READ_ENTRIES = 20_000
@@ -240,19 +239,5 @@ GROUPS: dict[str, Callable[[], Rows]] = {
 }
 
 
-def main() -> None:
-    wanted = sys.argv[1:] or list(GROUPS)
-    unknown = [name for name in wanted if name not in GROUPS]
-    if unknown:
-        raise SystemExit(f"unknown group {', '.join(unknown)}; there are {', '.join(GROUPS)}")
-    rows: Rows = []
-    for name in wanted:
-        print(f"running {name} …", file=sys.stderr, flush=True)
-        rows += GROUPS[name]()
-    width = max(len(label) for label, _ in rows)
-    for label, result in rows:
-        print(f"{label.ljust(width)}  {result}")
-
-
 if __name__ == "__main__":
-    main()
+    run_groups(GROUPS)

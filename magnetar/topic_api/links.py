@@ -230,6 +230,103 @@ async def _finish(task: asyncio.Task[None] | None) -> None:
         await asyncio.gather(task, return_exceptions=True)
 
 
+class _Link:
+    """A stream to the broker that serves a topic, opened again wherever the topic goes, until it is closed."""
+
+    def __init__(self, brokers: Brokers, topic: str) -> None:
+        self.topic = topic
+        self._brokers = brokers
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._is_closing = False
+
+    async def _open(self) -> Any:
+        """The first call of the stream. Raises TopicError."""
+        return await self._brokers.retry(self._attempt)
+
+    def _begin(self, call: Any) -> None:
+        self._task = asyncio.ensure_future(self._run(call))
+        self._task.add_done_callback(self._on_end)
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:  # nothing we know of; nobody may hang
+            self._fail(TopicError(f"{self.topic}: {type(error).__name__}: {error}"))
+
+    async def _run(self, call: Any) -> None:
+        backoff = Backoff()
+        while True:
+            writing = asyncio.ensure_future(self._write(call))
+            try:
+                await self._read(call, backoff)
+            except TopicError as error:
+                self._broken(error)
+                if self._is_closing:
+                    return
+                if not is_retried(error):
+                    self._fail(error)
+                    return
+            finally:
+                writing.cancel()
+                await asyncio.gather(writing, return_exceptions=True)
+                call.cancel()
+            while not self._is_closing:
+                await backoff.wait()
+                try:
+                    call = await self._attempt()
+                    break
+                except TopicError as error:
+                    # Our own former call, or others that are being sent away, may still be in the way.
+                    if not is_retried(error) and error.code != "ALREADY_EXISTS":
+                        self._fail(error)
+                        return
+            self._reopened()
+
+    async def _write(self, call: Any) -> None:
+        try:
+            while True:
+                request = self._next()
+                if request is not None:
+                    await call.write(request)
+                    continue
+                if self._is_closing:
+                    await call.done_writing()
+                    return
+                self._wake.clear()
+                await self._wake.wait()
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            return  # the reader finds out why
+
+    async def _end(self) -> None:
+        """Let the stream send what waits, then come to its end."""
+        self._is_closing = True
+        self._wake.set()
+        await _finish(self._task)
+
+    # What kinds of links differ in.
+
+    async def _attempt(self) -> Any:
+        """Open the call, once. Raises TopicError."""
+        raise NotImplementedError
+
+    def _next(self) -> Any:
+        """The next request; None if nothing waits."""
+        raise NotImplementedError
+
+    async def _read(self, call: Any, backoff: Backoff) -> None:
+        """Take answers until the call is over; then raises TopicError."""
+        raise NotImplementedError
+
+    def _fail(self, error: TopicError) -> None:
+        """It cannot go on."""
+        raise NotImplementedError
+
+    def _broken(self, error: TopicError) -> None:
+        """The call is over, for whatever reason."""
+
+    def _reopened(self) -> None:
+        """There is a new call."""
+
+
 # ------------------------------------------------------------------------------------------ publish
 
 
@@ -254,15 +351,14 @@ class _Piece(NamedTuple):
     stop: int
 
 
-class PublishLink:
+class PublishLink(_Link):
     """The messages of one producer to one topic (one partition): in order, sent again until they are acknowledged."""
 
     def __init__(self, brokers: Brokers, topic: str, opening: Any, send_timeout_s: float) -> None:
-        self.topic = topic
+        super().__init__(brokers, topic)
         self.producer_name = opening.producer_name
         self.last_sequence_id = -1
         self.max_message_bytes = 0
-        self._brokers = brokers
         self._opening = opening
         self._send_timeout_s = send_timeout_s
         self._next_sequence_id = 0
@@ -271,26 +367,18 @@ class PublishLink:
         self._pending_bytes = 0
         self._pending_messages = 0
         self._to_write: list[_Piece] = []
-        self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
         self._idle = asyncio.Event()
         self._idle.set()
         self._failure: TopicError | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._is_closing = False
         self._sweeper: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
         """Raises TopicError."""
-        call = await self._brokers.retry(self._attempt)
+        call = await self._open()
         self._next_sequence_id = self.last_sequence_id + 1
-        self._task = asyncio.ensure_future(self._run(call))
-        self._task.add_done_callback(self._on_end)
-
-    def _on_end(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:  # nothing we know of; nobody may hang
-            self._fail(TopicError(f"{self.topic}: {type(error).__name__}: {error}"))
+        self._begin(call)
 
     async def _attempt(self) -> Any:
         first = api.PublishRequest(open=self._opening)
@@ -378,35 +466,7 @@ class PublishLink:
 
     # -------------------------------------------------------------------------------- the stream
 
-    async def _run(self, call: Any) -> None:
-        backoff = Backoff()
-        while True:
-            writing = asyncio.ensure_future(self._write(call))
-            try:
-                await self._read(call, backoff)
-            except TopicError as error:
-                if self._is_closing:
-                    return
-                if not is_retried(error):
-                    self._fail(error)
-                    return
-            finally:
-                writing.cancel()
-                await asyncio.gather(writing, return_exceptions=True)
-                call.cancel()
-            while not self._is_closing:
-                await backoff.wait()
-                try:
-                    call = await self._attempt()
-                    break
-                except TopicError as error:
-                    # Our own former stream may still hold the name.
-                    if not is_retried(error) and error.code != "ALREADY_EXISTS":
-                        self._fail(error)
-                        return
-            self._send_again()
-
-    def _send_again(self) -> None:
+    def _reopened(self) -> None:
         self._to_write = []
         for sending in self._pending:
             start = 0
@@ -421,21 +481,9 @@ class PublishLink:
                 start = stop
         self._wake.set()
 
-    async def _write(self, call: Any) -> None:
-        try:
-            while True:
-                if not self._to_write:
-                    if self._is_closing:
-                        await call.done_writing()
-                        return
-                    self._wake.clear()
-                    await self._wake.wait()
-                    continue
-                await call.write(self._next_frame())
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            return  # the reader finds out why
-
-    def _next_frame(self) -> api.PublishRequest:
+    def _next(self) -> api.PublishRequest | None:
+        if not self._to_write:
+            return None
         frame = api.PublishRequest()
         count = size = taken = 0
         following = -1
@@ -526,16 +574,14 @@ class PublishLink:
         """End; what is not acknowledged fails. The name is free afterwards."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-        self._is_closing = True
-        self._wake.set()
-        await _finish(self._task)
+        await self._end()
         self._fail(ClientClosed(f"{self.topic}: the producer is closed"))
 
 
 # ------------------------------------------------------------------------------------------ consume
 
 
-class ConsumeLink:
+class ConsumeLink(_Link):
     """One consumer of one topic (one partition): opened again until it is closed.
 
     `take` and the methods ending in `_soon` may be called from another thread than the loop's.
@@ -551,13 +597,12 @@ class ConsumeLink:
         partition: int,
         start_ms: int,
     ) -> None:
-        self.topic = topic
+        super().__init__(brokers, topic)
         self.partition = partition
         self.is_reader = opening.is_reader
         self.position: MessageId | None = None
         """The last message that the program took; for a reader at the end, the last one when it began."""
         self.generation = 0
-        self._brokers = brokers
         self._opening = opening
         self._queue = queue
         self._queue_size = queue_size
@@ -573,21 +618,13 @@ class ConsumeLink:
         self._answers: dict[int, asyncio.Future[None]] = {}
         self._last_request_id = 0
         self._is_flush_due = False
-        self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._task: asyncio.Task[None] | None = None
-        self._is_closing = False
         self.failure: TopicError | None = None
 
     async def open(self) -> None:
         """Raises TopicError."""
-        call = await self._brokers.retry(self._attempt)
-        self._task = asyncio.ensure_future(self._run(call))
-        self._task.add_done_callback(self._on_end)
-
-    def _on_end(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:  # nothing we know of; nobody may hang
-            self._fail(TopicError(f"{self.topic}: {type(error).__name__}: {error}"))
+        call = await self._open()
+        self._begin(call)
 
     async def _attempt(self) -> Any:
         opening = self._opening
@@ -643,61 +680,18 @@ class ConsumeLink:
         self._permits = self._queue_size
         self._wake.set()
 
-    async def _run(self, call: Any) -> None:
-        backoff = Backoff()
-        while True:
-            writing = asyncio.ensure_future(self._write(call))
-            try:
-                await self._read(call, backoff)
-            except TopicError as error:
-                self._fail_answers(error)
-                if self._is_closing:
-                    return
-                if not is_retried(error):
-                    self._fail(error)
-                    return
-            finally:
-                writing.cancel()
-                await asyncio.gather(writing, return_exceptions=True)
-                call.cancel()
-            while not self._is_closing:
-                await backoff.wait()
-                try:
-                    call = await self._attempt()
-                    break
-                except TopicError as error:
-                    # Our own former call, or others that are being sent away, may still be in the way.
-                    if not is_retried(error) and error.code != "ALREADY_EXISTS":
-                        self._fail(error)
-                        return
-
     def _fail(self, error: TopicError) -> None:
         self.failure = error
         self._queue.wake()
 
-    def _fail_answers(self, error: TopicError) -> None:
+    def _broken(self, error: TopicError) -> None:
         answers, self._answers = self._answers, {}
         self._requests.clear()
         for future in answers.values():
             if not future.done():
                 future.set_exception(error)
 
-    async def _write(self, call: Any) -> None:
-        try:
-            while True:
-                request = self._next_request()
-                if request is None:
-                    if self._is_closing:
-                        await call.done_writing()
-                        return
-                    self._wake.clear()
-                    await self._wake.wait()
-                    continue
-                await call.write(request)
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            return  # the reader finds out why
-
-    def _next_request(self) -> api.ConsumeRequest | None:
+    def _next(self) -> api.ConsumeRequest | None:
         if self._acks or self._permits:
             request = api.ConsumeRequest(permits=self._permits)
             self._permits = 0
@@ -813,7 +807,5 @@ class ConsumeLink:
             with contextlib.suppress(TopicError, TimeoutError):
                 async with asyncio.timeout(CLOSE_S):
                     await self.request(api.ConsumeRequest())
-        self._is_closing = True
-        self._wake.set()
-        await _finish(self._task)
+        await self._end()
         self._fail(ClientClosed(f"{self.topic}: the consumer is closed"))
