@@ -197,12 +197,12 @@ def _copies(facts: ClusterFacts) -> Iterator[Finding]:
             Level.WARNING, "copies",
             f"{len(facts.under_replicated)} ledgers are marked as under-replicated ({shown})"
             + ("; nobody copies them" if not facts.auditor else ""),
-            "let auto-recovery run (Apache's `bookkeeper autorecovery` works on this metadata)",
+            "start the bookies that are away; copying ledgers to others (auto-recovery) is not part of Magnetar yet",
         )  # fmt: skip
     if facts.replication_disabled:
         yield Finding(
             Level.WARNING, "auto-recovery", "an operator has switched re-replication off",
-            "switch it on again when the maintenance is over (`bookkeeper shell autorecovery -enable`)",
+            "switch it on again when the maintenance is over, with the tool that switched it off",
         )  # fmt: skip
     if facts.ledgers_looked_at < facts.ledgers:
         yield Finding(
