@@ -35,14 +35,16 @@ async def start_broker(
     parts: Parts,
     *,
     version: str,
+    preferred_grpc_port: int | None = None,
 ) -> Broker:
     """Start a broker whose stores are open; *parts* learns how to stop it. Raises MagnetarError.
 
+    Where grpcServicePort is *preferred_grpc_port* and in use, any free port is taken instead.
     The binary port comes first and HTTP after it: loading the HTTP library takes longer than all the rest.
     """
     _check_ports(config)
     web_socket = _reserve(config)
-    grpc_socket = _reserve_grpc(config)
+    grpc_socket = _reserve_grpc(config, preferred_grpc_port)
 
     async def bundles_of(namespace: str) -> Bundles:
         return (await broker.namespace(namespace)).bundles
@@ -105,27 +107,30 @@ def _reserve(config: BrokerConfig) -> socket.socket | None:
     return made
 
 
-def _reserve_grpc(config: BrokerConfig) -> socket.socket | None:
-    """Hold the gRPC port until gRPC, which opens its ports itself and is loaded late, takes it over.
-
-    Its sockets share ports (SO_REUSEPORT), so the first bind, which does not, finds out whether somebody listens.
-    """
+def _reserve_grpc(config: BrokerConfig, preferred_port: int | None = None) -> socket.socket | None:
+    """Hold the gRPC port until gRPC, which opens its ports itself and is loaded late, takes it over."""
     if config.grpc_port is None:
         return None
-    port, held = config.grpc_port, None
-    for shares in (False, True):
-        if held is not None:
-            port = held.getsockname()[1]
-            held.close()
-        held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shares:
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        try:
-            held.bind((config.bind_address, port))
-        except OSError as error:
-            held.close()
-            raise _port_error("gRPC port", config.bind_address, port, "grpcServicePort", error) from None
+    try:
+        return _reserve_grpc_port(config.bind_address, config.grpc_port)
+    except PortInUse:
+        if config.grpc_port != preferred_port:
+            raise
+        return _reserve_grpc_port(config.bind_address, 0)
+
+
+def _reserve_grpc_port(host: str, port: int) -> socket.socket:
+    """gRPC's sockets share ports (SO_REUSEPORT), so two servers could have one and not know. This one does not share
+    when it takes the port, and listens, so that nobody else gets it; it shares afterwards, with gRPC only."""
+    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        held.bind((host, port))
+        held.listen(1)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    except OSError as error:
+        held.close()
+        raise _port_error("gRPC port", host, port, "grpcServicePort", error) from None
     return held
 
 

@@ -9,7 +9,6 @@ The parts are the same as in a cluster and talk over loopback sockets as they do
 
 import contextlib
 import os
-import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,7 +60,8 @@ def run_standalone(
         overrides["brokerServicePort"] = str(service_port)
     if web_port is not None:
         overrides["webServicePort"] = str(web_port)
-    defaults = {**_defaults(bookies), "grpcServicePort": str(_grpc_port(service_port))}
+    # 6648 if it is free, any other one if not, and where the binary port is any free one too.
+    defaults = {**_defaults(bookies), "grpcServicePort": str(0 if service_port == 0 else GRPC_PORT)}
     config = read_broker_settings(config_path, defaults=defaults, overrides=overrides)
     if config.bookie_tls is not None:
         raise ConfigurationError(
@@ -74,19 +74,6 @@ def run_standalone(
         await start_standalone(data, config, parts, shutdown, bookies=bookies, first_bookie_port=port)
 
     return run(start)
-
-
-def _grpc_port(service_port: int | None) -> int:
-    """6648 if it is free; any free port (0) otherwise, and where the binary port is any free one too."""
-    if service_port == 0:
-        return 0
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", GRPC_PORT))
-        except OSError:
-            return 0
-    return GRPC_PORT
 
 
 def _defaults(bookies: int) -> dict[str, str]:
@@ -158,7 +145,9 @@ async def start_standalone(
     bookkeeper = BookKeeper(store, clock)
     await bookkeeper.open()
     parts.add("ledger client", bookkeeper.close)
-    broker = await start_broker(broker_config, store, bookkeeper, clock, parts, version=__version__)
+    broker = await start_broker(
+        broker_config, store, bookkeeper, clock, parts, version=__version__, preferred_grpc_port=GRPC_PORT
+    )
     say_ready(
         f"magnetar standalone is ready after {clock.monotonic() - began_s:.2f} s: {broker.address.service_url}, "
         f"HTTP {broker.address.http_url or 'off'}, gRPC {grpc_address(broker) or 'off'}, "

@@ -102,3 +102,17 @@ def test_a_key_in_base64_is_another_key() -> None:
     grouping.add(ME, 0, [message(key="aaaa"), message(key="aaaa", key_is_base64=True), message(key="aaaa")], b"", False)
     found = grouping.take_all()
     assert sizes(found) == [2, 1]
+
+
+def test_a_port_that_another_server_is_about_to_use_is_left_to_it() -> None:
+    held = _reserve_grpc(BrokerConfig(bind_address="127.0.0.1", grpc_port=0))
+    assert held is not None
+    with held:
+        port = held.getsockname()[1]
+        wanted = BrokerConfig(bind_address="127.0.0.1", grpc_port=port)
+        with pytest.raises(PortInUse, match="gRPC port"):
+            _reserve_grpc(wanted)
+        other = _reserve_grpc(wanted, preferred_port=port)
+        assert other is not None
+        with other:
+            assert other.getsockname()[1] != port
