@@ -18,7 +18,6 @@ Rules:
 import asyncio
 import logging
 import posixpath
-import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -29,7 +28,7 @@ from bookie.ledger_storage import LedgerStorage, is_no_space
 from bookie.ledgers import Ledgers
 from bookie.stages import FLUSH_STAGES, FlushStages, FlushTimes
 from bookie.write_cache import Half, WriteCache
-from magnetar.runtime.clock import Clock, Timer
+from magnetar.runtime.clock import Clock, Timer, block
 from magnetar.runtime.files import Files
 from magnetar.runtime.observe import SlowOperations
 
@@ -68,7 +67,7 @@ class Checkpointer:
         on_room: Callable[[], None],
         on_no_space: Callable[[Exception], None],
         on_failure: Callable[[BaseException], None],
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] = block,
         stages: Sequence[FlushStages] = (),
         slow: SlowOperations | None = None,
     ) -> None:
@@ -90,7 +89,6 @@ class Checkpointer:
         self._sleep = sleep
         self._stages = stages
         self._slow = slow
-        storage.now = clock.monotonic
         # Of the flush that was worked on last; written by the flusher's thread.
         self._times: Sequence[FlushTimes] = ()
         self._began_s = self._ended_s = self._paused_s = 0.0
@@ -166,7 +164,7 @@ class Checkpointer:
             self._ended_s = self._clock.monotonic()
 
     def _work(self, half: Half, rows: Sequence[tuple[int, bytes]], marks: Sequence[Mark]) -> None:
-        self._storage.flush(half, rows, self._pause)
+        self._storage.flush(half, rows, self._pause, self._clock.monotonic)
         self._storage.write_marks(marks)
         for directory, mark in zip(self._journal_directories, marks, strict=True):
             remove_old_journals(self._files, directory, mark, self._journal_backups)

@@ -6,7 +6,7 @@ Rules:
 2. A job ends when its results have become large; the rest goes with the next one. So a connection holds
    about RESULT_BYTES_MAX of answers that are not with the transport yet, whatever it asks for.
 3. Nothing is started while the peer does not take its answers.
-4. Adds come first: while they arrive, a connection that reads much pauses after each job, three times as long as the
+4. Adds come first: while they arrive, a connection that reads much pauses after each job, four times as long as the
    job took. A reader that is far behind would otherwise keep the interpreter busy, and every add would wait for it.
 """
 
@@ -18,13 +18,13 @@ from typing import Any, Final, NamedTuple
 from bookie.jobs import JobThread
 from bookie.ledger_storage import RESULT_BYTES_MAX
 from bookie.stages import ReadStages
-from magnetar.runtime.clock import Clock
+from magnetar.runtime.clock import Clock, no_clock
 from magnetar.runtime.observe import SlowOperations
 from magnetar.runtime.types import Corruption
 
 # A job that takes less is no bulk read, and nobody waits for it (rule 4); no pause is longer than the second.
 _BULK_S: Final = 0.0005
-_REST_SHARE: Final = 3
+_REST_SHARE: Final = 4
 _REST_S_MAX: Final = 0.05
 
 # Reads that go to the thread in one job.
@@ -69,10 +69,6 @@ def _timed(
     """Outcomes, when the thread began and when it was done."""
     began = now()
     return _read_all(reads), began, now()
-
-
-def _no_clock() -> float:
-    return 0.0
 
 
 class ReadWatch:
@@ -188,7 +184,7 @@ class ColdReads:
                 self._watch.found_in_memory(at)
         if reads:
             self._is_busy = True
-            now = _no_clock if self._watch is None else self._watch.now
+            now = no_clock if self._watch is None else self._watch.now
             self._reader.submit(
                 lambda: _timed(reads, now), lambda outcomes, error: self._done(reads, arrived_s, outcomes, error)
             )

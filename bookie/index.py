@@ -21,7 +21,8 @@ import random
 import struct
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, ParamSpec, Protocol, TypeVar
+from itertools import islice
+from typing import Final, ParamSpec, Protocol, TypeVar, cast
 
 from rocksdict import (
     AccessType,
@@ -185,15 +186,25 @@ class RocksIndex:
     def locations(self, ledger_id: int, first_entry_id: int, count: int) -> list[tuple[int, int]]:
         options = ReadOptions()
         options.set_iterate_upper_bound(_END.pack(ledger_id + 1))
-        iterator = self._locations.iter(options)
-        _checked(iterator.seek, _KEY.pack(ledger_id, first_entry_id))
-        found: list[tuple[int, int]] = []
-        while len(found) < count and iterator.valid():
-            found.append((_KEY.unpack(iterator.key())[1], _LOCATION.unpack(iterator.value())[0]))
-            iterator.next()
-        if len(found) < count:
-            _checked(iterator.status)  # an error looks like the end
-        return found
+        first = _KEY.pack(ledger_id, first_entry_id)
+        items = cast(Iterator[tuple[bytes, bytes]], self._locations.items(from_key=first, read_opt=options))
+        pairs: list[tuple[bytes, bytes]] = _checked(lambda: list(islice(items, count)))
+        if len(pairs) < count:
+            # The end, or an error, which `items` does not tell apart.
+            iterator = self._locations.iter(options)
+            _checked(iterator.seek, pairs[-1][0] if pairs else first)
+            if pairs and iterator.valid():
+                iterator.next()
+            while len(pairs) < count and iterator.valid():
+                pairs.append((iterator.key(), iterator.value()))
+                iterator.next()
+            if len(pairs) < count:
+                _checked(iterator.status)
+        if not pairs:
+            return []
+        keys, values = zip(*pairs, strict=True)
+        entry_ids = struct.unpack(f">{2 * len(keys)}q", b"".join(keys))[1::2]
+        return list(zip(entry_ids, struct.unpack(f">{len(values)}q", b"".join(values)), strict=True))
 
     def last_entry_id(self, ledger_id: int) -> int:
         iterator = self._locations.iter()

@@ -21,6 +21,7 @@ import contextlib
 import errno
 import logging
 import posixpath
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -31,6 +32,7 @@ from bookie.ledgers import Tombstones
 from bookie.stages import FlushTimes
 from bookie.write_cache import Half, in_order
 from magnetar.bookkeeper.wire.entry import HEADER
+from magnetar.runtime.clock import no_clock
 from magnetar.runtime.files import Files, read_file, replace_file
 from magnetar.runtime.types import KIB, MIB, Buffer, Corruption
 
@@ -60,10 +62,6 @@ _TOMBSTONES_FILE: Final = "fenced-and-deleted"
 
 def _no_pause(share: float) -> None:
     pass
-
-
-def _no_clock() -> float:
-    return 0.0
 
 
 class Shelf:
@@ -101,6 +99,26 @@ class Found(NamedTuple):
     run: list[tuple[int, bytes]]
 
 
+class Block(NamedTuple):
+    """Entries as a batch answer has them: {length (4), stored entry} one behind the other."""
+
+    entries: int
+    buffers: list[Buffer]
+    size_bytes: int
+
+
+def cut(buffers: Sequence[Buffer], size_bytes: int) -> list[Buffer]:
+    """The first *size_bytes* of *buffers*."""
+    kept: list[Buffer] = []
+    for buffer in buffers:
+        if len(buffer) >= size_bytes:
+            kept.append(memoryview(buffer)[:size_bytes])
+            break
+        kept.append(buffer)
+        size_bytes -= len(buffer)
+    return kept
+
+
 def is_no_space(error: BaseException) -> bool:
     """Whether *error* means a full disk: room may come back, nothing else is wrong."""
     if not isinstance(error, OSError):
@@ -129,8 +147,6 @@ class LedgerStorage:
         self._read_ahead_entries = read_ahead_entries
         self._flush_piece_bytes = flush_piece_bytes
         self._reopen = False
-        self.now: Callable[[], float] = _no_clock
-        """What time it is, in seconds; set by who wants to know `flush_times`."""
         self.flush_times: list[FlushTimes] = []
         """Of the last flush, for each ledger directory that it came to."""
         self.marks: list[Mark] = []
@@ -142,10 +158,16 @@ class LedgerStorage:
 
     # -- flushing
 
-    def flush(self, half: Half, rows: Sequence[tuple[int, bytes]], pause: Callable[[float], None] = _no_pause) -> None:
+    def flush(
+        self,
+        half: Half,
+        rows: Sequence[tuple[int, bytes]],
+        pause: Callable[[float], None] = _no_pause,
+        now: Callable[[], float] = no_clock,
+    ) -> None:
         """Make entries and ledger rows durable in the storage. Raises OSError (rule 2).
 
-        *pause* is called after each piece with the share that is done (0 … 1).
+        *pause* is called after each piece with the share that is done (0 … 1); *now* measures the `flush_times`.
         """
         if self._reopen:
             for shelf in self._shelves:
@@ -155,7 +177,7 @@ class LedgerStorage:
         self.flush_times = []
         try:
             for number, shelf in enumerate(self._shelves):
-                times = FlushTimes(self.now)
+                times = FlushTimes(now)
                 self.flush_times.append(times)
                 own = half if count == 1 else {key: half[key] for key in half if key % count == number}
                 if own:
@@ -302,34 +324,43 @@ class LedgerStorage:
             return Found(run[0][1], run)
         return Found(None, [])
 
-    def read_run(self, ledger_id: int, first: int, max_count: int, max_bytes: int) -> list[tuple[int, bytes]]:
-        """(entry id, entry) of a gapless run from *first*: at least one entry if it is there at all."""
+    def read_block(self, ledger_id: int, first: int, max_count: int, max_bytes: int) -> Block:
+        """A gapless run of entries from *first*, at least one if it is there at all. Raises Corruption and OSError."""
         try:
-            return self._read_run(ledger_id, first, max_count, max_bytes)
-        except FileNotFoundError:  # rule 4
-            return self._read_run(ledger_id, first, max_count, max_bytes)
+            return self._read_block(ledger_id, first, max_count, max_bytes)
+        except FileNotFoundError:  # rule 5
+            return self._read_block(ledger_id, first, max_count, max_bytes)
 
-    def _read_run(self, ledger_id: int, first: int, max_count: int, max_bytes: int) -> list[tuple[int, bytes]]:
+    def _read_block(self, ledger_id: int, first: int, max_count: int, max_bytes: int) -> Block:
         shelf = self.shelf(ledger_id)
-        run: list[tuple[int, bytes]] = []
+        buffers: list[Buffer] = []
         located: list[tuple[int, int]] = []
-        size = 0
-        while len(run) < max_count and (not run or size < max_bytes):
+        count = size = 0
+        while count < max_count and (not count or size < max_bytes):
             if not located:
-                located = self._gapless(shelf, ledger_id, first + len(run), min(max_count - len(run), BATCH_ENTRIES))
+                located = self._gapless(shelf, ledger_id, first + count, min(max_count - count, BATCH_ENTRIES))
                 if not located:
                     break
             try:
-                part = shelf.logs.read_run(ledger_id, located, min(max_bytes, READ_BYTES_MAX))
+                ends, parts = shelf.logs.read_records(ledger_id, located, min(max_bytes, READ_BYTES_MAX))
             except (Corruption, OSError) as error:
-                if not run:
+                if not count:
                     raise
                 log.error("a batch read ends early: %s", error)
                 break
-            run += part
-            del located[: len(part)]
-            size += sum(len(entry) for _, entry in part)
-        return run
+            fitting = bisect_right(ends, max_bytes - size)
+            if fitting < len(ends):
+                if count == 0:
+                    fitting = max(fitting, 1)
+                if fitting:
+                    buffers += cut(parts, ends[fitting - 1])
+                    size += ends[fitting - 1]
+                return Block(count + fitting, buffers, size)
+            buffers += parts
+            size += ends[-1]
+            count += len(ends)
+            del located[: len(ends)]
+        return Block(count, buffers, size)
 
     @staticmethod
     def _gapless(shelf: Shelf, ledger_id: int, first: int, count: int) -> list[tuple[int, int]]:

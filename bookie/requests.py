@@ -11,13 +11,23 @@ Rules:
 """
 
 import struct
+from collections.abc import Sequence
+from itertools import chain
 from typing import Final
 
 from bookie.journal import format as journal
 from bookie.ledgers import Ledger, Ledgers
 from bookie.read_cache import ReadCache
 from bookie.write_cache import WriteCache
-from magnetar.bookkeeper.wire.codec_v2 import LAST_ENTRY, V2Error
+from magnetar.bookkeeper.wire.codec_v2 import (
+    ADD_PREFIX_BYTES,
+    BATCH_START_BYTES,
+    LAST_ENTRY,
+    PLAIN_ADD,
+    V2Error,
+    add_header,
+    add_responses,
+)
 from magnetar.bookkeeper.wire.entry import HEADER_BYTES, MASTER_KEY_BYTES
 from magnetar.runtime.types import Buffer
 
@@ -31,9 +41,6 @@ EFENCED: Final = int(V2Error.EFENCED)
 EREADONLY: Final = int(V2Error.EREADONLY)
 ETOOMANYREQUESTS: Final = int(V2Error.ETOOMANYREQUESTS)
 EUNKNOWNLEDGERSTATE: Final = int(V2Error.EUNKNOWNLEDGERSTATE)
-
-# A batch answer counts 36 bytes before its first entry, and 4 more for each (codec_v2).
-_BATCH_START_BYTES: Final = 36
 
 _LAC: Final = struct.Struct(">q")
 _LAC_OFFSET: Final = 16
@@ -112,6 +119,79 @@ class Desk:
         if last_add_confirmed > ledger.last_add_confirmed:
             ledger.see_lac(last_add_confirmed)
         return OK
+
+    def add_run(
+        self,
+        frames: Sequence[memoryview],
+        start: int,
+        stop: int,
+        records: Sequence[list[Buffer]],
+        answers: Sequence[list[bytes]],
+    ) -> int:
+        """Take the adds of *frames* (second protocol), from *start* to *stop* at most, that nothing speaks against.
+
+        Returns how many they were.
+
+        Does what `add` does with each, for far less: ledgers that are known, key journaled, not fenced, entries in
+        rising order. Whatever is different ends the run and is the business of `add`. Records and answers go to the
+        lists of the ledger's journal (its id modulo their number).
+        """
+        if self.read_only:
+            return 0
+        at = start
+        ledger: Ledger | None = None
+        current = last = top = -1
+        known_key = b""
+        entry_ids: list[int] = []
+        run: list[bytes] = []
+        try:
+            while at < stop:
+                frame = frames[at]
+                word, key, ledger_id, entry_id, last_add_confirmed, _ = add_header(frame)
+                if word != PLAIN_ADD:
+                    break
+                if ledger_id != current:
+                    if ledger is not None:
+                        self._took_run(ledger, entry_ids, run, top, records, answers)
+                    ledger, entry_ids, run, top = self._get_ledger(ledger_id), [], [], -1
+                    if ledger is None or ledger.fenced or not ledger.is_key_journaled or ledger.master_key != key:
+                        ledger = None
+                        break
+                    current, known_key, last = ledger_id, key, ledger.last_entry_id
+                if entry_id <= last or key != known_key:
+                    break
+                last = entry_id
+                if last_add_confirmed > top:
+                    top = last_add_confirmed
+                entry_ids.append(entry_id)
+                run.append(bytes(frame[ADD_PREFIX_BYTES:]))
+                at += 1
+        except struct.error:
+            pass  # too short for an add with a whole entry header
+        if ledger is not None and run:
+            self._took_run(ledger, entry_ids, run, top, records, answers)
+        return at - start
+
+    def _took_run(
+        self,
+        ledger: Ledger,
+        entry_ids: list[int],
+        run: list[bytes],
+        last_add_confirmed: int,
+        records: Sequence[list[Buffer]],
+        answers: Sequence[list[bytes]],
+    ) -> None:
+        ledger_id = ledger.ledger_id
+        self._cache.put_run(ledger_id, entry_ids, run)
+        ledger.last_entry_id = entry_ids[-1]
+        if not ledger.is_tail_known:
+            for entry_id in entry_ids:
+                self.read_cache.discard(ledger_id, entry_id)
+        if last_add_confirmed > ledger.last_add_confirmed:
+            ledger.see_lac(last_add_confirmed)
+        number = ledger_id % len(records)
+        records[number].extend(chain.from_iterable(zip(map(_SIZE, map(len, run)), run, strict=True)))
+        answers[number].extend(add_responses(ledger_id, entry_ids))
 
     def _may_add(self, ledger_id: int, high_priority: bool) -> bool:
         """Whether a read-only bookie takes this add all the same."""
@@ -224,7 +304,7 @@ class Desk:
         if not isinstance(entry, bytes):
             return entry
         run = [entry]
-        size = _BATCH_START_BYTES + len(entry) + 4
+        size = BATCH_START_BYTES + len(entry) + 4
         count_max = max_count if max_count > 0 else 2**31
         while len(run) < count_max:
             entry_id = first + len(run)
@@ -234,12 +314,3 @@ class Desk:
             run.append(following)
             size += len(following) + 4
         return run
-
-    def within_limits(self, entries: list[bytes], max_bytes: int) -> list[bytes]:
-        """As many of *entries* as a batch answer of *max_bytes* holds, at least the first."""
-        size = _BATCH_START_BYTES
-        for at, entry in enumerate(entries):
-            size += len(entry) + 4
-            if at and size > max_bytes:
-                return entries[:at]
-        return entries

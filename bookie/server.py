@@ -31,7 +31,7 @@ from bookie.cold_reads import Brought, ColdRead, ColdReads, ReadWatch
 from bookie.index import IndexCorrupt
 from bookie.jobs import JobThread
 from bookie.journal.writer import Journal
-from bookie.ledger_storage import Found, LedgerStorage, Tail
+from bookie.ledger_storage import Block, Found, LedgerStorage, Tail
 from bookie.ledgers import Ledger
 from bookie.read_cache import ReadCache
 from bookie.requests import EIO, ENOLEDGER, EREADONLY, OK, Desk
@@ -337,10 +337,16 @@ class Connection(asyncio.Protocol):
 
     def _process(self, frames: Sequence[memoryview]) -> None:
         try:
-            for at, frame in enumerate(frames):
+            at = 0
+            while at < len(frames):
                 if self._paused or not self._is_open:
                     self._backlog += frames[at:]
                     break
+                frame = frames[at]
+                if self._is_v2 and frame[:4] == v2.PLAIN_ADD_BYTES:
+                    at += self._take_adds(frames, at)
+                    continue
+                at += 1
                 if self._is_v2:
                     self._on_v2(frame)
                 elif v3.is_v3(frame):
@@ -464,6 +470,17 @@ class Connection(asyncio.Protocol):
             answer = pb.AuthMessage(authPluginName=AUTH_DISABLED, payload=b"").SerializeToString()
             self.send(v2.auth_response(answer, version))
 
+    def _take_adds(self, frames: Sequence[memoryview], at: int) -> int:
+        """Work on the adds that *frames* have from *at* on, as far as they are all alike; how many they were."""
+        stop = min(len(frames), at + self._limits.adds - self._adds_in_flight)
+        count = self._desk.add_run(frames, at, stop, self._records, self._answers)
+        if count:
+            size = sum(map(len, frames[at : at + count])) - count * v2.ADD_PREFIX_BYTES
+            self._took(count, size)
+            return count
+        self._on_v2(frames[at])
+        return 1
+
     def _on_v2_version(self, opcode: int, version: int, ledger_id: int, entry_id: int, extra: Any) -> None:
         rc = int(v2.V2Error.EBADVERSION)
         if opcode == v2.ADD_ENTRY:
@@ -494,19 +511,22 @@ class Connection(asyncio.Protocol):
             return
         storage = self._server.storage
 
-        def work(brought: Brought) -> tuple[list[tuple[int, bytes]], int]:
-            run = storage.read_run(ledger_id, first, max_count if max_count > 0 else 2**31, max_bytes)
-            return run, sum(len(entry) for _, entry in run)
+        def work(brought: Brought) -> tuple[Block, int]:
+            count = max_count if max_count > 0 else 2**31
+            block = storage.read_block(ledger_id, first, count, max_bytes - v2.BATCH_START_BYTES)
+            return block, block.size_bytes
 
-        def done(run: list[tuple[int, bytes]] | None, error: Exception | None) -> None:
-            if error is not None or run is None:
+        def done(block: Block | None, error: Exception | None) -> None:
+            if error is not None or block is None:
                 log.error("batch read of ledger %d from entry %d: %s", ledger_id, first, error)
                 self._server.read_failed(ledger_id, error)
                 answer(EIO)
-            elif not run:
+            elif not block.entries:
                 answer(self._absent(ledger_id))
             else:
-                answer(self._desk.within_limits([entry for _, entry in run], max_bytes))
+                self.send(v2.batch_read_response_head(ledger_id, first, request_id, block.size_bytes, version))
+                for buffer in block.buffers:
+                    self.send(buffer)
 
         self.read_cold(ColdRead(work, done), urgent)
 
@@ -521,9 +541,13 @@ class Connection(asyncio.Protocol):
 
     def _added(self, number: int, answer: bytes, size: int) -> None:
         self._answers[number].append(answer)
+        self._took(1, size)
+
+    def _took(self, count: int, size: int) -> None:
+        """So many adds were taken, their entries of *size* bytes together."""
         self._has_adds = True
-        self._adds_in_flight += 1
-        self._add_bytes_in_flight += size + 4
+        self._adds_in_flight += count
+        self._add_bytes_in_flight += size + 4 * count
         server = self._server
         if self._adds_in_flight >= self._limits.adds or self._add_bytes_in_flight >= self._limits.add_bytes:
             self._hold(_ADDS_IN_FLIGHT)

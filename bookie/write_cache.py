@@ -12,6 +12,8 @@ Rules:
    connection holds may still come in, so the cache exceeds its size by that at most.
 """
 
+from collections.abc import Sequence
+from itertools import repeat
 from typing import Final
 
 from magnetar.runtime.types import Buffer
@@ -44,6 +46,15 @@ class WriteCache:
         entries[entry_id] = entry
         self.entries += 1
         self.bytes += len(entry) + ENTRY_OVERHEAD_BYTES
+
+    def put_run(self, ledger_id: int, entry_ids: Sequence[int], run: Sequence[bytes]) -> None:
+        """`put` for the entries of one ledger that came together."""
+        entries = self._taking.get(ledger_id)
+        if entries is None:
+            entries = self._taking[ledger_id] = {}
+        entries.update(zip(entry_ids, run, strict=True))
+        self.entries += len(run)
+        self.bytes += sum(map(len, run)) + ENTRY_OVERHEAD_BYTES * len(run)
 
     def get(self, ledger_id: int, entry_id: int) -> bytes | None:
         entries = self._taking.get(ledger_id)
@@ -97,8 +108,8 @@ class WriteCache:
 
 def in_order(half: Half) -> list[tuple[int, int, Buffer]]:
     """(ledger id, entry id, entry) by ledger and entry: the order in which the entry log gets them."""
-    return [
-        (ledger_id, entry_id, entries[entry_id])
-        for ledger_id, entries in sorted(half.items())
-        for entry_id in sorted(entries)
-    ]
+    found: list[tuple[int, int, Buffer]] = []
+    for ledger_id, entries in sorted(half.items()):
+        entry_ids = sorted(entries)
+        found.extend(zip(repeat(ledger_id), entry_ids, map(entries.__getitem__, entry_ids), strict=False))
+    return found

@@ -29,6 +29,8 @@ LOG_ID_MAX: Final = 2**31 - 1
 
 SIZE: Final = struct.Struct(">i")
 IDS: Final = struct.Struct(">qq")
+RECORD_HEAD: Final = struct.Struct(">iqq")
+"""How an entry begins in a log: size, then the stored entry with its ledger id and entry id."""
 
 _HEADER: Final = struct.Struct(">4siqi")
 _SEAL: Final = struct.Struct(">qi")

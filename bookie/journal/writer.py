@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 from bookie.journal import format as fmt
 from bookie.journal.format import Mark
 from bookie.stages import GroupTimes, JournalStages
-from magnetar.runtime.clock import Clock
+from magnetar.runtime.clock import Clock, no_clock
 from magnetar.runtime.files import File, Files
 from magnetar.runtime.group_worker import GroupWorker
 from magnetar.runtime.observe import SlowOperations
@@ -98,14 +98,13 @@ class JournalWriter:
         """Behind the last group that was written."""
         self.written_bytes = 0
         self.syncs = 0
-        self.now: Callable[[], float] = _no_clock
-        """What time it is, in seconds; set by who wants to know `write_s` and `sync_s`."""
         self.write_s = 0.0
+        """How long writing and syncing took so far, in seconds."""
         self.sync_s = 0.0
         self._create(first_id)
 
-    def write(self, items: Sequence[Item]) -> NoSpace | None:
-        """Write the records of *items* and make them durable where asked.
+    def write(self, items: Sequence[Item], now: Callable[[], float] = no_clock) -> NoSpace | None:
+        """Write the records of *items* and make them durable where asked; *now* measures `write_s` and `sync_s`.
 
         Raises OSError: then nothing may be written any more.
         """
@@ -115,13 +114,15 @@ class JournalWriter:
             group += parts
             must_sync = must_sync or sync
         if group:
-            began = self.now()
+            began = now()
             refusal = self._write(group)
-            self.write_s += self.now() - began
+            self.write_s += now() - began
             if refusal is not None:
                 return refusal
         if must_sync:
+            began = now()
             self._sync()
+            self.sync_s += now() - began
         if self.mark.offset > self._settings.file_bytes_max:
             self._roll()
         return None
@@ -154,16 +155,14 @@ class JournalWriter:
         end = start + len(body) + len(seal)
         if end > self._allocated:
             self._preallocate(end)
-        self._file.write_at(start, body + seal)
+        self._file.write_at(start, body, seal)
         self.written_bytes += end - start
         return end
 
     def _sync(self) -> None:
         if self._durable < self.mark.offset:
             if self._settings.sync:
-                began = self.now()
                 self._file.sync()
-                self.sync_s += self.now() - began
                 if self._settings.remove_from_page_cache:
                     # From the start of its page on: only whole ones go.
                     start = self._durable // PAGE_BYTES * PAGE_BYTES
@@ -207,10 +206,6 @@ class JournalWriter:
         self.mark = Mark(file_id, fmt.HEADER_BYTES)
 
 
-def _no_clock() -> float:
-    return 0.0
-
-
 def _slices(group: list[Buffer]) -> list[list[Buffer]]:
     """*group* in pieces of about SLICE_BYTES, cut between records."""
     pieces: list[list[Buffer]] = [[]]
@@ -241,13 +236,12 @@ class Journal:
         """*stages* and *slow* are told how long the groups take, if there is a *clock*."""
         self._writer = writer
         self._name = name
-        self._now: Callable[[], float] = _no_clock if clock is None else clock.monotonic
+        self._now: Callable[[], float] = no_clock if clock is None else clock.monotonic
         self._is_timed = clock is not None
         self.stages = JournalStages() if stages is None else stages
         self._slow = slow
         # When each item was put that is not reported yet, in order; used on the loop only.
         self._put_s: deque[float] = deque()
-        writer.now = self._now
         self._on_failure = on_failure
         self._on_no_space = on_no_space
         # What became of the groups that were worked on and not reported yet, in order: for each so many items, and
@@ -297,7 +291,7 @@ class Journal:
             late += 1
         outcome: list[tuple[int, NoSpace | None]] = [(late, self._refusal)] if late else []
         if late < len(puts):
-            refusal = writer.write([item for _, item in (puts[late:] if late else puts)])
+            refusal = writer.write([item for _, item in (puts[late:] if late else puts)], self._now)
             if refusal is not None:
                 self._refused_number, self._refusal = puts[-1][0], refusal
             outcome.append((len(puts) - late, refusal))

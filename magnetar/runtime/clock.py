@@ -34,6 +34,16 @@ class Clock(Protocol):
     async def sleep(self, delay_s: float) -> None: ...
 
 
+def no_clock() -> float:
+    """In place of `Clock.monotonic` where nobody wants to know how long things take."""
+    return 0.0
+
+
+def block(seconds: float) -> None:
+    """Wait on this thread. Not for a thread that has an event loop."""
+    time.sleep(seconds)
+
+
 class LoopClock:
     """The real clock; timers run on the running event loop."""
 

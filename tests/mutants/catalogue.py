@@ -27,8 +27,8 @@ MUTANTS = (
     Mutant(
         "an add is answered before its fsync",
         "bookie/journal/writer.py",
-        "        if must_sync:\n            self._sync()\n        if self.mark",
-        "        if self.mark",
+        "            began = now()\n            self._sync()\n",
+        "            began = now()\n",
         _schedule("r_b17_who"),
     ),
     Mutant(
@@ -156,8 +156,10 @@ MUTANTS = (
     Mutant(
         "the mark is written before the flush",
         "bookie/checkpoint.py",
-        "        self._storage.flush(half, rows, self._pause)\n        self._storage.write_marks(marks)\n",
-        "        self._storage.write_marks(marks)\n        self._storage.flush(half, rows, self._pause)\n",
+        "        self._storage.flush(half, rows, self._pause, self._clock.monotonic)\n"
+        "        self._storage.write_marks(marks)\n",
+        "        self._storage.write_marks(marks)\n"
+        "        self._storage.flush(half, rows, self._pause, self._clock.monotonic)\n",
         _schedule("r_b1_"),
     ),
     Mutant(
@@ -219,9 +221,8 @@ MUTANTS = (
     Mutant(
         "a log whose append failed is written on",
         "bookie/entry_log/files.py",
-        "            self._write(parts, gathered)\n        except OSError:\n            self._abandon()\n"
-        "            raise\n",
-        "            self._write(parts, gathered)\n        except OSError:\n            raise\n",
+        "                first = stop\n        except OSError:\n            self._abandon()\n            raise\n",
+        "                first = stop\n        except OSError:\n            raise\n",
         _schedule("r_b5"),
     ),
     Mutant(
@@ -237,9 +238,23 @@ MUTANTS = (
     Mutant(
         "what a location leads to is not checked",
         "bookie/entry_log/files.py",
-        "        if size < fmt.ENTRY_BYTES_MIN or found != (ledger_id, entry_id):\n",
+        "        if size < fmt.ENTRY_BYTES_MIN or (found_ledger_id, found_entry_id) != (ledger_id, entry_id):\n",
         "        if size < fmt.ENTRY_BYTES_MIN:\n",
         _schedule("r_b21"),
+    ),
+    Mutant(
+        "what the second of a run leads to is not checked",
+        "bookie/entry_log/files.py",
+        "                    and found_entry_id == entry_id\n",
+        "",
+        ("tests/unit/bookie/test_parts.py", "-k", "another_entry"),
+    ),
+    Mutant(
+        "a fenced ledger takes a run of adds",
+        "bookie/requests.py",
+        "if ledger is None or ledger.fenced or not ledger.is_key_journaled or",
+        "if ledger is None or not ledger.is_key_journaled or",
+        ("tests/property/test_add_runs.py", "-k", "a_run_of_adds"),
     ),
     Mutant(
         "an unreadable entry is called absent",

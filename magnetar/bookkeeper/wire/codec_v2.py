@@ -23,8 +23,9 @@ are plain tuples: a NamedTuple costs five times as much here.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
+from itertools import repeat
 from typing import Any, Final, TypeAlias
 
 from magnetar.bookkeeper.wire.framing import MalformedFrame
@@ -69,6 +70,7 @@ _WORD: Final = struct.Struct(">I")
 _LENGTH: Final = struct.Struct(">i")
 _ADD_HEAD: Final = struct.Struct(">iI20s")
 _ADD: Final = struct.Struct(">I20sqq")
+_ADD_WITH_HEADER: Final = struct.Struct(">I20sqqqq")
 _READ: Final = struct.Struct(">iIqq")
 _READ_WITH_KEY: Final = struct.Struct(">iIqq20s")
 _READ_IDS: Final = struct.Struct(">qq")
@@ -80,10 +82,23 @@ _BATCH_RESPONSE: Final = struct.Struct(">iIiqqq")
 _RESPONSE_BODY: Final = struct.Struct(">Iiqq")
 _REQUEST_ID: Final = struct.Struct(">q")
 
+BATCH_START_BYTES: Final = 36
+"""A batch read's limit counts these before its first entry, and 4 more for each."""
+
 _ADD_WORD: Final = VERSION << 24 | ADD_ENTRY << 16
 _READ_WORD: Final = VERSION << 24 | READ_ENTRY << 16
 _BATCH_WORD: Final = VERSION << 24 | BATCH_READ_ENTRY << 16
 _AUTH_WORD: Final = VERSION << 24 | AUTH << 16
+
+PLAIN_ADD: Final = _ADD_WORD
+"""The first word of an add without flags, as an integer …"""
+PLAIN_ADD_BYTES: Final = _WORD.pack(_ADD_WORD)
+"""… and as it stands in the frame."""
+ADD_PREFIX_BYTES: Final = 24
+"""What stands before the stored entry in an add: word and master key."""
+
+add_header = _ADD_WITH_HEADER.unpack_from
+"""add_header(frame) → (word, master key, ledger id, entry id, LAC, length); struct.error if the frame is too short."""
 
 assert _ADD_WORD == 0x02010000
 assert _ADD.size == 40
@@ -183,7 +198,7 @@ def parse_request(frame: memoryview) -> V2Request:
     try:
         if frame[0] == VERSION and frame[1] == ADD_ENTRY:  # the hot one first, in one unpack
             word, key, ledger_id, entry_id = _ADD.unpack_from(frame)
-            return ADD_ENTRY, VERSION, word & 0xFFFF, ledger_id, entry_id, key, bytes(frame[24:])
+            return ADD_ENTRY, VERSION, word & 0xFFFF, ledger_id, entry_id, key, bytes(frame[ADD_PREFIX_BYTES:])
         (word,) = _WORD.unpack_from(frame)
         version, opcode, flags = word >> 24, _opcode(word), word & 0xFFFF
         if version == 0:
@@ -191,7 +206,7 @@ def parse_request(frame: memoryview) -> V2Request:
         key = None
         if opcode == ADD_ENTRY:
             _, key, ledger_id, entry_id = _ADD.unpack_from(frame)
-            return ADD_ENTRY, version, flags, ledger_id, entry_id, key, bytes(frame[24:])
+            return ADD_ENTRY, version, flags, ledger_id, entry_id, key, bytes(frame[ADD_PREFIX_BYTES:])
         if opcode == READ_ENTRY:
             ledger_id, entry_id = _READ_IDS.unpack_from(frame, 4)
             if flags & FLAG_DO_FENCING and version >= 2:
@@ -208,6 +223,11 @@ def parse_request(frame: memoryview) -> V2Request:
     except (struct.error, IndexError):
         raise MalformedFrame(f"a request of {len(frame)} bytes is too short for its operation") from None
     raise MalformedFrame(f"a request with the opcode {opcode}, which this protocol does not have")
+
+
+def add_responses(ledger_id: int, entry_ids: Sequence[int]) -> Iterator[bytes]:
+    """Whole answers to adds of one ledger that succeeded."""
+    return map(_RESPONSE.pack, repeat(24), repeat(_ADD_WORD), repeat(0), repeat(ledger_id), entry_ids)
 
 
 def add_response(rc: int, ledger_id: int, entry_id: int, version: int = VERSION) -> bytes:
@@ -242,13 +262,20 @@ def batch_read_response(
     version: int = VERSION,
 ) -> list[Buffer]:
     """The buffers of a whole answer to a batch read."""
-    size = 32 + sum(map(len, entries)) + 4 * len(entries)
-    word = _word(version, BATCH_READ_ENTRY)
-    buffers: list[Buffer] = [_BATCH_RESPONSE.pack(size, word, rc, ledger_id, first_entry_id, request_id)]
+    size = sum(map(len, entries)) + 4 * len(entries)
+    buffers: list[Buffer] = [batch_read_response_head(ledger_id, first_entry_id, request_id, size, version, rc)]
     for entry in entries:
         buffers.append(_LENGTH.pack(len(entry)))
         buffers.append(entry)
     return buffers
+
+
+def batch_read_response_head(
+    ledger_id: int, first_entry_id: int, request_id: int, size_bytes: int, version: int = VERSION, rc: int = 0
+) -> bytes:
+    """What stands before the *size_bytes* of {length (4), stored entry}… in an answer to a batch read."""
+    word = _word(version, BATCH_READ_ENTRY)
+    return _BATCH_RESPONSE.pack(32 + size_bytes, word, rc, ledger_id, first_entry_id, request_id)
 
 
 def auth_response(auth_message: bytes, version: int = VERSION) -> bytes:

@@ -312,6 +312,6 @@ def test_a_read_of_a_log_that_is_really_gone_is_an_error() -> None:
     storage: LedgerStorage = opened.storage
     opened.close()
     disk.files.remove("/l0/current/0.log")
-    for read in (lambda: storage.read(1, 0), lambda: storage.read_run(1, 0, 5, 1000), lambda: storage.tail(1)):
+    for read in (lambda: storage.read(1, 0), lambda: storage.read_block(1, 0, 5, 1000), lambda: storage.tail(1)):
         with pytest.raises(FileNotFoundError):
             read()

@@ -143,6 +143,55 @@ def test_runs_are_read_in_one_go_and_end_at_a_log() -> None:
         logs.read(log_format.location(0, 1 << 20), 1, 0)
 
 
+def test_a_run_ends_before_a_location_that_leads_to_another_entry() -> None:
+    files = MemoryFiles()
+    files.make_directories("/l")
+    logs = EntryLogs(files, "/l", 8192)
+    located = logs.append([(1, n, stored_entry(1, n, bytes(20))) for n in range(5)])
+    wanted = [(entry_id, location) for _, entry_id, location in located]
+    wanted[3] = (30, wanted[3][1])
+    assert [entry_id for entry_id, _ in logs.read_run(1, wanted, 1 << 20)] == [0, 1, 2]
+    assert len(logs.read_records(1, wanted, 1 << 20)[0]) == 3
+    with pytest.raises(Corruption, match="expected ledger 1 entry 30, found 56 bytes of ledger 1 entry 3"):
+        logs.read_records(1, wanted[3:], 1 << 20)
+
+
+def test_records_are_read_as_they_stand_in_the_log() -> None:
+    files = MemoryFiles()
+    files.make_directories("/l")
+    logs = EntryLogs(files, "/l", 8192)
+    entries = [(1, n, stored_entry(1, n, bytes(n * 20))) for n in range(30)]
+    between = [(2, n, stored_entry(2, n, b"other")) for n in range(30)]
+    located = logs.append([one for pair in zip(entries, between, strict=True) for one in pair][:40])
+    located += logs.append(entries[20:])
+    wanted = [(entry_id, location) for ledger_id, entry_id, location in located if ledger_id == 1]
+    got = b""
+    while wanted:
+        ends, buffers = logs.read_records(1, wanted, 1 << 20)
+        data = b"".join(buffers)
+        assert ends == sorted(ends)
+        assert len(data) == ends[-1]
+        got += data
+        del wanted[: len(ends)]
+    assert got == b"".join(len(entry).to_bytes(4) + entry for _, _, entry in entries)
+
+
+@pytest.mark.parametrize("entry_bytes", [10, 700, 5000])
+def test_what_does_not_fit_into_a_log_goes_to_the_next_also_within_one_call(entry_bytes: int) -> None:
+    files = MemoryFiles()
+    files.make_directories("/l")
+    logs = EntryLogs(files, "/l", 4096)
+    entries = [(1 + n // 9, n, stored_entry(1 + n // 9, n, bytes(entry_bytes))) for n in range(20)]
+    located = [place for first in range(0, 20, 7) for place in logs.append(entries[first : first + 7])]
+    logs.close()
+    assert [place[:2] for place in located] == [entry[:2] for entry in entries]
+    for (ledger_id, entry_id, location), (_, _, entry) in zip(located, entries, strict=True):
+        assert logs.read(location, ledger_id, entry_id) == entry
+    for log_id in {location >> 32 for _, _, location in located}:
+        size = sum(logs.ledgers_map(log_id).values())  # raises if it is not what stands in the log
+        assert size <= 4096 or entry_bytes > 4096
+
+
 def test_maps_of_many_ledgers_are_cut_into_records() -> None:
     sizes = {ledger_id: ledger_id * 10 for ledger_id in range(25_000)}
     data = log_format.encode_map(sizes)

@@ -232,7 +232,6 @@ def test_a_flush_tells_how_long_each_of_its_stages_took_and_leaves_pauses_out(
     checkpointer._stages = stages
     checkpointer._slow = SlowOperations(log, clock, 1_000)
     checkpointer._sleep = clock.advance
-    life.storage.now = clock.monotonic
     for ledger_id in range(1, directories + 1):
         life.add([stored_entry(ledger_id, n, bytes(2000)) for n in range(5)], lambda taken, refusal: None)
     life.settle_journals()
@@ -260,7 +259,7 @@ def test_a_flush_that_failed_counts_as_a_failure() -> None:
     life = Life(disk)
     stages = FlushStages()
     life.checkpointer._stages = [stages]
-    life.storage.now = clock.monotonic
+    life.checkpointer._clock = clock
     life.add([stored_entry(1, 0)], lambda taken, refusal: None)
     life.settle_journals()
 

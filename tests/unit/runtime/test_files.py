@@ -1,4 +1,5 @@
 import errno
+import os
 import random
 from pathlib import Path
 
@@ -23,8 +24,22 @@ def test_appends_stand_one_behind_the_other(place: tuple[Files, str]) -> None:
     assert file.read_at(1, 100) == b"23456"
     file.write_at(0, b"X")
     assert read_file(files, directory + "/a") == b"X23456"
+    file.write_at(2, b"ab", b"", memoryview(b"cdef"))
+    assert read_file(files, directory + "/a") == b"X2abcdef"
     file.truncate(2)
     assert file.append([b"!"]) == 2
+    file.close()
+
+
+def test_a_short_write_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = os.pwritev
+    monkeypatch.setattr(os, "pwritev", lambda fd, views, offset: whole(fd, [b"".join(views)[:5]], offset))
+    file = OsFiles().create(str(tmp_path / "a"))
+    pieces = [b"one", b"", b"twotwo", b"threethree", b"4"]
+    assert file.append(pieces) == 0
+    file.write_at(1, *pieces)
+    assert file.read_at(0, 100) == b"o" + b"".join(pieces)
+    assert file.size_bytes() == 1 + sum(map(len, pieces))
     file.close()
 
 

@@ -1,0 +1,155 @@
+"""Adds that are taken as a run leave behind what they leave one by one: cache, ledgers, journal and answers."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bookie.ledgers import Ledgers
+from bookie.read_cache import ReadCache
+from bookie.requests import Desk
+from bookie.server import Connection, Limits, Server
+from bookie.write_cache import WriteCache
+from magnetar.bookkeeper.wire.codec_v2 import FLAG_HIGH_PRIORITY, FLAG_RECOVERY_ADD, add_request_head, read_request
+from magnetar.bookkeeper.wire.entry import HEADER
+from magnetar.runtime.clock import ManualClock
+
+KEYS = (bytes(20), b"k" * 20)
+
+adds = st.tuples(
+    st.sampled_from((0, 1, 2, -1)),  # ledger id
+    st.sampled_from((1, 1, 1, 1, 0, -1, 3)),  # entry id after the one before
+    st.sampled_from((1, 1, 1, 0, 4)),  # last add confirmed before it
+    st.sampled_from((0, 0, 0, 0, FLAG_RECOVERY_ADD, FLAG_HIGH_PRIORITY)),
+    st.sampled_from((0, 0, 0, 0, 1)),  # which key
+    st.sampled_from((0, 0, 0, 3, 40)),  # bytes behind the header
+)
+
+
+class Wire:
+    """What stands in for the socket and for the journal."""
+
+    def __init__(self) -> None:
+        self.records: list[bytes] = []
+        self.answers: list[Any] = []
+        self.sent: list[bytes] = []
+
+    def get_extra_info(self, name: str) -> str:
+        return name
+
+    def set_write_buffer_limits(self, *limits: int) -> None: ...
+
+    def write(self, data: bytes) -> None:
+        self.sent.append(bytes(data))
+
+    def writelines(self, buffers: list[bytes]) -> None:
+        self.sent += buffers
+
+    def abort(self) -> None:
+        self.sent.append(b"aborted")
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def touched(self) -> None: ...
+
+    def put(self, records: list[Any], must_sync: bool, done: Any, argument: Any) -> None:
+        self.records += [bytes(record) for record in records]
+        self.answers.append((done, argument))
+
+
+class OneByOne(Desk):
+    """A desk that never takes a run."""
+
+    __slots__ = ()
+
+    def add_run(self, frames: Any, start: int, stop: int, records: Any, answers: Any) -> int:
+        return 0
+
+
+async def worked_on(kind: type[Desk], chunks: list[bytes], fenced: set[int], journals: int) -> dict[str, Any]:
+    wires: list[Any] = [Wire() for _ in range(journals)]
+    cache, read_cache, ledgers = WriteCache(1 << 20), ReadCache(1 << 20), Ledgers()
+    desk = kind(ledgers, cache, read_cache, 6)
+    for ledger_id in (1, 2):  # from an earlier life: what it has on disk is not known
+        ledger = ledgers.create(ledger_id, KEYS[0])
+        ledger.is_tail_known, ledger.is_key_journaled = False, True
+        read_cache.put_run(ledger_id, [(entry_id, b"old") for entry_id in range(12)])
+    for ledger_id in fenced:
+        ledger = ledgers.get(ledger_id) or ledgers.create(ledger_id, KEYS[0])
+        ledger.fenced = True
+    anything = wires[0]
+    server = Server(
+        desk, cache, read_cache, anything, wires, anything, [anything], ManualClock(), Limits(1000), anything
+    )
+    connection: Connection = server.new_connection()
+    connection.connection_made(anything)
+    for chunk in chunks:
+        connection.data_received(chunk)
+    for wire in wires:
+        for done, argument in wire.answers:
+            done(argument, None)
+    connection._flush()
+    return {
+        "cache": {key: dict(sorted(entries.items())) for key, entries in cache.swap().items()},
+        "cached": (cache.entries, cache.bytes),
+        "read cache": dict(read_cache._entries),
+        "ledgers": sorted(
+            (one.ledger_id, one.last_entry_id, one.last_add_confirmed, one.fenced, one.is_key_journaled)
+            for one in ledgers
+        ),
+        "records": [wire.records for wire in wires],
+        "sent": b"".join(wires[0].sent),
+        "counters": (server.counters.adds, server.counters.add_bytes, server.counters.adds_refused),
+        "in flight": (server.adds_in_flight, connection._adds_in_flight, connection._add_bytes_in_flight),
+    }
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.one_of(*[adds] * 8, st.sampled_from(("read", "read", "read", "short"))), min_size=8, max_size=40),
+    st.lists(st.integers(0, 2000), max_size=4),
+    st.sets(st.sampled_from((0, 2)), max_size=1),
+    st.sampled_from((1, 2)),
+)
+async def test_a_run_of_adds_is_what_its_adds_are(
+    wanted: list[Any], cuts: list[int], fenced: set[int], journals: int
+) -> None:
+    stream = b""
+    at = dict.fromkeys((0, 1, 2, -1), -1)
+    for one in wanted:
+        if one == "short":
+            stream += (20).to_bytes(4) + add_request_head(0, KEYS[0], 0)[4:24]
+        elif one == "read":
+            stream += read_request(9, 5)
+        else:
+            ledger_id, step, behind, flags, key, size = one
+            at[ledger_id] = entry_id = max(at[ledger_id] + step, -1)
+            entry = HEADER.pack(ledger_id, entry_id, entry_id - behind, 7) + bytes(size)
+            stream += add_request_head(flags, KEYS[key], len(entry)) + entry
+    places = sorted({0, *(place for place in cuts if place < len(stream)), len(stream)})
+    chunks = [stream[start:stop] for start, stop in pairwise(places)]
+    alone = await worked_on(OneByOne, chunks, fenced, journals)
+    assert await worked_on(Desk, chunks, fenced, journals) == alone
+
+
+@pytest.mark.parametrize("limit", [1, 3, 100])
+async def test_a_run_ends_where_the_connection_may_have_no_more_under_way(limit: int) -> None:
+    wire: Any = Wire()
+    cache, ledgers = WriteCache(1 << 20), Ledgers()
+    desk = Desk(ledgers, cache, ReadCache(0), 6)
+    server = Server(desk, cache, desk.read_cache, wire, [wire], wire, [wire], ManualClock(), Limits(1000, limit), wire)
+    connection = server.new_connection()
+    connection.connection_made(wire)
+    entries = [HEADER.pack(7, entry_id, entry_id - 1, 7) for entry_id in range(10)]
+    connection.data_received(b"".join(add_request_head(0, KEYS[0], len(entry)) + entry for entry in entries))
+    assert cache.entries == min(limit, 10)
+    while wire.answers:
+        answers, wire.answers = wire.answers, []
+        for done, argument in answers:
+            done(argument, None)
+    assert cache.entries == 10
+    assert (server.adds_in_flight, server.add_bytes_in_flight) == (0, 0)
