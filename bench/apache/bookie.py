@@ -1,4 +1,5 @@
-"""Adds a second and their latencies, with BookKeeper's own load generator against both kinds of bookies.
+"""Adds a second and their latencies against both kinds of bookies: with BookKeeper's own load generator, and with
+Magnetar's ledger client, which leaves more of a small machine to the bookies.
 
 Every run is a new generator process with its own warm-up (10,000 adds, 500 of 64 KiB). `-throttle` of that tool is
 both the number of adds under way and the most it sends in a second: at a fixed rate it is that rate; for saturation
@@ -8,10 +9,10 @@ it is a number that neither side reaches, so the latencies there are those of a 
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
-from bench.apache.outputs import Load, parse_adds
-from bench.apache.rig import BenchError, Pair, System, run_tool
+from bench.apache.outputs import Load, parse_adds, parse_our_adds
+from bench.apache.rig import ROOT, BenchError, Pair, System, module, run_tool
 from bench.apache.table import SIDES, Side, Table
 from deploy.fetch_apache import BENCHMARK_JAR
 from tests.support.mixed_cluster import class_path
@@ -35,11 +36,16 @@ UNITS: Final = ("adds/s", "p50 ms", "p99 ms", "p99.9 ms", "bookies' CPU s per mi
 SATURATED: Final = 0.93
 
 
+# Magnetar's client: entries under way.
+WINDOW: Final = 4_000
+
+
 class Cell(NamedTuple):
     size: int
     quorums: str
     protocol: str
     fixed: bool
+    client: Literal["Apache's", "Magnetar's"] = "Apache's"
 
     @property
     def throttle(self) -> int:
@@ -48,6 +54,7 @@ class Cell(NamedTuple):
     @property
     def what(self) -> str:
         load = f"at {FIXED_PER_S:,}/s" if self.fixed else "saturation"
+        load += ", Magnetar's client" if self.client == "Magnetar's" else ""
         return f"{self.protocol} adds, {self.size:,} B, {self.quorums}, {load}"
 
 
@@ -57,6 +64,8 @@ def cells(size: int) -> Iterator[Cell]:
         for quorums in QUORUMS:
             for protocol in PROTOCOLS:
                 yield Cell(size, quorums, protocol, fixed)
+    if size * SATURATION[100] < 100_000_000:
+        yield Cell(size, QUORUMS[0], "v2", False, "Magnetar's")
 
 
 def generator(system: System, cell: Cell, seconds: float, *more: str) -> list[str]:
@@ -73,7 +82,9 @@ def generator(system: System, cell: Cell, seconds: float, *more: str) -> list[st
 
 
 def run_cell(system: System, cell: Cell, seconds: float) -> tuple[Load, float]:
-    """One run: what it found, and the bookies' seconds of processor time in it."""
+    """One run: what it found, and the bookies' seconds of processor time in it. Raises BenchError, NoResult."""
+    if cell.client == "Magnetar's":
+        return run_our_client(system, cell, seconds)
     place = system.cluster.directory
     dump = place / "latencyDump.dat"
     dump.unlink(missing_ok=True)
@@ -86,6 +97,17 @@ def run_cell(system: System, cell: Cell, seconds: float) -> tuple[Load, float]:
         return parse_adds(ran.text, lines), used
 
 
+def run_our_client(system: System, cell: Cell, seconds: float) -> tuple[Load, float]:
+    command = module(
+        "bench.add_load", f"zk:{system.cluster.zookeeper_address}", "--size", str(cell.size),
+        "--quorums", cell.quorums, "--seconds", str(seconds), "--window", str(WINDOW),
+    )  # fmt: skip
+    before = system.cpu_s()["bookie"]
+    ran = run_tool(command, ROOT, timeout_s=seconds + 60)
+    used = system.cpu_s()["bookie"] - before
+    return parse_our_adds(ran.text), used
+
+
 def goal_of(cell: Cell, unit: str) -> str:
     """At a fixed rate only the latencies are a goal."""
     if unit == "adds/s":
@@ -95,14 +117,15 @@ def goal_of(cell: Cell, unit: str) -> str:
 
 def record(table: Table, side: Side, cell: Cell, load: Load, bookies_cpu_s: float) -> None:
     what = cell.what
-    limited = not cell.fixed and load.per_s > SATURATED * cell.throttle
+    limited = cell.client == "Apache's" and not cell.fixed and load.per_s > SATURATED * cell.throttle
     note = f"the generator's limit is {cell.throttle:,}/s" if limited else ""
     table.add(what, UNITS[0], side, load.per_s, note=note)
     table.add(what, UNITS[1], side, load.latency.p50_ms)
     table.add(what, UNITS[2], side, load.latency.p99_ms)
     table.add(what, UNITS[3], side, load.latency.p999_ms)
     # The generator's warm-up adds are among those that the bookies worked for.
-    table.add(what, UNITS[4], side, bookies_cpu_s / (load.done + WARM[cell.size]) * 1e6)
+    warm = WARM[cell.size] if cell.client == "Apache's" else load.warm
+    table.add(what, UNITS[4], side, bookies_cpu_s / (load.done + warm) * 1e6)
 
 
 def run(directory: Path, rounds: int, seconds: float, table: Table) -> list[str]:

@@ -26,7 +26,8 @@ TEXTS: Final = {
 BookKeeper's own `BenchThroughputLatency` against three bookies of each kind, both with `fdatasync` before an
 add is confirmed. Its `-throttle` is at once the number of adds under way and the most it sends a second: "at
 20,000/s" it is 20,000; for saturation 60,000 (64 KiB: 1,200), so latencies there are those of a full queue. The
-generator runs on the same cores and takes its share of them. 64 KiB at 20,000/s would be 1.3 GB/s and is not
+generator runs on the same cores and takes its share of them, more than a bookie does; the rows "Magnetar's client"
+have the same load from our ledger client, which takes less. 64 KiB at 20,000/s would be 1.3 GB/s and is not
 run. A run of 64 KiB ends after 6,000 entries.""",
     "perf": """\
 `pulsar-perf` against one broker on three bookies, 2/2/2, at most 10,000 messages under way. Rates are from the

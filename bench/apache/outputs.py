@@ -7,6 +7,7 @@ pulsar-perf ends with a line of counts and one of latencies. Its own rate divide
 (some seconds), so the rate here is taken from the times of its log lines: from the first send to the last.
 """
 
+import json
 import re
 from collections.abc import Iterable
 from datetime import datetime
@@ -38,6 +39,8 @@ class Load(NamedTuple):
     done: int
     per_s: float
     latency: Latency
+    warm: int = 0
+    """Done before it was measured, where the tool says so."""
 
 
 class NoResult(Exception):
@@ -56,6 +59,16 @@ def parse_adds(text: str, latencies: Iterable[str]) -> Load:
         raise NoResult("the load generator left no latencies")
     latency = Latency(percentile(taken, 0.50), percentile(taken, 0.99), percentile(taken, 0.999))
     return Load(int(found[1]), int(found[1]) * 1000 / int(found[2]), latency)
+
+
+def parse_our_adds(text: str) -> Load:
+    """`bench.add_load`: one JSON line. Raises NoResult."""
+    try:
+        found = json.loads(text.strip().splitlines()[-1])
+        latency = Latency(found["p50"], found["p99"], found["p999"])
+        return Load(found["adds"], found["adds"] / found["seconds"], latency, found["warm"])
+    except (ValueError, LookupError, TypeError):
+        raise NoResult(f"the load generator gave no figures: {complaints(text)}") from None
 
 
 def parse_produce(text: str) -> Load:

@@ -6,7 +6,7 @@ import pytest
 
 from bench.apache.bookie import FIXED_PER_S, Cell, cells, record
 from bench.apache.document import document
-from bench.apache.outputs import Latency, Load, NoResult, parse_adds, parse_consume, parse_produce
+from bench.apache.outputs import Latency, Load, NoResult, parse_adds, parse_consume, parse_our_adds, parse_produce
 from bench.apache.profile import report
 from bench.apache.table import (
     Row,
@@ -48,6 +48,14 @@ def test_the_load_generators_rate_and_latencies_are_found() -> None:
     load = parse_adds(GENERATOR, lines)
     assert (load.done, load.per_s) == (4, 2.0)
     assert load.latency == Latency(3.0, 40.0, 40.0)
+
+
+def test_our_load_generators_line_is_the_last() -> None:
+    line = '{"adds": 30, "warm": 7, "seconds": 2.0, "p50": 1.5, "p99": 4.0, "p999": 5.0}'
+    assert parse_our_adds(f"connected\n{line}\n") == Load(30, 15.0, Latency(1.5, 4.0, 5.0), 7)
+    for text in ("", "Traceback", "{}", "[]"):
+        with pytest.raises(NoResult, match="no figures"):
+            parse_our_adds(text)
 
 
 def test_a_load_generator_without_a_rate_says_why() -> None:
@@ -162,7 +170,8 @@ def test_rows_come_back_from_json_and_other_groups_stay() -> None:
 
 
 def test_every_size_protocol_and_quorum_has_a_cell_and_64_kib_only_at_saturation() -> None:
-    assert len(list(cells(100))) == len(list(cells(1024))) == 8
+    for size in (100, 1024):
+        assert [each.client for each in cells(size)] == ["Apache's"] * 8 + ["Magnetar's"]
     assert {each.fixed for each in cells(65536)} == {False}
     assert Cell(100, "1/1/1", "v3", True).throttle == FIXED_PER_S
 
