@@ -10,11 +10,9 @@ import asyncio
 import json
 import os
 import statistics
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +25,7 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata, SingleMessageMetadata
+from tests.support.spark_session import spark_session
 
 Rows = list[tuple[str, str]]
 
@@ -102,25 +101,6 @@ async def write_topic(metadata_url: str, topic: str, partitions: int, size: int,
     await store.close()
 
 
-@contextmanager
-def spark_session() -> Iterator[Any]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    from pyspark.sql import SparkSession
-
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .appName("bench")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    try:
-        yield spark
-    finally:
-        spark.stop()
-
-
 def measure(spark: Any, metadata_url: str, topic: str, count: int, columns: str | None) -> list[float]:
     """Rows a second of each round."""
     rates = []
@@ -141,7 +121,7 @@ def run(metadata_url: str, sizes: Sequence[tuple[int, int]] = SIZES, partitions:
     topics = [(f"spark-{size}-{parts}", size, count, parts) for size, count in sizes for parts in partitions]
     for topic, size, count, parts in topics:
         asyncio.run(write_topic(metadata_url, topic, parts, size, count))
-    with spark_session() as spark:
+    with spark_session("bench", validated=False) as spark:
         for topic, size, count, parts in topics:
             for columns, name in (("value", "value only"), (None, "default columns")):
                 rates = measure(spark, metadata_url, topic, count, columns)

@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from bench.apache.perf import attempt
 from bench.apache.table import Table
-from bench.spark_read import spark_session, write_topic
+from bench.spark_read import write_topic
 from magnetar.cluster import Cluster
+from tests.support.spark_session import spark_session
 
 # (bytes of a message, messages in the topic)
 SIZES: Final = ((1_000, 300_000), (100, 2_000_000))
@@ -65,7 +66,7 @@ def run(directory: Path, rounds: int, seconds: float, table: Table) -> list[str]
         for size, count in SIZES:
             for parts in PARTITIONS:
                 asyncio.run(write_topic(cluster.metadata_url, f"spark-{size}-{parts}", parts, size, count))
-        with spark_session() as spark:
+        with spark_session("bench", validated=False) as spark:
             for number in range(rounds + 1):
                 kept = table if number else Table()  # round 0 warms up
                 for size, count in SIZES:

@@ -5,7 +5,10 @@ from collections.abc import Callable
 
 from bookie.index import Index, MemoryIndex
 from bookie.journal.writer import Item, JournalSettings, NoSpace
+from bookie.ledger_storage import LedgerStorage
 from bookie.opening import Opened, StorageSettings, open_storage
+from bookie.requests import Desk
+from bookie.write_cache import WriteCache
 from magnetar.bookkeeper.wire.entry import DigestType, EntryCodec, master_key
 from magnetar.runtime.files import MemoryFiles
 from magnetar.runtime.types import MIB, Buffer
@@ -57,7 +60,27 @@ class Disk:
         return after
 
 
-class OpenedDisk:
+class Entries:
+    """What a storage has, wherever it is."""
+
+    storage: LedgerStorage
+    desk: Desk
+    cache: WriteCache
+
+    def read(self, ledger_id: int, entry_id: int) -> bytes | None:
+        """The entry from memory or disk; None if it is not there."""
+        found = self.desk.read(ledger_id, entry_id)
+        if isinstance(found, bytes):
+            return found
+        if found is not None:
+            return None
+        return self.storage.read(ledger_id, entry_id).entry
+
+    def entry_ids(self, ledger_id: int) -> set[int]:
+        return self.cache.entry_ids(ledger_id).union(self.storage.entry_ids(ledger_id))
+
+
+class OpenedDisk(Entries):
     """A bookie's storage with everything done in the caller's thread."""
 
     def __init__(self, disk: Disk, settings: StorageSettings = TINY) -> None:
@@ -93,18 +116,6 @@ class OpenedDisk:
         self.storage.flush(self.cache.swap(), self.desk.ledgers.take_dirty())
         self.storage.write_marks(marks)
         self.cache.flushed()
-
-    def read(self, ledger_id: int, entry_id: int) -> bytes | None:
-        """The entry from memory or disk; None if it is not there."""
-        found = self.desk.read(ledger_id, entry_id)
-        if isinstance(found, bytes):
-            return found
-        if found is not None:
-            return None
-        return self.storage.read(ledger_id, entry_id).entry
-
-    def entry_ids(self, ledger_id: int) -> set[int]:
-        return self.cache.entry_ids(ledger_id).union(self.storage.entry_ids(ledger_id))
 
     def close(self) -> None:
         for writer in self.writers:

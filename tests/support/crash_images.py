@@ -40,7 +40,7 @@ from magnetar.bookkeeper.wire.entry import HEADER
 from magnetar.runtime.clock import Timer
 from magnetar.runtime.files import MemoryFiles, _apply, _Inode, _Write
 from magnetar.runtime.types import KIB, MIB, Buffer, MagnetarError
-from tests.support.bookie_disks import CODEC, KEY, OTHER_KEY, TINY, Disk, stored_entry
+from tests.support.bookie_disks import CODEC, KEY, OTHER_KEY, TINY, Disk, Entries, stored_entry
 
 T = TypeVar("T")
 
@@ -256,7 +256,7 @@ COLLECTING: Final = BookieConfig(
 )
 
 
-class Life:
+class Life(Entries):
     """A bookie from one start to its end, without sockets. Raises what `open_storage` raises."""
 
     def __init__(self, disk: Disk, ledger_ids: Iterable[int] = (), settings: StorageSettings = TINY) -> None:
@@ -410,20 +410,6 @@ class Life:
         for writer in self.writers:
             writer.close()
         self.storage.close()
-
-    # -- what can be seen
-
-    def read(self, ledger_id: int, entry_id: int) -> bytes | None:
-        """The entry from memory or disk; None if it is not there."""
-        found = self.desk.read(ledger_id, entry_id)
-        if isinstance(found, bytes):
-            return found
-        if found is not None:
-            return None
-        return self.storage.read(ledger_id, entry_id).entry
-
-    def entry_ids(self, ledger_id: int) -> set[int]:
-        return self.cache.entry_ids(ledger_id).union(self.storage.entry_ids(ledger_id))
 
 
 # --------------------------------------------------------------------------------------------- what must hold

@@ -9,7 +9,8 @@ from pyspark.sql import SparkSession
 
 
 @contextlib.contextmanager
-def spark_session(name: str) -> Iterator[SparkSession]:
+def spark_session(name: str, *, validated: bool = True) -> Iterator[SparkSession]:
+    """Not *validated*: Spark does not compare each Arrow batch with the schema, as by default."""
     # Tests run in a virtual environment that need not be activated; workers are to find what the tests find.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     session = (
@@ -21,7 +22,7 @@ def spark_session(name: str) -> Iterator[SparkSession]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.execution.arrow.pyspark.validateSchema.enabled", "true")
+        .config("spark.sql.execution.arrow.pyspark.validateSchema.enabled", str(validated).lower())
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")
