@@ -46,6 +46,7 @@ from magnetar.bookkeeper.metadata.store import MetadataStore, NoNode
 from magnetar.bookkeeper.tls import Certificates
 from magnetar.runtime.clock import Clock
 from magnetar.runtime.files import DiskUsage
+from magnetar.runtime.http_server import HttpServer
 from magnetar.runtime.observe import Metrics
 from magnetar.runtime.types import KIB, Buffer, Corruption, MagnetarError
 
@@ -164,7 +165,7 @@ class AdminServer:
         self._started_ms = clock.wall_ms()
         self._operations: BookieOperations | None = None
         self._long_answers = asyncio.Semaphore(LONG_ANSWERS_MAX)
-        self._runner: web.AppRunner | None = None
+        self._http: HttpServer | None = None
         self.metrics = Metrics()
 
     def serve(self, operations: BookieOperations) -> None:
@@ -177,13 +178,12 @@ class AdminServer:
         """Listen on a bound socket."""
         app = web.Application(middlewares=[_errors], client_max_size=BODY_BYTES_MAX)
         self._routes(app.router)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
-        await self._runner.setup()
-        await web.SockSite(self._runner, listening).start()
+        self._http = HttpServer(app)
+        await self._http.start(listening)
 
     async def stop(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
+        if self._http is not None:
+            await self._http.stop()
 
     # -- routes
 

@@ -37,6 +37,7 @@ from bookie.opening import Opened, StorageSettings, open_storage
 from bookie.operations import BookieOperations
 from bookie.peers import PeerSource
 from bookie.read_only import DiskLimits
+from bookie.rebuild_digests import MetadataDigests
 from bookie.repair import RepairSource
 from bookie.requests import Desk
 from bookie.scrub import Scrub
@@ -216,7 +217,9 @@ class Bookie:
             reader.start()
             self._parts.add("reader", reader.stop)
 
-        self._storage, self._desk, self._cache, writers = await flusher.run(lambda: self._open_storage(is_emptied))
+        digests = MetadataDigests(LedgerStore(self._store, self._root))
+        opened = await flusher.run(lambda: self._open_storage(is_emptied, digests))
+        self._storage, self._desk, self._cache, writers = opened
         self._parts.add("storage", lambda: flusher.run(self._close_storage))
         await self._check_integrity(flusher, is_emptied)
         stages = self._stages = BookieStages(len(writers), len(self._directories.ledgers))
@@ -292,7 +295,7 @@ class Bookie:
             return PortInUse(f"{where} is in use by another process; choose another bookiePort or stop it")
         return PortInUse(f"cannot listen on {where}: {error.strerror} (bookiePort, bookieListenAddress)")
 
-    def _open_storage(self, is_emptied: bool) -> Opened:
+    def _open_storage(self, is_emptied: bool, digests: MetadataDigests) -> Opened:
         """Runs on the flusher's thread. Raises MagnetarError."""
         settings = _storage_settings(self.config)
         if is_emptied:
@@ -306,6 +309,7 @@ class Bookie:
                 settings,
                 self._open_index,
                 self._clock.wall_ms(),
+                digests,
             )
 
         try:
@@ -333,6 +337,7 @@ class Bookie:
         self._integrity = IntegrityCheck(
             self._bookie_id,
             LedgerStore(self._store, self._root),
+            self._files,
             self._storage,
             self._desk,
             self._cache,
@@ -409,8 +414,13 @@ class Bookie:
         if self._certificates is None:
             return self._server.new_connection
         self._doorkeeper = Doorkeeper(
-            self.config.access_rules, self._certificates, self._server.new_connection, self.config.frame_bytes_max
+            self.config.access_rules,
+            self._certificates,
+            self._server.new_connection,
+            self.config.frame_bytes_max,
+            self._clock,
         )
+        self.operations.doorkeeper = self._doorkeeper
         self._parts.add("doorway", self._doorkeeper.close)
         return self._doorkeeper.new_connection
 

@@ -11,11 +11,14 @@ Rules:
    is in it, the whole index is looked through before (correctness I44).
 3. One log's damage is that log's: it is reported and left, the others go on.
 4. Its open file is closed when the readers have ended what they were doing.
+5. A log that could not be read when the index was rebuilt is left alone until a rebuild reads it: what is in it and not
+   in the index is no garbage.
 """
 
 import logging
 import posixpath
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -28,6 +31,7 @@ from bookie.jobs import JobThread
 from bookie.ledger_storage import LedgerStorage, Shelf, is_no_space
 from bookie.ledgers import Ledgers
 from bookie.pace import Pace
+from bookie.rebuild_unreadable import unreadable_log_ids
 from magnetar.runtime.clock import Clock
 from magnetar.runtime.files import DiskUsage, File, Files
 from magnetar.runtime.types import MIB, Corruption
@@ -115,8 +119,13 @@ class Compactor:
             closed = await self._flusher.run(shelf.logs.closed_logs)  # rule 1
             for gone in usages.keys() - set(closed):
                 del usages[gone]
+            noted = await self._keeper.run(partial(unreadable_log_ids, self._files, shelf.directory))
+            for log_id in noted.intersection(closed):
+                usages.pop(log_id, None)
+                reason = "it could not be read when the index was rebuilt; `magnetar bookie rebuild-index` tries again"
+                self._leave(shelf, log_id, Corruption(reason))  # rule 5
             for log_id in closed:
-                if log_id in usages:
+                if log_id in usages or log_id in noted:
                     continue
                 try:
                     usages[log_id] = await self._usage_of(shelf, log_id)

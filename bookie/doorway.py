@@ -9,12 +9,14 @@ Rules:
    stops before the answer is written, so whatever comes later belongs to the handshake.
 2. START_TLS on a connection that was handed on (or is secure already) is refused with EBADREQ.
 3. A handshake has a time limit. One that fails ends its connection, and only that.
-4. Who is not admitted may keep the connection (Apache's bookies allow it) and gets EUA for every request. Its
+4. What fails is counted, and one line a second at most says who it was and why.
+5. Who is not admitted may keep the connection (Apache's bookies allow it) and gets EUA for every request. Its
    requests are not read on while it leaves the answers unread.
 """
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable
 from functools import partial
 from typing import Final, cast
@@ -31,6 +33,12 @@ log = logging.getLogger(__name__)
 
 _HEAD_BYTES: Final = LENGTH.size + 1  # a frame's length and the byte that tells the protocols apart
 
+# How TLS begins; as a length it would be a frame of 369 MB.
+_CLIENT_HELLO: Final = b"\x16\x03"
+
+# One line a second at most: a client that is set up wrongly comes again and again, and so may all of a cluster.
+_LINE_S: Final = 1.0
+
 
 def server_certificates(config: BookieConfig, clock: Clock) -> Certificates | None:
     """What the bookie port shows; None where it speaks clear text only. Raises ConfigurationError."""
@@ -45,6 +53,25 @@ def client_certificates(config: BookieConfig, clock: Clock) -> Certificates | No
     return None if config.client_tls is None else Certificates(config.client_tls, client_context, clock)
 
 
+class _Complaints:
+    """Log lines about those who do not come in (rule 4)."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._next_s = float("-inf")
+        self._left_out = 0
+
+    def say(self, text: str) -> None:
+        now = self._clock.monotonic()
+        if now < self._next_s:
+            self._left_out += 1
+            return
+        self._next_s = now + _LINE_S
+        more = f" ({self._left_out} more like this since the last line)" if self._left_out else ""
+        self._left_out = 0
+        log.warning("%s%s", text, more)
+
+
 class Doorkeeper:
     """Makes the protocols of new connections; ends those that are still in the doorway."""
 
@@ -54,6 +81,7 @@ class Doorkeeper:
         certificates: Certificates,
         admit: Callable[[], asyncio.Protocol],
         frame_bytes_max: int,
+        clock: Clock,
         *,
         handshake_s: float = HANDSHAKE_S,
     ) -> None:
@@ -63,8 +91,11 @@ class Doorkeeper:
         self.admit = admit
         self.frame_bytes_max = frame_bytes_max
         self.handshake_s = handshake_s
+        self.complaints = _Complaints(clock)
         self.handshakes_failed = 0
-        self.refused = 0
+        self.refused_in_clear = 0
+        self.refused_roles = 0
+        self.malformed = 0
         self.is_closed = False
         self.waiting: set[Doorway] = set()
         self.tasks = Tasks("TLS handshakes")
@@ -142,6 +173,9 @@ class Doorway(asyncio.Protocol):
         data = b"".join(self._early)
         if len(data) < _HEAD_BYTES:
             return
+        if data.startswith(_CLIENT_HELLO):
+            self._began_at_once()
+            return
         (length,) = LENGTH.unpack_from(data)
         end = LENGTH.size + length
         if v3.is_v3(memoryview(data)[LENGTH.size :]) and 0 < length <= START_TLS_BYTES_MAX:
@@ -171,19 +205,30 @@ class Doorway(asyncio.Protocol):
                 self._complain()
                 self._transport.write(answer)
         except MalformedFrame as error:
-            log.warning("closing the connection of %s: %s", self._peer, error)
+            if not self._is_secure and data.startswith(_CLIENT_HELLO):
+                self._began_at_once()
+                return
+            self._keeper.malformed += 1
+            self._keeper.complaints.say(f"closing the connection of {self._peer}: {error}")
             self.abort()
 
     def _complain(self) -> None:
         if not self._has_complained and not self._is_secure:
             self._has_complained = True
-            self._keeper.refused += 1
-            log.warning("refusing %s, which asks in clear text: this bookie demands TLS", self._peer)
+            self._keeper.refused_in_clear += 1
+            self._keeper.complaints.say(f"refusing {self._peer}, which asks in clear text: this bookie demands TLS")
+
+    def _began_at_once(self) -> None:
+        self._handshake_failed("it began without START_TLS, with which clients of bookies ask for TLS")
+
+    def _handshake_failed(self, reason: str) -> None:
+        self._keeper.handshakes_failed += 1
+        self._keeper.complaints.say(f"the TLS handshake with {self._peer} failed: {reason}")
+        self.abort()
 
     def _start_tls(self, txn_id: int, *, is_alone: bool) -> None:
         if not is_alone:  # rule 1
-            log.warning("closing the connection of %s: it sent something behind START_TLS", self._peer)
-            self.abort()
+            self._handshake_failed("it sent something behind START_TLS")
             return
         self._is_shaking_hands = True
         self._transport.pause_reading()
@@ -203,10 +248,10 @@ class Doorway(asyncio.Protocol):
             if secure is None:  # what the loops make of a connection that was aborted on this side
                 raise ConnectionAbortedError("the connection was ended")
         except OSError as error:  # also of the ssl library, and of the time limit
-            keeper.handshakes_failed += 1
-            reason = getattr(error, "reason", None) or error or type(error).__name__
-            log.warning("the TLS handshake with %s failed: %s", self._peer, reason)
-            self.abort()
+            if keeper.is_closed:
+                self.abort()
+            else:
+                self._handshake_failed(_reason_of(error))
             return
         except BaseException:
             self.abort()
@@ -221,8 +266,8 @@ class Doorway(asyncio.Protocol):
         if refusal is None:
             self._hand_on()
             return
-        keeper.refused += 1
-        log.warning("refusing %s: %s", self._peer, refusal)
+        keeper.refused_roles += 1
+        keeper.complaints.say(f"refusing {self._peer}: {refusal}")
         early, self._early = self._early, []
         self._splitter = FrameSplitter(keeper.frame_bytes_max)
         for data in early:
@@ -237,3 +282,13 @@ class Doorway(asyncio.Protocol):
         admitted.connection_made(self._transport)
         if early:
             admitted.data_received(b"".join(early))
+
+
+def _reason_of(error: OSError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return error.reason.replace("_", " ").lower()
+    if isinstance(error, ConnectionResetError) or (isinstance(error, ConnectionError) and not str(error)):
+        return "it ended the connection; it may not accept this bookie's certificate"
+    return str(error) or type(error).__name__

@@ -7,10 +7,13 @@
 Rules:
 
 1. Limbo is durable before anything is served (correctness I50). Every start makes it anew while the check is needed.
-2. A ledger leaves limbo when it is closed and every entry that metadata gives to this bookie was seen here, copied
-   back, or is said by all others not to be there either.
-3. Ledgers that are not closed wait: whoever writes them next recovers them, which closes them.
-4. Doubts that come while the bookie serves put the ledgers they are about into limbo, closed ones as well.
+2. A ledger leaves limbo when every entry that metadata gives to this bookie was seen here, copied back, or is said by
+   all others not to be there either.
+3. Ledgers that are not closed wait if their newest entries belong here: whoever writes them next recovers them, which
+   closes them.
+4. Nobody can help a ledger whose newest entries belong to this bookie alone: what is not here of it is lost, so it
+   leaves limbo, unless a log of its directory could not be read (`bookie.rebuild_unreadable`).
+5. Doubts that come while the bookie serves put the ledgers they are about into limbo, closed ones as well.
 """
 
 import logging
@@ -23,6 +26,7 @@ from bookie.jobs import JobThread
 from bookie.ledger_storage import LedgerStorage
 from bookie.ledgers import Ledger
 from bookie.pace import Pace
+from bookie.rebuild_unreadable import unreadable_logs
 from bookie.repair import RepairSource, RepairUnavailable, expected_entries, key_of
 from bookie.requests import Desk
 from bookie.write_cache import WriteCache
@@ -30,6 +34,7 @@ from magnetar.bookkeeper.metadata.ledger_store import LedgerStore
 from magnetar.bookkeeper.metadata.ledgers import LedgerMetadata
 from magnetar.bookkeeper.metadata.store import MetadataError, NoNode
 from magnetar.runtime.clock import Clock, Timer
+from magnetar.runtime.files import Files
 from magnetar.runtime.tasks import Tasks
 from magnetar.runtime.types import Corruption
 
@@ -65,6 +70,7 @@ class IntegrityCheck:
         self,
         bookie_id: str,
         metadata: LedgerStore,
+        files: Files,
         storage: LedgerStorage,
         desk: Desk,
         cache: WriteCache,
@@ -75,6 +81,7 @@ class IntegrityCheck:
     ) -> None:
         self._bookie_id = bookie_id
         self._metadata = metadata
+        self._files = files
         self._storage = storage
         self._desk = desk
         self._ledgers = desk.ledgers
@@ -122,6 +129,8 @@ class IntegrityCheck:
                 continue
             if self._bookie_id in found.bookies():
                 self._admit(ledger_id, found)
+        # Those that a rebuild of the index put there (`bookie.rebuild`), also if their copies belong elsewhere by now.
+        self._left |= {ledger.ledger_id for ledger in self._ledgers if ledger.limbo}
         rows = self._ledgers.take_dirty()
         await self._flusher.run(lambda: self._storage.flush({}, rows))
         for ledger in self._ledgers:
@@ -155,7 +164,7 @@ class IntegrityCheck:
             self._look_later()
 
     async def doubt(self, ledger_ids: Collection[int]) -> None:
-        """Entries of these ledgers may be missing: limbo now, the check after it, also of the next starts (rule 4).
+        """Entries of these ledgers may be missing: limbo now, the check after it, also of the next starts (rule 5).
 
         Raises OSError: then it is only until a restart.
         """
@@ -219,7 +228,8 @@ class IntegrityCheck:
             metadata = (await self._metadata.read(ledger_id)).metadata
         except NoNode:
             return True  # deleted; what is here of it goes with the garbage
-        if not metadata.is_closed:
+        is_written_here = not metadata.is_closed and self._bookie_id in metadata.last_segment.ensemble
+        if is_written_here and not await self._is_alone(ledger_id, metadata):
             return False
         expected = expected_entries(metadata, self._bookie_id)
         while some := list(islice(expected, _LOOK_UP)):
@@ -228,7 +238,22 @@ class IntegrityCheck:
         if ledger.limbo:
             ledger.limbo = False
             self._ledgers.changed(ledger)
+        if is_written_here:
+            log.error("ledger %d has no other copy: what is not here of it is lost", ledger_id)
         return True
+
+    async def _is_alone(self, ledger_id: int, metadata: LedgerMetadata) -> bool:
+        """Rule 4. Raises OSError."""
+        if set(metadata.last_segment.ensemble) != {self._bookie_id}:
+            return False
+        directory = self._storage.shelf(ledger_id).directory
+        unreadable = await self._keeper.run(lambda: unreadable_logs(self._files, directory))
+        if unreadable:
+            self._problem = (
+                f"ledger {ledger_id} has no other copy, and may have entries in logs that cannot be read: {unreadable}"
+            )
+            log.error("%s", self._problem)
+        return not unreadable
 
     async def _missing(self, ledger_id: int, entry_ids: list[int]) -> list[int]:
         cached = self._cache.entry_ids(ledger_id)

@@ -29,6 +29,7 @@ import posixpath
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -40,6 +41,7 @@ from bookie.jobs import JobThread
 from bookie.ledger_storage import LedgerStorage, Shelf
 from bookie.ledgers import Ledger
 from bookie.pace import Pace
+from bookie.rebuild_unreadable import note_unreadable
 from bookie.repair import codec_of
 from bookie.requests import Desk
 from bookie.scrub_rules import problem_of
@@ -212,6 +214,7 @@ class OnlineRebuild:
 
     def _reset(self) -> None:
         self._snapshots: dict[str, _Snapshot] = {}
+        self._unreadable: dict[str, list[str]] = {shelf.directory: [] for shelf in self._storage.shelves}
         self._logs = self._logs_done = 0
         self._fenced: list[int] = []
         self._ledgers_done = 0
@@ -318,7 +321,7 @@ class OnlineRebuild:
         await self._fence(ledgers)
         self._phase = "logs"
         for shelf in shelves:
-            taken = await self._flusher.run(lambda shelf=shelf: self._take_snapshot(shelf))  # type: ignore[misc]
+            taken = await self._flusher.run(partial(self._take_snapshot, shelf))
             self._snapshots[shelf.directory] = taken
             self._logs += len(taken.logs)
         for shelf in shelves:
@@ -330,13 +333,16 @@ class OnlineRebuild:
             await self._look_through(ledger_id)
             self._ledgers_done += 1
         self._phase = "finishing"
+        for shelf in shelves:
+            note = partial(note_unreadable, self._files, shelf.directory, self._unreadable[shelf.directory])
+            await self._keeper.run(note)
         if self._problem_count:
             await self._doubt(self._fenced)
             self._scrub()
         elif self._was_put_in_doubt:
             await self._flusher.run(lambda: self._storage.set_needs_check(False))
         for shelf in shelves:
-            await self._flusher.run(lambda shelf=shelf: shelf.index.sync())  # type: ignore[misc]
+            await self._flusher.run(partial(_sync, shelf))
         await self._remove_marks(marks)
 
     # -- before and after
@@ -381,9 +387,9 @@ class OnlineRebuild:
                     ledger.wake(ledger.last_add_confirmed)
                 self._ledgers.changed(ledger)
             rows = [(ledger.ledger_id, ledger.encode()) for ledger in some]
-            await self._flusher.run(lambda rows=rows: self._put_rows(rows))  # type: ignore[misc]
+            await self._flusher.run(partial(self._put_rows, rows))
         for shelf in self._storage.shelves:
-            await self._flusher.run(lambda shelf=shelf: shelf.index.sync())  # type: ignore[misc]
+            await self._flusher.run(partial(_sync, shelf))
         for ledger in ledgers:
             ledger.is_fence_durable = True
 
@@ -407,7 +413,11 @@ class OnlineRebuild:
         ids = list_logs(self._files, shelf.directory)
         taking = shelf.logs.current_log_id
         logs = [_Log(log_id, shelf.logs.scan(log_id) if log_id == taking else None) for log_id in reversed(ids)]
-        return _Snapshot(logs, fmt.location(ids[-1], shelf.logs.file_bytes(ids[-1])) if ids else _NO_END)
+        end = _NO_END
+        if ids:
+            with suppress(OSError):  # then every location is followed, and the log is that log's damage
+                end = fmt.location(ids[-1], shelf.logs.file_bytes(ids[-1]))
+        return _Snapshot(logs, end)
 
     async def _compare(self, shelf: Shelf, one: _Log) -> None:
         """Put what the index lacks of a log. Raises OSError, MagnetarError."""
@@ -417,13 +427,17 @@ class OnlineRebuild:
             scan = one.scan
             if scan is None:
                 scan = await self._keeper.run(lambda: shelf.logs.scan(one.log_id))
-        except (Corruption, OSError) as error:
+        except OSError as error:
+            self._unreadable[shelf.directory].append(f"{path}: {error}")
+            self._problem(f"{path} cannot be opened: {error}")
+            return
+        except Corruption as error:
             # Without as much as a header a crash came while the log was made, before anything was in it.
             if await self._keeper.run(lambda: shelf.logs.file_bytes(one.log_id)) > fmt.HEADER_BYTES:
                 self._problem(str(error))
             return
         records = iter(scan)
-        while some := await self._next_records(records, path):
+        while some := await self._next_records(records, shelf, path):
             await self._compare_some(shelf, one.log_id, some)
         damaged = self._damaged - damaged_before
         if not scan.has_gap and not damaged:
@@ -436,13 +450,14 @@ class OnlineRebuild:
             self._problem(f"{path}: {damaged} entries that the index lacks are damaged")
 
     async def _next_records(
-        self, records: Iterator[tuple[int, int, int, int]], path: str
+        self, records: Iterator[tuple[int, int, int, int]], shelf: Shelf, path: str
     ) -> list[tuple[int, int, int, int]]:
         """One log that cannot be read on is that log's damage."""
         try:
             return await self._keeper.run(lambda: list(islice(records, _RECORDS)))
         except OSError as error:
             self._problem(f"{path} cannot be read to its end: {error}")
+            self._unreadable[shelf.directory].append(f"{path}: {error}")
             return []
 
     async def _compare_some(self, shelf: Shelf, log_id: int, records: list[tuple[int, int, int, int]]) -> None:
@@ -523,9 +538,7 @@ class OnlineRebuild:
             count = lost = first_lost = 0
             first: int | None = 0
             while first is not None:
-                located, bad, first = await self._keeper.run(
-                    lambda first=first, follow=follow: self._look(shelf, ledger_id, first, follow)  # type: ignore[misc]
-                )
+                located, bad, first = await self._keeper.run(partial(self._look, shelf, ledger_id, first, follow))
                 count += located
                 if bad:
                     cached = self._cache.entry_ids(ledger_id)  # about to get a new location
@@ -568,6 +581,11 @@ class OnlineRebuild:
         while seconds > 0:
             await self._clock.sleep(min(seconds, _REST_S))
             seconds -= _REST_S
+
+
+def _sync(shelf: Shelf) -> None:
+    """The index that the shelf has by then: a flush that found no room opens it anew. Raises OSError."""
+    shelf.index.sync()
 
 
 def _leads(shelf: Shelf, location: int, ledger_id: int, entry_id: int) -> bool:

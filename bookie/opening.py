@@ -30,6 +30,7 @@ from bookie.ledger_storage import FLUSH_PIECE_BYTES, LedgerStorage, Shelf
 from bookie.ledgers import Ledgers
 from bookie.read_cache import ReadCache
 from bookie.rebuild import damaged_databases, rebuild_index
+from bookie.rebuild_proofs import Digest, no_digests
 from bookie.requests import Desk
 from bookie.write_cache import WriteCache
 from magnetar.runtime.files import Files
@@ -70,13 +71,15 @@ def open_storage(
     settings: StorageSettings,
     open_index: Callable[[str, int], Index],
     wall_ms: int,
+    digest_of: Callable[[int], Digest | None] = no_digests,
 ) -> Opened:
     """Open, replay, flush. Blocks. Raises Corruption, OSError.
 
     If the storage `needs_check` afterwards, entries or ledgers may be missing: before anything is served the ledgers
     that metadata names have to be put into limbo. Raises ForeignStorage for directories of another storage.
 
-    *open_index(directory, cache bytes)* opens the index of a ledger directory.
+    *open_index(directory, cache bytes)* opens the index of a ledger directory; *digest_of(ledger id)* tells a rebuild
+    of it how the ledger's entries are checked.
     """
     # Before anything else: a rebuild of the index would take such a directory for one of ours.
     refuse_foreign_storage(ledger_directories, files.list)
@@ -84,7 +87,7 @@ def open_storage(
     problems: list[str] = []
     try:
         for directory in ledger_directories:
-            shelf, found = _open_shelf(files, directory, settings, open_index, wall_ms)
+            shelf, found = _open_shelf(files, directory, settings, open_index, wall_ms, digest_of)
             shelves.append(shelf)
             problems += found
         storage = LedgerStorage(
@@ -143,6 +146,7 @@ def _open_shelf(
     settings: StorageSettings,
     open_index: Callable[[str, int], Index],
     wall_ms: int,
+    digest_of: Callable[[int], Digest | None],
 ) -> tuple[Shelf, tuple[str, ...]]:
     """The shelf, and why entries of it may be missing. A damaged index is rebuilt."""
     logs = EntryLogs(files, directory, settings.log_bytes_max, settings.log_page_cache_bytes)
@@ -154,7 +158,7 @@ def _open_shelf(
         except IndexCorrupt as error:
             log.error("the index in %s is damaged and will be rebuilt: %s", directory, error)
             damaged = {error.database}
-    rebuilt = rebuild_index(files, logs, opener, damaged, wall_ms)
+    rebuilt = rebuild_index(files, directory, opener, damaged, wall_ms, digest_of)
     return Shelf(directory, logs, opener, rebuilt.index), rebuilt.problems
 
 

@@ -19,6 +19,7 @@ from bookie.checkpoint import Checkpointer
 from bookie.collector import GarbageCollector, GcStatus
 from bookie.config import BookieConfig
 from bookie.directories import Directories, SpaceWatch
+from bookie.doorway import Doorkeeper
 from bookie.entry_log.files import file_name as log_name
 from bookie.entry_log.files import list_logs
 from bookie.integrity import IntegrityCheck, IntegrityStatus
@@ -152,6 +153,8 @@ class BookieOperations:
         """Set by the bookie when it serves and the cluster knows."""
         self.is_shutting_down = False
         self.failure: BaseException | None = None
+        self.doorkeeper: Doorkeeper | None = None
+        """Set by a bookie whose port has TLS."""
 
     # -- how it is
 
@@ -323,6 +326,8 @@ class BookieOperations:
         """Numbers of this moment, for `magnetar.runtime.observe.Metrics`."""
         labels = (("bookie", self._bookie_id),)
         counters, cache = self._server.counters, self._server.cache
+        door = self.doorkeeper
+        malformed = counters.malformed + (0 if door is None else door.malformed)
 
         def sample(name: str, value: float, help_text: str, *more: tuple[str, str]) -> Sample:
             return Sample(f"magnetar_bookie_{name}", value, (*labels, *more), help_text)
@@ -333,7 +338,11 @@ class BookieOperations:
         yield sample("reads_total", counters.reads, "entries that were asked for")
         yield sample("cold_reads_total", counters.cold_reads, "reads that needed the disk")
         yield sample("fences_total", counters.fences, "fences that were written")
-        yield sample("malformed_total", counters.malformed, "connections that were closed for what they sent")
+        yield sample("malformed_total", malformed, "connections that were closed for what they sent")
+        if door is not None:
+            yield sample("tls_handshakes_failed_total", door.handshakes_failed, "TLS handshakes that failed")
+            yield sample("refused_in_clear_total", door.refused_in_clear, "connections that had to be over TLS")
+            yield sample("refused_roles_total", door.refused_roles, "connections whose role is not admitted")
         yield sample("connections", len(self._server.connections), "open connections")
         yield sample("adds_in_flight", self._server.adds_in_flight, "adds without an answer")
         yield sample("add_bytes_in_flight", self._server.add_bytes_in_flight, "journal bytes of them")

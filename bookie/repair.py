@@ -40,14 +40,18 @@ def write_set(metadata: LedgerMetadata, entry_id: int) -> tuple[str, ...]:
 
 
 def expected_entries(metadata: LedgerMetadata, bookie_id: str) -> Iterator[int]:
-    """Every entry of a closed ledger that *bookie_id* holds, rising."""
-    assert metadata.is_closed
+    """Every entry that *bookie_id* holds, rising; of an open ledger those before its last segment, which are fixed."""
     for segment in metadata.segments:
         if bookie_id not in segment.ensemble:
             continue
         position = segment.ensemble.index(bookie_id)
         count, end = len(segment.ensemble), metadata.segment_end(segment.first_entry_id)
-        last = metadata.last_entry_id if end is None else min(end - 1, metadata.last_entry_id)
+        if metadata.is_closed:
+            last = metadata.last_entry_id if end is None else min(end - 1, metadata.last_entry_id)
+        elif end is not None:
+            last = end - 1
+        else:
+            continue
         for entry_id in range(segment.first_entry_id, last + 1):
             if (position - entry_id) % count < metadata.write_quorum:
                 yield entry_id

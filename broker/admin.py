@@ -51,6 +51,7 @@ from magnetar.bookkeeper.metadata.store import (
     VersionConflict,
 )
 from magnetar.runtime.config import describe
+from magnetar.runtime.http_server import HttpServer
 from magnetar.runtime.observe import Metrics
 from magnetar.runtime.types import Corruption
 from managed_ledger.errors import IncompatibleSchema as RegistryRefused
@@ -164,7 +165,7 @@ class AdminServer:
         self._ownership = ownership
         self._version = version
         self._store = broker.store
-        self._runner: web.AppRunner | None = None
+        self._http: HttpServer | None = None
         self._probe = _Probe()
         self.metrics = Metrics()
         self.metrics.add(lambda: broker_samples(broker, ownership.owned_bundles))
@@ -173,13 +174,12 @@ class AdminServer:
         """Serve on a bound socket."""
         app = web.Application(middlewares=[_errors], client_max_size=BODY_BYTES_MAX)
         self._routes(app.router)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
-        await self._runner.setup()
-        await web.SockSite(self._runner, listening).start()
+        self._http = HttpServer(app)
+        await self._http.start(listening)
 
     async def stop(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
+        if self._http is not None:
+            await self._http.stop()
 
     def _routes(self, router: web.UrlDispatcher) -> None:
         admin = "/admin/v2"

@@ -124,16 +124,12 @@ class Consumer:
         ack_set: Sequence[int] | None = None,
     ) -> None:
         """Send the entry at *position*, which costs *messages* permits."""
-        self.permits -= messages
-        self.messages_out += messages
-        if redelivery_count:
-            self.redelivered_messages += messages
         if not self._keeps_broker_metadata:
             entry = without_broker_metadata(entry)
         if not self._keeps_checksum:
             entry = without_checksum(entry)
         size = len(entry)
-        self.bytes_out += size
+        self._count_sent(messages, redelivery_count, size)
         head = self._heads.head(
             position[0],
             position[1],
@@ -143,6 +139,14 @@ class Consumer:
             self.epoch if self.sends_epoch else None,
         )
         self.sink.write_message(head, entry)
+
+    def _count_sent(self, messages: int, redelivery_count: int, size_bytes: int) -> None:
+        """An entry goes out that costs *messages* permits."""
+        self.permits -= messages
+        self.messages_out += messages
+        if redelivery_count:
+            self.redelivered_messages += messages
+        self.bytes_out += size_bytes
 
     def take_rates(self, period_s: float) -> None:
         """Set `last_rates` (messages out, bytes out, redelivered, acked; a second) for the period that ends now."""

@@ -26,6 +26,7 @@ class Producer:
         "name",
         "pending",
         "producer_id",
+        "regroups",
         "schema_version",
         "sink",
         "topic",
@@ -40,6 +41,7 @@ class Producer:
         *,
         epoch: int = 0,
         has_generated_name: bool = False,
+        regroups: bool = False,
         access_mode: int = 0,
         schema_version: bytes = b"",
         metadata: Mapping[str, str] | None = None,
@@ -53,6 +55,8 @@ class Producer:
         self.name = name
         self.epoch = epoch
         self.has_generated_name = has_generated_name
+        # Its messages came singly: whoever sends them again may put others into a batch with them.
+        self.regroups = regroups
         self.access_mode = access_mode
         self.schema_version = schema_version
         self.metadata = dict(metadata or {})

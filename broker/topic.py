@@ -10,6 +10,8 @@ Rules:
    nothing is pending any more.
 3. A closed topic writes nothing to anybody, whatever storage still reports.
 4. What makes somebody an exclusive producer is durable before he is told.
+5. A producer whose name was used over the topic API waits until what was sent there is answered: its own batches may
+   begin among those messages, and then only the answers say which of them are stored.
 """
 
 import asyncio
@@ -66,6 +68,11 @@ log = logging.getLogger(__name__)
 
 # How often receipts are tried that the session rule held back.
 WITHHELD_RETRY_S: Final = 0.1
+
+# How often a producer looks whether the entries of its name are answered (rule 5), and for how long; then it is told
+# to come again.
+LINGER_STEP_S: Final = 0.01
+LINGER_MAX_S: Final = 5.0
 
 # How long the close of a topic waits for storage to answer, so that clients need not send again what is stored.
 CLOSING_GRACE_S: Final = 1.0
@@ -326,10 +333,15 @@ class Topic:
     async def attach_producer(self, request: ProducerRequest) -> Attached:
         """Let a producer write. Raises BrokerError."""
         producer = request.producer
+        give_up_s = self._clock.monotonic() + LINGER_MAX_S
+        while self._must_linger(producer) and self._clock.monotonic() < give_up_s:
+            await self._clock.sleep(LINGER_STEP_S)
         async with self._admission:
             self._check_open()
             if self.ledger.is_terminated:
                 raise TopicTerminated(f"Topic {self.name} is terminated")
+            if self._must_linger(producer):
+                raise NotReady(f"{self.name}: what {producer.name} sent over the topic API is still being stored")
             if self.policies.encryption_required and not request.encrypted:
                 raise MetadataFailure(f"Encryption is required in {self.name.namespace}")
             self._check_name(producer)
@@ -426,6 +438,17 @@ class Topic:
     def is_storing_for(self, name: str) -> bool:
         """Whether what a producer of that name sent before it left is still being stored."""
         return name in self._departing
+
+    def _must_linger(self, producer: Producer) -> bool:
+        """Rule 5. (Producers of the topic API wait by themselves, while they hold the name.)"""
+        departing = self._departing.get(producer.name)
+        return (
+            departing is not None
+            and departing.regroups
+            and not producer.regroups
+            and self._deduplication is not None
+            and not self.is_closed
+        )
 
     def last_sequence_id(self, name: str) -> int:
         """The highest id that is stored under a producer's name; -1 if none is, or without deduplication."""

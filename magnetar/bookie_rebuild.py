@@ -7,26 +7,13 @@ from functools import partial
 
 from bookie.config import BookieConfig
 from bookie.directories import Directories
-from bookie.entry_log import format as fmt
-from bookie.entry_log.files import EntryLogs, list_logs
+from bookie.entry_log.files import list_logs
 from bookie.foreign_storage import refuse_foreign_storage
-from bookie.index import FLAG_NEEDS_INTEGRITY_CHECK, LEDGERS, LOCATIONS, RocksIndex
+from bookie.index import LEDGERS, LOCATIONS, RocksIndex
 from bookie.rebuild import Rebuilt, rebuild_index
 from magnetar.runtime.clock import Clock
 from magnetar.runtime.files import Files
 from magnetar.runtime.types import MIB, MagnetarError
-
-
-class _WatchedLogs(EntryLogs):
-    """Tells how many logs were begun."""
-
-    def __init__(self, files: Files, directory: str, log_bytes_max: int, on_log: Callable[[], None]) -> None:
-        super().__init__(files, directory, log_bytes_max)
-        self._on_log = on_log
-
-    def scan(self, log_id: int) -> fmt.LogScan:
-        self._on_log()
-        return super().scan(log_id)
 
 
 class OfflineRebuild:
@@ -60,17 +47,10 @@ class OfflineRebuild:
         The former databases stay beside it. If entries may be missing, the next start checks the copies before the
         bookie denies to have any. Raises MagnetarError, OSError.
         """
-        config = self._config
-        logs = _WatchedLogs(self._files, directory, config.log_bytes_max, on_log)
         names = {LOCATIONS, LEDGERS} if with_ledgers else {LOCATIONS}
-        opener = partial(RocksIndex, directory, config.block_cache_mib * MIB)
-        rebuilt = rebuild_index(self._files, logs, opener, names, self._clock.wall_ms())
-        try:
-            if rebuilt.problems:
-                rebuilt.index.put_flags(rebuilt.index.flags() | FLAG_NEEDS_INTEGRITY_CHECK)
-                rebuilt.index.sync()
-        finally:
-            rebuilt.index.close()
+        opener = partial(RocksIndex, directory, self._config.block_cache_mib * MIB)
+        rebuilt = rebuild_index(self._files, directory, opener, names, self._clock.wall_ms(), on_log=on_log)
+        rebuilt.index.close()
         return rebuilt
 
     def close(self) -> None:

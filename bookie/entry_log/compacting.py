@@ -22,7 +22,7 @@ from bookie.entry_log import format as fmt
 from bookie.entry_log.files import EntryLogs, file_name
 from bookie.index import Index
 from magnetar.runtime.files import File, Files
-from magnetar.runtime.types import Buffer
+from magnetar.runtime.types import Buffer, Corruption
 
 log = logging.getLogger(__name__)
 
@@ -120,25 +120,33 @@ def finish_compactions(files: Files, logs: EntryLogs, index: Index) -> None:
         if name.endswith(_COMPACTING):
             log.info("%s was not finished; removed", path)
             files.remove(path)
-        elif name.endswith(_COMPACTED):
-            _move_rest(files, logs, index, name)
+        elif name.endswith(_COMPACTED) and _move_rest(files, logs, index, name):
             files.remove(path)
     files.sync_directory(directory)
 
 
-def _move_rest(files: Files, logs: EntryLogs, index: Index, marker: str) -> None:
+def _move_rest(files: Files, logs: EntryLogs, index: Index, marker: str) -> bool:
+    """False if the new log cannot be read: the marker stays for a later start, and locations where they lead. Raises
+    OSError of the index."""
     try:
         new_text, _, old_text, _ = marker.split(".")
         log_id, old_log_id = int(new_text, 16), int(old_text, 16)
     except ValueError:
         log.warning("%s: %s names no logs; removed", logs.directory, marker)
-        return
+        return True
     # Without the new log nothing refers to it yet; without the old one everything was moved.
     for needed in (log_id, old_log_id):
         if not files.exists(posixpath.join(logs.directory, file_name(needed))):
-            return
+            return True
+    try:
+        for _ in logs.scan(log_id):  # so that what goes wrong below is the index's
+            pass
+    except (Corruption, OSError) as error:
+        log.error("%s: entries of log %x stay where they are: %s", logs.directory, old_log_id, error)
+        return False
     mover = Mover(logs, index, log_id, old_log_id)
     while mover.step():
         pass
     index.sync()
     log.info("%s: %d entries moved from log %x to %x", logs.directory, mover.moved, old_log_id, log_id)
+    return True

@@ -88,11 +88,7 @@ class GrpcConsumer(Consumer):
         redelivery_count: int = 0,
         ack_set: Sequence[int] | None = None,
     ) -> None:
-        self.permits -= messages
-        self.messages_out += messages
-        if redelivery_count:
-            self.redelivered_messages += messages
-        self.bytes_out += len(entry)
+        self._count_sent(messages, redelivery_count, len(entry))
         delivered = self.call.deliver(position, entry, redelivery_count, ack_set)
         self.permits += messages - delivered  # rule 1
 

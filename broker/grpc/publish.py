@@ -77,6 +77,7 @@ class Writer:
             0,
             name,
             has_generated_name=not is_named,
+            regroups=True,
             address=address,
             client_version="magnetar topics.v1",
             connected_since_ms=publisher.broker.now_ms(),

@@ -3,6 +3,7 @@
 Brokers: which addresses there are, who serves a topic, calls that are repeated while nobody can answer them.
 """
 
+import abc
 import asyncio
 import contextlib
 import random
@@ -230,7 +231,7 @@ async def _finish(task: asyncio.Task[None] | None) -> None:
         await asyncio.gather(task, return_exceptions=True)
 
 
-class _Link:
+class _Link(abc.ABC):
     """A stream to the broker that serves a topic, opened again wherever the topic goes, until it is closed."""
 
     def __init__(self, brokers: Brokers, topic: str) -> None:
@@ -281,6 +282,18 @@ class _Link:
                         return
             self._reopened()
 
+    async def _read(self, call: Any, backoff: Backoff) -> None:
+        """Take answers until the call is over; then raises TopicError."""
+        while True:
+            try:
+                answer = await call.read()
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                answer = grpc.aio.EOF
+            if answer is grpc.aio.EOF:
+                raise await ended(call, self.topic)
+            backoff.reset()
+            self._on_answer(answer)
+
     async def _write(self, call: Any) -> None:
         try:
             while True:
@@ -304,21 +317,21 @@ class _Link:
 
     # What kinds of links differ in.
 
+    @abc.abstractmethod
     async def _attempt(self) -> Any:
         """Open the call, once. Raises TopicError."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _next(self) -> Any:
         """The next request; None if nothing waits."""
-        raise NotImplementedError
 
-    async def _read(self, call: Any, backoff: Backoff) -> None:
-        """Take answers until the call is over; then raises TopicError."""
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _on_answer(self, answer: Any) -> None:
+        """The broker said *answer*."""
 
+    @abc.abstractmethod
     def _fail(self, error: TopicError) -> None:
         """It cannot go on."""
-        raise NotImplementedError
 
     def _broken(self, error: TopicError) -> None:
         """The call is over, for whatever reason."""
@@ -509,22 +522,14 @@ class PublishLink(_Link):
         del self._to_write[:taken]
         return frame
 
-    async def _read(self, call: Any, backoff: Backoff) -> None:
-        while True:
-            try:
-                answer = await call.read()
-            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                answer = grpc.aio.EOF
-            if answer is grpc.aio.EOF:
-                raise await ended(call, self.topic)
-            backoff.reset()
-            for receipt in answer.receipts:
-                self._on_receipt(receipt)
-            for refusal in answer.refusals:
-                error = MessageRefused(refusal.reason, "INVALID_ARGUMENT")
-                for sending in list(self._pending):
-                    if 0 <= refusal.first_sequence_id - sending.first_sequence_id < len(sending.messages):
-                        self._settle(sending, error)
+    def _on_answer(self, answer: Any) -> None:
+        for receipt in answer.receipts:
+            self._on_receipt(receipt)
+        for refusal in answer.refusals:
+            error = MessageRefused(refusal.reason, "INVALID_ARGUMENT")
+            for sending in list(self._pending):
+                if 0 <= refusal.first_sequence_id - sending.first_sequence_id < len(sending.messages):
+                    self._settle(sending, error)
 
     def _on_receipt(self, receipt: Any) -> None:
         first, count = receipt.first_sequence_id, receipt.count
@@ -710,35 +715,27 @@ class ConsumeLink(_Link):
             return request
         return self._requests.pop(0) if self._requests else None
 
-    async def _read(self, call: Any, backoff: Backoff) -> None:
-        while True:
-            try:
-                answer = await call.read()
-            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                answer = grpc.aio.EOF
-            if answer is grpc.aio.EOF:
-                raise await ended(call, self.topic)
-            backoff.reset()
-            if answer.HasField("rewound"):
-                self._start_anew()
-            if answer.deliveries:
-                self._queue.put(
-                    self,
-                    [
-                        Message(self.topic, delivery, message, self)
-                        for delivery in answer.deliveries
-                        for message in delivery.messages
-                    ],
-                )
-            if answer.done and answer.done == self._unsubscribe_id and not answer.error:
-                self._is_closing = True  # or we would subscribe again
-            if answer.done:
-                future = self._answers.pop(answer.done, None)
-                if future is not None and not future.done():
-                    if answer.error:
-                        future.set_exception(TopicError(f"{self.topic}: {answer.error}", "FAILED_PRECONDITION"))
-                    else:
-                        future.set_result(None)
+    def _on_answer(self, answer: Any) -> None:
+        if answer.HasField("rewound"):
+            self._start_anew()
+        if answer.deliveries:
+            self._queue.put(
+                self,
+                [
+                    Message(self.topic, delivery, message, self)
+                    for delivery in answer.deliveries
+                    for message in delivery.messages
+                ],
+            )
+        if answer.done and answer.done == self._unsubscribe_id and not answer.error:
+            self._is_closing = True  # or we would subscribe again
+        if answer.done:
+            future = self._answers.pop(answer.done, None)
+            if future is not None and not future.done():
+                if answer.error:
+                    future.set_exception(TopicError(f"{self.topic}: {answer.error}", "FAILED_PRECONDITION"))
+                else:
+                    future.set_result(None)
 
     def is_before(self, last: MessageId) -> bool:
         """Whether a reader has yet to take *last*."""

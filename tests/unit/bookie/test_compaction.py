@@ -15,6 +15,7 @@ from bookie.entry_log.files import EntryLogs
 from bookie.index import MemoryIndex
 from bookie.ledger_storage import LedgerStorage
 from bookie.operations import DiskFileKind
+from bookie.rebuild_unreadable import note_unreadable, unreadable_log_ids
 from magnetar.runtime.files import DiskUsage, MemoryFiles
 from magnetar.runtime.types import KIB, MIB, MagnetarError
 from tests.support.bookie_disks import TINY, Disk, on_each_operation, stored_entry
@@ -164,6 +165,21 @@ async def test_one_damaged_log_is_left_and_named_and_the_others_go_on(world: Lyi
         for entry_id in set(range(10)) - {4}:
             assert await wire.read(1, entry_id) == stored_entry(1, entry_id, payload(1, entry_id))
         assert await wire.read(1, 4) == 101
+
+
+async def test_a_log_that_a_rebuild_could_not_read_is_no_garbage_until_one_reads_it(world: LyingWorld) -> None:
+    await one_log_of(world, range(1, 4), range(2, 4))
+    note_unreadable(world.files, LOGS, [f"{LOGS}/0.log cannot be opened: bad disk", f"{LOGS}/1f.log: x 7.log"])
+    assert unreadable_log_ids(world.files, LOGS) == {0, 0x1F}
+    async with world.serving(**SETTINGS) as bookie:
+        status = await rounds(bookie, 3, force_major=True)
+        assert "rebuild-index" in status.damaged_logs[f"{LOGS}/0.log"]
+        assert "0.log" in await logs_of(bookie)
+        note_unreadable(world.files, LOGS, [])
+        status = await rounds(bookie, 2, force_major=True)
+        assert status.damaged_logs == {}
+        assert "0.log" not in await logs_of(bookie)
+        await assert_all_there(bookie, [1], range(10))
 
 
 async def test_a_log_with_a_stale_header_is_read_through_and_kept(world: LyingWorld) -> None:

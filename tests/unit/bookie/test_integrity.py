@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -76,6 +77,10 @@ def test_expected_entries_follow_segments_and_striping() -> None:
         assert list(expected_entries(metadata, bookie_id)) == slow
     assert list(expected_entries(metadata, "a")) == [0, 2, 3, 5]
     assert write_set(metadata, 4) == ("d", "c")
+    for state in (LedgerState.OPEN, LedgerState.IN_RECOVERY):  # what the last segment has is not known yet
+        still_written = replace(metadata, state=state, last_entry_id=-1)
+        assert list(expected_entries(still_written, "a")) == [0, 2, 3, 5]
+        assert list(expected_entries(still_written, "b")) == [0, 1, 3]
 
 
 def test_a_key_that_metadata_does_not_tell_is_left_open() -> None:
@@ -144,6 +149,20 @@ async def test_an_emptied_bookie_copies_back_what_it_lost_before_it_denies_to_ha
         assert bookie.operations.integrity_status().ledgers_in_limbo == 1
         await eventually(lambda: not bookie.operations.integrity_status().is_needed)
         assert await (await Wire.connect(bookie)).read(2, 3) == stored_entry(2, 3, b"payload")
+
+
+async def test_what_another_bookie_took_over_comes_back_while_the_ledger_is_written(world: LyingWorld) -> None:
+    segments = (Segment(0, ("bookie-1", "bookie-2")), Segment(3, ("bookie-3", "bookie-2")))
+    async with two_bookies(world) as bookies:
+        await world.record_ledger(1, **{**COPIES, "segments": segments})
+        await write(bookies, 1, 3)
+    for directory in ("/bookie/journal/current", "/bookie/ledgers/current"):
+        wipe(world, directory)
+    async with two_bookies(world, data_integrity=True) as (bookie, _):
+        await eventually(lambda: not bookie.operations.integrity_status().is_needed)
+        status = bookie.operations.integrity_status()
+        assert (status.copied_entries, status.lost_entries) == (3, 0)
+        assert await (await Wire.connect(bookie)).read(1, 2) == stored_entry(1, 2, b"payload")
 
 
 async def test_what_nobody_has_is_lost_and_what_nobody_can_say_waits(world: LyingWorld) -> None:

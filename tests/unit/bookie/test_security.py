@@ -38,6 +38,7 @@ from tests.support.serving import CONFIG, Wire, World
 from tests.support.tls_files import Authority
 from tests.support.waiting import PATIENCE_S, eventually
 
+EUA_V2 = int(v2.V2Error.EUA)
 EUA, EBADREQ = int(v3.V3Error.EUA), int(v3.V3Error.EBADREQ)
 ROLES = "org.apache.bookkeeper.tls.BookieAuthZFactory"
 
@@ -301,6 +302,79 @@ async def test_a_client_that_goes_during_the_handshake_harms_nobody(
         wire = await over_tls(bookie, certificates(authority))
         await write_and_read(wire, 1)
         wire.close()
+
+
+async def test_failed_handshakes_are_counted_and_the_log_says_who_it_was_and_why(
+    authority: Authority, others: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    ca = str(authority.certificate)
+    async with World().serving(demanding(authority)) as bookie:
+        keeper = keeper_of(bookie)
+
+        async def failed_line(count: int) -> str:
+            await eventually(lambda: keeper.handshakes_failed == count and not keeper.waiting)
+            (line,) = (line for line in caplog.messages if "handshake with" in line)
+            caplog.clear()
+            keeper.complaints._next_s = 0.0
+            return line
+
+        with pytest.raises(TlsFailed):
+            await over_tls(bookie, certificates(others, trusted=ca))
+        line = await failed_line(1)
+        assert "('127.0.0.1', " in line
+        assert "failed: its certificate is not accepted: unable to get local issuer certificate" in line
+        with pytest.raises(TlsFailed):
+            await over_tls(bookie, certificates(authority, certificate="", key=""))
+        assert "peer did not return a certificate" in await failed_line(2)
+        with pytest.raises(TlsFailed):
+            await over_tls(bookie, certificates(others))  # the client does not trust the bookie
+        assert "it ended the connection; it may not accept" in await failed_line(3)
+        wire = await Wire.connect(bookie)
+        assert (await wire.ask_v3(v3.start_tls_request(1))).status == 0
+        wire.send(b"GET / HTTP/1.1\r\n\r\n")
+        assert await wire.closed()
+        assert "http request" in await failed_line(4)
+        wire = await Wire.connect(bookie)
+        wire.send(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
+        assert await wire.closed()
+        assert "it began without START_TLS" in await failed_line(5)
+        samples = {sample.name: sample.value for sample in bookie.operations.metrics()}
+        assert samples["magnetar_bookie_tls_handshakes_failed_total"] == 5
+        assert samples["magnetar_bookie_refused_in_clear_total"] == 0
+
+
+async def test_tls_without_start_tls_is_named_where_tls_is_offered_too(authority: Authority) -> None:
+    async with World().serving(offering(authority)) as bookie:
+        wire = await Wire.connect(bookie)
+        wire.send(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
+        assert await wire.closed()
+        await eventually(lambda: keeper_of(bookie).handshakes_failed == 1)
+
+
+async def test_many_who_do_not_come_in_are_one_line_a_second(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(ManualClock())
+    async with world.serving(demanding(authority)) as bookie:
+        keeper = keeper_of(bookie)
+
+        async def ask_in_clear(count: int) -> list[str]:
+            for _ in range(count):
+                wire = await Wire.connect(bookie)
+                assert await wire.read(1, 1) == EUA_V2
+                wire.close()
+            return [line for line in caplog.messages if "asks in clear text" in line]
+
+        (line,) = await ask_in_clear(5)
+        assert line.startswith("refusing ('127.0.0.1', ")
+        assert line.endswith("this bookie demands TLS")
+        assert isinstance(world.clock, ManualClock)
+        world.clock.advance(1.5)
+        _, line = await ask_in_clear(3)
+        assert line.endswith("this bookie demands TLS (4 more like this since the last line)")
+        assert keeper.refused_in_clear == 8
+        samples = {sample.name: sample.value for sample in bookie.operations.metrics()}
+        assert samples["magnetar_bookie_refused_in_clear_total"] == 8
 
 
 async def test_a_handshake_has_a_time_limit(authority: Authority) -> None:

@@ -10,6 +10,7 @@ import pytest
 import magnetar
 from broker.grpc.service import GrpcServer
 from broker.names import TopicName
+from broker.wire import pulsar_pb2 as wire
 from magnetar.topic_api.async_client import AsyncClient
 from magnetar.topic_api.errors import MessageRefused
 from magnetar.topic_api.values import Message, Outgoing
@@ -173,6 +174,44 @@ async def test_a_name_waits_until_what_it_sent_over_the_binary_port_is_stored(
     assert [one.ledger_id < 0 for one in ids] == [True, True, False]
     assert not topic.is_storing_for("p")
     assert ledger.last_confirmed.entry_id == 2
+
+
+@pytest.mark.parametrize("becomes_stored", [True, False])
+async def test_a_name_on_the_binary_port_waits_until_what_it_sent_over_grpc_is_stored(
+    world: World, client: AsyncClient, becomes_stored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.set_policies("public/default", deduplicationEnabled=True)
+    producer = client.producer("t", name="p")
+    await producer.send_many([b"0"], first_sequence_id=0)
+    topic = world.broker.topics[TopicName.parse("t")]
+    ledger = world.ledger("t")
+    ledger.hold = True
+    sending = asyncio.ensure_future(producer.send_many([b"1", b"2", b"3"], first_sequence_id=1))
+    while not ledger.pending_count:
+        await asyncio.sleep(0.01)
+    sending.cancel()
+    await client._brokers.close()  # as if the process were gone
+    while topic.producers:
+        await asyncio.sleep(0.01)
+    assert topic.is_storing_for("p")
+    raw = await RawClient.connect(int(world.url.rpartition(":")[2]))
+    asked: dict[str, Any] = {
+        "topic": "t", "producer_id": 1, "request_id": 1, "producer_name": "p", "user_provided_producer_name": True,
+    }  # fmt: skip
+    if not becomes_stored:
+        monkeypatch.setattr("broker.topic.LINGER_MAX_S", 0.05)
+        raw.send(wire.BaseCommand.PRODUCER, **asked)
+        assert await raw.refused() == wire.ServiceNotReady  # which clients repeat
+        assert not topic.producers
+        ledger.release()
+        return
+    raw.send(wire.BaseCommand.PRODUCER, **asked)
+    assert await raw.nothing_came()
+    assert not topic.producers
+    ledger.release()
+    success = (await raw.expect(wire.BaseCommand.PRODUCER_SUCCESS)).producer_success
+    assert success.last_sequence_id == 3  # so that nobody sends a batch that begins below
+    assert not topic.is_storing_for("p")
 
 
 async def test_named_producers_have_entries_of_their_own(world: World, client: AsyncClient) -> None:

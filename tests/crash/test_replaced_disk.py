@@ -1,0 +1,63 @@
+"""A bookie loses its disks while topics are written, and gets empty ones, as the operator's page tells."""
+
+import re
+import shutil
+import signal
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from magnetar.admin_client import AdminClient
+from magnetar.cluster import ClusterError, Member
+from tests.support.processes import Load, bookies_of, cluster_of, prepare, until
+from tests.support.zookeeper import why_not
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
+]
+
+TOPIC = "persistent://public/default/load"
+
+
+def metric(bookie: Member, name: str) -> float:
+    with urllib.request.urlopen(f"http://127.0.0.1:{bookie.web_port}/metrics") as answer:
+        found = re.search(rf"^magnetar_bookie_{name}\{{.*\}} (\S+)$", answer.read().decode(), re.MULTILINE)
+    assert found is not None, name
+    return float(found[1])
+
+
+@pytest.mark.parametrize("lost", [("ledgers",), ("journal",), ("journal", "ledgers")], ids=" and ".join)
+def test_a_bookie_with_a_new_disk_is_refused_until_told_and_copies_back_what_it_had(
+    tmp_path: Path, lost: tuple[str, ...]
+) -> None:
+    with cluster_of(tmp_path / "cluster", brokers=1) as cluster:
+        admin = AdminClient(cluster.admin_urls)
+        prepare(admin)
+        admin.create_topic(TOPIC, 0)
+        with Load(cluster.service_url, TOPIC) as load:
+            load.wait_for(3_000)
+            names = bookies_of(cluster, TOPIC)
+            victim, partner = cluster.member(names[0]), names[1]
+            cluster.kill(victim.name, signal.SIGKILL)
+            load.wait_for(1_000)
+            place = cluster.directory / victim.name
+            for name in lost:
+                shutil.rmtree(place / name)
+                (place / name).mkdir()
+            with pytest.raises(ClusterError, match="dataIntegrityChecking=true"):
+                cluster.start(victim.name)
+            with (place / "bookie.conf").open("a") as settings:
+                settings.write("dataIntegrityChecking=true\n")
+            cluster.start(victim.name)
+            until(lambda: metric(victim, "integrity_ledgers_left") == 0, "every copy is checked")
+            if "ledgers" in lost and "journal" in lost:
+                assert metric(victim, "integrity_copied_entries_total") > 0
+            assert metric(victim, "integrity_lost_entries_total") == 0
+            load.finish()
+            # From here on only the copies that came back tell of the beginning: no other bookie, no broker's memory.
+            cluster.kill(partner)
+            cluster.kill("broker-1")
+            cluster.start("broker-1")
+            load.check()
