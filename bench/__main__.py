@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bench import bookie
+from bench import bookie, testing_plugin
 from bench.first_message import first_receipt
 from bench.groups import Rows, run_groups
 from magnetar.admin_client import AdminClient
@@ -220,6 +220,7 @@ GROUPS: dict[str, Callable[[], Rows]] = {
     "topic_api": topic_api,
     "start": start,
     "takeover": takeover,
+    "testing": testing_plugin.rows,
     "spark": spark,
 }
 

@@ -16,6 +16,10 @@ TESTS = 300
 WARM_UP = 5
 
 
+def rows() -> Rows:
+    return [*standalone_rows(), *cluster_rows()]
+
+
 def standalone_rows() -> Rows:
     with standalone() as server:
         return [(f"pulsar_server, a namespace for each of {TESTS} tests", _measure(server.fresh))]

@@ -32,8 +32,12 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 class AdminClient:
     """Asks one broker, or the first of several that answers."""
 
-    def __init__(self, urls: str | Sequence[str]) -> None:
+    def __init__(self, urls: str | Sequence[str], *, timeout_s: float = TIMEOUT_S) -> None:
+        """Raises AdminError if *urls* is empty. *timeout_s* is that of one answer."""
         self._urls = [urls] if isinstance(urls, str) else list(urls)
+        if not self._urls:
+            raise AdminError("there is no address in --admin-url: write http://host:port[,http://host:port…]")
+        self._timeout_s = timeout_s
         self._opener = urllib.request.build_opener(_NoRedirect)
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
@@ -56,7 +60,7 @@ class AdminClient:
                 request = urllib.request.Request(
                     url, data=data, method=method, headers={"Content-Type": "application/json"}
                 )
-                with self._opener.open(request, timeout=TIMEOUT_S) as answer:
+                with self._opener.open(request, timeout=self._timeout_s) as answer:
                     return _decode(answer.read())
             except urllib.error.HTTPError as error:
                 with error:
@@ -92,23 +96,32 @@ class AdminClient:
         local = urllib.parse.quote("/".join(parts[2:]), safe="")
         return f"{domain}/{parts[0]}/{parts[1]}/{local}"
 
-    @staticmethod
-    def _namespace(text: str) -> str:
-        parts = text.split("/")
-        if len(parts) != 2 or not all(parts):
-            raise AdminError(f"{text!r} is not a namespace: write tenant/namespace")
-        return "/".join(urllib.parse.quote(part, safe="") for part in parts)
-
     def topics(self, namespace: str) -> list[str]:
         """Full names, partitions one by one."""
-        return sorted(self.call("GET", f"/admin/v2/persistent/{self._namespace(namespace)}"))
+        return sorted(self.call("GET", f"/admin/v2/persistent/{_namespace(namespace)}"))
 
     def partitioned_topics(self, namespace: str) -> list[str]:
-        return sorted(self.call("GET", f"/admin/v2/persistent/{self._namespace(namespace)}/partitioned"))
+        return sorted(self.call("GET", f"/admin/v2/persistent/{_namespace(namespace)}/partitioned"))
+
+    def whole_topics(self, namespace: str) -> tuple[list[str], list[str]]:
+        """(topics with partitions, topics without), each named once."""
+        partitioned = self.partitioned_topics(namespace)
+        known = set(partitioned)
+        return partitioned, [name for name in self.topics(namespace) if name.rpartition("-partition-")[0] not in known]
 
     def partitions(self, topic: str) -> int:
         """0 for a topic without partitions."""
         return int(self.call("GET", f"/admin/v2/{self.path_of(topic)}/partitions")["partitions"])
+
+    def partition_names(self, topic: str) -> list[str]:
+        """The topics that brokers serve for *topic*: its partitions, or itself if it has none."""
+        count = self.partitions(topic)
+        return [f"{topic}-partition-{number}" for number in range(count)] or [topic]
+
+    def schema_path(self, topic: str) -> str:
+        """Where the schemas of *topic* are; those of a partition are its topic's. Raises AdminError."""
+        whole, _, number = topic.rpartition("-partition-")
+        return f"/admin/v2/schemas/{self.path_of(whole if number.isdigit() else topic).partition('/')[2]}"
 
     def create_topic(self, topic: str, partitions: int) -> None:
         path = f"/admin/v2/{self.path_of(topic)}"
@@ -129,20 +142,35 @@ class AdminClient:
             return dict(self.call("GET", path + "/partitioned-stats"))
         return dict(self.call("GET", path + "/stats"))
 
+    def owner_url(self, topic: str) -> str:
+        """Service URL of the broker that serves *topic* (one partition, or one without)."""
+        return str(self.call("GET", f"/lookup/v2/topic/{self.path_of(topic)}")["brokerUrl"])
+
+    # ----------------------------------------------------------------------------- namespaces
+
+    @staticmethod
+    def namespace_path(namespace: str) -> str:
+        """Raises AdminError."""
+        return f"/admin/v2/namespaces/{_namespace(namespace)}"
+
     def set_deduplication(self, namespace: str, enabled: bool) -> None:
-        self.call("POST", f"/admin/v2/namespaces/{self._namespace(namespace)}/deduplication", enabled)
+        self.call("POST", f"{self.namespace_path(namespace)}/deduplication", enabled)
 
     def set_retention(self, namespace: str, *, minutes: int, megabytes: int) -> None:
         """-1 keeps without limit."""
         self.call(
             "POST",
-            f"/admin/v2/namespaces/{self._namespace(namespace)}/retention",
+            f"{self.namespace_path(namespace)}/retention",
             {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes},
         )
 
-    def owner_url(self, topic: str) -> str:
-        """Service URL of the broker that serves *topic* (one partition, or one without)."""
-        return str(self.call("GET", f"/lookup/v2/topic/{self.path_of(topic)}")["brokerUrl"])
+
+def _namespace(text: str) -> str:
+    """As it stands in paths."""
+    parts = text.split("/")
+    if len(parts) != 2 or not all(parts):
+        raise AdminError(f"{text!r} is not a namespace: write tenant/namespace")
+    return "/".join(urllib.parse.quote(part, safe="") for part in parts)
 
 
 def _decode(data: bytes) -> Any:

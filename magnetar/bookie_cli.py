@@ -2,20 +2,17 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from magnetar import show
+from magnetar.cli_options import F, now_ms, print_json
 
 if TYPE_CHECKING:
     from magnetar.bookie_admin_client import BookieAdmin
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 ADMIN_URL = "http://127.0.0.1:8000"
 
@@ -51,18 +48,6 @@ def _admin(url: str) -> "BookieAdmin":
     return BookieAdmin(url)
 
 
-def _now_ms() -> int:
-    from magnetar.runtime.clock import LoopClock
-
-    return LoopClock().wall_ms()
-
-
-def _json(value: Any) -> None:
-    import json
-
-    click.echo(json.dumps(value, indent=2))
-
-
 @click.group(invoke_without_command=True)
 @_CONFIG
 @click.pass_context
@@ -94,7 +79,7 @@ def status(admin_url: str, as_json: bool) -> None:
     """
     found = _admin(admin_url).get("magnetar/status")
     if as_json:
-        _json(found)
+        print_json(found)
     else:
         _show_status(found)
     if not found["ready"]:
@@ -102,7 +87,7 @@ def status(admin_url: str, as_json: bool) -> None:
 
 
 def _show_status(found: dict[str, Any]) -> None:
-    now_ms = _now_ms()
+    now = now_ms()
     info, gc, scrub, integrity = (found[name] for name in ("info", "gc", "scrub", "integrity"))
     rows = [
         ("bookie", f"{found['bookieId']} at {info['host']}:{info['port']}"),
@@ -111,15 +96,15 @@ def _show_status(found: dict[str, Any]) -> None:
         ("ledgers", str(info["ledgers"])),
         ("connections", str(info["connections"])),
         ("entry logs", _logs_text(gc)),
-        ("garbage", _garbage_text(gc, now_ms)),
-        ("scrub", _scrub_text(scrub, now_ms)),
+        ("garbage", _garbage_text(gc, now)),
+        ("scrub", _scrub_text(scrub, now)),
     ]
     rows += [("read-only", f"{reason}: {text}".rstrip(": ")) for reason, text in found["state"]["reasons"].items()]
     if integrity["needed"]:
         rows.append(("copies", f"{integrity['ledgersLeft']} ledgers are still to be checked"))
     rebuild = found["indexRebuild"]
     if rebuild["running"] or rebuild["failed"]:
-        rows.append(("index", _rebuild_text(rebuild, now_ms)))
+        rows.append(("index", _rebuild_text(rebuild, now)))
     if scrub["entriesLost"] or scrub["entriesUnrepaired"]:
         rows.append(("damage", f"{scrub['entriesLost']} entries lost, {scrub['entriesUnrepaired']} not repaired yet"))
     show.values(rows)
@@ -145,8 +130,8 @@ def _logs_text(gc: dict[str, Any]) -> str:
     return text
 
 
-def _garbage_text(gc: dict[str, Any], now_ms: int) -> str:
-    text = f"{gc['phase']}; last round {show.age(gc['lastFinishedMs'], now_ms)}"
+def _garbage_text(gc: dict[str, Any], now: int) -> str:
+    text = f"{gc['phase']}; last round {show.age(gc['lastFinishedMs'], now)}"
     if gc["refused"]:
         text += f", refused: {gc['refused']['text']}"
     if gc["failed"]:
@@ -154,10 +139,10 @@ def _garbage_text(gc: dict[str, Any], now_ms: int) -> str:
     return text
 
 
-def _scrub_text(scrub: dict[str, Any], now_ms: int) -> str:
+def _scrub_text(scrub: dict[str, Any], now: int) -> str:
     if scrub["running"]:
-        return f"running since {show.age(scrub['passStartedMs'], now_ms)}, {scrub['entriesVerified']} entries are good"
-    text = f"last pass {show.age(scrub['lastPassFinishedMs'], now_ms)}"
+        return f"running since {show.age(scrub['passStartedMs'], now)}, {scrub['entriesVerified']} entries are good"
+    text = f"last pass {show.age(scrub['lastPassFinishedMs'], now)}"
     return f"{text}, failed: {scrub['failed']}" if scrub["failed"] else text
 
 
@@ -179,7 +164,7 @@ def info(admin_url: str, as_json: bool) -> None:
     """
     found = _admin(admin_url).get("bookie/info")
     if as_json:
-        _json(found)
+        print_json(found)
         return
     total, free = found["totalSpace"], found["freeSpace"]
     show.values(
@@ -194,9 +179,10 @@ def sanity(admin_url: str, as_json: bool) -> None:
 
     Example:  magnetar bookie sanity
     """
-    found = _admin(admin_url).get("bookie/sanity")
+    with show.bar("the bookie writes and reads"):
+        found = _admin(admin_url).get("bookie/sanity")
     if as_json:
-        _json(found)
+        print_json(found)
     else:
         click.echo(("passed" if found["passed"] else "failed; the bookie's log says why")
                    + (", read-only" if found["readOnly"] else ""))  # fmt: skip
@@ -217,7 +203,7 @@ def disks(files: bool, admin_url: str, as_json: bool) -> None:
     if files:
         found["files"] = admin.get("magnetar/disk_files")
     if as_json:
-        _json(found)
+        print_json(found)
         return
     _show_disks(found["disks"])
     if files:
@@ -239,7 +225,7 @@ def marks(admin_url: str, as_json: bool) -> None:
     """
     found = _admin(admin_url).get("magnetar/status")["marks"]
     if as_json:
-        _json(found)
+        print_json(found)
         return
     show.table(
         ("journal", "file", "journal id", "offset"),
@@ -256,7 +242,7 @@ def config(admin_url: str, as_json: bool) -> None:
     """
     found = _admin(admin_url).get("config/server_config")
     if as_json:
-        _json(found)
+        print_json(found)
         return
     for name, value in sorted(found.items()):
         click.echo(f"{name}={value}")
@@ -290,9 +276,10 @@ def list_bookies(space: bool, admin_url: str, as_json: bool) -> None:
         mode: admin.get("bookie/list_bookies", type=kind, print_hostnames=True)
         for kind, mode in (("rw", "writable"), ("ro", "read-only"))
     }
-    spaces = admin.get("bookie/list_bookie_info") if space else {}
+    with show.bar("bookies are asked"):
+        spaces = admin.get("bookie/list_bookie_info") if space else {}
     if as_json:
-        _json({**found, "space": spaces} if space else found)
+        print_json({**found, "space": spaces} if space else found)
         return
     rows = []
     for mode, bookies in found.items():
@@ -320,7 +307,7 @@ def cluster(admin_url: str, as_json: bool) -> None:
     """
     found = _admin(admin_url).get("bookie/cluster_info")
     if as_json:
-        _json(found)
+        print_json(found)
         return
     show.values(
         [
@@ -343,7 +330,7 @@ def cookies(admin_url: str, as_json: bool) -> None:
     """
     found = _admin(admin_url).get("bookie/cookies")
     if as_json:
-        _json(found)
+        print_json(found)
         return
     rows = [(bookie_id, *_cookie_cells(text)) for bookie_id, text in sorted(found.items())]
     show.table(("bookie", "journals", "ledgers", "cluster"), rows)
@@ -365,11 +352,15 @@ def _cookie_cells(text: str) -> tuple[str, str, str]:
 
 @bookie.command()
 @click.argument("switch", type=click.Choice(["on", "off"]), required=False)
-@click.option("--draining", is_flag=True, help="Because its ledgers are being copied away; else because you say so.")
+@click.option(
+    "--draining", is_flag=True, help="The reason that its ledgers are being copied away; else that you say so."
+)
 @click.option("--detail", default="", help="A few words about why, which others will see.")
 @remote
 def readonly(switch: str | None, draining: bool, detail: str, admin_url: str, as_json: bool) -> None:
     """Take no more adds (on), or take them again (off). It survives restarts. Without SWITCH: say how it is.
+
+    Each reason is taken back by itself; what still holds is shown with what ends it.
 
     Example:  magnetar bookie readonly on --detail maintenance
     """
@@ -383,12 +374,36 @@ def readonly(switch: str | None, draining: bool, detail: str, admin_url: str, as
         found = admin.put("bookie/state/readonly", body)
     else:
         found = admin.get("bookie/state/readonly")
+    held = _reasons(admin) if found["readOnly"] else {}
     if as_json:
-        _json(found)
+        print_json({**found, "reasons": held})
         return
     click.echo("read-only" if found["readOnly"] else "writable")
-    if switch == "off" and found["readOnly"]:
-        click.echo("other reasons still hold: see `magnetar bookie status`", err=True)
+    for reason, text in held.items():
+        click.echo(f"  {reason}{f' ({text})' if text else ''}: {_ENDS.get(reason, 'see the log of the bookie')}")
+
+
+# What ends each reason for being read-only.
+_ENDS: Final = {
+    "disk": "ends by itself when there is room: `magnetar bookie gc run`, less retention, a larger disk",
+    "operator": "ends with `magnetar bookie readonly off`",
+    "draining": "ends with `magnetar bookie readonly off --draining`",
+    "error": "ends by itself when the directory can be read again; see the log of the bookie",
+    "forced": "ends when the bookie is started without forceReadOnlyBookie",
+}
+
+
+def _reasons(admin: "BookieAdmin") -> dict[str, str]:
+    """Why the bookie is read-only; Apache's does not tell."""
+    from magnetar.bookie_admin_client import BookieAdminError
+
+    try:
+        found: dict[str, str] = admin.get("magnetar/status")["state"]["reasons"]
+    except BookieAdminError as error:
+        if error.status != 404:
+            raise
+        return {}
+    return found
 
 
 # ---------------------------------------------------------------------------- garbage and compaction
@@ -406,16 +421,16 @@ def gc(context: click.Context, admin_url: str, as_json: bool) -> None:
         return
     found = _admin(admin_url).get("magnetar/status")["gc"]
     if as_json:
-        _json(found)
+        print_json(found)
     else:
         _show_gc(found)
 
 
 def _show_gc(gc: dict[str, Any]) -> None:
-    now_ms = _now_ms()
+    now = now_ms()
     rows = [
         ("phase", gc["phase"]),
-        ("last round", f"{show.age(gc['lastFinishedMs'], now_ms)}, took {show.duration(gc['lastRoundS'])}"),
+        ("last round", f"{show.age(gc['lastFinishedMs'], now)}, took {show.duration(gc['lastRoundS'])}"),
         ("rounds", str(gc["rounds"])),
         ("ledgers here", f"{gc['localLedgers']}, of which {gc['quarantinedLedgers']} were found deleted once"),
         ("deleted", f"{gc['deletedLedgers']} ledgers, {gc['movedLedgers']} whose copies are elsewhere"),
@@ -423,9 +438,9 @@ def _show_gc(gc: dict[str, Any]) -> None:
         ("won", f"{show.size(gc['reclaimedBytes'])}, {gc['removedLogs']} logs removed"),
         ("compacted", f"{gc['compactedLogs']} logs, {gc['copiedEntries']} entries copied "
                       f"({show.size(gc['copiedBytes'])})"),
-        ("minor compaction", _compaction_text(gc, "minor", now_ms)),
-        ("major compaction", _compaction_text(gc, "major", now_ms)),
-        ("index compaction", f"{gc['locationCompactions']} done, last {show.age(gc['lastLocationMs'], now_ms)}"),
+        ("minor compaction", _compaction_text(gc, "minor", now)),
+        ("major compaction", _compaction_text(gc, "major", now)),
+        ("index compaction", f"{gc['locationCompactions']} done, last {show.age(gc['lastLocationMs'], now)}"),
     ]  # fmt: skip
     for name, text in (("refused", gc["refused"] and gc["refused"]["text"]), ("failed", gc["failed"]),
                        ("no room", gc["skippedForRoom"])):  # fmt: skip
@@ -435,8 +450,8 @@ def _show_gc(gc: dict[str, Any]) -> None:
     show.values(rows)
 
 
-def _compaction_text(gc: dict[str, Any], kind: str, now_ms: int) -> str:
-    text = f"{gc[f'{kind}Compactions']} done, last {show.age(gc[f'last{kind.capitalize()}Ms'], now_ms)}"
+def _compaction_text(gc: dict[str, Any], kind: str, now: int) -> str:
+    text = f"{gc[f'{kind}Compactions']} done, last {show.age(gc[f'last{kind.capitalize()}Ms'], now)}"
     return text + (", suspended" if gc[f"{kind}Suspended"] else "")
 
 
@@ -468,21 +483,22 @@ def _collect(
         body["acceptListing"] = True
     said = admin.put("bookie/gc", body)
     if not wait:
-        _json(said) if as_json else click.echo(said)
+        print_json(said) if as_json else click.echo(said)
         return
     found = _wait_for_gc(admin, before)
-    _json(found) if as_json else _show_gc(found)
+    print_json(found) if as_json else _show_gc(found)
     if found["failed"] or found["refused"]:
         sys.exit(2)
 
 
 def _wait_for_gc(admin: "BookieAdmin", rounds_before: int) -> dict[str, Any]:
-    with _progress() as say:
+    with show.bar("garbage collection") as drawn:
         while True:
             found: dict[str, Any] = admin.get("magnetar/status")["gc"]
             if found["phase"] == "idle" and found["rounds"] > rounds_before:
                 return found
-            say(f"{found['phase']}: {found['removedLogs']} logs removed, {found['compactedLogs']} compacted")
+            text = f"{found['phase']}: {found['removedLogs']} logs removed, {found['compactedLogs']} compacted"
+            drawn.at(0, text=text)
             _sleep()
 
 
@@ -508,12 +524,12 @@ def compact(minor: bool, major: bool, index: bool, wait: bool, admin_url: str, a
     body = {"entryLocationRocksDBCompact": True, "entryLocations": ",".join(paths)}
     said = admin.put("bookie/entry_location_compact", body)
     if wait:
-        with _progress() as say:
+        with show.bar("indexes", len(paths)) as drawn:
             while any(running := admin.get("bookie/entry_location_compact").values()):
-                say(f"{sum(running)} of {len(paths)} indexes are being compacted")
+                drawn.at(len(paths) - sum(running))
                 _sleep()
         said = f"{len(paths)} indexes are compacted"
-    _json(said) if as_json else click.echo(said)
+    print_json(said) if as_json else click.echo(said)
 
 
 @bookie.command("suspend-compaction")
@@ -546,7 +562,7 @@ def _switch_compaction(verb: str, minor: bool, major: bool, admin_url: str, as_j
     admin.put(f"bookie/gc/{verb}_compaction", {f"{verb}Minor": minor or both, f"{verb}Major": major or both})
     found = admin.get("bookie/gc/suspend_compaction")
     if as_json:
-        _json(found)
+        print_json(found)
         return
     show.values(
         [
@@ -563,8 +579,9 @@ def flush(admin_url: str, as_json: bool) -> None:
 
     Example:  magnetar bookie flush
     """
-    said = _admin(admin_url).put("magnetar/flush")
-    _json(said) if as_json else click.echo(said)
+    with show.bar("the write cache is flushed"):
+        said = _admin(admin_url).put("magnetar/flush")
+    print_json(said) if as_json else click.echo(said)
 
 
 # -------------------------------------------------------------------------------------------- scrub
@@ -582,13 +599,13 @@ def scrub(context: click.Context, admin_url: str, as_json: bool) -> None:
         return
     found = _admin(admin_url).get("magnetar/scrub")
     if as_json:
-        _json(found)
+        print_json(found)
     else:
         _show_scrub(found)
 
 
 def _show_scrub(scrub: dict[str, Any]) -> None:
-    rows = [("state", _scrub_text(scrub, _now_ms()))]
+    rows = [("state", _scrub_text(scrub, now_ms()))]
     if scrub["running"]:
         rows.append(("ledgers", f"{scrub['ledgersDone']} of {scrub['ledgers']} "
                                 f"{show.share(scrub['ledgersDone'], scrub['ledgers'])}"))  # fmt: skip
@@ -619,13 +636,12 @@ def run_scrub(wait: bool, admin_url: str, as_json: bool) -> None:
     admin.put("magnetar/scrub")
     found = admin.get("magnetar/scrub")
     if wait:
-        with click.progressbar(length=max(found["ledgers"], 1), label="ledgers", file=sys.stderr) as bar:
+        with show.bar("ledgers") as drawn:
             while found["running"]:
-                bar.update(min(found["ledgersDone"], found["ledgers"]) - bar.pos)
+                drawn.at(min(found["ledgersDone"], found["ledgers"]), found["ledgers"])
                 _sleep()
                 found = admin.get("magnetar/scrub")
-            bar.update(bar.length - bar.pos if bar.length else 0)
-    _json(found) if as_json else _show_scrub(found)
+    print_json(found) if as_json else _show_scrub(found)
     if wait and (found["entriesLost"] or found["entriesUnrepaired"] or found["failed"]):
         sys.exit(2)
 
@@ -649,12 +665,14 @@ def ledgers(here: bool, metadata: bool, admin_url: str, as_json: bool) -> None:
         found: Any = list(_local_ledgers(admin))
     elif metadata:
         found = {}
-        for page in _pages(admin, "ledger/list", print_metadata=True, decode_meta=True):
-            found |= page
+        with show.bar("ledgers") as drawn:
+            for page in _pages(admin, "ledger/list", print_metadata=True, decode_meta=True):
+                found |= page
+                drawn.at(len(found), text=f"{len(found)} ledgers")
     else:
         found = [int(ledger_id) for ledger_id in admin.get("ledger/list")]
     if as_json:
-        _json(found)
+        print_json(found)
     elif metadata:
         _show_ledgers(found)
     else:
@@ -677,7 +695,7 @@ def _pages(admin: "BookieAdmin", path: str, **query: object) -> Iterator[dict[st
 
 
 def _show_ledgers(found: dict[str, Any]) -> None:
-    now_ms = _now_ms()
+    now = now_ms()
     rows = []
     for ledger_id, record in found.items():
         if "problem" in record:
@@ -691,7 +709,7 @@ def _show_ledgers(found: dict[str, Any]) -> None:
                 str(record["lastEntryId"] + 1) if is_closed else "-",
                 show.size(record["length"]) if is_closed else "-",
                 _quorums(record),
-                show.age(record["ctime"] if record["ctime"] > 0 else None, now_ms) if record["ctime"] > 0 else "-",
+                show.age(record["ctime"] if record["ctime"] > 0 else None, now) if record["ctime"] > 0 else "-",
                 " ".join(member["id"] for member in list(record["allEnsembles"].values())[-1]),
             )
         )
@@ -720,7 +738,7 @@ def show_ledger(ledger_id: int, admin_url: str, as_json: bool) -> None:
     """
     found = _admin(admin_url).get("ledger/metadata", ledger_id=ledger_id)
     if as_json:
-        _json(found)
+        print_json(found)
         return
     import base64
 
@@ -733,7 +751,7 @@ def show_ledger(ledger_id: int, admin_url: str, as_json: bool) -> None:
         ("format", str(record["metadataFormatVersion"])),
     ]
     if record["ctime"] > 0:
-        rows.append(("made", show.age(record["ctime"], _now_ms())))
+        rows.append(("made", show.age(record["ctime"], now_ms())))
     if record["closed"]:
         rows += [("entries", str(record["lastEntryId"] + 1)), ("size", show.size(record["length"]))]
     for name, value in record["customMetadata"].items():
@@ -787,7 +805,7 @@ def delete_ledger(ledger_id: int, yes: bool, admin_url: str, as_json: bool) -> N
     if not yes:
         click.confirm(f"Delete ledger {ledger_id} from the cluster, with all its entries?", abort=True)
     said = _admin(admin_url).delete("ledger/delete", ledger_id=ledger_id)
-    _json(said) if as_json else click.echo(said)
+    print_json(said) if as_json else click.echo(said)
 
 
 # ---------------------------------------------------------------------------------------- the index
@@ -833,45 +851,41 @@ def _rebuild_online(admin_url: str, as_json: bool, yes: bool, wait: bool) -> Non
         found = admin.put("magnetar/rebuild_index")
     if wait:
         found = _wait_for_rebuild(admin, found)
-    _json(found) if as_json else _show_rebuild(found)
+    print_json(found) if as_json else _show_rebuild(found)
     if wait and (found["failed"] or found["problemCount"]):
         sys.exit(2)
 
 
 def _wait_for_rebuild(admin: "BookieAdmin", found: dict[str, Any]) -> dict[str, Any]:
-    with _progress() as say:
-        while found["running"] and found["phase"] in ("idle", "waiting", "marking", "fencing"):
-            say("waiting for garbage collection" if found["phase"] == "waiting" else "ledgers are fenced")
-            _sleep()
-            found = admin.get("magnetar/rebuild_index")
-    with click.progressbar(length=max(found["logs"], 1), label="entry logs", file=sys.stderr) as bar:
-        while found["running"] and found["phase"] == "logs":
-            bar.update(found["logsDone"] - bar.pos)
-            _sleep()
-            found = admin.get("magnetar/rebuild_index")
-        bar.update(found["logsDone"] - bar.pos if found["logs"] else 1)
-    with click.progressbar(length=max(found["ledgers"], 1), label="ledgers", file=sys.stderr) as bar:
+    with show.bar("index") as drawn:
         while found["running"]:
-            bar.update(found["ledgersDone"] - bar.pos)
+            match found["phase"]:
+                case "logs":
+                    drawn.at(found["logsDone"], found["logs"], "entry logs")
+                case "waiting":
+                    drawn.at(0, text="waiting for garbage collection")
+                case "idle" | "marking" | "fencing":
+                    drawn.at(0, text="ledgers are fenced")
+                case _:
+                    drawn.at(found["ledgersDone"], found["ledgers"], "ledgers")
             _sleep()
             found = admin.get("magnetar/rebuild_index")
-        bar.update(found["ledgersDone"] - bar.pos if found["ledgers"] else 1)
     return found
 
 
-def _rebuild_text(found: dict[str, Any], now_ms: int) -> str:
+def _rebuild_text(found: dict[str, Any], now: int) -> str:
     if found["running"]:
-        return f"rebuild began {show.age(found['startedMs'], now_ms)}: {found['phase']}"
+        return f"rebuild began {show.age(found['startedMs'], now)}: {found['phase']}"
     if found["failed"]:
-        age = show.age(found["finishedMs"], now_ms)
+        age = show.age(found["finishedMs"], now)
         return f"rebuild failed {age}, the next start repeats it: {found['failed']}"
-    return f"rebuilt {show.age(found['finishedMs'], now_ms)}"
+    return f"rebuilt {show.age(found['finishedMs'], now)}"
 
 
 def _show_rebuild(found: dict[str, Any]) -> None:
     show.values(
         [
-            ("state", _rebuild_text(found, _now_ms())),
+            ("state", _rebuild_text(found, now_ms())),
             ("entry logs", f"{found['logsDone']} of {found['logs']}"),
             ("looked at", f"{found['entriesLookedAt']} entries"),
             ("put right", f"{found['entriesPutRight']} entries"),
@@ -898,8 +912,8 @@ def _rebuild_offline(config: Path, ledgers_too: bool, yes: bool) -> None:
             if not yes:
                 click.confirm(f"Rebuild the index in {directory}?", abort=True)
             count = rebuild.log_count(directory)
-            with click.progressbar(length=max(count, 1), label="entry logs", file=sys.stderr) as bar:
-                done = rebuild.rebuild(directory, with_ledgers=ledgers_too, on_log=partial(bar.update, 1))
+            with show.bar("entry logs", count) as drawn:
+                done = rebuild.rebuild(directory, with_ledgers=ledgers_too, on_log=drawn.step)
             click.echo(f"{directory}: {done.entries} entries of {done.ledgers} ledgers")
             for problem in done.problems:
                 click.echo(f"  {problem}", err=True)
@@ -908,23 +922,6 @@ def _rebuild_offline(config: Path, ledgers_too: bool, yes: bool) -> None:
 
 
 # ------------------------------------------------------------------------------------------- waiting
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """A line that changes in place on a terminal, and nothing elsewhere."""
-    is_terminal = sys.stderr.isatty()
-    width = 0
-
-    def say(text: str) -> None:
-        nonlocal width
-        if is_terminal:
-            click.echo("\r" + text.ljust(width), nl=False, err=True)
-            width = len(text)
-
-    yield say
-    if width:
-        click.echo("\r" + " " * width + "\r", nl=False, err=True)
 
 
 def _sleep() -> None:

@@ -2,21 +2,23 @@
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from magnetar import __version__
+from magnetar import __version__, show
 from magnetar.bookie_cli import bookie
-from magnetar.cli_options import admin_option, service_option
+from magnetar.cli_options import json_option, print_json
 from magnetar.doctor import doctor
 from magnetar.ledgers_cli import bookies, ledgers
-from magnetar.show import table as _table
+from magnetar.messages_cli import consume, produce, read, tail
 from magnetar.tenancy_cli import brokers, namespaces, schemas, tenants
 from magnetar.topics_cli import lag, subscriptions, topics
 
+if TYPE_CHECKING:
+    from magnetar.cluster import Cluster
+
 PORT = click.IntRange(0, 65535)
-COUNT = click.IntRange(min=0)
 AT_LEAST_ONE = click.IntRange(min=1)
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -118,174 +120,70 @@ def up(directory: Path, bookies: int, brokers: int, free_ports: bool) -> None:
     from magnetar.cluster import Cluster
 
     made = Cluster(directory)
-    made.up(bookies=bookies, brokers=brokers, free_ports=free_ports)
+    with show.bar("the processes start"):
+        made.up(bookies=bookies, brokers=brokers, free_ports=free_ports)
     _show_cluster(made)
 
 
 @cluster.command()
 @directory_option
 def down(directory: Path) -> None:
-    """Stop every process; the data stay."""
+    """Stop every process; the data stay.
+
+    Example:  magnetar cluster down
+    """
     from magnetar.cluster import Cluster
 
-    Cluster(directory).down()
+    with show.bar("the processes stop"):
+        Cluster(directory).down()
     click.echo("stopped")
 
 
 @cluster.command()
 @directory_option
-def status(directory: Path) -> None:
-    """What runs, on which ports. Exit code 2 if something does not run."""
+@json_option
+def status(directory: Path, as_json: bool) -> None:
+    """What runs, on which ports. Exit code 2 if something does not run.
+
+    Example:  magnetar cluster status
+    """
     from magnetar.cluster import Cluster
 
     found = Cluster(directory)
-    if not _show_cluster(found):
+    if as_json:
+        members = [
+            {"name": one.name, "kind": one.kind, "running": found.is_running(one.name), "pid": one.pid,
+             "port": one.port, "http_port": one.web_port or None, "grpc_port": one.grpc_port or None}
+            for one in found.state.members
+        ]  # fmt: skip
+        print_json({"service_url": found.service_url, "admin_urls": found.admin_urls, "metadata": found.metadata_url,
+                    "grpc_addresses": found.grpc_addresses, "processes": members})  # fmt: skip
+    else:
+        _show_cluster(found)
+    if not all(found.is_running(one.name) for one in found.state.members):
         sys.exit(2)
 
 
-def _show_cluster(found: Any) -> bool:
+def _show_cluster(found: "Cluster") -> None:
     rows = []
-    complete = True
     for member in found.state.members:
-        running = found.is_running(member.name)
-        complete = complete and running
         ports = f"{member.port}" + (f", HTTP {member.web_port}" if member.web_port else "")
         ports += f", gRPC {member.grpc_port}" if member.grpc_port else ""
-        rows.append((member.name, "running" if running else "stopped", str(member.pid), ports))
-    _table(("process", "state", "pid", "port"), rows)
+        rows.append((member.name, "running" if found.is_running(member.name) else "stopped", str(member.pid), ports))
+    show.table(("process", "state", "pid", "port"), rows)
     click.echo(f"service URL {found.service_url}, metadata {found.metadata_url}, logs in {found.directory}/*/log")
     if found.grpc_addresses:
         click.echo(f"topic API {','.join(found.grpc_addresses)}")
-    return complete
 
 
-for _group in (topics, subscriptions, lag, tenants, namespaces, schemas, brokers, bookies, ledgers, doctor):
-    main.add_command(_group)
+for _command in (
+    topics, subscriptions, lag, tenants, namespaces, schemas, brokers, bookies, ledgers, doctor, produce, consume, read,
+    tail,
+):  # fmt: skip
+    main.add_command(_command)
 
 
-# -------------------------------------------------------------------------------------- messages
-
-
-@main.command()
-@click.argument("topic")
-@click.option("-m", "--message", "messages", multiple=True, help="A message; may be given more than once.")
-@click.option("-f", "--file", type=click.File("rb"), help="A file (or - for standard input): each line is a message.")
-@click.option("-k", "--key", help="Key of every message.")
-@click.option("-p", "--property", "properties", multiple=True, help="NAME=VALUE, on every message.")
-@click.option("--schema", "with_schema", is_flag=True,
-              help="Messages are JSON, written with the topic's schema (AVRO or JSON).")  # fmt: skip
-@admin_option
-@service_option
-def produce(
-    topic: str,
-    messages: tuple[str, ...],
-    file: Any,
-    key: str | None,
-    properties: tuple[str, ...],
-    with_schema: bool,
-    admin_url: str,
-    service_url: str,
-) -> None:
-    """Publish to TOPIC; returns when everything is on disk.
-
-    Example:  magnetar produce my-topic -m hello -m world
-    """
-    from magnetar.messages_cli import TopicSchema, produce_messages
-
-    if not messages and file is None:
-        raise click.UsageError("give messages with -m, or a file with -f (- is standard input)")
-    payloads = [message.encode() for message in messages]
-    schema = TopicSchema(admin_url, topic) if with_schema else None
-    count = produce_messages(service_url, topic, payloads, file, key, _properties(properties), schema)
-    click.echo(f"{count} messages acknowledged")
-
-
-@main.command()
-@click.argument("topic")
-@click.option("-s", "--subscription", default="magnetar-cli", show_default=True, help="Subscription to consume from.")
-@click.option("-t", "--type", "kind", type=click.Choice(["exclusive", "shared", "failover", "key-shared"]),
-              default="exclusive", show_default=True, help="Type of the subscription.")  # fmt: skip
-@click.option(
-    "-n",
-    "--count",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Stop after so many messages; 0 goes on for ever.",
-)
-@click.option("--from", "position", type=click.Choice(["earliest", "latest"]), default="earliest", show_default=True,
-              help="Where a new subscription begins.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-@click.option("--raw", is_flag=True, help="Do not take values apart by the topic's schema.")
-@admin_option
-@service_option
-def consume(
-    topic: str,
-    subscription: str,
-    kind: str,
-    count: int,
-    position: str,
-    as_json: bool,
-    raw: bool,
-    admin_url: str,
-    service_url: str,
-) -> None:
-    """Receive from TOPIC and acknowledge.
-
-    Example:  magnetar consume my-topic -s my-subscription -n 10
-    """
-    from magnetar.messages_cli import TopicSchema, consume_messages
-
-    schema = None if raw else TopicSchema(admin_url, topic)
-    consume_messages(service_url, topic, subscription, kind, count, position, as_json, schema)
-
-
-@main.command()
-@click.argument("topic")
-@click.option(
-    "-n",
-    "--count",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Stop after so many messages; 0 means all there are.",
-)
-@click.option("--from", "start", default="earliest", show_default=True, help="earliest, latest or LEDGER:ENTRY.")
-@click.option("--follow", is_flag=True, help="Wait for more at the end.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-@click.option("--raw", is_flag=True, help="Do not take values apart by the topic's schema.")
-@admin_option
-@service_option
-def read(
-    topic: str, count: int, start: str, follow: bool, as_json: bool, raw: bool, admin_url: str, service_url: str
-) -> None:
-    """Print the messages of TOPIC without acknowledging any.
-
-    Example:  magnetar read my-topic
-    """
-    from magnetar.messages_cli import TopicSchema, read_messages
-
-    schema = None if raw else TopicSchema(admin_url, topic)
-    read_messages(service_url, topic, start, count, follow, as_json, schema)
-
-
-@main.command()
-@click.argument("topic")
-@click.option("-n", "--count", type=COUNT, default=10, show_default=True, help="So many of the last messages.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what comes.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-@click.option("--raw", is_flag=True, help="Do not take values apart by the topic's schema.")
-@admin_option
-@service_option
-def tail(topic: str, count: int, follow: bool, as_json: bool, raw: bool, admin_url: str, service_url: str) -> None:
-    """Print the last messages of TOPIC (of each partition) without acknowledging any.
-
-    Example:  magnetar tail my-topic -n 3 -f
-    """
-    from magnetar.messages_cli import TopicSchema, tail_messages
-
-    schema = None if raw else TopicSchema(admin_url, topic)
-    tail_messages(service_url, admin_url, topic, count, follow, as_json, schema)
+# ------------------------------------------------------------------------------------- completion
 
 
 @main.command()
@@ -300,16 +198,3 @@ def completion(shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None, "bash and zsh come with click"
     click.echo(kind(main, {}, "magnetar", "_MAGNETAR_COMPLETE").source())
-
-
-# ----------------------------------------------------------------------------------------- shared
-
-
-def _properties(texts: tuple[str, ...]) -> dict[str, str]:
-    found = {}
-    for text in texts:
-        name, separator, value = text.partition("=")
-        if not separator:
-            raise click.UsageError(f"-p {text}: expected NAME=VALUE")
-        found[name] = value
-    return found

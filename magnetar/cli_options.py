@@ -1,7 +1,7 @@
 """What the commands share: options, and how an answer is printed for scripts."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -10,8 +10,9 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-ADMIN_URL = "http://127.0.0.1:8080"
-SERVICE_URL = "pulsar://127.0.0.1:6650"
+ADMIN_URL: Final = "http://127.0.0.1:8080"
+SERVICE_URL: Final = "pulsar://127.0.0.1:6650"
+METADATA_URL: Final = "zk:127.0.0.1:2181"
 
 
 def admin_option(command: F) -> F:
@@ -28,14 +29,32 @@ def service_option(command: F) -> F:
     )(command)  # fmt: skip
 
 
+def metadata_option(command: F) -> F:
+    """Where the metadata is, and the certificates for bookies that demand TLS."""
+    command = click.option(
+        "--tls-directory", envvar="MAGNETAR_TLS_DIRECTORY",
+        help="Folder with tls.crt, tls.key and ca.crt, where bookies demand TLS.",
+    )(command)  # fmt: skip
+    return click.option(
+        "--metadata", "metadata_url", default=METADATA_URL, show_default=True, envvar="MAGNETAR_METADATA_URL",
+        help="Metadata store: zk:HOST:PORT[,HOST:PORT…], or zk://HOST:PORT/ledgers as bookies have it.",
+    )(command)  # fmt: skip
+
+
 def json_option(command: F) -> F:
-    return click.option("--json", "as_json", is_flag=True, help="What the broker says, as JSON.")(command)
+    return click.option("--json", "as_json", is_flag=True, help="As JSON, for scripts.")(command)
+
+
+def urls_of(text: str) -> list[str]:
+    """The addresses in a list with commas."""
+    return [one.strip().rstrip("/") for one in text.split(",") if one.strip()]
 
 
 def admin_of(url: str) -> "AdminClient":
+    """The admin of the brokers at *url*, one or several with commas. Raises AdminError if there is none in it."""
     from magnetar.admin_client import AdminClient
 
-    return AdminClient([one.strip() for one in url.split(",") if one.strip()])
+    return AdminClient(urls_of(url))
 
 
 def print_json(value: Any) -> None:

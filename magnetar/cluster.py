@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
@@ -30,7 +30,8 @@ TICK_MS: Final = 500
 SESSION_MS: Final = 2_000
 
 READY_TIMEOUT_S: Final = 60.0
-"""A process that is not ready by then is shown with the end of its log."""
+"""For all that is started together, some three seconds on a quiet machine. Who is not ready by then is shown with the
+end of its log."""
 
 STOP_TIMEOUT_S: Final = 20.0
 
@@ -43,11 +44,19 @@ BROKER_PORT: Final = 6650
 WEB_PORT: Final = 8080
 GRPC_PORT: Final = 6750
 """Of the topic API; 6648, where standalone has it, is too near to the brokers' 6650, 6651 …"""
+BOOKIE_WEB_PORT: Final = 8000
+"""HTTP of the bookies, where Apache has it."""
 
 # Two copies, both confirmed (Pulsar's own default): with three bookies one can die and another take its place.
 COPIES: Final = 2
 
 STATE_FILE: Final = "cluster.json"
+
+HOST: Final = "127.0.0.1"
+"""Where every server listens."""
+
+# 127.0.1.1 to 127.0.1.250.
+OWN_ADDRESSES_MAX: Final = 250
 
 
 class ClusterError(MagnetarError):
@@ -62,11 +71,14 @@ class Member:
     kind: str
     port: int
     web_port: int = 0
+    """HTTP of a broker or bookie; 0: a bookie of a cluster that was made before its bookies had one."""
     pid: int = 0
     started: str = ""
     """The start time as the system tells it: pids are used again."""
     grpc_port: int = 0
     """0: the topic API is off (a cluster that was made before there was one)."""
+    address: str = HOST
+    """What everybody is told, and where it finds ZooKeeper."""
 
     @property
     def ports(self) -> list[int]:
@@ -81,10 +93,25 @@ class State:
 
 
 class Cluster:
-    """A cluster in a folder. All calls block."""
+    """A cluster in a folder. All calls block.
 
-    def __init__(self, directory: Path | str) -> None:
+    With *own_addresses* each server tells everybody an address of its own, 127.0.1.N, and looks for ZooKeeper there.
+    All listen on 127.0.0.1 nevertheless: *before_up*, called when `up` knows ports and addresses, sees to it that
+    somebody listens there and passes on. *on_launched* is called whenever there is a new process.
+    """
+
+    def __init__(
+        self,
+        directory: Path | str,
+        *,
+        own_addresses: bool = False,
+        before_up: Callable[[], None] = lambda: None,
+        on_launched: Callable[[], None] = lambda: None,
+    ) -> None:
         self.directory = Path(directory).resolve()
+        self._own_addresses = own_addresses
+        self._before_up = before_up
+        self._on_launched = on_launched
         self._clock = new_clock()
         self._state: State | None = None
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -129,20 +156,20 @@ class Cluster:
     @property
     def service_url(self) -> str:
         """For Pulsar clients; names every broker."""
-        return "pulsar://" + ",".join(f"127.0.0.1:{member.port}" for member in self.members("broker"))
+        return "pulsar://" + ",".join(f"{member.address}:{member.port}" for member in self.members("broker"))
 
     @property
     def admin_urls(self) -> list[str]:
-        return [f"http://127.0.0.1:{member.web_port}" for member in self.members("broker")]
+        return [f"http://{member.address}:{member.web_port}" for member in self.members("broker")]
 
     @property
     def grpc_addresses(self) -> list[str]:
         """For `magnetar.Client`."""
-        return [f"127.0.0.1:{member.grpc_port}" for member in self.members("broker") if member.grpc_port]
+        return [f"{member.address}:{member.grpc_port}" for member in self.members("broker") if member.grpc_port]
 
     @property
     def metadata_url(self) -> str:
-        return f"zk:127.0.0.1:{self.state.zookeeper_port}"
+        return f"zk:{self.member('zookeeper').address}:{self.state.zookeeper_port}"
 
     def is_running(self, name: str) -> bool:
         """Whether that very process still lives."""
@@ -168,16 +195,19 @@ class Cluster:
                     f"{self.directory} holds a cluster of {len(self.members('bookie'))} bookies and "
                     f"{len(self.members('broker'))} brokers; give the same numbers, or another --directory"
                 )
+            self._before_up()
             self._start_all()
             return
         # Free ports stay reserved until their servers have them: others look for free ports at the same moment.
         with contextlib.closing(reserved_ports()) as ports:
             self._plan(bookies, brokers, ports if free_ports else None)
+            self._before_up()
             self._start_all()
 
     def _start_all(self) -> None:
         """Start what does not run; if that fails, stop again what was started here."""
         started: list[Member] = []
+        deadline = self._clock.monotonic() + READY_TIMEOUT_S
         try:
             for kind in ("zookeeper", "bookie", "broker"):
                 starting = [member for member in self.members(kind) if not self.is_running(member.name)]
@@ -185,7 +215,7 @@ class Cluster:
                     started.append(member)
                     self._launch(member)
                 for member in starting:
-                    self._wait_ready(member)
+                    self._wait_ready(member, deadline)
         except BaseException:
             self._stop(started)
             raise
@@ -200,16 +230,23 @@ class Cluster:
         state = State(port(ZOOKEEPER_PORT))
         state.members.append(Member("zookeeper", "zookeeper", state.zookeeper_port))
         for number in range(bookies):
-            state.members.append(Member(f"bookie-{number + 1}", "bookie", port(BOOKIE_PORT + number)))
+            made = Member(f"bookie-{number + 1}", "bookie", port(BOOKIE_PORT + number), port(BOOKIE_WEB_PORT + number))
+            state.members.append(made)
         for number in range(brokers):
             made = Member(f"broker-{number + 1}", "broker", port(BROKER_PORT + number), port(WEB_PORT + number))
             made.grpc_port = port(GRPC_PORT + number)
             state.members.append(made)
+        if self._own_addresses:
+            if len(state.members) > OWN_ADDRESSES_MAX:
+                raise ClusterError(f"there are addresses for {OWN_ADDRESSES_MAX} servers, ZooKeeper among them")
+            for number, member in enumerate(state.members, 1):
+                member.address = f"127.0.1.{number}"
+        wanted = [(member.name, number) for member in state.members for number in member.ports]
+        holders = {number: name for name, number in reversed(wanted)}  # with so many, the ranges may meet
         taken = [
-            f"{member.name} needs port {number}"
-            for member in state.members
-            for number in member.ports
-            if not _is_free(number)
+            f"{name} needs port {number}" + (f", as {holders[number]} does" if holders[number] != name else "")
+            for name, number in wanted
+            if holders[number] != name or not _is_free(number)
         ]
         if taken:
             raise ClusterError(
@@ -230,10 +267,15 @@ class Cluster:
             elif member.kind == "bookie":
                 (place / "bookie.conf").write_text(
                     f"bookiePort={member.port}\n"
-                    "advertisedAddress=127.0.0.1\n"
+                    f"bookieListenAddress={HOST}\n"
+                    f"advertisedAddress={member.address}\n"
+                    # HTTP asks nobody who they are; it stays on the loopback address, as all of this cluster does.
+                    "httpServerEnabled=true\n"
+                    f"httpServerHost={HOST}\n"
+                    f"httpServerPort={member.web_port}\n"
                     f"journalDirectory={place / 'journal'}\n"
                     f"ledgerDirectories={place / 'ledgers'}\n"
-                    f"metadataServiceUri=zk://127.0.0.1:{state.zookeeper_port}/ledgers\n"
+                    f"metadataServiceUri=zk://{member.address}:{state.zookeeper_port}/ledgers\n"
                     f"zkTimeout={SESSION_MS}\n"
                 )
             else:
@@ -241,10 +283,10 @@ class Cluster:
                     f"brokerServicePort={member.port}\n"
                     f"webServicePort={member.web_port}\n"
                     f"grpcServicePort={member.grpc_port}\n"
-                    "bindAddress=127.0.0.1\n"
-                    "advertisedAddress=127.0.0.1\n"
+                    f"bindAddress={HOST}\n"
+                    f"advertisedAddress={member.address}\n"
                     "clusterName=local\n"
-                    f"metadataStoreUrl=zk:127.0.0.1:{state.zookeeper_port}\n"
+                    f"metadataStoreUrl=zk:{member.address}:{state.zookeeper_port}\n"
                     f"metadataStoreSessionTimeoutMillis={SESSION_MS}\n"
                     f"managedLedgerDefaultEnsembleSize={copies}\n"
                     f"managedLedgerDefaultWriteQuorum={copies}\n"
@@ -268,7 +310,7 @@ class Cluster:
         if self.is_running(name):
             raise ClusterError(f"{name} is running (pid {member.pid})")
         self._launch(member)
-        self._wait_ready(member)
+        self._wait_ready(member, self._clock.monotonic() + READY_TIMEOUT_S)
 
     def _launch(self, member: Member) -> None:
         log = self.log_path(member.name)
@@ -287,9 +329,9 @@ class Cluster:
         member.pid = process.pid
         member.started = _start_time(process.pid)
         self._save()
+        self._on_launched()
 
-    def _wait_ready(self, member: Member) -> None:
-        deadline = self._clock.monotonic() + READY_TIMEOUT_S
+    def _wait_ready(self, member: Member, deadline: float) -> None:
         while not self._is_ready(member):
             ended = not self.is_running(member.name)
             if ended or self._clock.monotonic() > deadline:
@@ -353,7 +395,7 @@ def reserved_ports() -> Generator[int, None, None]:
         while True:
             holder = socket.socket()
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            holder.bind(("127.0.0.1", 0))
+            holder.bind((HOST, 0))
             held.append(holder)
             yield holder.getsockname()[1]
     finally:
@@ -365,7 +407,7 @@ def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind((HOST, port))
         except OSError:
             return False
     return True
@@ -374,7 +416,7 @@ def _is_free(port: int) -> bool:
 def zookeeper_answers(port: int) -> bool:
     """Whether a server on this machine serves clients; not only listens."""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+        with socket.create_connection((HOST, port), timeout=1) as connection:
             connection.sendall(b"srvr")  # `ruok` is answered before the server serves
             return b"Mode:" in connection.makefile("rb").read()
     except OSError:

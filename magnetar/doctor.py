@@ -1,53 +1,83 @@
-"""`magnetar doctor`: asks everybody in a cluster, with short time limits, and tells what is wrong."""
+"""`magnetar doctor`: asks everybody in a cluster, with short time limits, and tells what is wrong.
 
-import asyncio
-import email.utils
-import json
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterable
-from typing import Any, Final, TypeVar
+    metadata store ── bookies ── disks, HTTP of each      ┐
+                   ├─ records of ledgers                  ├──▶ ClusterFacts ──▶ doctor_rules ──▶ findings
+                   └─ marks of auto-recovery              │
+    brokers' HTTP ─── each broker, its health; topics     ┘
+
+Each question has a limit of its own. One that fails is noted with its reason, and the others go on.
+"""
+
+from collections.abc import Awaitable, Iterable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from magnetar.cli_options import admin_of, admin_option, print_json
+from magnetar import show
+from magnetar.cli_options import admin_option, json_option, metadata_option, print_json, urls_of
 from magnetar.doctor_rules import (
+    BACKLOG_WARN,
     BookieFacts,
     BrokerFacts,
     ClusterFacts,
     Finding,
+    LedgerFacts,
     Level,
     SubscriptionFacts,
+    Unasked,
     examine,
     exit_code,
 )
-from magnetar.ledgers_cli import METADATA_URL, json_option
-from magnetar.runtime.types import MagnetarError
+
+if TYPE_CHECKING:
+    from magnetar.inspector import Inspector, KnownBookie, LedgerRecord
+    from magnetar.runtime.clock import Clock
 
 T = TypeVar("T")
 
+# One question to one server. A server that needs longer for a word is in trouble.
 TIMEOUT_S: Final = 5.0
+# A broker's health check writes to bookies, and waits for those that are away before it gives up.
+HEALTH_TIMEOUT_S: Final = 15.0
+# The first answer of the metadata store: its client tries all servers, for the length of a session.
+METADATA_TIMEOUT_S: Final = 15.0
+# All bookies tell of their disks; each may take the whole of its own limit.
+DISKS_TIMEOUT_S: Final = 30.0
+# Whether something listens at the address of a bookie that is away.
+LISTEN_TIMEOUT_S: Final = 1.0
+
 LEDGERS_LOOKED_AT: Final = 10_000
-TOPICS_LOOKED_AT: Final = 1_000
+LOOK_S: Final = 20.0
+"""For the records of ledgers, and for the topics, each."""
+LEDGERS_AT_ONCE: Final = 500
+
+# Topics whose broker does not answer: the others would tell the same.
+TOPIC_FAILURES_MAX: Final = 3
+
+# Answers of an HTTP admin are a few KiB; what is longer comes from something else.
+ANSWER_BYTES_MAX: Final = 1 << 20
 
 _MARKS: Final = {Level.ERROR: ("error", "red"), Level.WARNING: ("warning", "yellow"), Level.INFO: ("note", None)}
 
 
 @click.command()
-@click.option("--metadata", "metadata_url", default=METADATA_URL, show_default=True, envvar="MAGNETAR_METADATA_URL",
-              help="Metadata store of the cluster.")  # fmt: skip
 @click.option("--namespace", "namespaces", multiple=True, default=("public/default",), show_default=True,
               help="Whose subscriptions to look at; may be given more than once.")  # fmt: skip
+@click.option("--backlog", type=click.IntRange(min=1), default=BACKLOG_WARN, show_default=True,
+              help="A subscription that nobody reads is a finding from so many entries on.")  # fmt: skip
 @click.option("--ledgers", "ledgers_max", type=click.IntRange(min=0), default=LEDGERS_LOOKED_AT, show_default=True,
               help="Look at the copies of so many ledgers, the newest first.")  # fmt: skip
-@click.option("--tls-directory", envvar="MAGNETAR_TLS_DIRECTORY",
-              help="Folder with tls.crt, tls.key and ca.crt, where bookies demand TLS.")  # fmt: skip
+@click.option("--time-limit", "look_s", type=click.FloatRange(min=1), default=LOOK_S, show_default=True,
+              help="Seconds for the ledgers, and for the topics; what was not looked at then is said.")  # fmt: skip
+@metadata_option
 @json_option
 @admin_option
 def doctor(
-    metadata_url: str,
     namespaces: tuple[str, ...],
+    backlog: int,
     ledgers_max: int,
+    look_s: float,
+    metadata_url: str,
     tls_directory: str | None,
     as_json: bool,
     admin_url: str,
@@ -58,8 +88,12 @@ def doctor(
 
     Example:  magnetar doctor --metadata zk:127.0.0.1:2181 --admin-url http://127.0.0.1:8080
     """
-    facts = asyncio.run(_gather(metadata_url, tls_directory, admin_url, namespaces, ledgers_max))
-    findings = examine(facts)
+    import asyncio
+
+    with show.bar("looking") as drawn:
+        rounds = Rounds(namespaces, ledgers_max, look_s, drawn)
+        facts = asyncio.run(rounds.facts(metadata_url, tls_directory, urls_of(admin_url)))
+    findings = examine(facts, backlog_warn=backlog)
     code = exit_code(findings)
     if as_json:
         print_json([{"level": one.level.name, "where": one.where, "text": one.text, "way_out": one.way_out}
@@ -76,7 +110,7 @@ def _show(facts: ClusterFacts, findings: Iterable[Finding]) -> None:
         if one.way_out:
             click.echo(f"    → {one.way_out}")
     looked = (
-        f"{len(facts.bookies)} bookies, {len(facts.brokers)} brokers, {facts.ledgers_looked_at} ledgers, "
+        f"{len(facts.bookies or ())} bookies, {len(facts.brokers)} brokers, {len(facts.ledgers)} ledgers, "
         f"{len(facts.subscriptions)} subscriptions"
     )
     if not findings:
@@ -85,191 +119,311 @@ def _show(facts: ClusterFacts, findings: Iterable[Finding]) -> None:
         click.echo(f"looked at {looked}")
 
 
-# ---------------------------------------------------------------------------------------- facts
+# ---------------------------------------------------------------------------------------- asking
 
 
-async def _gather(
-    metadata_url: str, tls_directory: str | None, admin_url: str, namespaces: tuple[str, ...], ledgers_max: int
-) -> ClusterFacts:
-    from magnetar.inspector import inspecting
+class Rounds:
+    """One look at a cluster; used once."""
 
-    try:
-        async with asyncio.timeout(4 * TIMEOUT_S):
-            async with inspecting(metadata_url, tls_directory) as inspector:
-                return await _look(inspector, metadata_url, admin_url, namespaces, ledgers_max)
-    except (MagnetarError, TimeoutError, OSError) as error:
-        return ClusterFacts(metadata_url, metadata_error=str(error) or "no answer in time")
+    def __init__(self, namespaces: Iterable[str], ledgers_max: int, look_s: float, drawn: show.Bar) -> None:
+        self._namespaces = tuple(namespaces)
+        self._ledgers_max = ledgers_max
+        self._look_s = look_s
+        self._drawn = drawn
+        self._unasked: list[Unasked] = []
 
+    async def facts(self, metadata_url: str, tls_directory: str | None, admin_urls: list[str]) -> ClusterFacts:
+        """Raises ConfigurationError for a URL or a folder that is none."""
+        import asyncio
 
-async def _look(
-    inspector: Any, metadata_url: str, admin_url: str, namespaces: tuple[str, ...], ledgers_max: int
-) -> ClusterFacts:
-    from magnetar.bookkeeper.metadata import underreplication
+        found = await asyncio.gather(self._stored(metadata_url, tls_directory), self._served(admin_urls))
+        known: dict[str, Any] = {name: value for part in found for name, value in part.items()}
+        return ClusterFacts(metadata_url, unasked=tuple(self._unasked), **known)
 
-    clock, store, root = inspector.clock, inspector.store, inspector.root
-    began_s = clock.monotonic()
-    registered = await inspector.bookies()
-    metadata_s = (clock.monotonic() - began_s) / (len(registered) + 1)
-    bookies = tuple(await asyncio.gather(*(_bookie(inspector, one) for one in registered)))
-    ledger_ids = await inspector.ledger_ids()
-    looked = ledger_ids[len(ledger_ids) - min(ledgers_max, len(ledger_ids)) :]
-    metadata = await inspector.metadata_of(looked)
-    away = {one.bookie_id for one in registered if one.state == "away"}
-    known = {one.bookie_id for one in registered}
-    lost: dict[str, int] = {}
-    unguarded = 0
-    for one in metadata.values():
-        gone = {member for member in one.bookies() if member in away or member not in known}
-        for member in gone:
-            lost[member] = lost.get(member, 0) + 1
-        unguarded += any(set(segment.ensemble) <= gone for segment in one.segments) and bool(gone)
-    brokers_error, brokers, ensemble_size = await _brokers(inspector, admin_url)
-    subscriptions: tuple[SubscriptionFacts, ...] = ()
-    subscriptions_error = brokers_error
-    if not brokers_error:
+    async def _ask(self, what: str, question: Awaitable[T], otherwise: T, limit_s: float) -> T:
+        import asyncio
+
+        from magnetar.runtime.types import MagnetarError
+
         try:
-            subscriptions = await _thread(lambda: _subscriptions(admin_url, namespaces))
+            async with asyncio.timeout(limit_s):
+                return await question
+        except TimeoutError:
+            self._unasked.append(Unasked(what, f"no answer within {limit_s:g} s"))
         except (MagnetarError, OSError) as error:
-            subscriptions_error = str(error)
-    return ClusterFacts(
-        metadata_url,
-        metadata_s=metadata_s,
-        bookies=bookies,
-        ensemble_size=ensemble_size,
-        brokers_error=brokers_error,
-        brokers=brokers,
-        under_replicated=tuple(await _marked(store, underreplication.marks_path(root))),
-        replication_disabled=await store.exists(underreplication.disabled_path(root)),
-        auditor="".join((await _names(store, underreplication.election_path(root)))[:1]),
-        lost_copies=lost,
-        unguarded=unguarded,
-        ledgers=len(ledger_ids),
-        ledgers_looked_at=len(looked),
-        subscriptions_error=subscriptions_error,
-        subscriptions=subscriptions,
-    )
+            self._unasked.append(Unasked(what, str(error)))
+        except (KeyError, TypeError, ValueError) as error:
+            self._unasked.append(Unasked(what, f"the answer cannot be understood ({type(error).__name__}: {error})"))
+        return otherwise
+
+    # ------------------------------------------------------------------- metadata store and bookies
+
+    async def _stored(self, metadata_url: str, tls_directory: str | None) -> dict[str, Any]:
+        import asyncio
+        from contextlib import AsyncExitStack
+
+        from magnetar.inspector import inspecting
+        from magnetar.runtime.types import ConfigurationError, MagnetarError
+
+        async with AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(METADATA_TIMEOUT_S):
+                    inspector = await stack.enter_async_context(inspecting(metadata_url, tls_directory))
+                    metadata_s = await _quickest_answer_s(inspector)
+            except ConfigurationError:
+                raise
+            except TimeoutError:
+                return {"metadata_error": f"no answer within {METADATA_TIMEOUT_S:g} s"}
+            except (MagnetarError, OSError) as error:
+                return {"metadata_error": str(error)}
+            bookies, ledgers, recovery = await asyncio.gather(
+                self._bookies(inspector), self._ledgers(inspector), self._recovery(inspector)
+            )
+            silent = tuple(Unasked(host, why) for host, why in inspector.silent_hosts.items())
+            return {"metadata_s": metadata_s, "silent_hosts": silent, "bookies": bookies, **ledgers, **recovery}
+
+    async def _bookies(self, inspector: "Inspector") -> tuple[BookieFacts, ...] | None:
+        import asyncio
+
+        registered = await self._ask("bookies", inspector.bookies(), None, METADATA_TIMEOUT_S)
+        if registered is None:
+            return None
+        disks = await self._ask("disks of the bookies", inspector.cluster.spaces(), {}, DISKS_TIMEOUT_S)
+        return tuple(await asyncio.gather(*(self._bookie(inspector, one, disks) for one in registered)))
+
+    async def _bookie(self, inspector: "Inspector", known: "KnownBookie", disks: dict[str, Any]) -> BookieFacts:
+        import asyncio
+
+        if known.state == "away":
+            return BookieFacts(known.bookie_id, known.state, listens=await _listens(inspector, known.bookie_id))
+        space = disks.get(known.bookie_id)
+        if isinstance(space, str):
+            return BookieFacts(known.bookie_id, known.state, error=space)
+        reasons: tuple[str, ...] = ()
+        skew_s: float | None = None
+        if known.http:
+            question = asyncio.to_thread(_bookie_http, known.http, inspector.clock)
+            what = f"HTTP admin of bookie {known.bookie_id}"
+            reasons, skew_s = await self._ask(what, question, (reasons, skew_s), 2 * TIMEOUT_S)
+        total_bytes, free_bytes = (0, 0) if space is None else (space.total_bytes, space.free_bytes)
+        return BookieFacts(known.bookie_id, known.state, total_bytes, free_bytes, reasons, skew_s=skew_s)
+
+    async def _ledgers(self, inspector: "Inspector") -> dict[str, Any]:
+        began_s = inspector.clock.monotonic()
+        ids = await self._ask("the list of ledgers", inspector.ledger_ids(), [], self._look_s)
+        looked = ids[::-1][: self._ledgers_max]
+        found: dict[int, LedgerRecord] = {}
+        left = len(ids)
+        for at in range(0, len(looked), LEDGERS_AT_ONCE):
+            if inspector.clock.monotonic() - began_s > self._look_s:
+                break
+            self._drawn.at(at, len(looked), "ledgers")
+            some = looked[at : at + LEDGERS_AT_ONCE]
+            records = await self._ask("records of ledgers", inspector.records_of(some), None, self._look_s)
+            if records is None:
+                break
+            found |= records
+            left -= len(some)
+        return {
+            "ledgers_left": left,
+            "ledgers": tuple(_ledger_facts(ledger_id, one) for ledger_id, one in found.items() if one.metadata),
+            "unreadable": tuple(
+                Unasked(f"ledger {ledger_id}", one.problem) for ledger_id, one in found.items() if one.metadata is None
+            ),
+        }
+
+    async def _recovery(self, inspector: "Inspector") -> dict[str, Any]:
+        info = await self._ask("auto-recovery", inspector.cluster.info(), None, METADATA_TIMEOUT_S)
+        if info is None:
+            return {}
+        marked: list[int] = []
+        if info.cluster_under_replicated:
+            marked = await self._ask("marks of auto-recovery", inspector.under_replicated(), marked, METADATA_TIMEOUT_S)
+        return {
+            "under_replicated": tuple(marked),
+            "replication_disabled": not info.ledger_replication_enabled,
+            "auditor": info.auditor_id,
+        }
+
+    # ----------------------------------------------------------------------- brokers and their topics
+
+    async def _served(self, admin_urls: list[str]) -> dict[str, Any]:
+        import asyncio
+
+        from magnetar.admin_client import AdminError
+        from magnetar.cli_options import admin_of
+        from magnetar.runtime.daemon import new_clock
+
+        if not admin_urls:
+            admin_of("")  # says what is wrong
+
+        def brokers_at(url: str) -> list[str] | str:
+            try:
+                return sorted(_admin(url).call("GET", "/admin/v2/brokers"))
+            except (AdminError, TypeError) as error:
+                return str(error)
+
+        told = dict(zip(admin_urls, await asyncio.gather(*(asyncio.to_thread(brokers_at, url) for url in admin_urls)),
+                        strict=True))  # fmt: skip
+        answered = [url for url, found in told.items() if not isinstance(found, str)]
+        if not answered:
+            return {"brokers_error": "; ".join(map(str, told.values()))}
+        admin_url = answered[0]
+        clock = new_clock()
+        brokers, ensemble_size, topics = await asyncio.gather(
+            asyncio.gather(*(asyncio.to_thread(_broker, one, clock) for one in told[admin_url])),
+            self._ask("settings of the brokers", asyncio.to_thread(_ensemble_size, admin_url), 0, 2 * TIMEOUT_S),
+            self._topics(admin_url, clock),
+        )
+        silent = tuple(Unasked(url, found) for url, found in told.items() if isinstance(found, str))
+        return {"brokers": tuple(brokers), "silent_admins": silent, "ensemble_size": ensemble_size, **topics}
+
+    async def _topics(self, admin_url: str, clock: "Clock") -> dict[str, Any]:
+        import asyncio
+
+        names: list[str] = []
+        for namespace in self._namespaces:
+            question = asyncio.to_thread(_admin(admin_url).topics, namespace)
+            names += await self._ask(f"topics of {namespace}", question, [], 2 * TIMEOUT_S)
+        found: list[SubscriptionFacts] = []
+        began_s = clock.monotonic()
+        failures_before = len(self._unasked)
+        looked_at = 0
+        for name in names:
+            if clock.monotonic() - began_s > self._look_s or len(self._unasked) - failures_before >= TOPIC_FAILURES_MAX:
+                break
+            question = asyncio.to_thread(_subscriptions, admin_url, name)
+            found += await self._ask(f"topic {name}", question, [], 2 * TIMEOUT_S)
+            looked_at += 1
+        return {"topics_left": len(names) - looked_at, "subscriptions": tuple(found)}
 
 
-async def _names(store: Any, path: str) -> list[str]:
-    return sorted(await store.children(path)) if await store.exists(path) else []
+async def _quickest_answer_s(inspector: "Inspector") -> float:
+    """Of three: one that waits for a moment says nothing."""
+    answers = []
+    for _ in range(3):
+        began_s = inspector.clock.monotonic()
+        await inspector.store.exists(inspector.root)
+        answers.append(inspector.clock.monotonic() - began_s)
+    return min(answers)
 
 
-async def _marked(store: Any, path: str) -> list[int]:
-    """Ledgers below the marks of auto-recovery."""
-    found: list[int] = []
-    for name in await _names(store, path):
-        if name.startswith("urL"):
-            found.append(int(name.removeprefix("urL")))
-        else:
-            found += await _marked(store, f"{path}/{name}")
-    return found
+async def _listens(inspector: "Inspector", bookie_id: str) -> bool:
+    import asyncio
 
+    from magnetar.bookkeeper.metadata.store import MetadataError
 
-async def _bookie(inspector: Any, known: Any) -> BookieFacts:
-    from bookie.peers import ask_disks
-    from magnetar.bookkeeper.tls import Certificates, client_context
-    from magnetar.bookkeeper.wire.framing import MalformedFrame
-
-    if known.state == "away":
-        return BookieFacts(known.bookie_id, known.state)
-    host, _, port = known.address.rpartition(":")
     try:
-        # By its address, which no certificate has to name.
-        certificates = None if inspector.tls is None else Certificates(inspector.tls, client_context, inspector.clock)
-        async with asyncio.timeout(TIMEOUT_S):
-            disks = await ask_disks(host, int(port), certificates)
-    except (OSError, TimeoutError, MalformedFrame, ValueError) as error:
-        return BookieFacts(known.bookie_id, known.state, error=str(error) or f"nothing within {TIMEOUT_S:g} s")
-    reasons: tuple[str, ...] = ()
-    skew_s = None
-    if known.http:
-        answer, skew_s = await _thread(lambda: _http(f"{known.http}/api/v1/bookie/state", inspector.clock.wall_ms))
-        if answer is not None:
-            status, _ = await _thread(lambda: _http(f"{known.http}/api/v1/magnetar/status", inspector.clock.wall_ms))
-            held = (status or {}).get("state", {}).get("reasons", {})
-            reasons = tuple(f"{name}: {text}".rstrip(": ") for name, text in held.items())
-    return BookieFacts(known.bookie_id, known.state, disks.total_bytes, disks.free_bytes, reasons, skew_s=skew_s)
+        async with asyncio.timeout(LISTEN_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(*await inspector.directory.address_of(bookie_id))
+    except (OSError, TimeoutError, MetadataError):
+        return False
+    writer.close()
+    return True
 
 
-def _http(url: str, wall_ms: Callable[[], int]) -> tuple[Any, float | None]:
-    """(JSON or None, how far its clock is ahead in seconds or None)."""
+def _ledger_facts(ledger_id: int, record: "LedgerRecord") -> LedgerFacts:
+    one = record.metadata
+    assert one is not None, "the others are told of as unreadable"
+    return LedgerFacts(ledger_id, one.write_quorum, one.segments, one.last_entry_id if one.is_closed else None)
+
+
+# ---------------------------------------------------------------------- what blocks, on other threads
+
+
+def _admin(url: str) -> Any:
+    from magnetar.admin_client import AdminClient
+
+    return AdminClient(url, timeout_s=TIMEOUT_S)
+
+
+def _get(url: str, clock: "Clock", timeout_s: float = TIMEOUT_S) -> tuple[int, Any, float | None]:
+    """(status, JSON or text, how far its clock is ahead in seconds or None). Raises OSError."""
+    import http.client
+    import json
+    import urllib.error
+    import urllib.request
+
     try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
-            return json.loads(answer.read() or b"null"), _ahead_s(answer.headers, wall_ms)
-    except urllib.error.HTTPError as error:
-        with error:
-            return None, _ahead_s(error.headers, wall_ms)
-    except (OSError, ValueError):
-        return None, None
+        try:
+            answer = urllib.request.urlopen(url, timeout=timeout_s)
+        except urllib.error.HTTPError as error:
+            answer = error
+        data = bytearray()
+        deadline_s = clock.monotonic() + timeout_s
+        with answer:
+            while piece := answer.read1(ANSWER_BYTES_MAX):
+                data += piece
+                if len(data) > ANSWER_BYTES_MAX or clock.monotonic() > deadline_s:
+                    raise OSError(f"the answer of {url} does not come to an end")
+    except http.client.HTTPException as error:
+        raise OSError(f"what listens at {url} does not speak HTTP ({type(error).__name__})") from None
+    except OSError as error:
+        raise OSError(str(getattr(error, "reason", error))) from None
+    try:
+        found: Any = json.loads(data or b"null")
+    except ValueError:
+        found = data.decode(errors="replace")
+    return answer.status, found, _ahead_s(answer.headers.get("Date"), clock)
 
 
-def _ahead_s(headers: Any, wall_ms: Callable[[], int]) -> float | None:
+def _ahead_s(date: str | None, clock: "Clock") -> float | None:
     """From the Date of an answer, which knows whole seconds only."""
-    told = headers.get("Date")
-    if told is None:
+    import email.utils
+
+    if date is None:
         return None
     try:
-        return email.utils.parsedate_to_datetime(told).timestamp() + 0.5 - wall_ms() / 1000
+        return email.utils.parsedate_to_datetime(date).timestamp() + 0.5 - clock.wall_ms() / 1000
     except ValueError:
         return None
 
 
-async def _brokers(inspector: Any, admin_url: str) -> tuple[str, tuple[BrokerFacts, ...], int]:
-    admin = admin_of(admin_url)
-    try:
-        ids = await _thread(lambda: sorted(admin.call("GET", "/admin/v2/brokers")))
-        settings = await _thread(lambda: admin.call("GET", "/admin/v2/brokers/configuration/runtime"))
-    except MagnetarError as error:
-        return str(error), (), 0
-    found = await asyncio.gather(*(_broker(inspector, one) for one in ids))
-    return "", tuple(found), int(settings.get("managedLedgerDefaultEnsembleSize") or 0)
+def _bookie_http(url: str, clock: "Clock") -> tuple[tuple[str, ...], float | None]:
+    """(why it is read-only, how far its clock is ahead); Apache's bookie does not tell why. Raises OSError."""
+    status, found, skew_s = _get(f"{url}/api/v1/magnetar/status", clock)
+    held = found["state"]["reasons"] if status == 200 else {}
+    return tuple(f"{name}: {text}".rstrip(": ") for name, text in held.items()), skew_s
 
 
-async def _broker(inspector: Any, broker_id: str) -> BrokerFacts:
+def _broker(broker_id: str, clock: "Clock") -> BrokerFacts:
     url = f"http://{broker_id}"
-
-    def ask() -> BrokerFacts:
-        try:
-            with urllib.request.urlopen(f"{url}/admin/v2/brokers/ready", timeout=TIMEOUT_S) as answer:
-                skew_s = _ahead_s(answer.headers, inspector.clock.wall_ms)
-        except (OSError, ValueError) as error:
-            return BrokerFacts(broker_id, url, error=str(getattr(error, "reason", error)))
-        try:
-            with urllib.request.urlopen(f"{url}/admin/v2/brokers/health", timeout=2 * TIMEOUT_S):
-                return BrokerFacts(broker_id, url, skew_s=skew_s)
-        except urllib.error.HTTPError as error:
-            with error:
-                return BrokerFacts(broker_id, url, health=error.read().decode(errors="replace")[:300], skew_s=skew_s)
-        except OSError as error:
-            return BrokerFacts(broker_id, url, health=str(error), skew_s=skew_s)
-
-    return await _thread(ask)
+    try:
+        _, _, skew_s = _get(f"{url}/admin/v2/brokers/ready", clock)
+    except OSError as error:
+        return BrokerFacts(broker_id, url, error=str(error))
+    try:
+        status, said, _ = _get(f"{url}/admin/v2/brokers/health", clock, HEALTH_TIMEOUT_S)
+    except OSError as error:
+        return BrokerFacts(broker_id, url, health=str(error), skew_s=skew_s)
+    reason = said.get("reason", said) if isinstance(said, dict) else said
+    return BrokerFacts(broker_id, url, health="" if status < 300 else f"{reason}"[:300], skew_s=skew_s)
 
 
-def _subscriptions(admin_url: str, namespaces: tuple[str, ...]) -> tuple[SubscriptionFacts, ...]:
-    admin = admin_of(admin_url)
+def _ensemble_size(admin_url: str) -> int:
+    settings = _admin(admin_url).call("GET", "/admin/v2/brokers/configuration/runtime")
+    return int(settings.get("managedLedgerDefaultEnsembleSize") or 0)
+
+
+def _subscriptions(admin_url: str, topic: str) -> list[SubscriptionFacts]:
+    admin = _admin(admin_url)
+    stats = admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/stats")
     found = []
-    names = [name for namespace in namespaces for name in admin.topics(namespace)]
-    for topic in names[:TOPICS_LOOKED_AT]:
-        stats = admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/stats")
-        for name, facts in stats["subscriptions"].items():
-            consumers = facts["consumers"]
-            found.append(
-                SubscriptionFacts(
-                    topic,
-                    name,
-                    facts["type"],
-                    facts["msgBacklog"],
-                    facts["unackedMessages"],
-                    len(consumers),
-                    sum(one["availablePermits"] for one in consumers),
-                    bool(facts["blockedSubscriptionOnUnackedMsgs"])
-                    or (bool(consumers) and all(one["blockedConsumerOnUnackedMsgs"] for one in consumers)),
-                )
+    for name, facts in stats["subscriptions"].items():
+        consumers = facts["consumers"]
+        is_blocked = facts["blockedSubscriptionOnUnackedMsgs"] or (
+            consumers and all(one["blockedConsumerOnUnackedMsgs"] for one in consumers)
+        )
+        found.append(
+            SubscriptionFacts(
+                topic,
+                name,
+                facts["type"],
+                facts["msgBacklog"],
+                facts["unackedMessages"],
+                len(consumers),
+                sum(one["availablePermits"] for one in consumers),
+                bool(is_blocked),
             )
-    return tuple(found)
-
-
-async def _thread(work: Callable[[], T]) -> T:
-    """Do what blocks (the standard library's HTTP) beside the loop."""
-    return await asyncio.to_thread(work)
+        )
+    return found

@@ -9,9 +9,9 @@ Rules:
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 # A clock that is off by more than this: publish times, retention and sessions of other machines look odd.
 SKEW_WARN_S: Final = 5.0
@@ -24,6 +24,9 @@ DISK_ERROR: Final = 0.95
 
 # A backlog below it is no reason to worry about a subscription that nobody reads.
 BACKLOG_WARN: Final = 100_000
+
+# Names that one finding lists.
+_NAMES_MAX: Final = 5
 
 
 class Level(IntEnum):
@@ -42,17 +45,38 @@ class Finding:
     way_out: str = ""
 
 
+class Unasked(NamedTuple):
+    """A question that got no answer, and why."""
+
+    what: str
+    why: str
+
+
 @dataclass(frozen=True, slots=True)
 class BookieFacts:
     """*total_bytes* 0: it did not tell. *error*: why it could not be asked."""
 
     bookie_id: str
     state: str
+    """writable, read-only, or away"""
     total_bytes: int = 0
     free_bytes: int = 0
     reasons: tuple[str, ...] = ()
     error: str = ""
     skew_s: float | None = None
+    listens: bool = False
+    """It is away, and something takes connections at its address."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerFacts:
+    """What is recorded about a ledger. *last_entry_id* None: it is not closed."""
+
+    ledger_id: int
+    write_quorum: int
+    segments: tuple[tuple[int, tuple[str, ...]], ...]
+    """(first entry, ensemble), rising"""
+    last_entry_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,34 +106,42 @@ class SubscriptionFacts:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """Everything that could be found out. *…_error* tells why a part could not."""
+    """Everything that could be found out. *…_error* tells why a whole part could not."""
 
     metadata_url: str
     metadata_error: str = ""
     metadata_s: float = 0.0
-    bookies: tuple[BookieFacts, ...] = ()
+    """The quickest of several answers."""
+    silent_hosts: tuple[Unasked, ...] = ()
+    """Metadata servers that take no connection."""
+    bookies: tuple[BookieFacts, ...] | None = None
+    """None: they are not known."""
     ensemble_size: int = 0
     """What brokers make new ledgers with; 0: not known."""
     brokers_error: str = ""
     brokers: tuple[BrokerFacts, ...] = ()
+    silent_admins: tuple[Unasked, ...] = ()
+    """Addresses of brokers that were named and do not answer."""
     under_replicated: tuple[int, ...] = ()
     replication_disabled: bool = False
     auditor: str = ""
-    lost_copies: dict[str, int] = field(default_factory=dict)
-    """Bookie that is away → ledgers with copies on it."""
-    unguarded: int = 0
-    """Ledgers of which every bookie of some ensemble is away."""
-    ledgers: int = 0
-    ledgers_looked_at: int = 0
-    subscriptions_error: str = ""
+    ledgers: tuple[LedgerFacts, ...] = ()
+    """Those that were looked at."""
+    unreadable: tuple[Unasked, ...] = ()
+    """Ledgers whose records make no sense."""
+    ledgers_left: int = 0
+    """Older ones that were not looked at."""
+    topics_left: int = 0
     subscriptions: tuple[SubscriptionFacts, ...] = ()
+    unasked: tuple[Unasked, ...] = ()
 
 
-def examine(facts: ClusterFacts) -> list[Finding]:
+def examine(facts: ClusterFacts, *, backlog_warn: int = BACKLOG_WARN) -> list[Finding]:
     """The findings, worst first."""
-    found = [*_metadata(facts)]
-    if not facts.metadata_error:
-        found += [*_bookies(facts), *_copies(facts), *_brokers(facts), *_subscriptions(facts)]
+    found = [
+        *_metadata(facts), *_bookies(facts), *_copies(facts), *_brokers(facts), *_subscriptions(facts, backlog_warn),
+        *_unasked(facts),
+    ]  # fmt: skip
     return sorted(found, key=lambda one: -one.level)
 
 
@@ -118,12 +150,18 @@ def _metadata(facts: ClusterFacts) -> Iterator[Finding]:
     if facts.metadata_error:
         yield Finding(
             Level.ERROR, where, f"the metadata store cannot be used: {facts.metadata_error}",
-            "start ZooKeeper, or name the right one with --metadata; without it nothing else can be looked at",
+            "start ZooKeeper, or name the right one with --metadata; without it bookies and ledgers are not looked at",
         )  # fmt: skip
-    elif facts.metadata_s > SLOW_METADATA_S:
+        return
+    for host, why in facts.silent_hosts:
+        yield Finding(
+            Level.WARNING, where, f"its server {host} does not answer: {why}",
+            "start it again: the others must be a majority, and one more that fails may end that",
+        )  # fmt: skip
+    if facts.metadata_s > SLOW_METADATA_S:
         yield Finding(
             Level.WARNING, where, f"the metadata store took {facts.metadata_s:.1f} s for one answer",
-            "look at the disk and the load of ZooKeeper; short sessions expire when it is slow",
+            "look at the disk and the load of ZooKeeper, and at the network; short sessions expire when it is slow",
         )  # fmt: skip
 
 
@@ -137,6 +175,8 @@ def _skew(where: str, skew_s: float | None) -> Iterator[Finding]:
 
 
 def _bookies(facts: ClusterFacts) -> Iterator[Finding]:
+    if facts.bookies is None:
+        return
     writable = [one for one in facts.bookies if one.state == "writable" and not one.error]
     if not facts.bookies:
         yield Finding(Level.ERROR, "bookies", "there is no bookie, and never was one", "start bookies")
@@ -155,8 +195,6 @@ def _bookies(facts: ClusterFacts) -> Iterator[Finding]:
         )  # fmt: skip
     for one in facts.bookies:
         where = f"bookie {one.bookie_id}"
-        if one.state == "away":
-            continue  # told with its copies
         if one.error:
             yield Finding(
                 Level.ERROR, where, f"it is registered and does not answer: {one.error}",
@@ -166,7 +204,8 @@ def _bookies(facts: ClusterFacts) -> Iterator[Finding]:
             because = f" ({'; '.join(one.reasons)})" if one.reasons else ""
             yield Finding(
                 Level.WARNING, where, f"it is read-only{because}",
-                "`magnetar bookie status` there tells why; a full disk: `magnetar bookie gc run`, less retention",
+                "`magnetar bookie readonly` there tells what ends it; a full disk: `magnetar bookie gc run`, less "
+                "retention",
             )  # fmt: skip
         if one.total_bytes:
             used = 1 - one.free_bytes / one.total_bytes
@@ -179,24 +218,21 @@ def _bookies(facts: ClusterFacts) -> Iterator[Finding]:
         yield from _skew(where, one.skew_s)
 
 
+# ----------------------------------------------------------------------------------------- copies
+
+
 def _copies(facts: ClusterFacts) -> Iterator[Finding]:
-    for bookie_id, count in sorted(facts.lost_copies.items()):
+    yield from _lost_copies(facts)
+    for what, why in facts.unreadable:
         yield Finding(
-            Level.WARNING, f"bookie {bookie_id}", f"it is away, and {count} ledgers have copies on it",
-            "start it again; if it is gone for good, start one with its name and dataIntegrityChecking=true",
-        )  # fmt: skip
-    if facts.unguarded:
-        yield Finding(
-            Level.ERROR, "copies",
-            f"of {facts.unguarded} ledgers every bookie of some entries is away: they cannot be read",
-            "start one of these bookies again before anything else",
+            Level.ERROR, what, f"its record makes no sense: {why}",
+            "keep the node as it is and restore it from a snapshot of ZooKeeper; until then it cannot be read",
         )  # fmt: skip
     if facts.under_replicated:
-        shown = ", ".join(map(str, facts.under_replicated[:5])) + (", …" if len(facts.under_replicated) > 5 else "")
         yield Finding(
             Level.WARNING, "copies",
-            f"{len(facts.under_replicated)} ledgers are marked as under-replicated ({shown})"
-            + ("; nobody copies them" if not facts.auditor else ""),
+            f"{_counted(len(facts.under_replicated), 'ledger is', 'ledgers are')} marked as under-replicated "
+            f"({_listed(facts.under_replicated)})" + ("; nobody copies them" if not facts.auditor else ""),
             "start the bookies that are away; copying ledgers to others (auto-recovery) is not part of Magnetar yet",
         )  # fmt: skip
     if facts.replication_disabled:
@@ -204,22 +240,92 @@ def _copies(facts: ClusterFacts) -> Iterator[Finding]:
             Level.WARNING, "auto-recovery", "an operator has switched re-replication off",
             "switch it on again when the maintenance is over, with the tool that switched it off",
         )  # fmt: skip
-    if facts.ledgers_looked_at < facts.ledgers:
+    if facts.ledgers_left:
         yield Finding(
-            Level.INFO, "copies", f"{facts.ledgers_looked_at} of {facts.ledgers} ledgers were looked at (--ledgers)"
-        )
+            Level.INFO, "copies",
+            f"{_counted(facts.ledgers_left, 'older ledger was', 'older ledgers were')} not looked at "
+            "(--ledgers, --time-limit)",
+        )  # fmt: skip
+
+
+def _lost_copies(facts: ClusterFacts) -> Iterator[Finding]:
+    if facts.bookies is None:
+        return
+    there = {one.bookie_id for one in facts.bookies if one.state != "away"}
+    by_bookie: dict[str, int] = {one.bookie_id: 0 for one in facts.bookies if one.state == "away"}
+    unguarded = []
+    for ledger in facts.ledgers:
+        holders = _holders(ledger)
+        for gone in frozenset().union(*holders) - there:
+            by_bookie[gone] = by_bookie.get(gone, 0) + 1
+        if any(not (holder & there) for holder in holders):
+            unguarded.append(ledger.ledger_id)
+    listening = {one.bookie_id for one in facts.bookies if one.listens}
+    for bookie_id, count in sorted(by_bookie.items()):
+        copies = _counted(count, "ledger has", "ledgers have") + " copies on it"
+        level = Level.WARNING if count else Level.INFO
+        if bookie_id in listening:
+            yield Finding(
+                Level.WARNING, f"bookie {bookie_id}",
+                f"its session with the metadata store has ended, and something still listens at its address; {copies}",
+                "look whether the process hangs, and whether it reaches ZooKeeper; it registers again when it does",
+            )  # fmt: skip
+            continue
+        yield Finding(
+            level, f"bookie {bookie_id}", f"it is away, and {copies}",
+            "start it again; if it is gone for good, start one with its name and dataIntegrityChecking=true",
+        )  # fmt: skip
+    if unguarded:
+        yield Finding(
+            Level.ERROR, "copies",
+            f"of {_counted(len(unguarded), 'ledger', 'ledgers')} ({_listed(unguarded)}) every bookie of some entries "
+            "is away: they cannot be read",
+            "start one of these bookies again before anything else",
+        )  # fmt: skip
+
+
+def _holders(ledger: LedgerFacts) -> set[frozenset[str]]:
+    """The different write sets of the ledger's entries. Those of a ledger that is open count as if they had entries."""
+    found: set[frozenset[str]] = set()
+    ends: list[int | None] = [first - 1 for first, _ in ledger.segments[1:]]
+    for (first, ensemble), end in zip(ledger.segments, [*ends, ledger.last_entry_id], strict=True):
+        size = len(ensemble)
+        # Entries are dealt out in turn, so as many as the ensemble is large show every write set.
+        last = first + size - 1 if end is None else min(end, first + size - 1)
+        for entry_id in range(first, last + 1):
+            found.add(frozenset(ensemble[(entry_id + at) % size] for at in range(ledger.write_quorum)))
+    return found
+
+
+def _listed(ids: Sequence[int]) -> str:
+    return ", ".join(map(str, ids[:_NAMES_MAX])) + (", …" if len(ids) > _NAMES_MAX else "")
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
+
+
+# ---------------------------------------------------------------------------------------- brokers
 
 
 def _brokers(facts: ClusterFacts) -> Iterator[Finding]:
     if facts.brokers_error:
         yield Finding(Level.ERROR, "brokers", facts.brokers_error, "start a broker, or name one with --admin-url")
-    elif not facts.brokers:
+        return
+    registered = {one.url for one in facts.brokers}
+    for url, why in facts.silent_admins:
+        if url not in registered:
+            yield Finding(
+                Level.WARNING, f"broker at {url}", f"it is named in --admin-url and does not answer: {why}",
+                "start it, or look whether the process hangs: a broker that does loses its session",
+            )  # fmt: skip
+    if not facts.brokers:
         yield Finding(Level.ERROR, "brokers", "no broker is registered: topics are not served", "start a broker")
     for one in facts.brokers:
         where = f"broker {one.broker_id}"
         if one.error:
             yield Finding(
-                Level.ERROR, where, f"it is registered and does not answer at {one.url or 'any address'}: {one.error}",
+                Level.ERROR, where, f"it is registered and does not answer at {one.url}: {one.error}",
                 "look whether the process hangs; its topics move when its session ends",
             )  # fmt: skip
         elif one.health:
@@ -230,9 +336,12 @@ def _brokers(facts: ClusterFacts) -> Iterator[Finding]:
         yield from _skew(where, one.skew_s)
 
 
-def _subscriptions(facts: ClusterFacts) -> Iterator[Finding]:
-    if facts.subscriptions_error:
-        yield Finding(Level.WARNING, "subscriptions", f"they were not looked at: {facts.subscriptions_error}")
+def _subscriptions(facts: ClusterFacts, backlog_warn: int) -> Iterator[Finding]:
+    if facts.topics_left:
+        yield Finding(
+            Level.INFO, "subscriptions",
+            f"those of {_counted(facts.topics_left, 'topic', 'topics')} were not looked at (--time-limit)",
+        )  # fmt: skip
     for one in facts.subscriptions:
         where = f"subscription {one.name} of {one.topic}"
         if one.backlog <= 0:
@@ -247,14 +356,21 @@ def _subscriptions(facts: ClusterFacts) -> Iterator[Finding]:
         elif one.consumers and one.permits <= 0:
             yield Finding(
                 Level.WARNING, where,
-                f"{one.backlog} messages wait, and none of its {one.consumers} consumers asks for more",
+                f"{one.backlog} entries wait, and none of its {one.consumers} consumers asks for more",
                 "the program does not call receive(), or its queue is full: look what it is waiting for",
             )  # fmt: skip
-        elif not one.consumers and one.backlog >= BACKLOG_WARN:
+        elif not one.consumers and one.backlog >= backlog_warn:
             yield Finding(
-                Level.WARNING, where, f"{one.backlog} messages are kept for it, and nobody consumes",
+                Level.WARNING, where, f"{one.backlog} entries are kept for it, and nobody consumes",
                 "start its consumers, or delete it: `magnetar subscriptions delete TOPIC NAME`",
             )  # fmt: skip
+
+
+def _unasked(facts: ClusterFacts) -> Iterator[Finding]:
+    for what, why in facts.unasked:
+        yield Finding(
+            Level.WARNING, what, f"this could not be asked: {why}", "mend what else is said here, and ask again"
+        )
 
 
 def exit_code(findings: Sequence[Finding]) -> int:

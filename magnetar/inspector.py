@@ -1,27 +1,38 @@
 """A look at a cluster from outside: its metadata, its bookies, the copies of entries. Nothing is changed or fenced."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
+from bookie.cluster_view import ClusterView
 from magnetar.bookkeeper.client.config import ClientConfig
 from magnetar.bookkeeper.client.connection import ConnectionPool
 from magnetar.bookkeeper.client.errors import BookieUnavailable, BookKeeperError, NoSuchEntry, NoSuchLedger
+from magnetar.bookkeeper.metadata import underreplication
 from magnetar.bookkeeper.metadata.bookies import BookieDirectory
 from magnetar.bookkeeper.metadata.ledger_store import LedgerStore, check_layout
 from magnetar.bookkeeper.metadata.ledgers import LedgerMetadata
-from magnetar.bookkeeper.metadata.store import MetadataStore
+from magnetar.bookkeeper.metadata.store import MetadataStore, NoNode, StoreUnavailable
 from magnetar.bookkeeper.metadata.url import open_store, split_service_uri
+from magnetar.bookkeeper.tls import Certificates, client_context
 from magnetar.bookkeeper.tls_files import TlsFiles, directory_files
 from magnetar.bookkeeper.wire.entry import DigestMismatch, EntryCodec, StoredEntry
 from magnetar.runtime.clock import Clock
 from magnetar.runtime.daemon import new_clock
+from magnetar.runtime.types import Corruption
 
 # Questions to the metadata store under way at once.
 CONCURRENT_MAX: Final = 64
 
+# Marks of auto-recovery that are counted: each has a path of its own, and beyond it is just "many".
+MARKS_MAX: Final = 1_000
+_MARK_LEVELS: Final = 5
+
 READ_TIMEOUT_S: Final = 5.0
+# A server of the metadata store that does not take a connection in this time counts as away.
+PROBE_TIMEOUT_S: Final = 2.0
+ZOOKEEPER_PORT: Final = 2181
 CONNECT_TIMEOUT_MS: Final = 3_000
 SESSION_S: Final = 10.0
 LAST_ENTRY: Final = -1
@@ -37,7 +48,7 @@ class Copy(NamedTuple):
     stored: StoredEntry | None
 
 
-class BookieFacts(NamedTuple):
+class KnownBookie(NamedTuple):
     """One bookie of a cluster."""
 
     bookie_id: str
@@ -45,6 +56,15 @@ class BookieFacts(NamedTuple):
     """writable, read-only, or away: it is known by its cookie only"""
     address: str
     http: str
+
+
+class LedgerRecord(NamedTuple):
+    """What stands in the metadata about one ledger; *metadata* is None if it makes no sense."""
+
+    metadata: LedgerMetadata | None
+    created_ms: int
+    """Wall clock of its creator, or of the store where the record does not say; 0: nobody knows"""
+    problem: str = ""
 
 
 class Inspector:
@@ -55,9 +75,12 @@ class Inspector:
         self.store = store
         self.root = root
         self.clock = clock
-        self.tls = tls
+        self.silent_hosts: dict[str, str] = {}
+        """Servers of the metadata store that take no connection, and why."""
         self.ledgers = LedgerStore(store, root)
         self.directory = BookieDirectory(store, root, clock)
+        certificates = None if tls is None else Certificates(tls, client_context, clock)
+        self.cluster = ClusterView(store, root, clock, certificates)
         self._pool = ConnectionPool(
             self.directory,
             clock,
@@ -77,24 +100,34 @@ class Inspector:
         """All ledgers, rising. Raises MetadataError."""
         return sorted([ledger_id async for ledger_id in self.ledgers.list()])
 
-    async def metadata_of(self, ledger_ids: list[int]) -> dict[int, LedgerMetadata]:
-        """Of those that are (still) there. Raises MetadataError."""
-        from magnetar.bookkeeper.metadata.store import NoNode
-
-        found: dict[int, LedgerMetadata] = {}
+    async def records_of(self, ledger_ids: Sequence[int]) -> dict[int, LedgerRecord]:
+        """Of those that are (still) there, by id. Raises MetadataError."""
+        found: dict[int, LedgerRecord] = {}
         limit = asyncio.Semaphore(CONCURRENT_MAX)
 
         async def read(ledger_id: int) -> None:
             async with limit:
                 try:
-                    found[ledger_id] = (await self.ledgers.read(ledger_id)).metadata
+                    record = await self.ledgers.read(ledger_id)
+                    found[ledger_id] = LedgerRecord(record.metadata, record.created_ms)
                 except NoNode:
                     return
+                except Corruption as error:
+                    found[ledger_id] = LedgerRecord(None, 0, str(error))
 
         await asyncio.gather(*map(read, ledger_ids))
         return dict(sorted(found.items()))
 
-    async def bookies(self) -> list[BookieFacts]:
+    async def under_replicated(self) -> list[int]:
+        """Ledgers that auto-recovery has marked, up to MARKS_MAX. Raises MetadataError."""
+        paths = [underreplication.marks_path(self.root)]
+        for _ in range(_MARK_LEVELS):
+            names = await asyncio.gather(*map(self.store.children, paths))
+            paths = [f"{path}/{name}" for path, below in zip(paths, names, strict=True) for name in below][:MARKS_MAX]
+        marks = [path.rpartition("/urL")[2] for path in paths]
+        return sorted(int(mark) for mark in marks if mark.isdigit())
+
+    async def bookies(self) -> list[KnownBookie]:
         """All that are registered or have a cookie, by name. Raises MetadataError."""
         known = {
             *await self.store.children(f"{self.root}/cookies"), *self.directory.writable, *self.directory.read_only
@@ -102,13 +135,13 @@ class Inspector:
         found = []
         for bookie_id in sorted(known):
             if bookie_id not in self.directory.available:
-                found.append(BookieFacts(bookie_id, "away", "", ""))
+                found.append(KnownBookie(bookie_id, "away", "", ""))
                 continue
             info = await self.directory.info_of(bookie_id)
             http = next((one for one in info.endpoints if one.protocol == "http"), None)
             rpc = info.rpc
             found.append(
-                BookieFacts(
+                KnownBookie(
                     bookie_id,
                     "read-only" if bookie_id in self.directory.read_only else "writable",
                     "" if rpc is None else f"{rpc.host}:{rpc.port}",
@@ -161,9 +194,11 @@ async def inspecting(metadata_url: str, tls_directory: str | None = None) -> Asy
     url, root = split_service_uri(metadata_url) if "://" in metadata_url else (metadata_url, "/ledgers")
     tls = directory_files(tls_directory, "--tls-directory") if tls_directory else None
     clock = new_clock()
+    silent = await _silent_hosts(url)
     store = await open_store(url, clock, session_timeout_s=SESSION_S, read_only=True)
     try:
         made = Inspector(store, root, clock, tls)
+        made.silent_hosts = silent
         await made.start()
         try:
             yield made
@@ -171,3 +206,32 @@ async def inspecting(metadata_url: str, tls_directory: str | None = None) -> Asy
             await made.close()
     finally:
         await store.close()
+
+
+async def _silent_hosts(url: str) -> dict[str, str]:
+    """Which ZooKeeper servers in *url* take no connection. Raises StoreUnavailable if none does: said at once, not
+    after all tries of the client."""
+    scheme, _, place = url.partition(":")
+    if scheme != "zk":
+        return {}
+    hosts = [one for one in place.partition("/")[0].split(",") if one]
+
+    async def why_silent(text: str) -> str:
+        host, separator, port = text.rpartition(":")
+        try:
+            number = int(port) if separator else ZOOKEEPER_PORT
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                _, writer = await asyncio.open_connection(host if separator else text, number)
+        except TimeoutError:
+            return f"nothing within {PROBE_TIMEOUT_S:g} s"
+        except (OSError, ValueError) as error:
+            return (error.strerror if isinstance(error, OSError) else None) or str(error)
+        writer.close()
+        return ""
+
+    found = dict(zip(hosts, await asyncio.gather(*map(why_silent, hosts)), strict=True))
+    silent = {host: why for host, why in found.items() if why}
+    if len(silent) == len(hosts):
+        told = "; ".join(f"{host}: {why}" for host, why in silent.items())
+        raise StoreUnavailable(f"no ZooKeeper answers ({told}). Is one running? Give it with --metadata.")
+    return silent

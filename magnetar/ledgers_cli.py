@@ -1,46 +1,33 @@
 """`magnetar ledgers` and `magnetar bookies`: from the metadata store and the bookies themselves, without a broker."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from magnetar import show
-from magnetar.cli_options import F, now_ms, print_json
+from magnetar.cli_options import json_option, metadata_option, now_ms, print_json
 
 if TYPE_CHECKING:
     from magnetar.bookkeeper.metadata.ledgers import LedgerMetadata
-    from magnetar.inspector import Copy, Inspector
+    from magnetar.inspector import Copy, Inspector, LedgerRecord
 
 T = TypeVar("T")
-
-METADATA_URL = "zk:127.0.0.1:2181"
 
 # Entries that `ledgers show` looks at, if nobody says how many; each is asked of every bookie that has it.
 ENTRIES_SHOWN = 20
 LEDGER_ID = click.IntRange(min=0)
 
+# Records that are asked for between two looks at how far it is.
+LEDGERS_AT_ONCE = 500
+
 # What a person wants to see of a payload.
 _PREVIEW_BYTES = 48
 
 
-def metadata_option(command: F) -> F:
-    command = click.option(
-        "--tls-directory", envvar="MAGNETAR_TLS_DIRECTORY",
-        help="Folder with tls.crt, tls.key and ca.crt, where bookies demand TLS.",
-    )(command)  # fmt: skip
-    return click.option(
-        "--metadata", "metadata_url", default=METADATA_URL, show_default=True, envvar="MAGNETAR_METADATA_URL",
-        help="Metadata store: zk:HOST:PORT[,HOST:PORT…], or zk://HOST:PORT/ledgers as bookies have it.",
-    )(command)  # fmt: skip
-
-
-def json_option(command: F) -> F:
-    return click.option("--json", "as_json", is_flag=True, help="As JSON, for scripts.")(command)
-
-
 def _run(metadata_url: str, tls_directory: str | None, ask: "Callable[[Inspector], Awaitable[T]]") -> T:
+    import asyncio
+
     from magnetar.inspector import inspecting
 
     async def go() -> T:
@@ -91,34 +78,54 @@ def list_ledgers(metadata_url: str, tls_directory: str | None, as_json: bool, bo
     Example:  magnetar ledgers list --bookie 127.0.0.1:3181
     """
 
-    async def ask(inspector: "Inspector") -> "dict[int, LedgerMetadata]":
-        return await inspector.metadata_of(await inspector.ledger_ids())
+    async def ask(inspector: "Inspector") -> "dict[int, LedgerRecord]":
+        ids = await inspector.ledger_ids()
+        found: dict[int, LedgerRecord] = {}
+        with show.bar("ledgers", len(ids)) as drawn:
+            for at in range(0, len(ids), LEDGERS_AT_ONCE):
+                found |= await inspector.records_of(ids[at : at + LEDGERS_AT_ONCE])
+                drawn.at(at)
+        return found
 
     found = _run(metadata_url, tls_directory, ask)
     if bookie_id is not None:
-        found = {ledger_id: one for ledger_id, one in found.items() if bookie_id in one.bookies()}
+        found = {
+            ledger_id: one for ledger_id, one in found.items() if one.metadata and bookie_id in one.metadata.bookies()
+        }
     if as_json:
-        print_json([_facts(ledger_id, one) for ledger_id, one in found.items()])
+        print_json(
+            [
+                {"ledger_id": ledger_id, "problem": problem} if one is None else _facts(ledger_id, one, created_ms)
+                for ledger_id, (one, created_ms, problem) in found.items()
+            ]
+        )
         return
     now = now_ms()
-    rows = [
-        (
-            str(ledger_id),
-            one.state.name.lower().replace("_", " "),
-            str(one.last_entry_id + 1) if one.is_closed else "-",
-            show.size(one.length) if one.is_closed else "-",
-            f"{one.ensemble_size}/{one.write_quorum}/{one.ack_quorum}",
-            show.age(one.ctime_ms, now) if one.ctime_ms else "-",
-            " ".join(one.last_segment.ensemble),
-        )
-        for ledger_id, one in found.items()
-    ]
-    show.table(("ledger", "state", "entries", "size", "E/Qw/Qa", "made", "last ensemble"), rows)
+    show.table(
+        ("ledger", "state", "entries", "size", "E/Qw/Qa", "made", "last ensemble"),
+        [_row(ledger_id, record, now) for ledger_id, record in found.items()],
+    )
 
 
-def _facts(ledger_id: int, one: "LedgerMetadata") -> dict[str, Any]:
+def _row(ledger_id: int, record: "LedgerRecord", now: int) -> tuple[str, ...]:
+    one = record.metadata
+    if one is None:
+        return str(ledger_id), "unreadable", "", "", "", "", record.problem
+    return (
+        str(ledger_id),
+        one.state.name.lower().replace("_", " "),
+        str(one.last_entry_id + 1) if one.is_closed else "-",
+        show.size(one.length) if one.is_closed else "-",
+        f"{one.ensemble_size}/{one.write_quorum}/{one.ack_quorum}",
+        show.age(record.created_ms, now) if record.created_ms else "-",
+        " ".join(one.last_segment.ensemble),
+    )
+
+
+def _facts(ledger_id: int, one: "LedgerMetadata", created_ms: int) -> dict[str, Any]:
     return {
         "ledger_id": ledger_id,
+        "problem": None,
         "state": one.state.name,
         "last_entry_id": one.last_entry_id if one.is_closed else None,
         "length": one.length if one.is_closed else None,
@@ -126,7 +133,7 @@ def _facts(ledger_id: int, one: "LedgerMetadata") -> dict[str, Any]:
         "write_quorum": one.write_quorum,
         "ack_quorum": one.ack_quorum,
         "digest": one.digest_type.name,
-        "ctime_ms": one.ctime_ms or None,
+        "ctime_ms": created_ms or None,
         "segments": [{"first_entry_id": first, "ensemble": list(members)} for first, members in one.segments],
         "custom": {name: value.decode(errors="replace") for name, value in one.custom_metadata},
     }
@@ -155,38 +162,44 @@ def show_ledger(
     Example:  magnetar ledgers show 7 --from 100 --to 110
     """
 
-    async def ask(inspector: "Inspector") -> "tuple[LedgerMetadata, int, list[Copy], list[list[Copy]]]":
-        from magnetar.bookkeeper.metadata.store import NoNode
-        from magnetar.runtime.types import MagnetarError
-
-        try:
-            metadata = (await inspector.ledgers.read(ledger_id)).metadata
-        except NoNode:
-            raise MagnetarError(
-                f"there is no ledger {ledger_id}; `magnetar ledgers list` shows those there are"
-            ) from None
+    async def ask(inspector: "Inspector") -> "tuple[LedgerMetadata, int, int, list[Copy], list[list[Copy]]]":
+        metadata, created_ms = await _record(inspector, ledger_id)
         end, silent = await inspector.last_entry(ledger_id, metadata)
         stop = end if everything else min(end, first + ENTRIES_SHOWN - 1 if last is None else last)
         copies = []
         with show.progress(range(first, stop + 1), "entries") as entry_ids:
             for entry_id in entry_ids:
                 copies.append(await inspector.copies(ledger_id, entry_id, metadata))
-        return metadata, end, silent, copies
+        return metadata, created_ms, end, silent, copies
 
-    metadata, end, silent, found = _run(metadata_url, tls_directory, ask)
+    metadata, created_ms, end, silent, found = _run(metadata_url, tls_directory, ask)
     if as_json:
-        print_json({**_facts(ledger_id, metadata), "last_entry_there": end,
+        print_json({**_facts(ledger_id, metadata, created_ms), "last_entry_there": end,
                     "not_asked": [{"bookie": one.bookie_id, "detail": one.detail} for one in silent],
                     "entries": [_entry_facts(first + at, copies) for at, copies in enumerate(found)]})  # fmt: skip
     else:
-        _show_ledger(ledger_id, metadata, end, silent, first, found)
+        _show_record(ledger_id, metadata, created_ms, end, silent)
+        _show_entries(first, end, found)
     if silent or any(copy.verdict != "good" for copies in found for copy in copies):
         raise click.exceptions.Exit(2)
 
 
-def _show_ledger(
-    ledger_id: int, metadata: "LedgerMetadata", end: int, silent: "list[Copy]", first: int, found: "list[list[Copy]]"
-) -> None:
+async def _record(inspector: "Inspector", ledger_id: int) -> "tuple[LedgerMetadata, int]":
+    """(what is recorded, when it was made or 0).
+
+    Raises MagnetarError if there is no such ledger, or its record makes no sense.
+    """
+    from magnetar.runtime.types import MagnetarError
+
+    record = (await inspector.records_of([ledger_id])).get(ledger_id)
+    if record is None:
+        raise MagnetarError(f"there is no ledger {ledger_id}; `magnetar ledgers list` shows those there are")
+    if record.metadata is None:
+        raise MagnetarError(record.problem)
+    return record.metadata, record.created_ms
+
+
+def _show_record(ledger_id: int, metadata: "LedgerMetadata", created_ms: int, end: int, silent: "list[Copy]") -> None:
     rows = [
         ("ledger", str(ledger_id)),
         ("state", metadata.state.name.lower().replace("_", " ")),
@@ -194,7 +207,7 @@ def _show_ledger(
         ("digest", metadata.digest_type.name),
         ("last entry", f"{end}" + ("" if metadata.is_closed else " (the last that a bookie has; it is not closed)")),
     ]
-    rows += [("made", show.age(metadata.ctime_ms, now_ms()))] if metadata.ctime_ms else []
+    rows += [("made", show.age(created_ms, now_ms()))] if created_ms else []
     rows += [(name, value.decode(errors="replace")) for name, value in metadata.custom_metadata]
     rows += [("not asked", f"{one.bookie_id}: {one.detail}; it may have more") for one in silent]
     show.values(rows)
@@ -203,6 +216,9 @@ def _show_ledger(
         ("from entry", "bookies"), [(str(entry_id), " ".join(members)) for entry_id, members in metadata.segments]
     )
     click.echo()
+
+
+def _show_entries(first: int, end: int, found: "list[list[Copy]]") -> None:
     cells = []
     for at, copies in enumerate(found):
         facts = _entry_facts(first + at, copies)
@@ -250,7 +266,7 @@ def read_entry(ledger_id: int, entry_id: int, output: IO[bytes], metadata_url: s
     async def ask(inspector: "Inspector") -> bytes:
         from magnetar.runtime.types import MagnetarError
 
-        metadata = (await inspector.ledgers.read(ledger_id)).metadata
+        metadata, _ = await _record(inspector, ledger_id)
         copies = await inspector.copies(ledger_id, entry_id, metadata)
         for copy in copies:
             if copy.stored is not None:

@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import click
@@ -71,22 +71,50 @@ def values(rows: Sequence[tuple[str, str]]) -> None:
         click.echo(f"{name.ljust(width)}  {text}".rstrip())
 
 
+class Bar:
+    """How far something is. This one shows nothing: where nobody looks."""
+
+    def at(self, done: float, total: float | None = None, text: str | None = None) -> None:
+        """*done* of *total*, which may be unknown; *text* replaces what it was said to be doing."""
+
+    def step(self) -> None:
+        """One more is done."""
+
+
 @contextlib.contextmanager
-def progress(items: Sequence[T], what: str) -> Iterator[Iterator[T]]:
-    """Go through *items*; on a terminal with a bar, once it has taken more than two seconds."""
+def bar(what: str, total: float | None = None) -> Iterator[Bar]:
+    """On a terminal shows on standard error how far *what* is, once it has taken more than two seconds."""
     if not sys.stderr.isatty():
-        yield iter(items)
+        yield Bar()
         return
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True, disable=False) as bar:
-        task = bar.add_task(what, total=len(items), visible=False)
+    class Patient(Progress):
+        def get_renderables(self) -> Iterable[RenderableType]:
+            if any((task.elapsed or 0) > PATIENCE_S for task in self.tasks):
+                yield from super().get_renderables()
+
+    class Shown(Bar):
+        def at(self, done: float, total: float | None = None, text: str | None = None) -> None:
+            drawn.update(task, completed=done, total=total, description=text)
+
+        def step(self) -> None:
+            drawn.advance(task)
+
+    with Patient(console=Console(stderr=True), transient=True) as drawn:
+        task = drawn.add_task(what, total=total)
+        yield Shown()
+
+
+@contextlib.contextmanager
+def progress(items: Sequence[T], what: str) -> Iterator[Iterator[T]]:
+    """Go through *items* with a bar."""
+    with bar(what, len(items)) as drawn:
 
         def each() -> Iterator[T]:
             for item in items:
-                bar.update(task, visible=(bar.tasks[task].elapsed or 0) > PATIENCE_S)
                 yield item
-                bar.advance(task)
+                drawn.step()
 
         yield each()

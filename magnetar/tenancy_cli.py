@@ -99,13 +99,6 @@ def namespaces() -> None:
     """Namespaces: groups of topics with policies."""
 
 
-def _namespace(name: str) -> str:
-    parts = name.split("/")
-    if len(parts) != 2 or not all(parts):
-        raise AdminError(f"{name!r} is not a namespace: write tenant/namespace")
-    return f"{_V2}/namespaces/" + "/".join(quote(part, safe="") for part in parts)
-
-
 @namespaces.command("list")
 @click.argument("tenant", default="public")
 @json_option
@@ -127,7 +120,8 @@ def show_namespace(namespace: str, as_json: bool, admin_url: str) -> None:
 
     Example:  magnetar namespaces show public/default
     """
-    found = admin_of(admin_url).call("GET", _namespace(namespace))
+    admin = admin_of(admin_url)
+    found = admin.call("GET", admin.namespace_path(namespace))
     if not as_json:
         found = {name: value for name, value in found.items() if value not in (None, {}, [], "")}
     _facts(found, as_json)
@@ -143,7 +137,8 @@ def create_namespace(namespace: str, bundles: int | None, admin_url: str) -> Non
     Example:  magnetar namespaces create public/orders
     """
     body = {"bundles": {"numBundles": bundles}} if bundles else None
-    admin_of(admin_url).call("PUT", _namespace(namespace), body)
+    admin = admin_of(admin_url)
+    admin.call("PUT", admin.namespace_path(namespace), body)
     click.echo("created")
 
 
@@ -155,7 +150,8 @@ def delete_namespace(namespace: str, admin_url: str) -> None:
 
     Example:  magnetar namespaces delete public/orders
     """
-    admin_of(admin_url).call("DELETE", _namespace(namespace))
+    admin = admin_of(admin_url)
+    admin.call("DELETE", admin.namespace_path(namespace))
     click.echo("deleted")
 
 
@@ -167,7 +163,8 @@ def unload_namespace(namespace: str, admin_url: str) -> None:
 
     Example:  magnetar namespaces unload public/default
     """
-    admin_of(admin_url).call("PUT", _namespace(namespace) + "/unload")
+    admin = admin_of(admin_url)
+    admin.call("PUT", admin.namespace_path(namespace) + "/unload")
     click.echo("unloaded")
 
 
@@ -180,7 +177,8 @@ def get_policy(namespace: str, policy: str, admin_url: str) -> None:
 
     Example:  magnetar namespaces get-policy public/default retention
     """
-    print_json(admin_of(admin_url).call("GET", f"{_namespace(namespace)}/{quote(policy, safe='')}"))
+    admin = admin_of(admin_url)
+    print_json(admin.call("GET", f"{admin.namespace_path(namespace)}/{quote(policy, safe='')}"))
 
 
 @namespaces.command("set-policy")
@@ -197,7 +195,8 @@ def set_policy(namespace: str, policy: str, value: str, admin_url: str) -> None:
         body = json.loads(value)
     except ValueError as error:
         raise AdminError(f"{value!r} is no JSON ({error}); texts need quotes: '\"text\"'") from None
-    admin, path = admin_of(admin_url), f"{_namespace(namespace)}/{quote(policy, safe='')}"
+    admin = admin_of(admin_url)
+    path = f"{admin.namespace_path(namespace)}/{quote(policy, safe='')}"
     if body is None:
         admin.call("DELETE", path)
     else:
@@ -215,7 +214,6 @@ def set_retention(namespace: str, minutes: int, megabytes: int, admin_url: str) 
 
     Example:  magnetar namespaces set-retention public/default --minutes 1440
     """
-    _namespace(namespace)
     admin_of(admin_url).set_retention(namespace, minutes=minutes, megabytes=megabytes)
     click.echo("set")
 
@@ -228,10 +226,6 @@ def schemas() -> None:
     """Schemas of topics."""
 
 
-def _schemas(admin: Any, topic: str) -> str:
-    return f"{_V2}/schemas/{admin.path_of(topic).partition('/')[2]}"
-
-
 @schemas.command("list")
 @click.argument("topic")
 @json_option
@@ -242,7 +236,7 @@ def list_schemas(topic: str, as_json: bool, admin_url: str) -> None:
     Example:  magnetar schemas list orders
     """
     admin = admin_of(admin_url)
-    found = admin.call("GET", f"{_schemas(admin, topic)}/schemas")["getSchemaResponses"]
+    found = admin.call("GET", f"{admin.schema_path(topic)}/schemas")["getSchemaResponses"]
     if as_json:
         print_json(found)
         return
@@ -267,7 +261,7 @@ def show_schema(topic: str, version: int | None, as_json: bool, admin_url: str) 
     Example:  magnetar schemas show orders
     """
     admin = admin_of(admin_url)
-    found = admin.call("GET", f"{_schemas(admin, topic)}/schema" + ("" if version is None else f"/{version}"))
+    found = admin.call("GET", f"{admin.schema_path(topic)}/schema" + ("" if version is None else f"/{version}"))
     if as_json:
         print_json(found)
         return
@@ -298,13 +292,13 @@ def upload_schema(topic: str, file: Path, kind: str, check: bool, admin_url: str
     admin = admin_of(admin_url)
     body = {"type": kind.upper(), "schema": definition, "properties": {}}
     if check:
-        found = admin.call("POST", f"{_schemas(admin, topic)}/compatibility", body)
+        found = admin.call("POST", f"{admin.schema_path(topic)}/compatibility", body)
         word = "compatible" if found["compatibility"] else "not compatible"
         click.echo(f"{word} ({found['schemaCompatibilityStrategy']})")
         if not found["compatibility"]:
             raise click.exceptions.Exit(2)
         return
-    found = admin.call("POST", f"{_schemas(admin, topic)}/schema", body)
+    found = admin.call("POST", f"{admin.schema_path(topic)}/schema", body)
     click.echo(f"version {_version(found['version'])}")
 
 
@@ -324,7 +318,7 @@ def delete_schema(topic: str, admin_url: str) -> None:
     Example:  magnetar schemas delete orders
     """
     admin = admin_of(admin_url)
-    admin.call("DELETE", f"{_schemas(admin, topic)}/schema")
+    admin.call("DELETE", f"{admin.schema_path(topic)}/schema")
     click.echo("deleted")
 
 
@@ -360,7 +354,9 @@ def health(admin_url: str) -> None:
 
     Example:  magnetar brokers health
     """
-    click.echo(admin_of(admin_url).call("GET", f"{_V2}/brokers/health"))
+    with show.bar("the broker writes and reads"):
+        said = admin_of(admin_url).call("GET", f"{_V2}/brokers/health")
+    click.echo(said)
 
 
 @brokers.command("config")

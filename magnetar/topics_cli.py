@@ -58,12 +58,12 @@ def list_topics(namespace: str, as_json: bool, admin_url: str) -> None:
     Example:  magnetar topics list public/default
     """
     admin = admin_of(admin_url)
-    partitioned = {name: admin.partitions(name) for name in admin.partitioned_topics(namespace)}
-    plain = [name for name in admin.topics(namespace) if name.rpartition("-partition-")[0] not in partitioned]
+    partitioned_names, plain = admin.whole_topics(namespace)
+    partitioned = {name: admin.partitions(name) for name in partitioned_names}
     if as_json:
         print_json([{"topic": name, "partitions": partitioned.get(name, 0)} for name in sorted([*partitioned, *plain])])
         return
-    for name, count in sorted(partitioned.items()):
+    for name, count in partitioned.items():
         click.echo(f"{name}  ({count} partitions)")
     for name in plain:
         click.echo(name)
@@ -180,9 +180,7 @@ def lookup(topic: str, as_json: bool, admin_url: str) -> None:
     Example:  magnetar topics lookup orders
     """
     admin = admin_of(admin_url)
-    count = admin.partitions(topic)
-    names = [f"{topic}-partition-{number}" for number in range(count)] if count else [topic]
-    found = {name: admin.owner_url(name) for name in names}
+    found = {name: admin.owner_url(name) for name in admin.partition_names(topic)}
     if as_json:
         print_json(found)
     else:
@@ -216,8 +214,7 @@ def unload(topic: str, admin_url: str) -> None:
     Example:  magnetar topics unload orders
     """
     admin = admin_of(admin_url)
-    count = admin.partitions(topic)
-    for name in [f"{topic}-partition-{number}" for number in range(count)] if count else [topic]:
+    for name in admin.partition_names(topic):
         admin.call("PUT", f"/admin/v2/{admin.path_of(name)}/unload")
     click.echo("unloaded")
 
@@ -368,9 +365,8 @@ def lag(topics_: tuple[str, ...], namespace: str, partitions: bool, as_json: boo
     admin = admin_of(admin_url)
     names = list(topics_)
     if not names:
-        partitioned = set(admin.partitioned_topics(namespace))
-        names = sorted(partitioned)
-        names += [one for one in admin.topics(namespace) if one.rpartition("-partition-")[0] not in partitioned]
+        partitioned, plain = admin.whole_topics(namespace)
+        names = partitioned + plain
     found = []
     with show.progress(names, "topics") as shown:
         for name in shown:
@@ -388,10 +384,8 @@ def lag(topics_: tuple[str, ...], namespace: str, partitions: bool, as_json: boo
 
 
 def _lags(admin: Any, topic: str, partitions: bool) -> list[dict[str, Any]]:
-    count = admin.partitions(topic) if partitions else 0
-    names = [f"{topic}-partition-{number}" for number in range(count)] if count else [topic]
     found = []
-    for name in names:
+    for name in admin.partition_names(topic) if partitions else [topic]:
         for subscription, facts in admin.stats(name)["subscriptions"].items():
             found.append(
                 {

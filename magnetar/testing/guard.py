@@ -1,7 +1,8 @@
 """Ends servers when whoever started them is gone, however it went: `python -m magnetar.testing.guard PIDFILE`.
 
-Standard input is a pipe that only the test run holds. When it closes, every process in PIDFILE (a pid a line; the file
-may grow) is ended: first asked, then killed.
+Standard input is a pipe that only the test run holds. When it closes, every process in PIDFILE (which may have changed
+meanwhile) is ended: first asked, then killed. The pids of a line are ended together, and before those of the next line,
+which they may need to end well.
 """
 
 import contextlib
@@ -17,10 +18,10 @@ GRACE_S: Final = 3.0
 _LOOK_S: Final = 0.05
 
 
-def pids_in(path: Path) -> list[int]:
-    """The pids that are written there; none if there is no file."""
+def pids_in(path: Path) -> list[list[int]]:
+    """The pids that are written there, line by line; none if there is no file."""
     try:
-        return [int(line) for line in path.read_text().split()]
+        return [[int(pid) for pid in line.split()] for line in path.read_text().splitlines()]
     except (OSError, ValueError):
         return []
 
@@ -56,7 +57,8 @@ def main() -> None:
     path = Path(sys.argv[1])
     while sys.stdin.buffer.read(4096):
         pass
-    end_all(pids_in(path))
+    for pids in pids_in(path):
+        end_all(pids)
 
 
 if __name__ == "__main__":

@@ -21,17 +21,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import monotonic, sleep
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
+from magnetar.testing import network
 from magnetar.testing.guard import end_all
-
-if TYPE_CHECKING:
-    from magnetar.cluster import Cluster
 
 # A start takes under a second on a quiet machine, a cluster's some five; tests run on machines that are not.
 START_TIMEOUT_S: Final = 60.0
 ANSWER_TIMEOUT_S: Final = 30.0
 _LOOK_S: Final = 0.02
+# A server without a session answers late; it is asked again.
+_SEEN_ANSWER_S: Final = 5.0
+_HOST: Final = "127.0.0.1"
 
 _READY: Final = re.compile(
     r"ready after .*: (?P<service>pulsar://[^,]+), HTTP (?P<admin>http://[^,]+), gRPC (?P<grpc>[^,]+), bookies "
@@ -75,9 +76,10 @@ class _Guarded:
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
 
-    def hold(self, pids: Sequence[int]) -> None:
+    def hold(self, groups: Sequence[Sequence[int]]) -> None:
+        """*groups* are ended one after the other."""
         temporary = self._pid_file.with_suffix(".tmp")
-        temporary.write_text("".join(f"{pid}\n" for pid in pids))
+        temporary.write_text("".join(" ".join(map(str, pids)) + "\n" for pids in groups))
         temporary.replace(self._pid_file)
 
     def let_go(self) -> None:
@@ -109,7 +111,7 @@ class ServerUnderTest(TopicPlace):
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
-        self._guarded.hold([self._process.pid])
+        self._guarded.hold([[self._process.pid]])
         deadline = monotonic() + START_TIMEOUT_S
         while True:
             found = _READY.search(self.log_text())
@@ -178,12 +180,23 @@ class ClusterUnderTest(TopicPlace):
     Processes are called broker-1, broker-2, …, bookie-1, … and zookeeper.
     """
 
-    def __init__(self, made: "Cluster", directory: Path) -> None:
+    def __init__(self, directory: Path) -> None:
+        from magnetar.cluster import Cluster
+
         super().__init__("", "", "", "public/default")
-        self._cluster = made
+        self._why_no_network = network.why_not()
+        self._cluster = Cluster(
+            directory / "cluster",
+            own_addresses=self._why_no_network is None,
+            before_up=self._start_network,
+            on_launched=self._hold,
+        )
+        self._is_planned = False
         self._directory = directory
+        self._network: network.Network | None = None
         self._guarded: _Guarded | None = None
         self._paused: list[str] = []
+        self._away: list[str] = []
 
     @property
     def brokers(self) -> list[str]:
@@ -208,33 +221,53 @@ class ClusterUnderTest(TopicPlace):
         port = int(answer["brokerUrl"].rpartition(":")[2])
         return next(member.name for member in self._cluster.members("broker") if member.port == port)
 
+    # What can be done to it
+
     def kill_broker(self, name: str | None = None, *, serving: str | None = None) -> str:
         """kill -9 the broker *name*, or the one that is *serving* a topic, or any; returns its name."""
-        return self._kill(name or (self.owner(serving) if serving else None), self.brokers)
+        return self._kill(self._choose(name or (self.owner(serving) if serving else None), self.brokers))
 
     def kill_bookie(self, name: str | None = None) -> str:
         """kill -9 the bookie *name*, or any; returns its name."""
-        return self._kill(name, self.bookies)
+        return self._kill(self._choose(name, self.bookies))
 
-    def _kill(self, name: str | None, names: Sequence[str]) -> str:
-        chosen = name or next((one for one in names if self._cluster.is_running(one)), None)
+    def _choose(self, name: str | None, names: Sequence[str]) -> str:
+        """*name*, or the first that runs and can be reached."""
+        chosen = name or next((one for one in names if self._is_well(one)), None)
         if chosen is None:
-            raise ServerFailed(f"none of {', '.join(names)} runs; restart() one first")
+            raise ServerFailed(f"none of {', '.join(names)} runs and can be reached; restart() or heal() one first")
         if chosen not in names:
             raise ServerFailed(f"there is no {chosen!r}; there are {', '.join(names)}")
-        self._cluster.kill(chosen, signal.SIGKILL)
-        if chosen in self._paused:
-            self._paused.remove(chosen)
+        if not self._cluster.is_running(chosen):
+            raise ServerFailed(f"{chosen} does not run; restart() it first")
         return chosen
 
-    def restart(self, name: str) -> None:
-        """Start a process that was killed, or kill -9 one that runs and start it; returns when it can be used."""
-        if self._cluster.is_running(name):
-            self._cluster.kill(name, signal.SIGKILL)
+    def _is_well(self, name: str) -> bool:
+        return self._cluster.is_running(name) and name not in self._paused and name not in self._away
+
+    def _kill(self, name: str) -> str:
+        self._cluster.kill(name, signal.SIGKILL)
+        if self._network is not None:
+            self._network.shut(name)
         if name in self._paused:
             self._paused.remove(name)
+        return name
+
+    def restart(self, name: str) -> None:
+        """Start a process that was killed, or kill -9 one that runs and start it; returns when it can be used.
+
+        It is not cut off any more. Raises ServerFailed.
+        """
+        if self._cluster.is_running(name):
+            self._kill(name)
+        self._reconnect(name)
+        with _told():
+            self._start_process(name)
+
+    def _start_process(self, name: str) -> None:
+        if self._network is not None:
+            self._network.open(name)
         self._cluster.start(name)
-        self._hold()
 
     def pause(self, name: str) -> None:
         """Stop a process without ending it, as a long pause of its machine would (SIGSTOP)."""
@@ -247,24 +280,80 @@ class ClusterUnderTest(TopicPlace):
         if name in self._paused:
             self._paused.remove(name)
 
-    def partition_away(self, name: str) -> None:
-        """Not there yet: cutting one process off needs a network of its own."""
-        raise ServerFailed(
-            f"partition_away({name!r}) is not there yet: processes share the loopback address. pause() makes a process "
-            "unreachable too, but for its clock; kill_broker() and kill_bookie() end it"
-        )
+    def partition_away(self, name: str | None = None, *, serving: str | None = None, silent: bool = True) -> str:
+        """Cut a process off from everything: clients, ZooKeeper, bookies, other brokers; returns its name.
 
-    def heal(self) -> None:
-        """Resume what is paused, start what does not run. Raises ServerFailed."""
-        from magnetar.runtime.types import MagnetarError
+        It is the process *name*, or the broker that is *serving* a topic, or any broker. It keeps running and believes
+        in itself. What is under way on open connections stalls, in both directions, and who connects to it waits for
+        an answer, as in a network that loses every packet; a connection that it opens itself comes about and hears
+        nothing. With *silent* false its connections are reset and new ones refused, as by a firewall that rejects:
+        clients notice at once. `heal(name)` ends it. Linux only. Raises ServerFailed.
+        """
+        if self._network is None:
+            raise ServerFailed(
+                f"partition_away() cannot be done here: {self._why_no_network}. pause() makes a process "
+                "unreachable too, but for its clock"
+            )
+        names = [member.name for member in self._cluster.state.members]
+        chosen = name or (self.owner(serving) if serving else None)
+        chosen = self._choose(chosen, names if chosen else self.brokers)
+        with _told():
+            self._network.cut(chosen, self._cluster.member(chosen).pid, silent=silent)
+        if chosen not in self._away:
+            self._away.append(chosen)
+        return chosen
 
-        for name in list(self._paused):
-            self.resume(name)
-        try:
-            self._cluster.up(bookies=len(self.bookies), brokers=len(self.brokers), free_ports=True)
-        except MagnetarError as error:
-            raise ServerFailed(str(error)) from None
-        self._hold()
+    def heal(self, name: str | None = None) -> None:
+        """Connect *name* again; returns when the others see it again. Raises ServerFailed.
+
+        What stalled goes on where it was, as after lost packets that are sent again; connections that it began
+        meanwhile are reset. Without a name all is made whole: who is cut off is connected, who is paused goes on, who
+        does not run is started.
+        """
+        returning = {name} if name is not None else {*self._away, *self._paused}
+        for one in [name] if name is not None else list(self._away):
+            self._reconnect(one)
+        if name is None:
+            for one in list(self._paused):
+                self.resume(one)
+            with _told():
+                for member in self._cluster.state.members:
+                    if not self._cluster.is_running(member.name):
+                        self._start_process(member.name)
+        if "zookeeper" in returning:
+            returning |= {*self.brokers, *self.bookies}
+        for one in sorted(returning):
+            if self._is_well(one):
+                self._wait_seen(one)
+
+    def _reconnect(self, name: str) -> None:
+        if self._network is not None:
+            with _told():
+                self._network.heal(self._cluster.member(name).name)
+        if name in self._away:
+            self._away.remove(name)
+
+    def _wait_seen(self, name: str) -> None:
+        """Until a server has a session again and is registered."""
+        member = self._cluster.member(name)
+        if member.kind == "zookeeper":
+            return
+        web, own_port = f"http://{_HOST}:{member.web_port}", member.port
+        paths = ["/api/v1/bookie/list_bookies?type=rw", "/api/v1/bookie/list_bookies?type=ro"]
+        if member.kind == "broker":
+            paths, own_port = ["/admin/v2/brokers"], member.web_port
+        deadline, failure = monotonic() + START_TIMEOUT_S, ""
+        while True:
+            try:
+                if any(f"{member.address}:{own_port}" in _ask([web], "GET", path, _SEEN_ANSWER_S) for path in paths):
+                    return
+            except ServerFailed as error:
+                failure = f": {error}"
+            if monotonic() > deadline:
+                raise ServerFailed(f"{name} is not registered again after {START_TIMEOUT_S:.0f} s{failure}")
+            sleep(_LOOK_S)
+
+    # What the fixture does
 
     def fresh(self, name: str) -> None:
         """A new namespace, called after *name*."""
@@ -272,50 +361,74 @@ class ClusterUnderTest(TopicPlace):
 
     def _live_admin_urls(self) -> list[str]:
         return [
-            f"http://127.0.0.1:{member.web_port}"
+            f"http://{_HOST}:{member.web_port}"
             for member in self._cluster.members("broker")
-            if self._cluster.is_running(member.name) and member.name not in self._paused
+            if self._is_well(member.name)
         ]
 
     def _hold(self) -> None:
         if self._guarded is not None:
-            self._guarded.hold([member.pid for member in self._cluster.state.members if member.pid])
+            relay = [self._network.pid] if self._network is not None else []
+            self._guarded.hold([*self._pids(), relay])
+
+    def _pids(self) -> list[list[int]]:
+        """In the order in which they are to end: a broker that has lost its bookies or ZooKeeper ends slowly."""
+        return [
+            [member.pid for member in self._cluster.members(kind) if self._cluster.is_running(member.name)]
+            for kind in ("broker", "bookie", "zookeeper")
+        ]
+
+    def _start_network(self) -> None:
+        self._is_planned = True
+        if any(member.address == _HOST for member in self._cluster.state.members):
+            self._why_no_network = self._why_no_network or "this cluster was made without addresses of its own"
+        if self._why_no_network is None:
+            self._network = network.Network(self._cluster.state.members, _HOST, self._directory / "relay.log")
 
     def start(self, bookies: int, brokers: int) -> None:
         """Raises ServerFailed."""
-        from magnetar.runtime.types import MagnetarError
-
         self._guarded = _Guarded(self._directory)
-        try:
+        with _told():
             self._cluster.up(bookies=bookies, brokers=brokers, free_ports=True)
-        except MagnetarError as error:
-            raise ServerFailed(str(error)) from None
-        self._hold()
         self.service_url = self._cluster.service_url
         self.admin_url = self._cluster.admin_urls[0]
         self.grpc_url = ",".join(self._cluster.grpc_addresses)
 
     def stop(self) -> None:
-        pids = [
-            member.pid for member in self._cluster.state.members if member.pid and self._cluster.is_running(member.name)
-        ]
-        end_all(pids)
-        for member in self._cluster.state.members:
-            self._cluster.is_running(member.name)  # takes the exit code of a child
+        for name in list(self._away):
+            with contextlib.suppress(ServerFailed):
+                self._reconnect(name)
+        if self._is_planned:
+            for pids in self._pids():
+                end_all(pids)
+            for member in self._cluster.state.members:
+                self._cluster.is_running(member.name)  # takes the exit code of a child
+        if self._network is not None:
+            self._network.stop()
+            self._network = None
         if self._guarded is not None:
             self._guarded.let_go()
             self._guarded = None
 
 
 @contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """What goes wrong below is a ServerFailed."""
+    from magnetar.runtime.types import MagnetarError
+
+    try:
+        yield
+    except (MagnetarError, network.NetworkFailed) as error:
+        raise ServerFailed(str(error)) from None
+
+
+@contextlib.contextmanager
 def cluster(directory: Path | str | None = None, *, bookies: int = 3, brokers: int = 2) -> Iterator[ClusterUnderTest]:
     """A cluster on free ports until the block ends; needs Java for its ZooKeeper. Raises ServerFailed."""
-    from magnetar.cluster import Cluster
-
     with contextlib.ExitStack() as stack:
         place = Path(directory or stack.enter_context(tempfile.TemporaryDirectory(prefix="magnetar-")))
         place.mkdir(parents=True, exist_ok=True)
-        made = ClusterUnderTest(Cluster(place / "cluster"), place)
+        made = ClusterUnderTest(place)
         stack.callback(made.stop)
         made.start(bookies, brokers)
         yield made
@@ -334,13 +447,17 @@ def new_namespace(admin_urls: Sequence[str], name: str) -> str:
     return namespace
 
 
-def _ask(urls: Sequence[str], method: str, path: str) -> Any:
-    """The answer of the first broker that gives one. Raises ServerFailed."""
-    failure = "no broker runs"
+# The servers are on this machine: a proxy that the environment names is for others.
+_opener: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def _ask(urls: Sequence[str], method: str, path: str, timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
+    """The answer of the first server that gives one. Raises ServerFailed."""
+    failure = "no broker runs and can be reached"
     for url in urls:
         request = urllib.request.Request(url + path, method=method, headers={"Content-Type": "application/json"})
         try:
-            with urllib.request.urlopen(request, timeout=ANSWER_TIMEOUT_S) as answer:
+            with _opener.open(request, timeout=timeout_s) as answer:
                 return json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
             with error:

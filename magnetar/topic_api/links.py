@@ -58,6 +58,8 @@ _OPTIONS: Final = [
     ("grpc.max_send_message_length", -1),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
+    # gRPC's own limit of a minute would hold instead where the network swallows everything.
+    ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     # Our own attempts come sooner than gRPC's.

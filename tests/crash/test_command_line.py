@@ -1,19 +1,14 @@
-"""The command line on a real cluster: what people type, and what the doctor says when something is broken."""
+"""The command line on a real cluster: what people type."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from magnetar.admin_client import AdminClient
-from magnetar.cluster import Cluster
-from tests.support.processes import client_of, cluster_of, until
+from tests.support.processes import cluster_of
+from tests.support.shell import Shell
 from tests.support.zookeeper import why_not
 
 pytestmark = [
@@ -22,30 +17,6 @@ pytestmark = [
 ]
 
 TOPIC = "persistent://public/default/orders"
-TIMEOUT_S = 90
-
-
-class Shell:
-    """Types `magnetar …` for one cluster."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self.environment = {
-            "MAGNETAR_ADMIN_URL": ",".join(cluster.admin_urls),
-            "MAGNETAR_SERVICE_URL": cluster.service_url,
-            "MAGNETAR_METADATA_URL": cluster.metadata_url,
-        }
-
-    def run(self, *arguments: str, code: int = 0, **options: Any) -> str:
-        found: subprocess.CompletedProcess[str] = subprocess.run(
-            [sys.executable, "-m", "magnetar", *arguments], capture_output=True, text=True, timeout=TIMEOUT_S,
-            env={**os.environ, **self.environment}, **options,
-        )  # fmt: skip
-        assert found.returncode == code, (arguments, found.stdout, found.stderr)
-        return found.stdout
-
-    def json(self, *arguments: str, code: int = 0) -> Any:
-        return json.loads(self.run(*arguments, "--json", code=code))
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +59,41 @@ def test_the_last_messages_are_shown(shell: Shell, written: str) -> None:
     assert shell.run("topics", "last-id", written) == f"{last['ledgerId']}:{last['entryId']}\n"
 
 
+def test_what_was_sent_and_received_is_summed_up_for_scripts(shell: Shell, tmp_path: Path) -> None:
+    topic = "persistent://public/default/summed"
+    file = tmp_path / "lines"
+    file.write_text("one\ntwo\nthree\n")
+    sent = shell.json("produce", topic, "-f", str(file))
+    assert {name: sent[name] for name in ("topic", "messages", "failed", "bytes")} == {
+        "topic": topic, "messages": 3, "failed": 0, "bytes": 11,
+    }  # fmt: skip
+    assert sent["seconds"] >= 0
+    *messages, last = map(json.loads, shell.run("consume", topic, "-s", "sum", "-n", "3", "--json").splitlines())
+    assert [one["value"] for one in messages] == ["one", "two", "three"]
+    summary = last["summary"]
+    assert summary.pop("seconds") >= 0
+    assert summary == {
+        "topic": topic, "subscription": "sum", "messages": 3, "bytes": 11, "last_id": sent["last_id"],
+    }  # fmt: skip
+    assert messages[-1]["id"] == sent["last_id"]
+    (lag,) = shell.json("lag", topic)
+    assert lag["backlog"] == 0, "each was acknowledged, the last one too"
+    shell.run("subscriptions", "seek", topic, "sum", "earliest")
+    assert shell.run("consume", topic, "-s", "sum", "-n", "3", "-q").startswith("3 messages, 11 B, in ")
+
+
+def test_partitions_are_looked_up_unloaded_and_measured_one_by_one(shell: Shell) -> None:
+    topic = "persistent://public/default/parts"
+    shell.run("topics", "create", topic, "--partitions", "2")
+    shell.run("subscriptions", "create", topic, "s")
+    names = [f"{topic}-partition-0", f"{topic}-partition-1"]
+    assert list(shell.json("topics", "lookup", topic)) == names
+    assert shell.run("topics", "unload", topic) == "unloaded\n"
+    assert sorted(one["topic"] for one in shell.json("lag", topic, "--partitions")) == names
+    assert [one["topic"] for one in shell.json("lag", topic)] == [topic]
+    assert {"topic": topic, "partitions": 2} in shell.json("topics", "list")
+
+
 def test_tenants_namespaces_and_policies_are_kept(shell: Shell) -> None:
     shell.run("tenants", "create", "shop")
     assert "shop" in shell.json("tenants", "list")
@@ -119,6 +125,16 @@ def test_schemas_go_up_and_are_shown(shell: Shell, tmp_path: Path) -> None:
     assert len(shell.json("schemas", "list", topic)) == 1
 
 
+def test_the_processes_of_a_cluster_are_shown(shell: Shell) -> None:
+    folder = ("--directory", str(shell.cluster.directory))
+    assert "bookie-3" in shell.run("cluster", "status", *folder)
+    found = shell.json("cluster", "status", *folder)
+    assert found["service_url"] == shell.cluster.service_url
+    assert [one["name"] for one in found["processes"] if one["running"]] == [
+        "zookeeper", "bookie-1", "bookie-2", "bookie-3", "broker-1",
+    ]  # fmt: skip
+
+
 def test_brokers_tell_how_they_are(shell: Shell) -> None:
     (name,) = shell.json("brokers", "list")
     assert f"{name}  leader" in shell.run("brokers", "list")
@@ -140,6 +156,7 @@ def test_a_ledger_is_shown_entry_by_entry_with_every_copy(shell: Shell, written:
         )
         assert entry["last_add_confirmed"] < entry["entry_id"]
     text = shell.run("ledgers", "show", str(ledger_id))
+    assert found["ctime_ms"], "from the store where the record does not say"
     assert re.search(r"^0 +-1 .* good .*order 0", text, re.M)
     payload = shell.run("ledgers", "read", str(ledger_id), "0", errors="replace")
     assert "order 0" in payload
@@ -173,60 +190,3 @@ def test_lines_of_json_become_values_of_the_schema_and_back(shell: Shell, tmp_pa
         shell.run("produce", topic, "--schema", "-m", '{"id": "one"}', code=2)
     raw = shell.run("tail", "persistent://public/default/values-avro", "--raw", "-n", "1")
     assert "note" not in raw
-
-
-def levels(found: list[dict[str, str]]) -> dict[str, str]:
-    return {one["where"]: one["level"] for one in found}
-
-
-def test_the_doctor_finds_what_is_broken(shell: Shell, written: str) -> None:
-    """One after the other: nothing, a subscription that nobody answers, a bookie that is gone, a broker, ZooKeeper."""
-    cluster = shell.cluster
-    assert shell.json("doctor") == []
-    assert shell.run("doctor").startswith("fine  3 bookies, 1 brokers, ")
-
-    with client_of(cluster.service_url) as client:
-        consumer = client.subscribe(written, "billing", receiver_queue_size=1)
-        until(
-            lambda: AdminClient(cluster.admin_urls).stats(written)["subscriptions"]["billing"]["consumers"], "consumes"
-        )
-        found = shell.json("doctor", code=1)
-        (stuck,) = [one for one in found if one["where"].startswith("subscription billing")]
-        assert "none of its 1 consumers asks for more" in stuck["text"]
-        consumer.close()
-
-    (ledger,) = [one for one in shell.json("ledgers", "list") if one["ledger_id"] == _first_ledger(shell, written)]
-    names = {f"127.0.0.1:{one.port}": one.name for one in cluster.state.members if one.kind == "bookie"}
-    gone, kept = (names.pop(bookie) for bookie in ledger["segments"][-1]["ensemble"])
-    (other,) = names.values()
-    cluster.kill(gone)
-    until(lambda: "away" in shell.run("bookies", "list"), "the session of the bookie ends")
-    found = levels(shell.json("doctor", code=1))
-    assert found.pop("bookies") == "WARNING", "two are left for ensembles of two"
-    (away,) = found
-    assert away.startswith("bookie ")
-    assert "→ start it again" in shell.run("doctor", code=1)
-    seen = shell.json("ledgers", "show", str(ledger["ledger_id"]), code=2)
-    assert {copy["verdict"] for entry in seen["entries"] for copy in entry["copies"]} == {"good", "unreachable"}
-
-    cluster.kill(other)
-    until(lambda: shell.run("bookies", "list").count("away") == 2, "the session of the second one ends")
-    assert levels(shell.json("doctor", code=2))["bookies"] == "ERROR"
-    cluster.kill(kept)
-    until(lambda: shell.run("bookies", "list").count("away") == 3, "the session of the third one ends")
-    assert levels(shell.json("doctor", code=2))["copies"] == "ERROR"
-    for name in (gone, kept, other):
-        cluster.start(name)
-
-    cluster.kill("broker-1")
-    found = levels(shell.json("doctor", code=2))
-    assert found["brokers"] == "ERROR"
-    cluster.kill("zookeeper")
-    (only,) = shell.json("doctor", code=2)
-    assert only["where"] == cluster.metadata_url
-
-
-def _first_ledger(shell: Shell, topic: str) -> int:
-    managed_ledger = topic.replace("persistent://public/default/", "public/default/persistent/")
-    found: list[dict[str, Any]] = shell.json("ledgers", "list")
-    return min(int(one["ledger_id"]) for one in found if one["custom"].get("pulsar/managed-ledger") == managed_ledger)

@@ -1,10 +1,13 @@
 """The pytest plugin as people use it: pytest runs of their own, in processes of their own."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -50,11 +53,16 @@ def command(folder: Path, body: str, *options: str) -> tuple[list[str], dict[str
     return arguments, {**os.environ, "NOTES": str(notes), "PYTHONPATH": str(ROOT)}
 
 
-def run(folder: Path, body: str, *options: str) -> str:
+def run(
+    folder: Path, body: str, *options: str, through: Sequence[str] = (), environ: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> str:  # fmt: skip
+    """A pytest run that must pass; *through* is a command that starts it."""
     arguments, environment = command(folder, body, *options)
     found = subprocess.run(
-        arguments, capture_output=True, text=True, env=environment, timeout=TIMEOUT_S, cwd=folder, check=False
-    )
+        [*through, *arguments], capture_output=True, text=True, env={**environment, **(environ or {})},
+        timeout=TIMEOUT_S, cwd=cwd or folder, check=False,
+    )  # fmt: skip
     assert found.returncode == 0, found.stdout + found.stderr
     return found.stdout
 
@@ -170,6 +178,130 @@ def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
         pass
 
 
+# A uid that no machine gives anybody.
+NOBODY = 54_321
+
+
+def as_nobody() -> list[str]:
+    """The command that starts others as a user who has no name, no group and may write nowhere; skips where it cannot
+    be had."""
+    if os.getuid() != 0:
+        pytest.skip("only root can run something as another user")
+    if shutil.which("setpriv") is None:
+        pytest.skip("there is no setpriv (util-linux)")
+    # May read everything: the Python that runs the tests may be in a folder of root's.
+    capability = "+dac_read_search"
+    made = ["setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups",
+            "--inh-caps", capability, "--ambient-caps", capability]  # fmt: skip
+    tried = subprocess.run([*made, sys.executable, "-c", "import pwd, os; pwd.getpwuid(os.getuid())"],
+                           capture_output=True, text=True, check=False)  # fmt: skip
+    if "KeyError" not in tried.stderr:
+        pytest.skip(f"nothing can be run as user {NOBODY} without a name: {tried.stderr[-300:]}")
+    return made
+
+
+def without_network() -> list[str]:
+    """The command that starts others with the loopback address alone; skips where it cannot be had."""
+    made = ["unshare", "-n" if os.getuid() == 0 else "-rn", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+    if shutil.which("unshare") is None or shutil.which("ip") is None:
+        pytest.skip("there is no unshare (util-linux) or no ip (iproute2)")
+    tried = subprocess.run([*made, "true"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"there can be no network of its own: {tried.stderr[-300:]}")
+    return made
+
+
+@pytest.fixture
+def nobodys_folder() -> Iterator[Path]:
+    """A folder that NOBODY may write; pytest's own are for root alone."""
+    with tempfile.TemporaryDirectory(prefix="magnetar-nobody-") as name:
+        folder = Path(name)
+        for made in (folder, folder / "tests", folder / "tests" / "notes", folder / "tmp"):
+            made.mkdir(exist_ok=True)
+            os.chown(made, NOBODY, NOBODY)
+        yield folder
+
+
+SURROUNDINGS = """
+    def test_a_server(pulsar_server, volatile_pulsar_server):
+        assert send(pulsar_server, "t", b"x") == [b"x"]
+        assert send(volatile_pulsar_server, "t", b"y") == [b"y"]
+        note("uid", os.getuid())
+
+    @pytest.mark.skipif(os.environ["JAVA_IS_HERE"] != "yes", reason="no Java")
+    def test_a_cluster(pulsar_cluster):
+        topic = pulsar_cluster.topic("t")
+        assert send(pulsar_cluster, "t", b"x") == [b"x"]
+        away = pulsar_cluster.partition_away(serving=topic, silent=False)
+        assert send(pulsar_cluster, "t", b"y") == [b"x", b"y"]
+        pulsar_cluster.heal(away)
+"""
+JAVA_IS_HERE = {"JAVA_IS_HERE": "yes" if why_not() is None else "no"}
+
+
+def test_a_user_without_name_home_and_place_to_write_can_use_it(nobodys_folder: Path) -> None:
+    surroundings = {
+        **JAVA_IS_HERE, "HOME": "/nowhere", "TMPDIR": str(nobodys_folder / "tmp"), "PYTHONDONTWRITEBYTECODE": "1",
+    }  # fmt: skip
+    tests = nobodys_folder / "tests"
+    run(tests, SURROUNDINGS, through=as_nobody(), environ=surroundings, cwd=Path("/"))
+    assert noted(tests, "uid") == [str(NOBODY)]
+
+
+def test_home_may_point_nowhere(tmp_path: Path) -> None:
+    run(tmp_path, SURROUNDINGS, environ={**JAVA_IS_HERE, "HOME": "/nowhere"}, cwd=Path("/"))
+
+
+def test_it_works_offline(tmp_path: Path) -> None:
+    run(tmp_path, SURROUNDINGS, through=without_network(), environ=JAVA_IS_HERE)
+
+
+def test_a_proxy_of_the_environment_is_for_others(tmp_path: Path) -> None:
+    nobody = "http://127.0.0.1:9"
+    run(
+        tmp_path,
+        """
+    def test_it(pulsar_server):
+        assert send(pulsar_server, "t", b"x") == [b"x"]
+    """,
+        environ={"http_proxy": nobody, "HTTP_PROXY": nobody, "no_proxy": ""},
+    )
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+@pytest.mark.parametrize("moment", ["while it starts", "while a test runs", "while a server is cut off"])
+def test_no_server_of_a_cluster_is_left_behind_when_the_run_is_killed(tmp_path: Path, moment: str) -> None:
+    arguments, environment = command(
+        tmp_path,
+        """
+    def test_for_ever(pulsar_cluster):
+        if os.environ["CUT"]:
+            pulsar_cluster.partition_away("broker-1")
+            pulsar_cluster.pause("bookie-1")
+        note("begun", "yes")
+        import time
+        time.sleep(600)
+    """,
+        "--basetemp", str(tmp_path / "base"),
+    )  # fmt: skip
+    environment["CUT"] = "yes" if moment == "while a server is cut off" else ""
+
+    def pids() -> list[int]:
+        found = list(tmp_path.glob("base/pulsar-cluster*/pids"))
+        return [int(pid) for pid in found[0].read_text().split()] if found else []
+
+    with subprocess.Popen(arguments, env=environment, cwd=tmp_path, stdout=subprocess.DEVNULL) as process:
+        try:
+            if moment == "while it starts":
+                until(lambda: len(pids()) > 2, "bookies are started", 60.0)
+            else:
+                until(lambda: noted(tmp_path, "begun"), "the test begins", 60.0)
+            held = pids()
+        finally:
+            process.send_signal(signal.SIGKILL)
+    until(lambda: not any(is_there(pid) for pid in held + pids()), "all of them end")
+
+
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 def test_an_applications_failover_is_tested_in_ten_lines(tmp_path: Path) -> None:
     run(
@@ -189,8 +321,17 @@ def test_an_applications_failover_is_tested_in_ten_lines(tmp_path: Path) -> None
         pulsar_cluster.restart(bookie)
         pulsar_cluster.pause(pulsar_cluster.bookies[1])
         client.close()
-        with pytest.raises(Exception, match="not there yet"):
-            pulsar_cluster.partition_away(dead)
+
+    def test_a_broker_is_cut_off(pulsar_cluster):
+        topic = pulsar_cluster.topic("t")
+        client = pulsar.Client(pulsar_cluster.service_url)
+        producer = client.create_producer(topic)
+        producer.send(b"before")
+        away = pulsar_cluster.partition_away(serving=topic, silent=False)
+        producer.send(b"after")
+        assert pulsar_cluster.is_running(away)
+        assert pulsar_cluster.owner(topic) != away
+        client.close()
 
     def test_the_next_one_finds_it_whole(pulsar_cluster):
         names = [*pulsar_cluster.brokers, *pulsar_cluster.bookies]

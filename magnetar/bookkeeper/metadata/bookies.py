@@ -49,6 +49,9 @@ _WAIT_WITHOUT_TIMEOUT_S: Final = 30.0
 # port now, and left a session of a length that it chose. ZooKeeper grants 20 ticks, 40 s as shipped.
 _WAIT_FOR_FORMER_S: Final = 60.0
 
+# Leaving is a courtesy to the others: a bookie that is told to stop does not wait longer for a store that is away.
+_LEAVE_MAX_S: Final = 3.0
+
 # A store that is away: how long until the next try. Events make it earlier; this is the net below them.
 _RETRY_S: Final = 1.0
 
@@ -124,13 +127,15 @@ class BookieRegistration:
             if self._info is None:
                 return
             self._info = None
-            for path in (self._path(False), self._path(True)):
-                try:
-                    node = await self._store.get(path)
-                    if node is not None and node.own:
-                        await self._delete(path)
-                except (StoreUnavailable, SessionLost) as error:
-                    log.warning("%s stays until the session ends: %s", path, error)
+            try:
+                async with asyncio.timeout(_LEAVE_MAX_S):
+                    for path in (self._path(False), self._path(True)):
+                        node = await self._store.get(path)
+                        if node is not None and node.own:
+                            await self._delete(path)
+            except (StoreUnavailable, SessionLost, TimeoutError) as error:
+                reason = str(error) or f"the metadata store did not answer within {_LEAVE_MAX_S:.0f} s"
+                log.warning("%s stays registered until its session ends: %s", self._bookie_id, reason)
 
     async def read_cookie(self) -> Node | None:
         return await self._store.get(self._cookie_path)

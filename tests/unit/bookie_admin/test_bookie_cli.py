@@ -98,15 +98,17 @@ async def test_entries_that_may_be_missing_are_an_exit_code(world: World, admin:
 
 
 async def test_read_only_is_switched_and_explained(run: Run) -> None:
-    assert (await run("readonly", "on", "--detail", "a new disk")).stdout == "read-only\n"
-    assert (await run("readonly", "on", "--draining")).stdout == "read-only\n"
+    await run("readonly", "on", "--detail", "a new disk")
+    await run("readonly", "on", "--draining")
     status = (await run("status")).stdout
     assert "operator: a new disk" in status
-    found = await run("readonly", "off")
-    assert (found.stdout, found.stderr) == (
-        "read-only\n",
-        "other reasons still hold: see `magnetar bookie status`\n",
-    )
+    assert (await run("readonly")).stdout.splitlines() == [
+        "read-only",
+        "  operator (a new disk): ends with `magnetar bookie readonly off`",
+        "  draining: ends with `magnetar bookie readonly off --draining`",
+    ]
+    found = await run("readonly", "off", "--json")
+    assert json.loads(found.stdout) == {"readOnly": True, "reasons": {"draining": ""}}
     assert (await run("readonly", "off", "--draining")).stdout == "writable\n"
 
 

@@ -145,3 +145,24 @@ def test_the_verbs_ask_what_the_books_say(fake: HttpFake) -> None:
     assert admin.stats("t") == {"msgInCounter": 2}
     bodies = [asked.body for asked in fake.asked if asked.method == "POST"]
     assert bodies == [True, {"retentionTimeInMinutes": -1, "retentionSizeInMB": 7}]
+
+
+def test_partitions_share_the_schema_of_their_topic() -> None:
+    admin = AdminClient("http://127.0.0.1:1")
+    assert admin.schema_path("t") == "/admin/v2/schemas/public/default/t"
+    assert admin.schema_path("persistent://a/b/t-partition-3") == "/admin/v2/schemas/a/b/t"
+    assert admin.schema_path("a/b/t-partition-x") == "/admin/v2/schemas/a/b/t-partition-x"
+
+
+def test_a_topic_is_itself_or_its_partitions(fake: HttpFake) -> None:
+    admin = AdminClient(fake.url)
+    topic = "/admin/v2/persistent/public/default/t"
+    fake.answer("GET", f"{topic}/partitions", {"partitions": 0})
+    assert admin.partition_names("t") == ["t"]
+    fake.answer("GET", f"{topic}/partitions", {"partitions": 2})
+    assert admin.partition_names("t") == ["t-partition-0", "t-partition-1"]
+
+
+def test_without_an_address_nobody_is_asked() -> None:
+    with pytest.raises(AdminError, match="there is no address in --admin-url"):
+        AdminClient([])

@@ -91,6 +91,9 @@ def test_each_server_gets_a_configuration_in_its_own_folder(cluster: SmallCluste
     for name in ("bookie-1", "bookie-2"):
         bookie = parse_properties((cluster.directory / name / "bookie.conf").read_text(), name)
         assert bookie["bookiePort"] == str(ports[name].port)
+        assert bookie["httpServerEnabled"] == "true"
+        assert bookie["httpServerHost"] == "127.0.0.1"
+        assert bookie["httpServerPort"] == str(ports[name].web_port)
         assert bookie["journalDirectory"] == str(cluster.directory / name / "journal")
         assert bookie["metadataServiceUri"] == f"zk://127.0.0.1:{ports['zookeeper'].port}/ledgers"
     broker = parse_properties((cluster.directory / "broker-1" / "broker.conf").read_text(), "broker")
@@ -126,6 +129,34 @@ def test_a_cluster_from_before_the_topic_api_goes_on_without_it(cluster: SmallCl
     again = Cluster(cluster.directory)
     assert again.grpc_addresses == []
     assert again.member("broker-1").ports == [again.member("broker-1").port, again.member("broker-1").web_port]
+
+
+def test_a_cluster_from_before_its_bookies_had_http_goes_on_without_it(cluster: SmallCluster) -> None:
+    up(cluster)
+    cluster.down()
+    path = cluster.directory / "cluster.json"
+    raw = json.loads(path.read_text())
+    for member in raw["members"]:
+        if member["kind"] == "bookie":
+            member["web_port"] = 0
+    path.write_text(json.dumps(raw))
+    configuration = cluster.directory / "bookie-1" / "bookie.conf"
+    before = configuration.read_text()
+    again = SmallCluster(cluster.directory)
+    try:
+        up(again)
+        assert again.running() == ALL
+        assert again.member("bookie-1").ports == [again.member("bookie-1").port]
+        assert configuration.read_text() == before
+    finally:
+        again.down()  # the fixture's own object knows only the processes that it started
+
+
+def test_ranges_of_ports_that_meet_are_told(cluster: SmallCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(magnetar.cluster, "BOOKIE_WEB_PORT", magnetar.cluster.WEB_PORT - 1)
+    with pytest.raises(ClusterError, match=r"broker-1 needs port 8080, as bookie-2 does.*--free-ports"):
+        cluster.up(bookies=2, brokers=1)
+    assert not cluster.directory.exists()
 
 
 def test_one_bookie_means_one_copy(cluster: SmallCluster) -> None:

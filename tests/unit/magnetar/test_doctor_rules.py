@@ -8,8 +8,10 @@ from magnetar.doctor_rules import (
     BookieFacts,
     BrokerFacts,
     ClusterFacts,
+    LedgerFacts,
     Level,
     SubscriptionFacts,
+    Unasked,
     examine,
     exit_code,
 )
@@ -21,19 +23,23 @@ def bookie(name: str, state: str = "writable", **facts: object) -> BookieFacts:
     return replace(BookieFacts(name, state, 100 * GIB, 60 * GIB), **facts)  # type: ignore[arg-type]
 
 
+def closed(last_entry_id: int, *ensemble: str, write_quorum: int = 2) -> LedgerFacts:
+    return LedgerFacts(5, write_quorum, ((0, ensemble),), last_entry_id)
+
+
 def subscription(**facts: object) -> SubscriptionFacts:
     usual = SubscriptionFacts("orders", "billing", "Shared", 500, 10, 2, 1_000, is_blocked=False)
     return replace(usual, **facts)  # type: ignore[arg-type]
 
 
+FOUR = tuple(bookie(name) for name in ("b1", "b2", "b3", "b4"))
 FINE = ClusterFacts(
     "zk:a:1",
     metadata_s=0.01,
-    bookies=tuple(bookie(name) for name in ("b1", "b2", "b3", "b4")),
+    bookies=FOUR,
     ensemble_size=3,
     brokers=(BrokerFacts("br1", "http://br1"),),
-    ledgers=10,
-    ledgers_looked_at=10,
+    ledgers=(LedgerFacts(0, 2, ((0, ("b1", "b2", "b3")),)),),
     subscriptions=(subscription(),),
 )
 
@@ -48,29 +54,43 @@ def test_a_cluster_that_is_well_has_no_findings() -> None:
     [
         ({"metadata_error": "no answer"}, 2, "zk:a:1", "no answer"),
         ({"metadata_s": 2.0}, 1, "zk:a:1", "took 2.0 s"),
-        ({"bookies": ()}, 2, "bookies", "there is no bookie"),
-        ({"bookies": (bookie("b1"), bookie("b2"))}, 2, "bookies", "2 of 2 take new entries, and a new ledger needs 3"),
-        ({"bookies": (bookie("b1"), bookie("b2"), bookie("b3"))}, 1, "bookies", "none may fail"),
-        ({"bookies": (*FINE.bookies, bookie("b5", error="refused"))}, 2, "bookie b5", "does not answer: refused"),
+        ({"bookies": (), "ledgers": ()}, 2, "bookies", "there is no bookie"),
         (
-            {"bookies": (*FINE.bookies, bookie("b5", "read-only", reasons=("operator: update",)))},
+            {"bookies": (bookie("b1"), bookie("b2")), "ledgers": ()},
+            2, "bookies", "2 of 2 take new entries, and a new ledger needs 3",
+        ),
+        ({"bookies": (bookie("b1"), bookie("b2"), bookie("b3"))}, 1, "bookies", "none may fail"),
+        ({"bookies": (*FOUR, bookie("b5", error="refused"))}, 2, "bookie b5", "does not answer: refused"),
+        (
+            {"bookies": (*FOUR, bookie("b5", "read-only", reasons=("operator: update",)))},
             1, "bookie b5", "read-only (operator: update)",
         ),
-        ({"bookies": (*FINE.bookies, bookie("b5", free_bytes=10 * GIB))}, 1, "bookie b5", "90 % full"),
-        ({"bookies": (*FINE.bookies, bookie("b5", free_bytes=GIB))}, 2, "bookie b5", "99 % full"),
-        ({"bookies": (*FINE.bookies, bookie("b5", skew_s=-30.0))}, 1, "bookie b5", "30 s behind"),
-        ({"lost_copies": {"b9": 4}}, 1, "bookie b9", "4 ledgers have copies on it"),
-        ({"unguarded": 2}, 2, "copies", "cannot be read"),
+        ({"bookies": (*FOUR, bookie("b5", free_bytes=10 * GIB))}, 1, "bookie b5", "90 % full"),
+        ({"bookies": (*FOUR, bookie("b5", free_bytes=GIB))}, 2, "bookie b5", "99 % full"),
+        ({"bookies": (*FOUR, bookie("b5", skew_s=-30.0))}, 1, "bookie b5", "30 s behind"),
+        (
+            {"bookies": (*FOUR, bookie("b5", "away"))},
+            0, "bookie b5", "it is away, and 0 ledgers have copies on it",
+        ),
+        (
+            {"bookies": (*FOUR, bookie("b5", "away", listens=True))},
+            1, "bookie b5", "something still listens at its address; 0 ledgers",
+        ),
+        ({"ledgers": (closed(7, "b1", "b9"),)}, 1, "bookie b9", "1 ledger has copies on it"),
+        ({"unreadable": (Unasked("ledger 7", "cut short"),)}, 2, "ledger 7", "makes no sense: cut short"),
         ({"under_replicated": (7, 8)}, 1, "copies", "2 ledgers are marked as under-replicated (7, 8); nobody"),
-        ({"under_replicated": (7,), "auditor": "V_1"}, 1, "copies", "1 ledgers are marked as under-replicated (7)"),
+        ({"under_replicated": (7,), "auditor": "V_1"}, 1, "copies", "1 ledger is marked as under-replicated (7)"),
         ({"replication_disabled": True}, 1, "auto-recovery", "switched re-replication off"),
-        ({"ledgers": 20}, 0, "copies", "10 of 20 ledgers were looked at"),
+        ({"ledgers_left": 20}, 0, "copies", "20 older ledgers were not looked at"),
+        ({"topics_left": 1}, 0, "subscriptions", "those of 1 topic were not looked at"),
+        ({"silent_hosts": (Unasked("a:2", "refused"),)}, 1, "zk:a:1", "its server a:2 does not answer: refused"),
+        ({"silent_admins": (Unasked("http://x", "refused"),)}, 1, "broker at http://x", "does not answer: refused"),
+        ({"unasked": (Unasked("bookies", "no answer"),)}, 1, "bookies", "this could not be asked: no answer"),
         ({"brokers_error": "no broker answers", "brokers": ()}, 2, "brokers", "no broker answers"),
         ({"brokers": ()}, 2, "brokers", "no broker is registered"),
         ({"brokers": (BrokerFacts("br1", "http://br1", error="timed out"),)}, 2, "broker br1", "timed out"),
         ({"brokers": (BrokerFacts("br1", "http://br1", health="no ledger"),)}, 2, "broker br1", "no ledger"),
         ({"brokers": (BrokerFacts("br1", "http://br1", skew_s=8.0),)}, 1, "broker br1", "8 s ahead"),
-        ({"subscriptions_error": "HTTP 500"}, 1, "subscriptions", "HTTP 500"),
         ({"subscriptions": (subscription(is_blocked=True),)}, 2, "subscription billing of orders", "stuck: 10"),
         ({"subscriptions": (subscription(permits=0),)}, 1, "subscription billing of orders", "none of its 2 consumers"),
         ({"subscriptions": (subscription(consumers=0, backlog=10**6),)}, 1, "subscription billing of orders", "nobody"),
@@ -80,7 +100,7 @@ def test_each_trouble_is_named_with_a_way_out(facts: dict[str, object], level: i
     (found,) = examine(replace(FINE, **facts))  # type: ignore[arg-type]
     assert (found.level, found.where) == (Level(level), where)
     assert words in found.text
-    assert found.way_out or found.level == Level.INFO or where == "subscriptions"
+    assert found.way_out or found.level == Level.INFO
     assert exit_code([found]) == level
 
 
@@ -89,7 +109,35 @@ def test_a_subscription_without_trouble_is_left_alone(facts: dict[str, object]) 
     assert examine(replace(FINE, subscriptions=(subscription(**facts),))) == []
 
 
+@pytest.mark.parametrize(
+    ("ledger", "lost"),
+    [
+        (closed(9, "b8", "b9"), True),
+        (closed(9, "b1", "b9"), False),
+        (closed(-1, "b8", "b9"), False),
+        (closed(9, "b1", "b8", "b9"), True),
+        (closed(0, "b1", "b8", "b9"), False),
+        (closed(1, "b1", "b8", "b9"), True),
+        (closed(9, "b1", "b8", "b9", write_quorum=3), False),
+        (LedgerFacts(5, 2, ((0, ("b1", "b2")), (4, ("b8", "b9")))), True),
+        (LedgerFacts(5, 2, ((0, ("b1", "b2")), (4, ("b8", "b9"))), 3), False),
+        (LedgerFacts(5, 2, ((0, ("b8", "b9")), (4, ("b1", "b2"))), 7), True),
+    ],
+)
+def test_a_ledger_is_lost_where_no_bookie_of_an_entrys_write_set_is_there(ledger: LedgerFacts, lost: bool) -> None:
+    found = examine(replace(FINE, ledgers=(ledger,)))
+    assert [one for one in found if one.where == "copies"] == [one for one in found if one.level is Level.ERROR], (
+        "the only error there is"
+    )
+    assert any("cannot be read" in one.text for one in found) == lost
+
+
+def test_without_the_metadata_store_brokers_are_judged_all_the_same() -> None:
+    found = examine(ClusterFacts("zk:a:1", metadata_error="refused", brokers_error="nobody"))
+    assert [one.where for one in found] == ["zk:a:1", "brokers"]
+
+
 def test_the_worst_comes_first_and_gives_the_exit_code() -> None:
-    found = examine(replace(FINE, ledgers=99, metadata_s=1.0, unguarded=1))
+    found = examine(replace(FINE, ledgers_left=99, metadata_s=1.0, brokers=()))
     assert [one.level for one in found] == [Level.ERROR, Level.WARNING, Level.INFO]
     assert exit_code(found) == 2

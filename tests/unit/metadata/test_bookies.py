@@ -2,11 +2,12 @@ import asyncio
 
 import pytest
 
+from magnetar.bookkeeper.metadata import bookies
 from magnetar.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint
 from magnetar.bookkeeper.metadata.bookies import BookieDirectory, BookieIdInUse, BookieRegistration
 from magnetar.bookkeeper.metadata.ledger_store import initialise_cluster
 from magnetar.bookkeeper.metadata.memory import MemoryStore
-from magnetar.bookkeeper.metadata.store import NO_NODE, MetadataError, NoNode, VersionConflict
+from magnetar.bookkeeper.metadata.store import NO_NODE, MetadataError, NoNode, StoreUnavailable, VersionConflict
 from magnetar.bookkeeper.metadata.url import open_store, split_service_uri
 from magnetar.runtime.clock import LoopClock, ManualClock
 from magnetar.runtime.types import ConfigurationError
@@ -149,6 +150,33 @@ async def test_the_directory_keeps_what_it_knew_while_the_store_is_away(store: M
     await settle()
     assert directory.writable == frozenset()
     await directory.stop()
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+async def test_a_bookie_that_leaves_does_not_wait_long_for_a_store_that_is_away(
+    store: MemoryStore,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    hangs: bool,
+) -> None:
+    session = store.session()
+    bookie = BookieRegistration(session, "/ledgers", "b:1", clock)
+    await bookie.register(INFO)
+    monkeypatch.setattr(bookies, "_LEAVE_MAX_S", 0.01)
+    asked: list[str] = []
+
+    async def away(path: str) -> None:
+        asked.append(path)
+        if hangs:
+            await asyncio.Event().wait()
+        raise StoreUnavailable("nobody answers")
+
+    monkeypatch.setattr(session, "get", away)
+    await bookie.unregister()
+    assert len(asked) == 1
+    (line,) = caplog.messages
+    assert "b:1 stays registered until its session ends" in line
 
 
 async def test_urls() -> None:

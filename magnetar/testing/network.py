@@ -1,0 +1,127 @@
+"""The relay of a cluster under test, as the test run sees it (`magnetar.testing.relay` is the other side)."""
+
+import json
+import select
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from magnetar.cluster import Member
+
+# A process that has to load asyncio, on a machine that tests keep busy.
+START_TIMEOUT_S: Final = 30.0
+# A command looks into /proc and sets some flags.
+ANSWER_TIMEOUT_S: Final = 10.0
+# How long good-byes of the servers may take after they have ended.
+STOP_TIMEOUT_S: Final = 2.0
+
+_PROBE: Final = "127.0.1.1"
+
+
+class NetworkFailed(Exception):
+    """The relay did not start, or did not do what it was told."""
+
+
+def why_not() -> str | None:
+    """Why there can be no such network on this machine; None if there can."""
+    if sys.platform != "linux":
+        return f"it needs Linux (this is {sys.platform}): all of 127.0.0.0/8, and /proc"
+    if not Path("/proc/self/net/tcp").exists():
+        return "it needs /proc/net/tcp, which is not here"
+    with socket.socket() as probe:
+        try:
+            probe.bind((_PROBE, 0))
+        except OSError as error:
+            return f"it needs all of 127.0.0.0/8, and {_PROBE} cannot be used: {error.strerror}"
+    return None
+
+
+def ways_of(members: "Sequence[Member]", host: str) -> list[tuple[tuple[str, int], tuple[str, int], str, str]]:
+    """What leads to the *members* (which listen on *host*), and from each to ZooKeeper."""
+    ways = [((member.address, port), (host, port), member.name, "") for member in members for port in member.ports]
+    for zookeeper in members:
+        if zookeeper.kind == "zookeeper":
+            ways += [
+                ((member.address, zookeeper.port), (host, zookeeper.port), zookeeper.name, member.name)
+                for member in members
+                if member is not zookeeper
+            ]
+    return ways
+
+
+class Network:
+    """A relay process. All calls block and raise NetworkFailed."""
+
+    def __init__(self, members: "Sequence[Member]", host: str, log: Path) -> None:
+        """Starts it; returns when it listens. What it has to complain about goes to *log*."""
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "magnetar.testing.relay"],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True, bufsize=0,
+            )  # fmt: skip
+        self._log = log
+        try:
+            self._tell(json.dumps(ways_of(members, host)), START_TIMEOUT_S)
+        except BaseException:
+            self._process.kill()
+            self.stop()
+            raise
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def open(self, name: str) -> None:
+        """A server is about to start."""
+        self._tell(f"open {name}")
+
+    def shut(self, name: str) -> None:
+        """A server has ended: connecting to it is refused from now on."""
+        self._tell(f"shut {name}")
+
+    def cut(self, name: str, pid: int, *, silent: bool) -> None:
+        """Nothing reaches a server any more, nor does it reach anything; *pid* is its process."""
+        self._tell(f"cut {name} {pid} {'silent' if silent else 'reset'}")
+
+    def heal(self, name: str) -> None:
+        self._tell(f"heal {name}")
+
+    def stop(self) -> None:
+        """After the servers: what they said last still arrives."""
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.close()
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+
+    def _tell(self, line: str, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+        process, answer, deadline = self._process, b"", monotonic() + timeout_s
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(line.encode() + b"\n")
+        except OSError:
+            raise NetworkFailed(f"the relay has ended: {self._tail()}") from None
+        while not answer.endswith(b"\n"):
+            ready, _, _ = select.select([process.stdout], [], [], max(deadline - monotonic(), 0))
+            if not ready:
+                raise NetworkFailed(f"the relay did not answer in {timeout_s:.0f} s: {self._tail()}")
+            more = process.stdout.read(4096)
+            if not more:
+                raise NetworkFailed(f"the relay has ended: {self._tail()}")
+            answer += more
+        if answer != b"ok\n":
+            raise NetworkFailed(f"the relay: {answer.decode(errors='replace').strip()}")
+
+    def _tail(self) -> str:
+        return self._log.read_text(errors="replace")[-2000:].strip() or "it said nothing"

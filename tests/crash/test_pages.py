@@ -1,0 +1,104 @@
+"""The examples of the documentation, copied word for word, on real processes and their usual ports.
+
+Where this user may have a network of its own (`unshare -rn`), the ports are free in it whatever else runs here.
+"""
+
+import contextlib
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.pages import blocks_of
+from tests.support.zookeeper import why_not
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
+    # One after the other: where they share the machine's network, they share its ports.
+    pytest.mark.xdist_group("pages"),
+]
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT_S = 600
+PORTS = (2181, 3181, 3182, 3183, 3184, 6648, 6650, 6651, 6652, 6750, 6751, 8000, 8001, 8002, 8003, 8080, 8081, 8082)
+
+OWN_NETWORK = ["unshare", "-rn", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+
+
+def network() -> list[str]:
+    """What to put before a command, so that the usual ports are free for it."""
+    with contextlib.suppress(OSError):
+        if subprocess.run([*OWN_NETWORK, "true"], capture_output=True, check=False).returncode == 0:
+            return OWN_NETWORK
+    for port in PORTS:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                pytest.skip(f"port {port} is in use, and this user cannot have a network of its own (unshare -rn)")
+    return []
+
+
+def follow(page: str, folder: Path, *options: str) -> str:
+    command = [*network(), sys.executable, "-m", "tests.support.pages", str(ROOT / page), str(folder), *options]
+    found = subprocess.run(
+        command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TIMEOUT_S, check=False
+    )
+    assert found.returncode == 0, found.stdout
+    return found.stdout
+
+
+@pytest.mark.spark
+def test_the_readme_can_be_copied_word_for_word(tmp_path: Path) -> None:
+    sections = ("One process", "Use it", "Test with it", "Look into it")
+    said = follow("README.md", tmp_path, *(word for name in sections for word in ("--section", name)))
+    wanted = (
+        "100000 messages acknowledged",
+        "kitchen b'21.5'",
+        "lamp 3",
+        "2 passed",
+        "3 bookies, 2 brokers",
+        "a new disk",
+    )
+    for text in wanted:
+        assert text in said, f"{text!r} is not in\n{said}"
+
+
+def test_the_page_of_the_command_line_can_be_copied(tmp_path: Path) -> None:
+    said = follow("docs/cli.md", tmp_path)
+    assert '"id": 7' in said
+    assert "_magnetar_completion" in (tmp_path / ".bashrc").read_text()
+
+
+def test_the_page_of_the_servers_can_be_copied(tmp_path: Path) -> None:
+    said = follow("docs/servers.md", tmp_path, "--section", "Beside a cluster on this machine")
+    assert "127.0.0.1:3184  writable" in said
+    assert "127.0.0.1:8082" in said
+
+
+def test_the_page_about_testing_can_be_copied(tmp_path: Path) -> None:
+    """But for the application in Go, which is the reader's."""
+    assert "1 passed" in follow("docs/testing.md", tmp_path, "--without", "./application")
+
+
+def test_the_page_of_the_topic_api_can_be_copied(tmp_path: Path) -> None:
+    """Its brokers have names that nobody else has; the last section needs a tool of others."""
+    said = follow(
+        "docs/topic-api.md", tmp_path, "--section", "Python", "--first", "magnetar standalone",
+        "--instead", "broker-1:6648,broker-2:6648", "localhost:6648",
+    )  # fmt: skip
+    assert "customer-7 b'payload'" in said
+
+
+@pytest.mark.parametrize("page", sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/*.md")))
+def test_blocks_that_are_not_run_say_what_they_are(page: str) -> None:
+    """A plain block is a command, a file that is named before, or one of the few pages that are not followed."""
+    not_followed = ("docs/BENCHMARKS.md", "docs/INTEROP.md", "docs/bookie-operations.md")
+    for block in blocks_of((ROOT / page).read_text()):
+        if not block.language and not block.file and page not in not_followed:
+            first = block.text.split()[0]
+            assert first in ("magnetar", "seq", "echo", "pip", "python", "grpcurl", "source"), f"{page}: {block.text}"
