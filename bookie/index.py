@@ -256,6 +256,9 @@ def _open(path: str, cache: Cache) -> Rdict:
     options.set_max_write_buffer_number(4)
     options.set_target_file_size_base(64 * MIB)
     options.set_max_bytes_for_level_base(256 * MIB)
+    # Each flush touches all ledgers, so each merge rewrites the whole of the next level: half as often took 4 instead
+    # of 9 s of the processor for ten million entries, and adds went on at the same rate to their end.
+    options.set_level_zero_file_num_compaction_trigger(8)
     options.set_max_total_wal_size(512 * MIB)
     options.set_keep_log_file_num(2)
     options.set_max_log_file_size(4 * MIB)
