@@ -18,8 +18,8 @@ then be taken for an entry. So in files that we write each group closes with a s
 padding that everybody else skips, and the header says (in its zeros) that there are seals:
 
     seal     ┌───────────┬────────────────┬───────────────────┬─────────┐
-             │ magic (8) │ group start (8)│ durable up to (8) │ crc (4) │   CRC-32C of file id, both offsets, group
-             └───────────┴────────────────┴───────────────────┴─────────┘
+             │ magic (8) │ group start (8)│ durable up to (8) │ crc (4) │   CRC-32C of file id, both offsets,
+             └───────────┴────────────────┴───────────────────┴─────────┘   length of the padding, group
 
 Rules of a scan over sealed groups:
 
@@ -60,8 +60,8 @@ _PADDING: Final = struct.Struct(">ii")
 _IDS: Final = struct.Struct(">qq")
 _ABOUT_LEDGER: Final = struct.Struct(">qqi")
 _SEAL: Final = struct.Struct(">8sqqI")
-_SEALED_PLACE: Final = struct.Struct(">qqq")
-_SEALED_FILE: Final = b"sealed 1"
+_SEALED_PLACE: Final = struct.Struct(">qqqi")
+_SEALED_FILE: Final = b"sealed 2"
 _SEAL_MAGIC: Final = b"\xf1groupE\xf1"
 
 _PADDING_MIN: Final = _PADDING.size + _SEAL.size
@@ -128,12 +128,14 @@ def seal_of(file_id: int, start: int, durable: int, group: Buffer, alignment: in
     rest = alignment - (start + len(group)) % alignment
     if rest < _PADDING_MIN:
         rest += alignment
-    seal = _SEAL.pack(_SEAL_MAGIC, start, durable, _group_crc(file_id, start, durable, group))
-    return (_PADDING.pack(PADDING, rest - _PADDING.size) + seal).ljust(rest, b"\0")
+    length = rest - _PADDING.size
+    seal = _SEAL.pack(_SEAL_MAGIC, start, durable, _group_crc(file_id, start, durable, length, group))
+    return (_PADDING.pack(PADDING, length) + seal).ljust(rest, b"\0")
 
 
-def _group_crc(file_id: int, start: int, durable: int, group: Buffer) -> int:
-    return crc32c(group, crc32c(_SEALED_PLACE.pack(file_id, start, durable)))
+def _group_crc(file_id: int, start: int, durable: int, padding_length: int, group: Buffer) -> int:
+    """Also over the length of the padding: it says where the next group begins."""
+    return crc32c(group, crc32c(_SEALED_PLACE.pack(file_id, start, durable, padding_length)))
 
 
 # ------------------------------------------------------------------------------------------ reading
@@ -322,7 +324,8 @@ class Scan:
         if magic != _SEAL_MAGIC or sealed_start != start:
             return False
         group = memoryview(data)[: padding_at - start]
-        return bool(crc == _group_crc(self._file_id, start, durable, group))
+        _, length = _PADDING.unpack_from(data, padding_at - start)
+        return bool(crc == _group_crc(self._file_id, start, durable, length, group))
 
     def _check_nothing_durable_follows(self, bad: int, why: str) -> None:
         """Rule 3. Raises Corruption."""

@@ -78,7 +78,7 @@ MUTANTS = (
     Mutant(
         "the checksum of a group is not looked at",
         "bookie/journal/format.py",
-        "        return bool(crc == _group_crc(self._file_id, start, durable, group))",
+        "        return bool(crc == _group_crc(self._file_id, start, durable, length, group))",
         "        return bool(crc >= 0 and len(group) >= 0)",
         (f"{UNIT}/test_journal.py",),
     ),
