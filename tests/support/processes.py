@@ -300,6 +300,7 @@ class Load:
 
     def check(self, service_url: str | None = None, *, stored: list[Stored] | None = None) -> None:
         """Everything acknowledged is stored exactly once, where its receipt says, in order for each key."""
+        is_read_here = stored is None
         if stored is None:
             stored = read_all(service_url or self._url, self.topic)
         last = self.first + self.MESSAGES_MAX
@@ -308,6 +309,14 @@ class Load:
         twice = sorted(number for number, count in counts.items() if count > 1)
         assert not twice, f"{len(twice)} messages are there more than once: {twice[:10]}"
         missing = sorted(self.receipts.keys() - counts.keys())
+        if missing and is_read_here:
+            # Lost, or left out by one reader? The second is a defect as well, but another one.
+            again = {message.number for message in read_all(service_url or self._url, self.topic)}
+            places = sorted(self.receipts[number] for number in missing)
+            print(f"missing from {places[0]} to {places[-1]}; a second reader finds {len(again.intersection(missing))}")
+            before = [message.place for message in own if message.place < places[0]]
+            behind = [message.place for message in own if message.place > places[-1]]
+            print(f"the reader had {len(before)} messages in front of them and {len(behind)} behind them")
         assert not missing, f"{len(missing)} acknowledged messages are missing: {missing[:10]}"
         newest: dict[str, int] = {}
         for message in own:
