@@ -229,8 +229,7 @@ class EntryLogs:
                 break
             count, last = count + 1, following
         if count == 1:
-            entry = self.read(location, ledger_id, entry_id)
-            return fmt.SIZE.pack(len(entry)) + entry, [(entry_id, fmt.SIZE.size, fmt.SIZE.size + len(entry))]
+            return self._read_span(ledger_id, entry_id, location)
         # The size of the last one is not known: it is taken along if it is not much larger than the others.
         span = last - location + fmt.SIZE.size
         data = self._reader(log_id).read_at(first_offset - fmt.SIZE.size, span + max(span // count * 2, 4096))
@@ -254,9 +253,13 @@ class EntryLogs:
             if spans:
                 break
             # Too large for what was read, or damaged: that is told there.
-            entry = self.read(location, ledger_id, entry_id)
-            return fmt.SIZE.pack(len(entry)) + entry, [(entry_id, fmt.SIZE.size, fmt.SIZE.size + len(entry))]
+            return self._read_span(ledger_id, entry_id, location)
         return data, spans
+
+    def _read_span(self, ledger_id: int, entry_id: int, location: int) -> tuple[bytes, list[tuple[int, int, int]]]:
+        """What `_read_spans` gives, for one entry of whatever size."""
+        entry = self.read(location, ledger_id, entry_id)
+        return fmt.SIZE.pack(len(entry)) + entry, [(entry_id, fmt.SIZE.size, fmt.SIZE.size + len(entry))]
 
     def ledgers_map(self, log_id: int) -> dict[int, int]:
         """Ledger id → bytes of a sealed log. Raises Corruption if it is not sealed or its map is damaged."""
