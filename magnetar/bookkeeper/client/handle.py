@@ -127,9 +127,8 @@ class LedgerWriteHandle:
         self._backoff = LedgerBackoff()
         # Position → why its bookie failed, for the log.
         self._reasons: dict[int, str] = {}
-        # Set while the writer is starved: until when, and what was acknowledged when that began.
+        # When the writer fails because it is starved; ends with the next acknowledgement.
         self._starved_until_s: float | None = None
-        self._starved_at = -1
         self._attempted: LedgerMetadata | None = None
         self._notified = last_add_confirmed
         self._notifying = False
@@ -386,14 +385,11 @@ class LedgerWriteHandle:
         writer = self._writer
         if not writer.is_open() or not writer.is_starved:
             return
-        now_s = self._now()
-        hold_s = self._pool.config.hold_adds_s
-        is_new = self._starved_until_s is None or now_s > self._starved_until_s + hold_s
-        if is_new or writer.last_add_confirmed > self._starved_at:
+        now_s, hold_s = self._now(), self._pool.config.hold_adds_s
+        if self._starved_until_s is None:
             self._starved_until_s = now_s + hold_s
-            self._starved_at = writer.last_add_confirmed
             log.warning("%s; its entries are held for %g s", writer.starved_error(), hold_s)
-        elif self._starved_until_s is not None and now_s >= self._starved_until_s:
+        elif now_s >= self._starved_until_s:
             failure = writer.fail(writer.starved_error())
             if failure is not None:
                 self._stop(failure.error)
@@ -429,6 +425,7 @@ class LedgerWriteHandle:
         confirmed = self._writer.last_add_confirmed
         if confirmed > self._notified:
             self._notified = confirmed
+            self._starved_until_s = None
             if self._watch is not None:
                 slow = self._watch.acknowledged(confirmed, self._now())
                 if slow is not None:
