@@ -57,8 +57,8 @@ PROTOCOL_VERSION: Final = 21
 BROKER_METADATA_VERSION: Final = 18
 
 # Requests of one connection that wait for something (topics being opened, lookups). A client that reconnects asks
-# for each of its topics at once; above this we read on when some are answered.
-REQUESTS_MAX: Final = 2_000
+# for each of its topics at once; above this we read on when some are answered. Each takes some 6 KB.
+REQUESTS_MAX: Final = 500
 
 # Share of one connection in the memory for sends that storage has not answered: one that is fast must not keep it all
 # from the others.
@@ -193,12 +193,17 @@ class Connection:
 
     # -------------------------------------------------------------------------------- in
 
-    def on_frames(self, frames: list[memoryview]) -> None:
-        """Work on the frames of one chunk. Raises MalformedFrame if the connection has to end."""
+    def on_frames(self, frames: list[memoryview]) -> int:
+        """Work on the frames of one chunk; returns how many were, the others have to wait until reading is resumed.
+
+        Raises MalformedFrame if the connection has to end.
+        """
         try:
-            for frame in frames:
+            for at, frame in enumerate(frames):
                 if self.state is State.CLOSED:
-                    return
+                    break
+                if self._is_paused:
+                    return at
                 send = parse_send(frame)
                 if send is not None:
                     self._on_send(send)
@@ -206,6 +211,7 @@ class Connection:
                 if self._run:
                     self._publish_run()
                 self._on_command(frame)
+            return len(frames)
         finally:
             if self._run:
                 self._publish_run()
@@ -250,7 +256,7 @@ class Connection:
         self._count_unsent(unsent_bytes)
         if not had_room and self.room_bytes > 0:
             self._pump()
-        if self._is_paused:
+        if self._is_paused or unsent_bytes > OUTBOX_HIGH_BYTES:
             self._throttle()
 
     def recount(self) -> None:
