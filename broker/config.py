@@ -62,6 +62,11 @@ class BrokerConfig:
 
     # Limits of a connection.
     max_message_bytes: int = setting("maxMessageSize", 5 * 1024 * 1024, help="largest message, told to the clients")
+    max_uncompressed_bytes: int = setting(
+        "maxUncompressedEntrySize",
+        0,
+        help="what an entry may unpack to for consumers of the topic API; 0: four times maxMessageSize",
+    )
     keep_alive_s: int = setting("keepAliveIntervalSeconds", 30, help="a connection silent for two of these is closed")
     # 1,000 of 64 KiB are 64 MiB for one client; at 1 KiB it is what a batch of the journal carries, so it does
     # not throttle, it protects.
@@ -295,6 +300,11 @@ class BrokerConfig:
         else:
             if self.internal_listener_name and self.internal_listener_name not in names:
                 yield f"internalListenerName={self.internal_listener_name} is not among advertisedListeners"
+
+    @property
+    def uncompressed_bytes_max(self) -> int:
+        """Clients compare compressed messages with maxMessageSize, so they may unpack to more."""
+        return self.max_uncompressed_bytes or 4 * self.max_message_bytes
 
     def _tls_problems(self) -> Iterator[str]:
         if self.bookkeeper_tls_refresh_s < 0:

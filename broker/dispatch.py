@@ -28,7 +28,7 @@ from broker.sticky_keys import ConsistentHashing, HalvedRanges, Selector, Sticky
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import command
 from magnetar.runtime.types import Corruption
-from managed_ledger.messages import parse_metadata
+from managed_ledger.messages import message_count, metadata_of, split_entry
 from managed_ledger.messages_pb2 import MessageMetadata
 from managed_ledger.position import Position
 
@@ -83,12 +83,12 @@ class Facts(NamedTuple):
 def facts_of(entry: EntryLike) -> Facts:
     """Never fails: an entry that cannot be understood goes out as one message, for the client to judge."""
     try:
-        metadata = parse_metadata(entry.data)
+        parts = split_entry(entry.data)
+        metadata = metadata_of(parts)
     except Corruption:
         return Facts(1, False, 0, None)
-    messages = metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else 1
     return Facts(
-        max(messages, 1),
+        message_count(metadata, len(parts.payload)),
         metadata.HasField("marker_type"),
         metadata.deliver_at_time if metadata.HasField("deliver_at_time") else 0,
         metadata,

@@ -56,7 +56,14 @@ from managed_ledger.errors import (
     ManagedLedgerTerminated,
     StorageUnavailable,
 )
-from managed_ledger.messages import broker_metadata_of, metadata_of, parse_metadata, split_entry
+from managed_ledger.messages import (
+    broker_metadata_of,
+    is_batch,
+    message_count,
+    metadata_of,
+    parse_metadata,
+    split_entry,
+)
 from managed_ledger.messages_pb2 import BrokerEntryMetadata
 from managed_ledger.position import EARLIEST, LATEST, Position
 
@@ -715,10 +722,11 @@ class Topic:
         if not entries:
             return EARLIEST, -1
         try:
-            metadata = parse_metadata(entries[0].data)
+            parts = split_entry(entries[0].data)
+            metadata = metadata_of(parts)
         except Corruption:
             return last, -1
-        return last, metadata.num_messages_in_batch - 1 if metadata.HasField("num_messages_in_batch") else -1
+        return last, message_count(metadata, len(parts.payload)) - 1 if is_batch(metadata) else -1
 
     def _on_new_entries(self) -> None:
         if not self.is_closed:

@@ -16,6 +16,7 @@ from magnetar.runtime.types import Buffer
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
 from managed_ledger.position import EARLIEST, Position
+from tests.support.batches import plain_batch
 from tests.support.memory_managed_ledger import MemoryCursor, MemoryManagedLedger
 
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = (
@@ -94,7 +95,7 @@ def entry(
         metadata.deliver_at_time = deliver_at_ms
     if marker is not None:
         metadata.marker_type = marker
-    return encode_entry(metadata, b"x")
+    return encode_entry(metadata, b"x" if batch is None else plain_batch(batch))
 
 
 class Bench:

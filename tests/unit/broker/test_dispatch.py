@@ -4,6 +4,8 @@ from broker.errors import ConsumerAssignError, ConsumerBusy, MetadataFailure
 from broker.subscription import KeySharedPolicy
 from broker.wire.frames import NO_ID
 from broker.wire.pulsar_pb2 import BaseCommand
+from managed_ledger.messages import encode_entry
+from managed_ledger.messages_pb2 import ZSTD, MessageMetadata
 from managed_ledger.position import EARLIEST, Position
 from tests.unit.broker.dispatching import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Bench, Peer, entry
 
@@ -34,6 +36,22 @@ async def test_permits_count_messages_and_a_batch_is_not_cut() -> None:
     assert bench.consumers[1].permits == -2
     bench.flow(1, 3)
     assert peer.got == [0, 1]
+
+
+@pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED, KEY_SHARED])
+@pytest.mark.parametrize("count", [2**31 - 1, 1_000, 0, -1])
+async def test_a_stored_batch_that_claims_too_many_messages_starves_nobody(kind: int, count: int) -> None:
+    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=count)
+    packed = MessageMetadata(compression=ZSTD, uncompressed_size=2**32 - 1)
+    bench = Bench()
+    await bench.append(encode_entry(metadata, b"x" * 100))
+    packed.MergeFrom(metadata)
+    packed.num_messages_in_batch = 2**31 - 1
+    packed.sequence_id = 1
+    await bench.append(encode_entry(packed, b"x" * 100), entry(2))
+    peer = bench.join(1, kind, permits=5)
+    assert peer.got == [0, 1, 2]
+    assert bench.consumers[1].permits == 2
 
 
 async def test_markers_are_acknowledged_and_not_sent() -> None:
