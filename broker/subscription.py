@@ -172,7 +172,9 @@ class Subscription:
             self.messages_out += consumer.messages_out
             self.bytes_out += consumer.bytes_out
             self._dispatcher.remove(consumer)
-            self.pump()
+            # In the next turn: hundreds may leave in this one (their connection is gone), and what one of them had
+            # must not go to the next of them.
+            self._arm(self._host.now_ms())
 
     def check_may_unsubscribe(self, consumer: Consumer) -> None:
         """Raises MetadataFailure unless *consumer* is the only one."""

@@ -147,9 +147,12 @@ class Bench:
         self.check()
         return peer
 
-    def leave(self, number: int) -> None:
-        self.subscription.remove_consumer(self.consumers.pop(number))
-        self.check()
+    def leave(self, *numbers: int) -> None:
+        """Consumers go in one turn of the loop, and the next one comes."""
+        for number in numbers:
+            self.subscription.remove_consumer(self.consumers.pop(number))
+            self.check()
+        self.pass_time(0)
 
     def flow(self, number: int, permits: int) -> None:
         self.subscription.flow(self.consumers[number], permits)

@@ -1,6 +1,8 @@
 import pytest
 
+from broker.dispatch import _failover_points
 from broker.errors import ConsumerAssignError, ConsumerBusy, MetadataFailure
+from broker.sticky_keys import murmur3
 from broker.subscription import KeySharedPolicy
 from broker.wire.frames import NO_ID
 from broker.wire.pulsar_pb2 import BaseCommand
@@ -52,6 +54,36 @@ async def test_a_stored_batch_that_claims_too_many_messages_starves_nobody(kind:
     peer = bench.join(1, kind, permits=5)
     assert peer.got == [0, 1, 2]
     assert bench.consumers[1].permits == 2
+
+
+@pytest.mark.parametrize("kind", [FAILOVER, KEY_SHARED])
+async def test_what_many_leave_behind_in_one_turn_is_shared_out_once(
+    kind: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lost connection takes hundreds of consumers with it."""
+    hashed = 0
+
+    def counting(data: bytes) -> int:
+        nonlocal hashed
+        hashed += 1
+        return murmur3(data)
+
+    monkeypatch.setattr("broker.dispatch.murmur3", counting)
+    monkeypatch.setattr("broker.sticky_keys.murmur3", counting)
+    _failover_points.cache_clear()
+    bench = Bench(failover_delay_ms=0)
+    count, keys = 100, 200
+    for number in range(count):
+        bench.join(number, kind, permits=1_000)
+    await bench.append(*(entry(number, key=f"k{number}") for number in range(keys)))
+    assert hashed <= count * 101 + count + keys + 1, "each consumer's points once"
+    hashed = 0
+    bench.leave(*range(1, count))
+    assert hashed <= count + keys
+    left = bench.peers[0].messages
+    assert {one.message_id.entryId for one in left} == set(range(keys))
+    if kind == KEY_SHARED:
+        assert {one.redelivery_count for one in left} == {0, 1}, "given back once, not from one leaving to the next"
 
 
 async def test_markers_are_acknowledged_and_not_sent() -> None:
