@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Coroutine, Mapping
 from typing import Any, Final, Protocol
 
-from broker.config import BrokerConfig, parse_listeners
+from broker.config import PARTITIONS_MAX, BrokerConfig, parse_listeners
 from broker.connection import LookupAnswer
 from broker.errors import (
     BrokerError,
@@ -296,6 +296,11 @@ class Broker:
             raise MetadataFailure(str(error)) from error
 
     async def _create_partitioned(self, topic: TopicName, partitions: int) -> int:
+        if not 1 <= partitions <= PARTITIONS_MAX:  # as somebody else has stored it
+            raise NotAllowed(
+                f"{topic} is not made: autoTopicCreation of its namespace says {partitions} partitions; set it to 1 "
+                f"to {PARTITIONS_MAX}"
+            )
         try:
             await self.store.put(topic.partitions_path, partitions_value(partitions), NO_NODE)
         except VersionConflict:
