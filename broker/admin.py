@@ -36,6 +36,7 @@ from broker.errors import (
     NotReady,
     SubscriptionNotFound,
     TopicNotFound,
+    TopicUnreadable,
 )
 from broker.names import PERSISTENT, Bundles, TopicName, java_url_decode, topic_of_managed_ledger
 from broker.ownership import BundleOwnership
@@ -660,9 +661,16 @@ class AdminServer:
             raise _Refused(409, f"{name} is a partitioned topic, use the partitioned delete")
         if not await self._broker.ledgers.exists(name.managed_ledger_name):
             raise TopicNotFound(f"Topic {name} not found")
-        topic = await self._loaded(request)
-        if topic.is_in_use and request.query.get("force") != "true":
-            raise _Refused(412, f"Topic {name} has connected producers or consumers; use force")
+        force = request.query.get("force") == "true"
+        await self._here(request, name)
+        try:
+            topic = await self._broker.create_topic(name)
+        except TopicUnreadable as error:
+            if not force:
+                raise _Refused(500, f"{error}; it can only be deleted by force") from error
+        else:
+            if topic.is_in_use and not force:
+                raise _Refused(412, f"Topic {name} has connected producers or consumers; use force")
         # Subscriptions without consumers do not stand in the way, as they do when a topic is removed by itself.
         await self._broker.delete_topic(name, force=True)
         return web.Response(status=204)

@@ -25,6 +25,7 @@ from broker.errors import (
     StorageFailure,
     TooManyRequests,
     TopicNotFound,
+    TopicUnreadable,
 )
 from broker.names import TopicName, topic_of_managed_ledger
 from broker.ownership_rules import BrokerAddress, Ownership
@@ -80,6 +81,8 @@ class Ledgers(Protocol):
     async def exists(self, name: str) -> bool: ...
 
     async def list(self, namespace: str) -> list[str]: ...
+
+    async def discard(self, name: str) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -443,11 +446,24 @@ class Broker:
         """Delete a topic with its data and subscriptions. Raises TopicNotFound, NotAllowed (it is in use)."""
         if name not in self.topics and not await self._exists(name):
             raise TopicNotFound(f"Topic {name} does not exist")
-        topic = await self._topic(name, create=False, missing=f"Topic {name} does not exist")
+        try:
+            topic = await self._topic(name, create=False, missing=f"Topic {name} does not exist")
+        except TopicUnreadable as error:
+            if not force:
+                raise TopicUnreadable(f"{error}; it can only be deleted by force") from error
+            await self._discard(name)
+            return
         if not force and (topic.is_in_use or topic.has_subscriptions):
             raise NotAllowed(f"Topic {name} has connected clients or subscriptions; use force")
         self.topics.pop(name, None)
         await self._end(name, topic.delete(), "delete")
+
+    async def _discard(self, name: TopicName) -> None:
+        log.warning("%s cannot be opened and is deleted by force", name)
+        try:
+            await self.ledgers.discard(name.managed_ledger_name)
+        except ManagedLedgerError as error:
+            raise broker_error(error) from error
 
     async def create_topic(self, name: TopicName) -> Topic:
         """Make and open a topic, whatever the policies say of automatic creation. Raises BrokerError."""

@@ -34,6 +34,7 @@ from broker.errors import (
     StorageFailure,
     SubscriptionNotFound,
     TopicTerminated,
+    TopicUnreadable,
 )
 from broker.names import COMPACTION_CURSOR, DEDUPLICATION_CURSOR, TopicName, is_reserved_subscription
 from broker.ownership_rules import Ownership
@@ -54,6 +55,7 @@ from managed_ledger.errors import (
     ManagedLedgerError,
     ManagedLedgerFenced,
     ManagedLedgerTerminated,
+    RecordUnreadable,
     StorageUnavailable,
 )
 from managed_ledger.messages import (
@@ -886,6 +888,8 @@ def broker_error(error: ManagedLedgerError) -> BrokerError:
     """How a client is told about *error*."""
     if isinstance(error, ManagedLedgerTerminated):
         return TopicTerminated(str(error))
+    if isinstance(error, RecordUnreadable):
+        return TopicUnreadable(str(error))
     if isinstance(error, StorageUnavailable):
         return StorageFailure(str(error))
     if isinstance(error, ManagedLedgerFenced):

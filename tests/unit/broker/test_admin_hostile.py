@@ -174,3 +174,27 @@ async def test_garbage_in_a_policy_is_named_and_can_be_overwritten(world: AdminW
     answer = await world.call(a, "PUT", f"{ADMIN}/persistent/public/wild/t")
     assert answer.status >= 400
     assert "/admin/policies/public/wild" in answer.reason
+
+
+@pytest.mark.parametrize("where", ["record", "cursor"])
+@pytest.mark.parametrize("garbage", [b"\xff" * 40, b"\x47\x78\x47\x79\xff\xff\xff\xff", b"no protobuf"])
+async def test_a_topic_whose_records_are_garbage_can_be_deleted_by_force(
+    world: AdminWorld, where: str, garbage: bytes
+) -> None:
+    a = await world.side()
+    topic = f"{ADMIN}/persistent/public/default/t"
+    assert (await world.call(a, "PUT", topic)).status == 204
+    assert (await world.call(a, "PUT", f"{topic}/subscription/s")).status == 204
+    assert (await world.call(a, "PUT", f"{topic}/unload")).status == 204
+    node = "/managed-ledgers/public/default/persistent/t" + ("/s" if where == "cursor" else "")
+    known = set(world.bookkeeper.ledgers)
+    await a.store.put(node, garbage)
+    answer = await world.call(a, "DELETE", topic)
+    assert (answer.status, node in answer.reason, "by force" in answer.reason) == (500, True, True)
+    assert (await world.call(a, "DELETE", f"{topic}?force=true")).status == 204
+    assert (await world.call(a, "GET", f"{topic}/stats")).status == 404
+    assert await a.store.children("/managed-ledgers/public/default/persistent") == []
+    if where == "cursor":
+        assert known
+        assert not known & set(world.bookkeeper.ledgers), "what could be named is deleted"
+    assert (await world.call(a, "PUT", topic)).status == 204
