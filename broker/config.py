@@ -11,7 +11,7 @@ from typing import Final
 from magnetar.bookkeeper.client.quorum import ENSEMBLE_SIZE_MAX
 from magnetar.bookkeeper.tls_files import APACHE_FACTORY, REFRESH_S, TlsFiles, directory_files, store_problem
 from magnetar.runtime.config import ENVIRONMENT_PREFIX, load, setting
-from magnetar.runtime.types import ConfigurationError
+from magnetar.runtime.types import MIB, ConfigurationError
 
 DIGEST_TYPES: Final = ("CRC32", "CRC32C", "MAC", "DUMMY")
 COMPATIBILITY_STRATEGIES: Final = (
@@ -216,6 +216,22 @@ class BrokerConfig:
         "brokerDeduplicationProducerInactivityTimeoutMinutes", 360, help="a producer away so long is forgotten"
     )
 
+    # Memory for all clients together. (broker.memory_budget)
+    publish_buffer_mbytes: int = setting(
+        "maxMessagePublishBufferSizeInMB",
+        -1,
+        help="sends of all connections without a receipt, MB; above it sockets are not read; "
+        "-1 = 1/8 of the memory, at most 128",
+        least=-1,
+    )
+    read_buffer_mbytes: int = setting(
+        "managedLedgerMaxReadsInFlightSizeInMB",
+        -1,
+        help="reads under way and frames not yet sent, of all connections, MB; above it nothing is read; "
+        "-1 or 0 = 1/16 of the memory, at most 64",
+        least=-1,
+    )
+
     # Dispatch.
     max_unacked_per_consumer: int = setting(
         "maxUnackedMessagesPerConsumer", 50_000, help="messages without an ack before a consumer waits; 0 = any"
@@ -284,6 +300,19 @@ class BrokerConfig:
         "isAllowAutoUpdateSchemaEnabled", True, help="producers may bring new versions of a schema"
     )
 
+    def publish_buffer_bytes(self, memory_bytes: int) -> int:
+        """maxMessagePublishBufferSizeInMB, of a process that may have so much memory."""
+        return self._buffer_bytes(self.publish_buffer_mbytes, memory_bytes // 8, 128 * MIB)
+
+    def read_buffer_bytes(self, memory_bytes: int) -> int:
+        """managedLedgerMaxReadsInFlightSizeInMB, of a process that may have so much memory."""
+        return self._buffer_bytes(self.read_buffer_mbytes, memory_bytes // 16, 64 * MIB)
+
+    def _buffer_bytes(self, wanted_mbytes: int, share_bytes: int, most_bytes: int) -> int:
+        if wanted_mbytes > 0:
+            return wanted_mbytes * MIB
+        return max(min(share_bytes, most_bytes), 2 * self.max_message_bytes)
+
     def problems(self) -> Iterator[str]:
         if self.service_port is None:
             yield "brokerServicePort must be set: clients come in there"
@@ -310,6 +339,12 @@ class BrokerConfig:
                 f"managedLedgerMinLedgerRolloverTimeMinutes ({self.min_rollover_minutes}) must not exceed "
                 f"managedLedgerMaxLedgerRolloverTimeMinutes ({self.max_rollover_minutes})"
             )
+        for name, mbytes in (
+            ("maxMessagePublishBufferSizeInMB", self.publish_buffer_mbytes),
+            ("managedLedgerMaxReadsInFlightSizeInMB", self.read_buffer_mbytes),
+        ):
+            if mbytes > 0 and mbytes * MIB < 2 * self.max_message_bytes:
+                yield f"{name} ({mbytes}) must hold two messages of maxMessageSize ({self.max_message_bytes} bytes)"
         yield from self._tls_problems()
         try:
             names = parse_listeners(self.advertised_listeners)

@@ -140,11 +140,15 @@ class ConsumeCall:
         self.changed = asyncio.Event()
         self.reason: Refused | None = None
         self.is_ended = False
+        self._is_detached = False
         self._out: deque[tuple[int, api.ConsumeResponse | _Waiting]] = deque()
         self._unpacked: _Unpacked | None = None
+        # What the entry takes that is being unpacked, or goes out.
+        self._held_bytes = 0
         # Counts what made everything queued void (rule 4).
         self._runs = 0
         self._out_bytes = 0
+        self._reserved_bytes = 0
         self._is_seeking = False
         # Batches of which a part is acknowledged, or was delivered. (rule 2)
         self._left = PartialBatches()
@@ -222,6 +226,7 @@ class ConsumeCall:
             metadata = metadata_of(parts)
             unpacked_bytes = 0 if metadata.compression == NONE else metadata.uncompressed_size
             limit = self._broker.config.uncompressed_bytes_max
+            self._hold(max(len(waiting.entry), unpacked_bytes if unpacked_bytes <= limit else 0))
             if unpacked_bytes > limit:
                 raise Corruption(
                     f"uncompressed_size {unpacked_bytes} is above the limit of {limit} (maxUncompressedEntrySize)"
@@ -306,6 +311,7 @@ class ConsumeCall:
     def _finish(self, unpacked: _Unpacked) -> None:
         """All messages of the entry are out: settle what it cost (rule 1), and what nobody is to acknowledge."""
         self._unpacked = None
+        self._hold(0)
         position, size = unpacked.waiting.position, unpacked.size
         if unpacked.compacted:
             left = self._left.left(position, (1 << size) - 1) & ~unpacked.compacted
@@ -318,10 +324,16 @@ class ConsumeCall:
             self._acknowledge_soon(position)
         self._settle(unpacked.waiting, unpacked.delivered)
 
+    def _hold(self, size_bytes: int) -> None:
+        """The one entry that is taken apart takes so much; 0: there is none."""
+        self._broker.reads.give(self._held_bytes)
+        self._held_bytes = 0 if self._is_detached else size_bytes
+        self._broker.reads.take(self._held_bytes)
+
     def _settle(self, waiting: _Waiting, delivered: int) -> None:
         consumer = waiting.consumer
         consumer.permits += waiting.permits - delivered
-        if waiting.permits > delivered and consumer.subscription is not None and not self.is_ended:
+        if consumer.subscription is not None and not self.is_ended:
             consumer.subscription.pump()
 
     def _acknowledge_soon(self, position: Position) -> None:
@@ -336,9 +348,16 @@ class ConsumeCall:
             self.subscription.acknowledge(self.consumer, _ack(skipped))
 
     def _queue(self, answer: api.ConsumeResponse | _Waiting, size: int) -> None:
+        if self._is_detached:
+            return
         self._out.append((size, answer))
         self._out_bytes += size
+        self._broker.reads.take(size)
         self.changed.set()
+
+    def _sent(self, size: int) -> None:
+        self._out_bytes -= size
+        self._broker.reads.give(size)
 
     async def take(self) -> api.ConsumeResponse | None:
         """The next frame, or None if nothing waits."""
@@ -360,11 +379,13 @@ class ConsumeCall:
                 try:
                     unpacked = await self._unpack(item)
                 except Corruption as error:
+                    self._hold(0)
                     if runs == self._runs:
                         size += _fill_problem(answer.deliveries.add(), item, str(error))
                         self._settle(item, 1)
                     continue
                 if runs != self._runs:  # a rewind or seek came in between
+                    self._hold(0)
                     continue
                 self._begin(unpacked)
                 self._unpacked = unpacked
@@ -374,7 +395,7 @@ class ConsumeCall:
     def _pop(self) -> None:
         was_full = not self.is_writable
         size, _ = self._out.popleft()
-        self._out_bytes -= size
+        self._sent(size)
         if was_full and self._out_bytes <= QUEUE_LOW_BYTES:
             self._is_full = False
             if self.consumer.subscription is not None:
@@ -386,7 +407,21 @@ class ConsumeCall:
     def is_writable(self) -> bool:
         if self._out_bytes > QUEUE_HIGH_BYTES:  # rule 3
             self._is_full = True
-        return not self._is_full and not self.is_ended
+        return not self._is_full and not self.is_ended and self.room_bytes > 0
+
+    @property
+    def room_bytes(self) -> int:
+        return QUEUE_HIGH_BYTES - self._out_bytes - self._reserved_bytes - self._held_bytes
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._out_bytes and not self._reserved_bytes and not self._held_bytes
+
+    def reserve(self, size_bytes: int) -> None:
+        self._reserved_bytes += size_bytes
+        assert self._reserved_bytes >= 0
+        if size_bytes < 0 and self.is_writable and self.consumer.subscription is not None:
+            self.subscription.pump()
 
     def write(self, frame: bytes) -> None:
         body, _ = parse_frame(memoryview(frame)[4:])
@@ -549,9 +584,10 @@ class ConsumeCall:
         """Rule 4."""
         self._runs += 1
         self._unpacked = None
+        self._hold(0)
         kept = [(cost, item) for cost, item in self._out if isinstance(item, api.ConsumeResponse)]
         self._out = deque(kept)
-        self._out_bytes = sum(cost for cost, _ in kept)
+        self._sent(self._out_bytes - sum(cost for cost, _ in kept))
         self._is_full = False
         self.consumer.permits = 0
         after = self.subscription.cursor.mark_delete_position
@@ -586,7 +622,12 @@ class ConsumeCall:
 
     def detach(self) -> None:
         """The call has ended: what is unacknowledged goes to others."""
-        self.is_ended = True
+        self.is_ended = self._is_detached = True
+        self._runs += 1
+        self._unpacked = None
+        self._hold(0)
+        self._out.clear()
+        self._sent(self._out_bytes)
         self._topic.detach_consumer(self.consumer)
 
 
