@@ -21,6 +21,7 @@ from functools import lru_cache
 from heapq import heappop, heappush
 from typing import Final, NamedTuple, Protocol
 
+from broker.batch_sizes import BatchSizes
 from broker.consumer import Consumer
 from broker.errors import ConsumerBusy
 from broker.ports import CursorPort, Entries, EntryLike, Sink
@@ -101,6 +102,7 @@ class Dispatcher(Protocol):
 
     consumers: list[Consumer]
     limits: DispatchLimits
+    batch_sizes: BatchSizes
 
     def check_newcomer(self, consumer: Consumer) -> None:
         """Raises ConsumerBusy, ConsumerAssignError if *consumer* cannot join now."""
@@ -155,6 +157,7 @@ class SingleActiveDispatcher:
         now_ms: Callable[[], int],
     ) -> None:
         self.consumers: list[Consumer] = []
+        self.batch_sizes = BatchSizes()
         self.active: Consumer | None = None
         self._cursor = cursor
         self.limits = limits
@@ -242,6 +245,7 @@ class SingleActiveDispatcher:
                 continue
             messages, ack_set = facts.messages, None
             if self.limits.batch_index_acks and facts.messages > 1:
+                self.batch_sizes.note(position, facts.messages)
                 ack_set = self._cursor.batch_ack_set(position)
                 if ack_set is not None:
                     messages = count_bits(ack_set)
@@ -311,6 +315,7 @@ class SharedDispatcher:
 
     def __init__(self, cursor: CursorPort, limits: DispatchLimits, now_ms: Callable[[], int]) -> None:
         self.consumers: list[Consumer] = []
+        self.batch_sizes = BatchSizes()
         self.redelivery_counts: dict[Position, int] = {}
         self._cursor = cursor
         self.limits = limits
@@ -455,6 +460,7 @@ class SharedDispatcher:
     ) -> None:
         ack_set = None
         if self.limits.batch_index_acks and messages > 1:
+            self.batch_sizes.note(position, messages)
             ack_set = self._cursor.batch_ack_set(position)
             if ack_set is not None:
                 messages = count_bits(ack_set)

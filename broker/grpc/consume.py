@@ -19,7 +19,6 @@ Rules:
 
 import asyncio
 import logging
-import struct
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
@@ -40,6 +39,7 @@ from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID, parse_frame
 from magnetar.runtime.types import KIB, MIB, Buffer, Corruption
 from magnetar.topic_api import topics_pb2 as api
+from managed_ledger.ack_ranges import mask_of, words_of
 from managed_ledger.errors import InvalidPosition
 from managed_ledger.messages import Message, is_batch, messages_in, metadata_of, split_entry
 from managed_ledger.messages_pb2 import NONE, MessageMetadata, SingleMessageMetadata
@@ -249,11 +249,12 @@ class ConsumeCall:
             if skip > 0:
                 unpacked.messages = iter(())
             return
+        self._left.sizes.note(position, size)
         left = whole = (1 << size) - 1
         if self._open.type in _IN_ORDER:
             left = self._left.left(position, whole)
         if waiting.ack_set is not None:
-            left &= _number(waiting.ack_set)
+            left &= mask_of(waiting.ack_set)
         if skip > 0:
             left &= whole & ~((1 << min(skip, size)) - 1)
         if left != whole:
@@ -508,6 +509,8 @@ class ConsumeCall:
             except (BrokerError, InvalidPosition, ValueError) as error:  # what stood before it counts
                 failure = error
                 break
+            if left is None:
+                continue
             if left:
                 parts[position] = left, one.batch_size
             else:
@@ -519,7 +522,7 @@ class ConsumeCall:
             command = wire.CommandAck(consumer_id=0, ack_type=wire.CommandAck.Individual)
             for position, (left, size) in parts.items():
                 made = command.message_id.add(ledgerId=position.ledger_id, entryId=position.entry_id, batch_size=size)
-                made.ack_set.extend(_words(left, size))
+                made.ack_set.extend(words_of(left, (size + 63) // 64))
             self.subscription.acknowledge(self.consumer, command)
         if failure is not None:
             raise failure
@@ -533,16 +536,16 @@ class ConsumeCall:
             raise ValueError(f"{position} stands before an entry and has no batch_index")
         self._left.forget_before(position)
         command = wire.CommandAck(consumer_id=0, ack_type=wire.CommandAck.Cumulative)
-        left = 0
+        left: int | None = 0
         if up_to.HasField("batch_index"):
             left = self._left.acknowledge_up_to(position, up_to.batch_index, up_to.batch_size)
-        if not left:
+        if left == 0:
             self._left.forget(position)
             command.message_id.add(ledgerId=position.ledger_id & NO_ID, entryId=position.entry_id & NO_ID)
-        elif self.subscription.limits.batch_index_acks:
+        elif left is not None and self.subscription.limits.batch_index_acks:
             made = command.message_id.add(ledgerId=position.ledger_id, entryId=position.entry_id)
             made.batch_size = up_to.batch_size
-            made.ack_set.extend(_words(left, up_to.batch_size))
+            made.ack_set.extend(words_of(left, (up_to.batch_size + 63) // 64))
         else:
             previous = self._topic.ledger.previous_position(position)
             if previous.entry_id < 0 or previous <= self.subscription.cursor.mark_delete_position:
@@ -790,17 +793,6 @@ def _ack(positions: Iterable[Position]) -> wire.CommandAck:
     for ledger_id, entry_id in positions:
         command.message_id.add(ledgerId=ledger_id & NO_ID, entryId=entry_id & NO_ID)
     return command
-
-
-def _words(bits: int, size: int) -> Sequence[int]:
-    """A set of message indexes as the words of a Java BitSet (signed)."""
-    words = max((size + 63) // 64, 1)
-    return struct.unpack(f"<{words}q", bits.to_bytes(words * 8, "little"))
-
-
-def _number(words: Sequence[int]) -> int:
-    """The set whose words these are, which come as signed or unsigned numbers."""
-    return int.from_bytes(struct.pack(f"<{len(words)}Q", *(word & 0xFFFF_FFFF_FFFF_FFFF for word in words)), "little")
 
 
 def _rest(entry: Buffer) -> Buffer:
