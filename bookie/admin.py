@@ -558,6 +558,8 @@ async def _stream(request: web.Request, members: _Members) -> web.StreamResponse
         answer = web.StreamResponse(headers=_HEADERS)
         answer.content_type = "application/json"
         await answer.prepare(request)
+        if request.method == "HEAD":  # a body would be taken for the answer to the next request
+            return answer
         try:
             async with asyncio.timeout(LONG_ANSWER_TIMEOUT_S):
                 await _write(answer, first, members)

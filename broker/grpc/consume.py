@@ -58,6 +58,9 @@ FRAME_BYTES: Final = 256 * KIB
 DELIVERY_BYTES_MAX: Final = 1 * MIB
 DELIVERY_MESSAGES_MAX: Final = 10_000
 
+# What a message costs besides its payload: a batch may have a million of nothing.
+MESSAGE_BYTES: Final = 24
+
 # Entries that are larger than this, or unpack to more, are unpacked on another thread: zlib makes 200 MB/s.
 INLINE_BYTES_MAX: Final = 512 * KIB
 
@@ -271,7 +274,7 @@ class ConsumeCall:
         add, bits, size_bytes = delivery.messages.add, unpacked.bits, 0
         try:
             for index, single, payload in unpacked.messages:
-                size_bytes += len(payload)
+                size_bytes += len(payload) + MESSAGE_BYTES
                 if single is None:
                     self._fill_single(unpacked.metadata, delivery, payload)
                     break
@@ -391,6 +394,8 @@ class ConsumeCall:
                 self._begin(unpacked)
                 self._unpacked = unpacked
             size += self._fill_delivery(unpacked, answer)
+            if self._unpacked is not None:  # there is more of it than goes at once
+                break
         return answer if answer.deliveries else None
 
     def _pop(self) -> None:

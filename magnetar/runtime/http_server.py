@@ -4,11 +4,13 @@ A page in the browser of somebody who can reach the port may send it requests in
 text and forms anywhere without asking, and name the page in `Origin`; nothing but browsers sends that.
 """
 
+import logging
 import socket
 from typing import Final
 from urllib.parse import urlsplit
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -17,6 +19,20 @@ _SENT_BY_PAGES: Final = ("text/plain", "application/x-www-form-urlencoded", "mul
 
 # Answers that are under way when the server stops have so long to end.
 _STOP_S: Final = 2.0
+
+
+def _shortened(record: logging.LogRecord) -> bool:
+    """What is no HTTP is somebody's mistake and not the server's: a line in the log, not a traceback."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, HttpProcessingError):
+        what = record.getMessage()
+        record.msg, record.args = "%s: %s", (what, " ".join(error.message.split())[:200])
+        record.exc_info = None
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
+    return True
+
+
+logging.getLogger("aiohttp.server").addFilter(_shortened)
 
 
 class HttpServer:
