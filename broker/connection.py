@@ -44,8 +44,9 @@ from broker.wire.frames import (
     parse_send,
 )
 from magnetar.bookkeeper.wire.framing import MalformedFrame
-from magnetar.runtime.types import KIB, MIB, Buffer
+from magnetar.runtime.types import KIB, MIB, Buffer, Corruption
 from managed_ledger.errors import InvalidPosition
+from managed_ledger.messages import batch_problem, message_count, metadata_of, split_entry
 from managed_ledger.messages_pb2 import MessageIdData
 from managed_ledger.position import Position, named_position
 
@@ -591,6 +592,8 @@ class Connection:
             error = wire.NotAllowedError, "Transactions are not enabled."
         elif 0 < send.highest_sequence_id < send.sequence_id:
             error = wire.MetadataError, "Invalid lowest or highest sequence id"
+        elif send.num_messages != 1 and (problem := _batch_problem(send)) is not None:
+            error = wire.NotAllowedError, f"Message {send.sequence_id} of {producer.name}: {problem}"
         if error is not None:
             self._publish_run()
             self.write(
@@ -916,6 +919,21 @@ _TRANSACTION_REQUESTS: Final = (
     _T.END_TXN_ON_PARTITION,
     _T.END_TXN_ON_SUBSCRIPTION,
 )
+
+
+def _batch_problem(send: Send) -> str | None:
+    """Why a SEND cannot hold as many messages as it says. What it does not say is not looked at here, and costs its
+    consumers no more than its bytes can hold (`message_count`)."""
+    try:
+        parts = split_entry(send.entry)
+        metadata = metadata_of(parts)
+    except Corruption as error:
+        return str(error)
+    count = message_count(metadata, len(parts.payload))
+    problem = batch_problem(metadata, len(parts.payload))
+    if problem is None and send.num_messages != count:
+        problem = f"num_messages is {send.num_messages}, and the batch says {count}"
+    return problem
 
 
 def _error(request_id: int, code: int, text: str) -> bytes:

@@ -14,6 +14,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from broker.broker import Broker
+from broker.config import PARTITIONS_MAX
 from broker.errors import BrokerError, NotReady
 from broker.grpc.consume import Consumers, last_id
 from broker.grpc.grouping import GroupLimits
@@ -46,8 +47,6 @@ STREAMS_PER_CONNECTION_MAX: Final = 10_000
 
 # How long what was sent may take to be answered when the broker stops, and then the calls to end.
 STOP_GRACE_S: Final = 1.0
-
-PARTITIONS_MAX: Final = 10_000
 
 Handler = Callable[[Any], Awaitable[Any]]
 
