@@ -28,9 +28,11 @@ class _Commands(click.Group):
     """Turns our errors into one line and an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        from magnetar.runtime.own_packages import check_own_packages
         from magnetar.runtime.types import ConfigurationError, MagnetarError
 
         try:
+            check_own_packages()
             return super().invoke(ctx)
         except MagnetarError as error:
             click.echo(f"magnetar: {error}", err=True)

@@ -13,7 +13,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import urllib.error
 import urllib.request
@@ -23,6 +22,7 @@ from time import monotonic, sleep
 from types import TracebackType
 from typing import Any, Final, Self
 
+from magnetar.runtime.own_packages import python_command, python_environment
 from magnetar.testing import network
 from magnetar.testing.guard import end_all
 
@@ -72,7 +72,7 @@ class _Guarded:
         self._pid_file = directory / "pids"
         self._pid_file.write_text("")
         self._guard = subprocess.Popen(
-            [sys.executable, "-m", "magnetar.testing.guard", str(self._pid_file)],
+            python_command("magnetar.testing.guard", str(self._pid_file)), env=python_environment(os.environ),
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
 
@@ -105,12 +105,14 @@ class ServerUnderTest(TopicPlace):
         """Raises ServerFailed (rule 1)."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self._guarded = _Guarded(self.directory)
-        command = [sys.executable, "-m", "magnetar", "standalone", "--data", str(self.directory / "data"),
-                   "--port", "0", "--web-port", "0", "--bookie-port", "0", *self._options]  # fmt: skip
+        ports = ("--port", "0", "--web-port", "0", "--bookie-port", "0")
+        data = str(self.directory / "data")
+        command = python_command("magnetar", "standalone", "--data", data, *ports, *self._options)
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+                command, env=python_environment(os.environ), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
         self._guarded.hold([[self._process.pid]])
         deadline = monotonic() + START_TIMEOUT_S
         while True:
