@@ -11,6 +11,7 @@ from magnetar.bookkeeper.client.errors import (
     BeyondLastConfirmed,
     BookKeeperError,
     ClientClosed,
+    EndUnknown,
     EntryTooLarge,
     LedgerClosed,
     LedgerFenced,
@@ -365,6 +366,23 @@ async def test_an_entry_short_of_its_ack_quorum_is_not_recoverable(cluster: Fake
         bookie.silent = False
     reader = await (await cluster.client()).open_ledger(handle.ledger_id, recovery=False)
     assert await reader.last_recoverable_entry() == 0
+
+
+async def test_the_end_of_an_open_ledger_is_an_error_where_nobody_who_answers_knows_it(
+    cluster: FakeCluster, client: BookKeeper
+) -> None:
+    handle = await client.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2)
+    for i in range(3):
+        await handle.add(b"%d" % i)
+    dead, failing = handle.metadata.last_segment.ensemble
+    reader = await (await cluster.client()).open_ledger(handle.ledger_id, recovery=False)
+    assert await reader.last_recoverable_entry() == 2
+    await cluster.kill(dead)
+    assert await reader.last_recoverable_entry() == 2, "one of its two holders answers"
+    cluster.bookies[failing].refuse = lambda opcode, ledger_id, entry_id: V2Error.EIO if entry_id == 2 else None
+    with pytest.raises(EndUnknown, match=f"ledger {handle.ledger_id} goes on behind entry 1") as unknown:
+        await reader.last_recoverable_entry()
+    assert unknown.value.last_known == 1
 
 
 async def test_reads_go_to_the_next_replica(cluster: FakeCluster, client: BookKeeper) -> None:
