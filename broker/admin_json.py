@@ -7,8 +7,8 @@ A KEY_VALUE schema is stored as two definitions with their lengths; the API show
 import json
 from typing import Any
 
-from managed_ledger.errors import IncompatibleSchema
-from managed_ledger.position import EARLIEST, LATEST, Position
+from managed_ledger.errors import IncompatibleSchema, InvalidPosition
+from managed_ledger.position import EARLIEST, LATEST, Position, named_position
 from managed_ledger.schema_compatibility import Schema, SchemaType, split_key_value
 from managed_ledger.schema_registry import StoredSchema
 
@@ -32,14 +32,14 @@ def position_from_json(body: Any) -> Position:
     if body in ("latest", "earliest"):
         return LATEST if body == "latest" else EARLIEST
     try:
-        position = Position(int(body["ledgerId"]), int(body["entryId"]))
-    except (KeyError, TypeError, ValueError):
+        position = named_position(int(body["ledgerId"]), int(body["entryId"]))
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise BadJson("a message id is needed: ledgerId and entryId") from None
-    if position.ledger_id >= LATEST.ledger_id:
-        return LATEST
-    if position.ledger_id < 0:
-        return EARLIEST
-    return Position(position.ledger_id, position.entry_id + 1) if body.get("isExcluded") else position
+    except InvalidPosition as error:
+        raise BadJson(str(error)) from None
+    if position in (EARLIEST, LATEST) or not body.get("isExcluded"):
+        return position
+    return Position(position.ledger_id, position.entry_id + 1)
 
 
 def properties_from_json(body: Any) -> dict[str, str]:

@@ -43,7 +43,7 @@ from magnetar.bookkeeper.wire.framing import MalformedFrame
 from magnetar.runtime.types import Buffer
 from managed_ledger.errors import InvalidPosition
 from managed_ledger.messages_pb2 import MessageIdData
-from managed_ledger.position import Position
+from managed_ledger.position import Position, named_position
 
 log = logging.getLogger(__name__)
 
@@ -623,8 +623,12 @@ class Connection:
     def _on_redeliver(self, request: wire.CommandRedeliverUnacknowledgedMessages) -> None:
         consumer = self._consumer(request.consumer_id)
         if consumer is not None and consumer.subscription is not None:
-            positions = [_position(one) for one in request.message_ids]
             epoch = request.consumer_epoch if request.HasField("consumer_epoch") else None
+            try:
+                positions = [_position(one) for one in request.message_ids]
+            except MetadataFailure as error:  # the command has no answer
+                log.warning("%s: nothing is redelivered: %s", self.address, error)
+                return
             consumer.subscription.redeliver(consumer, positions or None, epoch)
 
     def _on_unsubscribe(self, request: wire.CommandUnsubscribe) -> None:
@@ -827,12 +831,11 @@ def _schema_of(request: wire.CommandProducer) -> wire.Schema | None:
 
 
 def _position(message_id: MessageIdData) -> Position:
-    """Ids are signed numbers in unsigned fields."""
-    return Position(_signed(message_id.ledgerId), _signed(message_id.entryId))
-
-
-def _signed(value: int) -> int:
-    return value - 2**64 if value >= 2**63 else value
+    """Raises MetadataFailure for what is no message id."""
+    try:
+        return named_position(message_id.ledgerId, message_id.entryId)
+    except InvalidPosition as error:
+        raise MetadataFailure(str(error)) from error
 
 
 def iso_time(at_ms: int) -> str:

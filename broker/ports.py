@@ -81,6 +81,10 @@ class LedgerPort(Protocol):
 
     def previous_position(self, position: Position) -> Position: ...
 
+    def check_within(self, position: Position) -> None:
+        """Raises InvalidPosition for what lies beyond the end."""
+        ...
+
 
 class Cancellable(Protocol):
     def cancel(self) -> None: ...
@@ -97,6 +101,10 @@ class Host(Protocol):
 
     def fetch(self, work: Awaitable[Entries], done: Callable[[Entries | None], None]) -> None:
         """Wait for a cold read; then `done(entries)`, or `done(None)` if it failed."""
+        ...
+
+    def guard(self, step: Callable[[], None], what: str) -> bool:
+        """Do a background step; False if it failed, which is logged with the topic's name."""
         ...
 
 

@@ -6,6 +6,9 @@ Rules:
 2. While the subscription is fenced (seek, delete) nobody joins and nothing is read.
 3. After every event the pump runs: it reads and dispatches until nobody can take more, nothing is left, or a cold
    read is under way. So no event may leave a consumer with permits and backlog waiting.
+4. A defect met while dispatching loses nothing: what was read and not sent cannot be told from what was, so the
+   consumers are disconnected. They come back by themselves, later at each try, and everything unacknowledged comes
+   again.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -26,8 +29,7 @@ from broker.errors import ConsumerBusy, MetadataFailure, NotAllowed, NotReady
 from broker.ports import Cancellable, CursorPort, Entries, Host, LedgerPort
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID, command
-from managed_ledger.errors import InvalidPosition
-from managed_ledger.position import Position
+from managed_ledger.position import Position, named_position
 
 # Reads that one event may cause before others get their turn on the loop: 10 × 100 entries are about 10 ms.
 READS_PER_EVENT_MAX: Final = 10
@@ -192,7 +194,9 @@ class Subscription:
         self.pump()
 
     def acknowledge(self, consumer: Consumer, ack: wire.CommandAck) -> None:
-        """Take an ack. Raises InvalidPosition for what lies beyond the end."""
+        """Take an ack. Raises InvalidPosition for ids that mean nothing (`named_position`), and for a cumulative one
+        beyond the end: then nothing of the ack is taken. Single ids of entries that there are not are passed over:
+        they may have been trimmed."""
         consumer.last_acked_ms = self.last_acked_ms = self._host.now_ms()
         if ack.ack_type == wire.CommandAck.Cumulative:
             self._acknowledge_up_to(consumer, ack)
@@ -206,8 +210,8 @@ class Subscription:
     def _acknowledge_single(self, consumer: Consumer, ack: wire.CommandAck) -> None:
         done: list[Position] = []
         dispatcher = self._dispatcher
-        for message_id in ack.message_id:
-            position = Position(message_id.ledgerId, message_id.entryId)
+        positions = [named_position(one.ledgerId, one.entryId) for one in ack.message_id]
+        for position, message_id in zip(positions, ack.message_id, strict=True):
             if not message_id.ack_set:
                 done.append(position)
                 continue
@@ -230,12 +234,11 @@ class Subscription:
         if self.type not in _SINGLE_ACTIVE or len(ack.message_id) != 1:
             return  # meaningless where several consumers share the entries: must not move the cursor
         message_id = ack.message_id[0]
-        position = Position(message_id.ledgerId, message_id.entryId)
+        position = named_position(message_id.ledgerId, message_id.entryId)
         if message_id.ack_set:
             if not self.limits.batch_index_acks:
                 return
-            if position > self._ledger.last_confirmed:  # what stands before it would be all there is
-                raise InvalidPosition(f"{position} is beyond the end {self._ledger.last_confirmed} of the topic")
+            self._ledger.check_within(position)  # what stands before it would be all there is
             words = list(message_id.ack_set)
             self.cursor.mark_delete(self._ledger.previous_position(position))
             self.cursor.acknowledge_batch(position, words, message_id.batch_size or _highest_bit(words))
@@ -253,9 +256,7 @@ class Subscription:
         """Detach all consumers and tell their clients, who subscribe again by themselves."""
         gone = list(self.consumers)
         for consumer in gone:
-            consumer.sink.write(
-                command(wire.BaseCommand.CLOSE_CONSUMER, consumer_id=consumer.consumer_id, request_id=NO_ID)
-            )
+            _tell_closed(consumer)
             if self._dispatcher is not None:
                 self._dispatcher.remove(consumer)
         return gone
@@ -279,7 +280,21 @@ class Subscription:
     # -------------------------------------------------------------------------------- the pump
 
     def pump(self) -> None:
-        """Rule 3."""
+        """Rule 3. Never raises: the event that it follows is somebody else's."""
+        if not self._host.guard(self._pump, f"dispatching of {self.name}"):
+            self._start_anew()
+
+    def _start_anew(self) -> None:
+        """Rule 4."""
+        gone, self._dispatcher = self.consumers, None  # in whatever state it is
+        self.cursor.rewind()
+        for consumer in gone:
+            consumer.pending.clear()
+            consumer.unacked_messages = 0
+            _tell_closed(consumer)
+            consumer.sink.on_consumer_closed(consumer)
+
+    def _pump(self) -> None:
         dispatcher = self._dispatcher
         if dispatcher is None or self._is_reading or self.is_fenced:
             return
@@ -313,7 +328,12 @@ class Subscription:
                 return
             self._retry_ms = 0
             if dispatcher is self._dispatcher and not self.is_fenced:
-                self._on_entries(dispatcher, read, entries)
+                fetched = entries
+                if not self._host.guard(
+                    lambda: self._on_entries(dispatcher, read, fetched), f"dispatching of {self.name}"
+                ):
+                    self._start_anew()
+                    return
             self.pump()
 
         return done
@@ -378,6 +398,10 @@ class Subscription:
         if dispatcher is None or self._is_reading or self.is_fenced or self._timer is not None:
             return False
         return dispatcher.next_read() is not None
+
+
+def _tell_closed(consumer: Consumer) -> None:
+    consumer.sink.write(command(wire.BaseCommand.CLOSE_CONSUMER, consumer_id=consumer.consumer_id, request_id=NO_ID))
 
 
 def check_type(kind: int, allowed: frozenset[str], *, read_compacted: bool) -> None:

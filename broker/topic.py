@@ -46,7 +46,7 @@ from broker.subscription import Subscription, check_type
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID, Send, command, send_receipt, with_broker_metadata
 from magnetar.runtime.clock import Clock, Timer
-from magnetar.runtime.tasks import Tasks
+from magnetar.runtime.tasks import FAILED, Failed, Tasks, attempt, attempt_now
 from magnetar.runtime.types import Buffer, Corruption
 from managed_ledger.errors import (
     CursorNotFound,
@@ -117,13 +117,12 @@ class _Host:
         self._tasks.spawn(self._fetch(work, done), "read")
 
     async def _fetch(self, work: Awaitable[Entries], done: Callable[[Entries | None], None]) -> None:
-        try:
-            entries: Entries | None = await work
-        except ManagedLedgerError as error:
-            log.warning("%s: a read failed and is repeated: %s", self._name, error)
-            entries = None
+        entries = await attempt(f"{self._name}: a read", work)
         if not self.is_closed:
-            done(entries)
+            done(None if isinstance(entries, Failed) else entries)
+
+    def guard(self, step: Callable[[], None], what: str) -> bool:
+        return not isinstance(attempt_now(f"{self._name}: {what}", step), Failed)
 
 
 class Topic:
@@ -323,10 +322,7 @@ class Topic:
             self._dropped(self)
 
     async def _after_drop(self) -> None:
-        try:
-            await self.ledger.close()
-        except ManagedLedgerError as error:
-            log.warning("%s: %s", self.name, error)
+        await attempt(f"{self.name}: closing its ledger", self.ledger.close())
 
     # -------------------------------------------------------------------------------- producers
 
@@ -460,11 +456,9 @@ class Topic:
             if following is None or self.is_closed:
                 return
             producer, epoch = following
-            try:
-                await self._store_epoch(epoch)
-            except BrokerError as error:
-                log.warning("%s: %s cannot take the topic now: %s", self.name, producer, error)
-                self._send_away(producer)
+            what = f"{self.name}: making {producer} the exclusive producer"
+            if await attempt(what, self._store_epoch(epoch)) is FAILED:
+                self._send_away(producer)  # it comes back, and waits again
                 return
             if producer.is_closed:
                 self._tasks.spawn(self._promote(), "promote")
@@ -832,10 +826,7 @@ class Topic:
         await self._wait_for_answers()
         self.snapshot_deduplication()
         self._disconnect_all()
-        try:
-            await self.ledger.close()
-        except ManagedLedgerError as error:
-            log.warning("%s: not closed in order: %s", self.name, error)
+        await attempt(f"{self.name}: closing its ledger", self.ledger.close())
         await self._tasks.cancel()
 
     async def _wait_for_answers(self) -> None:

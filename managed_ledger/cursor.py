@@ -11,6 +11,8 @@ Rules the code below keeps:
    one as soon as they are contiguous, also across the end of a ledger, and never back except by `reset`.
 2. `read_position` is after `mark_delete_position`; `rewind` sets it to the first open entry.
 3. A batch entry of which all indexes are acknowledged is an acknowledged entry.
+4. `mark_delete_position` names an entry that there is, or entry -1 of a ledger; never one beyond the end. What clients
+   name is checked and brought to that form here, before anything is changed or stored.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -48,7 +50,8 @@ class CursorState:
                     self._ranges.add(item.ledger_id, item.first, last)
         self._ranges.remove_up_to(self.mark_delete_position)
         for position, words in batches:
-            if position > self.mark_delete_position and position.ledger_id in self._ledgers:
+            exists = 0 <= position.entry_id < self._ledgers.entries_of(position.ledger_id)
+            if position > self.mark_delete_position and exists:
                 self._batches[position] = mask_of(list(words))
         self.properties.update(properties)
         self._advance()
@@ -87,7 +90,13 @@ class CursorState:
     # ---------------------------------------------------------------------------------- changes
 
     def mark_delete(self, position: Position, properties: dict[str, int] | None = None) -> bool:
-        """Consume everything up to *position*; False if that changes nothing."""
+        """Consume everything up to *position*; False if that changes nothing.
+
+        An entry behind the end of an older ledger means all of that ledger. Entry -1 means everything before the
+        ledger, and nothing of it. Raises InvalidPosition beyond the end of the topic; nothing changes then.
+        """
+        self._ledgers.check_within(position)
+        position = min(self._ledgers.floor(position), self._ledgers.last_confirmed)
         if properties is not None:
             self.properties = dict(properties)
             self.version += 1
@@ -181,5 +190,8 @@ class CursorState:
                 del self._batches[position]
         if self.read_position <= self.mark_delete_position:  # rule 2
             self.read_position = self._ledgers.next_position(self.mark_delete_position)
+        # Rule 4. A ledger that was trimmed may be named until `ledgers_changed`.
+        assert self.mark_delete_position.entry_id >= -1
+        assert self.mark_delete_position <= max(self._ledgers.last_confirmed, self._ledgers.start)
         if moved:
             self.version += 1

@@ -1,18 +1,17 @@
 """Opens managed ledgers and looks after those that are open."""
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 
 from magnetar.bookkeeper.client.client import BookKeeper
 from magnetar.bookkeeper.metadata.store import MetadataError, MetadataStore
 from magnetar.runtime.clock import Clock
-from magnetar.runtime.tasks import Tasks
-from magnetar.runtime.types import MIB, Corruption
+from magnetar.runtime.tasks import Tasks, attempt
+from magnetar.runtime.types import MIB
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.entry_cache import EntryCache
-from managed_ledger.errors import ManagedLedgerError, StorageUnavailable
+from managed_ledger.errors import StorageUnavailable
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.names import ROOT, ledger_path
 
@@ -73,8 +72,7 @@ class ManagedLedgerFactory:
     ) -> ManagedLedger:
         if former is not None:
             # What it still stores, we have to find.
-            with contextlib.suppress(ManagedLedgerError):
-                await former.close()
+            await attempt(f"{name}: closing what was open before", former.close())
         ledger = ManagedLedger(name, self._bookkeeper, self._store, self._clock, config, self._cache)
         try:
             await ledger.open(create=create)
@@ -107,10 +105,9 @@ class ManagedLedgerFactory:
     async def close(self) -> None:
         """Close everything that is open, in order."""
         await self._tasks.cancel()
-        tasks, self._open = list(self._open.values()), {}
-        for task in tasks:
-            with contextlib.suppress(ManagedLedgerError, MetadataError, Corruption):
-                await (await task).close()
+        tasks, self._open = self._open, {}
+        for name, task in tasks.items():
+            await attempt(f"{name}: closing it", _close(task))
 
     async def _maintain(self) -> None:
         while True:
@@ -123,12 +120,11 @@ class ManagedLedgerFactory:
                     if ledger.has_ended and self._open.get(name) is task:
                         del self._open[name]
                     continue
-                try:
-                    await ledger.maintain()
-                except ManagedLedgerError as error:
-                    log.warning("maintenance of %s: %s", name, error)
-                except Exception:  # one topic must not end it for all
-                    log.exception("maintenance of %s", name)
+                await attempt(f"{name}: maintenance", ledger.maintain())
+
+
+async def _close(task: asyncio.Task[ManagedLedger]) -> None:
+    await (await task).close()
 
 
 def _result_of(task: asyncio.Task[ManagedLedger]) -> ManagedLedger | None:

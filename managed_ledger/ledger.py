@@ -46,7 +46,7 @@ from magnetar.bookkeeper.client.handle import LedgerReadHandle, LedgerWriteHandl
 from magnetar.bookkeeper.metadata.ledgers import LedgerMetadata
 from magnetar.bookkeeper.metadata.store import MetadataStore
 from magnetar.runtime.clock import Clock
-from magnetar.runtime.tasks import Tasks
+from magnetar.runtime.tasks import FAILED, Tasks, attempt, attempt_now
 from magnetar.runtime.types import Buffer, Corruption
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursor import CursorState
@@ -352,7 +352,8 @@ class ManagedLedger:
             snapshot = await store.load(self._ledgers.start)
         except Corruption as error:
             raise StorageUnavailable(str(error)) from error
-        position = min(max(snapshot.mark_delete_position, self._ledgers.start), self._ledgers.last_confirmed)
+        position = self._ledgers.floor(max(snapshot.mark_delete_position, self._ledgers.start))
+        position = min(position, self._ledgers.last_confirmed)
         state = CursorState(self._ledgers, position)
         state.restore(snapshot.ranges, snapshot.batches, snapshot.properties.items())
         self.cursors[name] = self._cursor(name, state, store)
@@ -407,6 +408,10 @@ class ManagedLedger:
     def previous_position(self, position: Position) -> Position:
         """The last entry before this one."""
         return self._ledgers.previous_position(position)
+
+    def check_within(self, position: Position) -> None:
+        """Raises InvalidPosition for what lies beyond the end."""
+        self._ledgers.check_within(position)
 
     def entries_between(self, after: Position, up_to: Position) -> int:
         """Entries after the one and not after the other."""
@@ -551,9 +556,15 @@ class ManagedLedger:
         self.entries_added += count
         self._ledgers.set_entries(handle.ledger_id, up_to + 1)
         self._cache.put_run(handle.ledger_id, first, payloads)
-        self.listener.on_appended(handle.ledger_id, first, [context for _, context in done])
+        try:
+            self.listener.on_appended(handle.ledger_id, first, [context for _, context in done])
+        except Exception as error:
+            # Who was told and who was not cannot be known: end it, so that all are told and ask again.
+            log.exception("%s: its owner cannot take what is stored", self.name)
+            self._give_up(StorageUnavailable(f"{self.name}: a defect, see the log: {error!r}"))
+            return
         for callback in list(self._watchers):
-            callback()
+            attempt_now(f"{self.name}: telling of new entries", callback)
         if self._queued and self._state is State.OPENED:
             self._send_queued()
         elif self._state is State.CLOSING and not self._pending:
@@ -827,7 +838,10 @@ class ManagedLedger:
     def cursor_was_stored(self) -> None:
         """A cursor's stored position moved, or a ledger was closed: perhaps old ledgers can go."""
         if not self._trimming and self._trimmable():
-            self.spawn(self.trim(), "trim")
+            self.spawn(self._trim_quietly(), "trim")
+
+    async def _trim_quietly(self) -> None:
+        await attempt(f"{self.name}: trimming", self.trim())  # tried again by the maintenance
 
     # ---------------------------------------------------------------------------------- trimming
 
@@ -973,16 +987,11 @@ class ManagedLedger:
             if contexts:
                 self.listener.on_append_failed(contexts, self._error)
             if handle is not None:
-                try:
-                    await self._close_handle(handle)
-                except ManagedLedgerError as error:
-                    log.warning("%s", error)
+                closing = self._close_handle(handle)
+                if await attempt(f"{self.name}: closing ledger {handle.ledger_id}", closing) is FAILED:
                     await handle.abandon()
-            for cursor in list(self.cursors.values()):
-                try:
-                    await cursor.close()
-                except (ManagedLedgerError, BookKeeperError) as error:
-                    log.warning("%s: cursor %s is not stored: %s", self.name, cursor.name, error)
+            for cursor in list(self.cursors.values()):  # one that cannot be stored must not keep the others from it
+                await attempt(f"{self.name}: storing its cursor {cursor.name}", cursor.close())
         await self._let_go()
 
     async def _let_go(self) -> None:

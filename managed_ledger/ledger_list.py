@@ -9,6 +9,7 @@ a ledger which is gone, or an entry behind the end of a ledger, mean the next on
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
+from managed_ledger.errors import InvalidPosition
 from managed_ledger.position import Position
 from managed_ledger.records_pb2 import ManagedLedgerInfo
 
@@ -105,6 +106,23 @@ class LedgerList:
                 return Position(ledger_id, last)
             at -= 1
         return self.start
+
+    def floor(self, position: Position) -> Position:
+        """*position* if there is such an entry, else the last one before it.
+
+        Entry -1 of a ledger that there is stays what it is: everything before that ledger.
+        """
+        entries = self._entries.get(position.ledger_id)
+        if entries is None:
+            return self.previous_position(position)
+        return position if position.entry_id < entries else Position(position.ledger_id, entries - 1)
+
+    def check_within(self, position: Position) -> None:
+        """Raises InvalidPosition for what lies beyond the end: a later ledger, or an entry that is not confirmed."""
+        last = self.last_confirmed
+        newest = self._ids[-1] if self._ids else -1
+        if position.ledger_id > newest or (position > last and position.entry_id >= 0):
+            raise InvalidPosition(f"{position} is beyond the end of the topic, which is {last}")
 
     def entries_up_to(self, position: Position) -> int:
         """How many entries stand at or before *position*."""

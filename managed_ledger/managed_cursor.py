@@ -1,20 +1,23 @@
 """A cursor with its ledger below it and its state on disk: `CursorState` decides, this reads and stores."""
 
 import asyncio
-import logging
+import contextlib
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from magnetar.runtime.clock import Clock, Timer
+from magnetar.runtime.tasks import FAILED, attempt
 from managed_ledger.cursor import CursorState
 from managed_ledger.cursor_store import CursorSnapshot, CursorStore
-from managed_ledger.errors import InvalidPosition, ManagedLedgerClosed, ManagedLedgerFenced, StorageUnavailable
+from managed_ledger.errors import ManagedLedgerClosed, ManagedLedgerFenced
 from managed_ledger.position import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:
     from managed_ledger.ledger import Entry, ManagedLedger
 
-log = logging.getLogger(__name__)
+# How long after a failure the state is stored again; doubles up to the second number.
+_RETRY_FIRST_S: Final = 0.1
+_RETRY_LAST_S: Final = 5.0
 
 
 class ManagedCursor:
@@ -43,6 +46,7 @@ class ManagedCursor:
         self._persisted_version = state.version
         self.persisted_mark_delete_position = state.mark_delete_position
         self._last_persist_s = float("-inf")
+        self._retry_s = 0.0
         self._timer: Timer | None = None
         self._writing = asyncio.Lock()
         self._reads_valid = 0  # a cold read that was begun before a rewind or reset has nothing to say any more
@@ -160,12 +164,7 @@ class ManagedCursor:
     # --------------------------------------------------------------------------------- changes
 
     def mark_delete(self, position: Position, properties: Mapping[str, int] | None = None) -> None:
-        """Acknowledge everything up to *position*. Raises InvalidPosition beyond the end."""
-        last = self._ledger.last_confirmed
-        if position > last:
-            if position.entry_id >= 0:
-                raise InvalidPosition(f"{position} is beyond the end {last} of {self._ledger.name}")
-            position = last  # "all before that ledger" is all that there is, and nothing that will be
+        """Acknowledge everything up to *position*. Raises InvalidPosition beyond the end of the topic."""
         self._state.mark_delete(position, dict(properties) if properties is not None else None)
         self._changed()
 
@@ -227,7 +226,7 @@ class ManagedCursor:
             return
         if self._state.version == self._persisted_version:
             return
-        wait_s = self._last_persist_s + self._interval_s - self._clock.monotonic()
+        wait_s = self._last_persist_s + max(self._interval_s, self._retry_s) - self._clock.monotonic()
         self._timer = self._clock.call_later(max(wait_s, 0.0), self._persist_soon)
 
     def _persist_soon(self) -> None:
@@ -236,12 +235,12 @@ class ManagedCursor:
             self._ledger.spawn(self._persist_quietly(), f"cursor {self.name}")
 
     async def _persist_quietly(self) -> None:
-        try:
+        if await attempt(f"{self._ledger.name}: storing its cursor {self.name}", self._flush_unless_ended()) is FAILED:
+            self._changed()
+
+    async def _flush_unless_ended(self) -> None:
+        with contextlib.suppress(ManagedLedgerFenced, ManagedLedgerClosed):  # the managed ledger knows
             await self.flush()
-        except StorageUnavailable as error:
-            log.warning("cursor %s of %s is not stored at the moment: %s", self.name, self._ledger.name, error)
-        except (ManagedLedgerFenced, ManagedLedgerClosed):
-            pass  # the managed ledger knows
 
     async def flush(self) -> None:
         """Store what has changed; on return it survives. Raises ManagedLedgerFenced, StorageUnavailable."""
@@ -271,9 +270,11 @@ class ManagedCursor:
         except ManagedLedgerFenced as error:
             self._ledger.fence(error)
             raise
-        except StorageUnavailable:
+        except Exception:
+            self._retry_s = min(max(self._retry_s * 2, _RETRY_FIRST_S), _RETRY_LAST_S)
             self._changed()
             raise
+        self._retry_s = 0.0
         self.persisted_mark_delete_position = snapshot.mark_delete_position
 
     def _snapshot(self) -> CursorSnapshot:

@@ -35,13 +35,13 @@ from broker.requests import SubscribeRequest
 from broker.subscription import KeySharedPolicy, Subscription
 from broker.topic import Topic
 from broker.wire import pulsar_pb2 as wire
-from broker.wire.frames import parse_frame
+from broker.wire.frames import NO_ID, parse_frame
 from magnetar.runtime.types import KIB, MIB, Buffer, Corruption
 from magnetar.topic_api import topics_pb2 as api
 from managed_ledger.errors import InvalidPosition
 from managed_ledger.messages import messages_of, split_entry
 from managed_ledger.messages_pb2 import MessageMetadata, SingleMessageMetadata
-from managed_ledger.position import EARLIEST, LATEST, Position
+from managed_ledger.position import EARLIEST, LATEST, Position, named_position
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +145,10 @@ class ConsumeCall:
         if request.is_reader:
             start = EARLIEST if request.from_earliest else LATEST
             if request.HasField("start_id"):
-                start = Position(request.start_id.ledger_id, request.start_id.entry_id)
+                try:
+                    start = named_position(request.start_id.ledger_id, request.start_id.entry_id)
+                except InvalidPosition as error:
+                    raise Refused(Status.INVALID_ARGUMENT, f"{self._topic.name}: {error}") from error
                 if request.start_id.HasField("batch_index"):
                     self._skip = start, request.start_id.batch_index + (not request.start_inclusive)
                 elif not request.start_inclusive:
@@ -347,17 +350,17 @@ class ConsumeCall:
     def _acknowledge(self, ids: Iterable[api.MessageId]) -> None:
         whole: list[Position] = []
         parts: dict[Position, tuple[int, int]] = {}
-        failure: BrokerError | ValueError | None = None
+        failure: BrokerError | InvalidPosition | ValueError | None = None
         acknowledge = self._left.acknowledge
         for one in ids:
-            position = Position(one.ledger_id, one.entry_id)
-            if not one.HasField("batch_index"):
-                self._left.forget(position)
-                whole.append(position)
-                continue
             try:
+                position = named_position(one.ledger_id, one.entry_id)
+                if not one.HasField("batch_index"):
+                    self._left.forget(position)
+                    whole.append(position)
+                    continue
                 left = acknowledge(position, one.batch_index, one.batch_size)
-            except (BrokerError, ValueError) as error:  # what stood before it counts
+            except (BrokerError, InvalidPosition, ValueError) as error:  # what stood before it counts
                 failure = error
                 break
             if left:
@@ -379,9 +382,10 @@ class ConsumeCall:
     def _acknowledge_up_to(self, up_to: api.MessageId) -> None:
         if self._open.type not in _IN_ORDER:
             raise ValueError("a cumulative ack needs the type EXCLUSIVE or FAILOVER; acknowledge single messages")
-        position = Position(up_to.ledger_id, up_to.entry_id)
-        if position > self._topic.ledger.last_confirmed:
-            raise InvalidPosition(f"{position} is beyond the end {self._topic.ledger.last_confirmed} of the topic")
+        position = named_position(up_to.ledger_id, up_to.entry_id)
+        self._topic.ledger.check_within(position)
+        if position.entry_id < 0 and up_to.HasField("batch_index"):
+            raise ValueError(f"{position} stands before an entry and has no batch_index")
         self._left.forget_before(position)
         command = wire.CommandAck(consumer_id=0, ack_type=wire.CommandAck.Cumulative)
         left = 0
@@ -389,7 +393,7 @@ class ConsumeCall:
             left = self._left.acknowledge_up_to(position, up_to.batch_index, up_to.batch_size)
         if not left:
             self._left.forget(position)
-            command.message_id.add(ledgerId=position.ledger_id, entryId=position.entry_id)
+            command.message_id.add(ledgerId=position.ledger_id & NO_ID, entryId=position.entry_id & NO_ID)
         elif self.subscription.limits.batch_index_acks:
             made = command.message_id.add(ledgerId=position.ledger_id, entryId=position.entry_id)
             made.batch_size = up_to.batch_size
@@ -406,7 +410,7 @@ class ConsumeCall:
             raise ValueError(f"a nack's delay is 0 to {NACK_DELAY_MS_MAX} ms, not {nack.delay_ms}")
         if self._nacks >= NACKS_MAX:
             raise ValueError(f"{NACKS_MAX} requests with delayed nacks are under way; put more ids into one")
-        positions = sorted({Position(one.ledger_id, one.entry_id) for one in nack.ids})
+        positions = sorted({named_position(one.ledger_id, one.entry_id) for one in nack.ids})
         if not nack.delay_ms:
             self._redeliver(positions)
             return
@@ -446,10 +450,8 @@ class ConsumeCall:
         position = LATEST
         skip: tuple[Position, int] | None = None
         if seek.HasField("id"):
-            position = Position(seek.id.ledger_id, seek.id.entry_id)
-            if position.ledger_id < 0:
-                position = EARLIEST
-            elif seek.id.HasField("batch_index"):
+            position = named_position(seek.id.ledger_id, seek.id.entry_id)
+            if position not in (EARLIEST, LATEST) and seek.id.HasField("batch_index"):
                 skip = position, seek.id.batch_index
         elif seek.HasField("time_ms"):
             position = await self._topic.position_at_ms(seek.time_ms)
@@ -607,7 +609,7 @@ def _fill(message: api.Message, metadata: MessageMetadata | SingleMessageMetadat
 def _ack(positions: Iterable[Position]) -> wire.CommandAck:
     command = wire.CommandAck(consumer_id=0, ack_type=wire.CommandAck.Individual)
     for ledger_id, entry_id in positions:
-        command.message_id.add(ledgerId=ledger_id, entryId=entry_id)
+        command.message_id.add(ledgerId=ledger_id & NO_ID, entryId=entry_id & NO_ID)
     return command
 
 

@@ -3,9 +3,50 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, Final, TypeVar
+
+from magnetar.runtime.types import MagnetarError
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Failed:
+    """What a background step gives that did not succeed."""
+
+
+FAILED: Final = Failed()
+
+
+async def attempt(what: str, step: Awaitable[T]) -> T | Failed:
+    """Wait for a step that nobody asked for and nobody would hear the error of. FAILED if it did not succeed.
+
+    The one rule for such steps: an error of ours (MagnetarError) is one warning, any other a defect, logged with its
+    traceback; either way the step has failed, nothing else is harmed, and who began it tries again with back-off.
+    *what* names the topic and the step.
+    """
+    try:
+        return await step
+    except Exception as error:
+        _report(what, error)
+        return FAILED
+
+
+def attempt_now(what: str, step: Callable[[], T]) -> T | Failed:
+    """As `attempt`, for a step that waits for nothing."""
+    try:
+        return step()
+    except Exception as error:
+        _report(what, error)
+        return FAILED
+
+
+def _report(what: str, error: Exception) -> None:
+    if isinstance(error, MagnetarError):
+        log.warning("%s failed: %s", what, error)
+    else:
+        log.error("%s failed: %r", what, error, exc_info=error)
 
 
 class Tasks:

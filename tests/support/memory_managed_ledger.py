@@ -12,7 +12,6 @@ from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursor import CursorState
 from managed_ledger.errors import (
     CursorNotFound,
-    InvalidPosition,
     ManagedLedgerError,
     ManagedLedgerNotFound,
     ManagedLedgerTerminated,
@@ -88,9 +87,6 @@ class MemoryCursor:
         self.state.rewind()
 
     def mark_delete(self, position: Position, properties: Mapping[str, int] | None = None) -> None:
-        last = self.ledger.last_confirmed
-        if position > last and position.entry_id >= 0:
-            raise InvalidPosition(f"{position} is beyond the end {last}")
         self.state.mark_delete(position, dict(properties) if properties is not None else None)
 
     def delete(self, positions: Iterable[Position]) -> None:
@@ -186,6 +182,9 @@ class MemoryManagedLedger:
 
     def previous_position(self, position: Position) -> Position:
         return self._ledgers.previous_position(position)
+
+    def check_within(self, position: Position) -> None:
+        self._ledgers.check_within(position)
 
     def entries_between(self, after: Position, up_to: Position) -> int:
         return self._ledgers.entries_between(after, up_to)

@@ -377,3 +377,75 @@ async def test_properties_are_stored_before_the_call_returns(world: World) -> No
     await ledger.set_properties({"pulsar.topic.epoch": "3"})
     reopened, _ = await world.open()
     assert reopened.properties == {"pulsar.topic.epoch": "3"}
+
+
+# ---------------------------------------------------------------------------------- defects
+
+
+async def test_a_cursor_that_cannot_be_stored_keeps_nobody_from_closing(world: World) -> None:
+    """Whatever the error: the ledger is sealed, the other cursors are stored, and the topic can be opened again."""
+    factory = world.factory()
+    ledger = await factory.open(NAME)
+    await publish(ledger, 0, 5)
+    cursors = [await ledger.open_cursor(name, EARLIEST) for name in ("a", "b", "c")]
+    for cursor in cursors:
+        cursor.mark_delete(Position(ledger.last_confirmed.ledger_id, 2))
+
+    async def fail(snapshot: Any) -> None:
+        raise ValueError("Value out of range")
+
+    for name in ("persist", "close"):
+        setattr(cursors[1]._store, name, fail)
+    await ledger.close()
+    again = await factory.open(NAME)
+    assert again is not ledger
+    assert [again.cursors[name].backlog() for name in ("a", "c")] == [2, 2]
+    await publish(again, 5, 6)
+    await factory.close()
+
+
+async def test_a_cursor_is_stored_again_after_an_unforeseen_error(world: World) -> None:
+    ledger, _ = await world.open()
+    await publish(ledger, 0, 5)
+    cursor = await ledger.open_cursor("s", EARLIEST)
+    persist = cursor._store.persist  # type: ignore[union-attr]
+    failures = [KeyError("a defect"), ValueError("another")]
+
+    async def fail_twice(snapshot: Any) -> None:
+        if failures:
+            raise failures.pop()
+        await persist(snapshot)
+
+    cursor._store.persist = fail_twice  # type: ignore[method-assign, union-attr]
+    cursor.mark_delete(Position(ledger.last_confirmed.ledger_id, 2))
+    await eventually(lambda: cursor.persisted_mark_delete_position == Position(ledger.last_confirmed.ledger_id, 2))
+    assert not failures
+
+
+async def test_an_owner_with_a_defect_is_told_that_its_ledger_has_ended(world: World) -> None:
+    """It cannot be known which of its receipts left: everybody has to ask again."""
+    ledger, recorder = await world.open()
+    await publish(ledger, 0, 2)
+
+    def fail(ledger_id: int, first_entry_id: int, contexts: Sequence[Any]) -> None:
+        raise IndexError("a defect")
+
+    recorder.on_appended = fail  # type: ignore[method-assign]
+    ledger.append(payloads(2, 4), [2, 3])
+    await eventually(lambda: bool(recorder.closed))
+    assert not ledger.is_open
+    reopened, _ = await world.open()
+    assert [entry.data for entry in await read_all(reopened)] == payloads(0, 4)
+
+
+async def test_a_watcher_with_a_defect_keeps_nothing_from_the_others(world: World) -> None:
+    ledger, _ = await world.open()
+    told = []
+
+    def fail() -> None:
+        raise IndexError("a defect")
+
+    ledger.watch_appends(fail)
+    ledger.watch_appends(lambda: told.append(ledger.last_confirmed))
+    await publish(ledger, 0, 2)
+    assert told[-1] == ledger.last_confirmed

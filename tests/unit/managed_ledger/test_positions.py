@@ -3,10 +3,13 @@
 import itertools
 import random
 
+import pytest
+
 from managed_ledger.ack_ranges import AckRanges, mask_of, words_of
 from managed_ledger.cursor import CursorState
+from managed_ledger.errors import InvalidPosition
 from managed_ledger.ledger_list import LedgerList
-from managed_ledger.position import Position
+from managed_ledger.position import EARLIEST, LATEST, Position, named_position
 from managed_ledger.records_pb2 import ManagedLedgerInfo
 
 
@@ -112,3 +115,31 @@ def test_java_bit_sets() -> None:
     assert words_of(1 << 64) == [0, 1]
     for mask in (0, 1, 2**64 - 1, 2**64, 3 << 62, 2**200 + 5):
         assert mask_of(words_of(mask)) == mask
+
+
+@pytest.mark.parametrize(
+    ("ledger_id", "entry_id", "meant"),
+    [
+        (5, 3, Position(5, 3)),
+        (0, 0, Position(0, 0)),
+        (5, -1, Position(5, -1)),
+        (5, 2**64 - 1, Position(5, -1)),
+        (-1, -1, EARLIEST),
+        (2**64 - 1, 2**64 - 1, EARLIEST),
+        (2**63 - 1, 2**63 - 1, LATEST),
+        (2**63 - 1, 2**48 - 1, LATEST),
+        (2**63 - 1, 2**64 - 1, LATEST),
+        (5, 2**63 - 1, Position(5, 2**63 - 1)),
+    ],
+)
+def test_ids_of_clients_are_signed(ledger_id: int, entry_id: int, meant: Position) -> None:
+    assert named_position(ledger_id, entry_id) == meant
+
+
+@pytest.mark.parametrize(
+    ("ledger_id", "entry_id"),
+    [(5, -2), (5, 2**63), (5, 2**64 - 2), (-1, 0), (-1, 7), (2**64 - 1, 0), (-2, -1), (2**63, 0), (2**63, 2**63)],
+)
+def test_other_negative_ids_are_refused(ledger_id: int, entry_id: int) -> None:
+    with pytest.raises(InvalidPosition, match="is no message id"):
+        named_position(ledger_id, entry_id)
