@@ -4,6 +4,8 @@ import contextlib
 import functools
 import io
 import json
+import os
+import re
 import socket
 import threading
 from collections import deque
@@ -11,6 +13,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
+
+import click
 
 from magnetar.runtime.types import MagnetarError
 
@@ -32,6 +36,11 @@ OPERATION_TIMEOUT_S: Final = 20
 READ_TIMEOUT_MS: Final = 10_000
 """For a message that the broker has said is there."""
 
+# As the client logs it: what kind, and the broker's own words.
+_REFUSAL: Final = re.compile(r"Received error response from server: (\w+)(?: \((.*)\))? -- req_id")
+# So many in a row, which takes a second or two, are told at once and not only when the client gives up.
+_REFUSALS_TOLD: Final = 5
+
 # How long one wait for a message that may never come lasts, so that Ctrl-C is heard.
 WAIT_MS: Final = 200
 
@@ -48,22 +57,64 @@ def client_of(service_url: str) -> Iterator[Any]:
     except ImportError:
         raise ClientError("the official client is missing: pip install pulsar-client") from None
     _check_reachable(service_url)
-    logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null")
-    client = pulsar.Client(
-        service_url,
-        logger=logger,
-        connection_timeout_ms=CONNECT_TIMEOUT_MS,
-        operation_timeout_seconds=OPERATION_TIMEOUT_S,
-    )
+    with contextlib.ExitStack() as stack:
+        heard = stack.enter_context(_heard())
+        client = pulsar.Client(
+            service_url,
+            logger=heard.logger,
+            connection_timeout_ms=CONNECT_TIMEOUT_MS,
+            operation_timeout_seconds=OPERATION_TIMEOUT_S,
+        )
+        try:
+            yield client
+        except pulsar.PulsarException as error:
+            unreachable = isinstance(error, pulsar.ConnectError | pulsar.Timeout | pulsar.LookupError)
+            hint = ". Is a broker running there? Give it with --service-url." if unreachable else ""
+            if heard.refusal:
+                hint = f". The broker answers: {heard.refusal}"
+            raise ClientError(f"{error} ({service_url}){hint}") from None
+        finally:
+            with contextlib.suppress(Exception):  # closing what failed says nothing new
+                client.close()
+
+
+class _Heard:
+    """What brokers refused, read from what the client logs: where it tries again, its error is a time-out."""
+
+    def __init__(self, logger: Any) -> None:
+        self.logger = logger
+        self.refusal = ""
+        """The last one."""
+        self._lines = 0
+
+    def line(self, text: str) -> None:
+        found = _REFUSAL.search(text)
+        if found is None:
+            return
+        self.refusal = found[2] or found[1]
+        self._lines += 1
+        if self._lines == _REFUSALS_TOLD:  # the client waits longer and longer between its tries
+            click.echo(f"magnetar: still trying; the broker answers: {self.refusal}", err=True)
+
+
+@contextlib.contextmanager
+def _heard() -> Iterator[_Heard]:
+    """The client logs into a pipe, which a thread empties: nothing is kept but the last refusal."""
+    import pulsar
+
+    reading, writing = os.pipe()
+    made = _Heard(pulsar.FileLogger(pulsar.LoggerLevel.Warn, f"/dev/fd/{writing}"))
+
+    def listen() -> None:
+        with os.fdopen(reading, errors="replace") as lines:
+            for line in lines:
+                made.line(line)
+
+    threading.Thread(target=listen, name="client log", daemon=True).start()
     try:
-        yield client
-    except pulsar.PulsarException as error:
-        unreachable = isinstance(error, pulsar.ConnectError | pulsar.Timeout | pulsar.LookupError)
-        hint = ". Is a broker running there? Give it with --service-url." if unreachable else ""
-        raise ClientError(f"{error} ({service_url}){hint}") from None
+        yield made
     finally:
-        with contextlib.suppress(Exception):  # closing what failed says nothing new
-            client.close()
+        os.close(writing)  # the client has opened it for itself; the thread ends with the last of them
 
 
 def _check_reachable(service_url: str) -> None:

@@ -23,6 +23,8 @@ from magnetar.bookkeeper.client.errors import (
     Unauthorized,
 )
 from magnetar.bookkeeper.client.handle import LedgerReadHandle, LedgerWriteHandle
+from magnetar.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint
+from magnetar.bookkeeper.metadata.bookies import BookieRegistration
 from magnetar.bookkeeper.metadata.ledgers import LedgerState
 from magnetar.bookkeeper.wire.codec_v2 import (
     ADD_ENTRY,
@@ -530,3 +532,23 @@ async def test_closing_the_client_ends_what_is_pending(cluster: FakeCluster) -> 
         await adding
     with pytest.raises(ClientClosed):
         await client.open_ledger(0, recovery=False)
+
+
+async def test_a_ledger_that_cannot_be_made_names_who_is_read_only_and_why(
+    cluster: FakeCluster, client: BookKeeper
+) -> None:
+    registrations = []
+    for bookie_id in sorted(cluster.bookies):
+        await cluster.kill(bookie_id)
+        registration = BookieRegistration(cluster.store, "/ledgers", bookie_id, cluster.clock)
+        await registration.set_read_only(True, "disk: /data: 97.0% of the disk is used")
+        await registration.register(BookieServiceInfo((bookie_endpoint("127.0.0.1", 1),)))
+        registrations.append(registration)
+    await cluster.store.put("/ledgers/cookies/gone", b"")
+    await asyncio.sleep(0.05)
+    with pytest.raises(NotEnoughBookies) as refused:
+        await create(client)
+    assert "writable are: none; bookie-0 is read-only (disk: /data: 97.0% of the disk is used); " in str(refused.value)
+    assert str(refused.value).endswith("; gone is away")
+    for registration in registrations:
+        await registration.unregister()
