@@ -16,7 +16,9 @@ from urllib.parse import urlsplit
 
 import click
 
+from magnetar.places import shown_id
 from magnetar.runtime.types import MagnetarError
+from magnetar.topic_api.message_id import EARLIEST, LATEST, MessageId
 
 if TYPE_CHECKING:
     from magnetar.admin_client import AdminClient
@@ -271,7 +273,7 @@ def publish(
         found.payload_bytes += len(payload)
     producer.flush()
     producer.close()
-    found.last_id = None if last is None else str(last)
+    found.last_id = None if last is None else shown_id(last)
     return found
 
 
@@ -279,9 +281,10 @@ def publish(
 
 
 def consumed(
-    client: Any, topic: str, subscription: str, kind: str, position: str, count: int
+    client: Any, topic: str, subscription: str, kind: str, at_the_end: bool, count: int
 ) -> Generator[Any, None, None]:
     """*count* messages of a subscription, or without end if it is 0; each is acknowledged when one goes on to the next.
+    A new one begins with what is there, or *at_the_end*.
 
     Close it where it is left early.
     """
@@ -293,8 +296,8 @@ def consumed(
         "failover": pulsar.ConsumerType.Failover,
         "key-shared": pulsar.ConsumerType.KeyShared,
     }
-    positions = {"earliest": pulsar.InitialPosition.Earliest, "latest": pulsar.InitialPosition.Latest}
-    consumer = client.subscribe(topic, subscription, consumer_type=kinds[kind], initial_position=positions[position])
+    first = pulsar.InitialPosition.Latest if at_the_end else pulsar.InitialPosition.Earliest
+    consumer = client.subscribe(topic, subscription, consumer_type=kinds[kind], initial_position=first)
     received = 0
     try:
         while count == 0 or received < count:
@@ -309,30 +312,39 @@ def consumed(
         consumer.close()
 
 
-def position_of(text: str) -> tuple[int, int] | None:
-    """(ledger, entry) of `--from`; None for earliest and latest. Raises ClientError."""
-    ledger, separator, entry = text.partition(":")
-    if text in ("earliest", "latest"):
-        return None
-    if not separator or not (ledger + entry).isascii() or not ledger.isdigit() or not entry.isdigit():
-        raise ClientError(f"--from {text}: expected earliest, latest or LEDGER:ENTRY")
-    return int(ledger), int(entry)
-
-
-def read(client: Any, topic: str, start: str, follow: bool) -> Iterator[Any]:
-    """Messages of *topic*, one partition after the other; with *follow* then those that come, for ever."""
-    import pulsar
-
-    position = position_of(start)
-    if position is None:
-        first = pulsar.MessageId.earliest if start == "earliest" else pulsar.MessageId.latest
-    else:
-        first = pulsar.MessageId(-1, *position, -1)
-    readers = [client.create_reader(name, first) for name in client.get_topic_partitions(topic)]
+def read(client: Any, topic: str, start: MessageId | int, follow: bool) -> Iterator[Any]:
+    """Messages of *topic* from *start* on (a time is in milliseconds), one partition after the other; with *follow*
+    then those that come, for ever. Where *start* is an id of a partition, only that one is read."""
+    readers = [_reader(client, name, start) for name in _partitions(client, topic, start)]
     for reader in readers:
         yield from _rest(reader)
     if follow:
         yield from _coming(readers)
+
+
+def _partitions(client: Any, topic: str, start: MessageId | int) -> list[str]:
+    """The partitions of *topic* to be read. Raises ClientError if it does not have that of *start*."""
+    names: list[str] = client.get_topic_partitions(topic)
+    is_partitioned = len(names) > 1 or (names[0].endswith("-partition-0") and not topic.endswith("-partition-0"))
+    if isinstance(start, int) or start.partition < 0 or not is_partitioned:
+        return names
+    if start.partition >= len(names):
+        raise ClientError(f"{start} is in partition {start.partition}, and {topic} has {len(names)}")
+    return [names[start.partition]]
+
+
+def _reader(client: Any, name: str, start: MessageId | int) -> Any:
+    """A reader whose first message is the one at *start*."""
+    import pulsar
+
+    if isinstance(start, int):
+        reader = client.create_reader(name, pulsar.MessageId.earliest)
+        reader.seek(start)
+        return reader
+    if start in (EARLIEST, LATEST):
+        return client.create_reader(name, pulsar.MessageId.earliest if start == EARLIEST else pulsar.MessageId.latest)
+    first = pulsar.MessageId(start.partition, start.ledger_id, start.entry_id, start.batch_index)
+    return client.create_reader(name, first, start_message_id_inclusive=True)
 
 
 def last_messages(client: Any, admin: "AdminClient", topic: str, count: int, follow: bool) -> Iterator[Any]:

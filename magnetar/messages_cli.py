@@ -9,7 +9,9 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import click
 
 from magnetar import show
-from magnetar.cli_options import F, admin_of, admin_option, service_option
+from magnetar.cli_options import F, admin_of, admin_option, now_ms, service_option
+from magnetar.places import PLACE_HELP, create_at, place_of, shown_id
+from magnetar.topic_api.message_id import EARLIEST, LATEST, MessageId
 
 if TYPE_CHECKING:
     from magnetar.message_client import TopicSchema
@@ -136,8 +138,8 @@ def _lines(file: IO[bytes] | None, drawn: show.Bar) -> Iterator[bytes]:
               default="exclusive", show_default=True, help="Type of the subscription.")  # fmt: skip
 @click.option("-n", "--count", type=COUNT, default=0, show_default=True,
               help="Stop after so many messages; 0 goes on for ever.")  # fmt: skip
-@click.option("--from", "position", type=click.Choice(["earliest", "latest"]), default="earliest", show_default=True,
-              help="Where a new subscription begins.")  # fmt: skip
+@click.option("--from", "position", default="earliest", show_default=True,
+              help=f"Where a new subscription begins: {PLACE_HELP}")  # fmt: skip
 @click.option("-q", "--quiet", is_flag=True, help="Show what was received in all, not each message.")
 @value_options
 @admin_option
@@ -160,20 +162,23 @@ def consume(
     """
     from magnetar.message_client import client_of, consumed
 
+    place = place_of(position, now_ms())
+    if place not in (EARLIEST, LATEST):
+        _make_subscription(admin_url, topic, subscription, place)
     schema = None if raw else _schema_of(admin_url, topic)
     received, payload_bytes, last = 0, 0, None
     took = _stopwatch()
     with (
         client_of(service_url) as client,
         contextlib.suppress(KeyboardInterrupt),
-        contextlib.closing(consumed(client, topic, subscription, kind, position, count)) as messages,
+        contextlib.closing(consumed(client, topic, subscription, kind, place == LATEST, count)) as messages,
     ):
         for message in messages:
             if not quiet:
                 _show(message, as_json, schema)
             received, payload_bytes, last = received + 1, payload_bytes + len(message.data()), message.message_id()
     if as_json:
-        last_id = None if last is None else str(last)
+        last_id = None if last is None else shown_id(last)
         summary = {"topic": topic, "subscription": subscription, "messages": received, "bytes": payload_bytes,
                    "seconds": took(), "last_id": last_id}  # fmt: skip
         _print_line({"summary": summary})
@@ -181,11 +186,22 @@ def consume(
         click.echo(f"{received} messages, {show.size(payload_bytes)}, in {show.duration(took())}")
 
 
+def _make_subscription(admin_url: str, topic: str, subscription: str, place: MessageId | int) -> None:
+    """Unless it is there: then it goes on where it is."""
+    from magnetar.admin_client import AdminError
+
+    try:
+        create_at(admin_of(admin_url), topic, subscription, place)
+    except AdminError as error:
+        if error.status != 409:
+            raise
+
+
 @click.command()
 @click.argument("topic")
 @click.option("-n", "--count", type=COUNT, default=0, show_default=True,
               help="Stop after so many messages; 0 means all there are.")  # fmt: skip
-@click.option("--from", "start", default="earliest", show_default=True, help="earliest, latest or LEDGER:ENTRY.")
+@click.option("--from", "start", default="earliest", show_default=True, help=PLACE_HELP)
 @click.option("--follow", is_flag=True, help="Wait for more at the end.")
 @value_options
 @admin_option
@@ -199,10 +215,10 @@ def read(
     """
     from magnetar import message_client
 
-    message_client.position_of(start)
+    place = place_of(start, now_ms())
     schema = None if raw else _schema_of(admin_url, topic)
     with message_client.client_of(service_url) as client, contextlib.suppress(KeyboardInterrupt):
-        for message in itertools.islice(message_client.read(client, topic, start, follow), count or None):
+        for message in itertools.islice(message_client.read(client, topic, place, follow), count or None):
             _show(message, as_json, schema)
 
 
@@ -257,7 +273,7 @@ def _show(message: Any, as_json: bool, schema: "TopicSchema | None" = None) -> N
         import base64
 
         found = {
-            "id": str(message.message_id()),
+            "id": shown_id(message.message_id()),
             "topic": message.topic_name(),
             "key": key or None,
             "publish_time_ms": message.publish_timestamp(),
@@ -279,4 +295,4 @@ def _show(message: Any, as_json: bool, schema: "TopicSchema | None" = None) -> N
         shown = text
     else:
         shown = f"{len(data)} bytes {data[:_PREVIEW_BYTES].hex()}…"
-    click.echo(f"{message.message_id()}  {key + '  ' if key else ''}{shown}")
+    click.echo(f"{shown_id(message.message_id())}  {key + '  ' if key else ''}{shown}")

@@ -1,46 +1,16 @@
 """`magnetar topics`, `subscriptions` and `lag`: what a broker knows of topics."""
 
-import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from magnetar import show
 from magnetar.cli_options import admin_of, admin_option, json_option, now_ms, print_json
-from magnetar.runtime.types import MagnetarError
+from magnetar.places import PLACE_HELP, PlaceError, create_at, id_of, json_of, partition_of, place_of, subscription_path
+from magnetar.topic_api.message_id import EARLIEST, LATEST
 
-# Where to begin: the positions of Pulsar's own names, which stand for the ends of a topic.
-_EARLIEST = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
-_LATEST = {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1, "partitionIndex": -1}
-
-_AGO = re.compile(r"(\d+)\s*(ms|s|min|m|h|d)")
-_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-_POSITION = re.compile(r"(\d+):(-?\d+)")
-
-
-class PlaceError(MagnetarError):
-    """A place in a topic that cannot be read."""
-
-
-def place_of(text: str, now: int) -> dict[str, int] | int:
-    """A position as the admin API has it, or milliseconds since 1970. Raises PlaceError."""
-    if text == "earliest":
-        return _EARLIEST
-    if text == "latest":
-        return _LATEST
-    if found := _POSITION.fullmatch(text):
-        return {"ledgerId": int(found[1]), "entryId": int(found[2]), "partitionIndex": -1}
-    if found := _AGO.fullmatch(text):
-        return now - int(found[1]) * _UNITS_MS[found[2]]
-    from datetime import datetime
-
-    try:
-        return round(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError:
-        raise PlaceError(
-            f"{text!r} is no place in a topic: write earliest, latest, LEDGER:ENTRY, a time (2026-03-01T12:00) or how "
-            "long ago (90s, 15m, 2h, 3d)"
-        ) from None
+if TYPE_CHECKING:
+    pass
 
 
 @click.group()
@@ -202,7 +172,7 @@ def last_id(topic: str, as_json: bool, admin_url: str) -> None:
     if as_json:
         print_json(found)
     else:
-        click.echo(f"{found['ledgerId']}:{found['entryId']}")
+        click.echo(id_of(found))
 
 
 @topics.command("unload")
@@ -231,7 +201,7 @@ def terminate(topic: str, admin_url: str) -> None:
     admin = admin_of(admin_url)
     _must_be_one(admin, topic)
     found = admin.call("POST", f"/admin/v2/{admin.path_of(topic)}/terminate")
-    click.echo(f"terminated; the last message is {found['ledgerId']}:{found['entryId']}")
+    click.echo(f"terminated; the last message is {id_of(found)}")
 
 
 def _must_be_one(admin: Any, topic: str) -> None:
@@ -246,12 +216,6 @@ def _must_be_one(admin: Any, topic: str) -> None:
 @click.group()
 def subscriptions() -> None:
     """List, create, move and delete the subscriptions of a topic."""
-
-
-def _path(admin: Any, topic: str, name: str) -> str:
-    from urllib.parse import quote
-
-    return f"/admin/v2/{admin.path_of(topic)}/subscription/{quote(name, safe='')}"
 
 
 @subscriptions.command("list")
@@ -272,24 +236,18 @@ def list_subscriptions(topic: str, as_json: bool, admin_url: str) -> None:
             click.echo(name)
 
 
-PLACE_HELP = "earliest, latest, LEDGER:ENTRY, a time (2026-03-01T12:00), or how long ago (15m, 2h)."
-
-
 @subscriptions.command("create")
 @click.argument("topic")
 @click.argument("name")
-@click.option("--from", "start", default="latest", show_default=True, help="earliest, latest or LEDGER:ENTRY.")
+@click.option("--from", "start", default="latest", show_default=True, help=PLACE_HELP)
 @admin_option
 def create_subscription(topic: str, name: str, start: str, admin_url: str) -> None:
     """Make subscription NAME on TOPIC, so that messages are kept for it.
 
     Example:  magnetar subscriptions create orders billing --from earliest
     """
-    place = place_of(start, now_ms())
-    if isinstance(place, int):
-        raise PlaceError("a subscription begins at earliest, latest or LEDGER:ENTRY; make it, then `seek` to a time")
     admin = admin_of(admin_url)
-    admin.call("PUT", _path(admin, topic, name), place)
+    create_at(admin, topic, name, place_of(start, now_ms()))
     click.echo("created")
 
 
@@ -304,7 +262,7 @@ def delete_subscription(topic: str, name: str, force: bool, admin_url: str) -> N
     Example:  magnetar subscriptions delete orders billing
     """
     admin = admin_of(admin_url)
-    admin.call("DELETE", f"{_path(admin, topic, name)}?force={str(force).lower()}")
+    admin.call("DELETE", f"{subscription_path(admin, topic, name)}?force={str(force).lower()}")
     click.echo("deleted")
 
 
@@ -316,21 +274,24 @@ def delete_subscription(topic: str, name: str, force: bool, admin_url: str) -> N
 def seek(topic: str, name: str, place: str, admin_url: str) -> None:
     """Let subscription NAME of TOPIC go on at PLACE.
 
-    PLACE: earliest, latest, LEDGER:ENTRY (that message comes next), a time or how long ago (15m, 2h, 3d).
+    PLACE: earliest, latest, the id of a message as it is shown (that one comes next, with its batch), a time or
+    how long ago (15m, 2h, 3d).
 
     Example:  magnetar subscriptions seek orders billing 2h
     """
     admin = admin_of(admin_url)
-    path = f"{_path(admin, topic, name)}/resetcursor"
+    path = f"{subscription_path(admin, topic, name)}/resetcursor"
     where = place_of(place, now_ms())
     if isinstance(where, int):
         admin.call("POST", f"{path}/{where}")
-    elif where is _LATEST:
-        admin.call("POST", _path(admin, topic, name) + "/skip_all")
-    elif where is _EARLIEST:
+    elif where == LATEST:
+        admin.call("POST", subscription_path(admin, topic, name) + "/skip_all")
+    elif where == EARLIEST:
         admin.call("POST", f"{path}/0")
     else:
-        admin.call("POST", path, where)
+        admin.call(
+            "POST", f"{subscription_path(admin, partition_of(admin, topic, where), name)}/resetcursor", json_of(where)
+        )
     click.echo(f"{name} goes on at {place}")
 
 
@@ -344,7 +305,7 @@ def clear(topic: str, name: str, admin_url: str) -> None:
     Example:  magnetar subscriptions clear orders billing
     """
     admin = admin_of(admin_url)
-    admin.call("POST", _path(admin, topic, name) + "/skip_all")
+    admin.call("POST", subscription_path(admin, topic, name) + "/skip_all")
     click.echo(f"{name} has no backlog")
 
 

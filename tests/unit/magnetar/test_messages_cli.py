@@ -103,7 +103,7 @@ def test_what_was_sent_is_summed_up(client: Client, tmp_path: Path) -> None:
     file.write_bytes(b"two\r\n\nfour")
     found = json.loads(run("produce", "t", "-m", "one", "-f", str(file), "--json").output)
     assert found.pop("seconds") >= 0
-    assert found == {"topic": "t", "messages": 4, "failed": 0, "bytes": 10, "last_id": "(0,3,-1,-1)"}
+    assert found == {"topic": "t", "messages": 4, "failed": 0, "bytes": 10, "last_id": "0:3:-1"}
     assert client.producer.payloads == [b"one", b"two", b"", b"four"]
 
 
@@ -112,7 +112,7 @@ def test_what_was_not_acknowledged_is_an_exit_code_and_in_the_sum(client: Client
     found = run("produce", "t", "-f", "-", "--json", input="a\nb\nc\nd\n")
     assert found.exit_code == 2
     summary = json.loads(found.stdout)
-    assert (summary["messages"], summary["failed"], summary["last_id"]) == (3, 1, "(0,3,-1,-1)")
+    assert (summary["messages"], summary["failed"], summary["last_id"]) == (3, 1, "0:3:-1")
     assert found.stderr == "magnetar: 1 of 4 messages were not acknowledged: Result.Timeout\n"
 
 
