@@ -1,5 +1,6 @@
 """What the commands share: options, and how an answer is printed for scripts."""
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -13,6 +14,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 ADMIN_URL: Final = "http://127.0.0.1:8080"
 SERVICE_URL: Final = "pulsar://127.0.0.1:6650"
 METADATA_URL: Final = "zk:127.0.0.1:2181"
+# For a broker to say where its metadata are; one that is slower is passed over.
+METADATA_ASK_S: Final = 5.0
 
 
 def admin_option(command: F) -> F:
@@ -36,9 +39,37 @@ def metadata_option(command: F) -> F:
         help="Folder with tls.crt, tls.key and ca.crt, where bookies demand TLS.",
     )(command)  # fmt: skip
     return click.option(
-        "--metadata", "metadata_url", default=METADATA_URL, show_default=True, envvar="MAGNETAR_METADATA_URL",
-        help="Metadata store: zk:HOST:PORT[,HOST:PORT…], or zk://HOST:PORT/ledgers as bookies have it.",
+        "--metadata", "metadata_url", envvar="MAGNETAR_METADATA_URL",
+        help="Metadata store: zk:HOST:PORT[,HOST:PORT…], zk://HOST:PORT/ledgers as bookies have it, or rocksdb:FOLDER. "
+        f"Default: the one of the broker at --admin-url; if none answers, {METADATA_URL}.",
     )(command)  # fmt: skip
+
+
+def metadata_of(metadata_url: str | None, admin_url: str) -> str:
+    """The metadata store that was named, else that of the first broker at *admin_url* that answers, else the usual one.
+
+    Raises MagnetarError if a broker keeps its metadata in a folder that is not on this machine.
+    """
+    from magnetar.admin_client import AdminClient, AdminError
+    from magnetar.runtime.types import MagnetarError
+
+    if metadata_url is not None:
+        return metadata_url
+    for url in urls_of(admin_url):
+        try:
+            settings = AdminClient(url, timeout_s=METADATA_ASK_S).call("GET", "/admin/v2/brokers/configuration/runtime")
+            found = str(settings.get("metadataStoreUrl") or "")
+        except (AdminError, AttributeError):  # not there, or no broker
+            continue
+        scheme, _, place = found.partition(":")
+        if scheme == "rocksdb" and not os.path.isdir(place):
+            raise MagnetarError(
+                f"the broker at {url} keeps its metadata in the folder {place}, which is not on this machine: type "
+                "this there, or name another store with --metadata"
+            )
+        if found:
+            return found
+    return METADATA_URL
 
 
 def json_option(command: F) -> F:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from magnetar import show
-from magnetar.cli_options import admin_option, json_option, metadata_option, print_json, urls_of
+from magnetar.cli_options import admin_option, json_option, metadata_of, metadata_option, print_json, urls_of
 from magnetar.doctor_rules import (
     BACKLOG_WARN,
     BookieFacts,
@@ -77,7 +77,7 @@ def doctor(
     backlog: int,
     ledgers_max: int,
     look_s: float,
-    metadata_url: str,
+    metadata_url: str | None,
     tls_directory: str | None,
     as_json: bool,
     admin_url: str,
@@ -86,13 +86,13 @@ def doctor(
 
     Exit code 0: nothing; 1: warnings; 2: errors.
 
-    Example:  magnetar doctor --metadata zk:127.0.0.1:2181 --admin-url http://127.0.0.1:8080
+    Example:  magnetar doctor --admin-url http://127.0.0.1:8080,http://127.0.0.1:8081
     """
     import asyncio
 
     with show.bar("looking") as drawn:
         rounds = Rounds(namespaces, ledgers_max, look_s, drawn)
-        facts = asyncio.run(rounds.facts(metadata_url, tls_directory, urls_of(admin_url)))
+        facts = asyncio.run(rounds.facts(metadata_of(metadata_url, admin_url), tls_directory, urls_of(admin_url)))
     findings = examine(facts, backlog_warn=backlog)
     code = exit_code(findings)
     if as_json:
