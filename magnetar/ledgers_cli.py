@@ -7,6 +7,7 @@ import click
 
 from magnetar import show
 from magnetar.cli_options import admin_option, json_option, metadata_of, metadata_option, now_ms, print_json
+from magnetar.guesses import Guessing
 
 if TYPE_CHECKING:
     from magnetar.bookkeeper.metadata.ledgers import LedgerMetadata
@@ -44,7 +45,7 @@ def _run(
 # --------------------------------------------------------------------------------------- bookies
 
 
-@click.group()
+@click.group(cls=Guessing)
 def bookies() -> None:
     """Bookies of a cluster. See also `magnetar bookie`, which runs one or asks one over its HTTP admin."""
 
@@ -68,7 +69,7 @@ def list_bookies(metadata_url: str | None, admin_url: str, tls_directory: str | 
 # --------------------------------------------------------------------------------------- ledgers
 
 
-@click.group()
+@click.group(cls=Guessing)
 def ledgers() -> None:
     """Ledgers of a cluster: what stands in the metadata, and what the bookies have."""
 

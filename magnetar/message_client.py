@@ -235,9 +235,13 @@ class Published:
 
 
 def publish(
-    client: Any, topic: str, payloads: Iterable[bytes], key: str | None, properties: dict[str, str], schema: Any = None
+    client: Any,
+    topic: str,
+    messages: Iterable[tuple[str | None, bytes]],
+    properties: dict[str, str],
+    schema: Any = None,
 ) -> Published:
-    """Publish, and wait until every message is answered. *schema*: the client's schema object, if there is one."""
+    """Publish keys with payloads, and wait until every message is answered. *schema*: the client's schema object."""
     import pulsar
 
     ok = pulsar.Result.Ok
@@ -261,10 +265,10 @@ def publish(
         topic, batching_enabled=True, batching_max_publish_delay_ms=5, batching_max_messages=BATCH_MESSAGES_MAX,
         block_if_queue_full=True, max_pending_messages=IN_FLIGHT_MAX, **({} if schema is None else {"schema": schema}),
     )  # fmt: skip
-    options: dict[str, Any] = {"properties": properties or None}
-    if key is not None:
-        options["partition_key"] = key
-    for payload in payloads:
+    for key, payload in messages:
+        options: dict[str, Any] = {"properties": properties or None}
+        if key is not None:
+            options["partition_key"] = key
         while found.payload_bytes - answered_bytes > IN_FLIGHT_BYTES_MAX:
             room.clear()
             room.wait(ROOM_LOOK_S)

@@ -5,7 +5,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from magnetar import show
-from magnetar.cli_options import admin_of, admin_option, json_option, now_ms, print_json
+from magnetar.cli_options import (
+    admin_of,
+    admin_option,
+    complete_topics,
+    confirm,
+    done,
+    json_option,
+    now_ms,
+    print_json,
+    topic_argument,
+    yes_option,
+)
+from magnetar.guesses import Guessing
 from magnetar.places import PLACE_HELP, PlaceError, create_at, id_of, json_of, partition_of, place_of, subscription_path
 from magnetar.topic_api.message_id import EARLIEST, LATEST
 
@@ -13,7 +25,7 @@ if TYPE_CHECKING:
     pass
 
 
-@click.group()
+@click.group(cls=Guessing)
 def topics() -> None:
     """List, create, look at and delete topics."""
 
@@ -40,22 +52,22 @@ def list_topics(namespace: str, as_json: bool, admin_url: str) -> None:
 
 
 @topics.command("create")
-@click.argument("topic")
-@click.option(
-    "--partitions", type=click.IntRange(min=0), default=0, show_default=True, help="0 makes a topic without partitions."
-)
+@topic_argument
+@click.option("-p", "--partitions", type=click.IntRange(min=0), default=0, show_default=True,
+              help="0 makes a topic without partitions.")  # fmt: skip
+@json_option
 @admin_option
-def create_topic(topic: str, partitions: int, admin_url: str) -> None:
+def create_topic(topic: str, partitions: int, as_json: bool, admin_url: str) -> None:
     """Create TOPIC.
 
     Example:  magnetar topics create orders --partitions 4
     """
     admin_of(admin_url).create_topic(topic, partitions)
-    click.echo("created")
+    done("created", as_json, topic=topic, partitions=partitions)
 
 
 @topics.command("set-partitions")
-@click.argument("topic")
+@topic_argument
 @click.argument("partitions", type=click.IntRange(min=1))
 @admin_option
 def set_partitions(topic: str, partitions: int, admin_url: str) -> None:
@@ -69,20 +81,23 @@ def set_partitions(topic: str, partitions: int, admin_url: str) -> None:
 
 
 @topics.command("delete")
-@click.argument("topic")
+@topic_argument
 @click.option("--force", is_flag=True, help="Also while producers and consumers are connected.")
+@yes_option
+@json_option
 @admin_option
-def delete_topic(topic: str, force: bool, admin_url: str) -> None:
-    """Delete TOPIC (all partitions) with its data.
+def delete_topic(topic: str, force: bool, yes: bool, as_json: bool, admin_url: str) -> None:
+    """Delete TOPIC (all partitions) with its data. Asks first, unless --yes or --force is given.
 
-    Example:  magnetar topics delete orders
+    Example:  magnetar topics delete orders --yes
     """
+    confirm(f"Delete {topic} with all its messages and subscriptions?", yes or force)
     admin_of(admin_url).delete_topic(topic, force=force)
-    click.echo("deleted")
+    done("deleted", as_json, topic=topic)
 
 
 @topics.command("stats")
-@click.argument("topic")
+@topic_argument
 @json_option
 @admin_option
 def topic_stats(topic: str, as_json: bool, admin_url: str) -> None:
@@ -107,7 +122,7 @@ def topic_stats(topic: str, as_json: bool, admin_url: str) -> None:
 
 
 @topics.command("ledgers")
-@click.argument("topic")
+@topic_argument
 @json_option
 @admin_option
 def topic_ledgers(topic: str, as_json: bool, admin_url: str) -> None:
@@ -141,7 +156,7 @@ def topic_ledgers(topic: str, as_json: bool, admin_url: str) -> None:
 
 
 @topics.command("lookup")
-@click.argument("topic")
+@topic_argument
 @json_option
 @admin_option
 def lookup(topic: str, as_json: bool, admin_url: str) -> None:
@@ -158,7 +173,7 @@ def lookup(topic: str, as_json: bool, admin_url: str) -> None:
 
 
 @topics.command("last-id")
-@click.argument("topic")
+@topic_argument
 @json_option
 @admin_option
 def last_id(topic: str, as_json: bool, admin_url: str) -> None:
@@ -176,7 +191,7 @@ def last_id(topic: str, as_json: bool, admin_url: str) -> None:
 
 
 @topics.command("unload")
-@click.argument("topic")
+@topic_argument
 @admin_option
 def unload(topic: str, admin_url: str) -> None:
     """Let go of TOPIC, so that it is opened again where it belongs. Clients come back by themselves.
@@ -190,7 +205,7 @@ def unload(topic: str, admin_url: str) -> None:
 
 
 @topics.command("terminate")
-@click.argument("topic")
+@topic_argument
 @click.confirmation_option(prompt="Nothing can be written to it any more, ever. Go on?")
 @admin_option
 def terminate(topic: str, admin_url: str) -> None:
@@ -213,13 +228,13 @@ def _must_be_one(admin: Any, topic: str) -> None:
 # -------------------------------------------------------------------------------- subscriptions
 
 
-@click.group()
+@click.group(cls=Guessing)
 def subscriptions() -> None:
     """List, create, move and delete the subscriptions of a topic."""
 
 
 @subscriptions.command("list")
-@click.argument("topic")
+@topic_argument
 @json_option
 @admin_option
 def list_subscriptions(topic: str, as_json: bool, admin_url: str) -> None:
@@ -237,37 +252,41 @@ def list_subscriptions(topic: str, as_json: bool, admin_url: str) -> None:
 
 
 @subscriptions.command("create")
-@click.argument("topic")
+@topic_argument
 @click.argument("name")
 @click.option("--from", "start", default="latest", show_default=True, help=PLACE_HELP)
+@json_option
 @admin_option
-def create_subscription(topic: str, name: str, start: str, admin_url: str) -> None:
+def create_subscription(topic: str, name: str, start: str, as_json: bool, admin_url: str) -> None:
     """Make subscription NAME on TOPIC, so that messages are kept for it.
 
     Example:  magnetar subscriptions create orders billing --from earliest
     """
     admin = admin_of(admin_url)
     create_at(admin, topic, name, place_of(start, now_ms()))
-    click.echo("created")
+    done("created", as_json, topic=topic, subscription=name, start=start)
 
 
 @subscriptions.command("delete")
-@click.argument("topic")
+@topic_argument
 @click.argument("name")
 @click.option("--force", is_flag=True, help="Also while consumers are connected.")
+@yes_option
+@json_option
 @admin_option
-def delete_subscription(topic: str, name: str, force: bool, admin_url: str) -> None:
-    """Delete subscription NAME of TOPIC with its position.
+def delete_subscription(topic: str, name: str, force: bool, yes: bool, as_json: bool, admin_url: str) -> None:
+    """Delete subscription NAME of TOPIC with its position. Asks first, unless --yes or --force is given.
 
-    Example:  magnetar subscriptions delete orders billing
+    Example:  magnetar subscriptions delete orders billing --yes
     """
+    confirm(f"Delete subscription {name} of {topic} with its position?", yes or force)
     admin = admin_of(admin_url)
     admin.call("DELETE", f"{subscription_path(admin, topic, name)}?force={str(force).lower()}")
-    click.echo("deleted")
+    done("deleted", as_json, topic=topic, subscription=name)
 
 
 @subscriptions.command("seek")
-@click.argument("topic")
+@topic_argument
 @click.argument("name")
 @click.argument("place")
 @admin_option
@@ -296,7 +315,7 @@ def seek(topic: str, name: str, place: str, admin_url: str) -> None:
 
 
 @subscriptions.command("clear")
-@click.argument("topic")
+@topic_argument
 @click.argument("name")
 @admin_option
 def clear(topic: str, name: str, admin_url: str) -> None:
@@ -313,7 +332,7 @@ def clear(topic: str, name: str, admin_url: str) -> None:
 
 
 @click.command()
-@click.argument("topics_", metavar="[TOPIC]...", nargs=-1)
+@click.argument("topics_", metavar="[TOPIC]...", nargs=-1, shell_complete=complete_topics)
 @click.option("--namespace", default="public/default", show_default=True, help="All its topics, if none is named.")
 @click.option("--partitions", is_flag=True, help="Each partition for itself.")
 @json_option

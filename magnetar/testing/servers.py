@@ -126,6 +126,10 @@ class ServerUnderTest(TopicPlace):
                 raise ServerFailed(f"magnetar standalone is not ready after {START_TIMEOUT_S:.0f} s: {self._tail()}")
             sleep(_LOOK_S)
 
+    def logs(self) -> dict[str, Path]:
+        """Whose log is where."""
+        return {"standalone": self._log}
+
     def log_text(self) -> str:
         """What the server has written so far."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
@@ -215,6 +219,11 @@ class ClusterUnderTest(TopicPlace):
 
     def is_running(self, name: str) -> bool:
         return self._cluster.is_running(name)
+
+    def logs(self) -> dict[str, Path]:
+        """Whose log is where; ZooKeeper's is left out."""
+        names = [*self.brokers, *self.bookies]
+        return {name: self._cluster.log_path(name) for name in names}
 
     def owner(self, topic: str) -> str:
         """The broker that serves *topic* (one partition of a partitioned one). Raises ServerFailed."""

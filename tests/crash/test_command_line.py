@@ -48,7 +48,7 @@ def test_subscriptions_are_listed_moved_and_measured(shell: Shell, written: str)
     shell.run("subscriptions", "seek", written, "billing", "earliest")
     assert "billing" in shell.run("lag", written)
     shell.run("subscriptions", "create", written, "second")
-    shell.run("subscriptions", "delete", written, "second")
+    shell.run("subscriptions", "delete", written, "second", "--yes")
     assert shell.json("subscriptions", "list", written) == ["billing"]
 
 
@@ -151,8 +151,8 @@ def test_tenants_namespaces_and_policies_are_kept(shell: Shell) -> None:
     shown = shell.json("namespaces", "show", "shop/orders")
     assert shown["retention_policies"] == {"retentionTimeInMinutes": 60, "retentionSizeInMB": 100}
     shell.run("namespaces", "unload", "shop/orders")
-    shell.run("namespaces", "delete", "shop/orders")
-    shell.run("tenants", "delete", "shop")
+    shell.run("namespaces", "delete", "shop/orders", "--yes")
+    shell.run("tenants", "delete", "shop", "--yes")
     assert "shop" not in shell.json("tenants", "list")
 
 
@@ -181,9 +181,11 @@ def test_the_processes_of_a_cluster_are_shown(shell: Shell) -> None:
 
 
 def test_brokers_tell_how_they_are(shell: Shell) -> None:
-    (name,) = shell.json("brokers", "list")
+    ((name, is_leader),) = [(one["broker"], one["leader"]) for one in shell.json("brokers", "list")]
+    assert is_leader
     assert f"{name}  leader" in shell.run("brokers", "list")
     assert shell.run("brokers", "health") == "ok\n"
+    assert shell.json("brokers", "health") == {"healthy": True, "reason": ""}
     assert shell.json("brokers", "config", "EnsembleSize") == {"managedLedgerDefaultEnsembleSize": "2"}
     assert "pulsar_" in shell.run("brokers", "metrics")
 

@@ -140,6 +140,38 @@ def test_a_project_with_packages_of_the_same_names_has_servers_too(tmp_path: Pat
     assert "2 passed" in output
 
 
+def test_the_log_of_the_server_stands_beside_a_failing_test(tmp_path: Path) -> None:
+    """What was logged while that test ran, and no more."""
+    arguments, environment = command(
+        tmp_path,
+        """
+    LINE = "{} went wrong in the server\\n"
+
+    def log(server, text):
+        (path,) = server.logs().values()
+        with path.open("a") as file:
+            file.write(text)
+
+    def test_before(pulsar_server, _magnetar_server):
+        log(_magnetar_server, LINE.format("something before"))
+
+    def test_fails(pulsar_server, _magnetar_server):
+        log(_magnetar_server, LINE.format("this"))
+        assert send(pulsar_server, "t", b"a") == [b"b"]
+
+    def test_fails_without_words(volatile_pulsar_server):
+        assert False
+    """,
+    )
+    found = subprocess.run(
+        arguments, capture_output=True, text=True, env=environment, timeout=TIMEOUT_S, cwd=tmp_path, check=False
+    )
+    assert "2 failed, 1 passed" in found.stdout, found.stdout + found.stderr
+    assert found.stdout.count("- log of standalone (") == 1, "one had nothing to say"
+    assert found.stdout.count("this went wrong in the server") == 1
+    assert "something before went wrong" not in found.stdout
+
+
 def test_the_volatile_server_is_another_one(tmp_path: Path) -> None:
     run(
         tmp_path,
