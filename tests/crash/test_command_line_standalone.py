@@ -5,15 +5,18 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.http_fake import http_fake
+from tests.support.pages import blocks_of
 from tests.support.processes import Standalone
 
 pytestmark = pytest.mark.process
 
+ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 90
 
 
@@ -56,6 +59,18 @@ def test_what_lies_below_topics_is_shown_beside_a_standalone(typed: Typed) -> No
     assert "hello" in typed.run("ledgers", "read", str(ledger_id), "0", errors="replace").stdout
     findings = typed.json("doctor", code=1)  # one bookie for ledgers of one: a warning, and nothing else
     assert [(one["level"], one["where"]) for one in findings] == [("WARNING", "bookies")]
+
+
+def test_the_example_with_a_schema_leaves_no_backlog(
+    typed: Typed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (example,) = (one for one in blocks_of((ROOT / "README.md").read_text()) if "AvroSchema" in one.text)
+    program = example.text.replace("pulsar://localhost:6650", typed.standalone.service_url)
+    assert program != example.text
+    exec(program, {})
+    assert capsys.readouterr().out == "lamp 3\n"
+    (lag,) = typed.json("lag", "typed-orders")
+    assert (lag["subscription"], lag["backlog"]) == ("my-subscription", 0)
 
 
 def test_metadata_on_another_machine_are_said_to_be_there(typed: Typed) -> None:
