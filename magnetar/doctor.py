@@ -339,31 +339,17 @@ def _admin(url: str) -> Any:
 
 def _get(url: str, clock: "Clock", timeout_s: float = TIMEOUT_S) -> tuple[int, Any, float | None]:
     """(status, JSON or text, how far its clock is ahead in seconds or None). Raises OSError."""
-    import http.client
     import json
-    import urllib.error
-    import urllib.request
 
+    from magnetar.runtime.http_client import ask
+
+    deadline_s = clock.monotonic() + timeout_s
+    answer = ask("GET", url, timeout_s=timeout_s, max_bytes=ANSWER_BYTES_MAX,
+                 is_late=lambda: clock.monotonic() > deadline_s)  # fmt: skip
     try:
-        try:
-            answer = urllib.request.urlopen(url, timeout=timeout_s)
-        except urllib.error.HTTPError as error:
-            answer = error
-        data = bytearray()
-        deadline_s = clock.monotonic() + timeout_s
-        with answer:
-            while piece := answer.read1(ANSWER_BYTES_MAX):
-                data += piece
-                if len(data) > ANSWER_BYTES_MAX or clock.monotonic() > deadline_s:
-                    raise OSError(f"the answer of {url} does not come to an end")
-    except http.client.HTTPException as error:
-        raise OSError(f"what listens at {url} does not speak HTTP ({type(error).__name__})") from None
-    except OSError as error:
-        raise OSError(str(getattr(error, "reason", error))) from None
-    try:
-        found: Any = json.loads(data or b"null")
+        found: Any = json.loads(answer.body or b"null")
     except ValueError:
-        found = data.decode(errors="replace")
+        found = answer.body.decode(errors="replace")
     return answer.status, found, _ahead_s(answer.headers.get("Date"), clock)
 
 

@@ -14,14 +14,13 @@ import re
 import signal
 import subprocess
 import tempfile
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import monotonic, sleep
 from types import TracebackType
 from typing import Any, Final, Self
 
+from magnetar.runtime.http_client import ask
 from magnetar.runtime.own_packages import python_command, python_environment
 from magnetar.testing import network
 from magnetar.testing.guard import end_all
@@ -458,21 +457,15 @@ def new_namespace(admin_urls: Sequence[str], name: str) -> str:
     return namespace
 
 
-# The servers are on this machine: a proxy that the environment names is for others.
-_opener: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-
 def _ask(urls: Sequence[str], method: str, path: str, timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
     """The answer of the first server that gives one. Raises ServerFailed."""
     failure = "no broker runs and can be reached"
     for url in urls:
-        request = urllib.request.Request(url + path, method=method, headers={"Content-Type": "application/json"})
         try:
-            with _opener.open(request, timeout=timeout_s) as answer:
-                return json.loads(answer.read() or b"null")
-        except urllib.error.HTTPError as error:
-            with error:
-                failure = f"{url}{path}: {error.code} {error.read()[:300].decode(errors='replace')}"
+            answer = ask(method, url + path, timeout_s=timeout_s)
+            if answer.status < 300:
+                return json.loads(answer.body or b"null")
+            failure = f"{url}{path}: {answer.status} {answer.body[:300].decode(errors='replace')}"
         except (OSError, ValueError) as error:
             failure = f"{url}{path}: {error}"
     raise ServerFailed(failure)
