@@ -24,10 +24,10 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from broker.config import BrokerConfig
 from broker.consumer import Consumer
-from broker.errors import BrokerError, MetadataFailure
+from broker.errors import BrokerError, MetadataFailure, NotAllowed
 from broker.listing import filter_topics, topics_hash
 from broker.memory_budget import MemoryBudget
-from broker.names import TopicName, parse_namespace
+from broker.names import COORDINATORS, TopicName, parse_namespace
 from broker.ports import Outbox, TopicPort
 from broker.producer import Producer
 from broker.requests import Attached, ProducerRequest, SubscribeRequest
@@ -434,7 +434,7 @@ class Connection:
     def _on_lookup(self, lookup: wire.CommandLookupTopic) -> None:
         async def work() -> bytes:
             answer = await self._broker.lookup(
-                TopicName.parse(lookup.topic),
+                _not_of_transactions(TopicName.parse(lookup.topic)),
                 authoritative=lookup.authoritative,
                 listener=lookup.advertised_listener_name,
             )
@@ -463,7 +463,7 @@ class Connection:
     def _on_partitions(self, request: wire.CommandPartitionedTopicMetadata) -> None:
         async def work() -> bytes:
             partitions = await self._broker.partitions(
-                TopicName.parse(request.topic), create=request.metadata_auto_creation_enabled
+                _not_of_transactions(TopicName.parse(request.topic)), create=request.metadata_auto_creation_enabled
             )
             return command(
                 _T.PARTITIONED_METADATA_RESPONSE,
@@ -909,6 +909,17 @@ class Connection:
 
 _PONG: Final = command(_T.PONG)
 PING: Final = command(_T.PING)
+
+
+def _not_of_transactions(topic: TopicName) -> TopicName:
+    """*topic*; raises NotAllowed for the one by which clients find the coordinators of transactions.
+
+    A refusal here is final for Java's client; one of its connect to a coordinator is tried again for ever.
+    """
+    if topic.base == COORDINATORS:
+        raise NotAllowed("Transactions are not enabled.")
+    return topic
+
 
 _TRANSACTION_REQUESTS: Final = (
     _T.TC_CLIENT_CONNECT_REQUEST,

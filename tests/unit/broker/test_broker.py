@@ -321,6 +321,21 @@ async def test_partitions_beyond_the_count_are_not_made(world: World, raw: RawCl
     assert (await raw.answer()).partitionMetadataResponse.partitions == 2
 
 
+@pytest.mark.parametrize("suffix", ["", "-partition-0"])
+async def test_the_coordinators_of_transactions_are_refused_where_clients_look_for_them(
+    world: World, raw: RawClient, suffix: str
+) -> None:
+    """Also where an Apache cluster has made the topic: initialising one does."""
+    topic = f"persistent://pulsar/system/transaction_coordinator_assign{suffix}"
+    await world.store.put(TopicName.parse(topic).partitions_path, b'{"partitions":16,"deleted":false}')
+    raw.send(BaseCommand.PARTITIONED_METADATA, topic=topic, request_id=1)
+    partitions = (await raw.answer()).partitionMetadataResponse
+    assert (partitions.error, partitions.message) == (wire.NotAllowedError, "Transactions are not enabled.")
+    raw.send(BaseCommand.LOOKUP, topic=topic, request_id=2)
+    found = (await raw.answer()).lookupTopicResponse
+    assert (found.error, found.message) == (wire.NotAllowedError, "Transactions are not enabled.")
+
+
 async def test_what_is_not_served_says_so(world: World, raw: RawClient) -> None:
     raw.send(BaseCommand.PRODUCER, topic="non-persistent://public/default/t", producer_id=1, request_id=1)
     assert await raw.refused() == wire.NotAllowedError
