@@ -123,7 +123,9 @@ class _Part:
 class Given:
     """What one subscription (`ordered`, `keyed`, `shared`) or reader (`reader`) was given."""
 
-    def __init__(self, name: str, kind: str, partitions: tuple[int, ...], keyed_partitions: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, name: str, kind: str, partitions: tuple[int, ...], keyed_partitions: tuple[int, ...] = ()
+    ) -> None:
         self.name = name
         self.kind = kind
         self.parts = {number: _Part() for number in partitions}
@@ -203,7 +205,8 @@ def check_stored(
     for number, place in stored:
         if number in places:
             problems.tell(
-                f"partition {partition}: {number} is stored twice, at {places[number]} and {place} (de-duplication is on)"
+                f"partition {partition}: {number} is stored twice, at {places[number]} and {place}; "
+                "de-duplication is on"
             )
             continue
         if number < last:

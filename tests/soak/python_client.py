@@ -85,9 +85,7 @@ def place(message_id: Any) -> str:
 
 def parse(message: Any) -> Message:
     partition, number, _ = message.data().split(b" ", 2)
-    return Message(
-        int(partition), int(number), message.message_id(), message.publish_timestamp(), time.monotonic()
-    )
+    return Message(int(partition), int(number), message.message_id(), message.publish_timestamp(), time.monotonic())
 
 
 class Worker(threading.Thread):
@@ -234,9 +232,7 @@ class Publisher(Worker):
                 for number in list(self.waiting):
                     if producer is None:
                         return None
-                    message_id = producer.send(
-                        self._content(number), partition_key=key_of(number), sequence_id=number
-                    )
+                    message_id = producer.send(self._content(number), partition_key=key_of(number), sequence_id=number)
                     self._on_sent(number, self.life, pulsar.Result.Ok, message_id)
             except Exception as error:
                 self.remark(repr(error))
@@ -358,7 +354,7 @@ class Consumer(Worker):
         message = self.held[at]
         self.consumer.acknowledge_cumulative(message.id)
         self.old.append(message)
-        for _ in range(at + 1):
+        for _each in range(at + 1):
             self.held.popleft()
 
     def one_held(self, _: Message) -> None:

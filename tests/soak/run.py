@@ -72,11 +72,12 @@ class Ledger:
     def __init__(self, directory: Path, streams: Sequence[Stream]) -> None:
         self.problems = Problems()
         self.published = {number: Published(number) for number in range(PARTITIONS)}
-        self.given = {
-            stream.name: Given(stream.name, stream.kind, stream.partitions, UNBATCHED) for stream in streams
-        }
+        self.given = {stream.name: Given(stream.name, stream.kind, stream.partitions, UNBATCHED) for stream in streams}
         self._tails: list[tuple[Tail, Published | Given]] = [
-            *((Tail(directory / f"{publisher_stream(number)}.events"), book) for number, book in self.published.items()),
+            *(
+                (Tail(directory / f"{publisher_stream(number)}.events"), book)
+                for number, book in self.published.items()
+            ),
             *((Tail(directory / f"{name}.events"), book) for name, book in self.given.items()),
         ]
 
@@ -105,9 +106,9 @@ class Ledger:
     def waits(self) -> str:
         """Who waits for what."""
         sent, told = self.sent, []
-        for book in self.published.values():
-            if book.pending:
-                told.append(f"{publisher_stream(book.partition)} waits for {book.pending} confirmations")
+        for publisher in self.published.values():
+            if publisher.pending:
+                told.append(f"{publisher_stream(publisher.partition)} waits for {publisher.pending} confirmations")
         for book in self.given.values():
             for partition, numbers in book.missing(sent).items():
                 told.append(
@@ -294,9 +295,7 @@ class Soak:
                         found[f"{stream.name}, partition {number}"] = left
         return found
 
-    def _judge(
-        self, place: Path, topic: str, spec: dict[str, Any], plan: Round, ledger: Ledger, stuck: str
-    ) -> None:
+    def _judge(self, place: Path, topic: str, spec: dict[str, Any], plan: Round, ledger: Ledger, stuck: str) -> None:
         """Raises SoakFailed with all that was found."""
         problems = ledger.problems
         places: dict[int, dict[int, Place]] = {}

@@ -59,9 +59,7 @@ STREAMS: Final = (
 
 def streams_of(languages: Sequence[str], *, trims: bool) -> list[Stream]:
     """Without readers where consumed ledgers are deleted."""
-    return [
-        stream for stream in STREAMS if stream.language in languages and not (trims and stream.type == "reader")
-    ]
+    return [stream for stream in STREAMS if stream.language in languages and not (trims and stream.type == "reader")]
 
 
 def publisher_of(partition: int, languages: Sequence[str]) -> str:
