@@ -1,4 +1,4 @@
-"""Proof that the suite can see: each mutant of the catalogue is put into a copy of the sources and must be caught.
+"""Proof that the suite can see: each mutant of the catalogues is put into a copy of the sources and must be caught.
 
     python -m tests.mutants                  every mutant, against the tests that it names
     python -m tests.mutants -k fence         those with `fence` in their name or place
@@ -21,10 +21,14 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
 
-from tests.mutants.catalogue import MUTANTS, Mutant
+from tests.mutants import broker, ledger_client, managed_ledger
+from tests.mutants.catalogue import MUTANTS as BOOKIE_MUTANTS
+from tests.mutants.catalogue import Mutant
+
+MUTANTS = (*BOOKIE_MUTANTS, *ledger_client.MUTANTS, *managed_ledger.MUTANTS, *broker.MUTANTS)
 
 ROOT = Path(__file__).parent.parent.parent
-COPIED = ("bookie", "magnetar", "tests", "pyproject.toml")
+COPIED = ("autorecovery", "bookie", "broker", "connectors", "magnetar", "managed_ledger", "tests", "pyproject.toml")
 
 # A mutant that makes the bookie wait for ever is seen too; no test that is named here takes as long.
 _TIMEOUT_S = 180.0
@@ -51,8 +55,9 @@ class Workshop:
                 shutil.copytree(source, directory / name, ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 shutil.copy2(source, directory / name)
-        found = self._python("-c", "import bookie.bookie; print(bookie.bookie.__file__)").stdout.strip()
-        assert Path(found).is_relative_to(directory), f"the copy is not what is imported, {found} is"
+        for package in ("bookie", "broker", "magnetar", "managed_ledger"):
+            found = self._python("-c", f"import {package}; print({package}.__file__)").stdout.strip()
+            assert Path(found).is_relative_to(directory), f"the copy is not what is imported, {found} is"
 
     def test(self, arguments: Sequence[str], **environment: str) -> tuple[int, str]:
         """Exit code of pytest and what it said; -1 if it took too long."""
@@ -139,13 +144,13 @@ def main() -> int:
 
         outcomes = []
         width = max(len(mutant.name) for mutant in mutants)
-        print(f"{'mutant':{width}}  {'place':30}  {'caught by':90}  seconds")
+        print(f"{'mutant':{width}}  {'place':40}  {'caught by':90}  seconds")
         with ThreadPoolExecutor(options.n) as pool:
             for outcome in pool.map(work, mutants):
                 outcomes.append(outcome)
                 caught_by = outcome.caught_by or ("?" if outcome.problem else "NOBODY")
                 print(
-                    f"{outcome.mutant.name:{width}}  {outcome.mutant.path.removeprefix('bookie/'):30}  "
+                    f"{outcome.mutant.name:{width}}  {outcome.mutant.path:40}  "
                     f"{caught_by:90}  {outcome.seconds:.1f}",
                     flush=True,
                 )

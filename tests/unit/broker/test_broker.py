@@ -58,6 +58,27 @@ async def test_many_who_ask_at_once_open_a_topic_once(world: World) -> None:
     assert world.ledgers.opened == [NAME.managed_ledger_name]
 
 
+async def test_who_asked_before_a_topic_was_open_and_goes_on_afterwards_gets_the_same(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exists, slow = world.ledgers.exists, asyncio.Event()
+
+    async def held(name: str) -> bool:
+        await slow.wait()
+        return await exists(name)
+
+    monkeypatch.setattr(world.ledgers, "exists", held)
+    slow_asker = asyncio.create_task(world.broker.topic_for_consumer(NAME, create=True))
+    await settle()
+    monkeypatch.setattr(world.ledgers, "exists", exists)
+    topic = await world.broker.topic_for_producer(NAME)
+    await settle()
+    slow.set()
+    assert await slow_asker is topic
+    assert world.broker.topics[NAME] is topic
+    assert world.ledgers.opened == [NAME.managed_ledger_name]
+
+
 async def test_a_topic_that_could_not_be_opened_is_opened_anew(world: World, raw: RawClient) -> None:
     world.ledgers.fail_opening = StorageUnavailable("no bookies")
     raw.send(BaseCommand.PRODUCER, topic=TOPIC, producer_id=1, request_id=1)
