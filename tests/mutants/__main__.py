@@ -30,7 +30,7 @@ MUTANTS = (*BOOKIE_MUTANTS, *ledger_client.MUTANTS, *managed_ledger.MUTANTS, *br
 ROOT = Path(__file__).parent.parent.parent
 COPIED = ("autorecovery", "bookie", "broker", "connectors", "magnetar", "managed_ledger", "tests", "pyproject.toml")
 
-# A mutant that makes the bookie wait for ever is seen too; no test that is named here takes as long.
+# A mutant that makes a server wait for ever is seen too; no tests that are named together take as long.
 _TIMEOUT_S = 180.0
 
 _FAILED = re.compile(r"^FAILED (\S+?)(?:\[| |$)", re.MULTILINE)
@@ -47,8 +47,9 @@ class Outcome(NamedTuple):
 class Workshop:
     """A copy of the sources in which one mutant at a time lives."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, timeout_s: float) -> None:
         self.directory = directory
+        self._timeout_s = timeout_s
         for name in COPIED:
             source = ROOT / name
             if source.is_dir():
@@ -64,7 +65,7 @@ class Workshop:
         try:
             done = self._python("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *arguments, **environment)
         except subprocess.TimeoutExpired:
-            return -1, f"nothing within {_TIMEOUT_S:.0f} s"
+            return -1, f"nothing within {self._timeout_s:.0f} s"
         return done.returncode, done.stdout + done.stderr
 
     def try_mutant(self, mutant: Mutant, arguments: Sequence[str], **environment: str) -> Outcome:
@@ -96,7 +97,7 @@ class Workshop:
             env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(self.directory), **environment},
             capture_output=True,
             text=True,
-            timeout=_TIMEOUT_S,
+            timeout=self._timeout_s,
             check=False,
         )
 
@@ -113,13 +114,14 @@ def main() -> int:
     parser.add_argument("-k", metavar="WORD", default="", help="only mutants with WORD in their name or place")
     parser.add_argument("-n", type=int, default=2, help="how many at a time (2)")
     parser.add_argument("--images", type=int, default=0, help="try so many drawn crash images instead of named tests")
+    parser.add_argument("--patience", type=float, default=_TIMEOUT_S, help="seconds that a mutant's tests may take (180)")
     options = parser.parse_args()
     mutants = [mutant for mutant in MUTANTS if options.k in mutant.name or options.k in mutant.path]
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutants-") as temporary:
         workshops: SimpleQueue[Workshop] = SimpleQueue()
         for number in range(options.n):
-            workshops.put(Workshop(Path(temporary) / str(number)))
+            workshops.put(Workshop(Path(temporary) / str(number), options.patience))
         if not options.images:
             workshop = workshops.get()
             problem = healthy(workshop, mutants)

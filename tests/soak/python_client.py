@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 import pulsar
 
 from tests.soak.books import key_of
-from tests.soak.streams import UNBATCHED, Stream, publisher_stream
+from tests.soak.streams import UNBATCHED, Stream, acks_by_index, publisher_stream
 
 QUIET: Final = pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null")
 WAIT_MS: Final = 200
@@ -279,9 +279,7 @@ class Consumer(Worker):
         self.old: deque[Message] = deque(maxlen=40)
         """Acknowledged already, or from before a new start."""
         self.consumer: Any = None
-        # What another has acknowledged of a batch, a client that does not ack by index never acknowledges itself, so
-        # the entry stays: those that take what is left do.
-        self.acks_by_index = isinstance(self, Drain) or self.rng.random() < 0.5
+        self.acks_by_index = isinstance(self, Drain) or acks_by_index(stream, topic)
 
     def run(self) -> None:
         while not ending.is_set():

@@ -57,6 +57,14 @@ STREAMS: Final = (
 )
 
 
+def acks_by_index(stream: Stream, topic: str) -> bool:
+    """Whether the consumers of *topic* acknowledge single messages of a batch. All of one subscription do the same: a
+    client that does not never acknowledges an entry of which another one has acknowledged a part (C++, Go)."""
+    if stream.is_by_partition:
+        return int(topic[-1]) % 2 == 0
+    return stream.type == "Shared"
+
+
 def streams_of(languages: Sequence[str], *, trims: bool) -> list[Stream]:
     """Without readers where consumed ledgers are deleted."""
     return [stream for stream in STREAMS if stream.language in languages and not (trims and stream.type == "reader")]

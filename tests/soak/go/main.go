@@ -241,7 +241,7 @@ func (p *publisher) run() error {
 type taker struct {
 	name, source, subscription string
 	kind                       pulsar.SubscriptionType
-	inOrder                    bool
+	inOrder, byIndex           bool
 	events                     *events
 	random                     *rand.Rand
 	held, old                  []held
@@ -256,7 +256,7 @@ func (t *taker) run() error {
 	consumer, err := client.Subscribe(pulsar.ConsumerOptions{
 		Topic: t.source, SubscriptionName: t.subscription, Type: t.kind, Name: t.name,
 		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest, ReceiverQueueSize: queues[t.random.Intn(4)],
-		NackRedeliveryDelay: 300 * time.Millisecond, EnableBatchIndexAcknowledgment: t.random.Intn(2) == 0,
+		NackRedeliveryDelay: 300 * time.Millisecond, EnableBatchIndexAcknowledgment: t.byIndex,
 		AckWithResponse: t.random.Intn(4) == 0, RetryEnable: false,
 	})
 	if err != nil {
@@ -417,7 +417,8 @@ func main() {
 			for number := range must(strconv.Atoi(parts[2])) {
 				name := fmt.Sprintf("%s-%s-%d", parts[0], each, number)
 				inOrder := parts[1] == "Exclusive" || parts[1] == "Failover"
-				made := &taker{name: name, source: source, subscription: parts[0], kind: kinds[parts[1]], inOrder: inOrder,
+				byIndex := parts[1] == "Shared" || inOrder && strings.Contains("02468", each)
+				made := &taker{name: name, source: source, subscription: parts[0], kind: kinds[parts[1]], inOrder: inOrder, byIndex: byIndex,
 					events: eventsOf(parts[0]), random: drawing(name)}
 				insist(name, made.events, made.run)
 			}

@@ -208,6 +208,7 @@ public class SoakClient {
         final String subscription;
         final SubscriptionType type;
         final boolean inOrder;
+        final boolean byIndex;
         final PrintWriter events;
         final Random random;
         final Deque<Held> held = new ArrayDeque<>();
@@ -220,6 +221,7 @@ public class SoakClient {
             this.subscription = subscription;
             this.type = type;
             this.inOrder = type == SubscriptionType.Exclusive || type == SubscriptionType.Failover;
+            this.byIndex = inOrder ? (source.charAt(source.length() - 1) - '0') % 2 == 0 : type == SubscriptionType.Shared;
             this.events = events(subscription);
             this.random = new Random((seed + name).hashCode());
         }
@@ -233,7 +235,7 @@ public class SoakClient {
                 .consumerName(name).subscriptionInitialPosition(SubscriptionInitialPosition.Earliest)
                 .receiverQueueSize(List.of(1, 10, 100, 1000).get(random.nextInt(4)))
                 .negativeAckRedeliveryDelay(300, TimeUnit.MILLISECONDS)
-                .enableBatchIndexAcknowledgment(random.nextBoolean())
+                .enableBatchIndexAcknowledgment(byIndex)
                 .isAckReceiptEnabled(random.nextInt(4) == 0);
             if (!inOrder && random.nextInt(10) < 4) {
                 builder.ackTimeout(10, TimeUnit.SECONDS);
@@ -247,8 +249,6 @@ public class SoakClient {
                         write(events, "G " + each.partition + " " + each.number + " " + place(each.id) + " " + name);
                         held.addLast(each);
                         if (!act(consumer, each)) {
-                            remark(events, name, "begins anew");
-                            leave(consumer);
                             throw new Exception("begins anew");
                         }
                     }
@@ -257,7 +257,7 @@ public class SoakClient {
                         acknowledge(consumer, held.pollFirst());
                     }
                 }
-            } catch (PulsarClientException error) {
+            } catch (Exception error) {
                 leave(consumer);
                 throw error;
             }

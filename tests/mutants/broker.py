@@ -1,0 +1,5 @@
+"""x"""
+
+from tests.mutants.catalogue import Mutant
+
+MUTANTS: tuple[Mutant, ...] = ()
