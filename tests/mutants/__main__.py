@@ -114,7 +114,9 @@ def main() -> int:
     parser.add_argument("-k", metavar="WORD", default="", help="only mutants with WORD in their name or place")
     parser.add_argument("-n", type=int, default=2, help="how many at a time (2)")
     parser.add_argument("--images", type=int, default=0, help="try so many drawn crash images instead of named tests")
-    parser.add_argument("--patience", type=float, default=_TIMEOUT_S, help="seconds that a mutant's tests may take (180)")
+    parser.add_argument(
+        "--patience", type=float, default=_TIMEOUT_S, help="seconds that a mutant's tests may take (180)"
+    )
     options = parser.parse_args()
     mutants = [mutant for mutant in MUTANTS if options.k in mutant.name or options.k in mutant.path]
     began = time.monotonic()
@@ -152,8 +154,7 @@ def main() -> int:
                 outcomes.append(outcome)
                 caught_by = outcome.caught_by or ("?" if outcome.problem else "NOBODY")
                 print(
-                    f"{outcome.mutant.name:{width}}  {outcome.mutant.path:40}  "
-                    f"{caught_by:90}  {outcome.seconds:.1f}",
+                    f"{outcome.mutant.name:{width}}  {outcome.mutant.path:40}  {caught_by:90}  {outcome.seconds:.1f}",
                     flush=True,
                 )
     for outcome in outcomes:

@@ -31,7 +31,7 @@ MUTANTS = (
         f"{CLIENT}/writer.py",
         "ledger_id, lac = self.ledger_id, self.last_add_confirmed",
         "ledger_id, lac = self.ledger_id, self.last_add_pushed",
-        WRITER_SIMULATION,
+        WRITER,
     ),
     Mutant(
         "entries are acknowledged while the ensemble changes",
@@ -81,7 +81,7 @@ MUTANTS = (
         f"{CLIENT}/writer.py",
         "if masks[add.entry_id % size] >> index & 1 and not add.answered >> index & 1",
         "if masks[add.entry_id % size] >> index & 1 and not add.answered",
-        WRITER_SIMULATION,
+        WRITER,
     ),
     Mutant(
         "recovery writes back as a writer",
@@ -95,7 +95,7 @@ MUTANTS = (
         f"{CLIENT}/writer.py",
         "add.answered |= bit & masks[entry_id % size]",
         "add.answered |= bit",
-        WRITER_SIMULATION,
+        WRITER,
     ),
     Mutant(
         "a failure that changes nothing now is forgotten",
@@ -235,13 +235,6 @@ MUTANTS = (
         f"{CLIENT}/handle.py",
         "        if last > self._last_add_confirmed:\n",
         "        if last > self._last_add_confirmed + 1:\n",
-        WHOLE,
-    ),
-    Mutant(
-        "a run goes over the end of its segment",
-        f"{CLIENT}/handle.py",
-        "max_count = min(max_count, end - first)",
-        "max_count = min(max_count, end - first + 1)",
         WHOLE,
     ),
     Mutant(
