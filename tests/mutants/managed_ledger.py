@@ -100,14 +100,16 @@ MUTANTS = (
     Mutant(
         "an ack survives a seek",
         "managed_ledger/cursor.py",
-        "        self._ranges.clear()\n        self._batches.clear()\n        self.mark_delete_position = self._ledgers.prev",
+        "        self._ranges.clear()\n        self._batches.clear()\n"
+        "        self.mark_delete_position = self._ledgers.prev",
         "        self._batches.clear()\n        self.mark_delete_position = self._ledgers.prev",
         CURSORS,
     ),
     Mutant(
         "an ack of a batch's index survives a seek",
         "managed_ledger/cursor.py",
-        "        self._ranges.clear()\n        self._batches.clear()\n        self.mark_delete_position = self._ledgers.prev",
+        "        self._ranges.clear()\n        self._batches.clear()\n"
+        "        self.mark_delete_position = self._ledgers.prev",
         "        self._ranges.clear()\n        self.mark_delete_position = self._ledgers.prev",
         CURSORS,
     ),
@@ -123,8 +125,10 @@ MUTANTS = (
     Mutant(
         "a cumulative ack goes back",
         "managed_ledger/cursor.py",
-        "        if position <= self.mark_delete_position:\n            return False\n        self.mark_delete_position = position",
-        "        if position == self.mark_delete_position:\n            return False\n        self.mark_delete_position = position",
+        "        if position <= self.mark_delete_position:\n            return False\n"
+        "        self.mark_delete_position = position",
+        "        if position == self.mark_delete_position:\n            return False\n"
+        "        self.mark_delete_position = position",
         CURSORS,
     ),
     Mutant(
@@ -168,7 +172,7 @@ MUTANTS = (
         "acknowledged runs are joined within a ledger only",
         "managed_ledger/cursor.py",
         "            following = self._ledgers.next_position(self.mark_delete_position)\n            last = ",
-        "            following = Position(self.mark_delete_position.ledger_id, self.mark_delete_position.entry_id + 1)\n"
+        "            at = self.mark_delete_position\n            following = Position(at.ledger_id, at.entry_id + 1)\n"
         "            last = ",
         POSITIONS,
     ),
@@ -307,8 +311,10 @@ MUTANTS = (
     Mutant(
         "a cursor's node is switched before its new ledger has the state",
         "managed_ledger/cursor_store.py",
-        "            await handle.add(state)\n            await self._write_node(snapshot, handle.ledger_id, whole=False)\n",
-        "            await self._write_node(snapshot, handle.ledger_id, whole=False)\n            await handle.add(state)\n",
+        "            await handle.add(state)\n"
+        "            await self._write_node(snapshot, handle.ledger_id, whole=False)\n",
+        "            await self._write_node(snapshot, handle.ledger_id, whole=False)\n"
+        "            await handle.add(state)\n",
         FAULTS,
     ),
     Mutant(

@@ -350,9 +350,13 @@ async def test_a_writer_does_not_change_the_record_of_a_ledger_that_is_recovered
     found = await other.ledgers.read(handle.ledger_id)
     await other.ledgers.write(handle.ledger_id, found.metadata.in_recovery(), found.version)
     await cluster.kill(handle.metadata.segments[0].ensemble[0])
-    with pytest.raises(LedgerFenced):
+
+    async def add_on() -> None:
         for _ in range(100):  # one of them meets the dead bookie
             await handle.add(b"x")
+
+    with pytest.raises(LedgerFenced):
+        await add_on()
     after = (await other.ledgers.read(handle.ledger_id)).metadata
     assert after.state is LedgerState.IN_RECOVERY
     assert after.segments == found.metadata.segments
