@@ -26,6 +26,7 @@ from broker.errors import (
     TooManyRequests,
     TopicNotFound,
 )
+from broker.memory_budget import MemoryBudget
 from broker.names import TopicName, topic_of_managed_ledger
 from broker.ownership_rules import BrokerAddress, Ownership
 from broker.policies import (
@@ -43,6 +44,7 @@ from broker.wire import pulsar_pb2 as wire
 from magnetar.bookkeeper.client.client import BookKeeper
 from magnetar.bookkeeper.metadata.store import NO_NODE, Cancel, MetadataError, MetadataStore, VersionConflict
 from magnetar.runtime.clock import Clock
+from magnetar.runtime.memory import memory_bytes
 from magnetar.runtime.tasks import Tasks
 from magnetar.runtime.types import Corruption
 from managed_ledger.config import ManagedLedgerConfig
@@ -123,6 +125,9 @@ class Broker:
         self.ledgers = ledgers
         self.schemas = schemas
         self.address = BrokerAddress("")
+        memory = memory_bytes()
+        self.publishes = MemoryBudget(config.publish_buffer_bytes(memory), clock.call_later)
+        self.reads = MemoryBudget(config.read_buffer_bytes(memory), clock.call_later)
         self.topics: dict[TopicName, Topic] = {}
         self.server = BinaryServer(self, clock, config)
         self._tasks = Tasks("broker")
@@ -385,7 +390,7 @@ class Broker:
             except MetadataError as error:
                 log.warning("%s cannot be opened: %s", name, error)
                 raise MetadataFailure(str(error)) from error
-            topic = Topic(name, ledger, self.config, policies, self.ownership, self.clock, self._on_dropped)
+            topic = Topic(name, ledger, self.config, policies, self.ownership, self.clock, self._on_dropped, self.reads)
             try:
                 await topic.load()
                 if not self.ownership.owns(name) or self._is_stopping:  # rule 2

@@ -10,7 +10,7 @@ from typing import Final
 
 from magnetar.bookkeeper.tls_files import APACHE_FACTORY, REFRESH_S, TlsFiles, directory_files, store_problem
 from magnetar.runtime.config import ENVIRONMENT_PREFIX, load, setting
-from magnetar.runtime.types import ConfigurationError
+from magnetar.runtime.types import MIB, ConfigurationError
 
 DIGEST_TYPES: Final = ("CRC32", "CRC32C", "MAC", "DUMMY")
 COMPATIBILITY_STRATEGIES: Final = (
@@ -178,6 +178,20 @@ class BrokerConfig:
         "brokerDeduplicationProducerInactivityTimeoutMinutes", 360, help="a producer away so long is forgotten"
     )
 
+    # Memory for all clients together. (broker.memory_budget)
+    publish_buffer_mbytes: int = setting(
+        "maxMessagePublishBufferSizeInMB",
+        -1,
+        help="sends of all connections without a receipt, MB; above it sockets are not read; "
+        "-1 = 1/8 of the memory, at most 128",
+    )
+    read_buffer_mbytes: int = setting(
+        "managedLedgerMaxReadsInFlightSizeInMB",
+        -1,
+        help="reads under way and frames not yet sent, of all connections, MB; above it nothing is read; "
+        "-1 or 0 = 1/16 of the memory, at most 64",
+    )
+
     # Dispatch.
     max_unacked_per_consumer: int = setting(
         "maxUnackedMessagesPerConsumer", 50_000, help="messages without an ack before a consumer waits; 0 = any"
@@ -235,6 +249,19 @@ class BrokerConfig:
         "isAllowAutoUpdateSchemaEnabled", True, help="producers may bring new versions of a schema"
     )
 
+    def publish_buffer_bytes(self, memory_bytes: int) -> int:
+        """maxMessagePublishBufferSizeInMB, of a process that may have so much memory."""
+        return self._buffer_bytes(self.publish_buffer_mbytes, memory_bytes // 8, 128 * MIB)
+
+    def read_buffer_bytes(self, memory_bytes: int) -> int:
+        """managedLedgerMaxReadsInFlightSizeInMB, of a process that may have so much memory."""
+        return self._buffer_bytes(self.read_buffer_mbytes, memory_bytes // 16, 64 * MIB)
+
+    def _buffer_bytes(self, wanted_mbytes: int, share_bytes: int, most_bytes: int) -> int:
+        if wanted_mbytes > 0:
+            return wanted_mbytes * MIB
+        return max(min(share_bytes, most_bytes), 2 * self.max_message_bytes)
+
     def problems(self) -> Iterator[str]:
         if self.service_port is None:
             yield "brokerServicePort must be set: clients come in there"
@@ -283,6 +310,12 @@ class BrokerConfig:
         ):
             if value < 1:
                 yield f"{name} ({value}) must be at least 1"
+        for name, mbytes in (
+            ("maxMessagePublishBufferSizeInMB", self.publish_buffer_mbytes),
+            ("managedLedgerMaxReadsInFlightSizeInMB", self.read_buffer_mbytes),
+        ):
+            if mbytes > 0 and mbytes * MIB < 2 * self.max_message_bytes:
+                yield f"{name} ({mbytes}) must hold two messages of maxMessageSize ({self.max_message_bytes} bytes)"
         if not 0 <= self.grpc_group_delay_ms <= 1000:
             yield f"grpcGroupMaxDelayMillis ({self.grpc_group_delay_ms}) must be 0 to 1000"
         if self.bookkeeper_slow_add_ms < 0:

@@ -11,6 +11,9 @@ Rules:
 3. A producer or consumer id is taken from the moment of the request; a close that arrives before the answer wins.
 4. Messages for a producer that we closed a moment ago are dropped in silence: they were on their way.
 5. Whatever is not known, or cannot be done here, is refused with the error that the protocol has for it.
+6. What a client makes us hold is counted in bytes, and its socket is not read while there is too much: its sends
+   without a receipt, requests without an answer, answers that it does not read, and the same of all clients
+   together. A client that reads is never disconnected for it.
 """
 
 import logging
@@ -23,6 +26,7 @@ from broker.config import BrokerConfig
 from broker.consumer import Consumer
 from broker.errors import BrokerError, MetadataFailure
 from broker.listing import filter_topics, topics_hash
+from broker.memory_budget import MemoryBudget
 from broker.names import TopicName, parse_namespace
 from broker.ports import Outbox, TopicPort
 from broker.producer import Producer
@@ -40,7 +44,7 @@ from broker.wire.frames import (
     parse_send,
 )
 from magnetar.bookkeeper.wire.framing import MalformedFrame
-from magnetar.runtime.types import Buffer
+from magnetar.runtime.types import KIB, MIB, Buffer
 from managed_ledger.errors import InvalidPosition
 from managed_ledger.messages_pb2 import MessageIdData
 from managed_ledger.position import Position, named_position
@@ -56,9 +60,17 @@ BROKER_METADATA_VERSION: Final = 18
 # for each of its topics at once; above this we read on when some are answered.
 REQUESTS_MAX: Final = 2_000
 
-# Bytes of one connection's sends that storage has not answered. The count alone (1,000) would be 5 GB of large
-# messages.
-PUBLISH_BYTES_MAX: Final = 64 * 1024 * 1024
+# Share of one connection in the memory for sends that storage has not answered: one that is fast must not keep it all
+# from the others.
+PUBLISH_SHARE: Final = 0.5
+
+# Part of a frame that counts as one that is coming: what is below is commands that a chunk has cut.
+PARTIAL_BYTES_MIN: Final = 64 * KIB
+
+# Bytes that wait for a client to read before dispatch to it pauses, and before it goes on. A client on a slow link
+# takes a megabyte in well under a keep-alive interval. All together have a limit of their own.
+OUTBOX_HIGH_BYTES: Final = 1 * MIB
+OUTBOX_LOW_BYTES: Final = 256 * KIB
 
 _T = wire.BaseCommand
 
@@ -82,6 +94,10 @@ class BrokerPort(Protocol):
     """The broker, as a connection uses it (`broker.broker.Broker`). All coroutines raise BrokerError."""
 
     config: BrokerConfig
+    publishes: MemoryBudget
+    """Sends of all clients that have no receipt yet."""
+    reads: MemoryBudget
+    """Reads under way, and frames that the clients have not taken yet."""
 
     def now_ms(self) -> int: ...
 
@@ -131,8 +147,12 @@ class Connection:
         self.state = State.START
         self.client_version = ""
         self.protocol_version = 0
-        self.is_writable = True
         self._broker = broker
+        # What was written and not taken by the socket, as last counted; what is being read for this client.
+        self._unsent_bytes = 0
+        self._reserved_bytes = 0
+        self._partial_bytes = 0
+        self._turn = 0
         self._outbox = outbox
         self._spawn = spawn
         self._keeps_broker_metadata = False
@@ -206,7 +226,9 @@ class Connection:
     def on_lost(self) -> None:
         """The connection is gone: so are its producers and consumers."""
         self.state = State.CLOSED
-        self.is_writable = False
+        self._broker.publishes.forget(self)
+        self.on_partial(0)
+        self._count_unsent(0)
         producers, self._producers = self._producers, {}
         consumers, self._consumers = self._consumers, {}
         topics, self._topic_of_consumer = self._topic_of_consumer, {}
@@ -222,24 +244,84 @@ class Connection:
             else:
                 consumer.is_cancelled = True
 
-    def on_writable(self, is_writable: bool) -> None:
-        """The peer stopped reading, or reads again."""
-        self.is_writable = is_writable and self.state is not State.CLOSED
-        if self.is_writable:
-            for consumer in list(self._consumers.values()):
-                if isinstance(consumer, Consumer) and consumer.subscription is not None:
-                    consumer.subscription.pump()
+    def on_flushed(self, unsent_bytes: int) -> None:
+        """The socket has taken what was written, but for so much."""
+        had_room = self.room_bytes > 0
+        self._count_unsent(unsent_bytes)
+        if not had_room and self.room_bytes > 0:
+            self._pump()
+        if self._is_paused:
+            self._throttle()
+
+    def recount(self) -> None:
+        """Holder: the socket tells nothing while it drains."""
+        self.on_flushed(self._outbox.unsent_bytes)
+
+    def _count_unsent(self, unsent_bytes: int) -> None:
+        reads = self._broker.reads
+        reads.give(self._unsent_bytes - unsent_bytes)
+        self._unsent_bytes = unsent_bytes
+        if unsent_bytes:
+            reads.holders.add(self)
+        else:
+            reads.holders.discard(self)
+
+    def _pump(self) -> None:
+        """There is room again: each consumer's subscription in turn, another one first each time."""
+        consumers = [one for one in self._consumers.values() if isinstance(one, Consumer)]
+        self._turn += 1
+        first = self._turn % len(consumers) if consumers else 0
+        for consumer in (*consumers[first:], *consumers[:first]):
+            if self.room_bytes <= 0:
+                return
+            if consumer.subscription is not None:
+                consumer.subscription.pump()
+
+    def on_partial(self, held_bytes: int) -> None:
+        """So much of a frame has come that is not whole yet."""
+        if held_bytes < PARTIAL_BYTES_MIN or self.state is State.CLOSED:
+            held_bytes = 0
+        if held_bytes != self._partial_bytes:
+            self._broker.publishes.keep(held_bytes - self._partial_bytes)
+            self._partial_bytes = held_bytes
+            if held_bytes and not self._is_paused:
+                self._throttle()
 
     # -------------------------------------------------------------------------------- out (Sink)
 
+    @property
+    def room_bytes(self) -> int:
+        return OUTBOX_HIGH_BYTES - self._unsent_bytes - self._reserved_bytes
+
+    @property
+    def is_writable(self) -> bool:
+        return self.state is not State.CLOSED and self._unsent_bytes + self._reserved_bytes < OUTBOX_HIGH_BYTES
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._unsent_bytes and not self._reserved_bytes
+
+    def reserve(self, size_bytes: int) -> None:
+        had_room = self.room_bytes > 0
+        self._reserved_bytes += size_bytes
+        assert self._reserved_bytes >= 0
+        if not had_room and self.room_bytes > 0:
+            self._pump()
+
     def write(self, frame: bytes) -> None:
         if self.state is not State.CLOSED:
+            self._wrote(len(frame))
             self._outbox.write(frame)
 
     def write_message(self, head: bytes, entry: Buffer) -> None:
         if self.state is not State.CLOSED:
+            self._wrote(len(head) + len(entry))
             self._outbox.write(head)
             self._outbox.write(entry)
+
+    def _wrote(self, size_bytes: int) -> None:
+        self._unsent_bytes += size_bytes
+        self._broker.reads.used_bytes += size_bytes
 
     async def is_alive(self) -> bool:
         return self.state is not State.CLOSED and await self._outbox.is_alive()
@@ -247,6 +329,7 @@ class Connection:
     def on_published(self, count: int, size_bytes: int) -> None:
         self._publishes -= count
         self._publish_bytes -= size_bytes
+        self._broker.publishes.give(size_bytes)
         if self._is_paused:
             self._throttle()
 
@@ -264,20 +347,39 @@ class Connection:
             self._topic_of_consumer.pop(consumer.consumer_id, None)
 
     def _throttle(self) -> None:
-        """Stop reading while too much waits; go on at half of it, so that it does not flutter."""
-        limit = self._broker.config.max_pending_publishes
+        """Stop reading while too much waits; go on at half of it, so that it does not flutter. (rule 6)"""
+        publishes = self._broker.publishes
+        limit, share = self._broker.config.max_pending_publishes, publishes.limit_bytes * PUBLISH_SHARE
         if not self._is_paused:
-            if self._publishes > limit or self._publish_bytes > PUBLISH_BYTES_MAX or self._requests > REQUESTS_MAX:
-                self._is_paused = True
-                self._outbox.pause_reading()
+            if (
+                self._publishes > limit
+                or self._publish_bytes > share
+                or self._requests > REQUESTS_MAX
+                or self._unsent_bytes > OUTBOX_HIGH_BYTES
+            ):
+                self._pause()
+            elif publishes.is_full and (self._publish_bytes or self._partial_bytes):
+                self._pause()
+                publishes.wait(self, self._go_on, first=bool(self._partial_bytes))
         elif (
             self._publishes <= limit // 2
-            and self._publish_bytes <= PUBLISH_BYTES_MAX // 2
+            and self._publish_bytes <= share // 2
             and self._requests <= REQUESTS_MAX // 2
+            and self._unsent_bytes <= OUTBOX_LOW_BYTES
         ):
-            self._is_paused = False
-            if self.state is not State.CLOSED:
-                self._outbox.resume_reading()
+            if publishes.is_full and (self._publish_bytes or self._partial_bytes):
+                publishes.wait(self, self._go_on, first=bool(self._partial_bytes))
+            elif not publishes.is_waiting(self):
+                self._go_on()
+
+    def _pause(self) -> None:
+        self._is_paused = True
+        self._outbox.pause_reading()
+
+    def _go_on(self) -> None:
+        self._is_paused = False
+        if self.state is not State.CLOSED:
+            self._outbox.resume_reading()
 
     # -------------------------------------------------------------------------------- handshake
 
@@ -503,8 +605,10 @@ class Connection:
         run, self._run = self._run, []
         if not run:
             return
+        size_bytes = sum(len(send.entry) for _, send in run)
         self._publishes += len(run)
-        self._publish_bytes += sum(len(send.entry) for _, send in run)
+        self._publish_bytes += size_bytes
+        self._broker.publishes.take(size_bytes)
         run[0][0].topic.publish(run)
         if not self._is_paused:
             self._throttle()
@@ -764,6 +868,8 @@ class Connection:
 
         async def run() -> None:
             try:
+                if self._unsent_bytes > OUTBOX_HIGH_BYTES:  # answers may be large; who asks has to read them
+                    await self._outbox.until_drained()
                 answer = await work()
             except BrokerError as error:
                 answer = failed(error.code, str(error))

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple, Protocol
 
 from broker.consumer import Consumer
 from broker.errors import ConsumerBusy
-from broker.ports import CursorPort, Entries, EntryLike
+from broker.ports import CursorPort, Entries, EntryLike, Sink
 from broker.replay_set import ReplaySet
 from broker.sticky_keys import ConsistentHashing, HalvedRanges, Selector, StickyRanges, murmur3, sticky_hash
 from broker.wire import pulsar_pb2 as wire
@@ -111,7 +111,13 @@ class Dispatcher(Protocol):
 
     def remove(self, consumer: Consumer) -> None: ...
 
-    def next_read(self) -> Read | None: ...
+    def next_read(self) -> Read | None:
+        """What should be read now. Of no more bytes than its consumers have room for, but one entry always."""
+        ...
+
+    def sink_of_reads(self) -> Sink | None:
+        """The one connection that all of a read goes to, whatever happens; None if it can wait at the dispatcher."""
+        ...
 
     def on_entries(self, read: Read, entries: Entries) -> None: ...
 
@@ -217,7 +223,10 @@ class SingleActiveDispatcher:
         if active is None or not active.is_available or not self._cursor.has_more():
             return None
         entries_max = self._average.entries_for(active.permits, self.limits.read_entries_max)
-        return Read(None, entries_max, self.limits.read_bytes_max)
+        return Read(None, entries_max, min(self.limits.read_bytes_max, active.sink.room_bytes))
+
+    def sink_of_reads(self) -> Sink | None:
+        return None if self.active is None else self.active.sink
 
     def on_entries(self, read: Read, entries: Entries) -> None:
         active = self.active
@@ -347,23 +356,28 @@ class SharedDispatcher:
         return self._now_ms() + (0 if self.limits.delayed_strict else self.limits.delayed_tick_ms)
 
     def next_read(self) -> Read | None:
-        budget = sum(consumer.permits for consumer in self.consumers if consumer.is_available)
+        available = [consumer for consumer in self.consumers if consumer.is_available]
+        budget = sum(consumer.permits for consumer in available)
         if budget <= 0 or self._is_blocked:
             return None
+        bytes_max = min(sum({one.sink: one.sink.room_bytes for one in available}.values()), self.limits.read_bytes_max)
         if self._delayed:
             self._wake_delayed()
         entries_max = self._average.entries_for(budget, self.limits.read_entries_max)
         if self._replay:
-            read = self._replay_read(entries_max)
+            read = self._replay_read(entries_max, bytes_max)
             if read is not None:
                 return read
         if not self._may_read_on() or not self._cursor.has_more():
             return None
-        return Read(None, entries_max, self.limits.read_bytes_max)
+        return Read(None, entries_max, bytes_max)
 
-    def _replay_read(self, entries_max: int) -> Read | None:
+    def sink_of_reads(self) -> Sink | None:
+        return None  # what nobody can take now is read again
+
+    def _replay_read(self, entries_max: int, bytes_max: int) -> Read | None:
         first, _ = next(iter(self._replay))
-        return Read(first, self._replay.run_from(first, entries_max), self.limits.read_bytes_max)
+        return Read(first, self._replay.run_from(first, entries_max), bytes_max)
 
     def _may_read_on(self) -> bool:
         return len(self._delayed) < DELAYED_MAX
@@ -625,7 +639,7 @@ class KeySharedDispatcher(SharedDispatcher):
         self._is_overtaken = True
         super()._give_back(consumer, positions)
 
-    def _replay_read(self, entries_max: int) -> Read | None:
+    def _replay_read(self, entries_max: int, bytes_max: int) -> Read | None:
         verdicts: dict[int, bool] = {}
         first: Position | None = None
         count = 0
@@ -640,7 +654,7 @@ class KeySharedDispatcher(SharedDispatcher):
                 count += 1
             else:
                 break
-        return None if first is None else Read(first, count, self.limits.read_bytes_max)
+        return None if first is None else Read(first, count, bytes_max)
 
     def _may_read_on(self) -> bool:
         waiting_max = min(LOOK_AHEAD_PER_CONSUMER * len(self.consumers), LOOK_AHEAD_MAX)

@@ -99,8 +99,22 @@ class Host(Protocol):
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Cancellable: ...
 
-    def fetch(self, work: Awaitable[Entries], done: Callable[[Entries | None], None]) -> None:
-        """Wait for a cold read; then `done(entries)`, or `done(None)` if it failed."""
+    def fetch(
+        self, work: Awaitable[Entries], done: Callable[[Entries | None], None], size_bytes: int, sink: "Sink | None"
+    ) -> None:
+        """Wait for a cold read of at most so many bytes; then `done(entries)`, or `done(None)` if it failed.
+
+        They are reserved meanwhile, also in the room of the *sink* that all of them are for.
+        """
+        ...
+
+    @property
+    def read_room_bytes(self) -> int:
+        """How much may be read now for all clients together; none at 0 and below."""
+        ...
+
+    def when_read_room(self, who: object, go_on: Callable[[], None]) -> None:
+        """Call *go_on* when there is room again, once for each *who*."""
         ...
 
     def guard(self, step: Callable[[], None], what: str) -> bool:
@@ -114,6 +128,20 @@ class Sink(Protocol):
     @property
     def is_writable(self) -> bool:
         """False while the peer does not read: nothing more is dispatched to it."""
+        ...
+
+    @property
+    def room_bytes(self) -> int:
+        """How much may be dispatched to it now, known before entries are read for it; none at 0 and below."""
+        ...
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing waits to be sent, and nothing is being read for it."""
+        ...
+
+    def reserve(self, size_bytes: int) -> None:
+        """So much is being read for it, or (negative) is not any more."""
         ...
 
     def write(self, frame: bytes) -> None: ...
@@ -173,6 +201,15 @@ class Outbox(Protocol):
     def pause_reading(self) -> None: ...
 
     def resume_reading(self) -> None: ...
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What the socket has not taken yet of what was flushed."""
+        ...
+
+    async def until_drained(self) -> None:
+        """Return when the peer reads what it is sent."""
+        ...
 
     def close(self) -> None:
         """Send what is queued, then close."""

@@ -10,22 +10,17 @@ import logging
 from typing import Final, cast
 
 from broker.config import BrokerConfig
-from broker.connection import PING, BrokerPort, Connection, State
+from broker.connection import OUTBOX_HIGH_BYTES, OUTBOX_LOW_BYTES, PING, BrokerPort, Connection, State
 from broker.wire.frames import FRAME_PADDING_BYTES
 from magnetar.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
 from magnetar.runtime.clock import Clock, Timer
 from magnetar.runtime.tasks import Tasks
-from magnetar.runtime.types import KIB, MIB, Buffer
+from magnetar.runtime.types import MIB, Buffer
 
 log = logging.getLogger(__name__)
 
-# Bytes that wait for a client to read before dispatch to it pauses, and before it goes on. A client on a slow link
-# takes a megabyte in well under a keep-alive interval; ten thousand such clients take 10 GB, so not more.
-WRITE_BUFFER_HIGH_BYTES: Final = 1 * MIB
-WRITE_BUFFER_LOW_BYTES: Final = 256 * KIB
-
-# Answers (receipts, errors) are not dispatched and so not held back: a client that sends and never reads makes
-# them pile up. At this it is cut off. Receipts of 1,000 pending sends take 60 KB.
+# A client that does not read its answers is not read either, so nothing of an ordinary size piles up. What does all
+# the same (one answer that lists a million topics) is cut off here.
 WRITE_BUFFER_MAX_BYTES: Final = 64 * MIB
 
 # Connections waiting to be accepted: a restart brings all clients back at once.
@@ -47,6 +42,12 @@ class ClientProtocol(asyncio.Protocol):
         self._tasks = Tasks("client")
         self._out: list[Buffer] = []
         self._is_closing = False
+        self._is_flushing = False
+        self._is_drained = asyncio.Event()
+        self._is_drained.set()
+        # Its socket is read; if not, it cannot show that it lives but by taking what it is sent.
+        self._is_read = True
+        self._unsent_before = 0
         self._timer: Timer | None = None
         self._pinged = False
         self._signs_of_life: list[asyncio.Future[bool]] = []
@@ -55,7 +56,7 @@ class ClientProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
-        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES, low=WRITE_BUFFER_LOW_BYTES)
+        self._transport.set_write_buffer_limits(high=OUTBOX_HIGH_BYTES, low=OUTBOX_LOW_BYTES)
         peer = transport.get_extra_info("peername")
         address = f"/{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "/local"
         self._connection = Connection(self._broker, self, self._tasks.spawn, address)
@@ -71,6 +72,7 @@ class ClientProtocol(asyncio.Protocol):
             self._show_life(True)
         try:
             connection.on_frames(self._splitter.feed(data))
+            connection.on_partial(self._splitter.held_bytes)
         except MalformedFrame as error:
             log.warning("%s is disconnected: %s", connection.address, error)
             self.close()
@@ -79,15 +81,16 @@ class ClientProtocol(asyncio.Protocol):
             self.close()
 
     def pause_writing(self) -> None:
-        if self._connection is not None:
-            self._connection.on_writable(False)
+        self._is_drained.clear()
 
     def resume_writing(self) -> None:
-        if self._connection is not None:
-            self._connection.on_writable(True)
+        self._is_drained.set()
+        if self._connection is not None and not self._is_flushing:
+            self._connection.on_flushed(self.unsent_bytes)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_closing = True
+        self._is_drained.set()
         self._out.clear()
         self._server.clients.discard(self)
         if self._timer is not None:
@@ -109,16 +112,33 @@ class ClientProtocol(asyncio.Protocol):
         transport = self._transport
         if not out or transport is None or transport.is_closing():
             return
+        self._is_flushing = True  # uvloop may call `resume_writing` from within a write
         transport.writelines(out)
-        if transport.get_write_buffer_size() > WRITE_BUFFER_MAX_BYTES:
-            log.warning("a client does not read its answers and is disconnected: %s", self._address)
+        self._is_flushing = False
+        unsent_bytes = transport.get_write_buffer_size()
+        if unsent_bytes > WRITE_BUFFER_MAX_BYTES:
+            log.warning("%s does not read its answers and is disconnected: %d bytes wait", self._address, unsent_bytes)
             self.abort()
+        elif self._connection is not None and not self._is_closing:
+            self._connection.on_flushed(unsent_bytes)
+
+    @property
+    def unsent_bytes(self) -> int:
+        transport = self._transport
+        queued = sum(map(len, self._out))
+        return queued if transport is None else queued + transport.get_write_buffer_size()
+
+    async def until_drained(self) -> None:
+        await self._is_drained.wait()
 
     def pause_reading(self) -> None:
+        self._is_read = False
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
+        self._is_read = True
+        self._pinged = False  # it could not answer
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
@@ -142,6 +162,8 @@ class ClientProtocol(asyncio.Protocol):
         """Send a PING and wait for whatever comes."""
         if self._is_closing:
             return False
+        if not self._is_read:
+            return True  # we keep it from answering
         sign: asyncio.Future[bool] = self._loop.create_future()
         self._signs_of_life.append(sign)
         self.write(PING)
@@ -175,7 +197,9 @@ class ClientProtocol(asyncio.Protocol):
         connection = self._connection
         if connection is None or self._is_closing:
             return
-        if connection.state is State.START or self._pinged:
+        unsent_before, self._unsent_before = self._unsent_before, self.unsent_bytes
+        takes_nothing = unsent_before > OUTBOX_HIGH_BYTES and self._unsent_before >= unsent_before
+        if connection.state is State.START or (self._pinged if self._is_read else takes_nothing):
             log.info("%s is disconnected: silent for too long", connection.address)
             self.close()
             # A peer that is dead never takes what is queued.

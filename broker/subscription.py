@@ -9,6 +9,9 @@ Rules:
 4. A defect met while dispatching loses nothing: what was read and not sent cannot be told from what was, so the
    consumers are disconnected. They come back by themselves, later at each try, and everything unacknowledged comes
    again.
+5. What is read has room: at the consumers' connections, and in what the broker may have read and not sent for all.
+   Where there is none, the subscription waits in a row with the others. A client that has taken everything gets one
+   entry all the same, so that those who read never wait for those who do not.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -84,6 +87,7 @@ class Subscription:
         self._points = points
         self._dispatcher: Dispatcher | None = None
         self._is_reading = False
+        self.waits_for_room = False
         self._timer: Cancellable | None = None
         self._timer_at_ms = 0
         self._retry_ms = 0
@@ -296,6 +300,7 @@ class Subscription:
 
     def _pump(self) -> None:
         dispatcher = self._dispatcher
+        self.waits_for_room = False
         if dispatcher is None or self._is_reading or self.is_fenced:
             return
         for _ in range(READS_PER_EVENT_MAX):
@@ -303,10 +308,20 @@ class Subscription:
             if read is None:
                 self._set_timer()
                 return
+            sink = dispatcher.sink_of_reads()
+            room_bytes = self._host.read_room_bytes
+            if room_bytes <= 0:
+                if sink is None or not sink.is_idle:  # rule 5
+                    self._host.when_read_room(self, self.pump)
+                    self.waits_for_room = True
+                    return
+                read = read._replace(entries_max=1)
+            elif room_bytes < read.bytes_max:
+                read = read._replace(bytes_max=room_bytes)
             found = self._read(read)
             if not isinstance(found, Sequence):
                 self._is_reading = True
-                self._host.fetch(found, self._on_fetched(dispatcher, read))
+                self._host.fetch(found, self._on_fetched(dispatcher, read), read.bytes_max, sink)
                 return
             self._on_entries(dispatcher, read, found)
             if not found and read.first is None:
@@ -395,7 +410,7 @@ class Subscription:
     def is_stuck(self) -> bool:
         """Whether rule 3 is broken: somebody could take what there is, and nothing is under way (for tests)."""
         dispatcher = self._dispatcher
-        if dispatcher is None or self._is_reading or self.is_fenced or self._timer is not None:
+        if dispatcher is None or self._is_reading or self.is_fenced or self._timer is not None or self.waits_for_room:
             return False
         return dispatcher.next_read() is not None
 

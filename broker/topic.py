@@ -35,10 +35,11 @@ from broker.errors import (
     SubscriptionNotFound,
     TopicTerminated,
 )
+from broker.memory_budget import MemoryBudget
 from broker.names import COMPACTION_CURSOR, DEDUPLICATION_CURSOR, TopicName, is_reserved_subscription
 from broker.ownership_rules import Ownership
 from broker.policies import NamespacePolicies
-from broker.ports import Entries, EntryLike
+from broker.ports import Entries, EntryLike, Sink
 from broker.producer import Producer
 from broker.producer_access import EPOCH_PROPERTY, Access, ProducerAccess
 from broker.requests import Attached, ProducerRequest, SubscribeRequest
@@ -97,10 +98,11 @@ class Pending(NamedTuple):
 class _Host:
     """The world as the subscriptions of a topic see it."""
 
-    def __init__(self, clock: Clock, tasks: Tasks, name: str) -> None:
+    def __init__(self, clock: Clock, tasks: Tasks, name: str, reads: MemoryBudget) -> None:
         self._clock = clock
         self._tasks = tasks
         self._name = name
+        self._reads = reads
         self.is_closed = False
 
     def now_ms(self) -> int:
@@ -109,17 +111,35 @@ class _Host:
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
         return self._clock.call_later(delay_ms / 1000, callback)
 
-    def fetch(self, work: Awaitable[Entries], done: Callable[[Entries | None], None]) -> None:
+    @property
+    def read_room_bytes(self) -> int:
+        return self._reads.room_bytes
+
+    def when_read_room(self, who: object, go_on: Callable[[], None]) -> None:
+        self._reads.wait(who, go_on)
+
+    def fetch(
+        self, work: Awaitable[Entries], done: Callable[[Entries | None], None], size_bytes: int, sink: Sink | None
+    ) -> None:
         if self.is_closed:
             if isinstance(work, Coroutine):
                 work.close()
             return
-        self._tasks.spawn(self._fetch(work, done), "read")
+        # Not in the task: two subscriptions of one turn of the loop must see what the other one is about to read.
+        self._reads.take(size_bytes)
+        if sink is not None:
+            sink.reserve(size_bytes)
+        task = self._tasks.spawn(attempt(f"{self._name}: a read", work), "read")
 
-    async def _fetch(self, work: Awaitable[Entries], done: Callable[[Entries | None], None]) -> None:
-        entries = await attempt(f"{self._name}: a read", work)
-        if not self.is_closed:
-            done(None if isinstance(entries, Failed) else entries)
+        def came(task: "asyncio.Task[Entries | Failed]") -> None:
+            self._reads.give(size_bytes)
+            entries = FAILED if task.cancelled() else task.result()
+            if not self.is_closed:
+                done(None if isinstance(entries, Failed) else entries)
+            if sink is not None:
+                sink.reserve(-size_bytes)
+
+        task.add_done_callback(came)
 
     def guard(self, step: Callable[[], None], what: str) -> bool:
         return not isinstance(attempt_now(f"{self._name}: {what}", step), Failed)
@@ -137,7 +157,9 @@ class Topic:
         ownership: Ownership,
         clock: Clock,
         dropped: Callable[["Topic"], None],
+        reads: MemoryBudget,
     ) -> None:
+        """*reads* is what all topics of the broker may have read and not yet sent."""
         self.name = name
         self.ledger = ledger
         self.policies = policies
@@ -151,7 +173,7 @@ class Topic:
         self._clock = clock
         self._dropped = dropped
         self._tasks = Tasks(str(name))
-        self._host = _Host(clock, self._tasks, str(name))
+        self._host = _Host(clock, self._tasks, str(name), reads)
         self._admission = asyncio.Lock()
         self._ready_calls: dict[Producer, Callable[[int | None], None]] = {}
         # Name → a producer that has left with entries under way.

@@ -503,9 +503,15 @@ class ManagedLedger:
             try:
                 handle.append(payloads)
             except TooManyPending:
-                if not self._pending:
+                if self._pending:
+                    return  # sent when the bookies have answered
+                if handle.is_blocked:
+                    handle.when_writable(self._send_what_waits)
+                    return
+                if len(chunk) == 1:
                     raise  # the limits leave no room for a single entry
-                return  # sent when the bookies have answered
+                run_max = len(chunk) // 2
+                continue
             except EntryTooLarge as error:
                 if len(chunk) == 1:  # no other ledger would take it either
                     _, context = self._queued.popleft()
@@ -523,6 +529,10 @@ class ManagedLedger:
             self._sent_bytes += sum(map(len, payloads))
         if self._state is State.OPENED and self._is_full():
             self._begin_rollover()
+
+    def _send_what_waits(self) -> None:
+        if self._state is State.OPENED and self._queued:
+            self._send_queued()
 
     def _age_ms(self) -> int:
         return int((self._clock.monotonic() - self._handle_since) * 1000)

@@ -104,8 +104,10 @@ class ConsumeCall:
         self.changed = asyncio.Event()
         self.reason: Refused | None = None
         self.is_ended = False
+        self._is_detached = False
         self._out: deque[tuple[int, api.ConsumeResponse | api.ConsumeResponse.Delivery]] = deque()
         self._out_bytes = 0
+        self._reserved_bytes = 0
         self._is_seeking = False
         # Batches of which a part is acknowledged, or was delivered. (rule 2)
         self._left = PartialBatches()
@@ -241,9 +243,16 @@ class ConsumeCall:
         return self._skip is not None and self._skip[0] == position and self._skip[1] > 0
 
     def _queue(self, answer: api.ConsumeResponse | api.ConsumeResponse.Delivery, size: int) -> None:
+        if self._is_detached:
+            return
         self._out.append((size, answer))
         self._out_bytes += size
+        self._broker.reads.take(size)
         self.changed.set()
+
+    def _sent(self, size: int) -> None:
+        self._out_bytes -= size
+        self._broker.reads.give(size)
 
     def take(self) -> api.ConsumeResponse | None:
         """The next frame, or None if nothing waits."""
@@ -258,12 +267,12 @@ class ConsumeCall:
                 if answer.deliveries:
                     break
                 self._out.popleft()
-                self._out_bytes -= cost
+                self._sent(cost)
                 return item
             self._out.popleft()
             answer.deliveries.append(item)
             size += cost
-        self._out_bytes -= size
+        self._sent(size)
         if was_full and self._out_bytes <= QUEUE_LOW_BYTES:
             self._is_full = False
             if self.consumer.subscription is not None:
@@ -276,7 +285,21 @@ class ConsumeCall:
     def is_writable(self) -> bool:
         if self._out_bytes > QUEUE_HIGH_BYTES:  # rule 3
             self._is_full = True
-        return not self._is_full and not self.is_ended
+        return not self._is_full and not self.is_ended and self.room_bytes > 0
+
+    @property
+    def room_bytes(self) -> int:
+        return QUEUE_HIGH_BYTES - self._out_bytes - self._reserved_bytes
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._out_bytes and not self._reserved_bytes
+
+    def reserve(self, size_bytes: int) -> None:
+        self._reserved_bytes += size_bytes
+        assert self._reserved_bytes >= 0
+        if size_bytes < 0 and self.is_writable and self.consumer.subscription is not None:
+            self.subscription.pump()
 
     def write(self, frame: bytes) -> None:
         body, _ = parse_frame(memoryview(frame)[4:])
@@ -439,7 +462,7 @@ class ConsumeCall:
         """Rule 4."""
         kept = [(cost, item) for cost, item in self._out if isinstance(item, api.ConsumeResponse)]
         self._out = deque(kept)
-        self._out_bytes = sum(cost for cost, _ in kept)
+        self._sent(self._out_bytes - sum(cost for cost, _ in kept))
         self._is_full = False
         self.consumer.permits = 0
         after = self.subscription.cursor.mark_delete_position
@@ -474,7 +497,9 @@ class ConsumeCall:
 
     def detach(self) -> None:
         """The call has ended: what is unacknowledged goes to others."""
-        self.is_ended = True
+        self.is_ended = self._is_detached = True
+        self._out.clear()
+        self._sent(self._out_bytes)
         self._topic.detach_consumer(self.consumer)
 
 

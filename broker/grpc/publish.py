@@ -12,7 +12,8 @@ Rules:
 2. What a named producer stored before (its sequence ids say so) is confirmed without storing it again. A stream of a
    name waits until the entries of the former producer of that name, on either port, are answered: only then is it
    known what is stored, and the messages may be grouped in another way now.
-3. A stream that has too much under way is not read; gRPC's flow control then stops its client.
+3. A stream that has too much under way is not read, nor is any while all clients of the broker together have too
+   much; gRPC's flow control then stops its client.
 """
 
 import asyncio
@@ -26,6 +27,7 @@ from broker.broker import Broker
 from broker.errors import BrokerError, NotReady
 from broker.grpc.grouping import Group, Grouping, GroupLimits, Run, encode_group
 from broker.grpc.status import Refused, Status, moved, refusal, refusal_of_code
+from broker.memory_budget import MemoryBudget
 from broker.names import TopicName
 from broker.producer import Producer
 from broker.requests import ProducerRequest
@@ -42,6 +44,9 @@ log = logging.getLogger(__name__)
 # that is busy at 100,000 small messages a second and 100 ms of storage has 10,000 under way.
 STREAM_BYTES_MAX: Final = 64 * MIB
 STREAM_MESSAGES_MAX: Final = 100_000
+
+# A message stands in memory as it came and in its entry.
+COPIES: Final = 2
 
 # Receipts that leave in one answer; a frame then stays below 64 KiB.
 RECEIPTS_PER_ANSWER: Final = 2_000
@@ -60,6 +65,11 @@ class Writer:
     """One producer of a topic, with the entries it has under way; the sink of that producer."""
 
     is_writable = True
+    is_idle = True
+    room_bytes = 0
+
+    def reserve(self, size_bytes: int) -> None:
+        raise AssertionError("nothing is read for a producer")
 
     def __init__(self, publisher: "Publisher", topic: Topic, name: str, *, is_named: bool, address: str) -> None:
         self.topic = topic
@@ -198,7 +208,8 @@ class Writer:
 class Stream:
     """One Publish call."""
 
-    def __init__(self, schema_version: bytes, mix_keys: bool, last_sequence_id: int) -> None:
+    def __init__(self, schema_version: bytes, mix_keys: bool, last_sequence_id: int, budget: MemoryBudget) -> None:
+        self._budget = budget
         self.schema_version = schema_version
         self.mix_keys = mix_keys
         self.last_sequence_id = last_sequence_id
@@ -217,6 +228,8 @@ class Stream:
     def on_stored(self, run: Run, first: api.MessageId | None, size_bytes: int) -> None:
         self.messages -= run.length
         self.bytes -= size_bytes
+        if not self.ended.is_set():
+            self._budget.give(COPIES * size_bytes)
         if self.messages < STREAM_MESSAGES_MAX // 2 and self.bytes < STREAM_BYTES_MAX // 2:
             self.has_room.set()
         if not self.messages:
@@ -228,6 +241,7 @@ class Stream:
     def on_taken(self, count: int, size_bytes: int) -> None:
         self.messages += count
         self.bytes += size_bytes
+        self._budget.take(COPIES * size_bytes)
         self.is_answered.clear()
         if self.messages > STREAM_MESSAGES_MAX or self.bytes > STREAM_BYTES_MAX:  # rule 3
             self.has_room.clear()
@@ -248,10 +262,20 @@ class Stream:
     def end(self, reason: Refused | None) -> None:
         if not self.ended.is_set():
             self.reason = reason
+            self._budget.give(COPIES * self.bytes)
+            self._budget.forget(self)
             self.ended.set()
             self.changed.set()
             self.has_room.set()
             self.is_answered.set()
+
+    async def until_room(self) -> None:
+        """Rule 3. Returns also when the stream has ended."""
+        await self.has_room.wait()
+        if self._budget.is_full and self.bytes and not self.ended.is_set():
+            self.has_room.clear()
+            self._budget.wait(self, self.has_room.set)
+            await self.has_room.wait()
 
 
 class Publisher:
@@ -333,7 +357,7 @@ class Publisher:
 
     async def _read_requests(self, call: Any, writer: Writer, stream: Stream) -> None:
         while not stream.ended.is_set():
-            await stream.has_room.wait()
+            await stream.until_room()
             request = await call.read()
             if request is grpc.aio.EOF:
                 writer.flush()
@@ -402,7 +426,7 @@ class Publisher:
             last_sequence_id = topic.last_sequence_id(request.producer_name)
         else:
             writer, last_sequence_id = await self._shared_writer(topic, address), -1
-        stream = Stream(schema_version, request.mix_keys, last_sequence_id)
+        stream = Stream(schema_version, request.mix_keys, last_sequence_id, self.broker.publishes)
         writer.streams.add(stream)
         self._streams[stream] = writer
         return writer, stream

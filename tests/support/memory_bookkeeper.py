@@ -164,6 +164,11 @@ class MemoryWriteHandle:
         self._schedule()
         return first
 
+    is_blocked = False
+
+    def when_writable(self, callback: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(callback)
+
     def _schedule(self) -> None:
         if not self._owner.hold and not self._scheduled and self._sent:
             self._scheduled = True

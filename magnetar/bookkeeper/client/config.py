@@ -49,10 +49,23 @@ class ClientConfig:
     pending_bytes_max: int = setting(
         "maxPendingBytesPerLedger", 512 * MIB, help="unacknowledged bytes of one ledger, above it adds are refused"
     )
-    # What waits for a bookie that does not take it. Adds complete without the slowest bookie, so nothing else
-    # bounds this. Above it the bookie is given up: an ensemble change is cheaper than the memory.
+    # What waits for a bookie that does not take it. Adds complete without the slowest bookie, so nothing else bounds
+    # this. Above it new entries wait: a bookie that drains its queue is alive, and replacing it would send everything
+    # once more to the next one, which is no faster.
     outbox_bytes_max: int = setting(
-        "maxOutboxBytesPerBookie", 128 * MIB, help="unsent bytes for one bookie, above it the bookie counts as failed"
+        "maxOutboxBytesPerBookie", 64 * MIB, help="unsent bytes for one bookie, above it new entries wait"
+    )
+    # Only for a bookie whose outbox is full: it stops everybody, so its silence is noticed before the time-out.
+    full_silence_s: float = setting(
+        "maxSilenceOfFullBookieInSeconds",
+        5.0,
+        help="a bookie with a full outbox that neither answers nor takes data for so long counts as failed",
+    )
+
+    hold_adds_s: float = setting(
+        "holdAddsWithoutBookiesInSeconds",
+        30.0,
+        help="entries wait so long for bookies to come back where too few are left, then they fail; 0: at once",
     )
 
     slow_add_ms: int = setting(
@@ -73,6 +86,15 @@ class ClientConfig:
             )
         if self.timeout_s <= 0:
             yield f"bookkeeperClientTimeoutInSeconds ({self.timeout_s}) must be above 0"
+        if self.hold_adds_s < 0:
+            yield f"holdAddsWithoutBookiesInSeconds ({self.hold_adds_s}) must not be negative"
+        if self.full_silence_s <= 0:
+            yield f"maxSilenceOfFullBookieInSeconds ({self.full_silence_s}) must be above 0"
+        if self.outbox_bytes_max < self.frame_bytes_max:
+            yield (
+                f"maxOutboxBytesPerBookie ({self.outbox_bytes_max}) must hold the largest frame "
+                f"(nettyMaxFrameSizeBytes {self.frame_bytes_max})"
+            )
         if self.slow_add_ms < 0:
             yield f"bookkeeperClientSlowAddMillis ({self.slow_add_ms}) must not be negative"
         if self.channels_per_bookie < 1:

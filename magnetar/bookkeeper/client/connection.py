@@ -9,11 +9,13 @@ Rules:
    equal requests gets the answer. Therefore what recovers a ledger (fencing reads, recovery adds) goes over
    connections of its own: an answer to a plain request must never count as one to a fencing request.
 2. A request ends exactly once: answered, timed out, or with its connection. A time-out does not end the connection.
+   The time-out of an add is one of silence: while the bookie answers others, what is queued there has its turn later.
 3. Nothing calls back from within `send_adds`: failures that are known at once are told in a later loop turn.
 4. Where TLS is set, nothing is sent before the bookie has taken our certificate (`magnetar.bookkeeper.tls`).
 5. A bookie that cannot be reached is refused for a moment without trying, and put into quarantine, which new
    ensembles avoid.
-6. When the socket takes no more, requests wait in the outbox; above its limit the bookie is given up.
+6. When the socket takes no more, requests wait in the outbox. Above its limit `is_full` asks writers to wait; the
+   bookie is given up only when it neither answers nor takes anything meanwhile.
 """
 
 import asyncio
@@ -24,6 +26,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeAlias, cast
 
+from magnetar.bookkeeper.client.change_limits import BookieLimits
 from magnetar.bookkeeper.client.config import ClientConfig
 from magnetar.bookkeeper.client.errors import (
     BookieUnavailable,
@@ -47,7 +50,7 @@ from magnetar.bookkeeper.wire.codec_v2 import (
     read_request,
 )
 from magnetar.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
-from magnetar.runtime.clock import Clock, DeadlineSweep
+from magnetar.runtime.clock import Clock, DeadlineSweep, Timer
 from magnetar.runtime.observe import SlowOperations
 from magnetar.runtime.tasks import Tasks
 from magnetar.runtime.types import KIB, Buffer
@@ -56,6 +59,14 @@ log = logging.getLogger(__name__)
 
 # asyncio's default of 64 KiB would stop and go at every burst; what is beyond it waits in the outbox anyway.
 _SOCKET_BUFFER_BYTES: Final = 1024 * KIB
+
+# Bytes that go to the socket at once. The loop of asyncio joins them, so a long outbox in one piece would stand there
+# twice.
+_FLUSH_BYTES: Final = 1024 * KIB
+
+# How often an add may be overtaken by the answers to others, each time for the time-out: an answer that is lost must
+# not keep an entry for ever.
+_OVERTAKEN_MAX: Final = 3
 
 # After a failed connect the next try is refused for so long, doubling up to the second number: a writer with a
 # left-out position would otherwise try with every run it appends.
@@ -112,6 +123,7 @@ class BookieConnection:
         self._connecting = False
         self._paused = False
         self._flushing = False
+        self._in_pieces = False
         self._closed = pool.is_closed
         self._refuse_until = 0.0
         self._refuse_s = _REFUSE_S
@@ -120,13 +132,17 @@ class BookieConnection:
         self._outbox_bytes = 0
         self._outbox_since_s = 0.0
         self._late_flushes: deque[tuple[float, float]] = deque(maxlen=_LATE_FLUSHES)
+        # When it last answered, or took something from a socket that was full.
+        self._alive_s = self._clock.monotonic()
+        self._full_timer: Timer | None = None
+        self._when_drained: list[Callable[[], None]] = []
         # Several equal requests (rule 1): the value is then a list of channels.
         self._adds: dict[_Key, AddChannel | list[AddChannel]] = {}
         self._reads: dict[_Key, list[_Read]] = {}
         self._batches: dict[int, _Read] = {}
         self._batches_sent = 0
         self._batch_answered = False
-        self._add_deadlines: DeadlineSweep[tuple[AddChannel, int, int, int]] = DeadlineSweep(
+        self._add_deadlines: DeadlineSweep[tuple[AddChannel, int, int, int, int]] = DeadlineSweep(
             self._clock, self._config.timeout_s, self._expire_adds
         )
         # Weak: an answered read is forgotten at once, not after the time-out with its 5 MiB.
@@ -138,6 +154,15 @@ class BookieConnection:
     def is_refusing(self) -> bool:
         """It failed a moment ago and is not tried again yet."""
         return self._wire is None and self._clock.monotonic() < self._refuse_until
+
+    @property
+    def is_full(self) -> bool:
+        """More waits to be sent than should: writers wait as well (`when_drained`)."""
+        return self._outbox_bytes > self._config.outbox_bytes_max
+
+    def when_drained(self, callback: Callable[[], None]) -> None:
+        """Call *callback* once, when half of the limit has gone out, or the connection with all that waited."""
+        self._when_drained.append(callback)
 
     @property
     def outstanding_count(self) -> int:
@@ -163,7 +188,7 @@ class BookieConnection:
             outbox.append(head)
             outbox.append(payload)
             size += len(head) + len(payload)
-        self._add_deadlines.add((channel, ledger_id, run[0].entry_id, run[-1].entry_id))
+        self._add_deadlines.add((channel, ledger_id, run[0].entry_id, run[-1].entry_id, 0))
         self._queued(size)
 
     def queue_s(self, queued_s: float) -> float:
@@ -207,6 +232,9 @@ class BookieConnection:
         self._closed = True
         self._add_deadlines.close()
         self._read_deadlines.close()
+        if self._full_timer is not None:
+            self._full_timer.cancel()
+            self._full_timer = None
         wire = self._wire
         self._lost(wire, ClientClosed("the BookKeeper client was closed"))
         if wire is not None:
@@ -229,33 +257,65 @@ class BookieConnection:
         elif not self._flushing and not self._paused:
             self._flushing = True
             self._loop.call_soon(self._flush)
-        if self._outbox_bytes > self._config.outbox_bytes_max:
-            error = BookieUnavailable(
-                f"bookie {self.bookie_id} takes no data: {self._outbox_bytes} bytes wait "
-                f"(maxOutboxBytesPerBookie {self._config.outbox_bytes_max})"
-            )
-            self._loop.call_soon(self._give_up, error)
+        if self._full_timer is None and self.is_full:
+            self._full_timer = self._clock.call_later(self._config.full_silence_s, self._look_if_silent)
 
     def _flush(self) -> None:
         self._flushing = False
         if self._wire is None or self._paused or not self._outbox:
             return
-        outbox, self._outbox = self._outbox, []
-        self._outbox_bytes = 0
         now = self._clock.monotonic()
         if now - self._outbox_since_s > _LATE_S:
             self._late_flushes.append((self._outbox_since_s, now))
-        if self._wire.is_secure:
-            # The ssl library makes a record of each buffer, and most of ours are heads of a few bytes.
-            self._wire.transport.write(b"".join(outbox))
+        if self._outbox_bytes <= _FLUSH_BYTES:
+            outbox, self._outbox = self._outbox, []
+            self._outbox_bytes = 0
+            self._wire.send(outbox)
         else:
-            self._wire.transport.writelines(outbox)
+            self._flush_in_pieces(self._wire)
+        if self._when_drained and self._outbox_bytes <= self._config.outbox_bytes_max // 2:
+            self._tell_drained()
 
-    def _give_up(self, error: BookKeeperError) -> None:
-        if self._outbox_bytes <= self._config.outbox_bytes_max:
+    def _flush_in_pieces(self, wire: "_Wire") -> None:
+        """As much as the socket takes: the rest stays here, where it is counted."""
+        outbox = self._outbox
+        begin = 0
+        self._in_pieces = True  # uvloop may tell from within a write that the socket takes more: `paused`
+        while begin < len(outbox) and not self._paused:
+            end, size = begin, 0
+            while end < len(outbox) and size < _FLUSH_BYTES:
+                size += len(outbox[end])
+                end += 1
+            wire.send(outbox[begin:end])
+            self._outbox_bytes -= size
+            begin = end
+        self._in_pieces = False
+        del outbox[:begin]
+        assert self._outbox_bytes >= 0
+        assert bool(outbox) == bool(self._outbox_bytes)
+
+    def _tell_drained(self) -> None:
+        waiting, self._when_drained = self._when_drained, []
+        for callback in waiting:
+            self._loop.call_soon(callback)
+
+    def _look_if_silent(self) -> None:
+        """Rule 6."""
+        self._full_timer = None
+        if self._closed or not self.is_full:
+            return
+        silent_s = self._clock.monotonic() - max(self._alive_s, self._outbox_since_s)
+        if silent_s < self._config.full_silence_s:
+            self._full_timer = self._clock.call_later(self._config.full_silence_s - silent_s, self._look_if_silent)
             return
         wire = self._wire
-        self._lost(wire, error)
+        self._lost(
+            wire,
+            BookieUnavailable(
+                f"bookie {self.bookie_id} has neither answered nor taken anything for {silent_s:.1f} s, and "
+                f"{self._outbox_bytes} bytes wait for it (maxOutboxBytesPerBookie {self._config.outbox_bytes_max})"
+            ),
+        )
         if wire is not None:
             wire.transport.abort()
 
@@ -292,6 +352,7 @@ class BookieConnection:
 
     def received(self, frames: Sequence[memoryview], chunk_bytes: int) -> None:
         """All whole frames of one chunk. Raises MalformedFrame after what came before was delivered."""
+        self._alive_s = self._clock.monotonic()
         adds = self._adds
         touched: list[AddChannel] = []
         refused: dict[tuple[AddChannel, int], list[int]] = {}
@@ -362,7 +423,9 @@ class BookieConnection:
     def paused(self, is_paused: bool) -> None:
         self._paused = is_paused
         if not is_paused:
-            self._flush()
+            self._alive_s = self._clock.monotonic()
+            if not self._in_pieces:
+                self._flush()
 
     def lost(self, wire: "_Wire", error: Exception | None) -> None:
         """The socket ended."""
@@ -380,6 +443,7 @@ class BookieConnection:
             self._pool.failed(self.bookie_id)
         self._outbox = []
         self._outbox_bytes = 0
+        self._tell_drained()
         adds, self._adds = self._adds, {}
         reads, self._reads = self._reads, {}
         batches, self._batches = self._batches, {}
@@ -393,9 +457,13 @@ class BookieConnection:
             if not answer.done():
                 answer.set_exception(error)
 
-    def _expire_adds(self, item: tuple[AddChannel, int, int, int]) -> None:
-        channel, ledger_id, first, last = item
+    def _expire_adds(self, item: tuple[AddChannel, int, int, int, int]) -> None:
+        channel, ledger_id, first, last, overtaken = item
         adds = self._adds
+        if overtaken < _OVERTAKEN_MAX and self._clock.monotonic() - self._alive_s < self._config.timeout_s:
+            if any((ledger_id, entry_id) in adds for entry_id in range(first, last + 1)):
+                self._add_deadlines.add((channel, ledger_id, first, last, overtaken + 1))  # rule 2
+            return
         expired = []
         for entry_id in range(first, last + 1):
             key = (ledger_id, entry_id)
@@ -463,6 +531,13 @@ class _Wire(asyncio.Protocol):
         self.is_secure = transport.get_extra_info("sslcontext") is not None
         self.transport.set_write_buffer_limits(high=_SOCKET_BUFFER_BYTES)
 
+    def send(self, buffers: list[Buffer]) -> None:
+        if self.is_secure:
+            # The ssl library makes a record of each buffer, and most of ours are heads of a few bytes.
+            self.transport.write(b"".join(buffers))
+        else:
+            self.transport.writelines(buffers)
+
     def data_received(self, data: bytes) -> None:
         try:
             self._connection.received(self._splitter.feed(data), len(data))
@@ -500,6 +575,7 @@ class ConnectionPool:
         self.tasks = Tasks("bookie connections")
         self.slow_adds = SlowOperations(log, clock, config.slow_add_ms) if config.slow_add_ms else None
         self.is_closed = False
+        self.change_limits = BookieLimits()
         self._connections: dict[tuple[str, bool, int], BookieConnection] = {}
         self._quarantined: dict[str, float] = {}
         self._no_batch: dict[str, float] = {}

@@ -5,10 +5,11 @@ import contextlib
 import logging
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from magnetar.bookkeeper.client.add_stages import AddWatch, SlowAdd
+from magnetar.bookkeeper.client.change_limits import LedgerBackoff
 from magnetar.bookkeeper.client.connection import AddChannel, BookieConnection, ConnectionPool
 from magnetar.bookkeeper.client.errors import (
     BeyondLastConfirmed,
@@ -121,6 +122,13 @@ class LedgerWriteHandle:
         self._write_sets = [self._writer.quorum.write_set(first) for first in range(metadata.ensemble_size)]
         # Ensemble change and close update the metadata one after the other.
         self._turn = asyncio.Lock()
+        # A recovery is tried again by whoever began it.
+        self._may_starve = pool.config.hold_adds_s > 0 and not recovery
+        self._backoff = LedgerBackoff()
+        # Position → why its bookie failed, for the log.
+        self._reasons: dict[int, str] = {}
+        # When the writer fails because it is starved; ends with the next acknowledgement.
+        self._starved_until_s: float | None = None
         self._attempted: LedgerMetadata | None = None
         self._notified = last_add_confirmed
         self._notifying = False
@@ -165,10 +173,16 @@ class LedgerWriteHandle:
         """Add a run of entries; return the id of the first. Never blocks; the listener hears of the outcome.
 
         Nobody may change the payloads afterwards. Raises LedgerClosed, LedgerFenced or what else ended the
-        handle; EntryTooLarge, TooManyPending (nothing was added).
+        handle; EntryTooLarge, TooManyPending (nothing was added; `when_writable` tells when to try again).
         """
         writer = self._writer
         config = self._pool.config
+        for channel in self._channels:
+            if channel.connection.is_full and channel.index not in writer.left_out:
+                raise TooManyPending(
+                    f"ledger {self.ledger_id}: bookie {channel.bookie} has yet to take what waits for it "
+                    "(maxOutboxBytesPerBookie)"
+                )
         if (
             writer.pending_count + len(payloads) > config.pending_adds_max
             or writer.pending_bytes > config.pending_bytes_max
@@ -188,9 +202,29 @@ class LedgerWriteHandle:
         return first
 
     async def add(self, payload: Buffer) -> int:
-        """Add one entry and wait until it is acknowledged; return its id."""
+        """Add one entry and wait until it is acknowledged; return its id. Waits also for room to send it."""
+        while self.is_blocked:
+            has_room = asyncio.Event()
+            self.when_writable(has_room.set)
+            await has_room.wait()
         entry_id = self.append((payload,))
         return await self.wait_for(entry_id)
+
+    @property
+    def is_blocked(self) -> bool:
+        """A bookie has yet to take what waits for it: nothing can be appended (`when_writable`)."""
+        left_out = self._writer.left_out
+        return self._writer.is_open() and any(
+            channel.connection.is_full and channel.index not in left_out for channel in self._channels
+        )
+
+    def when_writable(self, callback: Callable[[], None]) -> None:
+        """Call *callback* once, soon after a bookie whose outbox was full has taken most of it, or is given up."""
+        for channel in self._channels:
+            if channel.connection.is_full and channel.index not in self._writer.left_out:
+                channel.connection.when_drained(callback)
+                return
+        self._loop.call_soon(callback)
 
     async def wait_for(self, entry_id: int) -> int:
         """Return when *entry_id* is acknowledged. Raises what the handle failed with."""
@@ -230,6 +264,7 @@ class LedgerWriteHandle:
             self._notify_soon()
 
     def on_add_failed(self, channel: AddChannel, entry_ids: list[int], error: BookKeeperError) -> None:
+        self._reasons[channel.index] = str(error)
         effect = self._writer.on_failed(channel.index, channel.bookie, entry_ids, error)
         if effect is not None:
             self._do(effect)
@@ -270,6 +305,7 @@ class LedgerWriteHandle:
             self._watch.changing(self._now())
         try:
             async with self._turn:
+                await self._wait_for_turn(failed)
                 if not writer.is_open():
                     return
                 replacements = choose_replacements(
@@ -289,21 +325,32 @@ class LedgerWriteHandle:
             return
         if not writer.is_open():
             return
-        changed = writer.on_ensemble_changed(replacements)
+        changed = writer.on_ensemble_changed(replacements, may_starve=self._may_starve)
         if self._watch is not None:
             self._watch.changed(frozenset(replacements), self._now())
         log.info(
-            "ledger %d: bookies %s failed, from entry %d on: %s",
+            "ledger %d: bookies %s failed, from entry %d on: %s; left out: %s; the reason: %s",
             self.ledger_id,
             ", ".join(failed.values()),
             writer.last_add_confirmed + 1,
             ", ".join(writer.ensemble),
+            ", ".join(writer.left_out.values()) or "none",
+            "; ".join(self._reasons.pop(index, "not known") for index in failed),
         )
         for index, adds in changed.resend.items():
             self._resend(index, adds)
         if changed.effect is not None:
             self._do(changed.effect)
         self._watch_left_out()
+
+    async def _wait_for_turn(self, failed: dict[int, str]) -> None:
+        now_s = self._now()
+        delay_s = max(
+            self._backoff.delay_s(now_s), *(self._pool.change_limits.delay_s(one, now_s) for one in failed.values())
+        )
+        if delay_s:
+            log.info("ledger %d: its ensemble changes often; the next change waits %.1f s", self.ledger_id, delay_s)
+            await self._pool.clock.sleep(delay_s)
 
     async def _publish(self, replacements: dict[int, str]) -> None:
         """Make the new ensemble known. Raises what ends the writer."""
@@ -329,8 +376,23 @@ class LedgerWriteHandle:
         connection.send_adds(channel, self.ledger_id, adds)
 
     def _watch_left_out(self) -> None:
+        self._watch_starving()
         if self._writer.left_out and self._left_out_timer is None and self._writer.is_open():
             self._left_out_timer = self._pool.clock.call_later(_LEFT_OUT_S, self._on_left_out_timer)
+
+    def _watch_starving(self) -> None:
+        """A writer without bookies holds what is pending for the time in which one has to answer, then it fails."""
+        writer = self._writer
+        if not writer.is_open() or not writer.is_starved:
+            return
+        now_s, hold_s = self._now(), self._pool.config.hold_adds_s
+        if self._starved_until_s is None:
+            self._starved_until_s = now_s + hold_s
+            log.warning("%s; its entries are held for %g s", writer.starved_error(), hold_s)
+        elif now_s >= self._starved_until_s:
+            failure = writer.fail(writer.starved_error())
+            if failure is not None:
+                self._stop(failure.error)
 
     def _on_left_out_timer(self) -> None:
         self._left_out_timer = None
@@ -363,6 +425,7 @@ class LedgerWriteHandle:
         confirmed = self._writer.last_add_confirmed
         if confirmed > self._notified:
             self._notified = confirmed
+            self._starved_until_s = None
             if self._watch is not None:
                 slow = self._watch.acknowledged(confirmed, self._now())
                 if slow is not None:

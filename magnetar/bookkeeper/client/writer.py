@@ -11,8 +11,9 @@ Rules the code below keeps:
 5. Answers are kept also for adds that have enough: a change can take some away again.
 6. A failure of an add that has enough answers starts no change; the next add does.
 7. After LedgerFenced, Unauthorized or ClientClosed nothing is acknowledged or sent any more, whatever arrives.
-8. A position that cannot be replaced is left out as long as every write set reaches its ack quorum without it;
-   otherwise the writer fails with NotEnoughBookies.
+8. A position that cannot be replaced is left out. Where some write set then does not reach its ack quorum any more,
+   the writer is starved: it holds what is pending until bookies are back, or fails with NotEnoughBookies, as its shell
+   says.
 
     OPEN ──fenced, unauthorized, too few bookies──▶ FAILED
      └───────────────close────────────────────────▶ CLOSED
@@ -214,8 +215,8 @@ class LedgerWriter:
 
     @property
     def skipped(self) -> Mapping[int, str]:
-        """Positions that are being replaced: what is pending will be sent to their successors."""
-        return self._replacing
+        """Positions that nothing is sent to now: whoever takes their place, or comes back, gets what is pending."""
+        return {**self._replacing, **self._left_out} if self._left_out else self._replacing
 
     def start_delayed_change(self) -> ChangeEnsemble | None:
         """After an add: the change that an earlier failure asks for (rule 6)."""
@@ -260,8 +261,20 @@ class LedgerWriter:
         assert len(set(ensemble)) == len(ensemble), f"a bookie twice in {ensemble}"
         return self.last_add_confirmed + 1, ensemble
 
-    def on_ensemble_changed(self, replacements: Mapping[int, str]) -> Changed:
-        """The change is committed (with recovery: remembered). Positions not in it could not be replaced."""
+    @property
+    def is_starved(self) -> bool:
+        """Nothing can be acknowledged until a bookie comes back, or another one comes."""
+        return not self.quorum.can_acknowledge_without(sum(1 << index for index in self._left_out))
+
+    def starved_error(self) -> NotEnoughBookies:
+        names = ", ".join(sorted(self._left_out.values()))
+        return NotEnoughBookies(f"ledger {self.ledger_id}: no bookie is left to replace {names}")
+
+    def on_ensemble_changed(self, replacements: Mapping[int, str], *, may_starve: bool = False) -> Changed:
+        """The change is committed (with recovery: remembered). Positions not in it could not be replaced.
+
+        *may_starve*: hold what is pending where too few are left, instead of failing.
+        """
         if self.state is not State.OPEN:
             return Changed({}, None)
         assert self._changing
@@ -279,12 +292,8 @@ class LedgerWriter:
                 self._left_out[index] = bookie
         self._replacing = {}
         resend = {index: self._lacking(index) for index in replacements}
-        if not self.quorum.can_acknowledge_without(sum(1 << index for index in self._left_out)):
-            names = ", ".join(sorted(self._left_out.values()))
-            return Changed(
-                {},
-                self._fail(NotEnoughBookies(f"ledger {self.ledger_id}: no bookie is left to replace {names}")),
-            )
+        if self.is_starved and not may_starve:
+            return Changed({}, self._fail(self.starved_error()))
         delayed, self._delayed = self._delayed, {}
         again = {
             index: bookie

@@ -37,7 +37,7 @@ class FrameSplitter:
     Raises FrameTooLarge from `feed`; the stream cannot be read any further then.
     """
 
-    __slots__ = ("_limit_bytes", "_missing_bytes", "_parts")
+    __slots__ = ("_limit_bytes", "_missing_bytes", "_parts", "held_bytes")
 
     def __init__(self, limit_bytes: int = MAX_FRAME_BYTES) -> None:
         self._limit_bytes = limit_bytes
@@ -46,6 +46,8 @@ class FrameSplitter:
         self._parts: list[bytes] = []
         # Bytes until the next decision: to the end of the frame, or of its length word.
         self._missing_bytes = 0
+        self.held_bytes = 0
+        """Bytes kept of a frame that is not whole yet."""
 
     @property
     def is_between_frames(self) -> bool:
@@ -57,9 +59,11 @@ class FrameSplitter:
             self._parts.append(data)
             self._missing_bytes -= len(data)
             if self._missing_bytes > 0:
+                self.held_bytes += len(data)
                 return []
             data = b"".join(self._parts)
             self._parts.clear()
+            self.held_bytes = 0
         frames = []
         view = memoryview(data)
         at, end = 0, len(data)
@@ -81,4 +85,5 @@ class FrameSplitter:
             at = stop
         if at < end:
             self._parts.append(data[at:] if at else data)
+            self.held_bytes = end - at
         return frames

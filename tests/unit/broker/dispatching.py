@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from broker.consumer import Consumer
 from broker.dispatch import DispatchLimits
-from broker.ports import CursorPort, Entries, LedgerPort
+from broker.ports import CursorPort, Entries, LedgerPort, Sink
 from broker.subscription import KeySharedPolicy, Subscription
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import parse_frame
@@ -32,6 +32,8 @@ class Peer:
 
     def __init__(self, log: list[int] | None = None) -> None:
         self.is_writable = True
+        self.room_bytes = 1 << 20
+        self.is_idle = True
         self.log = [] if log is None else log  # of all consumers of the bench
         self.got: list[int] = []  # entry ids, in order
         self.messages: list[wire.CommandMessage] = []
@@ -45,6 +47,8 @@ class Peer:
         self.messages.append(message)
         self.got.append(message.message_id.entryId)
         self.log.append(message.message_id.entryId)
+
+    def reserve(self, size_bytes: int) -> None: ...
 
     async def is_alive(self) -> bool:
         return True
@@ -62,6 +66,7 @@ class FakeHost:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.survives_defects = False
+        self.waiting_for_room: dict[object, Callable[[], None]] = {}
         self.fetching: list[tuple[Awaitable[Entries], Callable[[Entries | None], None]]] = []
 
     def now_ms(self) -> int:
@@ -70,7 +75,14 @@ class FakeHost:
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
         return self.clock.call_later(delay_ms / 1000, callback)
 
-    def fetch(self, work: Awaitable[Entries], done: Callable[[Entries | None], None]) -> None:
+    read_room_bytes = 1 << 30
+
+    def when_read_room(self, who: object, go_on: Callable[[], None]) -> None:
+        self.waiting_for_room[who] = go_on
+
+    def fetch(
+        self, work: Awaitable[Entries], done: Callable[[Entries | None], None], size_bytes: int, sink: Sink | None
+    ) -> None:
         self.fetching.append((work, done))
 
     def guard(self, step: Callable[[], None], what: str) -> bool:

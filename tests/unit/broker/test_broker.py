@@ -9,6 +9,7 @@ import pytest
 
 from broker.broker import Broker, initialise_cluster
 from broker.connection import BrokerPort
+from broker.memory_budget import MemoryBudget
 from broker.names import DEDUPLICATION_CURSOR, TopicName
 from broker.ownership_rules import BrokerAddress, Located
 from broker.server import BinaryServer
@@ -415,6 +416,7 @@ async def test_the_silent_are_asked_once_and_then_disconnected() -> None:
     class Quiet:
         def __init__(self) -> None:
             self.config = config
+            self.publishes = self.reads = MemoryBudget(1 << 30, clock.call_later)
 
         def now_ms(self) -> int:
             return 0

@@ -7,10 +7,12 @@ import pytest
 
 from broker.config import BrokerConfig
 from broker.connection import BrokerPort, Connection, State
+from broker.memory_budget import MemoryBudget
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import BODY_OF_TYPE, command, parse_frame
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar.bookkeeper.wire.framing import MalformedFrame
+from magnetar.runtime.clock import ManualClock
 
 # What a client may send after CONNECT; whatever else there is ends the connection.
 CLIENT_COMMANDS = {
@@ -24,6 +26,8 @@ CLIENT_COMMANDS = {
 
 class FakeBroker:
     config = BrokerConfig()
+    publishes = MemoryBudget(1 << 30, ManualClock().call_later)
+    reads = MemoryBudget(1 << 30, ManualClock().call_later)
 
     def now_ms(self) -> int:
         return 0
@@ -39,6 +43,10 @@ class FakeOutbox:
     def pause_reading(self) -> None: ...
 
     def resume_reading(self) -> None: ...
+
+    unsent_bytes = 0
+
+    async def until_drained(self) -> None: ...
 
     def close(self) -> None: ...
 

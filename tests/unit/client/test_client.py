@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -184,9 +185,8 @@ async def test_a_bookie_that_comes_back_gets_entries_again(cluster: FakeCluster,
             pass
 
 
-async def test_too_few_bookies_end_the_writer_and_the_ledger_can_be_sealed(
-    cluster: FakeCluster, client: BookKeeper
-) -> None:
+async def test_too_few_bookies_end_the_writer_and_the_ledger_can_be_sealed(cluster: FakeCluster) -> None:
+    client = await cluster.client(ClientConfig(hold_adds_s=0))
     handle = await create(client, 4, 4, 3)
     listener = handle.listener = Listener()
     await handle.add(b"0")
@@ -571,17 +571,151 @@ async def test_limits_are_refused_before_anything_is_sent(cluster: FakeCluster) 
     assert await handle.add(b"x") == 0
 
 
-async def test_a_bookie_that_takes_no_data_is_given_up(cluster: FakeCluster) -> None:
-    client = await cluster.client(ClientConfig(outbox_bytes_max=3_000_000))
+SMALL_OUTBOX = ClientConfig(outbox_bytes_max=6_000_000, full_silence_s=0.2)
+
+
+def pause(cluster: FakeCluster, bookie_id: str) -> None:
+    for connection in cluster.bookies[bookie_id].connections:
+        connection.transport.pause_reading()
+
+
+def resume(cluster: FakeCluster, bookie_id: str) -> None:
+    for connection in cluster.bookies[bookie_id].connections:
+        connection.transport.resume_reading()
+
+
+async def fill(handle: LedgerWriteHandle, bookie_id: str) -> int:
+    """Append until *bookie_id*, which reads nothing, makes everybody wait; returns how many entries that took."""
+    for count in range(200):
+        try:
+            handle.append([bytes(500_000)])
+        except TooManyPending as error:
+            if bookie_id not in str(error):
+                raise
+            return count
+        await asyncio.sleep(0.001)
+    raise AssertionError("100 MB went to a bookie that reads nothing")
+
+
+async def test_a_bookie_that_takes_no_data_and_says_nothing_is_given_up(cluster: FakeCluster) -> None:
+    client = await cluster.client(SMALL_OUTBOX)
     handle = await create(client)
     await handle.add(b"0")
     slow = handle.metadata.segments[0].ensemble[0]
-    for connection in cluster.bookies[slow].connections:
-        connection.transport.pause_reading()
+    pause(cluster, slow)
     for _ in range(60):
         await handle.add(bytes(500_000))
     metadata = await handle.close()
     assert slow not in metadata.segments[-1].ensemble
+
+
+async def test_a_bookie_that_drains_a_long_queue_is_alive(cluster: FakeCluster) -> None:
+    """Whoever adds waits for it; nobody replaces it. All that waits is heard of the room."""
+    client = await cluster.client(ClientConfig(outbox_bytes_max=6_000_000, full_silence_s=30))
+    handle = await create(client)
+    await handle.add(b"0")
+    slow = handle.metadata.segments[0].ensemble[0]
+    pause(cluster, slow)
+    count = await fill(handle, slow)
+    assert handle.is_blocked
+    told: list[int] = []
+    for number in range(3):
+        handle.when_writable(lambda number=number: told.append(number))  # type: ignore[misc]
+    adding = [asyncio.create_task(handle.add(bytes(500_000))) for _ in range(5)]
+    await asyncio.sleep(0.05)
+    assert told == []
+    resume(cluster, slow)
+    assert sorted([await task for task in adding]) == list(range(count + 1, count + 6))
+    assert told == [0, 1, 2]
+    assert len((await handle.close()).segments) == 1
+
+
+async def test_a_bookie_without_sockets_room_is_told_from_one_without_life(cluster: FakeCluster) -> None:
+    """It answers now and then: that is enough."""
+    client = await cluster.client(SMALL_OUTBOX)
+    handle = await create(client)
+    await handle.add(b"0")
+    slow = handle.metadata.segments[0].ensemble[0]
+    pause(cluster, slow)
+    await fill(handle, slow)
+    for _ in range(8):
+        resume(cluster, slow)
+        await asyncio.sleep(0.002)
+        pause(cluster, slow)
+        await asyncio.sleep(0.1)
+    resume(cluster, slow)
+    await handle.add(b"1")
+    assert len((await handle.close()).segments) == 1
+
+
+@pytest.mark.parametrize("comes_late", [True, False])
+async def test_an_add_that_is_overtaken_by_answers_is_waited_for(cluster: FakeCluster, comes_late: bool) -> None:
+    """The time-out is one of silence; but an answer that never comes ends it after all."""
+    client = await cluster.client(ClientConfig(timeout_s=0.2))
+    handle = await create(client)
+    await handle.add(b"0")
+    forgetful = handle.metadata.segments[0].ensemble[0]
+    bookie = cluster.bookies[forgetful]
+    (connection,) = bookie.connections
+    answer, kept = bookie.answer, []
+
+    def keep_the_first(frame: memoryview) -> list[Any]:
+        made = answer(frame)
+        if bookie.requests[-1][-1] == 1:
+            kept.extend(made)
+            return []
+        return made
+
+    bookie.answer = keep_the_first  # type: ignore[method-assign]
+    assert handle.append([b"1"]) == 1
+    for _ in range(40):  # two time-outs and more
+        await handle.add(b"2")
+        await asyncio.sleep(0.01)
+    if comes_late:
+        connection.transport.writelines(kept)
+        for _ in range(80):
+            await handle.add(b"3")
+            await asyncio.sleep(0.01)
+        assert len((await handle.close()).segments) == 1
+        return
+    while len(handle.metadata.segments) == 1:
+        await handle.add(b"3")
+        await asyncio.sleep(0.01)
+    assert forgetful not in (await handle.close()).segments[-1].ensemble
+
+
+@pytest.mark.parametrize("registered", [True, False])
+async def test_adds_are_held_while_no_bookie_is_there_and_then_stored_once(
+    cluster: FakeCluster, registered: bool
+) -> None:
+    client = await cluster.client()
+    handle = await create(client, 4, 4, 3)
+    listener = handle.listener = Listener()
+    await handle.add(b"0")
+    for bookie_id in list(cluster.bookies):
+        await cluster.kill(bookie_id, unregister=not registered)
+    adding = [asyncio.create_task(handle.add(b"%d" % number)) for number in range(1, 6)]
+    await eventually(lambda: handle._writer.is_starved)
+    adding += [asyncio.create_task(handle.add(b"%d" % number)) for number in range(6, 9)]
+    await asyncio.sleep(0.05)
+    assert not any(task.done() for task in adding)
+    for bookie_id, bookie in list(cluster.bookies.items()):
+        await (bookie.start() if registered else cluster.revive(bookie_id))
+    assert [await task for task in adding] == list(range(1, 9))
+    assert listener.errors == []
+    metadata = await handle.close()
+    assert len(metadata.segments) == 1, "nobody else was there"
+    reader = await client.open_ledger(handle.ledger_id, recovery=False)
+    assert await payloads(reader) == [b"%d" % number for number in range(9)]
+
+
+async def test_adds_that_were_held_too_long_fail(cluster: FakeCluster) -> None:
+    client = await cluster.client(ClientConfig(hold_adds_s=0.1))
+    handle = await create(client, 4, 4, 3)
+    for bookie_id in list(cluster.bookies):
+        await cluster.kill(bookie_id)
+    with pytest.raises(NotEnoughBookies, match="no bookie is left"):
+        await asyncio.wait_for(handle.add(b"0"), 30)
 
 
 async def test_closing_the_client_ends_what_is_pending(cluster: FakeCluster) -> None:

@@ -60,8 +60,8 @@ async def bookies(count: int, tls_directory: str, **changes: Any) -> AsyncIterat
 
 
 @asynccontextmanager
-async def client_of(world: World, tls: TlsFiles | None) -> AsyncIterator[BookKeeper]:
-    client = BookKeeper(world.store.session(), LoopClock(), ClientConfig(tls=tls))
+async def client_of(world: World, tls: TlsFiles | None, hold_adds_s: float = 30.0) -> AsyncIterator[BookKeeper]:
+    client = BookKeeper(world.store.session(), LoopClock(), ClientConfig(tls=tls, hold_adds_s=hold_adds_s))
     await client.open()
     try:
         yield client
@@ -127,7 +127,7 @@ async def test_who_does_not_come_in_hears_why(authority: Authority, tmp_path: Pa
 
 
 async def test_a_client_with_tls_never_goes_on_in_clear(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
-    async with bookies(1, "") as (world, _), client_of(world, files_of(authority)) as client:
+    async with bookies(1, "") as (world, _), client_of(world, files_of(authority), hold_adds_s=0) as client:
         handle = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
         with pytest.raises(NotEnoughBookies, match="no bookie is left"):
             await asyncio.wait_for(handle.add(b"x"), 30)

@@ -1,0 +1,22 @@
+"""How much memory this process may have."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+# Of the control group that this process is in, version 2 and version 1, as a container sees them.
+CGROUP_FILES: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def memory_bytes(cgroup_files: Iterable[str] = CGROUP_FILES) -> int:
+    """Bytes of the machine, or of its control group where that has fewer."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for name in cgroup_files:
+        try:
+            text = Path(name).read_text().strip()
+        except OSError:
+            continue
+        if text.isdigit() and int(text) > 0:  # version 2 says "max" for none
+            found.append(int(text))
+    return min(found)
