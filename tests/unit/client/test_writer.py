@@ -71,8 +71,8 @@ def test_an_add_carries_what_is_confirmed_when_it_is_packed(writer: LedgerWriter
     ok(writer, 0, 0)
     ok(writer, 0, 1)
     (packed,) = writer.add([b"x"])
-    # Behind opcode and master key stands the entry as it is stored.
-    assert CODEC.open(memoryview(packed.head[24:] + b"x"), 1, 3).last_add_confirmed == 0
+    # Behind length, opcode and master key stands the entry as it is stored.
+    assert CODEC.open(memoryview(packed.head[28:] + b"x"), 1, 3).last_add_confirmed == 0
 
 
 def test_a_bookie_outside_the_write_set_confirms_nothing() -> None:
