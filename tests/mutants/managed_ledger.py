@@ -7,7 +7,8 @@ POSITIONS = (f"{UNIT}/test_positions.py", "tests/conformance/test_cursor.py")
 CURSORS = ("tests/conformance/test_cursor.py",)
 LEDGER = (f"{UNIT}/test_ledger.py",)
 FAULTS = (f"{UNIT}/test_ledger_under_faults.py",)
-SIMULATION = ("tests/simulation/test_managed_ledger_sim.py",)
+RETENTION = (f"{UNIT}/test_retention.py",)
+STEPS = (f"{UNIT}/test_order_of_steps.py",)
 
 MUTANTS = (
     # -- positions
@@ -199,7 +200,7 @@ MUTANTS = (
         "managed_ledger/retention.py",
         "slowest.entry_id >= ledger.entries - 1",
         "slowest.entry_id >= ledger.entries - 2",
-        LEDGER,
+        RETENTION,
     ),
     Mutant(
         "the fastest cursor decides what is trimmed",
@@ -220,14 +221,14 @@ MUTANTS = (
         "managed_ledger/retention.py",
         "        if not (expired or over):\n            break\n",
         "        if not (expired or over):\n            continue\n",
-        LEDGER,
+        RETENTION,
     ),
     Mutant(
         "an open ledger is full before its entries are",
         "managed_ledger/retention.py",
         "return (entries >= rule.entries_max or size_bytes >= rule.bytes_max) and age_ms >= rule.age_min_ms",
         "return entries >= rule.entries_max or size_bytes >= rule.bytes_max",
-        LEDGER,
+        RETENTION,
     ),
     # -- appending and taking over
     Mutant(
@@ -259,20 +260,6 @@ MUTANTS = (
         FAULTS,
     ),
     Mutant(
-        "a fenced ledger goes on with another one",
-        "managed_ledger/ledger.py",
-        "        if isinstance(error, LedgerFenced | MetadataConflict):\n            self.fence(",
-        "        if isinstance(error, MetadataConflict):\n            self.fence(",
-        LEDGER,
-    ),
-    Mutant(
-        "what another owner's recovery found is passed over",
-        "managed_ledger/ledger.py",
-        "if metadata.last_entry_id + 1 != acknowledged:",
-        "if metadata.last_entry_id + 1 < acknowledged:",
-        FAULTS,
-    ),
-    Mutant(
         "a takeover leaves the last recovered entry out",
         "managed_ledger/ledger.py",
         "        last.entries = handle.last_add_confirmed + 1\n",
@@ -284,7 +271,7 @@ MUTANTS = (
         "managed_ledger/ledger.py",
         "        for callback in list(self._watchers):\n            attempt_now",
         "        for callback in list(self._watchers)[1:]:\n            attempt_now",
-        LEDGER,
+        STEPS,
     ),
     Mutant(
         "what was queued behind the window stays there",
@@ -298,7 +285,7 @@ MUTANTS = (
         "managed_ledger/ledger.py",
         "        last = min(last, position.entry_id + max_entries - 1)\n",
         "        last = position.entry_id + max_entries - 1\n",
-        LEDGER,
+        STEPS,
     ),
     # -- cursors on disk
     Mutant(
@@ -315,7 +302,7 @@ MUTANTS = (
         "            await self._write_node(snapshot, handle.ledger_id, whole=False)\n",
         "            await self._write_node(snapshot, handle.ledger_id, whole=False)\n"
         "            await handle.add(state)\n",
-        FAULTS,
+        STEPS,
     ),
     Mutant(
         "a former owner overwrites the node of a cursor",
@@ -323,13 +310,6 @@ MUTANTS = (
         "        await self._check_owner()\n        await self._put_into_node(snapshot)\n",
         "        await self._put_into_node(snapshot)\n",
         FAULTS,
-    ),
-    Mutant(
-        "a cursor restored beyond the end of its ledger",
-        "managed_ledger/ledger.py",
-        "        position = min(position, self._ledgers.last_confirmed)\n        state = CursorState",
-        "        state = CursorState",
-        LEDGER,
     ),
     Mutant(
         "ranges of a restored cursor are forgotten",
@@ -352,27 +332,27 @@ MUTANTS = (
         "            self._persisted_version = version\n",
         "            await self._persist(self._snapshot())\n"
         "            self._persisted_version = self._state.version\n",
-        FAULTS,
+        STEPS,
     ),
     Mutant(
         "a seek is not stored before it is confirmed",
         "managed_ledger/managed_cursor.py",
         "            await self._persist(snapshot)\n            # Stored first",
         "            # Stored first",
-        LEDGER,
+        STEPS,
     ),
     Mutant(
         "a conflict is not taken for another owner",
         "managed_ledger/versioned_record.py",
         "        if node is None or node.version != self.version + 1 or node.value not in self._doubtful:\n",
         "        if node is None:\n",
-        FAULTS,
+        STEPS,
     ),
     Mutant(
         "the cache gives entries behind a gap",
         "managed_ledger/entry_cache.py",
         "            if data is None:\n                break\n",
         "            if data is None:\n                continue\n",
-        LEDGER,
+        STEPS,
     ),
 )

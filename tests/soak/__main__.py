@@ -16,6 +16,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description="A cluster under load and faults.")
     parser.add_argument("--minutes", type=float, default=10.0, help="about how long (10); rounds are not cut short")
     parser.add_argument("--seed", default="", help="repeats what a run with this seed did; default: a new one")
+    parser.add_argument("--first-round", type=int, default=1, help="begin with this round of the seed (1)")
     parser.add_argument("--clients", default=",".join(LANGUAGES), help="which languages (python,java,go)")
     parser.add_argument("--directory", help="where logs and data go (a temporary folder)")
     options = parser.parse_args()
@@ -36,7 +37,10 @@ def main() -> int:
             print(line, file=log, flush=True)
 
         try:
-            soak(directory, minutes=options.minutes, seed=seed, languages=languages, remark=remark)
+            soak(
+                directory, minutes=options.minutes, seed=seed, languages=languages, remark=remark,
+                first_round=options.first_round,
+            )  # fmt: skip
         except (SoakFailed, ServerFailed) as error:
             remark(f"FOUND with seed {seed}:\n{error}\nlogs and data are in {directory}")
             return 1

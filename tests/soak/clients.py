@@ -81,9 +81,9 @@ class ClientProcess:
         return f"{self.name} ended with {code}: {self.log.read_text(errors='replace')[-2000:].strip()}"
 
     def show_threads(self) -> None:
-        """Where each thread waits goes to the log (Python and Java have a signal for that)."""
-        for kind, number in (("python", signal.SIGUSR1), ("java", signal.SIGQUIT)):
-            if kind in self.name and self.process.poll() is None:
+        """Where each thread waits goes to the log. Go's client ends by that."""
+        for kind, number in (("python", signal.SIGUSR1), ("java", signal.SIGQUIT), ("go", signal.SIGQUIT)):
+            if kind == self.name and self.process.poll() is None:
                 self.process.send_signal(number)
 
     def end(self) -> None:

@@ -116,7 +116,7 @@ class Worker(threading.Thread):
         return f"{self.spec['topic']}-partition-{partition}"
 
     def remark(self, text: object) -> None:
-        self.events.write(f"# {self.name}: {text}".replace("\n", " "))
+        self.events.write(f"# {time.strftime('%H:%M:%S')} {self.name}: {text}".replace("\n", " "))
 
     def bounded(self, call: Callable[[], Any]) -> Any:
         """What *call* returns or raises. Some calls of the client never return when its connection is lost in the

@@ -368,7 +368,9 @@ class Soak:
         return memory.problems(self.samples, self._highest)
 
 
-def soak(directory: Path, *, minutes: float, seed: str, languages: Sequence[str], remark: Remark) -> None:
+def soak(
+    directory: Path, *, minutes: float, seed: str, languages: Sequence[str], remark: Remark, first_round: int = 1
+) -> None:
     """Rounds until *minutes* are over, one at least. Raises SoakFailed, ServerFailed."""
     lock = threading.Lock()
 
@@ -388,8 +390,8 @@ def soak(directory: Path, *, minutes: float, seed: str, languages: Sequence[str]
             say(f"without the fault `fill the disk`: {cluster.why_no_small_disk}")
         say(f"seed {seed}, {minutes:g} minutes, clients: {', '.join(commands)}; in {directory}")
         made = Soak(cluster, directory, seed, commands, say)
-        number = 1
-        while number == 1 or monotonic() - began < minutes * 60:
+        number = first_round
+        while number == first_round or monotonic() - began < minutes * 60:
             made.round(number, min(ROUND_S, minutes * 60 * 0.6))
             number += 1
         for line in memory.table(made.samples):
@@ -397,6 +399,6 @@ def soak(directory: Path, *, minutes: float, seed: str, languages: Sequence[str]
         if found := made.memory_problems():
             raise SoakFailed("\n".join(found))
         say(
-            f"nothing found: {number - 1} rounds, {made.faults} faults, {made.messages} messages, "
+            f"nothing found: {number - first_round} rounds, {made.faults} faults, {made.messages} messages, "
             f"{made.deliveries} deliveries, {(monotonic() - began) / 60:.1f} minutes"
         )

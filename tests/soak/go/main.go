@@ -79,7 +79,7 @@ func (e *events) remark(name string, what any) {
 		}
 		return each
 	}, fmt.Sprint(what))
-	e.write("# %s: %s", name, text[:min(len(text), 200)])
+	e.write("# %s %s: %s", time.Now().Format(time.TimeOnly), name, text[:min(len(text), 200)])
 }
 
 func flush() {

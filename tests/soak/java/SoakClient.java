@@ -65,7 +65,7 @@ public class SoakClient {
 
     static void remark(PrintWriter events, String name, Object what) {
         String text = what.toString().replaceAll("[^\\x20-\\x7e]", " ");
-        write(events, "# " + name + ": " + text.substring(0, Math.min(text.length(), 200)));
+        write(events, "# " + java.time.LocalTime.now().withNano(0) + " " + name + ": " + text.substring(0, Math.min(text.length(), 200)));
     }
 
     static String place(MessageId id) {
