@@ -145,11 +145,11 @@ class Soak:
         )
         for fault in plan.faults:
             self._remark(f"  plan {fault}")
-        topic = self._make_topic(plan)
         place = self._directory / plan.name
         place.mkdir()
         languages = list(self._commands)
         streams = streams_of(languages, trims=plan.trims)
+        topic = self._make_topic(plan, streams)
         ledger = Ledger(place, streams)
         spec = self._spec(place, topic, f"{self._seed}/{number}")
         clients = [
@@ -193,7 +193,7 @@ class Soak:
             "seed": seed, "rate": RATE, "began_ms": int(time() * 1000) - 60_000, "publish": [],
         }  # fmt: skip
 
-    def _make_topic(self, plan: Round) -> str:
+    def _make_topic(self, plan: Round, streams: Sequence[Stream]) -> str:
         admin = self._admin()
         self._cluster.fresh(plan.name)
         namespace = self._cluster.namespace
@@ -208,6 +208,12 @@ class Soak:
         )  # fmt: skip
         topic = self._cluster.topic("load")
         admin.create_topic(topic, PARTITIONS)
+        # Before anything is published: where consumed ledgers go at once, who comes late finds them gone.
+        for stream in streams:
+            for number in stream.partitions if stream.type != "reader" else ():
+                path = admin.path_of(f"{topic}-partition-{number}")
+                earliest = {"ledgerId": -1, "entryId": -1}
+                admin.call("PUT", f"/admin/v2/{path}/subscription/{stream.name}", earliest)
         return topic
 
     def _admin(self) -> AdminClient:

@@ -313,8 +313,13 @@ public class SoakClient {
             } else if (draw < 500 && !old.isEmpty()) {
                 consumer.acknowledgeAsync(old.get(random.nextInt(old.size())).id);
             } else if (draw < 508) {
-                held.clear();
-                consumer.redeliverUnacknowledgedMessages();
+                // Not while it is on its way to a broker: the client would count this one, not tell it, and from then on
+                // take whatever comes for older.
+                if (consumer.isConnected()) {
+                    remark(events, name, "wants everything again");
+                    held.clear();
+                    consumer.redeliverUnacknowledgedMessages();
+                }
             } else if (draw < 518) {
                 return false;
             } else if (inOrder && draw < 520) {
