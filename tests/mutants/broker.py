@@ -227,13 +227,6 @@ MUTANTS = (
         DISPATCH,
     ),
     Mutant(
-        "acknowledged entries are delivered again",
-        "broker/dispatch.py",
-        "            self._release(owner, position)\n        else:\n            self._replay.discard(position)\n",
-        "            self._release(owner, position)\n",
-        DISPATCH,
-    ),
-    Mutant(
         "the limit of what is not acknowledged is one too high",
         "broker/dispatch.py",
         "            if consumer.unacked_messages >= limit:\n",
@@ -254,7 +247,7 @@ MUTANTS = (
         "        if position not in self._replay and self._replay.waiting_by_hash.get(hash_) "
         "and not self.allows_out_of_order:\n            return None\n",
         "",
-        DISPATCH,
+        DISPATCH_PROPERTIES,
     ),
     Mutant(
         "a key goes to a new consumer while the former one has some of it",
@@ -268,7 +261,7 @@ MUTANTS = (
         "broker/dispatch.py",
         "        if read.first is not None and self._is_overtaken:\n            return",
         "        if read.first is None and self._is_overtaken:\n            return",
-        DISPATCH,
+        DISPATCH_PROPERTIES,
     ),
     Mutant(
         "a key's last entry leaves its holder behind",
@@ -297,14 +290,14 @@ MUTANTS = (
         "broker/subscription.py",
         "        if self.type not in _SINGLE_ACTIVE or len(ack.message_id) != 1:\n",
         "        if len(ack.message_id) != 1:\n",
-        ACKS,
+        DISPATCH,
     ),
     Mutant(
         "an ack inside a batch acknowledges the batch",
         "broker/subscription.py",
         "            self.cursor.mark_delete(self._ledger.previous_position(position))\n",
         "            self.cursor.mark_delete(position)\n",
-        ACKS,
+        DISPATCH,
     ),
     Mutant(
         "a flow wakes nobody",
@@ -361,13 +354,6 @@ MUTANTS = (
         "broker/topic.py",
         "        if self._withheld or not self._ownership.may_acknowledge():\n            self._withheld.append",
         "        if self._withheld:\n            self._withheld.append",
-        WHOLE,
-    ),
-    Mutant(
-        "a closed topic confirms",
-        "broker/topic.py",
-        "        if self.is_closed:  # rule 3\n            self._forget(contexts)\n            return\n",
-        "",
         WHOLE,
     ),
     Mutant(
