@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
@@ -32,6 +32,9 @@ COPIED = ("autorecovery", "bookie", "broker", "connectors", "magnetar", "managed
 
 # A mutant that makes a server wait for ever is seen too; no tests that are named together take as long.
 _TIMEOUT_S = 180.0
+
+# All tests that are named, in one run without a mutant.
+_HEALTHY_TIMEOUT_S = 1800.0
 
 _FAILED = re.compile(r"^FAILED (\S+?)(?:\[| |$)", re.MULTILINE)
 
@@ -60,15 +63,21 @@ class Workshop:
             found = self._python("-c", f"import {package}; print({package}.__file__)").stdout.strip()
             assert Path(found).is_relative_to(directory), f"the copy is not what is imported, {found} is"
 
-    def test(self, arguments: Sequence[str], **environment: str) -> tuple[int, str]:
+    def test(
+        self, arguments: Sequence[str], *, timeout_s: float = 0.0, environment: Mapping[str, str] | None = None
+    ) -> tuple[int, str]:
         """Exit code of pytest and what it said; -1 if it took too long."""
+        timeout_s = timeout_s or self._timeout_s
+        options = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider")
         try:
-            done = self._python("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *arguments, **environment)
+            done = self._python(*options, *arguments, timeout_s=timeout_s, environment=environment)
         except subprocess.TimeoutExpired:
-            return -1, f"nothing within {self._timeout_s:.0f} s"
+            return -1, f"nothing within {timeout_s:.0f} s"
         return done.returncode, done.stdout + done.stderr
 
-    def try_mutant(self, mutant: Mutant, arguments: Sequence[str], **environment: str) -> Outcome:
+    def try_mutant(
+        self, mutant: Mutant, arguments: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> Outcome:
         path = self.directory / mutant.path
         original = path.read_text()
         count = original.count(mutant.old)
@@ -77,7 +86,7 @@ class Workshop:
         path.write_text(original.replace(mutant.old, mutant.new))
         began = time.monotonic()
         try:
-            code, text = self.test(arguments, **environment)
+            code, text = self.test(arguments, environment=environment)
         finally:
             path.write_text(original)
         seconds = time.monotonic() - began
@@ -90,14 +99,21 @@ class Workshop:
             return Outcome(mutant, text, seconds, "")
         return Outcome(mutant, "", seconds, f"pytest ended with {code}:\n{text[-2000:]}")
 
-    def _python(self, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    def _python(
+        self, *arguments: str, timeout_s: float = 60.0, environment: Mapping[str, str] | None = None
+    ) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
             [sys.executable, *arguments],
             cwd=self.directory,
-            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(self.directory), **environment},
+            env={
+                **os.environ,
+                "PYTHONDONTWRITEBYTECODE": "1",
+                "PYTHONPATH": str(self.directory),
+                **(environment or {}),
+            },
             capture_output=True,
             text=True,
-            timeout=self._timeout_s,
+            timeout=timeout_s,
             check=False,
         )
 
@@ -105,7 +121,7 @@ class Workshop:
 def healthy(workshop: Workshop, mutants: Sequence[Mutant]) -> str:
     """Why the tests prove nothing: they fail without a mutant. Empty if they do not."""
     files = sorted({argument for mutant in mutants for argument in mutant.tests if argument.endswith(".py")})
-    code, text = workshop.test(files)
+    code, text = workshop.test(files, timeout_s=_HEALTHY_TIMEOUT_S)
     return "" if code == 0 else text[-3000:]
 
 
@@ -139,8 +155,7 @@ def main() -> int:
                     return workshop.try_mutant(
                         mutant,
                         ["tests/crash/test_crash_images.py", "-k", "in_every_image"],
-                        MAGNETAR_CRASH_IMAGES=str(options.images),
-                        MAGNETAR_CRASH_SEED="1",
+                        {"MAGNETAR_CRASH_IMAGES": str(options.images), "MAGNETAR_CRASH_SEED": "1"},
                     )
                 return workshop.try_mutant(mutant, mutant.tests)
             finally:

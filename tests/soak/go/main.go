@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"io"
 	"log/slog"
 	"math/rand"
 	"os"
@@ -108,7 +107,7 @@ func place(id pulsar.MessageID) string {
 }
 
 func connect() (pulsar.Client, error) {
-	quiet := log.NewLoggerWithSlog(slog.New(slog.NewTextHandler(io.Discard, nil)))
+	quiet := log.NewLoggerWithSlog(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
 	return pulsar.NewClient(pulsar.ClientOptions{URL: url, OperationTimeout: 20 * time.Second,
 		ConnectionTimeout: 3 * time.Second, Logger: quiet})
 }
