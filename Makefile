@@ -4,10 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PROTOS := $(shell find magnetar managed_ledger bookie broker -name '*.proto' 2>/dev/null)
 SOURCES := magnetar broker managed_ledger bookie autorecovery connectors pyspark_magnetar.py tests bench deploy
+# How long `make soak` runs, and what it repeats; without a seed it draws a new one and says it.
+MINUTES ?= 10
+SEED ?=
 # Where `make interop` writes its matrix.
 MATRIX ?= docs/INTEROP.md
 
-.PHONY: help demo test unit interop crash abuse mutants lint types format proto bench bench-apache bench-bookie requirements clean
+.PHONY: help demo test unit interop crash abuse soak mutants lint types format proto bench bench-apache bench-bookie requirements clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## ?/  make \1\t/' | expand -t 24
@@ -38,7 +41,10 @@ crash: $(VENV)/dev ## power cuts, faulty disks, kill -9, fuzz: 20,000 disk image
 abuse: $(VENV)/dev ## hostile inputs at every port: 5,000 a kind, MAGNETAR_ABUSE_SEED repeats a run (minutes)
 	MAGNETAR_ABUSE_INPUTS=5000 $(BIN)/python -m pytest tests/abuse
 
-mutants: $(VENV)/dev ## seeded bugs of the bookie, each of which the tests must catch
+soak: $(VENV)/dev ## official clients on a cluster under faults, each message accounted for; MINUTES=10 SEED=
+	$(BIN)/python -m tests.soak --minutes $(MINUTES) --seed "$(SEED)"
+
+mutants: $(VENV)/dev ## seeded bugs of bookie, broker, managed ledger and client, each of which the tests must catch
 	$(BIN)/python -m tests.mutants
 
 lint: $(VENV)/dev types ## ruff, formatting, types, who imports whom

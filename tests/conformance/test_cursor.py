@@ -194,6 +194,22 @@ async def test_a_reset_reads_from_there_and_forgets_what_was_acknowledged_behind
         assert cursor.backlog() == COUNT - first
 
 
+async def test_a_reset_forgets_what_was_acknowledged_of_batches(subject: Subject) -> None:
+    _, cursor, positions = subject
+    cursor.acknowledge_batch(positions[4], [0b01], 2)
+    await cursor.reset(positions[2])
+    assert cursor.batch_ack_set(positions[4]) is None
+    assert not cursor.acknowledge_batch(positions[4], [0b10], 2)
+
+
+async def test_reading_goes_on_behind_what_is_acknowledged(subject: Subject) -> None:
+    _, cursor, positions = subject
+    cursor.mark_delete(positions[3])
+    assert cursor.read_position == positions[4]
+    cursor.mark_delete(positions[2])
+    assert cursor.read_position == positions[4]
+
+
 async def test_a_batch_is_done_with_its_last_message(subject: Subject) -> None:
     _, cursor, positions = subject
     assert not cursor.acknowledge_batch(positions[0], [0b110], 3)
