@@ -18,7 +18,8 @@ import struct
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from google.protobuf.message import DecodeError
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
 
 from broker.wire.pulsar_pb2 import BaseCommand, CommandSend
 from magnetar.bookkeeper.wire.checksum import crc32c
@@ -81,7 +82,52 @@ def parse_frame(frame: memoryview) -> tuple[BaseCommand, memoryview | None]:
         raise MalformedFrame(f"a command {BaseCommand.Type.Name(command.type)} without its body")
     if not getattr(command, body).IsInitialized():
         raise MalformedFrame(f"a command {BaseCommand.Type.Name(command.type)} lacks a required field")
+    if command.type in _TYPES_WITH_TEXT and (field := _broken_text(getattr(command, body))) is not None:
+        raise MalformedFrame(f"a command {BaseCommand.Type.Name(command.type)} with a {field} that is not UTF-8")
     return command, (frame[end:] if end < len(frame) else None)
+
+
+def _text_fields(kind: Any, known: tuple[Any, ...] = ()) -> list[tuple[FieldDescriptor, bool]]:
+    """The fields of *kind* that are texts, or messages with texts in them (True)."""
+    found = []
+    for field in kind.fields:
+        if field.type == FieldDescriptor.TYPE_STRING:
+            found.append((field, False))
+            continue
+        inner = field.message_type
+        if inner is not None and inner not in known and _text_fields(inner, (*known, kind)):
+            found.append((field, True))
+    return found
+
+
+_TEXT_FIELDS: Final[dict[str, list[tuple[FieldDescriptor, bool]]]] = {}
+_TYPES_WITH_TEXT: Final = frozenset(
+    number
+    for number, name in BODY_OF_TYPE.items()
+    if _text_fields(BaseCommand.DESCRIPTOR.fields_by_name[name].message_type)
+)
+
+
+def _broken_text(message: Message) -> str | None:
+    """The name of a text that is none: the library gives bytes for what is not UTF-8, instead of refusing it."""
+    kind = message.DESCRIPTOR
+    fields = _TEXT_FIELDS.get(kind.full_name)
+    if fields is None:
+        fields = _TEXT_FIELDS[kind.full_name] = _text_fields(kind)
+    for field, has_inner in fields:
+        if field.is_repeated:
+            values = getattr(message, field.name)
+        elif message.HasField(field.name):
+            values = (getattr(message, field.name),)
+        else:
+            continue
+        for value in values:
+            if has_inner:
+                if (inner := _broken_text(value)) is not None:
+                    return inner
+            elif type(value) is bytes:
+                return str(field.name)
+    return None
 
 
 def parse_send(frame: memoryview) -> Send | None:
