@@ -82,8 +82,8 @@ def parse_frame(frame: memoryview) -> tuple[BaseCommand, memoryview | None]:
         raise MalformedFrame(f"a command {BaseCommand.Type.Name(command.type)} without its body")
     if not getattr(command, body).IsInitialized():
         raise MalformedFrame(f"a command {BaseCommand.Type.Name(command.type)} lacks a required field")
-    if command.type in _TYPES_WITH_TEXT and (field := _broken_text(getattr(command, body))) is not None:
-        raise MalformedFrame(f"a command {BaseCommand.Type.Name(command.type)} with a {field} that is not UTF-8")
+    if command.type in _TYPES_WITH_TEXT and (problem := _text_problem(getattr(command, body))) is not None:
+        raise MalformedFrame(f"a command {BaseCommand.Type.Name(command.type)} with a {problem}")
     return command, (frame[end:] if end < len(frame) else None)
 
 
@@ -100,6 +100,9 @@ def _text_fields(kind: Any, known: tuple[Any, ...] = ()) -> list[tuple[FieldDesc
     return found
 
 
+# Properties of a producer, consumer or schema: each is some microseconds on the loop.
+TEXTS_MAX: Final = 10_000
+
 _TEXT_FIELDS: Final[dict[str, list[tuple[FieldDescriptor, bool]]]] = {}
 _TYPES_WITH_TEXT: Final = frozenset(
     number
@@ -108,8 +111,8 @@ _TYPES_WITH_TEXT: Final = frozenset(
 )
 
 
-def _broken_text(message: Message) -> str | None:
-    """The name of a text that is none: the library gives bytes for what is not UTF-8, instead of refusing it."""
+def _text_problem(message: Message) -> str | None:
+    """What is wrong with a text in *message*: the library gives bytes for what is not UTF-8, instead of refusing it."""
     kind = message.DESCRIPTOR
     fields = _TEXT_FIELDS.get(kind.full_name)
     if fields is None:
@@ -117,16 +120,18 @@ def _broken_text(message: Message) -> str | None:
     for field, has_inner in fields:
         if field.is_repeated:
             values = getattr(message, field.name)
+            if len(values) > TEXTS_MAX:
+                return f"{field.name} of {len(values)} elements, more than {TEXTS_MAX}"
         elif message.HasField(field.name):
             values = (getattr(message, field.name),)
         else:
             continue
         for value in values:
             if has_inner:
-                if (inner := _broken_text(value)) is not None:
+                if (inner := _text_problem(value)) is not None:
                     return inner
             elif type(value) is bytes:
-                return str(field.name)
+                return f"{field.name} that is not UTF-8"
     return None
 
 
