@@ -7,11 +7,12 @@ takes text and gives values; the daemon reads the file.
 
 import dataclasses
 import difflib
+import math
 import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from magnetar.runtime.types import ConfigurationError
 
@@ -19,6 +20,19 @@ C = TypeVar("C")
 
 # Read from the environment as well: PULSAR_PREFIX_journalDirectory=… (Apache's containers do the same).
 ENVIRONMENT_PREFIX = "PULSAR_PREFIX_"
+
+# What a number may be where its setting does not say it. Times: a hundred years, which every timer can take; other
+# numbers: what Java's `int` holds, in which Apache keeps most of them.
+_YEARS_S: Final = 100 * 365 * 86_400
+_MOST_BY_UNIT: Final = {
+    "_ms": _YEARS_S * 1000,
+    "_s": _YEARS_S,
+    "_minutes": _YEARS_S // 60,
+    "port": 65_535,
+    "_port": 65_535,
+    "_port_tls": 65_535,
+}
+_MOST: Final = 2**31 - 1
 
 
 def setting(
@@ -28,12 +42,14 @@ def setting(
     help: str,
     parse: Callable[[str], Any] | None = None,
     aliases: tuple[str, ...] = (),
+    least: float = 0,
+    most: float | None = None,
 ) -> Any:
     """A field whose name in configuration files is *name* (Apache's own where Apache has the setting).
 
-    *aliases* are older names for the same.
+    *aliases* are older names for the same. A number is *least* to *most*; None: what its unit allows.
     """
-    metadata = {"name": name, "help": help, "parse": parse, "aliases": aliases}
+    metadata = {"name": name, "help": help, "parse": parse, "aliases": aliases, "least": least, "most": most}
     if default is dataclasses.MISSING:
         return dataclasses.field(metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -111,7 +127,8 @@ def load(
 
 
 def problems_of(value: Any) -> Iterator[str]:
-    """What the `problems()` of *value* and of the dataclasses inside it yield."""
+    """Numbers out of their range, and what the `problems()` of *value* and of the dataclasses inside it yield."""
+    yield from _out_of_range(value)
     own = getattr(value, "problems", None)
     if own is not None:
         yield from own()
@@ -119,6 +136,18 @@ def problems_of(value: Any) -> Iterator[str]:
         inner = getattr(value, field.name)
         if dataclasses.is_dataclass(inner):
             yield from problems_of(inner)
+
+
+def _out_of_range(value: Any) -> Iterator[str]:
+    for field in dataclasses.fields(value):
+        number = getattr(value, field.name)
+        if "least" not in field.metadata or isinstance(number, bool) or not isinstance(number, int | float):
+            continue
+        least, most = field.metadata["least"], field.metadata["most"]
+        if most is None:
+            most = next((most for unit, most in _MOST_BY_UNIT.items() if field.name.endswith(unit)), _MOST)
+        if not (math.isfinite(number) and least <= number <= most):
+            yield f"{field.metadata['name']} ({number}) must be {least} to {most}"
 
 
 def describe(kind: type) -> Iterator[tuple[str, str, str]]:

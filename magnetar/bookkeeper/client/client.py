@@ -14,7 +14,7 @@ from magnetar.bookkeeper.client.errors import (
 )
 from magnetar.bookkeeper.client.handle import LedgerReadHandle, LedgerWriteHandle, mapped
 from magnetar.bookkeeper.client.placement import choose_ensemble
-from magnetar.bookkeeper.client.quorum import Quorum
+from magnetar.bookkeeper.client.quorum import check_quorum
 from magnetar.bookkeeper.client.recover import recover_ledger
 from magnetar.bookkeeper.metadata.bookies import BookieDirectory
 from magnetar.bookkeeper.metadata.ledger_store import LedgerStore, Versioned, check_layout
@@ -88,7 +88,7 @@ class BookKeeper:
         Raises NotEnoughBookies, ImpossibleQuorum, MetadataUnavailable.
         """
         pool = self._open_pool()
-        Quorum(ensemble_size, write_quorum, ack_quorum)
+        check_quorum(ensemble_size, write_quorum, ack_quorum)  # and nothing is built before there are the bookies
         writable = self.bookies.writable
         unreachable = pool.unreachable
         if len(writable - unreachable) >= ensemble_size:

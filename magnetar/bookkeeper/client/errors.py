@@ -10,6 +10,7 @@
      ├─ BookieUnavailable       not reachable, or the connection broke
      ├─ OperationTimeout        no answer in time
      ├─ NotEnoughBookies        no ensemble can be formed
+     ├─ ImpossibleQuorum        (in `quorum`) sizes that contradict each other, or are beyond the limit
      ├─ LedgerClosed            the handle or the ledger is closed
      ├─ MetadataConflict        the ledger was closed by somebody else with another last entry
      ├─ RecoveryFailed          too few bookies answered to know the last entry; nothing was cut, try again

@@ -18,6 +18,9 @@ from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar.bookkeeper.metadata.memory import MemoryStore
 from magnetar.runtime.clock import LoopClock, ManualClock
 from managed_ledger.errors import ManagedLedgerFenced, StorageUnavailable
+from managed_ledger.messages import encode_entry
+from managed_ledger.messages_pb2 import MessageMetadata
+from tests.support.batches import plain_batch
 from tests.unit.broker.conftest import CONFIG, World
 from tests.unit.broker.dispatching import entry
 from tests.unit.broker.raw_client import RawClient
@@ -386,6 +389,28 @@ async def test_nothing_more_is_dispatched_to_a_client_that_does_not_read(world: 
         got += (await slow.answer()).type == BaseCommand.MESSAGE
     assert consumer.messages_out == 40
     slow.close()
+
+
+async def test_a_batch_that_claims_what_its_bytes_cannot_hold_is_refused(world: World, raw: RawClient) -> None:
+    await raw.produce(TOPIC, producer_name="p")
+    for number, (count, says, words) in enumerate(
+        [
+            (2**31 - 1, 2**31 - 1, "at most 1000000"),
+            (11, 11, "60 bytes hold at most 10 messages"),
+            (0, 0, "at least one message"),
+            (-5, -5, "at least one message"),
+            (10, 9, "num_messages is 9, and the batch says 10"),
+        ]
+    ):
+        metadata = MessageMetadata(producer_name="p", sequence_id=number, publish_time=1, num_messages_in_batch=count)
+        raw.publish(1, number, data=encode_entry(metadata, plain_batch(10)), num_messages=says)
+        refused = (await raw.expect(BaseCommand.SEND_ERROR)).send_error
+        assert (refused.error, refused.sequence_id) == (wire.NotAllowedError, number)
+        assert f"Message {number} of p" in refused.message
+        assert words in refused.message
+    raw.publish(1, 9, data=entry(9, batch=10), num_messages=10)
+    await raw.expect(BaseCommand.SEND_RECEIPT)
+    assert world.broker.topics[NAME].messages_in == 10
 
 
 async def test_a_frame_above_the_limit_ends_the_connection(world: World, raw: RawClient) -> None:

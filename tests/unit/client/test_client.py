@@ -24,6 +24,7 @@ from magnetar.bookkeeper.client.errors import (
     Unauthorized,
 )
 from magnetar.bookkeeper.client.handle import LedgerReadHandle, LedgerWriteHandle
+from magnetar.bookkeeper.client.quorum import ENSEMBLE_SIZE_MAX
 from magnetar.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint
 from magnetar.bookkeeper.metadata.bookies import BookieRegistration
 from magnetar.bookkeeper.metadata.ledgers import LedgerState
@@ -202,6 +203,9 @@ async def test_too_few_bookies_end_the_writer_and_the_ledger_can_be_sealed(clust
 
 
 async def test_create_needs_enough_bookies(client: BookKeeper) -> None:
+    for size, words in ((5, "of 5 bookies"), (10**12, f"limit of {ENSEMBLE_SIZE_MAX}")):
+        with pytest.raises(BookKeeperError, match=words):
+            await client.create_ledger(ensemble_size=size, write_quorum=2, ack_quorum=2)
     with pytest.raises(NotEnoughBookies, match="bookie-0"):
         await create(client, 5, 3, 2)
     with pytest.raises(ValueError):
