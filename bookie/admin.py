@@ -46,7 +46,8 @@ from magnetar.bookkeeper.metadata.store import MetadataStore, NoNode
 from magnetar.bookkeeper.tls import Certificates
 from magnetar.runtime.clock import Clock
 from magnetar.runtime.files import DiskUsage
-from magnetar.runtime.http_server import HttpServer
+from magnetar.runtime.http_server import HttpServer, foreign_origin
+from magnetar.runtime.json_text import parse_json
 from magnetar.runtime.observe import Metrics
 from magnetar.runtime.types import KIB, Buffer, Corruption, MagnetarError
 
@@ -130,6 +131,14 @@ async def _errors(request: web.Request, handler: _RawHandler) -> web.StreamRespo
         return _text(f"{type(error).__name__}: {error}", 500)
 
 
+@web.middleware
+async def _no_foreign_pages(request: web.Request, handler: _RawHandler) -> web.StreamResponse:
+    """Bodies may have any type, as at Apache's bookie: its tools are scripts with curl."""
+    if (reason := foreign_origin(request)) is not None:
+        raise _Refused(403, reason)
+    return await handler(request)
+
+
 def _json(value: object) -> web.Response:
     return web.Response(
         body=(json.dumps(value, indent=2) + "\n").encode(), content_type="application/json", headers=_HEADERS
@@ -176,7 +185,7 @@ class AdminServer:
 
     async def start(self, listening: socket.socket) -> None:
         """Listen on a bound socket."""
-        app = web.Application(middlewares=[_errors], client_max_size=BODY_BYTES_MAX)
+        app = web.Application(middlewares=[_errors, _no_foreign_pages], client_max_size=BODY_BYTES_MAX)
         self._routes(app.router)
         self._http = HttpServer(app)
         await self._http.start(listening)
@@ -549,6 +558,8 @@ async def _stream(request: web.Request, members: _Members) -> web.StreamResponse
         answer = web.StreamResponse(headers=_HEADERS)
         answer.content_type = "application/json"
         await answer.prepare(request)
+        if request.method == "HEAD":  # a body would be taken for the answer to the next request
+            return answer
         try:
             async with asyncio.timeout(LONG_ANSWER_TIMEOUT_S):
                 await _write(answer, first, members)
@@ -605,7 +616,7 @@ async def _body(request: web.Request, *, optional: bool = False) -> dict[str, An
             return {}
         raise _Refused(400, "Empty request body")
     try:
-        body = json.loads(data)
+        body = parse_json(data)
     except ValueError as error:
         raise _Refused(500, f"the body is not JSON: {error}") from None
     if not isinstance(body, dict):

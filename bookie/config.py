@@ -73,7 +73,10 @@ class BookieConfig:
     )
     session_timeout_ms: int = setting("zkTimeout", 30_000, help="session with the metadata store, milliseconds")
     frame_bytes_max: int = setting(
-        "nettyMaxFrameSizeBytes", MAX_FRAME_BYTES, help="largest frame; the same in brokers and bookies"
+        "nettyMaxFrameSizeBytes",
+        MAX_FRAME_BYTES,
+        help="largest frame; the same in brokers and bookies",
+        least=64 * 1024,
     )
     batch_read_bytes_max: int = setting("maxBatchReadSize", 5 * MIB, help="largest answer to a batch read")
 
@@ -95,28 +98,35 @@ class BookieConfig:
     journal_write: bool = setting("journalWriteData", True, help="false is refused: entries would be unprotected")
 
     write_cache_mib: int = setting(
-        "dbStorage_writeCacheMaxSizeMb", 64, help="entries that are not in an entry log yet; in two halves"
+        "dbStorage_writeCacheMaxSizeMb", 64, help="entries that are not in an entry log yet; in two halves", least=1
     )
     read_cache_mib: int = setting(
         "dbStorage_readAheadCacheMaxSizeMb", 64, help="entries that were read from entry logs, with those behind them"
     )
     read_ahead_entries: int = setting(
-        "dbStorage_readAheadCacheBatchSize", 100, help="entries that one read from disk brings along at most"
+        "dbStorage_readAheadCacheBatchSize", 100, help="entries that one read from disk brings along at most", least=1
     )
     block_cache_mib: int = setting(
         "dbStorage_rocksDB_blockCacheSizeMb", 32, help="cache of each ledger directory's index"
     )
-    log_bytes_max: int = setting("logSizeLimit", 1024 * MIB, help="a new entry log begins above this")
+    log_bytes_max: int = setting("logSizeLimit", 1024 * MIB, help="a new entry log begins above this", most=2**32 - 1)
     log_page_cache_mib: int = setting(
         "entryLogPageCacheMB",
         64,
         help="newest MiB of each ledger directory's open log that stay in the page cache; 0: the system decides",
     )
-    flush_interval_ms: int = setting("flushInterval", 60_000, help="longest time until entries reach an entry log")
-    readers: int = setting("numReadWorkerThreads", 2, help="threads for reads from disk; one more is for recovery")
+    flush_interval_ms: int = setting(
+        "flushInterval", 60_000, help="longest time until entries reach an entry log", least=1
+    )
+    readers: int = setting(
+        "numReadWorkerThreads", 2, help="threads for reads from disk; one more is for recovery", least=1, most=256
+    )
 
     adds_per_connection: int = setting(
-        "maxPendingAddRequestsPerThread", 10_000, help="adds of a connection without answer; above it is not read"
+        "maxPendingAddRequestsPerThread",
+        10_000,
+        help="adds of a connection without answer; above it is not read",
+        least=1,
     )
     write_buffer_low_bytes: int = setting("serverWriteBufferLowWaterMark", 393_216, help="answers: read on below")
     write_buffer_high_bytes: int = setting(
@@ -124,7 +134,10 @@ class BookieConfig:
     )
 
     reads_per_connection: int = setting(
-        "maxPendingReadRequestsPerThread", 2_500, help="reads from disk that a connection may leave without answer"
+        "maxPendingReadRequestsPerThread",
+        2_500,
+        help="reads from disk that a connection may leave without answer",
+        least=1,
     )
     adds_in_all: int = setting(
         "maxAddsInProgressLimit",
@@ -138,11 +151,15 @@ class BookieConfig:
         "maxReadsInProgressLimit", 50_000, help="reads from disk of all connections without answer; 0: no limit"
     )
 
-    disk_check_interval_ms: int = setting("diskCheckInterval", 10_000, help="time between looks at the disks")
-    disk_usage_full: float = setting("diskUsageThreshold", 0.95, help="used share above which the bookie is read-only")
-    disk_usage_warn: float = setting("diskUsageWarnThreshold", 0.90, help="used share above which a warning is logged")
+    disk_check_interval_ms: int = setting("diskCheckInterval", 10_000, help="time between looks at the disks", least=1)
+    disk_usage_full: float = setting(
+        "diskUsageThreshold", 0.95, help="used share above which the bookie is read-only", most=1
+    )
+    disk_usage_warn: float = setting(
+        "diskUsageWarnThreshold", 0.90, help="used share above which a warning is logged", most=1
+    )
     disk_usage_room: float | None = setting(
-        "diskUsageLwmThreshold", None, help="used share below which it is writable again; empty: as above"
+        "diskUsageLwmThreshold", None, help="used share below which it is writable again; empty: as above", most=1
     )
     read_only_mode: bool = setting(
         "readOnlyModeEnabled", True, help="false: a full disk ends the bookie instead of making it read-only"
@@ -156,12 +173,16 @@ class BookieConfig:
         "persistBookieStatusEnabled", True, help="read-only by an operator or for draining survives a restart"
     )
     min_usable_bytes_entry_log: int | None = setting(
-        "minUsableSizeForEntryLogCreation", None, help="free bytes that one more entry log needs; empty: logSizeLimit"
+        "minUsableSizeForEntryLogCreation",
+        None,
+        help="free bytes that one more entry log needs; empty: logSizeLimit",
+        most=2**63 - 1,
     )
     min_usable_bytes_high_priority: int | None = setting(
         "minUsableSizeForHighPriorityWrites",
         None,
         help="free bytes that recovery needs on a read-only bookie; empty: minUsableSizeForEntryLogCreation",
+        most=2**63 - 1,
     )
     reserve_mib: int = setting("journalReserveMB", 4, help="room kept for fences on a full disk; 0 for none")
     compaction_reserve_mib: int = setting(
@@ -169,14 +190,19 @@ class BookieConfig:
     )
     force_read_only: bool = setting("forceReadOnlyBookie", False, help="start read-only and stay so")
 
-    gc_wait_ms: int = setting("gcWaitTime", 900_000, help="time between two looks for deleted ledgers and dead logs")
+    gc_wait_ms: int = setting(
+        "gcWaitTime", 900_000, help="time between two looks for deleted ledgers and dead logs", least=1
+    )
     gc_over_replicated_wait_ms: int = setting(
         "gcOverreplicatedLedgerWaitTime",
         86_400_000,
         help="time between two looks for closed ledgers whose copies moved to other bookies; 0: never",
     )
     gc_metadata_rate: int = setting(
-        "gcMetadataOpRateLimit", 1_000, help="reads of ledger metadata a second that garbage collection may make"
+        "gcMetadataOpRateLimit",
+        1_000,
+        help="reads of ledger metadata a second that garbage collection may make",
+        least=1,
     )
     gc_refuse_empty_listing: bool = setting(
         "gcRefuseEmptyListing", True, help="a metadata store without any ledger deletes nothing without an operator"
@@ -185,6 +211,7 @@ class BookieConfig:
         "gcListingShrinkShare",
         0.5,
         help="share of its ledgers that a bookie deletes in one round at most without an operator; 1: no such limit",
+        most=1,
     )
     gc_shrink_ledgers_min: int = setting(
         "gcListingShrinkMinLedgers", 100, help="fewer ledgers than this may be deleted in a round whatever their share"
@@ -197,29 +224,44 @@ class BookieConfig:
     force_allow_compaction: bool = setting(
         "forceAllowCompaction", True, help="a forced compaction runs even where its threshold is 0"
     )
-    minor_threshold: float = setting("minorCompactionThreshold", 0.2, help="live share below which a log is compacted")
-    minor_interval_s: int = setting("minorCompactionInterval", 3_600, help="seconds between two; 0 or less: never")
-    minor_max_ms: int = setting("minorCompactionMaxTimeMillis", -1, help="longest time of one; -1: no limit")
-    major_threshold: float = setting("majorCompactionThreshold", 0.5, help="live share below which a log is compacted")
-    major_interval_s: int = setting("majorCompactionInterval", 86_400, help="seconds between two; 0 or less: never")
-    major_max_ms: int = setting("majorCompactionMaxTimeMillis", -1, help="longest time of one; -1: no limit")
+    minor_threshold: float = setting(
+        "minorCompactionThreshold", 0.2, help="live share below which a log is compacted", most=1
+    )
+    minor_interval_s: int = setting(
+        "minorCompactionInterval", 3_600, help="seconds between two; 0 or less: never", least=-1
+    )
+    minor_max_ms: int = setting("minorCompactionMaxTimeMillis", -1, help="longest time of one; -1: no limit", least=-1)
+    major_threshold: float = setting(
+        "majorCompactionThreshold", 0.5, help="live share below which a log is compacted", most=1
+    )
+    major_interval_s: int = setting(
+        "majorCompactionInterval", 86_400, help="seconds between two; 0 or less: never", least=-1
+    )
+    major_max_ms: int = setting("majorCompactionMaxTimeMillis", -1, help="longest time of one; -1: no limit", least=-1)
     compaction_by_bytes: bool = setting("isThrottleByBytes", False, help="limit compaction by bytes, not by entries")
     compaction_entries_s: int = setting(
-        "compactionRateByEntries", 1_000, help="entries a second", aliases=("compactionRate",)
+        "compactionRateByEntries", 1_000, help="entries a second", aliases=("compactionRate",), least=1
     )
-    compaction_bytes_s: int = setting("compactionRateByBytes", 1_000_000, help="bytes a second")
+    compaction_bytes_s: int = setting("compactionRateByBytes", 1_000_000, help="bytes a second", least=1)
     compaction_unsynced_entries: int = setting(
-        "compactionMaxOutstandingRequests", 100_000, help="entries that compaction writes between two syncs"
+        "compactionMaxOutstandingRequests", 100_000, help="entries that compaction writes between two syncs", least=1
     )
     location_compaction_interval_s: int = setting(
-        "entryLocationCompactionInterval", -1, help="seconds between two compactions of the index; 0 or less: never"
+        "entryLocationCompactionInterval",
+        -1,
+        help="seconds between two compactions of the index; 0 or less: never",
+        least=-1,
     )
 
     scrub_interval_s: int = setting(
         "localScrubInterval", 604_800, help="seconds within which every entry is read and checked once; 0: never"
     )
-    scrub_entries_s: int = setting("localScrubRateLimit", 2_000, help="entries a second that the scrub checks at most")
-    scrub_bytes_s: int = setting("localScrubRateByBytes", 8 * MIB, help="bytes a second that the scrub reads at most")
+    scrub_entries_s: int = setting(
+        "localScrubRateLimit", 2_000, help="entries a second that the scrub checks at most", least=1
+    )
+    scrub_bytes_s: int = setting(
+        "localScrubRateByBytes", 8 * MIB, help="bytes a second that the scrub reads at most", least=1
+    )
     data_integrity: bool = setting(
         "dataIntegrityChecking",
         False,
@@ -317,8 +359,6 @@ class BookieConfig:
     stats_host: str = setting("prometheusStatsHttpAddress", "0.0.0.0", help="address that it listens on")
 
     def problems(self) -> Iterator[str]:
-        if not 0 <= self.port <= 65_535:
-            yield f"bookiePort ({self.port}) must be 0 to 65535"
         for name, directories in (
             ("journalDirectories", self.journal_directories),
             ("ledgerDirectories", self.ledger_directories),
@@ -341,22 +381,18 @@ class BookieConfig:
             yield "journalSyncData=false is not supported: an acknowledgement always means that the entry is on disk"
         if not self.journal_write:
             yield "journalWriteData=false is not supported: an acknowledged entry would be lost with the process"
-        if self.frame_bytes_max < 64 * 1024:
-            yield f"nettyMaxFrameSizeBytes ({self.frame_bytes_max}) must be at least 65536"
         if self.log_bytes_max < self.frame_bytes_max:
             yield f"logSizeLimit ({self.log_bytes_max}) must hold the largest frame ({self.frame_bytes_max})"
-        if self.log_bytes_max >= 2**32:
-            yield f"logSizeLimit ({self.log_bytes_max}) must be below 4 GiB: locations have 32 bits for the offset"
-        if not 0 < self.disk_usage_full <= 1:
-            yield f"diskUsageThreshold ({self.disk_usage_full}) must be above 0 and at most 1"
-        if not 0 < self.gc_shrink_share <= 1:
-            yield f"gcListingShrinkShare ({self.gc_shrink_share}) must be above 0 and at most 1"
+        if self.disk_usage_full == 0:
+            yield "diskUsageThreshold (0) must be above 0"
+        if self.gc_shrink_share == 0:
+            yield "gcListingShrinkShare (0) must be above 0"
         for name, threshold in (
             ("minorCompactionThreshold", self.minor_threshold),
             ("majorCompactionThreshold", self.major_threshold),
         ):
-            if not 0 <= threshold < 1:
-                yield f"{name} ({threshold}) must be at least 0 (never) and below 1"
+            if threshold == 1:
+                yield f"{name} (1) must be below 1; 0: never"
         for name, interval_s in (
             ("minorCompactionInterval", self.minor_interval_s),
             ("majorCompactionInterval", self.major_interval_s),
@@ -368,47 +404,6 @@ class BookieConfig:
             yield f"diskUsageLwmThreshold ({self.disk_usage_room}) must not exceed diskUsageThreshold"
         if self.write_buffer_low_bytes > self.write_buffer_high_bytes:
             yield "serverWriteBufferLowWaterMark must not exceed serverWriteBufferHighWaterMark"
-        for name, value in (
-            ("dbStorage_writeCacheMaxSizeMb", self.write_cache_mib),
-            ("dbStorage_readAheadCacheBatchSize", self.read_ahead_entries),
-            ("numReadWorkerThreads", self.readers),
-            ("flushInterval", self.flush_interval_ms),
-            ("diskCheckInterval", self.disk_check_interval_ms),
-            ("maxPendingAddRequestsPerThread", self.adds_per_connection),
-            ("maxPendingReadRequestsPerThread", self.reads_per_connection),
-            ("gcWaitTime", self.gc_wait_ms),
-            ("gcMetadataOpRateLimit", self.gc_metadata_rate),
-            ("compactionRateByEntries", self.compaction_entries_s),
-            ("compactionRateByBytes", self.compaction_bytes_s),
-            ("compactionMaxOutstandingRequests", self.compaction_unsynced_entries),
-            ("localScrubRateLimit", self.scrub_entries_s),
-            ("localScrubRateByBytes", self.scrub_bytes_s),
-        ):
-            if value < 1:
-                yield f"{name} ({value}) must be at least 1"
-        for name, value in (
-            ("journalMaxBackups", self.journal_backups),
-            ("dbStorage_readAheadCacheMaxSizeMb", self.read_cache_mib),
-            ("journalPreAllocSizeMB", self.journal_preallocation_mib),
-            ("entryLogPageCacheMB", self.log_page_cache_mib),
-            ("journalReserveMB", self.reserve_mib),
-            ("compactionReserveMB", self.compaction_reserve_mib),
-            ("slowOperationMillis", self.slow_operation_ms),
-            ("slowFlushMillis", self.slow_flush_ms),
-            ("maxAddsInProgressLimit", self.adds_in_all),
-            ("maxAddsInProgressMB", self.add_mib_in_all),
-            ("maxReadsInProgressLimit", self.reads_in_all),
-            ("gcOverreplicatedLedgerWaitTime", self.gc_over_replicated_wait_ms),
-            ("localScrubInterval", self.scrub_interval_s),
-            ("minUsableSizeForEntryLogCreation", self.min_usable_bytes_entry_log or 0),
-            ("minUsableSizeForHighPriorityWrites", self.min_usable_bytes_high_priority or 0),
-        ):
-            if value < 0:
-                yield f"{name} ({value}) must not be negative"
-
-        for name, port in (("httpServerPort", self.http_port), ("prometheusStatsHttpPort", self.stats_port)):
-            if not 0 <= port <= 65_535:
-                yield f"{name} ({port}) must be 0 to 65535"
         yield from self._tls_problems()
 
     def _tls_problems(self) -> Iterator[str]:
@@ -449,8 +444,6 @@ class BookieConfig:
             openssl_ciphers("tlsEnabledCipherSuites", self.tls_cipher_suites)
         except ValueError as error:
             yield str(error)
-        if self.tls_refresh_s < 0:
-            yield f"tlsCertFilesRefreshDurationSeconds ({self.tls_refresh_s}) must not be negative"
         if self.auth_factory and self.auth_factory not in ROLE_FACTORIES:
             yield (
                 f"bookieAuthProviderFactoryClass={self.auth_factory} is not supported: {ROLE_FACTORIES[0]} is, which "

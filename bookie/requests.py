@@ -98,6 +98,8 @@ class Desk:
         if ledger is None:
             if ledger_id in self.ledgers.tombstones:
                 return EFENCED
+            if len(master_key) != MASTER_KEY_BYTES:  # it would be kept as long as the ledger, however long it is
+                return EUA
             ledger = self.ledgers.create(ledger_id, master_key)
         elif ledger.master_key != master_key and not self._accept_key(ledger, master_key):
             return EUA
@@ -264,7 +266,7 @@ class Desk:
 
     def _accept_key(self, ledger: Ledger, master_key: bytes) -> bool:
         """A ledger that was made without a key takes the first one that comes."""
-        if ledger.master_key not in (b"", _NO_KEY):
+        if ledger.master_key not in (b"", _NO_KEY) or len(master_key) != MASTER_KEY_BYTES:
             return False
         ledger.master_key = master_key
         ledger.is_key_journaled = False

@@ -8,6 +8,7 @@ import asyncio
 import dataclasses
 import json
 import logging
+import re
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
@@ -25,7 +26,7 @@ from broker.admin_json import (
     schema_json,
 )
 from broker.broker import Broker
-from broker.config import BrokerConfig
+from broker.config import BUNDLES_MAX, PARTITIONS_MAX, BrokerConfig
 from broker.errors import (
     BrokerError,
     ConsumerBusy,
@@ -35,13 +36,15 @@ from broker.errors import (
     NotReady,
     SubscriptionNotFound,
     TopicNotFound,
+    TopicUnreadable,
 )
-from broker.names import PERSISTENT, Bundles, TopicName, is_entity_name, java_url_decode, topic_of_managed_ledger
+from broker.names import PERSISTENT, Bundles, TopicName, java_url_decode, topic_of_managed_ledger
 from broker.ownership import BundleOwnership
 from broker.policies import new_cluster, new_policies, parse_partitions, parse_policies, to_json
 from broker.stats import broker_samples, internal_stats, sum_stats, topic_stats
 from broker.subscription import Subscription
 from broker.topic import Topic
+from magnetar.bookkeeper.client.quorum import ENSEMBLE_SIZE_MAX
 from magnetar.bookkeeper.metadata.store import (
     NO_NODE,
     MetadataError,
@@ -51,7 +54,8 @@ from magnetar.bookkeeper.metadata.store import (
     VersionConflict,
 )
 from magnetar.runtime.config import describe
-from magnetar.runtime.http_server import HttpServer
+from magnetar.runtime.http_server import HttpServer, foreign_origin, unwanted_type
+from magnetar.runtime.json_text import parse_json
 from magnetar.runtime.observe import Metrics
 from magnetar.runtime.types import Corruption
 from managed_ledger.errors import IncompatibleSchema as RegistryRefused
@@ -63,12 +67,6 @@ log = logging.getLogger(__name__)
 
 # Policies are kilobytes; a schema may be larger.
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
-
-# Each has its owner's node in the metadata store. (maximum of Apache, too)
-BUNDLES_MAX: Final = 4_096
-
-# Each partition is a topic with a ledger of its own; a number mistyped by two digits would fill the metadata store.
-PARTITIONS_MAX: Final = 10_000
 
 # A partition's owner may first have to take its bundle over from a dead broker.
 FORWARD_TIMEOUT_S: Final = 30.0
@@ -99,6 +97,32 @@ POLICIES: Final[Mapping[str, tuple[str, str, type | tuple[type, ...]]]] = {
     "replication": ("replication_clusters", "POST", list),
     "properties": ("properties", "PUT", dict),
 }
+
+
+# What may stand in a part of a path, after `%2F` and the like are decoded, and what it is called in the refusal. A
+# part never is more than one name, and none is that of a folder: they become paths in the metadata store.
+_ENTITY_PART: Final = (re.compile(r"(?!\.{1,2}\Z)[-=:.\w]{1,255}", re.ASCII), "letters, digits and -=:._ are")
+_NAME_PART: Final = (
+    re.compile(r"(?!\.{1,2}\Z)[^/\x00-\x1f\x7f]+"),
+    "it has no `/` and no control characters",
+)
+_ANY_PART: Final = (re.compile(r"[^\x00-\x1f\x7f]+"), "it is not empty and has no control characters")
+_PARTS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
+    "cluster": _ENTITY_PART,
+    "tenant": _ENTITY_PART,
+    "namespace": _ENTITY_PART,
+    "policy": _ENTITY_PART,
+    "version": _NAME_PART,
+    "domain": _ENTITY_PART,
+    "bundle": (re.compile(r"0x[0-9a-fA-F]{8}_0x[0-9a-fA-F]{8}"), "it is 0xXXXXXXXX_0xXXXXXXXX"),
+    "timestamp": (re.compile(r"[0-9]{1,18}"), "it is a time in milliseconds"),
+    "broker": _NAME_PART,
+    "topic": _NAME_PART,
+    "subscription": _ANY_PART,  # it is encoded once more before it becomes a path
+    "rest": (re.compile(r".*", re.DOTALL), ""),
+}
+# Of all of them: ZooKeeper's own limit for a whole path is below a megabyte.
+_PART_BYTES_MAX: Final = 3 * 1024
 
 
 class _Refused(Exception):
@@ -143,6 +167,20 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return _refusal(500, f"{type(error).__name__}: {error}")
 
 
+@web.middleware
+async def _checked(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Nothing reaches a handler but names that are ones, from those who may send them."""
+    for part, text in request.match_info.items():
+        pattern, wanted = _PARTS[part]
+        if len(text) > _PART_BYTES_MAX or pattern.fullmatch(text) is None:
+            raise _Refused(412, f"{part} name {text[:200]!r} is not valid: {wanted}")
+    if (reason := foreign_origin(request)) is not None:
+        raise _Refused(403, reason)
+    if (reason := unwanted_type(request)) is not None:
+        raise _Refused(415, reason)
+    return await handler(request)
+
+
 def _json(value: object, status: int = 200) -> web.Response:
     """An answer whose type is named as Apache names it: without a character set."""
     return web.Response(body=json.dumps(value).encode(), status=status, content_type="application/json")
@@ -172,7 +210,7 @@ class AdminServer:
 
     async def start(self, listening: socket.socket) -> None:
         """Serve on a bound socket."""
-        app = web.Application(middlewares=[_errors], client_max_size=BODY_BYTES_MAX)
+        app = web.Application(middlewares=[_errors, _checked], client_max_size=BODY_BYTES_MAX)
         self._routes(app.router)
         self._http = HttpServer(app)
         await self._http.start(listening)
@@ -360,7 +398,7 @@ class AdminServer:
         return _json(await self._json(f"/admin/clusters/{request.match_info['cluster']}", "Cluster"))
 
     async def create_cluster(self, request: web.Request) -> web.Response:
-        name = self._entity(request, "cluster")
+        name = request.match_info["cluster"]
         body = await self._body(request) or {}
         value = {**new_cluster(), **_dict(body)}
         await self._create(f"/admin/clusters/{name}", value, "Cluster already exists")
@@ -368,14 +406,30 @@ class AdminServer:
 
     async def update_cluster(self, request: web.Request) -> web.Response:
         body = _dict(await self._body(request))
-        await self._change(
-            f"/admin/clusters/{self._entity(request, 'cluster')}", "Cluster", lambda old: {**old, **body}
-        )
+        await self._change(f"/admin/clusters/{request.match_info['cluster']}", "Cluster", lambda old: {**old, **body})
         return web.Response(status=200)
 
     async def delete_cluster(self, request: web.Request) -> web.Response:
-        await self._delete(f"/admin/clusters/{request.match_info['cluster']}", "Cluster")
+        name = request.match_info["cluster"]
+        await self._json(f"/admin/clusters/{name}", "Cluster")
+        if (user := await self._user_of_cluster(name)) is not None:
+            raise _Refused(412, f"Cluster {name} is not empty: {user}")
+        await self._delete(f"/admin/clusters/{name}", "Cluster")
         return web.Response(status=204)
+
+    async def _user_of_cluster(self, name: str) -> str | None:
+        """Who would be left without the record of a cluster; None: nobody."""
+        if name == self._broker.config.cluster_name:
+            return "its brokers are running, this one among them"
+        for tenant in await self._store.children("/admin/policies"):
+            for namespace in await self._store.children(f"/admin/policies/{tenant}"):
+                node = await self._store.get(f"/admin/policies/{tenant}/{namespace}")
+                if node is not None and name in (_record(node).get("replication_clusters") or ()):
+                    return f"namespace {tenant}/{namespace} uses it"
+            node = await self._store.get(f"/admin/policies/{tenant}")
+            if node is not None and name in (_record(node).get("allowedClusters") or ()):
+                return f"tenant {tenant} may use it"
+        return None
 
     async def list_tenants(self, request: web.Request) -> web.Response:
         return _json(await self._store.children("/admin/policies"))
@@ -384,14 +438,14 @@ class AdminServer:
         return _json(await self._json(f"/admin/policies/{request.match_info['tenant']}", "Tenant"))
 
     async def create_tenant(self, request: web.Request) -> web.Response:
-        name = self._entity(request, "tenant")
+        name = request.match_info["tenant"]
         value = await self._tenant(request)
         await self._create(f"/admin/policies/{name}", value, "Tenant already exist")
         return web.Response(status=204)
 
     async def update_tenant(self, request: web.Request) -> web.Response:
         value = await self._tenant(request)
-        await self._change(f"/admin/policies/{self._entity(request, 'tenant')}", "Tenant", lambda old: {**old, **value})
+        await self._change(f"/admin/policies/{request.match_info['tenant']}", "Tenant", lambda old: {**old, **value})
         return web.Response(status=204)
 
     async def _tenant(self, request: web.Request) -> dict[str, Any]:
@@ -428,14 +482,18 @@ class AdminServer:
         return _json(await self._json(f"/admin/policies/{self._namespace_of(request)}", "Namespace"))
 
     async def create_namespace(self, request: web.Request) -> web.Response:
-        tenant, name = self._entity(request, "tenant"), self._entity(request, "namespace")
+        tenant, name = request.match_info["tenant"], request.match_info["namespace"]
         if await self._store.get(f"/admin/policies/{tenant}") is None:
             raise _Refused(404, "Tenant does not exist")
         body = _dict(await self._body(request) or {})
         bundles = _bundles(body.get("bundles") or {}, self._broker.config.default_bundles)
         value = new_policies(self._broker.config.cluster_name, len(bundles.texts) - 1)
         value["bundles"]["boundaries"] = bundles.texts
-        value.update({key: item for key, item in body.items() if item is not None and key != "bundles"})
+        given = {key: item for key, item in body.items() if item is not None}
+        for policy, (member, _, _) in POLICIES.items():
+            if member in given:
+                _check_policy(policy, given[member])
+        value.update({key: item for key, item in given.items() if key != "bundles"})
         value.setdefault("is_allow_auto_update_schema", self._broker.config.schema_auto_update)
         if not value.get("replication_clusters"):
             value["replication_clusters"] = [self._broker.config.cluster_name]
@@ -507,7 +565,7 @@ class AdminServer:
         name = request.match_info["policy"]
         if name not in POLICIES:
             return await self.not_there(request)
-        member, setter, kind = POLICIES[name]
+        member, setter, _ = POLICIES[name]
         path = f"/admin/policies/{self._namespace_of(request)}"
         if request.method == "GET":
             value = (await self._json(path, "Namespace")).get(member)
@@ -520,8 +578,6 @@ class AdminServer:
         if request.method not in (setter, "POST", "PUT"):
             raise _Refused(405, f"{request.method} is not possible here")
         value = await self._body(request)
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise _Refused(412, f"{name} takes JSON of another kind, not {json.dumps(value)}")
         _check_policy(name, value)
 
         def change(old: dict[str, Any]) -> dict[str, Any]:
@@ -551,7 +607,7 @@ class AdminServer:
             raise _Refused(503, f"{name} is served by {located.broker.service_url}, which has no HTTP")
         flag = "true" if located.redirect and located.authoritative else "false"
         query = {**request.query, "authoritative": flag}
-        text = "&".join(f"{key}={quote(value)}" for key, value in query.items())
+        text = "&".join(f"{quote(key)}={quote(value)}" for key, value in query.items())
         raise web.HTTPTemporaryRedirect(f"{located.broker.http_url}{request.rel_url.raw_path}?{text}")
 
     async def _loaded(self, request: web.Request) -> Topic:
@@ -605,9 +661,16 @@ class AdminServer:
             raise _Refused(409, f"{name} is a partitioned topic, use the partitioned delete")
         if not await self._broker.ledgers.exists(name.managed_ledger_name):
             raise TopicNotFound(f"Topic {name} not found")
-        topic = await self._loaded(request)
-        if topic.is_in_use and request.query.get("force") != "true":
-            raise _Refused(412, f"Topic {name} has connected producers or consumers; use force")
+        force = request.query.get("force") == "true"
+        await self._here(request, name)
+        try:
+            topic = await self._broker.create_topic(name)
+        except TopicUnreadable as error:
+            if not force:
+                raise _Refused(500, f"{error}; it can only be deleted by force") from error
+        else:
+            if topic.is_in_use and not force:
+                raise _Refused(412, f"Topic {name} has connected producers or consumers; use force")
         # Subscriptions without consumers do not stand in the way, as they do when a topic is removed by itself.
         await self._broker.delete_topic(name, force=True)
         return web.Response(status=204)
@@ -1000,19 +1063,12 @@ class AdminServer:
     # ------------------------------------------------------------------------------------- records
 
     @staticmethod
-    def _entity(request: web.Request, part: str) -> str:
-        name = request.match_info[part]
-        if not is_entity_name(name):
-            raise _Refused(412, f"{part} name {name!r} is not valid: letters, digits and -=:._ are")
-        return name
-
-    @staticmethod
     async def _body(request: web.Request) -> Any:
         """The JSON of a request, None for none."""
         try:
             text = await request.text()
-            return json.loads(text) if text.strip() else None
-        except (ValueError, LookupError, RecursionError) as error:
+            return parse_json(text) if text.strip() else None
+        except (ValueError, LookupError) as error:
             raise _Refused(400, f"the body is not JSON: {error}") from None
 
     async def _json(self, path: str, what: str) -> dict[str, Any]:
@@ -1070,7 +1126,9 @@ class _Probe:
 
 
 def _check_policy(name: str, value: Any) -> None:
-    """Values that Apache refuses, too."""
+    """Values that Apache refuses, too, and those that nothing could be done with."""
+    if not _is_kind(value, POLICIES[name][2]):
+        raise _Refused(412, f"{name} takes JSON of another kind, not {json.dumps(value)[:200]}")
     if name == "retention":
         minutes, mbytes = value.get("retentionTimeInMinutes"), value.get("retentionSizeInMB")
         if not isinstance(minutes, int) or not isinstance(mbytes, int) or minutes < -1 or mbytes < -1:
@@ -1079,8 +1137,17 @@ def _check_policy(name: str, value: Any) -> None:
             raise _Refused(412, "Invalid retention policy: only one of time and size is 0, nothing would be kept")
     elif name == "persistence":
         sizes = [value.get(f"bookkeeper{part}", 0) for part in ("Ensemble", "WriteQuorum", "AckQuorum")]
-        if not all(isinstance(size, int) for size in sizes) or not sizes[0] >= sizes[1] >= sizes[2] >= 0:
+        if not all(type(size) is int for size in sizes) or not sizes[0] >= sizes[1] >= sizes[2] >= 0:
             raise _Refused(400, "Bookkeeper Ensemble ({}) >= WriteQuorum ({}) >= AckQuorum ({})".format(*sizes))
+        if sizes[0] > ENSEMBLE_SIZE_MAX:
+            raise _Refused(412, f"Bookkeeper Ensemble ({sizes[0]}) must be at most {ENSEMBLE_SIZE_MAX} bookies")
+        rate = value.get("managedLedgerMaxMarkDeleteRate", 0)
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or rate < 0:
+            raise _Refused(412, "managedLedgerMaxMarkDeleteRate must be 0 or more")
+    elif name == "autoTopicCreation":
+        count = value.get("defaultNumPartitions") or 1
+        if type(count) is not int or not 1 <= count <= PARTITIONS_MAX:
+            raise _Refused(412, f"defaultNumPartitions must be 1 to {PARTITIONS_MAX}")
     elif name == "schemaCompatibilityStrategy":
         try:
             Strategy(value)
@@ -1088,6 +1155,10 @@ def _check_policy(name: str, value: Any) -> None:
             raise _Refused(412, f"unknown strategy {value}") from None
     elif isinstance(value, int) and not isinstance(value, bool) and value < 0:
         raise _Refused(412, f"{name} must be 0 or more")
+
+
+def _is_kind(value: object, kind: type | tuple[type, ...]) -> bool:
+    return isinstance(value, kind) and not (kind is int and isinstance(value, bool))
 
 
 def _dict(value: Any) -> dict[str, Any]:
@@ -1099,7 +1170,7 @@ def _dict(value: Any) -> dict[str, Any]:
 def _record(node: Node) -> dict[str, Any]:
     """The JSON object in a node. Raises Corruption."""
     try:
-        found = json.loads(node.value) if node.value else {}
+        found = parse_json(node.value) if node.value else {}
     except ValueError as error:
         raise Corruption(f"{node.path} does not hold JSON: {error}") from None
     if not isinstance(found, dict):
@@ -1145,7 +1216,4 @@ def _setting_text(value: Any) -> str:
 
 
 def _milliseconds(request: web.Request) -> int:
-    text = request.match_info["timestamp"]
-    if not text.isascii() or not text.isdigit():
-        raise _Refused(412, f"{text} is not a time in milliseconds")
-    return int(text)
+    return int(request.match_info["timestamp"])

@@ -7,6 +7,7 @@ A KEY_VALUE schema is stored as two definitions with their lengths; the API show
 import json
 from typing import Any
 
+from magnetar.runtime.json_text import parse_json
 from managed_ledger.errors import IncompatibleSchema, InvalidPosition
 from managed_ledger.position import EARLIEST, LATEST, Position, named_position
 from managed_ledger.schema_compatibility import Schema, SchemaType, split_key_value
@@ -90,14 +91,14 @@ def _definition_text(schema: Schema) -> str:
 
 def _nested(definition: bytes) -> Any:
     try:
-        return json.loads(definition) if definition else ""
+        return parse_json(definition) if definition else ""
     except ValueError:
         return definition.decode(errors="replace")
 
 
 def _key_value_definition(text: str) -> bytes:
     try:
-        parts = json.loads(text)
+        parts = parse_json(text)
         sides = [parts["key"], parts["value"]]
     except (ValueError, KeyError, TypeError):
         raise BadJson('the schema of a KEY_VALUE is the text of {"key": …, "value": …}') from None

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Coroutine, Mapping
 from typing import Any, Final, Protocol
 
-from broker.config import BrokerConfig, parse_listeners
+from broker.config import PARTITIONS_MAX, BrokerConfig, parse_listeners
 from broker.connection import LookupAnswer
 from broker.errors import (
     BrokerError,
@@ -25,6 +25,7 @@ from broker.errors import (
     StorageFailure,
     TooManyRequests,
     TopicNotFound,
+    TopicUnreadable,
 )
 from broker.memory_budget import MemoryBudget
 from broker.names import TopicName, topic_of_managed_ledger
@@ -82,6 +83,8 @@ class Ledgers(Protocol):
     async def exists(self, name: str) -> bool: ...
 
     async def list(self, namespace: str) -> list[str]: ...
+
+    async def discard(self, name: str) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -301,6 +304,11 @@ class Broker:
             raise MetadataFailure(str(error)) from error
 
     async def _create_partitioned(self, topic: TopicName, partitions: int) -> int:
+        if not 1 <= partitions <= PARTITIONS_MAX:  # as somebody else has stored it
+            raise NotAllowed(
+                f"{topic} is not made: autoTopicCreation of its namespace says {partitions} partitions; set it to 1 "
+                f"to {PARTITIONS_MAX}"
+            )
         try:
             await self.store.put(topic.partitions_path, partitions_value(partitions), NO_NODE)
         except VersionConflict:
@@ -448,11 +456,24 @@ class Broker:
         """Delete a topic with its data and subscriptions. Raises TopicNotFound, NotAllowed (it is in use)."""
         if name not in self.topics and not await self._exists(name):
             raise TopicNotFound(f"Topic {name} does not exist")
-        topic = await self._topic(name, create=False, missing=f"Topic {name} does not exist")
+        try:
+            topic = await self._topic(name, create=False, missing=f"Topic {name} does not exist")
+        except TopicUnreadable as error:
+            if not force:
+                raise TopicUnreadable(f"{error}; it can only be deleted by force") from error
+            await self._discard(name)
+            return
         if not force and (topic.is_in_use or topic.has_subscriptions):
             raise NotAllowed(f"Topic {name} has connected clients or subscriptions; use force")
         self.topics.pop(name, None)
         await self._end(name, topic.delete(), "delete")
+
+    async def _discard(self, name: TopicName) -> None:
+        log.warning("%s cannot be opened and is deleted by force", name)
+        try:
+            await self.ledgers.discard(name.managed_ledger_name)
+        except ManagedLedgerError as error:
+            raise broker_error(error) from error
 
     async def create_topic(self, name: TopicName) -> Topic:
         """Make and open a topic, whatever the policies say of automatic creation. Raises BrokerError."""

@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from broker.ownership_rules import BrokerAddress
+from magnetar.runtime.json_text import parse_json
 from magnetar.runtime.types import Corruption
 
 
@@ -56,7 +57,7 @@ def encode_owner(address: BrokerAddress, *, disabled: bool = False) -> bytes:
 def decode_owner(value: bytes, path: str) -> tuple[BrokerAddress, bool]:
     """The owner in that node and whether it is unloading. Raises Corruption."""
     try:
-        found = json.loads(value)
+        found = parse_json(value)
         address = BrokerAddress(
             found.get("nativeUrl") or "",
             found.get("nativeUrlTls") or "",
@@ -90,7 +91,7 @@ def encode_broker(address: BrokerAddress, version: str, started_ms: int) -> byte
 def decode_broker(value: bytes, path: str) -> BrokerAddress:
     """How that broker is reached. Raises Corruption."""
     try:
-        found = json.loads(value)
+        found = parse_json(value)
         return BrokerAddress(
             found.get("pulsarServiceUrl") or "",
             found.get("pulsarServiceUrlTls") or "",
@@ -124,7 +125,7 @@ def encode_leader(broker_id: str, address: BrokerAddress) -> bytes:
 def decode_leader(value: bytes, path: str) -> tuple[str, str]:
     """(broker id, HTTP URL) in that node; older brokers write the URL only. Raises Corruption."""
     try:
-        found = json.loads(value)
+        found = parse_json(value)
         url = found.get("serviceUrl") or ""
         return found.get("brokerId") or urlsplit(url).netloc, url
     except (ValueError, AttributeError, TypeError) as error:

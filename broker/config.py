@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from magnetar.bookkeeper.client.quorum import ENSEMBLE_SIZE_MAX
 from magnetar.bookkeeper.tls_files import APACHE_FACTORY, REFRESH_S, TlsFiles, directory_files, store_problem
 from magnetar.runtime.config import ENVIRONMENT_PREFIX, load, setting
 from magnetar.runtime.types import MIB, ConfigurationError
@@ -27,6 +28,16 @@ TIMESTAMP_INTERCEPTOR: Final = "org.apache.pulsar.common.intercept.AppendBrokerT
 
 # The smallest message size that still leaves room for what clients put around a message.
 MESSAGE_BYTES_MIN: Final = 1024
+
+# A message is one buffer in every process that it goes through, and several on the way. With what stands around it,
+# its length stays within 31 bits, in which protobuf and gRPC keep it.
+MESSAGE_BYTES_MAX: Final = 1024 * 1024 * 1024
+
+# Each has its owner's node in the metadata store. (maximum of Apache, too)
+BUNDLES_MAX: Final = 4_096
+
+# Each partition is a topic with a ledger of its own; a number mistyped by two digits would fill the metadata store.
+PARTITIONS_MAX: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,19 +68,36 @@ class BrokerConfig:
         "metadataStoreSessionTimeoutMillis", 30_000, help="how long the metadata store waits for a silent broker"
     )
     default_bundles: int = setting(
-        "defaultNumberOfNamespaceBundles", 4, help="bundles of a namespace that is made without saying how many"
+        "defaultNumberOfNamespaceBundles",
+        4,
+        help="bundles of a namespace that is made without saying how many",
+        most=BUNDLES_MAX,
+        least=1,
     )
 
     # Limits of a connection.
-    max_message_bytes: int = setting("maxMessageSize", 5 * 1024 * 1024, help="largest message, told to the clients")
-    keep_alive_s: int = setting("keepAliveIntervalSeconds", 30, help="a connection silent for two of these is closed")
+    max_message_bytes: int = setting(
+        "maxMessageSize",
+        5 * 1024 * 1024,
+        help="largest message, told to the clients",
+        least=MESSAGE_BYTES_MIN,
+        most=MESSAGE_BYTES_MAX,
+    )
+    max_uncompressed_bytes: int = setting(
+        "maxUncompressedEntrySize",
+        0,
+        help="what an entry may unpack to for consumers of the topic API; 0: four times maxMessageSize",
+    )
+    keep_alive_s: int = setting(
+        "keepAliveIntervalSeconds", 30, help="a connection silent for two of these is closed", least=1
+    )
     # 1,000 of 64 KiB are 64 MiB for one client; at 1 KiB it is what a batch of the journal carries, so it does
     # not throttle, it protects.
     max_pending_publishes: int = setting(
-        "maxPendingPublishRequestsPerConnection", 1000, help="sends without a receipt before reading pauses"
+        "maxPendingPublishRequestsPerConnection", 1000, help="sends without a receipt before reading pauses", least=1
     )
     max_concurrent_lookups: int = setting(
-        "maxConcurrentLookupRequest", 50_000, help="lookups under way in the whole broker"
+        "maxConcurrentLookupRequest", 50_000, help="lookups under way in the whole broker", least=1
     )
 
     # Topics.
@@ -78,7 +106,11 @@ class BrokerConfig:
         "allowAutoTopicCreationType", "non-partitioned", help="partitioned or non-partitioned"
     )
     default_partitions: int = setting(
-        "defaultNumPartitions", 1, help="partitions of a topic that is made when it is used"
+        "defaultNumPartitions",
+        1,
+        help="partitions of a topic that is made when it is used",
+        most=PARTITIONS_MAX,
+        least=1,
     )
     allow_auto_subscription_creation: bool = setting(
         "allowAutoSubscriptionCreation", True, help="make durable subscriptions when they are used"
@@ -93,16 +125,20 @@ class BrokerConfig:
     max_consumers_per_topic: int = setting("maxConsumersPerTopic", 0, help="0 = no limit")
     max_consumers_per_subscription: int = setting("maxConsumersPerSubscription", 0, help="0 = no limit")
     max_concurrent_topic_loads: int = setting(
-        "maxConcurrentTopicLoadRequest", 5000, help="topics being opened at the same time"
+        "maxConcurrentTopicLoadRequest", 5000, help="topics being opened at the same time", least=1
     )
 
     # Ledgers.
-    ensemble_size: int = setting("managedLedgerDefaultEnsembleSize", 2, help="bookies of a ledger")
+    ensemble_size: int = setting(
+        "managedLedgerDefaultEnsembleSize", 2, help="bookies of a ledger", most=ENSEMBLE_SIZE_MAX
+    )
     write_quorum: int = setting("managedLedgerDefaultWriteQuorum", 2, help="copies of an entry")
     ack_quorum: int = setting("managedLedgerDefaultAckQuorum", 2, help="copies before an entry is confirmed")
     digest_type: str = setting("managedLedgerDigestType", "CRC32C", help=", ".join(DIGEST_TYPES))
-    max_entries_per_ledger: int = setting("managedLedgerMaxEntriesPerLedger", 50_000, help="entries of a ledger")
-    max_ledger_mbytes: int = setting("managedLedgerMaxSizePerLedgerMbytes", 2048, help="size of a ledger, MB")
+    max_entries_per_ledger: int = setting(
+        "managedLedgerMaxEntriesPerLedger", 50_000, help="entries of a ledger", least=1
+    )
+    max_ledger_mbytes: int = setting("managedLedgerMaxSizePerLedgerMbytes", 2048, help="size of a ledger, MB", least=1)
     min_rollover_minutes: int = setting("managedLedgerMinLedgerRolloverTimeMinutes", 10, help="youngest to be rolled")
     max_rollover_minutes: int = setting("managedLedgerMaxLedgerRolloverTimeMinutes", 240, help="oldest not rolled")
     cache_mbytes: int = setting("managedLedgerCacheSizeMB", 64, help="memory for entries just written, MB")
@@ -113,9 +149,11 @@ class BrokerConfig:
         "managedLedgerDefaultMarkDeleteRateLimit", 1.0, help="times a second a cursor's state is written"
     )
     retention_minutes: int = setting(
-        "defaultRetentionTimeInMinutes", 0, help="consumed data is kept so long; -1 = ever"
+        "defaultRetentionTimeInMinutes", 0, help="consumed data is kept so long; -1 = ever", least=-1
     )
-    retention_mbytes: int = setting("defaultRetentionSizeInMB", 0, help="consumed data is kept up to; -1 = any size")
+    retention_mbytes: int = setting(
+        "defaultRetentionSizeInMB", 0, help="consumed data is kept up to; -1 = any size", least=-1
+    )
     retention_check_s: int = setting("retentionCheckIntervalInSeconds", 120, help="how often consumed data is dropped")
 
     bookkeeper_slow_add_ms: int = setting(
@@ -166,13 +204,13 @@ class BrokerConfig:
     # Deduplication.
     deduplication: bool = setting("brokerDeduplicationEnabled", False, help="drop what a producer sends twice")
     deduplication_entries: int = setting(
-        "brokerDeduplicationEntriesInterval", 1000, help="entries between two snapshots of the sequence ids"
+        "brokerDeduplicationEntriesInterval", 1000, help="entries between two snapshots of the sequence ids", least=1
     )
     deduplication_snapshot_s: int = setting(
         "brokerDeduplicationSnapshotIntervalSeconds", 120, help="time between two snapshots of the sequence ids"
     )
     deduplication_producers: int = setting(
-        "brokerDeduplicationMaxNumberOfProducers", 10_000, help="producers of a topic that are remembered"
+        "brokerDeduplicationMaxNumberOfProducers", 10_000, help="producers of a topic that are remembered", least=1
     )
     deduplication_inactivity_minutes: int = setting(
         "brokerDeduplicationProducerInactivityTimeoutMinutes", 360, help="a producer away so long is forgotten"
@@ -184,12 +222,14 @@ class BrokerConfig:
         -1,
         help="sends of all connections without a receipt, MB; above it sockets are not read; "
         "-1 = 1/8 of the memory, at most 128",
+        least=-1,
     )
     read_buffer_mbytes: int = setting(
         "managedLedgerMaxReadsInFlightSizeInMB",
         -1,
         help="reads under way and frames not yet sent, of all connections, MB; above it nothing is read; "
         "-1 or 0 = 1/16 of the memory, at most 64",
+        least=-1,
     )
 
     # Dispatch.
@@ -199,10 +239,15 @@ class BrokerConfig:
     max_unacked_per_subscription: int = setting(
         "maxUnackedMessagesPerSubscription", 200_000, help="the same for a whole subscription; 0 = any"
     )
-    max_read_batch_entries: int = setting("dispatcherMaxReadBatchSize", 100, help="entries read at once")
-    max_read_batch_bytes: int = setting("dispatcherMaxReadSizeBytes", 5 * 1024 * 1024, help="bytes read at once")
+    max_read_batch_entries: int = setting("dispatcherMaxReadBatchSize", 100, help="entries read at once", least=1)
+    max_read_batch_bytes: int = setting(
+        "dispatcherMaxReadSizeBytes", 5 * 1024 * 1024, help="bytes read at once", least=1
+    )
     round_robin_messages: int = setting(
-        "dispatcherMaxRoundRobinBatchSize", 20, help="messages a Shared consumer gets before the next one's turn"
+        "dispatcherMaxRoundRobinBatchSize",
+        20,
+        help="messages a Shared consumer gets before the next one's turn",
+        least=1,
     )
     batch_index_acks: bool = setting(
         "acknowledgmentAtBatchIndexLevelEnabled", False, help="acks of single messages inside a batch"
@@ -214,11 +259,15 @@ class BrokerConfig:
         "subscriptionKeySharedUseConsistentHashing", True, help="hash ring for Key_Shared; false: ranges are halved"
     )
     key_shared_points: int = setting(
-        "subscriptionKeySharedConsistentHashingReplicaPoints", 100, help="points of a consumer on the hash ring"
+        "subscriptionKeySharedConsistentHashingReplicaPoints",
+        100,
+        help="points of a consumer on the hash ring",
+        least=1,
+        most=10_000,  # there are 65,536 hashes
     )
     delayed_delivery: bool = setting("delayedDeliveryEnabled", True, help="hold messages until their time")
     delayed_delivery_tick_ms: int = setting(
-        "delayedDeliveryTickTimeMillis", 1000, help="delayed messages may come this much too early"
+        "delayedDeliveryTickTimeMillis", 1000, help="delayed messages may come this much too early", least=1
     )
     delayed_delivery_strict: bool = setting(
         "isDelayedDeliveryDeliverAtTimeStrict", False, help="true: delayed messages never come too early"
@@ -236,9 +285,11 @@ class BrokerConfig:
     )
 
     # The topic API over gRPC: small messages that come within a window are stored as one entry.
-    grpc_group_messages_max: int = setting("grpcGroupMaxMessages", 1000, help="messages of one entry")
-    grpc_group_bytes_max: int = setting("grpcGroupMaxBytes", 128 * 1024, help="bytes of one entry's messages")
-    grpc_group_delay_ms: float = setting("grpcGroupMaxDelayMillis", 1.0, help="wait so long for more messages")
+    grpc_group_messages_max: int = setting("grpcGroupMaxMessages", 1000, help="messages of one entry", least=1)
+    grpc_group_bytes_max: int = setting("grpcGroupMaxBytes", 128 * 1024, help="bytes of one entry's messages", least=1)
+    grpc_group_delay_ms: float = setting(
+        "grpcGroupMaxDelayMillis", 1.0, help="wait so long for more messages", most=1000
+    )
 
     # Schemas.
     schema_strategy: str = setting("schemaCompatibilityStrategy", "FULL", help=", ".join(COMPATIBILITY_STRATEGIES))
@@ -268,10 +319,6 @@ class BrokerConfig:
         for name, port in (("brokerServicePortTls", self.service_port_tls), ("webServicePortTls", self.web_port_tls)):
             if port is not None:
                 yield f"{name}={port}: this broker does not serve TLS; leave it empty and put a TLS proxy in front"
-        if self.max_message_bytes < MESSAGE_BYTES_MIN:
-            yield f"maxMessageSize ({self.max_message_bytes}) must be at least {MESSAGE_BYTES_MIN}"
-        if self.keep_alive_s < 1:
-            yield f"keepAliveIntervalSeconds ({self.keep_alive_s}) must be at least 1"
         if not self.ensemble_size >= self.write_quorum >= self.ack_quorum >= 1:
             yield (
                 f"managedLedgerDefaultEnsembleSize ({self.ensemble_size}) ≥ managedLedgerDefaultWriteQuorum "
@@ -292,34 +339,12 @@ class BrokerConfig:
                 f"managedLedgerMinLedgerRolloverTimeMinutes ({self.min_rollover_minutes}) must not exceed "
                 f"managedLedgerMaxLedgerRolloverTimeMinutes ({self.max_rollover_minutes})"
             )
-        for name, value in (
-            ("maxPendingPublishRequestsPerConnection", self.max_pending_publishes),
-            ("dispatcherMaxReadBatchSize", self.max_read_batch_entries),
-            ("dispatcherMaxRoundRobinBatchSize", self.round_robin_messages),
-            ("dispatcherMaxReadSizeBytes", self.max_read_batch_bytes),
-            ("defaultNumPartitions", self.default_partitions),
-            ("defaultNumberOfNamespaceBundles", self.default_bundles),
-            ("maxConcurrentTopicLoadRequest", self.max_concurrent_topic_loads),
-            ("maxConcurrentLookupRequest", self.max_concurrent_lookups),
-            ("brokerDeduplicationEntriesInterval", self.deduplication_entries),
-            ("brokerDeduplicationMaxNumberOfProducers", self.deduplication_producers),
-            ("subscriptionKeySharedConsistentHashingReplicaPoints", self.key_shared_points),
-            ("delayedDeliveryTickTimeMillis", self.delayed_delivery_tick_ms),
-            ("grpcGroupMaxMessages", self.grpc_group_messages_max),
-            ("grpcGroupMaxBytes", self.grpc_group_bytes_max),
-        ):
-            if value < 1:
-                yield f"{name} ({value}) must be at least 1"
         for name, mbytes in (
             ("maxMessagePublishBufferSizeInMB", self.publish_buffer_mbytes),
             ("managedLedgerMaxReadsInFlightSizeInMB", self.read_buffer_mbytes),
         ):
             if mbytes > 0 and mbytes * MIB < 2 * self.max_message_bytes:
                 yield f"{name} ({mbytes}) must hold two messages of maxMessageSize ({self.max_message_bytes} bytes)"
-        if not 0 <= self.grpc_group_delay_ms <= 1000:
-            yield f"grpcGroupMaxDelayMillis ({self.grpc_group_delay_ms}) must be 0 to 1000"
-        if self.bookkeeper_slow_add_ms < 0:
-            yield f"bookkeeperClientSlowAddMillis ({self.bookkeeper_slow_add_ms}) must not be negative"
         yield from self._tls_problems()
         try:
             names = parse_listeners(self.advertised_listeners)
@@ -329,11 +354,12 @@ class BrokerConfig:
             if self.internal_listener_name and self.internal_listener_name not in names:
                 yield f"internalListenerName={self.internal_listener_name} is not among advertisedListeners"
 
+    @property
+    def uncompressed_bytes_max(self) -> int:
+        """Clients compare compressed messages with maxMessageSize, so they may unpack to more."""
+        return self.max_uncompressed_bytes or min(4 * self.max_message_bytes, 2**31 - 1)
+
     def _tls_problems(self) -> Iterator[str]:
-        if self.bookkeeper_tls_refresh_s < 0:
-            yield (
-                f"bookkeeperTlsCertFilesRefreshDurationSeconds ({self.bookkeeper_tls_refresh_s}) must not be negative"
-            )
         if self.bookkeeper_tls_directory and self.bookkeeper_tls:
             yield (
                 "bookkeeperTLSClientAuthentication and bookkeeperTLSDirectory exclude each other: the folder says "

@@ -17,9 +17,11 @@ Rules all dispatchers keep:
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from heapq import heappop, heappush
 from typing import Final, NamedTuple, Protocol
 
+from broker.batch_sizes import BatchSizes
 from broker.consumer import Consumer
 from broker.errors import ConsumerBusy
 from broker.ports import CursorPort, Entries, EntryLike, Sink
@@ -28,7 +30,7 @@ from broker.sticky_keys import ConsistentHashing, HalvedRanges, Selector, Sticky
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import command
 from magnetar.runtime.types import Corruption
-from managed_ledger.messages import parse_metadata
+from managed_ledger.messages import message_count, metadata_of, split_entry
 from managed_ledger.messages_pb2 import MessageMetadata
 from managed_ledger.position import Position
 
@@ -83,12 +85,12 @@ class Facts(NamedTuple):
 def facts_of(entry: EntryLike) -> Facts:
     """Never fails: an entry that cannot be understood goes out as one message, for the client to judge."""
     try:
-        metadata = parse_metadata(entry.data)
+        parts = split_entry(entry.data)
+        metadata = metadata_of(parts)
     except Corruption:
         return Facts(1, False, 0, None)
-    messages = metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else 1
     return Facts(
-        max(messages, 1),
+        message_count(metadata, len(parts.payload)),
         metadata.HasField("marker_type"),
         metadata.deliver_at_time if metadata.HasField("deliver_at_time") else 0,
         metadata,
@@ -100,6 +102,7 @@ class Dispatcher(Protocol):
 
     consumers: list[Consumer]
     limits: DispatchLimits
+    batch_sizes: BatchSizes
 
     def check_newcomer(self, consumer: Consumer) -> None:
         """Raises ConsumerBusy, ConsumerAssignError if *consumer* cannot join now."""
@@ -154,6 +157,7 @@ class SingleActiveDispatcher:
         now_ms: Callable[[], int],
     ) -> None:
         self.consumers: list[Consumer] = []
+        self.batch_sizes = BatchSizes()
         self.active: Consumer | None = None
         self._cursor = cursor
         self.limits = limits
@@ -241,6 +245,7 @@ class SingleActiveDispatcher:
                 continue
             messages, ack_set = facts.messages, None
             if self.limits.batch_index_acks and facts.messages > 1:
+                self.batch_sizes.note(position, facts.messages)
                 ack_set = self._cursor.batch_ack_set(position)
                 if ack_set is not None:
                     messages = count_bits(ack_set)
@@ -289,10 +294,20 @@ def _tell_active(consumer: Consumer, is_active: bool) -> None:
 
 def _from_ring(consumers: Sequence[Consumer], topic: str) -> Consumer:
     """The consumer whose point follows the topic's hash, so that topics spread over equal consumers."""
-    ring = {murmur3(f"{one.name}{point}".encode()): one for one in consumers for point in range(FAILOVER_POINTS)}
-    hashes = sorted(ring)
-    at = bisect_left(hashes, murmur3(topic.encode()))
-    return ring[hashes[at if at < len(hashes) else 0]]
+    hash_ = murmur3(topic.encode())
+    # At equal distances the last one, as in a ring where it overwrites the others.
+    distances = [(_distance(_failover_points(one.name), hash_), -at) for at, one in enumerate(consumers)]
+    return consumers[-min(distances)[1]]
+
+
+def _distance(points: Sequence[int], hash_: int) -> int:
+    at = bisect_left(points, hash_)
+    return points[at] - hash_ if at < len(points) else points[0] + 2**31 - hash_
+
+
+@lru_cache(maxsize=2_000)  # 7 MB; the consumers of a burst that comes or goes are looked at again and again
+def _failover_points(name: str) -> Sequence[int]:
+    return sorted(murmur3(f"{name}{point}".encode()) for point in range(FAILOVER_POINTS))
 
 
 class SharedDispatcher:
@@ -300,6 +315,7 @@ class SharedDispatcher:
 
     def __init__(self, cursor: CursorPort, limits: DispatchLimits, now_ms: Callable[[], int]) -> None:
         self.consumers: list[Consumer] = []
+        self.batch_sizes = BatchSizes()
         self.redelivery_counts: dict[Position, int] = {}
         self._cursor = cursor
         self.limits = limits
@@ -444,6 +460,7 @@ class SharedDispatcher:
     ) -> None:
         ack_set = None
         if self.limits.batch_index_acks and messages > 1:
+            self.batch_sizes.note(position, messages)
             ack_set = self._cursor.batch_ack_set(position)
             if ack_set is not None:
                 messages = count_bits(ack_set)
@@ -575,6 +592,9 @@ class KeySharedDispatcher(SharedDispatcher):
         # entry could not go out for that. Consumer → how many such hashes it has finished.
         self._draining: dict[int, int] = {}
         self._drained: dict[Consumer, int] = {}
+        # Keys have moved since `_draining` was worked out: done when it is asked for, once for all who come or go.
+        self._has_moved = False
+        self._is_leaving = False
         self._stuck: set[int] = set()
         # Something of a lower position may have come back since the last read was asked for.
         self._is_overtaken = False
@@ -582,16 +602,21 @@ class KeySharedDispatcher(SharedDispatcher):
     def add(self, consumer: Consumer) -> None:
         self._selector.add(consumer, consumer.name, consumer.hash_ranges)
         super().add(consumer)
-        self._note_draining()
+        self._has_moved = True
 
     def remove(self, consumer: Consumer) -> None:
         self._selector.remove(consumer)
+        self._is_leaving = True
         super().remove(consumer)
+        self._is_leaving = False
         self._drained.pop(consumer, None)
-        self._note_draining()
+        self._has_moved = True
 
     def _note_draining(self) -> None:
         """Keys have moved, perhaps back."""
+        if not self._has_moved:
+            return
+        self._has_moved = False
         before, select = self._draining, self._selector.select
         self._draining = {
             hash_: before.get(hash_, 0)
@@ -601,6 +626,7 @@ class KeySharedDispatcher(SharedDispatcher):
 
     def draining_hashes(self, consumer: Consumer) -> list[tuple[int, int, int]]:
         """(hash, entries left, blocked attempts) of what *consumer* has yet to finish before it moves."""
+        self._note_draining()
         return [
             (hash_, self._holders[hash_][1], blocked)
             for hash_, blocked in sorted(self._draining.items())
@@ -626,6 +652,7 @@ class KeySharedDispatcher(SharedDispatcher):
             return None
         holder = self._holders.get(hash_)
         if holder is not None and holder[0] is not consumer and not self.allows_out_of_order:
+            self._note_draining()
             if hash_ in self._draining:
                 self._draining[hash_] += 1
             return None
@@ -691,8 +718,10 @@ class KeySharedDispatcher(SharedDispatcher):
         if count > 1:
             self._holders[hash_] = (consumer, count - 1)
         else:
+            if not self._is_leaving:  # what it leaves behind it has not finished
+                self._note_draining()
             del self._holders[hash_]
-            if self._draining.pop(hash_, None) is not None:
+            if self._draining.pop(hash_, None) is not None and not self._is_leaving:
                 self._drained[consumer] = self._drained.get(consumer, 0) + 1
         return hash_
 

@@ -7,6 +7,7 @@ BrokerError                     UnknownError
  ├─ NotReady                    not owned here, being loaded or unloaded, fenced for a moment: come again
  ├─ MetadataFailure             the metadata store
  ├─ StorageFailure              the ledgers
+ │   └─ TopicUnreadable         what is stored of the topic cannot be understood: it can only be deleted, by force
  ├─ TopicTerminated
  ├─ ProducerBusy, ProducerFenced
  ├─ ConsumerBusy, ConsumerAssignError
@@ -54,6 +55,10 @@ class MetadataFailure(BrokerError, code=wire.MetadataError):
 
 class StorageFailure(BrokerError, code=wire.PersistenceError):
     """Reading or writing ledgers failed."""
+
+
+class TopicUnreadable(StorageFailure, code=wire.PersistenceError):
+    """A record of the topic is not what its format promises."""
 
 
 class TopicTerminated(BrokerError, code=wire.TopicTerminatedError):

@@ -5,11 +5,13 @@ beside what was read from it.
 """
 
 import json
+import math
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from broker.config import BrokerConfig
 from broker.names import Bundles
+from magnetar.runtime.json_text import parse_json
 from magnetar.runtime.types import Corruption
 
 # What `public/default` and `pulsar/system` get when a cluster is initialised.
@@ -62,9 +64,9 @@ class NamespacePolicies:
 def parse_policies(value: bytes, path: str) -> NamespacePolicies:
     """The policies in the node *path*. Raises Corruption."""
     try:
-        raw = json.loads(value) if value else {}
+        raw = parse_json(value) if value else {}
         return _policies(raw)
-    except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, AssertionError, OverflowError) as error:
         raise Corruption(
             f"{path}: expected the JSON of a namespace's policies, found {value[:80]!r} ({error})"
         ) from error
@@ -81,7 +83,7 @@ def _policies(raw: dict[str, Any]) -> NamespacePolicies:
         partitioned = override.get("topicType") == "partitioned"
         auto_creation = AutoCreation(
             bool(override["allowAutoTopicCreation"]),
-            int(override.get("defaultNumPartitions") or 1) if partitioned else 0,
+            _integer(override, "defaultNumPartitions") or 1 if partitioned else 0,
         )
     strategy = raw.get("schema_compatibility_strategy")
     if strategy in (None, "UNDEFINED"):
@@ -91,29 +93,48 @@ def _policies(raw: dict[str, Any]) -> NamespacePolicies:
     return NamespacePolicies(
         bundles=Bundles.from_texts(boundaries) if boundaries else Bundles.equal(1),
         deduplication=raw.get("deduplicationEnabled"),
-        retention_minutes=retention.get("retentionTimeInMinutes"),
-        retention_mbytes=retention.get("retentionSizeInMB"),
-        ensemble_size=persistence.get("bookkeeperEnsemble"),
-        write_quorum=persistence.get("bookkeeperWriteQuorum"),
-        ack_quorum=persistence.get("bookkeeperAckQuorum"),
-        mark_delete_rate=persistence.get("managedLedgerMaxMarkDeleteRate"),
+        retention_minutes=_integer(retention, "retentionTimeInMinutes"),
+        retention_mbytes=_integer(retention, "retentionSizeInMB"),
+        ensemble_size=_integer(persistence, "bookkeeperEnsemble"),
+        write_quorum=_integer(persistence, "bookkeeperWriteQuorum"),
+        ack_quorum=_integer(persistence, "bookkeeperAckQuorum"),
+        mark_delete_rate=_number(persistence, "managedLedgerMaxMarkDeleteRate"),
         schema_strategy=strategy,
         schema_auto_update=raw.get("is_allow_auto_update_schema"),
         schema_validation=bool(raw.get("schema_validation_enforced")),
         auto_creation=auto_creation,
         auto_subscription_creation=subscription_override.get("allowAutoSubscriptionCreation"),
         encryption_required=bool(raw.get("encryption_required")),
-        max_producers_per_topic=raw.get("max_producers_per_topic"),
-        max_consumers_per_topic=raw.get("max_consumers_per_topic"),
-        max_consumers_per_subscription=raw.get("max_consumers_per_subscription"),
-        max_unacked_per_consumer=raw.get("max_unacked_messages_per_consumer"),
-        max_unacked_per_subscription=raw.get("max_unacked_messages_per_subscription"),
+        max_producers_per_topic=_integer(raw, "max_producers_per_topic"),
+        max_consumers_per_topic=_integer(raw, "max_consumers_per_topic"),
+        max_consumers_per_subscription=_integer(raw, "max_consumers_per_subscription"),
+        max_unacked_per_consumer=_integer(raw, "max_unacked_messages_per_consumer"),
+        max_unacked_per_subscription=_integer(raw, "max_unacked_messages_per_subscription"),
         delayed_delivery=delayed.get("active"),
-        delayed_delivery_tick_ms=delayed.get("tickTime"),
+        delayed_delivery_tick_ms=_integer(delayed, "tickTime"),
         subscription_types=frozenset(raw.get("subscription_types_enabled") or ()),
         deleted=bool(raw.get("deleted")),
         raw=raw,
     )
+
+
+def _integer(record: dict[str, Any], name: str) -> int | None:
+    """A member that is a whole number of 64 bits, or absent. Raises ValueError."""
+    value = _number(record, name)
+    if value is None:
+        return None
+    if int(value) != value or not -(2**63) <= value < 2**63:
+        raise ValueError(f"{name} is {value}, not a whole number of 64 bits")
+    return int(value)
+
+
+def _number(record: dict[str, Any], name: str) -> float | None:
+    value = record.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{name} is {str(value)[:80]}, not a number")
+    return value
 
 
 _OLD_STRATEGIES: Final = {
@@ -206,7 +227,7 @@ def initial_nodes(config: BrokerConfig, http_url: str, service_url: str) -> dict
 def parse_partitions(value: bytes, path: str) -> int:
     """The number of partitions in the node *path*; 0 while the topic is being deleted. Raises Corruption."""
     try:
-        raw = json.loads(value) if value else {}
+        raw = parse_json(value) if value else {}
         return 0 if raw.get("deleted") else int(raw.get("partitions", 0))
     except (ValueError, TypeError, AttributeError) as error:
         raise Corruption(f"{path}: expected the JSON of a partitioned topic, found {value[:80]!r}") from error

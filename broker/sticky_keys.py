@@ -80,39 +80,58 @@ class Selector(Protocol[C]):
 
 
 class ConsistentHashing(Generic[C]):
-    """A ring of points; a consumer that comes or goes moves only the keys next to its points."""
+    """A ring of points; a consumer that comes or goes moves only the keys next to its points.
+
+    Consumers of one name have points of their own, by the lowest number that is free among them. Of points that fall
+    together the first to come counts (as Apache's: the others of a consumer make up for it).
+    """
 
     def __init__(self, points: int = 100) -> None:
         self._points = points
-        self._consumers: dict[C, str] = {}
-        self._hashes: list[int] = []
-        self._owners: list[C] = []
+        self._hashes_of: dict[C, list[int]] = {}
+        self._numbers: dict[str, dict[C, int]] = {}
+        self._names: dict[C, str] = {}
+        # Point → its consumers in the order of their coming.
+        self._owners: dict[int, list[C]] = {}
+        # The points in order; None when they are not known, so that many who come or go at once cost one sort.
+        self._ring: list[int] | None = []
 
     def add(self, consumer: C, name: str, ranges: Sequence[tuple[int, int]] = ()) -> None:
-        self._consumers[consumer] = name
-        self._build()
+        twins = self._numbers.setdefault(name, {})
+        taken = set(twins.values())
+        number = next(one for one in range(len(taken) + 1) if one not in taken)
+        twins[consumer] = number
+        self._names[consumer] = name
+        text = f"{name}\0{number}\0" if number else name
+        hashes = {murmur3(f"{text}{point}".encode()) % HASHES for point in range(self._points)}
+        self._hashes_of[consumer] = sorted(hashes)
+        for hash_ in hashes:
+            self._owners.setdefault(hash_, []).append(consumer)
+        self._ring = None
 
     def remove(self, consumer: C) -> None:
-        self._consumers.pop(consumer, None)
-        self._build()
+        name = self._names.pop(consumer, None)
+        if name is None:
+            return
+        twins = self._numbers[name]
+        del twins[consumer]
+        if not twins:
+            del self._numbers[name]
+        for hash_ in self._hashes_of.pop(consumer):
+            owners = self._owners[hash_]
+            owners.remove(consumer)
+            if not owners:
+                del self._owners[hash_]
+        self._ring = None
 
     def select(self, hash_: int) -> C | None:
-        if not self._hashes:
+        ring = self._ring
+        if ring is None:
+            ring = self._ring = sorted(self._owners)
+        if not ring:
             return None
-        at = bisect_left(self._hashes, hash_)
-        return self._owners[at if at < len(self._owners) else 0]
-
-    def _build(self) -> None:
-        # Consumers of one name (or points that fall together) share in the order of their coming.
-        ring: dict[int, C] = {}
-        for consumer, name in self._consumers.items():
-            for point in range(self._points):
-                hash_ = murmur3(f"{name}{point}".encode()) % HASHES
-                while hash_ in ring and len(ring) < HASHES:
-                    hash_ = (hash_ + 1) % HASHES
-                ring[hash_] = consumer
-        self._hashes = sorted(ring)
-        self._owners = [ring[hash_] for hash_ in self._hashes]
+        at = bisect_left(ring, hash_)
+        return self._owners[ring[at if at < len(ring) else 0]][0]
 
 
 class HalvedRanges(Generic[C]):

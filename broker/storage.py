@@ -20,6 +20,10 @@ _DIGESTS = {
 }
 
 
+# A rate next to nothing would put the timer beyond what timers take; what was acknowledged since is delivered again.
+MARK_DELETE_S_MAX = 86_400.0
+
+
 def ledger_config(config: BrokerConfig, policies: NamespacePolicies | None = None) -> ManagedLedgerConfig:
     """The settings of a topic's managed ledger; *policies* of its namespace win over those of the broker."""
 
@@ -53,7 +57,7 @@ def ledger_config(config: BrokerConfig, policies: NamespacePolicies | None = Non
             time_ms=retention_minutes * MINUTE_MS if retention_minutes >= 0 else -1,
             bytes_max=retention_mbytes * MIB if retention_mbytes >= 0 else -1,
         ),
-        mark_delete_interval_s=1 / mark_delete_rate if mark_delete_rate > 0 else 0.0,
+        mark_delete_interval_s=min(1 / mark_delete_rate, MARK_DELETE_S_MAX) if mark_delete_rate > 0 else 0.0,
         cursor_ranges_max=config.max_unacked_ranges,
     )
 

@@ -17,6 +17,7 @@ Rules:
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
+from broker.batch_sizes import BatchSizes
 from broker.consumer import Consumer
 from broker.dispatch import (
     Dispatcher,
@@ -32,10 +33,16 @@ from broker.errors import ConsumerBusy, MetadataFailure, NotAllowed, NotReady
 from broker.ports import Cancellable, CursorPort, Entries, Host, LedgerPort
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID, command
+from managed_ledger.errors import InvalidPosition
+from managed_ledger.messages import BATCH_MESSAGES_MAX
+from managed_ledger.messages_pb2 import MessageIdData
 from managed_ledger.position import Position, named_position
 
 # Reads that one event may cause before others get their turn on the loop: 10 × 100 entries are about 10 ms.
 READS_PER_EVENT_MAX: Final = 10
+
+# Ids of one ack. Clients group a thousand; each is a few microseconds on the loop.
+ACK_IDS_MAX: Final = 50_000
 
 # How long to wait after a cold read has failed. Bookies that are away come back in seconds.
 READ_RETRY_FIRST_MS: Final = 100
@@ -176,7 +183,9 @@ class Subscription:
             self.messages_out += consumer.messages_out
             self.bytes_out += consumer.bytes_out
             self._dispatcher.remove(consumer)
-            self.pump()
+            # In the next turn: hundreds may leave in this one (their connection is gone), and what one of them had
+            # must not go to the next of them.
+            self._arm(self._host.now_ms())
 
     def check_may_unsubscribe(self, consumer: Consumer) -> None:
         """Raises MetadataFailure unless *consumer* is the only one."""
@@ -214,7 +223,9 @@ class Subscription:
     def _acknowledge_single(self, consumer: Consumer, ack: wire.CommandAck) -> None:
         done: list[Position] = []
         dispatcher = self._dispatcher
-        positions = [named_position(one.ledgerId, one.entryId) for one in ack.message_id]
+        if len(ack.message_id) > ACK_IDS_MAX:
+            raise InvalidPosition(f"an ack has {len(ack.message_id)} ids, and may have {ACK_IDS_MAX}; split it")
+        positions = [_checked(one) for one in ack.message_id]
         for position, message_id in zip(positions, ack.message_id, strict=True):
             if not message_id.ack_set:
                 done.append(position)
@@ -222,7 +233,9 @@ class Subscription:
             if not self.limits.batch_index_acks:
                 continue  # the client acks the whole entry once its batch is complete
             words = list(message_id.ack_set)
-            size = message_id.batch_size or _highest_bit(words)
+            size = self._batch_size(position, words, message_id.batch_size)
+            if size is None:
+                continue
             whole = self.cursor.acknowledge_batch(position, words, size)
             if dispatcher is not None:
                 remaining = 0 if whole else count_bits(self.cursor.batch_ack_set(position) or ())
@@ -238,17 +251,24 @@ class Subscription:
         if self.type not in _SINGLE_ACTIVE or len(ack.message_id) != 1:
             return  # meaningless where several consumers share the entries: must not move the cursor
         message_id = ack.message_id[0]
-        position = named_position(message_id.ledgerId, message_id.entryId)
+        position = _checked(message_id)
         if message_id.ack_set:
             if not self.limits.batch_index_acks:
                 return
             self._ledger.check_within(position)  # what stands before it would be all there is
             words = list(message_id.ack_set)
             self.cursor.mark_delete(self._ledger.previous_position(position))
-            self.cursor.acknowledge_batch(position, words, message_id.batch_size or _highest_bit(words))
+            size = self._batch_size(position, words, message_id.batch_size)
+            if size is not None:
+                self.cursor.acknowledge_batch(position, words, size)
         else:
             self.cursor.mark_delete(position)
         consumer.acked_messages += 1
+
+    def _batch_size(self, position: Position, words: Sequence[int], claimed: int) -> int | None:
+        """How many messages the batch has; None: this part of an ack is passed over (`broker.batch_sizes`)."""
+        sizes = BatchSizes() if self._dispatcher is None else self._dispatcher.batch_sizes
+        return sizes.size(position, claimed or _highest_bit(words))
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None) -> None:
         """Deliver again: *positions*, or everything *consumer* has not acknowledged."""
@@ -277,7 +297,9 @@ class Subscription:
             self.disconnect_consumers()
             await self.cursor.reset(position)
             if ack_set and self.limits.batch_index_acks:
-                self.cursor.acknowledge_batch(position, ack_set, batch_size or _highest_bit(ack_set))
+                size = self._batch_size(position, ack_set, batch_size)
+                if size is not None:
+                    self.cursor.acknowledge_batch(position, ack_set, size)
         finally:
             self.is_fenced = False
 
@@ -417,6 +439,18 @@ class Subscription:
 
 def _tell_closed(consumer: Consumer) -> None:
     consumer.sink.write(command(wire.BaseCommand.CLOSE_CONSUMER, consumer_id=consumer.consumer_id, request_id=NO_ID))
+
+
+def _checked(message_id: MessageIdData) -> Position:
+    """What an ack names. Raises InvalidPosition for what is no id, or no part of a batch."""
+    position = named_position(message_id.ledgerId, message_id.entryId)
+    words = len(message_id.ack_set)
+    if words * 64 >= BATCH_MESSAGES_MAX + 64 or message_id.batch_size < 0:
+        raise InvalidPosition(
+            f"{position}: batch_size {message_id.batch_size} and an ack_set of {words} words: a batch has at most "
+            f"{BATCH_MESSAGES_MAX} messages"
+        )
+    return position
 
 
 def check_type(kind: int, allowed: frozenset[str], *, read_compacted: bool) -> None:

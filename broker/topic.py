@@ -34,6 +34,7 @@ from broker.errors import (
     StorageFailure,
     SubscriptionNotFound,
     TopicTerminated,
+    TopicUnreadable,
 )
 from broker.memory_budget import MemoryBudget
 from broker.names import COMPACTION_CURSOR, DEDUPLICATION_CURSOR, TopicName, is_reserved_subscription
@@ -55,9 +56,17 @@ from managed_ledger.errors import (
     ManagedLedgerError,
     ManagedLedgerFenced,
     ManagedLedgerTerminated,
+    RecordUnreadable,
     StorageUnavailable,
 )
-from managed_ledger.messages import broker_metadata_of, metadata_of, parse_metadata, split_entry
+from managed_ledger.messages import (
+    broker_metadata_of,
+    is_batch,
+    message_count,
+    metadata_of,
+    parse_metadata,
+    split_entry,
+)
 from managed_ledger.messages_pb2 import BrokerEntryMetadata
 from managed_ledger.position import EARLIEST, LATEST, Position
 
@@ -731,10 +740,11 @@ class Topic:
         if not entries:
             return EARLIEST, -1
         try:
-            metadata = parse_metadata(entries[0].data)
+            parts = split_entry(entries[0].data)
+            metadata = metadata_of(parts)
         except Corruption:
             return last, -1
-        return last, metadata.num_messages_in_batch - 1 if metadata.HasField("num_messages_in_batch") else -1
+        return last, message_count(metadata, len(parts.payload)) - 1 if is_batch(metadata) else -1
 
     def _on_new_entries(self) -> None:
         if not self.is_closed:
@@ -900,6 +910,8 @@ def broker_error(error: ManagedLedgerError) -> BrokerError:
     """How a client is told about *error*."""
     if isinstance(error, ManagedLedgerTerminated):
         return TopicTerminated(str(error))
+    if isinstance(error, RecordUnreadable):
+        return TopicUnreadable(str(error))
     if isinstance(error, StorageUnavailable):
         return StorageFailure(str(error))
     if isinstance(error, ManagedLedgerFenced):

@@ -6,8 +6,9 @@ Ranges are kept per ledger as two sorted lists of first and last entry ids (both
 nor touch, so an entry is found by bisection and a stream of acknowledgements in order extends one range.
 """
 
+import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from managed_ledger.position import Position
@@ -113,19 +114,13 @@ class AckRanges:
                 yield AckRange(ledger_id, first, last)
 
 
-def mask_of(words: list[int] | tuple[int, ...]) -> int:
-    """A Java bit set (64-bit words, least significant first, signed) as one number."""
-    mask = 0
-    for index, word in enumerate(words):
-        mask |= (word & 0xFFFF_FFFF_FFFF_FFFF) << (64 * index)
-    return mask
+def mask_of(words: Sequence[int]) -> int:
+    """A Java bit set (64-bit words, least significant first, signed or not) as one number."""
+    data = struct.pack(f"<{len(words)}Q", *[word & 0xFFFF_FFFF_FFFF_FFFF for word in words])
+    return int.from_bytes(data, "little")
 
 
-def words_of(mask: int) -> list[int]:
-    """The words of a Java bit set; trailing zero words are dropped, as Java does."""
-    words = []
-    while mask:
-        word = mask & 0xFFFF_FFFF_FFFF_FFFF
-        words.append(word - (1 << 64) if word >> 63 else word)
-        mask >>= 64
-    return words
+def words_of(mask: int, least: int = 0) -> list[int]:
+    """The words of a Java bit set; trailing zero words behind the *least* first ones are dropped, as Java does."""
+    count = max((mask.bit_length() + 63) // 64, least)
+    return list(struct.unpack(f"<{count}q", mask.to_bytes(count * 8, "little")))

@@ -16,10 +16,15 @@ Rules the code below keeps:
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from managed_ledger.ack_ranges import AckRange, AckRanges, mask_of, words_of
 from managed_ledger.ledger_list import LedgerList
 from managed_ledger.position import Position
+
+# Batches of which a part is acknowledged. All of them are stored whenever the cursor is, once a second.
+# (managedLedgerMaxBatchDeletedIndexToPersist)
+PARTIAL_BATCHES_MAX: Final = 10_000
 
 
 class CursorState:
@@ -52,7 +57,7 @@ class CursorState:
         for position, words in batches:
             exists = 0 <= position.entry_id < self._ledgers.entries_of(position.ledger_id)
             if position > self.mark_delete_position and exists:
-                self._batches[position] = mask_of(list(words))
+                self._batches[position] = mask_of(words)
         self.properties.update(properties)
         self._advance()
         self.rewind()
@@ -123,13 +128,18 @@ class CursorState:
         return changed
 
     def acknowledge_batch(self, position: Position, ack_set: Sequence[int], batch_size: int) -> bool:
-        """Keep only the indexes of *ack_set* (set bits are open); True when the entry became consumed."""
+        """Keep only the indexes of *ack_set* (set bits are open); True when the entry became consumed.
+
+        With PARTIAL_BATCHES_MAX batches in that state, further ones are taken as a whole only.
+        """
         if self.is_deleted(position) or not 0 <= position.entry_id < self._ledgers.entries_of(position.ledger_id):
             return False
         everything = (1 << batch_size) - 1
-        remaining = self._batches.get(position, everything) & mask_of(list(ack_set)) & everything
+        remaining = self._batches.get(position, everything) & mask_of(ack_set) & everything
         if remaining == 0:
             return self.delete([position])
+        if position not in self._batches and len(self._batches) >= PARTIAL_BATCHES_MAX:
+            return False
         self._batches[position] = remaining
         self.version += 1
         return False

@@ -6,7 +6,8 @@ ManagedLedgerError
 ├── ManagedLedgerTerminated   no more entries, ever
 ├── ManagedLedgerNotFound
 ├── StorageUnavailable        bookies or metadata store cannot do it now; trying again later may help
-│   └── RecordInDoubt         … and whether a record was written is not known
+│   ├── RecordInDoubt         … and whether a record was written is not known
+│   └── RecordUnreadable      … and never will: what is stored in the metadata store cannot be understood
 ├── EntryRefused              it can never be stored (too large); the others go on
 ├── InvalidPosition
 ├── CursorNotFound
@@ -43,6 +44,10 @@ class StorageUnavailable(ManagedLedgerError):
 
 class RecordInDoubt(StorageUnavailable):
     """The answer to a change of a record was lost: what it would have referred to must stay (correctness I57)."""
+
+
+class RecordUnreadable(StorageUnavailable):
+    """The record of a topic or of a cursor is not what its format promises."""
 
 
 class EntryRefused(ManagedLedgerError):

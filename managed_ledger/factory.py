@@ -5,15 +5,16 @@ import logging
 from collections.abc import Callable
 
 from magnetar.bookkeeper.client.client import BookKeeper
-from magnetar.bookkeeper.metadata.store import MetadataError, MetadataStore
+from magnetar.bookkeeper.metadata.store import MetadataError, MetadataStore, NoNode
 from magnetar.runtime.clock import Clock
 from magnetar.runtime.tasks import Tasks, attempt
-from magnetar.runtime.types import MIB
+from magnetar.runtime.types import MIB, Corruption
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.errors import StorageUnavailable
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.names import ROOT, ledger_path
+from managed_ledger.records import decode_cursor_info, decode_ledger_info
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +102,37 @@ class ManagedLedgerFactory:
         ledger = await self.open(name, create=False)
         await ledger.delete()
         self._open.pop(name, None)
+
+    async def discard(self, name: str) -> None:
+        """Delete a topic that cannot be opened because a record of it cannot be understood (RecordUnreadable).
+
+        What its records say of ledgers is deleted with it; ledgers that nobody can name any more are left, and carry
+        the topic's name in their metadata. Raises StorageUnavailable.
+        """
+        path, ledger_ids, left = ledger_path(name), set[int](), False
+        try:
+            for child in await self._store.children(path):
+                node = await self._store.get(f"{path}/{child}")
+                try:
+                    ledger_ids.add(decode_cursor_info(b"" if node is None else node.value, child).cursorsLedgerId)
+                except Corruption:
+                    left = True
+                await self._store.delete(f"{path}/{child}")
+            node = await self._store.get(path)
+            try:
+                record = decode_ledger_info(b"" if node is None else node.value, name)
+                ledger_ids.update(info.ledgerId for info in record.ledgerInfo)
+            except Corruption:
+                left = True
+            await self._store.delete(path)
+        except NoNode:
+            pass  # somebody else was faster
+        except MetadataError as error:
+            raise StorageUnavailable(f"cannot delete {name}: {error}") from error
+        for ledger_id in sorted(one for one in ledger_ids if one >= 0):
+            await attempt(f"{name}: deleting its ledger {ledger_id}", self._bookkeeper.delete_ledger(ledger_id))
+        if left:
+            log.warning("%s was deleted by force; its records were damaged, and ledgers of it may be left", name)
 
     async def close(self) -> None:
         """Close everything that is open, in order."""

@@ -62,6 +62,7 @@ from managed_ledger.errors import (
     ManagedLedgerNotFound,
     ManagedLedgerTerminated,
     RecordInDoubt,
+    RecordUnreadable,
     StorageUnavailable,
 )
 from managed_ledger.ledger_list import LedgerList
@@ -244,10 +245,10 @@ class ManagedLedger:
         self._orphans.clear()
         try:
             self._info = decode_ledger_info(value, self.name)
-        except Corruption as error:
-            raise StorageUnavailable(str(error)) from error
-        for info in self._info.ledgerInfo:
-            self._ledgers.add(info)
+            for info in self._info.ledgerInfo:
+                self._ledgers.add(info)
+        except (Corruption, AssertionError, ValueError) as error:
+            raise RecordUnreadable(f"{self.name}: its record {ledger_path(self.name)}: {error}") from error
         if self._info.HasField("terminatedPosition"):
             self._state = State.TERMINATED
             await self._recover_last()
@@ -350,12 +351,12 @@ class ManagedLedger:
         store = self._cursor_store(name)
         try:
             snapshot = await store.load(self._ledgers.start)
-        except Corruption as error:
-            raise StorageUnavailable(str(error)) from error
-        position = self._ledgers.floor(max(snapshot.mark_delete_position, self._ledgers.start))
-        position = min(position, self._ledgers.last_confirmed)
-        state = CursorState(self._ledgers, position)
-        state.restore(snapshot.ranges, snapshot.batches, snapshot.properties.items())
+            position = self._ledgers.floor(max(snapshot.mark_delete_position, self._ledgers.start))
+            position = min(position, self._ledgers.last_confirmed)
+            state = CursorState(self._ledgers, position)
+            state.restore(snapshot.ranges, snapshot.batches, snapshot.properties.items())
+        except (Corruption, AssertionError, ValueError) as error:
+            raise RecordUnreadable(f"{self.name}: the record {cursor_path(self.name, name)}: {error}") from error
         self.cursors[name] = self._cursor(name, state, store)
 
     # ------------------------------------------------------------------------------------ state

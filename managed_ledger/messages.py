@@ -40,9 +40,19 @@ MAGIC_CHECKSUM: Final = 0x0E01
 _U16: Final = struct.Struct(">H")
 _U32: Final = struct.Struct(">I")
 
-# A lying uncompressed_size must not make us allocate without bound. A message may be 5 MiB by default, and chunked
-# ones are joined before decompression and may be larger: nobody legitimately exceeds this.
-UNCOMPRESSED_BYTES_MAX: Final = 512 * MIB
+# A lying uncompressed_size must not make us allocate without bound: a few kB may stand for gigabytes. An entry is at
+# most 5 MiB by default; clients compare what is compressed with that, so what it stands for may be somewhat more.
+UNCOMPRESSED_BYTES_MAX: Final = 64 * MIB
+
+# A message in chunks is joined before it is decompressed, and is larger than an entry.
+CHUNKED_BYTES_MAX: Final = 512 * MIB
+
+# The least that a message takes in a batch: the size of its metadata, and in them the required payload_size.
+BATCHED_BYTES_MIN: Final = 4 + 2
+
+# Messages of one batch, whatever its bytes would hold when they are compressed: more than the smallest ones in an
+# entry of the default maximal size (5 MiB / 6).
+BATCH_MESSAGES_MAX: Final = 1_000_000
 
 
 class EntryParts(NamedTuple):
@@ -131,51 +141,95 @@ def is_batch(metadata: MessageMetadata) -> bool:
     return metadata.HasField("num_messages_in_batch")
 
 
-def message_count(metadata: MessageMetadata) -> int:
-    return metadata.num_messages_in_batch if is_batch(metadata) else 1
+def batch_problem(metadata: MessageMetadata, payload_bytes: int) -> str | None:
+    """Why an entry cannot be the batch that its metadata say, its stored payload being of *payload_bytes*.
+
+    How many messages there are is what the producer claims; this is what can be said without looking at them.
+    """
+    if not is_batch(metadata):
+        return None
+    count = metadata.num_messages_in_batch
+    if count < 1:
+        return f"num_messages_in_batch is {count}; a batch has at least one message"
+    if count > BATCH_MESSAGES_MAX:
+        return f"num_messages_in_batch is {count}; a batch has at most {BATCH_MESSAGES_MAX} messages"
+    room = payload_bytes if metadata.compression == NONE else metadata.uncompressed_size
+    if count * BATCHED_BYTES_MIN > room:
+        return (
+            f"num_messages_in_batch is {count}, but {room} bytes hold at most {room // BATCHED_BYTES_MIN} messages of "
+            f"{BATCHED_BYTES_MIN} bytes or more"
+        )
+    return None
 
 
-def decompress(codec: int, data: Buffer, uncompressed_size: int) -> bytes:
-    """Exactly *uncompressed_size* bytes. Raises Corruption for anything else.
+def message_count(metadata: MessageMetadata, payload_bytes: int) -> int:
+    """How many messages an entry counts as. What claims to be a batch and cannot be one counts as one message: that
+    is also what clients count when they drop it."""
+    if not is_batch(metadata) or batch_problem(metadata, payload_bytes) is not None:
+        return 1
+    return metadata.num_messages_in_batch
+
+
+def decompress(codec: int, data: Buffer, uncompressed_size: int, bytes_max: int = UNCOMPRESSED_BYTES_MAX) -> Buffer:
+    """Exactly *uncompressed_size* bytes, which may be *bytes_max* at most. Raises Corruption for anything else.
+
+    Never takes more memory than the declared size, whatever the data unpack to.
 
     The Java writer of ZLIB leaves its stream without an end (a sync flush, no Adler-32), so the stream is read
     up to the size and its end is not asked for.
     """
     if codec == NONE:
         return bytes(data)
-    if uncompressed_size > UNCOMPRESSED_BYTES_MAX:
-        raise Corruption(f"uncompressed_size {uncompressed_size} is above the limit of {UNCOMPRESSED_BYTES_MAX}")
+    if uncompressed_size > bytes_max:
+        raise Corruption(f"uncompressed_size {uncompressed_size} is above the limit of {bytes_max}")
+    if codec not in (LZ4, ZLIB, ZSTD, SNAPPY):
+        raise Corruption(f"unknown compression type {codec}")
     try:
-        if codec == LZ4:
-            result = bytes(cramjam.lz4.decompress_block(bytes(data), output_len=uncompressed_size))
-        elif codec == ZLIB:
-            result = zlib.decompressobj().decompress(data, uncompressed_size) if uncompressed_size else b""
-        elif codec == ZSTD:
-            result = bytes(cramjam.zstd.decompress(bytes(data)))
-        elif codec == SNAPPY:
-            result = bytes(cramjam.snappy.decompress_raw(bytes(data)))
+        if codec == ZLIB:
+            # One byte more shows what unpacks to more than is declared. (0 would mean: without a limit.)
+            result: Buffer = zlib.decompressobj().decompress(data, uncompressed_size + 1)
+            size = len(result)
         else:
-            raise Corruption(f"unknown compression type {codec}")
+            result, size = _decompress_into(codec, bytes(data), uncompressed_size)
     except (cramjam.DecompressionError, zlib.error) as error:
-        raise Corruption(f"compressed payload cannot be read: {error}") from None
-    if len(result) != uncompressed_size:
-        raise Corruption(f"payload decompressed to {len(result)} bytes, its metadata say {uncompressed_size}")
+        raise Corruption(
+            f"compressed payload of {len(data)} bytes cannot be unpacked to the {uncompressed_size} bytes that its "
+            f"metadata say: {error}"
+        ) from None
+    if size != uncompressed_size:
+        more = "at least " if codec == ZLIB and size > uncompressed_size else ""
+        raise Corruption(f"payload decompressed to {more}{size} bytes, its metadata say {uncompressed_size}")
     return result
 
 
-def payload_of(parts: EntryParts, metadata: MessageMetadata) -> Buffer:
-    """The payload without compression. Not for chunks (join them first) nor for encrypted ones."""
+def _decompress_into(codec: int, data: bytes, uncompressed_size: int) -> tuple[Buffer, int]:
+    """A buffer of the declared size, and how much of it was written; cramjam raises where it is too small."""
+    result = bytearray(uncompressed_size)
+    if codec == LZ4:
+        size = cramjam.lz4.decompress_block_into(data, result, output_len=uncompressed_size)
+    elif codec == ZSTD:
+        size = cramjam.zstd.decompress_into(data, result)
+    else:
+        size = cramjam.snappy.decompress_raw_into(data, result)
+    return result, int(size)
+
+
+def payload_of(parts: EntryParts, metadata: MessageMetadata, bytes_max: int = UNCOMPRESSED_BYTES_MAX) -> Buffer:
+    """The payload without compression. Not for chunks (join them first) nor for encrypted ones. Raises Corruption."""
     if metadata.compression == NONE:
         return parts.payload
-    return decompress(metadata.compression, parts.payload, metadata.uncompressed_size)
+    return decompress(metadata.compression, parts.payload, metadata.uncompressed_size, bytes_max)
 
 
 def iterate_batch(payload: Buffer, count: int) -> Iterator[Message]:
     """The *count* messages of an uncompressed batch, in order. Raises Corruption.
 
-    Messages that compaction emptied (`compacted_out`) are yielded too: they count an index.
+    Messages that compaction emptied (`compacted_out`) are yielded too: they count an index. One at a time: as objects
+    they take a hundred times the bytes that they have in the batch.
     """
     view = memoryview(payload)
+    if count < 0 or count * BATCHED_BYTES_MIN > len(view):
+        raise Corruption(f"a batch of {count} messages cannot be in {len(view)} bytes")
     at = 0
     for index in range(count):
         try:
@@ -190,21 +244,32 @@ def iterate_batch(payload: Buffer, count: int) -> Iterator[Message]:
         yield Message(index, single, view[start:at])
 
 
-def messages_of(data: Buffer) -> tuple[MessageMetadata, list[Message]]:
-    """The metadata of an entry and its messages, decompressed and taken out of their batch.
-
-    Markers and chunks come as one message each, as they are stored. Raises Corruption (wrong checksum included).
-    """
+def messages_of(data: Buffer) -> tuple[MessageMetadata, Iterator[Message]]:
+    """The metadata of an entry and its messages; as `messages_in`."""
     parts = split_entry(data)
+    metadata = metadata_of(parts)
+    return metadata, messages_in(parts, metadata)
+
+
+def messages_in(
+    parts: EntryParts, metadata: MessageMetadata, bytes_max: int = UNCOMPRESSED_BYTES_MAX
+) -> Iterator[Message]:
+    """The messages of an entry one by one, decompressed and taken out of their batch.
+
+    Markers and chunks come as one message each, as they are stored. Raises Corruption (wrong checksum included) at
+    once for the entry as a whole, and later where a message of its batch is damaged.
+    """
     if parts.checksum is not None and crc32c(parts.checksummed) != parts.checksum:
         raise Corruption(f"entry of {len(parts.checksummed)} bytes does not have its checksum {parts.checksum:08x}")
-    metadata = metadata_of(parts)
     if metadata.HasField("marker_type") or metadata.num_chunks_from_msg > 1 or metadata.encryption_keys:
-        return metadata, [Message(-1, None, parts.payload)]
-    payload = payload_of(parts, metadata)
+        return iter([Message(-1, None, parts.payload)])
+    problem = batch_problem(metadata, len(parts.payload))
+    if problem is not None:
+        raise Corruption(problem)
+    payload = payload_of(parts, metadata, bytes_max)
     if not is_batch(metadata):
-        return metadata, [Message(-1, None, memoryview(payload))]
-    return metadata, list(iterate_batch(payload, metadata.num_messages_in_batch))
+        return iter([Message(-1, None, memoryview(payload))])
+    return iterate_batch(payload, metadata.num_messages_in_batch)
 
 
 def encode_entry(metadata: MessageMetadata, payload: Buffer) -> bytes:

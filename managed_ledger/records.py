@@ -157,7 +157,7 @@ def _decode(kind: type[M], data: Buffer, name: str) -> M:
         if len(raw) >= _HEAD.size and _HEAD.unpack_from(raw)[0] == MAGIC_COMPRESSED:
             size = _HEAD.unpack_from(raw)[1]
             head = CompressedInfoMetadata.FromString(raw[_HEAD.size : _HEAD.size + size])
-            raw = decompress(head.compressionType, raw[_HEAD.size + size :], head.uncompressedSize)
+            raw = bytes(decompress(head.compressionType, raw[_HEAD.size + size :], head.uncompressedSize))
         return kind.FromString(raw)
     except (DecodeError, Corruption) as error:
         raise Corruption(f"{kind.DESCRIPTOR.name} of {name} ({len(data)} bytes) cannot be decoded: {error}") from None

@@ -8,11 +8,11 @@ one be read with the other?
     FULL       both;  …_TRANSITIVE the same against every version
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from enum import Enum, IntEnum
 from typing import Any, Final, NamedTuple
 
+from magnetar.runtime.json_text import parse_json
 from managed_ledger.errors import IncompatibleSchema
 
 
@@ -92,7 +92,7 @@ def same_schema(one: Schema, other: Schema) -> bool:
     if one.type not in AVRO_BASED:
         return False
     try:
-        return bool(json.loads(one.data) == json.loads(other.data))
+        return bool(parse_json(one.data) == parse_json(other.data))
     except ValueError:
         return False
 
@@ -156,8 +156,8 @@ def split_key_value(schema: Schema) -> tuple[Schema, Schema]:
 
 def _parse(data: bytes, what: str) -> Any:
     try:
-        parsed = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        parsed = parse_json(data)
+    except ValueError as error:
         raise IncompatibleSchema(f"{what} is not valid JSON: {error}") from None
     if not isinstance(parsed, dict | list | str):
         raise IncompatibleSchema(f"{what} is not an Avro schema")

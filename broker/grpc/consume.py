@@ -11,7 +11,8 @@ Rules:
 2. A batch is acknowledged as a whole when all its messages are; before that the cursor learns of single ones only
    where the broker keeps such acks (acknowledgmentAtBatchIndexLevelEnabled). What it does not keep is known here as
    long as the call lasts.
-3. While more than QUEUE_HIGH_BYTES wait for the client to read, nothing more is dispatched to it.
+3. While more than QUEUE_HIGH_BYTES wait for the client to read, nothing more is dispatched to it. Entries wait as they
+   are stored: one is taken apart when the client has room for it, and goes out in pieces if it has many messages.
 4. When everything unacknowledged comes again (nack on EXCLUSIVE and FAILOVER) or after a seek, the client is told
    `rewound` in front of the first message of the new run, and permits start from zero.
 """
@@ -19,8 +20,8 @@ Rules:
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 import grpc
 
@@ -38,9 +39,10 @@ from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID, parse_frame
 from magnetar.runtime.types import KIB, MIB, Buffer, Corruption
 from magnetar.topic_api import topics_pb2 as api
+from managed_ledger.ack_ranges import mask_of, words_of
 from managed_ledger.errors import InvalidPosition
-from managed_ledger.messages import messages_of, split_entry
-from managed_ledger.messages_pb2 import MessageMetadata, SingleMessageMetadata
+from managed_ledger.messages import Message, is_batch, messages_in, metadata_of, split_entry
+from managed_ledger.messages_pb2 import NONE, MessageMetadata, SingleMessageMetadata
 from managed_ledger.position import EARLIEST, LATEST, Position, named_position
 
 log = logging.getLogger(__name__)
@@ -51,6 +53,16 @@ QUEUE_LOW_BYTES: Final = 256 * KIB
 
 # Deliveries that leave in one frame: gRPC costs some 200 µs a frame, and a frame is one allocation on both sides.
 FRAME_BYTES: Final = 256 * KIB
+
+# A batch that is larger than this goes out in several deliveries: building one holds the loop some 15 ms at most.
+DELIVERY_BYTES_MAX: Final = 1 * MIB
+DELIVERY_MESSAGES_MAX: Final = 10_000
+
+# What a message costs besides its payload: a batch may have a million of nothing.
+MESSAGE_BYTES: Final = 24
+
+# Entries that are larger than this, or unpack to more, are unpacked on another thread: zlib makes 200 MB/s.
+INLINE_BYTES_MAX: Final = 512 * KIB
 
 # The longest delay of a nack. Each request with one holds a timer and its ids.
 NACK_DELAY_MS_MAX: Final = 24 * 3600 * 1000
@@ -89,8 +101,35 @@ class GrpcConsumer(Consumer):
         ack_set: Sequence[int] | None = None,
     ) -> None:
         self._count_sent(messages, redelivery_count, len(entry))
-        delivered = self.call.deliver(position, entry, redelivery_count, ack_set)
-        self.permits += messages - delivered  # rule 1
+        self.call.deliver(_Waiting(self, position, entry, messages, redelivery_count, ack_set))
+
+
+class _Waiting(NamedTuple):
+    """An entry that was dispatched, as it is stored."""
+
+    consumer: GrpcConsumer
+    position: Position
+    entry: Buffer
+    permits: int
+    """What it cost."""
+    redelivery_count: int
+    ack_set: Sequence[int] | None
+
+
+class _Unpacked:
+    """An entry whose messages go out."""
+
+    __slots__ = ("bits", "compacted", "delivered", "messages", "metadata", "size", "waiting")
+
+    def __init__(self, waiting: _Waiting, metadata: MessageMetadata, messages: Iterator[Message]) -> None:
+        self.waiting = waiting
+        self.metadata = metadata
+        self.messages = messages
+        self.size = metadata.num_messages_in_batch if is_batch(metadata) else 0
+        # Messages that are wanted, least bit first; None: all. (As bytes: to look at a bit of a large int copies it.)
+        self.bits: bytes | None = None
+        self.compacted = 0
+        self.delivered = 0
 
 
 class ConsumeCall:
@@ -105,7 +144,12 @@ class ConsumeCall:
         self.reason: Refused | None = None
         self.is_ended = False
         self._is_detached = False
-        self._out: deque[tuple[int, api.ConsumeResponse | api.ConsumeResponse.Delivery]] = deque()
+        self._out: deque[tuple[int, api.ConsumeResponse | _Waiting]] = deque()
+        self._unpacked: _Unpacked | None = None
+        # What the entry takes that is being unpacked, or goes out.
+        self._held_bytes = 0
+        # Counts what made everything queued void (rule 4).
+        self._runs = 0
         self._out_bytes = 0
         self._reserved_bytes = 0
         self._is_seeking = False
@@ -174,59 +218,127 @@ class ConsumeCall:
 
     # -------------------------------------------------------------------------------- deliveries
 
-    def deliver(self, position: Position, entry: Buffer, redelivery_count: int, ack_set: Sequence[int] | None) -> int:
-        """Queue the messages of an entry; returns how many."""
-        delivery = api.ConsumeResponse.Delivery(
-            ledger_id=position.ledger_id, entry_id=position.entry_id, redelivery_count=redelivery_count
-        )
+    def deliver(self, waiting: _Waiting) -> None:
+        """Queue an entry."""
+        self._queue(waiting, len(waiting.entry))
+
+    async def _unpack(self, waiting: _Waiting) -> _Unpacked:
+        """Raises Corruption naming the entry."""
         try:
-            metadata, messages = messages_of(entry)
+            parts = split_entry(waiting.entry)
+            metadata = metadata_of(parts)
+            unpacked_bytes = 0 if metadata.compression == NONE else metadata.uncompressed_size
+            limit = self._broker.config.uncompressed_bytes_max
+            self._hold(max(len(waiting.entry), unpacked_bytes if unpacked_bytes <= limit else 0))
+            if unpacked_bytes > limit:
+                raise Corruption(
+                    f"uncompressed_size {unpacked_bytes} is above the limit of {limit} (maxUncompressedEntrySize)"
+                )
+            if max(len(waiting.entry), unpacked_bytes) > INLINE_BYTES_MAX:
+                messages = await asyncio.to_thread(messages_in, parts, metadata, limit)
+            else:
+                messages = messages_in(parts, metadata, limit)
         except Corruption as error:
-            delivery.problem = f"{self._topic.name}: {position}: {error}"
-            delivery.messages.add(payload=bytes(_rest(entry)))
-            self._queue(delivery, len(entry))
-            return 1
-        delivery.publish_time_ms = metadata.publish_time
-        delivery.producer_name = metadata.producer_name
-        if metadata.schema_version:
-            delivery.schema_version = metadata.schema_version
-        if messages and messages[0].batch_index < 0:
-            if self._skips_entry(position):
-                self._acknowledge_soon(position)
-                return 0
-            message = delivery.messages.add(payload=bytes(messages[0].payload), sequence_id=metadata.sequence_id)
-            _fill(message, metadata)
-            if metadata.num_chunks_from_msg > 1:
-                delivery.problem = f"{self._topic.name}: {position}: a chunk of a larger message; read it with a client"
-                delivery.problem += " of the binary protocol"
-            elif metadata.encryption_keys:
-                delivery.problem = f"{self._topic.name}: {position}: the message is encrypted; its keys are not here"
-            self._queue(delivery, len(entry))
-            return 1
-        size = delivery.batch_size = metadata.num_messages_in_batch
-        whole = (1 << size) - 1
-        left = self._left.left(position, whole) if self._open.type in _IN_ORDER else whole
-        if ack_set is not None:
-            left &= sum((word & 0xFFFF_FFFF_FFFF_FFFF) << 64 * at for at, word in enumerate(ack_set))
+            raise Corruption(f"{self._topic.name}: {waiting.position}: {error}") from None
+        return _Unpacked(waiting, metadata, messages)
+
+    def _begin(self, unpacked: _Unpacked) -> None:
+        """Leave out what is acknowledged already, or not asked for."""
+        waiting, size = unpacked.waiting, unpacked.size
+        position, skip = waiting.position, 0
         if self._skip is not None and self._skip[0] == position:
-            left &= whole & ~((1 << min(self._skip[1], size)) - 1)
-        for index, single, payload in messages:
-            if left != whole and not left >> index & 1:
-                continue
-            assert single is not None, "batches have metadata for each message"
-            if single.compacted_out:
-                left &= ~(1 << index)
-                continue
-            message = delivery.messages.add(payload=bytes(payload), batch_index=index, sequence_id=single.sequence_id)
-            if not _is_plain(single):
-                _fill(message, single)
-        if not left:
-            self._acknowledge_soon(position)
-            return 0
+            skip = self._skip[1]
+        if not size:
+            if skip > 0:
+                unpacked.messages = iter(())
+            return
+        self._left.sizes.note(position, size)
+        left = whole = (1 << size) - 1
+        if self._open.type in _IN_ORDER:
+            left = self._left.left(position, whole)
+        if waiting.ack_set is not None:
+            left &= mask_of(waiting.ack_set)
+        if skip > 0:
+            left &= whole & ~((1 << min(skip, size)) - 1)
         if left != whole:
-            self._left.note(position, left, size)
-        self._queue(delivery, len(entry))
-        return len(delivery.messages)
+            unpacked.bits = left.to_bytes((size + 7) // 8, "little")
+            if left:
+                self._left.note(position, left, size)
+            else:
+                unpacked.messages = iter(())
+
+    def _fill_delivery(self, unpacked: _Unpacked, answer: api.ConsumeResponse) -> int:
+        """Put messages into *answer*, as many as may go at once; returns their bytes. At the end of the entry it is
+        finished."""
+        delivery = _delivery(answer, unpacked)
+        add, bits, size_bytes = delivery.messages.add, unpacked.bits, 0
+        try:
+            for index, single, payload in unpacked.messages:
+                size_bytes += len(payload) + MESSAGE_BYTES
+                if single is None:
+                    self._fill_single(unpacked.metadata, delivery, payload)
+                    break
+                if bits is not None and not bits[index >> 3] >> (index & 7) & 1:
+                    continue
+                if single.compacted_out:
+                    unpacked.compacted |= 1 << index
+                    continue
+                message = add(payload=bytes(payload), batch_index=index, sequence_id=single.sequence_id)
+                if not _is_plain(single):
+                    _fill(message, single)
+                if size_bytes >= DELIVERY_BYTES_MAX or len(delivery.messages) >= DELIVERY_MESSAGES_MAX:
+                    unpacked.delivered += len(delivery.messages)
+                    return size_bytes
+        except Corruption as error:
+            unpacked.delivered += len(delivery.messages)
+            if delivery.messages:
+                delivery = answer.deliveries.add()
+            text = f"{self._topic.name}: {unpacked.waiting.position}: {error}"
+            size_bytes += _fill_problem(delivery, unpacked.waiting, text)
+        unpacked.delivered += len(delivery.messages)
+        if not delivery.messages:
+            del answer.deliveries[-1]
+        self._finish(unpacked)
+        return size_bytes
+
+    def _fill_single(
+        self, metadata: MessageMetadata, delivery: api.ConsumeResponse.Delivery, payload: memoryview
+    ) -> None:
+        message = delivery.messages.add(payload=bytes(payload), sequence_id=metadata.sequence_id)
+        _fill(message, metadata)
+        where = f"{self._topic.name}: {Position(delivery.ledger_id, delivery.entry_id)}"
+        if metadata.num_chunks_from_msg > 1:
+            delivery.problem = f"{where}: a chunk of a larger message; read it with a client of the binary protocol"
+        elif metadata.encryption_keys:
+            delivery.problem = f"{where}: the message is encrypted; its keys are not here"
+
+    def _finish(self, unpacked: _Unpacked) -> None:
+        """All messages of the entry are out: settle what it cost (rule 1), and what nobody is to acknowledge."""
+        self._unpacked = None
+        self._hold(0)
+        position, size = unpacked.waiting.position, unpacked.size
+        if unpacked.compacted:
+            left = self._left.left(position, (1 << size) - 1) & ~unpacked.compacted
+            if left:
+                self._left.note(position, left, size)
+            else:
+                self._left.forget(position)
+                self._acknowledge_soon(position)
+        elif not unpacked.delivered:
+            self._acknowledge_soon(position)
+        self._settle(unpacked.waiting, unpacked.delivered)
+
+    def _hold(self, size_bytes: int) -> None:
+        """The one entry that is taken apart takes so much; 0: there is none."""
+        self._broker.reads.give(self._held_bytes)
+        self._held_bytes = 0 if self._is_detached else size_bytes
+        self._broker.reads.take(self._held_bytes)
+
+    def _settle(self, waiting: _Waiting, delivered: int) -> None:
+        consumer = waiting.consumer
+        consumer.permits += waiting.permits - delivered
+        if consumer.subscription is not None and not self.is_ended:
+            consumer.subscription.pump()
 
     def _acknowledge_soon(self, position: Position) -> None:
         """Not at once: the dispatcher is in the middle of its entries."""
@@ -239,10 +351,7 @@ class ConsumeCall:
         if not self.is_ended and self.consumer.subscription is not None:
             self.subscription.acknowledge(self.consumer, _ack(skipped))
 
-    def _skips_entry(self, position: Position) -> bool:
-        return self._skip is not None and self._skip[0] == position and self._skip[1] > 0
-
-    def _queue(self, answer: api.ConsumeResponse | api.ConsumeResponse.Delivery, size: int) -> None:
+    def _queue(self, answer: api.ConsumeResponse | _Waiting, size: int) -> None:
         if self._is_detached:
             return
         self._out.append((size, answer))
@@ -254,30 +363,49 @@ class ConsumeCall:
         self._out_bytes -= size
         self._broker.reads.give(size)
 
-    def take(self) -> api.ConsumeResponse | None:
+    async def take(self) -> api.ConsumeResponse | None:
         """The next frame, or None if nothing waits."""
-        if not self._out:
-            return None
-        was_full = not self.is_writable
         answer = api.ConsumeResponse()
         size = 0
-        while self._out and size < FRAME_BYTES:
-            cost, item = self._out[0]
-            if isinstance(item, api.ConsumeResponse):
-                if answer.deliveries:
+        while size < FRAME_BYTES:
+            unpacked = self._unpacked
+            if unpacked is None:
+                if not self._out:
                     break
-                self._out.popleft()
-                self._sent(cost)
-                return item
-            self._out.popleft()
-            answer.deliveries.append(item)
-            size += cost
+                item = self._out[0][1]
+                if isinstance(item, api.ConsumeResponse):
+                    if answer.deliveries:
+                        break
+                    self._pop()
+                    return item
+                self._pop()
+                runs = self._runs
+                try:
+                    unpacked = await self._unpack(item)
+                except Corruption as error:
+                    self._hold(0)
+                    if runs == self._runs:
+                        size += _fill_problem(answer.deliveries.add(), item, str(error))
+                        self._settle(item, 1)
+                    continue
+                if runs != self._runs:  # a rewind or seek came in between
+                    self._hold(0)
+                    continue
+                self._begin(unpacked)
+                self._unpacked = unpacked
+            size += self._fill_delivery(unpacked, answer)
+            if self._unpacked is not None:  # there is more of it than goes at once
+                break
+        return answer if answer.deliveries else None
+
+    def _pop(self) -> None:
+        was_full = not self.is_writable
+        size, _ = self._out.popleft()
         self._sent(size)
         if was_full and self._out_bytes <= QUEUE_LOW_BYTES:
             self._is_full = False
             if self.consumer.subscription is not None:
                 self.subscription.pump()
-        return answer
 
     # -------------------------------------------------------------------------------- Sink
 
@@ -289,11 +417,11 @@ class ConsumeCall:
 
     @property
     def room_bytes(self) -> int:
-        return QUEUE_HIGH_BYTES - self._out_bytes - self._reserved_bytes
+        return QUEUE_HIGH_BYTES - self._out_bytes - self._reserved_bytes - self._held_bytes
 
     @property
     def is_idle(self) -> bool:
-        return not self._out_bytes and not self._reserved_bytes
+        return not self._out_bytes and not self._reserved_bytes and not self._held_bytes
 
     def reserve(self, size_bytes: int) -> None:
         self._reserved_bytes += size_bytes
@@ -386,6 +514,8 @@ class ConsumeCall:
             except (BrokerError, InvalidPosition, ValueError) as error:  # what stood before it counts
                 failure = error
                 break
+            if left is None:
+                continue
             if left:
                 parts[position] = left, one.batch_size
             else:
@@ -397,7 +527,7 @@ class ConsumeCall:
             command = wire.CommandAck(consumer_id=0, ack_type=wire.CommandAck.Individual)
             for position, (left, size) in parts.items():
                 made = command.message_id.add(ledgerId=position.ledger_id, entryId=position.entry_id, batch_size=size)
-                made.ack_set.extend(_words(left, size))
+                made.ack_set.extend(words_of(left, (size + 63) // 64))
             self.subscription.acknowledge(self.consumer, command)
         if failure is not None:
             raise failure
@@ -411,16 +541,16 @@ class ConsumeCall:
             raise ValueError(f"{position} stands before an entry and has no batch_index")
         self._left.forget_before(position)
         command = wire.CommandAck(consumer_id=0, ack_type=wire.CommandAck.Cumulative)
-        left = 0
+        left: int | None = 0
         if up_to.HasField("batch_index"):
             left = self._left.acknowledge_up_to(position, up_to.batch_index, up_to.batch_size)
-        if not left:
+        if left == 0:
             self._left.forget(position)
             command.message_id.add(ledgerId=position.ledger_id & NO_ID, entryId=position.entry_id & NO_ID)
-        elif self.subscription.limits.batch_index_acks:
+        elif left is not None and self.subscription.limits.batch_index_acks:
             made = command.message_id.add(ledgerId=position.ledger_id, entryId=position.entry_id)
             made.batch_size = up_to.batch_size
-            made.ack_set.extend(_words(left, up_to.batch_size))
+            made.ack_set.extend(words_of(left, (up_to.batch_size + 63) // 64))
         else:
             previous = self._topic.ledger.previous_position(position)
             if previous.entry_id < 0 or previous <= self.subscription.cursor.mark_delete_position:
@@ -460,6 +590,9 @@ class ConsumeCall:
 
     def _rewound(self) -> None:
         """Rule 4."""
+        self._runs += 1
+        self._unpacked = None
+        self._hold(0)
         kept = [(cost, item) for cost, item in self._out if isinstance(item, api.ConsumeResponse)]
         self._out = deque(kept)
         self._sent(self._out_bytes - sum(cost for cost, _ in kept))
@@ -498,6 +631,9 @@ class ConsumeCall:
     def detach(self) -> None:
         """The call has ended: what is unacknowledged goes to others."""
         self.is_ended = self._is_detached = True
+        self._runs += 1
+        self._unpacked = None
+        self._hold(0)
         self._out.clear()
         self._sent(self._out_bytes)
         self._topic.detach_consumer(self.consumer)
@@ -566,7 +702,7 @@ async def _pump(call: Any, made: ConsumeCall) -> None:
         while True:
             await made.changed.wait()
             made.changed.clear()
-            while (answer := made.take()) is not None:
+            while (answer := await made.take()) is not None:
                 await call.write(answer)
             if made.is_ended:
                 return
@@ -606,6 +742,32 @@ async def last_id(topic: Topic) -> api.MessageId:
     return made
 
 
+def _delivery(answer: api.ConsumeResponse, unpacked: _Unpacked) -> api.ConsumeResponse.Delivery:
+    waiting, metadata = unpacked.waiting, unpacked.metadata
+    delivery = answer.deliveries.add(
+        ledger_id=waiting.position.ledger_id,
+        entry_id=waiting.position.entry_id,
+        batch_size=unpacked.size,
+        redelivery_count=waiting.redelivery_count,
+        publish_time_ms=metadata.publish_time,
+        producer_name=metadata.producer_name,
+    )
+    if metadata.schema_version:
+        delivery.schema_version = metadata.schema_version
+    return delivery
+
+
+def _fill_problem(delivery: api.ConsumeResponse.Delivery, waiting: _Waiting, problem: str) -> int:
+    """One message with the stored payload stands for what cannot be taken apart; returns its bytes."""
+    payload = bytes(_rest(waiting.entry))
+    delivery.Clear()
+    delivery.ledger_id, delivery.entry_id = waiting.position
+    delivery.redelivery_count = waiting.redelivery_count
+    delivery.problem = problem
+    delivery.messages.add(payload=payload)
+    return len(payload)
+
+
 def _is_plain(single: SingleMessageMetadata) -> bool:
     """Whether there is nothing but a payload size and a sequence id, told from the encoded size: most messages are so.
 
@@ -636,15 +798,6 @@ def _ack(positions: Iterable[Position]) -> wire.CommandAck:
     for ledger_id, entry_id in positions:
         command.message_id.add(ledgerId=ledger_id & NO_ID, entryId=entry_id & NO_ID)
     return command
-
-
-def _words(bits: int, size: int) -> list[int]:
-    """A set of message indexes as the words of a Java BitSet (signed)."""
-    words = []
-    for at in range(0, max(size, 1), 64):
-        word = bits >> at & 0xFFFF_FFFF_FFFF_FFFF
-        words.append(word - 2**64 if word >= 2**63 else word)
-    return words
 
 
 def _rest(entry: Buffer) -> Buffer:

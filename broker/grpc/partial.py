@@ -2,14 +2,17 @@
 
 Rules:
 
-1. A batch has one size. An id that says another one is refused.
+1. A batch has one size. An id that says another one is refused; one of a batch that was never delivered here, and
+   says more than such a batch may have, is passed over (`broker.batch_sizes`).
 2. What is kept has a limit: the ids are what a client says, also of entries that it was never sent.
 """
 
 from typing import Final
 
+from broker.batch_sizes import BatchSizes
 from broker.errors import TooManyRequests
 from magnetar.runtime.types import MIB
+from managed_ledger.messages import BATCH_MESSAGES_MAX
 from managed_ledger.position import Position
 
 # What the batches of one call may take in memory: room for 190,000 batches of 1,000 messages, more than a consumer of
@@ -19,19 +22,17 @@ PARTIAL_BYTES_MAX: Final = 64 * MIB
 # A batch's place in the dict, its position, and its two numbers.
 _OVERHEAD_BYTES: Final = 216
 
-# More messages than the smallest ones in the largest entry; a larger number makes sets of bits that nobody can pay.
-BATCH_SIZE_MAX: Final = 1_000_000
-
 
 class PartialBatches:
     """Position → the messages that are left, as bits."""
 
-    __slots__ = ("_bytes", "_bytes_max", "_known")
+    __slots__ = ("_bytes", "_bytes_max", "_known", "sizes")
 
     def __init__(self, bytes_max: int = PARTIAL_BYTES_MAX) -> None:
         self._known: dict[Position, tuple[int, int]] = {}
         self._bytes = 0
         self._bytes_max = bytes_max
+        self.sizes = BatchSizes()
 
     def __len__(self) -> int:
         return len(self._known)
@@ -47,29 +48,37 @@ class PartialBatches:
             self._bytes += _cost(size)
         self._known[position] = left, size
 
-    def acknowledge(self, position: Position, index: int, size: int) -> int:
-        """One message is done; returns what is left (0: the batch is forgotten). Raises ValueError, TooManyRequests."""
+    def acknowledge(self, position: Position, index: int, size: int) -> int | None:
+        """One message is done; returns what is left (0: the batch is forgotten; None: the id is passed over).
+
+        Raises ValueError, TooManyRequests.
+        """
         left = self._before(position, index, size)
+        if left is None:
+            return None
         if left >> index & 1:
             left ^= 1 << index
         return self._put(position, left, size)
 
-    def acknowledge_up_to(self, position: Position, index: int, size: int) -> int:
+    def acknowledge_up_to(self, position: Position, index: int, size: int) -> int | None:
         """The same for a message and all before it in the batch."""
         left = self._before(position, index, size)
+        if left is None:
+            return None
         return self._put(position, (left >> (index + 1)) << (index + 1), size)
 
-    def _before(self, position: Position, index: int, size: int) -> int:
-        if not 0 <= index < size <= BATCH_SIZE_MAX:
+    def _before(self, position: Position, index: int, size: int) -> int | None:
+        if not 0 <= index < size <= BATCH_MESSAGES_MAX:
             raise ValueError(
                 f"{position}: batch_index {index} and batch_size {size} do not go together; give an id back as it came"
             )
         known = self._known.get(position)
-        if known is None:
-            return (1 << size) - 1
-        if known[1] != size:  # rule 1
-            raise ValueError(f"{position}: batch_size is {known[1]}, not {size}; give an id back as it came")
-        return known[0]
+        fact = self.sizes.size(position, size) if known is None else known[1]
+        if fact is None:
+            return None
+        if fact != size:  # rule 1
+            raise ValueError(f"{position}: batch_size is {fact}, not {size}; give an id back as it came")
+        return (1 << size) - 1 if known is None else known[0]
 
     def _put(self, position: Position, left: int, size: int) -> int:
         if not left:

@@ -60,6 +60,9 @@ _LINGER_MAX_S: Final = 30.0
 
 _T = wire.BaseCommand
 
+# Sequence ids are signed in the brokers' snapshots, and -1 stands for none.
+SEQUENCE_ID_MAX: Final = 2**63 - 1
+
 
 class Writer:
     """One producer of a topic, with the entries it has under way; the sink of that producer."""
@@ -220,6 +223,7 @@ class Stream:
         self.out: deque[api.PublishResponse] = deque()
         self.changed = asyncio.Event()
         self.has_room = asyncio.Event()
+        self._has_turn = asyncio.Event()
         self.ended = asyncio.Event()
         self.is_answered = asyncio.Event()
         self.has_room.set()
@@ -267,15 +271,16 @@ class Stream:
             self.ended.set()
             self.changed.set()
             self.has_room.set()
+            self._has_turn.set()
             self.is_answered.set()
 
     async def until_room(self) -> None:
         """Rule 3. Returns also when the stream has ended."""
         await self.has_room.wait()
         if self._budget.is_full and self.bytes and not self.ended.is_set():
-            self.has_room.clear()
-            self._budget.wait(self, self.has_room.set)
-            await self.has_room.wait()
+            self._has_turn.clear()
+            self._budget.wait(self, self._has_turn.set)
+            await self._has_turn.wait()
 
 
 class Publisher:
@@ -379,6 +384,12 @@ class Publisher:
                 f"{writer.topic.name}: sequence id {first} comes after {stream.next_sequence_id - 1}; let them grow, "
                 "and send again on a new call",
             )
+        if first + len(messages) > SEQUENCE_ID_MAX:
+            raise Refused(
+                Status.INVALID_ARGUMENT,
+                f"{writer.topic.name}: sequence ids end at {SEQUENCE_ID_MAX - 1}, and {len(messages)} messages begin "
+                f"at {first}",
+            )
         stream.next_sequence_id = first + len(messages)
         if not writer.producer.has_generated_name:
             old = min(max(stream.last_sequence_id + 1 - first, 0), len(messages))
@@ -389,13 +400,17 @@ class Publisher:
         begin, size = 0, 0
         for at, message in enumerate(messages):
             length = len(message.payload)
+            problem = None
             if length + 64 > limit and message.ByteSize() > limit:
-                self._hand_over(writer, stream, first + begin, messages[begin:at], size)
-                stream.refuse(
-                    first + at,
-                    f"{writer.topic.name}: a message of {message.ByteSize()} bytes is larger than maxMessageSize "
-                    f"({self.broker.config.max_message_bytes}) allows; make it smaller",
+                problem = (
+                    f"a message of {message.ByteSize()} bytes is larger than maxMessageSize "
+                    f"({self.broker.config.max_message_bytes}) allows; make it smaller"
                 )
+            elif message.event_time_ms < 0 or message.deliver_at_ms < 0:
+                problem = "event_time_ms and deliver_at_ms count from 1970 on and must not be negative"
+            if problem is not None:  # here: in an entry it would be a matter of all whose messages are in it
+                self._hand_over(writer, stream, first + begin, messages[begin:at], size)
+                stream.refuse(first + at, f"{writer.topic.name}: {problem}")
                 begin, size = at + 1, 0
                 continue
             size += length

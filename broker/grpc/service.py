@@ -14,6 +14,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from broker.broker import Broker
+from broker.config import PARTITIONS_MAX
 from broker.errors import BrokerError, NotReady
 from broker.grpc.consume import Consumers, last_id
 from broker.grpc.grouping import GroupLimits
@@ -23,7 +24,7 @@ from broker.names import TopicName, parse_namespace
 from broker.policies import partitions_value
 from broker.stats import topic_stats
 from magnetar.bookkeeper.metadata.store import NO_NODE, MetadataError, VersionConflict
-from magnetar.runtime.types import MIB
+from magnetar.runtime.types import KIB, MIB
 from magnetar.topic_api import topics_pb2 as api
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,9 @@ SERVICE: Final = "magnetar.topics.v1.Topics"
 LISTENER: Final = "magnetar-grpc"
 SCHEME: Final = "grpc://"
 
+# What a stream that is not read may have on its way to us.
+STREAM_WINDOW_BYTES: Final = 256 * KIB
+
 # The largest request: many messages of one frame, or one of the largest size.
 REQUEST_BYTES_MIN: Final = 8 * MIB
 REQUEST_PADDING_BYTES: Final = 1 * MIB
@@ -43,8 +47,6 @@ STREAMS_PER_CONNECTION_MAX: Final = 10_000
 
 # How long what was sent may take to be answered when the broker stops, and then the calls to end.
 STOP_GRACE_S: Final = 1.0
-
-PARTITIONS_MAX: Final = 10_000
 
 Handler = Callable[[Any], Awaitable[Any]]
 
@@ -74,6 +76,9 @@ class GrpcServer:
                     max(REQUEST_BYTES_MIN, self._broker.config.max_message_bytes + REQUEST_PADDING_BYTES),
                 ),
                 ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
+                # Where a stream is not read, the library would else buffer as much as the line can carry at once.
+                ("grpc.http2.bdp_probe", 0),
+                ("grpc.http2.lookahead_bytes", STREAM_WINDOW_BYTES),
                 # A peer that vanished without a word is noticed as on the binary port.
                 ("grpc.keepalive_time_ms", self._broker.config.keep_alive_s * 1000),
                 ("grpc.keepalive_timeout_ms", self._broker.config.keep_alive_s * 1000),

@@ -110,7 +110,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 def normalised(payload: Buffer, count: int) -> bytes:
     """The same messages in the layout that `walk` and `Messages` know. Raises Corruption."""
     data = bytes(payload)
-    parts: list[Buffer] = []
+    made = bytearray()  # pieces in a list would take ten times the bytes of small messages
     at = 0
     for number in range(count):
         try:
@@ -123,8 +123,9 @@ def normalised(payload: Buffer, count: int) -> bytes:
         at = start + single.payload_size
         if single.payload_size < 0 or at > len(data):
             raise Corruption(f"message {number} of its batch of {count} leaves the payload of {len(data)} bytes")
-        parts += framed(single, data[start:at])
-    return b"".join(parts)
+        for piece in framed(single, data[start:at]):
+            made += piece
+    return bytes(made)
 
 
 def framed(single: SingleMessageMetadata, payload: Buffer) -> tuple[bytes, bytes, Buffer]:

@@ -31,7 +31,16 @@ from connectors.spark.columnar import (
 from connectors.spark.values import Decode, Values
 from magnetar.bookkeeper.wire.checksum import crc32c
 from magnetar.runtime.types import MIB, Buffer, Corruption
-from managed_ledger.messages import broker_metadata_of, decompress, is_batch, metadata_of, payload_of, split_entry
+from managed_ledger.messages import (
+    CHUNKED_BYTES_MAX,
+    batch_problem,
+    broker_metadata_of,
+    decompress,
+    is_batch,
+    metadata_of,
+    payload_of,
+    split_entry,
+)
 from managed_ledger.messages_pb2 import MessageIdData, MessageMetadata, SingleMessageMetadata
 from managed_ledger.schema_registry import version_of
 
@@ -96,6 +105,9 @@ def open_entry(topic: str, ledger_id: int, entry_id: int, data: Buffer) -> Opene
             raise Corruption("it belongs to a transaction; reading transactional topics is not supported")
         broker = broker_metadata_of(parts)
         index = broker.index if broker is not None and broker.HasField("index") else None
+        problem = batch_problem(metadata, len(parts.payload))
+        if problem is not None and metadata.num_messages_in_batch:
+            raise Corruption(problem)
         payload = parts.payload if metadata.num_chunks_from_msg > 1 else payload_of(parts, metadata)
     except Corruption as error:
         raise Corruption(f"{topic}, entry {ledger_id}:{entry_id}: {error}") from None
@@ -148,7 +160,8 @@ class Chunks:
                 self._forget(next(iter(self._unfinished)))
             return None
         self.give_up(uuid)
-        whole = decompress(metadata.compression, b"".join(payloads), metadata.uncompressed_size)
+        size = metadata.uncompressed_size
+        whole = decompress(metadata.compression, b"".join(payloads), size, CHUNKED_BYTES_MAX)
         return first, chunk._replace(payload=whole)
 
     def give_up(self, uuid: str) -> None:
@@ -486,15 +499,23 @@ def _indexes(rows: _Rows, field: pa.Field) -> pa.Array:
     return pa.array(rows.repeated(bases) + rows.places, mask=absent)
 
 
-@lru_cache(maxsize=256)  # batches of a producer mostly have one of a few sizes
 def _id_tails(count: int) -> tuple[Sequence[bytes], Numbers]:
     """What follows a batch's position in the ids of its messages, and how long each of these is."""
+    return _kept_id_tails(count) if count <= KEPT_TAILS_MAX else _made_id_tails(count)
+
+
+def _made_id_tails(count: int) -> tuple[Sequence[bytes], Numbers]:
     size = MessageIdData(ledgerId=0, entryId=0, batch_size=count).SerializeToString()[4:]
     tails = [
         MessageIdData(ledgerId=0, entryId=0, batch_index=number).SerializeToString()[4:] + size
         for number in range(count)
     ]
     return tails, np.array([len(tail) for tail in tails])
+
+
+# Batches of a producer mostly have one of a few sizes. Of the largest kept, the cache takes 100 MB.
+KEPT_TAILS_MAX: Final = 10_000
+_kept_id_tails = lru_cache(maxsize=128)(_made_id_tails)
 
 
 def _signed(number: int) -> int:

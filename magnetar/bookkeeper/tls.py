@@ -12,6 +12,8 @@ Rules:
 2. Bytes that come where none are due end the connection.
 3. Changed files are taken for new connections. Files that cannot be used any more are reported, and the last ones
    that could stay in use.
+4. A certificate that has expired is refused at the start, where somebody looks; one that expires later is reported at
+   each look at the files.
 """
 
 import asyncio
@@ -19,9 +21,10 @@ import logging
 import os
 import ssl
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar
 
-from magnetar.bookkeeper.tls_files import TlsFiles
+from magnetar.bookkeeper.tls_files import TlsFiles, validities
 from magnetar.bookkeeper.wire import codec_v3 as v3
 from magnetar.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
 from magnetar.runtime.clock import Clock
@@ -33,6 +36,9 @@ P = TypeVar("P", bound=asyncio.Protocol)
 
 HANDSHAKE_S: Final = 10.0
 """Limit of one handshake, on both sides. (Apache's clients: startTLSTimeoutSecs.)"""
+
+# Issuers renew certificates well before; whoever does it by hand wants to hear of it before the week-end.
+_EXPIRES_SOON: Final = timedelta(days=7)
 
 # The answers to START_TLS and GET_BOOKIE_INFO are below 100 bytes; they may carry more fields one day.
 _ANSWER_BYTES_MAX: Final = 4 * KIB
@@ -55,7 +61,7 @@ class Certificates:
         self._make = make
         self._clock = clock
         self._stamps = self._look()
-        self._context = make(files)
+        self._context = self._made()
         self._looked_s = clock.monotonic()
 
     @property
@@ -67,16 +73,62 @@ class Certificates:
             stamps = self._look()
             if stamps != self._stamps:
                 try:
-                    self._context = self._make(self.files)
+                    self._context = self._made()
                 except ConfigurationError as error:
                     log.error("the changed TLS files are not used, the former ones stay: %s", error)
                 else:
                     self._stamps = stamps
                     log.info("TLS files were read anew (%s)", self.files.origin)
+            elif (problem := self._expired()) is not None:
+                log.error("new connections will fail: %s", problem)
         return self._context
+
+    def _made(self) -> ssl.SSLContext:
+        made = self._make(self.files)
+        if (problem := self._expired()) is not None:
+            raise ConfigurationError(problem)
+        now = self._now()
+        for begin, end in validities(_text_of(self.files.certificate))[:1]:
+            if begin > now:
+                log.warning("certificate %s is not valid before %s", self.files.certificate, _date(begin))
+            elif end - now < min(_EXPIRES_SOON, (end - begin) / 10):
+                log.warning("certificate %s expires on %s", self.files.certificate, _date(end))
+        return made
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC)
+
+    def _expired(self) -> str | None:
+        """Rule 4: why no peer will accept what the files have; None if nothing speaks against it."""
+        files, now = self.files, self._now()
+        for _, end in validities(_text_of(files.certificate))[:1]:  # behind it stand those of its issuers
+            if end <= now:
+                return f"{files.origin}: certificate {files.certificate} expired on {_date(end)}; put a new one there"
+        trusted = validities(_text_of(files.trusted))
+        if trusted and all(end <= now for _, end in trusted):
+            last = _date(max(end for _, end in trusted))
+            return (
+                f"{files.origin}: all trusted certificates in {files.trusted} have expired, the last on {last}; put "
+                "a new one there"
+            )
+        return None
 
     def _look(self) -> list[tuple[int, int] | None]:
         return [_stamp(path) for path in self.files.paths]
+
+
+def _date(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M} UTC"
+
+
+def _text_of(path: str) -> str:
+    if not path:
+        return ""
+    try:
+        with open(path, encoding="ascii", errors="replace") as source:
+            return source.read()
+    except OSError:
+        return ""
 
 
 def _stamp(path: str) -> tuple[int, int] | None:

@@ -7,10 +7,14 @@
 Java's key stores are refused by name, with the way to PEM.
 """
 
+import base64
+import binascii
 import posixpath
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
 
 CERTIFICATE_NAME: Final = "tls.crt"
 KEY_NAME: Final = "tls.key"
@@ -105,3 +109,64 @@ def openssl_ciphers(setting: str, suites: tuple[str, ...]) -> str:
         plain = "" if exchange == "RSA" else exchange.replace("_", "-") + "-"
         names.append(plain + cipher.replace("_", "-"))
     return ":".join(names)
+
+
+class Validity(NamedTuple):
+    """From when to when a certificate is one."""
+
+    begin: datetime
+    end: datetime
+
+
+_CERTIFICATE: Final = re.compile(r"-----BEGIN CERTIFICATE-----(.*?)-----END CERTIFICATE-----", re.DOTALL)
+# Tags of DER. What stands in front of a certificate's validity: [0] version, serial number, algorithm, issuer.
+_SEQUENCE: Final = 0x30
+_UTC_TIME: Final = 0x17
+_VERSION: Final = 0xA0
+
+
+def validities(pem: str) -> list[Validity]:
+    """Of each certificate in a PEM file, in order; those that cannot be read are left out (the ssl library says why).
+
+    Python's ssl tells the dates of peers' certificates only.
+    """
+    found = []
+    for match in _CERTIFICATE.finditer(pem):
+        try:
+            found.append(_validity(base64.b64decode(match[1])))
+        except (ValueError, IndexError, binascii.Error):
+            continue
+    return found
+
+
+def _validity(der: bytes) -> Validity:
+    """RFC 5280, 4.1. Raises ValueError, IndexError."""
+    _, certificate, _ = _element(der, 0)
+    _, at, _ = _element(der, certificate)
+    tag, _, behind = _element(der, at)
+    if tag == _VERSION:
+        at = behind
+    for _ in range(3):
+        _, _, at = _element(der, at)
+    tag, at, _ = _element(der, at)
+    if tag != _SEQUENCE:
+        raise ValueError("no validity where it should be")
+    times = []
+    for _ in range(2):
+        tag, begin, at = _element(der, at)
+        text = der[begin:at].decode("ascii")
+        if tag == _UTC_TIME:
+            text = ("19" if text[:2] >= "50" else "20") + text
+        times.append(datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC))
+    return Validity(*times)
+
+
+def _element(der: bytes, at: int) -> tuple[int, int, int]:
+    """(tag, where its content begins, where it ends)."""
+    tag, length, begin = der[at], der[at + 1], at + 2
+    if length >= 0x80:
+        size = length & 0x7F
+        length, begin = int.from_bytes(der[begin : begin + size], "big"), begin + size
+    if begin + length > len(der):
+        raise ValueError("cut off")
+    return tag, begin, begin + length

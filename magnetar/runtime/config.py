@@ -7,10 +7,12 @@ takes text and gives values; the daemon reads the file.
 
 import dataclasses
 import difflib
+import math
+import re
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, TypeVar
 
 from magnetar.runtime.types import ConfigurationError
 
@@ -18,6 +20,19 @@ C = TypeVar("C")
 
 # Read from the environment as well: PULSAR_PREFIX_journalDirectory=… (Apache's containers do the same).
 ENVIRONMENT_PREFIX = "PULSAR_PREFIX_"
+
+# What a number may be where its setting does not say it. Times: a hundred years, which every timer can take; other
+# numbers: what Java's `int` holds, in which Apache keeps most of them.
+_YEARS_S: Final = 100 * 365 * 86_400
+_MOST_BY_UNIT: Final = {
+    "_ms": _YEARS_S * 1000,
+    "_s": _YEARS_S,
+    "_minutes": _YEARS_S // 60,
+    "port": 65_535,
+    "_port": 65_535,
+    "_port_tls": 65_535,
+}
+_MOST: Final = 2**31 - 1
 
 
 def setting(
@@ -27,12 +42,14 @@ def setting(
     help: str,
     parse: Callable[[str], Any] | None = None,
     aliases: tuple[str, ...] = (),
+    least: float = 0,
+    most: float | None = None,
 ) -> Any:
     """A field whose name in configuration files is *name* (Apache's own where Apache has the setting).
 
-    *aliases* are older names for the same.
+    *aliases* are older names for the same. A number is *least* to *most*; None: what its unit allows.
     """
-    metadata = {"name": name, "help": help, "parse": parse, "aliases": aliases}
+    metadata = {"name": name, "help": help, "parse": parse, "aliases": aliases, "least": least, "most": most}
     if default is dataclasses.MISSING:
         return dataclasses.field(metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -90,7 +107,7 @@ def load(
     for name, text in merged.items():
         if name not in fields:
             if name not in ignored:
-                problems.append(_unknown(name, [*fields, *ignored]))
+                problems.append(unknown_setting(name, [*fields, *ignored]))
             continue
         field = fields[name]
         try:
@@ -110,7 +127,8 @@ def load(
 
 
 def problems_of(value: Any) -> Iterator[str]:
-    """What the `problems()` of *value* and of the dataclasses inside it yield."""
+    """Numbers out of their range, and what the `problems()` of *value* and of the dataclasses inside it yield."""
+    yield from _out_of_range(value)
     own = getattr(value, "problems", None)
     if own is not None:
         yield from own()
@@ -118,6 +136,18 @@ def problems_of(value: Any) -> Iterator[str]:
         inner = getattr(value, field.name)
         if dataclasses.is_dataclass(inner):
             yield from problems_of(inner)
+
+
+def _out_of_range(value: Any) -> Iterator[str]:
+    for field in dataclasses.fields(value):
+        number = getattr(value, field.name)
+        if "least" not in field.metadata or isinstance(number, bool) or not isinstance(number, int | float):
+            continue
+        least, most = field.metadata["least"], field.metadata["most"]
+        if most is None:
+            most = next((most for unit, most in _MOST_BY_UNIT.items() if field.name.endswith(unit)), _MOST)
+        if not (math.isfinite(number) and least <= number <= most):
+            yield f"{field.metadata['name']} ({number}) must be {least} to {most}"
 
 
 def describe(kind: type) -> Iterator[tuple[str, str, str]]:
@@ -128,7 +158,37 @@ def describe(kind: type) -> Iterator[tuple[str, str, str]]:
             yield field.metadata["name"], default, field.metadata["help"]
 
 
-def _unknown(name: str, known: list[str]) -> str:
+def names_of(kind: type) -> frozenset[str]:
+    """Every name of a setting of *kind*, older ones included."""
+    fields = [field.metadata for field in dataclasses.fields(kind) if "name" in field.metadata]
+    return frozenset(name for field in fields for name in (field["name"], *field["aliases"]))
+
+
+def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The settings in *environ*."""
+    return {
+        key.removeprefix(ENVIRONMENT_PREFIX): value
+        for key, value in environ.items()
+        if key.startswith(ENVIRONMENT_PREFIX)
+    }
+
+
+def with_origin(problems: str, source: str, environ: Mapping[str, str]) -> str:
+    """*problems*, one a line, each with where the first setting that it names was given: the environment, or the file
+    *source* if there is one."""
+    given = from_environment(environ)
+
+    def located(line: str) -> str:
+        name = next((word for word in re.findall(r"\w+", line) if word in given), None)
+        if name is not None:
+            return f"{ENVIRONMENT_PREFIX}{name} in the environment: {line}"
+        return f"{source}: {line}" if source else line
+
+    return "\n".join(map(located, problems.splitlines()))
+
+
+def unknown_setting(name: str, known: Iterable[str]) -> str:
+    """What to say of a setting that nobody knows; names the nearest of *known*."""
     nearest = difflib.get_close_matches(name, known, n=1)
     return f"unknown setting {name}" + (f"; did you mean {nearest[0]}?" if nearest else "")
 

@@ -219,3 +219,17 @@ async def test_a_batch_is_done_with_its_last_message(subject: Subject) -> None:
     assert cursor.acknowledge_batch(positions[0], [0b011], 3)
     assert cursor.backlog() == COUNT - 1
     assert cursor.batch_ack_set(positions[0]) is None
+
+
+async def test_batches_acknowledged_in_part_are_limited(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("managed_ledger.cursor.PARTIAL_BATCHES_MAX", 2)
+    first, second, third = subject.positions[:3]
+    for position in (first, second, third):
+        assert not subject.cursor.acknowledge_batch(position, [0b01], 2)
+    assert subject.cursor.batch_ack_set(first) == [1]
+    assert subject.cursor.batch_ack_set(third) is None, "it is taken as a whole only"
+    assert subject.cursor.acknowledge_batch(third, [0], 2)
+    assert subject.cursor.is_deleted(third)
+    assert subject.cursor.acknowledge_batch(first, [0b10], 2)
+    assert not subject.cursor.acknowledge_batch(subject.positions[3], [0b01], 2)
+    assert subject.cursor.batch_ack_set(subject.positions[3]) == [1], "there is room again"

@@ -89,7 +89,8 @@ def check_message(data: memoryview, decoded: dict[str, Any]) -> None:
             messages_of(data)
         assert plain(metadata_of(parts)) == decoded["metadata"]
         return
-    metadata, messages = messages_of(data)
+    metadata, found = messages_of(data)
+    messages = list(found)
     assert plain(metadata) == decoded["metadata"]
     # Made anew: the same bytes, since the fields stand in the order of their numbers. Broker metadata is not ours here.
     own = bytes(without_broker_metadata(data))

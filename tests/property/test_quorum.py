@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 
-from magnetar.bookkeeper.client.quorum import ImpossibleQuorum, Quorum
+from magnetar.bookkeeper.client.quorum import ENSEMBLE_SIZE_MAX, ImpossibleQuorum, Quorum
 
 
 def all_quorums() -> Iterator[Quorum]:
@@ -67,4 +67,11 @@ def test_the_books_examples() -> None:
 def test_sizes_that_contradict_each_other() -> None:
     for sizes in ((2, 3, 2), (3, 2, 3), (3, 3, 0), (0, 0, 0)):
         with pytest.raises(ImpossibleQuorum):
+            Quorum(*sizes)
+
+
+def test_sizes_beyond_the_limit_are_refused_before_anything_is_built() -> None:
+    Quorum(ENSEMBLE_SIZE_MAX, ENSEMBLE_SIZE_MAX, 1)
+    for sizes in ((ENSEMBLE_SIZE_MAX + 1, 1, 1), (10**12, 10**12, 10**12)):  # the last would be 10^24 bits
+        with pytest.raises(ImpossibleQuorum, match=f"{sizes[0]} is above the limit of {ENSEMBLE_SIZE_MAX}"):
             Quorum(*sizes)

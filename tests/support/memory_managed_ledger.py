@@ -365,6 +365,9 @@ class MemoryLedgers:
     async def list(self, namespace: str) -> list[str]:
         return sorted(name for name in self.by_name if name.startswith(f"{namespace}/persistent/"))
 
+    async def discard(self, name: str) -> None:
+        self.by_name.pop(name, None)
+
     async def close(self) -> None:
         pass
 

@@ -27,7 +27,7 @@ class Authority:
     def certificate(self) -> Path:
         return self.directory / "ca.crt"
 
-    def folder(self, name: str, *, unit: str = "", host: str = "", password: str = "") -> Path:
+    def folder(self, name: str, *, unit: str = "", host: str = "", password: str = "", days: str = DAYS) -> Path:
         """A folder with `tls.crt`, `tls.key` and `ca.crt` for one server; *unit* is the OU of its subject."""
         made = self.directory / name
         made.mkdir()
@@ -37,7 +37,7 @@ class Authority:
         extensions.write_text(f"subjectAltName={host}\n" if host else "basicConstraints=CA:FALSE\n")
         openssl(
             "x509", "-req", "-in", "request", "-CA", "../ca.crt", "-CAkey", "../ca.key", "-CAcreateserial",
-            "-days", DAYS, "-extfile", "extensions", "-out", "tls.crt", cwd=made,
+            "-days", days, "-extfile", "extensions", "-out", "tls.crt", cwd=made,
         )  # fmt: skip
         if password:
             openssl("pkcs8", "-topk8", "-in", "tls.key", "-out", "locked", "-passout", f"pass:{password}", cwd=made)

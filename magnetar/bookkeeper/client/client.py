@@ -9,11 +9,12 @@ from magnetar.bookkeeper.client.errors import (
     BookKeeperError,
     ClientClosed,
     MetadataUnavailable,
+    NotEnoughBookies,
     Unauthorized,
 )
 from magnetar.bookkeeper.client.handle import LedgerReadHandle, LedgerWriteHandle, mapped
 from magnetar.bookkeeper.client.placement import choose_ensemble
-from magnetar.bookkeeper.client.quorum import Quorum
+from magnetar.bookkeeper.client.quorum import check_quorum
 from magnetar.bookkeeper.client.recover import recover_ledger
 from magnetar.bookkeeper.metadata.bookies import BookieDirectory
 from magnetar.bookkeeper.metadata.ledger_store import LedgerStore, Versioned, check_layout
@@ -87,12 +88,16 @@ class BookKeeper:
         Raises NotEnoughBookies, ImpossibleQuorum, MetadataUnavailable.
         """
         pool = self._open_pool()
-        Quorum(ensemble_size, write_quorum, ack_quorum)
+        check_quorum(ensemble_size, write_quorum, ack_quorum)  # and nothing is built before there are the bookies
         writable = self.bookies.writable
         unreachable = pool.unreachable
         if len(writable - unreachable) >= ensemble_size:
             writable = writable - unreachable
-        ensemble = choose_ensemble(writable, ensemble_size, pool.quarantined, self._rng)
+        try:
+            ensemble = choose_ensemble(writable, ensemble_size, pool.quarantined, self._rng)
+        except NotEnoughBookies as error:
+            why = await self.bookies.shortage()
+            raise NotEnoughBookies(f"{error}; {why}" if why else str(error)) from None
         metadata = LedgerMetadata(
             ensemble_size=ensemble_size,
             write_quorum=write_quorum,

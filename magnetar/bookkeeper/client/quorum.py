@@ -6,7 +6,24 @@ Coverage answers "could there be Qa bookies, all of one write set, that we have 
 acknowledged entry has at least one holder among those heard, and no Qa unheard ones can acknowledge another.
 """
 
-from magnetar.runtime.types import MagnetarError
+from typing import Final
+
+from magnetar.bookkeeper.client.errors import BookKeeperError
+
+# Each open ledger keeps its write sets: at this size 128 KB. Larger ensembles only spread a ledger over more bookies
+# that may fail; their ledgers are spread anyway.
+ENSEMBLE_SIZE_MAX: Final = 128
+
+
+def check_quorum(ensemble_size: int, write: int, ack: int) -> None:
+    """Raises ImpossibleQuorum. Costs nothing, whatever the sizes."""
+    if not 1 <= ack <= write <= ensemble_size:
+        raise ImpossibleQuorum(
+            f"ensemble size {ensemble_size}, write quorum {write}, ack quorum {ack}: "
+            "they must not grow, and the last is at least 1"
+        )
+    if ensemble_size > ENSEMBLE_SIZE_MAX:
+        raise ImpossibleQuorum(f"ensemble size {ensemble_size} is above the limit of {ENSEMBLE_SIZE_MAX} bookies")
 
 
 class Quorum:
@@ -15,11 +32,7 @@ class Quorum:
     __slots__ = ("_masks", "_sets", "ack", "ensemble_size", "write")
 
     def __init__(self, ensemble_size: int, write: int, ack: int) -> None:
-        if not 1 <= ack <= write <= ensemble_size:
-            raise ImpossibleQuorum(
-                f"ensemble size {ensemble_size}, write quorum {write}, ack quorum {ack}: "
-                "they must not grow, and the last is at least 1"
-            )
+        check_quorum(ensemble_size, write, ack)
         self.ensemble_size = ensemble_size
         self.write = write
         self.ack = ack
@@ -57,5 +70,5 @@ class Quorum:
         return all((mask & ~missing).bit_count() >= self.ack for mask in self._masks)
 
 
-class ImpossibleQuorum(MagnetarError, ValueError):
-    """Quorum sizes that contradict each other."""
+class ImpossibleQuorum(BookKeeperError, ValueError):
+    """Quorum sizes that contradict each other, or are beyond the limit."""

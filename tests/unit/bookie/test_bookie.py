@@ -24,6 +24,7 @@ from tests.support.waiting import eventually
 
 FENCE, RECOVERY, HIGH = v2.FLAG_DO_FENCING, v2.FLAG_RECOVERY_ADD, v2.FLAG_HIGH_PRIORITY
 EIO, EFENCED, EREADONLY = 101, 104, 105
+EUA_V3 = 502
 
 
 @pytest.fixture
@@ -208,6 +209,16 @@ async def test_a_body_under_other_ids_than_its_request_is_refused(bookie: Bookie
     wire = await Wire.connect(bookie)
     answer = await wire.ask_v3(v3.add_request(1, 1, 5, KEY, stored_entry(1, 0)))
     assert int(answer.status) == v3.V3Error.EBADREQ
+
+
+@pytest.mark.parametrize("size", [0, 19, 21, 1_000_000])
+async def test_a_master_key_has_twenty_bytes(bookie: Bookie, size: int) -> None:
+    """It is kept as long as the ledger, in memory and in the index."""
+    wire = await Wire.connect(bookie)
+    answer = await wire.ask_v3(v3.add_request(1, 1, 0, b"k" * size, stored_entry(1, 0)))
+    assert answer.status == EUA_V3
+    assert (await wire.ask_v3(v3.add_request(3, 1, 0, KEY, stored_entry(1, 0)))).status == 0, "nothing is left"
+    assert (await wire.ask_v3(v3.add_request(2, 1, 1, b"k" * size, stored_entry(1, 1)))).status == EUA_V3
 
 
 async def test_long_polls_are_woken_by_news_and_by_the_fence(bookie: Bookie) -> None:

@@ -95,12 +95,21 @@ class AdminWorld:
         return Side(broker, ownership, store)
 
     async def call(
-        self, side: Side, method: str, path: str, body: Any = None, *, data: bytes | None = None, follow: bool = False
+        self,
+        side: Side,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        data: bytes | None = None,
+        follow: bool = False,
+        **more: str,
     ) -> Answer:
-        """One call; *body* is sent as JSON, *data* as it is."""
+        """One call; *body* is sent as JSON, *data* as it is; *more* headers have `_` for `-`."""
         if body is not None:
             data = json.dumps(body).encode()
         headers = {"Content-Type": "application/json"} if data is not None else {}
+        headers |= {name.replace("_", "-"): value for name, value in more.items()}
         url = URL(side.http_url + path, encoded=True)
         async with self._session.request(method, url, data=data, headers=headers, allow_redirects=follow) as answer:
             return Answer(answer.status, await answer.text(), dict(answer.headers))

@@ -17,6 +17,7 @@ from magnetar.runtime.types import Buffer
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
 from managed_ledger.position import EARLIEST, Position
+from tests.support.batches import plain_batch
 from tests.support.memory_managed_ledger import MemoryCursor, MemoryManagedLedger
 
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = (
@@ -115,7 +116,7 @@ def entry(
         metadata.deliver_at_time = deliver_at_ms
     if marker is not None:
         metadata.marker_type = marker
-    return encode_entry(metadata, b"x")
+    return encode_entry(metadata, b"x" if batch is None else plain_batch(batch))
 
 
 class Bench:
@@ -158,9 +159,12 @@ class Bench:
         self.check()
         return peer
 
-    def leave(self, number: int) -> None:
-        self.subscription.remove_consumer(self.consumers.pop(number))
-        self.check()
+    def leave(self, *numbers: int) -> None:
+        """Consumers go in one turn of the loop, and the next one comes."""
+        for number in numbers:
+            self.subscription.remove_consumer(self.consumers.pop(number))
+            self.check()
+        self.pass_time(0)
 
     def flow(self, number: int, permits: int) -> None:
         self.subscription.flow(self.consumers[number], permits)

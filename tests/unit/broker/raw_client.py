@@ -33,11 +33,12 @@ class RawClient:
     def send(self, kind: int, **fields: Any) -> None:
         self.writer.write(command(kind, **fields))
 
-    def publish(self, producer_id: int, *sequence_ids: int, data: bytes | None = None) -> None:
+    def publish(self, producer_id: int, *sequence_ids: int, data: bytes | None = None, **fields: Any) -> None:
         frames: list[Buffer] = []
         for sequence_id in sequence_ids:
             made = BaseCommand(
-                type=BaseCommand.SEND, send=wire.CommandSend(producer_id=producer_id, sequence_id=sequence_id)
+                type=BaseCommand.SEND,
+                send=wire.CommandSend(producer_id=producer_id, sequence_id=sequence_id, **fields),
             )
             frames.extend(payload_frame(made, entry(sequence_id) if data is None else data))
         self.writer.write(b"".join(bytes(frame) for frame in frames))

@@ -19,6 +19,9 @@ from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar.bookkeeper.metadata.memory import MemoryStore
 from magnetar.runtime.clock import LoopClock, ManualClock
 from managed_ledger.errors import ManagedLedgerFenced, StorageUnavailable
+from managed_ledger.messages import encode_entry
+from managed_ledger.messages_pb2 import MessageMetadata
+from tests.support.batches import plain_batch
 from tests.unit.broker.conftest import CONFIG, World
 from tests.unit.broker.dispatching import entry
 from tests.unit.broker.raw_client import RawClient
@@ -381,6 +384,21 @@ async def test_partitions_beyond_the_count_are_not_made(world: World, raw: RawCl
     assert (await raw.answer()).partitionMetadataResponse.partitions == 2
 
 
+@pytest.mark.parametrize("suffix", ["", "-partition-0"])
+async def test_the_coordinators_of_transactions_are_refused_where_clients_look_for_them(
+    world: World, raw: RawClient, suffix: str
+) -> None:
+    """Also where an Apache cluster has made the topic: initialising one does."""
+    topic = f"persistent://pulsar/system/transaction_coordinator_assign{suffix}"
+    await world.store.put(TopicName.parse(topic).partitions_path, b'{"partitions":16,"deleted":false}')
+    raw.send(BaseCommand.PARTITIONED_METADATA, topic=topic, request_id=1)
+    partitions = (await raw.answer()).partitionMetadataResponse
+    assert (partitions.error, partitions.message) == (wire.NotAllowedError, "Transactions are not enabled.")
+    raw.send(BaseCommand.LOOKUP, topic=topic, request_id=2)
+    found = (await raw.answer()).lookupTopicResponse
+    assert (found.error, found.message) == (wire.NotAllowedError, "Transactions are not enabled.")
+
+
 async def test_what_is_not_served_says_so(world: World, raw: RawClient) -> None:
     raw.send(BaseCommand.PRODUCER, topic="non-persistent://public/default/t", producer_id=1, request_id=1)
     assert await raw.refused() == wire.NotAllowedError
@@ -434,6 +452,28 @@ async def test_nothing_more_is_dispatched_to_a_client_that_does_not_read(world: 
         got += (await slow.answer()).type == BaseCommand.MESSAGE
     assert consumer.messages_out == 40
     slow.close()
+
+
+async def test_a_batch_that_claims_what_its_bytes_cannot_hold_is_refused(world: World, raw: RawClient) -> None:
+    await raw.produce(TOPIC, producer_name="p")
+    for number, (count, says, words) in enumerate(
+        [
+            (2**31 - 1, 2**31 - 1, "at most 1000000"),
+            (11, 11, "60 bytes hold at most 10 messages"),
+            (0, 0, "at least one message"),
+            (-5, -5, "at least one message"),
+            (10, 9, "num_messages is 9, and the batch says 10"),
+        ]
+    ):
+        metadata = MessageMetadata(producer_name="p", sequence_id=number, publish_time=1, num_messages_in_batch=count)
+        raw.publish(1, number, data=encode_entry(metadata, plain_batch(10)), num_messages=says)
+        refused = (await raw.expect(BaseCommand.SEND_ERROR)).send_error
+        assert (refused.error, refused.sequence_id) == (wire.NotAllowedError, number)
+        assert f"Message {number} of p" in refused.message
+        assert words in refused.message
+    raw.publish(1, 9, data=entry(9, batch=10), num_messages=10)
+    await raw.expect(BaseCommand.SEND_RECEIPT)
+    assert world.broker.topics[NAME].messages_in == 10
 
 
 async def test_a_frame_above_the_limit_ends_the_connection(world: World, raw: RawClient) -> None:

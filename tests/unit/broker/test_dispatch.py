@@ -1,9 +1,17 @@
+from typing import Any
+
 import pytest
 
+from broker.dispatch import _failover_points
 from broker.errors import ConsumerAssignError, ConsumerBusy, MetadataFailure
+from broker.sticky_keys import murmur3
 from broker.subscription import KeySharedPolicy
+from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID
 from broker.wire.pulsar_pb2 import BaseCommand
+from managed_ledger.errors import InvalidPosition
+from managed_ledger.messages import encode_entry
+from managed_ledger.messages_pb2 import ZSTD, MessageMetadata
 from managed_ledger.position import EARLIEST, Position
 from tests.unit.broker.dispatching import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Bench, Peer, entry
 
@@ -34,6 +42,103 @@ async def test_permits_count_messages_and_a_batch_is_not_cut() -> None:
     assert bench.consumers[1].permits == -2
     bench.flow(1, 3)
     assert peer.got == [0, 1]
+
+
+@pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED, KEY_SHARED])
+@pytest.mark.parametrize("count", [2**31 - 1, 1_000, 0, -1])
+async def test_a_stored_batch_that_claims_too_many_messages_starves_nobody(kind: int, count: int) -> None:
+    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=count)
+    packed = MessageMetadata(compression=ZSTD, uncompressed_size=2**32 - 1)
+    bench = Bench()
+    await bench.append(encode_entry(metadata, b"x" * 100))
+    packed.MergeFrom(metadata)
+    packed.num_messages_in_batch = 2**31 - 1
+    packed.sequence_id = 1
+    await bench.append(encode_entry(packed, b"x" * 100), entry(2))
+    peer = bench.join(1, kind, permits=5)
+    assert peer.got == [0, 1, 2]
+    assert bench.consumers[1].permits == 2
+
+
+@pytest.mark.parametrize("kind", [FAILOVER, KEY_SHARED])
+async def test_what_many_leave_behind_in_one_turn_is_shared_out_once(
+    kind: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lost connection takes hundreds of consumers with it."""
+    hashed = 0
+
+    def counting(data: bytes) -> int:
+        nonlocal hashed
+        hashed += 1
+        return murmur3(data)
+
+    monkeypatch.setattr("broker.dispatch.murmur3", counting)
+    monkeypatch.setattr("broker.sticky_keys.murmur3", counting)
+    _failover_points.cache_clear()
+    bench = Bench(failover_delay_ms=0)
+    count, keys = 100, 200
+    for number in range(count):
+        bench.join(number, kind, permits=1_000)
+    await bench.append(*(entry(number, key=f"k{number}") for number in range(keys)))
+    assert hashed <= count * 101 + count + keys + 1, "each consumer's points once"
+    hashed = 0
+    bench.leave(*range(1, count))
+    assert hashed <= count + keys
+    left = bench.peers[0].messages
+    assert {one.message_id.entryId for one in left} == set(range(keys))
+    if kind == KEY_SHARED:
+        assert {one.redelivery_count for one in left} == {0, 1}, "given back once, not from one leaving to the next"
+
+
+@pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED])
+async def test_the_size_of_a_batch_is_that_of_its_entry_whatever_an_ack_says(kind: int) -> None:
+    def ack(**fields: Any) -> None:
+        command = wire.CommandAck(consumer_id=1, ack_type=wire.CommandAck.Individual)
+        command.message_id.add(ledgerId=1, entryId=0, **fields)
+        bench.subscription.acknowledge(bench.consumers[1], command)
+        bench.check()
+
+    bench = Bench()
+    await bench.append(entry(0, batch=3), entry(3))
+    bench.join(1, kind, permits=10)
+    for size in (2**31 - 1, 1_000_000, 2, 1):  # 0 and 2 are left
+        ack(ack_set=[0b101], batch_size=size)
+        assert bench.cursor.batch_ack_set(Position(1, 0)) == [0b101]
+    for fields in (
+        {"ack_set": [0] * 300_000, "batch_size": 3},
+        {"ack_set": [-1] * 15_626},
+        {"ack_set": [1], "batch_size": -1},
+        {"batch_size": -(2**31)},
+    ):
+        with pytest.raises(InvalidPosition, match=r"1:0: batch_size .* a batch has at most 1000000 messages"):
+            ack(**fields)
+    assert bench.cursor.batch_ack_set(Position(1, 0)) == [0b101]
+    ack(ack_set=[0, 0, 1 << 62])  # beyond the batch: nothing of it is left
+    assert bench.cursor.is_deleted(Position(1, 0))
+
+
+@pytest.mark.parametrize("size", [4_097, 1_000_000, 2**31 - 1])
+async def test_an_ack_of_a_batch_that_was_not_sent_makes_no_large_set(size: int) -> None:
+    bench = Bench()
+    bench.join(1, SHARED)
+    await bench.append(entry(0, batch=3), entry(3, batch=3))
+    command = wire.CommandAck(consumer_id=1, ack_type=wire.CommandAck.Individual)
+    command.message_id.add(ledgerId=1, entryId=0, ack_set=[1], batch_size=size)
+    command.message_id.add(ledgerId=1, entryId=1, ack_set=[1], batch_size=4_096)
+    bench.subscription.acknowledge(bench.consumers[1], command)
+    assert bench.cursor.batch_ack_set(Position(1, 0)) is None, "it comes again as a whole"
+    assert bench.cursor.batch_ack_set(Position(1, 1)) == [1]
+
+
+async def test_an_ack_has_a_limited_number_of_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.subscription.ACK_IDS_MAX", 3)
+    bench = Bench()
+    await bench.append(*map(entry, range(5)))
+    bench.join(1, SHARED, permits=10)
+    with pytest.raises(InvalidPosition, match="has 4 ids, and may have 3; split it"):
+        bench.ack(1, 0, 1, 2, 3)
+    bench.ack(1, 0, 1, 2)
+    assert bench.cursor.backlog() == 2
 
 
 async def test_markers_are_acknowledged_and_not_sent() -> None:

@@ -19,6 +19,7 @@ from magnetar.bookkeeper.metadata.memory import LostAnswer, MemoryStore
 from magnetar.bookkeeper.metadata.store import MetadataError, StoreUnavailable
 from magnetar.runtime.clock import LoopClock, ManualClock
 from magnetar.runtime.types import Corruption
+from tests.support.faulty_store import FaultyStore
 
 NAMESPACE = "public/default"
 BUNDLES = Bundles.equal(4)
@@ -476,6 +477,21 @@ async def test_who_stops_gives_everything_back(world: World) -> None:
     assert await world.root.children(f"/namespace/{NAMESPACE}") == []
     assert list(await b.ownership.brokers()) == [b.id]
     await until(lambda: b.ownership.is_leader)
+
+
+async def test_who_stops_without_a_metadata_store_asks_it_once(world: World) -> None:
+    a = await world.side()
+    for topic in TOPICS[:3]:
+        await a.take(topic)
+    asked: list[str] = []
+
+    async def away(what: str, path: str) -> None:
+        asked.append(path)
+        raise StoreUnavailable("no server answers")
+
+    a.ownership._store = FaultyStore(a.store, away)
+    await a.ownership.stop()
+    assert len(asked) == 1, "each would wait as long as a session lives"
 
 
 # ------------------------------------------------------------------------------------------- leader

@@ -1,6 +1,8 @@
 """Deduplication, access modes, sticky keys, topic lists: the small machines."""
 
 import itertools
+import random
+from collections import Counter
 
 import pytest
 
@@ -133,6 +135,35 @@ def test_only_the_keys_of_the_one_who_leaves_move() -> None:
         for name in "acd":
             selector.remove(name)
         assert selector.select(5) is None
+
+
+def test_a_ring_is_the_same_whoever_came_and_went_before() -> None:
+    rng = random.Random(4)
+    ring: ConsistentHashing[str] = ConsistentHashing(500)  # many points fall together
+    there: list[str] = []
+    for step in range(60):
+        if there and rng.random() < 0.4:
+            ring.remove(there.pop(rng.randrange(len(there))))
+        else:
+            there.append(f"c{step}")
+            ring.add(there[-1], there[-1])
+        anew: ConsistentHashing[str] = ConsistentHashing(500)
+        for one in there:
+            anew.add(one, one)
+        for hash_ in range(1, 65536, 997):
+            assert ring.select(hash_) == anew.select(hash_)
+    for one in there:
+        ring.remove(one)
+    assert ring.select(7) is None
+
+
+def test_consumers_of_one_name_share_the_hashes() -> None:
+    ring: ConsistentHashing[int] = ConsistentHashing(100)
+    for number in range(4):
+        ring.add(number, "same")
+    shares = Counter(ring.select(hash_) for hash_ in range(1, 65536))
+    assert set(shares) == {0, 1, 2, 3}
+    assert min(shares.values()) > 8_000
 
 
 def test_ranges_are_halved_and_merge_into_their_neighbour() -> None:

@@ -13,6 +13,7 @@ from magnetar.bookkeeper.client.errors import (
     BeyondLastConfirmed,
     BookKeeperError,
     ClientClosed,
+    EndUnknown,
     EntryTooLarge,
     LedgerClosed,
     LedgerFenced,
@@ -25,6 +26,9 @@ from magnetar.bookkeeper.client.errors import (
     Unauthorized,
 )
 from magnetar.bookkeeper.client.handle import LedgerReadHandle, LedgerWriteHandle
+from magnetar.bookkeeper.client.quorum import ENSEMBLE_SIZE_MAX
+from magnetar.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint
+from magnetar.bookkeeper.metadata.bookies import BookieRegistration
 from magnetar.bookkeeper.metadata.ledger_store import Versioned
 from magnetar.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment
 from magnetar.bookkeeper.wire.codec_v2 import (
@@ -202,6 +206,9 @@ async def test_too_few_bookies_end_the_writer_and_the_ledger_can_be_sealed(clust
 
 
 async def test_create_needs_enough_bookies(client: BookKeeper) -> None:
+    for size, words in ((5, "of 5 bookies"), (10**12, f"limit of {ENSEMBLE_SIZE_MAX}")):
+        with pytest.raises(BookKeeperError, match=words):
+            await client.create_ledger(ensemble_size=size, write_quorum=2, ack_quorum=2)
     with pytest.raises(NotEnoughBookies, match="bookie-0"):
         await create(client, 5, 3, 2)
     with pytest.raises(ValueError):
@@ -449,6 +456,23 @@ async def test_an_entry_short_of_its_ack_quorum_is_not_recoverable(cluster: Fake
         bookie.silent = False
     reader = await (await cluster.client()).open_ledger(handle.ledger_id, recovery=False)
     assert await reader.last_recoverable_entry() == 0
+
+
+async def test_the_end_of_an_open_ledger_is_an_error_where_nobody_who_answers_knows_it(
+    cluster: FakeCluster, client: BookKeeper
+) -> None:
+    handle = await client.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2)
+    for i in range(3):
+        await handle.add(b"%d" % i)
+    dead, failing = handle.metadata.last_segment.ensemble
+    reader = await (await cluster.client()).open_ledger(handle.ledger_id, recovery=False)
+    assert await reader.last_recoverable_entry() == 2
+    await cluster.kill(dead)
+    assert await reader.last_recoverable_entry() == 2, "one of its two holders answers"
+    cluster.bookies[failing].refuse = lambda opcode, ledger_id, entry_id: V2Error.EIO if entry_id == 2 else None
+    with pytest.raises(EndUnknown, match=f"ledger {handle.ledger_id} goes on behind entry 1") as unknown:
+        await reader.last_recoverable_entry()
+    assert unknown.value.last_known == 1
 
 
 async def test_reads_go_to_the_next_replica(cluster: FakeCluster, client: BookKeeper) -> None:
@@ -730,3 +754,23 @@ async def test_closing_the_client_ends_what_is_pending(cluster: FakeCluster) -> 
         await adding
     with pytest.raises(ClientClosed):
         await client.open_ledger(0, recovery=False)
+
+
+async def test_a_ledger_that_cannot_be_made_names_who_is_read_only_and_why(
+    cluster: FakeCluster, client: BookKeeper
+) -> None:
+    registrations = []
+    for bookie_id in sorted(cluster.bookies):
+        await cluster.kill(bookie_id)
+        registration = BookieRegistration(cluster.store, "/ledgers", bookie_id, cluster.clock)
+        await registration.set_read_only(True, "disk: /data: 97.0% of the disk is used")
+        await registration.register(BookieServiceInfo((bookie_endpoint("127.0.0.1", 1),)))
+        registrations.append(registration)
+    await cluster.store.put("/ledgers/cookies/gone", b"")
+    await asyncio.sleep(0.05)
+    with pytest.raises(NotEnoughBookies) as refused:
+        await create(client)
+    assert "writable are: none; bookie-0 is read-only (disk: /data: 97.0% of the disk is used); " in str(refused.value)
+    assert str(refused.value).endswith("; gone is away")
+    for registration in registrations:
+        await registration.unregister()

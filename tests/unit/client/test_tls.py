@@ -19,7 +19,7 @@ from magnetar.bookkeeper.client.config import ClientConfig
 from magnetar.bookkeeper.client.errors import BookieUnavailable, BookKeeperError, NotEnoughBookies, Unauthorized
 from magnetar.bookkeeper.metadata.ledger_store import initialise_cluster
 from magnetar.bookkeeper.tls import Certificates, client_context
-from magnetar.bookkeeper.tls_files import TlsFiles, directory_files
+from magnetar.bookkeeper.tls_files import TlsFiles, directory_files, validities
 from magnetar.bookkeeper.wire.entry import DigestType, EntryCodec
 from magnetar.runtime.clock import LoopClock
 from magnetar.runtime.types import ConfigurationError
@@ -32,11 +32,66 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     made = Authority(tmp_path_factory.mktemp("tls") / "ours")
     made.folder("server")
     made.folder("client")
+    made.folder("late", days="-1")
     return made
 
 
 def files_of(authority: Authority, name: str = "client") -> TlsFiles:
     return directory_files(str(authority.directory / name), "tlsDirectory")
+
+
+class LaterClock(LoopClock):
+    """The wall clock, some days ahead."""
+
+    days = 0.0
+    seconds = 0.0
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + int(self.days * 86_400_000)
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.seconds
+
+
+async def test_an_expired_certificate_is_refused_at_the_start(authority: Authority) -> None:
+    folder = authority.directory / "late"
+    with pytest.raises(ConfigurationError, match=rf"certificate {folder}/tls\.crt expired on 20.* UTC; put a new one"):
+        Certificates(files_of(authority, "late"), client_context, LoopClock())
+    with pytest.raises(ConfigurationError, match="expired on"):
+        async with bookies(1, str(folder)):
+            raise AssertionError("the bookie has started")
+    clock = LaterClock()
+    clock.days = 3  # beyond the life of the authority's own
+    only_trusted = replace(files_of(authority), certificate="", key="")
+    with pytest.raises(ConfigurationError, match=r"all trusted certificates in .*ca\.crt have expired"):
+        Certificates(only_trusted, client_context, clock)
+
+
+async def test_a_certificate_that_expires_later_is_reported(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = LaterClock()
+    held = Certificates(files_of(authority), client_context, clock)
+    assert held.context is not None
+    assert caplog.records == []
+    clock.days, clock.seconds = 2.5, 1_000.0
+    assert held.context is not None
+    (record,) = caplog.records
+    assert "new connections will fail: " in record.getMessage()
+    assert "expired on" in record.getMessage()
+    clock.days = 1.95
+    Certificates(files_of(authority), client_context, clock)
+    assert "expires on" in caplog.records[-1].getMessage()
+
+
+def test_the_dates_of_certificates_are_read_from_their_files(authority: Authority) -> None:
+    ours, theirs = (path.read_text() for path in (authority.directory / "client" / "tls.crt", authority.certificate))
+    (own,) = validities(ours)
+    assert (own.end - own.begin).days == 2
+    assert len(validities(ours + "text between" + theirs)) == 2
+    damaged = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+    assert validities(damaged + ours) == [own]
+    assert validities("") == []
 
 
 @asynccontextmanager

@@ -76,8 +76,7 @@ def test_entries_of_topics(path: str) -> None:
         if expected is None:  # the recorder could not read Java's unfinished ZLIB stream: its twin says what is in it
             twin = [item for item in stored_entries(path.replace("ZLIB", "LZ4")) if item["entry"] == entry["entry"]]
             expected = {key: value for key, value in twin[0]["decoded"].items() if key in ("payload", "batch")}
-            messages = messages_of(stored.payload)[1]
-            for message, item in zip(messages, expected.get("batch", [expected]), strict=True):
+            for message, item in zip(messages_of(stored.payload)[1], expected.get("batch", [expected]), strict=True):
                 check_payload(message.payload, item["payload"])
             continue
         parts = split_entry(stored.payload)
@@ -85,7 +84,8 @@ def test_entries_of_topics(path: str) -> None:
             broker = broker_metadata_of(parts)
             assert broker is not None
             assert as_json(broker) == expected["brokerEntryMetadata"]
-        metadata, messages = messages_of(stored.payload)
+        metadata, found = messages_of(stored.payload)
+        messages = list(found)
         assert as_json(metadata) == expected["metadata"]
         if "batch" in expected:
             assert [as_json(message.single) for message in messages] == [item["single"] for item in expected["batch"]]

@@ -110,6 +110,9 @@ def test_a_batch_is_done_when_its_last_index_is() -> None:
 
 def test_java_bit_sets() -> None:
     assert words_of(28) == [28]
+    assert words_of(28, 3) == [28, 0, 0]
+    assert mask_of([-1, 2**64 - 1, 5]) == 5 << 128 | 2**128 - 1
+    assert mask_of([]) == 0
     assert words_of(0) == []
     assert words_of(1 << 63) == [-(1 << 63)]
     assert words_of(1 << 64) == [0, 1]

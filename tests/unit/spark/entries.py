@@ -102,7 +102,8 @@ def slow_rows(entries: Sequence[Buffer], *, partition: int = -1) -> list[dict[st
     """All columns of unchunked entries 0, 1, … of ledger 3, message by message."""
     rows = []
     for entry_id, data in enumerate(entries):
-        metadata, messages = messages_of(data)
+        metadata, one_by_one = messages_of(data)
+        messages = list(one_by_one)
         if metadata.HasField("marker_type"):
             continue
         broker = broker_metadata_of(split_entry(data))

@@ -5,10 +5,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
+from connectors.spark import rows
 from connectors.spark.rows import Chunks, HeadlessChunk, Opened, open_entry
 from magnetar.runtime.types import Corruption
 from managed_ledger.messages import encode_entry
-from managed_ledger.messages_pb2 import BrokerEntryMetadata, MessageIdData, MessageMetadata
+from managed_ledger.messages_pb2 import ZSTD, BrokerEntryMetadata, MessageIdData, MessageMetadata
+from tests.support.batches import plain_batch
 from tests.unit.spark.entries import (
     ALL_METADATA,
     TOPIC,
@@ -190,8 +192,8 @@ def test_what_follows_the_last_message_of_a_batch_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("payload", "complaint"),
     [
-        (b"", "message 0 of its batch of 2"),
-        (b"\0\0\0\x02\x18\x7f" + b"short", "leaves the payload"),
+        (b"", "num_messages_in_batch is 2, but 0 bytes hold at most 0 messages"),
+        (b"\0\0\0\x02\x18\x7f" + b"shorter", "leaves the payload"),
         (b"\0\0\0\0\x18\x02" + b"\0\0\0\0\x18\x02", "message 0 of its batch of 2"),
         (b"\xff\xff\xff\xff" + b"x" * 10, "message 0 of its batch of 2"),
         (b"\0\0\0\x02\x18\x01a" + b"\0\0\0\x02\x12\x01k", "message 1 of its batch of 2"),
@@ -203,6 +205,23 @@ def test_a_damaged_batch_names_its_entry_and_message(payload: bytes, complaint: 
     for names in (("value",), EVERYTHING):
         with pytest.raises(Corruption, match=rf"{TOPIC}, entry 3:1: .*{complaint}"):
             rows_of([BATCH, damaged, BATCH], names)
+
+
+def test_a_batch_that_claims_too_many_messages_is_refused_before_it_is_unpacked() -> None:
+    for count, fields, complaint in (
+        (2**31 - 1, {}, "at most 1000000"),
+        (1_000, {"compression": ZSTD, "uncompressed_size": 5_000}, "5000 bytes hold at most 833"),
+        (1_000, {"compression": ZSTD, "uncompressed_size": 2**32 - 1}, "uncompressed_size 4294967295 is above"),
+    ):
+        claimed = encode_entry(metadata_of(num_messages_in_batch=count, **fields), b"never looked at")
+        with pytest.raises(Corruption, match=rf"{TOPIC}, entry 3:0: .*{complaint}"):
+            rows_of([claimed])
+
+
+def test_ids_of_large_batches_are_not_kept() -> None:
+    before = rows._kept_id_tails.cache_info().currsize
+    rows_of([encode_entry(metadata_of(num_messages_in_batch=20_000), plain_batch(20_000))], EVERYTHING)
+    assert rows._kept_id_tails.cache_info().currsize == before
 
 
 def test_a_wrong_checksum_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+import zlib
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,13 +15,15 @@ from broker.grpc.partial import PartialBatches
 from broker.grpc.status import Refused
 from broker.names import TopicName
 from broker.subscription import Subscription
+from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar.topic_api import topics_pb2 as api
 from magnetar.topic_api.async_client import AsyncClient, AsyncConsumer
 from magnetar.topic_api.errors import TopicError, TopicInUse, UnreadableMessage
-from magnetar.topic_api.message_id import MessageId
+from magnetar.topic_api.message_id import EARLIEST, MessageId
 from magnetar.topic_api.values import Message, Outgoing, partition_of_key
 from managed_ledger.messages import encode_entry
-from managed_ledger.messages_pb2 import MessageMetadata, SingleMessageMetadata
+from managed_ledger.messages_pb2 import ZLIB, MessageMetadata, SingleMessageMetadata
+from tests.support.batches import plain_batch
 from tests.unit.broker.conftest import World
 from tests.unit.broker.raw_client import RawClient
 from tests.unit.broker.test_official_client import client as official
@@ -332,6 +335,82 @@ async def test_what_cannot_be_read_here_says_why_and_can_be_skipped(world: World
         consumer.ack(caught.value.message)
 
 
+def batch_entry(payload: bytes, count: int, **fields: Any) -> bytes:
+    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=count, **fields)
+    return encode_entry(metadata, payload)
+
+
+async def publish_raw(world: World, *entries: bytes) -> None:
+    """Entries as a producer may make them, which says of itself that each is one message."""
+    raw = await RawClient.connect(int(world.url.rpartition(":")[2]))
+    await raw.produce("t")
+    for number, data in enumerate(entries):
+        raw.publish(1, number, data=data)
+        await raw.expect(BaseCommand.SEND_RECEIPT)
+    raw.close()
+
+
+async def test_a_large_batch_goes_out_in_pieces(
+    world: World, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.grpc.consume.DELIVERY_MESSAGES_MAX", 100)
+    monkeypatch.setattr("broker.grpc.consume.FRAME_BYTES", 1_000)
+    monkeypatch.setattr("broker.grpc.consume.INLINE_BYTES_MAX", 1_000)
+    batch = plain_batch(1_050, b"0123456789")
+    entry = batch_entry(zlib.compress(batch), 1_050, compression=ZLIB, uncompressed_size=len(batch))
+    async with client.consumer("t", "s", queue_size=2_000) as consumer:
+        await publish_raw(world, entry)
+        await client.producer("t").send(b"next")
+        messages = await take(consumer, 1_051)
+        assert [one.id.batch_index for one in messages] == [*range(1_050), -1]
+        assert {one.id.batch_size for one in messages[:-1]} == {1_050}
+        (attached,) = subscription(world).consumers
+        assert attached.messages_out == 1_051
+        consumer.ack(messages[1_049:])
+        await consumer.nack(messages[0], delay_s=0)
+        again = await take(consumer, 1_049)
+        assert [one.id.batch_index for one in again] == [*range(1_049)]
+        consumer.ack(again)
+        await consumer.flush()
+        assert subscription(world).cursor.backlog() == 0
+
+
+async def test_entries_that_cannot_be_unpacked_cost_one_message_and_name_the_entry(
+    world: World, client: AsyncClient
+) -> None:
+    batch = plain_batch(100, b"x")
+    packed = zlib.compress(batch)
+    limit = 4 * world.broker.config.max_message_bytes
+    async with client.consumer("t", "s", queue_size=10) as consumer:
+        await publish_raw(
+            world,
+            batch_entry(b"x", 2**31 - 1),
+            batch_entry(packed, 100, compression=ZLIB, uncompressed_size=len(batch) - 1),
+            batch_entry(packed, 100, compression=ZLIB, uncompressed_size=limit + 1),
+            batch_entry(plain_batch(2) + b"\xff" * 12, 3),
+        )
+        await client.producer("t").send(b"next")
+        for entry_id, words in enumerate(
+            ("at most 1000000", f"its metadata say {len(batch) - 1}", f"limit of {limit} .maxUncompressedEntrySize")
+        ):
+            with pytest.raises(UnreadableMessage, match=f"t: .*{entry_id}.*: .*{words}") as caught:
+                await consumer.receive(5)
+            assert isinstance(caught.value.message, Message)
+            consumer.ack(caught.value.message)
+        consumer.ack(await take(consumer, 2))
+        with pytest.raises(UnreadableMessage, match="message 2 of a batch of 3") as caught:
+            await consumer.receive(5)
+        assert isinstance(caught.value.message, Message)
+        consumer.ack(caught.value.message)
+        (last,) = await take(consumer, 1)
+        assert last.payload == b"next"
+        consumer.ack(last)
+        await consumer.flush()
+        assert subscription(world).cursor.backlog() == 0
+        (attached,) = subscription(world).consumers
+        await until(lambda: attached.permits == 10)
+
+
 async def test_partitions_are_one_topic(world: World, client: AsyncClient) -> None:
     await client.topics.create("p", partitions=3)
     assert await client.topics.partitions("p") == 3
@@ -387,9 +466,14 @@ def test_message_ids_are_printed_parsed_and_compared() -> None:
     assert MessageId.parse(str(id_)).batch_size == 10
     assert MessageId.parse("3:7") == MessageId(3, 7)
     assert str(MessageId(3, 7)) == "3:7:-1"
+    for text in ("3:7:1:2", "(3,7,1,2)", "(3, 7, 1, 2)"):  # as Java's and Python's clients of Pulsar print it
+        assert MessageId.parse(text) == MessageId(3, 7, 1, 2)
+        assert str(MessageId.parse(text)) == "3:7:1:2"
+    assert MessageId.parse("(-1,-1,-1,-1)") == EARLIEST
+    assert MessageId.parse("3:-1") == MessageId(3, -1), "before the first of a ledger"
     assert MessageId.from_bytes(id_.to_bytes()) == id_
     assert MessageId(3, 6, 1, 9) < id_ < replace(id_, batch_index=3) < MessageId(4, 0)
-    for text in ("", "3", "a:b", "1:2:3:4:5:6"):
+    for text in ("", "3", "a:b", "1:2:3:4:5:6", "(1,2,3)", "(1:2:3:4)", "1,2,3,4", "-3:1", "3:-2", "9" * 20 + ":1"):
         with pytest.raises(ValueError, match="message id"):
             MessageId.parse(text)
     with pytest.raises(ValueError, match="message id"):

@@ -75,7 +75,8 @@ def test_plain_and_full_messages_are_encoded_as_a_clients_batch(size: int) -> No
         group.add(ME, at, one, size)
     send = encode_group(group, [7, 300, 301], producer_name="p", producer_id=0, publish_time_ms=5)
     assert (send.sequence_id, send.highest_sequence_id, send.num_messages) == (7, 301, 3)
-    metadata, messages = messages_of(send.entry)
+    metadata, found = messages_of(send.entry)
+    messages = list(found)
     assert (metadata.producer_name, metadata.publish_time, metadata.schema_version) == ("p", 5, b"v")
     assert [bytes(one.payload) for one in messages] == [b"p" * size, b"q", b""]
     singles = [one.single for one in messages if one.single is not None]

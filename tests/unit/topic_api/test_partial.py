@@ -2,6 +2,7 @@
 
 import pytest
 
+from broker.batch_sizes import UNKNOWN_MESSAGES_MAX, BatchSizes
 from broker.errors import TooManyRequests
 from broker.grpc.consume import _is_plain
 from broker.grpc.partial import PartialBatches
@@ -72,12 +73,37 @@ def test_what_is_kept_has_a_limit_and_done_batches_make_room() -> None:
     assert parts.acknowledge(C, 0, 5_000) != 0
 
 
-def test_a_large_claim_costs_what_it_takes() -> None:
+def test_a_large_batch_costs_what_it_takes() -> None:
     parts = PartialBatches(bytes_max=1_000_000)
+    for number in range(8):
+        parts.sizes.note(Position(1, number), 1_000_000)
     for number in range(7):
         parts.acknowledge(Position(1, number), 0, 1_000_000)
     with pytest.raises(TooManyRequests):
         parts.acknowledge(Position(1, 7), 0, 1_000_000)
+
+
+def test_the_size_of_a_batch_is_that_of_its_entry() -> None:
+    parts = PartialBatches()
+    parts.sizes.note(A, 5)
+    for size in (4, 6, 1_000_000):
+        with pytest.raises(ValueError, match=f"batch_size is 5, not {size}"):
+            parts.acknowledge(A, 0, size)
+    assert parts.acknowledge(A, 0, 5) == 0b11110
+    assert parts.acknowledge(B, 0, UNKNOWN_MESSAGES_MAX) == 2**UNKNOWN_MESSAGES_MAX - 2
+    for call in (parts.acknowledge, parts.acknowledge_up_to):
+        assert call(C, 0, UNKNOWN_MESSAGES_MAX + 1) is None, "nobody here has seen such a batch"
+    assert len(parts) == 2
+
+
+def test_batches_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.batch_sizes.REMEMBERED_MAX", 3)
+    sizes = BatchSizes()
+    for number in range(5):
+        sizes.note(Position(1, number), 10_000)
+    assert [sizes.size(Position(1, number), 2) for number in range(5)] == [2, 2, 10_000, 10_000, 10_000]
+    for claimed in (0, -1, 2**31 - 1, UNKNOWN_MESSAGES_MAX + 1):
+        assert sizes.size(Position(1, 0), claimed) is None
 
 
 def test_only_metadata_without_anything_else_are_plain() -> None:

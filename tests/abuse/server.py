@@ -1,0 +1,81 @@
+"""The server that is abused: a bookie and a broker with all their ports, in one process with one loop and a watchdog.
+
+    python -m tests.abuse.server FOLDER        prints the ports as one line of JSON when it is ready
+
+What one port costs is felt on all others, as in `magnetar standalone`, whose parts these are.
+"""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+from bookie.config import BookieConfig
+from broker.config import load_broker_config
+from magnetar.bookie_process import start_bookie
+from magnetar.bookkeeper.client.client import BookKeeper
+from magnetar.bookkeeper.metadata.embedded import EmbeddedStore
+from magnetar.bookkeeper.metadata.ledger_store import initialise_cluster
+from magnetar.broker_process import grpc_address, start_broker
+from magnetar.runtime.config import load
+from magnetar.runtime.daemon import Shutdown, new_clock, run
+from magnetar.runtime.files import OsFiles
+from magnetar.runtime.tasks import Parts
+from tests.abuse.watchdog import Watchdog
+
+
+def serve(folder: Path) -> int:
+    async def start(parts: Parts, shutdown: Shutdown) -> None:
+        clock = new_clock()
+        store = await EmbeddedStore.open(str(folder / "metadata"), clock)
+        parts.add("metadata", store.close)
+        await initialise_cluster(store, "/ledgers")
+        bookie_config = load(
+            BookieConfig,
+            {
+                "bookiePort": "0",
+                "bookieListenAddress": "127.0.0.1",
+                "advertisedAddress": "127.0.0.1",
+                "bookieId": "bookie-1",
+                "journalDirectories": str(folder / "journal"),
+                "ledgerDirectories": str(folder / "ledgers"),
+                "httpServerEnabled": "true",
+                "httpServerHost": "127.0.0.1",
+                "httpServerPort": "0",
+            },
+        )
+        bookie, bookie_url = await start_bookie(
+            bookie_config, store, clock, OsFiles(), parts, shutdown, root="/ledgers"
+        )
+        bookkeeper = BookKeeper(store, clock)
+        await bookkeeper.open()
+        parts.add("ledger client", bookkeeper.close)
+        copies = {f"managedLedgerDefault{name}": "1" for name in ("EnsembleSize", "WriteQuorum", "AckQuorum")}
+        broker_config = load_broker_config(
+            {
+                "brokerServicePort": "0",
+                "webServicePort": "0",
+                "grpcServicePort": "0",
+                "bindAddress": "127.0.0.1",
+                "advertisedAddress": "127.0.0.1",
+                "clusterName": "standalone",
+                "acknowledgmentAtBatchIndexLevelEnabled": "true",
+                **copies,
+            }
+        )
+        broker = await start_broker(broker_config, store, bookkeeper, clock, parts, version="abuse")
+        ports = {
+            "binary": broker.port,
+            "http": broker.address.http_url,
+            "grpc": grpc_address(broker),
+            "bookie": bookie.address[1],
+            "bookie_http": bookie_url,
+        }
+        Watchdog(asyncio.get_running_loop(), folder / "away").start()  # loading libraries is not what it is for
+        print(json.dumps(ports), flush=True)
+
+    return run(start)
+
+
+if __name__ == "__main__":
+    sys.exit(serve(Path(sys.argv[1])))
