@@ -28,6 +28,9 @@ const (
 	heldMax = 60
 	heldFor = 13 * time.Second
 	wait    = 200 * time.Millisecond
+	// A CLOSE_CONSUMER or CLOSE_PRODUCER that follows the answer to its request at once is lost on this client: it
+	// has nobody to tell yet, and what it made then waits for ever. Who hears nothing for so long begins anew.
+	silence = 15 * time.Second
 )
 
 var (
@@ -200,13 +203,20 @@ func (p *publisher) run() error {
 		}
 		p.confirmed(each, id)
 	}
+	oldest, since := -1, time.Now()
 	for until := 100 + p.random.Intn(500); !ending.Load(); {
-		if p.failed.Load() || until <= 0 && !finishing.Load() {
-			return errAnew
-		}
 		p.lock.Lock()
 		full := len(p.waiting) >= window
+		if len(p.waiting) == 0 || p.waiting[0] != oldest {
+			oldest, since = -1, time.Now()
+			if len(p.waiting) > 0 {
+				oldest = p.waiting[0]
+			}
+		}
 		p.lock.Unlock()
+		if p.failed.Load() || until <= 0 && !finishing.Load() || time.Since(since) > silence {
+			return errAnew
+		}
 		if finishing.Load() || full {
 			time.Sleep(100 * time.Millisecond)
 			continue
@@ -269,11 +279,15 @@ func (t *taker) run() error {
 		t.held = nil
 		leave(consumer)
 	}()
-	for !ending.Load() {
+	for heard := time.Now(); !ending.Load(); {
+		if time.Since(heard) > silence {
+			return errAnew
+		}
 		limited, cancel := context.WithTimeout(background, wait)
 		message, err := consumer.Receive(limited)
 		cancel()
 		if err == nil {
+			heard = time.Now()
 			each := parse(message)
 			t.events.write("G %d %d %s %s", each.partition, each.number, place(each.id), t.name)
 			t.held = append(t.held, each)
@@ -378,13 +392,14 @@ func read(partition int, stream string) {
 			return err
 		}
 		events.write("J %d %d", partition, next)
-		for !ending.Load() {
-			limited, cancel := context.WithTimeout(background, wait)
+		for heard := time.Now(); !ending.Load(); heard = time.Now() {
+			limited, cancel := context.WithTimeout(background, silence)
 			message, err := reader.Next(limited)
 			cancel()
-			if errors.Is(err, context.DeadlineExceeded) {
-				continue
-			} else if err != nil {
+			if err != nil {
+				if time.Since(heard) >= silence {
+					return errAnew
+				}
 				return err
 			}
 			each := parse(message)
