@@ -133,10 +133,8 @@ MUTANTS = (
     Mutant(
         "a ring's last point has no owner",
         "broker/sticky_keys.py",
-        "        at = bisect_left(self._hashes, hash_)\n"
-        "        return self._owners[at if at < len(self._owners) else 0]",
-        "        at = bisect_left(self._hashes, hash_)\n"
-        "        return self._owners[at] if at < len(self._owners) else None",
+        "        return self._owners[ring[at if at < len(ring) else 0]][0]\n",
+        "        return self._owners[ring[at]][0] if at < len(ring) else None\n",
         RULES,
     ),
     Mutant(
@@ -266,8 +264,8 @@ MUTANTS = (
     Mutant(
         "a key's last entry leaves its holder behind",
         "broker/dispatch.py",
-        "        else:\n            del self._holders[hash_]\n            if self._draining",
-        "        else:\n            if self._draining",
+        "            del self._holders[hash_]\n            if self._draining",
+        "            if self._draining",
         DISPATCH,
     ),
     Mutant(

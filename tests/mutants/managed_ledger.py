@@ -150,8 +150,8 @@ MUTANTS = (
     Mutant(
         "the index acks of a batch do not add up",
         "managed_ledger/cursor.py",
-        "self._batches.get(position, everything) & mask_of(list(ack_set)) & everything",
-        "mask_of(list(ack_set)) & everything",
+        "self._batches.get(position, everything) & mask_of(ack_set) & everything",
+        "mask_of(ack_set) & everything",
         CURSORS,
     ),
     Mutant(

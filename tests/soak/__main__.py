@@ -2,6 +2,7 @@
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 from datetime import UTC, datetime
@@ -25,6 +26,9 @@ def main() -> int:
     languages = [each for each in options.clients.split(",") if each]
     if not set(languages) <= set(LANGUAGES) or "python" not in languages:
         sys.exit(f"--clients {options.clients}: python, and of {', '.join(LANGUAGES[1:])} what you like")
+    # Servers, clients and the small disk go also when somebody ends it.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit("ended by a signal"))
     now = datetime.now(UTC)
     seed = options.seed or str(int(now.timestamp()))
     directory = Path(options.directory or tempfile.mkdtemp(prefix="magnetar-soak-"))

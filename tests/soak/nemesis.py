@@ -9,7 +9,7 @@ from typing import Final
 from magnetar.admin_client import AdminClient
 from magnetar.runtime.types import MagnetarError
 from magnetar.testing.servers import ServerFailed
-from tests.soak.schedule import CUTS, ENDINGS, FILLS, PAUSE, UNLOADS, Fault
+from tests.soak.schedule import CUTS, ENDINGS, FILLS, PAUSE, RESET, UNLOADS, Fault
 from tests.soak.servers import DISK_FULL_SHARE, SoakCluster
 
 # Servers that are away answer nothing; the next one is asked.
@@ -59,6 +59,8 @@ class Nemesis(threading.Thread):
         cluster = self._cluster
         if fault.kind in UNLOADS:
             self._unload(fault)
+        elif fault.kind == RESET:
+            self._reset(fault)
         elif fault.kind == ENDINGS[0]:
             cluster.end(fault.target, signal.SIGKILL)
         elif fault.kind == ENDINGS[1]:
@@ -81,6 +83,13 @@ class Nemesis(threading.Thread):
             cluster._reconnect(fault.target)  # nobody waits until the others see it
         else:
             cluster.clear()
+
+    def _reset(self, fault: Fault) -> None:
+        number, subscription = fault.target.split()
+        admin = AdminClient(self._cluster.admin_urls, timeout_s=ADMIN_TIMEOUT_S)
+        path = admin.path_of(f"{self._topic}-partition-{number}")
+        earliest = {"ledgerId": -1, "entryId": -1}
+        admin.call("POST", f"/admin/v2/{path}/subscription/{subscription}/resetcursor", earliest)
 
     def _unload(self, fault: Fault) -> None:
         admin = AdminClient(self._cluster.admin_urls, timeout_s=ADMIN_TIMEOUT_S)

@@ -134,7 +134,10 @@ class Worker(threading.Thread):
         try:
             result, error = answer.get(timeout=HUNG_S)
         except queue.Empty:
-            self.client = None  # not even closed: it may wait for the same lock
+            # Its consumers would stay, and wait for an application that has gone.
+            client, self.client = self.client, None
+            if client is not None:
+                threading.Thread(target=_quietly, args=(client.shutdown,), daemon=True).start()
             raise HungCall(f"a call of the client has not returned in {HUNG_S} s") from None
         if error is not None:
             raise error

@@ -29,10 +29,14 @@ GAP_S: Final = (0.5, 4.0)
 AWAY_S: Final = (0.3, 1.0, 2.5, 6.0)
 
 UNLOADS: Final = ("unload a partition", "unload the namespace")
+RESET: Final = "reset to the beginning"
 ENDINGS: Final = ("kill -9", "restart")
 PAUSE: Final = "pause"
 CUTS: Final = ("cut off silently", "cut off with resets")
 FILLS: Final = ("fill the disk to its threshold", "fill the disk")
+
+# What clients do not do themselves, since several of them do not survive it: a seek of several consumers' subscription.
+RESET_SUBSCRIPTIONS: Final = ("python-shared", "python-key-shared", "python-failover")
 
 # ensemble, write quorum, ack quorum
 QUORUMS: Final = ((2, 2, 2), (3, 3, 2), (3, 2, 2), (2, 2, 1))
@@ -43,7 +47,7 @@ class Fault:
     at_s: float
     kind: str
     target: str
-    """A server, or the number of a partition; empty: all."""
+    """A server, the number of a partition, or such a number and a subscription; empty: all."""
     for_s: float = 0.0
 
     def __str__(self) -> str:
@@ -92,12 +96,14 @@ def draw_round(seed: str, number: int, seconds: float, *, small_disk: str | None
 
 def _draw_fault(rng: Random, at_s: float, busy_until: dict[str, float], small_disk: str | None) -> Fault | None:
     kind = rng.choices(
-        (*UNLOADS, *ENDINGS, PAUSE, *CUTS, *FILLS),
-        (20, 6, 16, 6, 16, 12, 8, 4, 2),
+        (*UNLOADS, RESET, *ENDINGS, PAUSE, *CUTS, *FILLS),
+        (20, 6, 8, 16, 6, 16, 12, 8, 4, 2),
     )[0]
     for_s = rng.choice(AWAY_S)
     if kind in UNLOADS:
         return Fault(at_s, kind, str(rng.randrange(PARTITIONS)) if kind == UNLOADS[0] else "")
+    if kind == RESET:
+        return Fault(at_s, kind, f"{rng.randrange(PARTITIONS)} {rng.choice(RESET_SUBSCRIPTIONS)}")
     if kind in FILLS:
         candidates: Sequence[str] = [small_disk or "bookie-2"]
     elif kind in ENDINGS:

@@ -153,7 +153,7 @@ def test_a_plan_leaves_some_servers_and_the_first_ones_alone() -> None:
             assert len(away) <= AWAY_MAX
             assert len({other.target for other in away}) == len(away)
             assert not (fault.target in ("broker-1", "bookie-1") and fault.kind in ("kill -9", "restart"))
-    assert len(kinds) == 9
+    assert len(kinds) == 10
 
 
 def test_without_a_small_disk_it_is_not_filled_and_all_else_stays() -> None:

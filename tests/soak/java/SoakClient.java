@@ -36,6 +36,8 @@ public class SoakClient {
     static final int HELD_MAX = 60;
     static final long HELD_MS = 13_000;
     static final int WAIT_MS = 200;
+    /** Not 1: this client passes over a single message at which it begins, and does not ask for another in its place. */
+    static final List<Integer> QUEUES = List.of(3, 10, 100, 1000);
 
     static volatile boolean finishing;
     static volatile boolean ending;
@@ -233,7 +235,7 @@ public class SoakClient {
             held.clear();
             var builder = client.newConsumer().topic(source).subscriptionName(subscription).subscriptionType(type)
                 .consumerName(name).subscriptionInitialPosition(SubscriptionInitialPosition.Earliest)
-                .receiverQueueSize(List.of(1, 10, 100, 1000).get(random.nextInt(4)))
+                .receiverQueueSize(QUEUES.get(random.nextInt(4)))
                 .negativeAckRedeliveryDelay(300, TimeUnit.MILLISECONDS)
                 .enableBatchIndexAcknowledgment(byIndex)
                 .isAckReceiptEnabled(random.nextInt(4) == 0);
@@ -361,7 +363,7 @@ public class SoakClient {
             try {
                 write(events, "J " + partition + " " + next[0]);
                 Reader<byte[]> reader = client.newReader().topic(topic + "-partition-" + partition).startMessageId(from[0])
-                    .receiverQueueSize(List.of(1, 10, 100, 1000).get(random.nextInt(4))).create();
+                    .receiverQueueSize(QUEUES.get(random.nextInt(4))).create();
                 while (!ending) {
                     Message<byte[]> message = reader.readNext(WAIT_MS, TimeUnit.MILLISECONDS);
                     if (message == null) {
