@@ -550,3 +550,14 @@ async def test_a_store_that_is_away_is_said_to_be_away(world: World) -> None:
         await a.ownership.locate(TOPICS[0], authoritative=True)
     a.store.resume()
     await a.take(TOPICS[0])
+
+
+async def test_a_node_that_goes_before_it_is_watched_is_not_waited_for(world: World) -> None:
+    former, waiting = await world.side(), await world.side()
+    await former.take(TOPICS[0])
+    path = f"/namespace/{ALL[0]}"
+    node = await world.root.get(path)
+    assert node is not None
+    await former.store.delete(path, node.version)  # after we read it, before we watch it
+    # A deadline that is over: who does not look again has nothing to go by.
+    assert await waiting.ownership._wait_for_change(node, LoopClock().monotonic())

@@ -164,6 +164,7 @@ def test_a_batch_is_kept_up_to_the_first_damage() -> None:
     raw = [codec.head(1, i, -1, i + 1, b"x") + b"x" for i in range(3)]
     assert len(open_batch(codec, 1, 0, raw)) == 3
     assert len(open_batch(codec, 1, 0, [raw[0], raw[2]])) == 1
+    assert len(open_batch(codec, 1, 0, [raw[0], raw[0], raw[2]])) == 1  # what follows a damage has no place
     with pytest.raises(DigestMismatch):
         open_batch(codec, 1, 0, [raw[1], raw[0]])
     with pytest.raises(RemoteError):
