@@ -325,7 +325,7 @@ def test_a_connection_is_read_again_as_soon_as_its_answers_are_below_the_high_ma
     calls: list[str] = []
     outbox.pause_reading = lambda: calls.append("pause")  # type: ignore[method-assign]
     outbox.resume_reading = lambda: calls.append("resume")  # type: ignore[method-assign]
-    outbox.write = lambda buffer: None  # type: ignore[method-assign, assignment]
+    outbox.write = lambda buffer: None  # type: ignore[method-assign]
     connection.write_message(b"", bytes(2 * OUTBOX_HIGH_BYTES))
     connection.on_flushed(OUTBOX_HIGH_BYTES + 1)
     assert calls == ["pause"]
