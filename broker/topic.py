@@ -48,7 +48,7 @@ from broker.subscription import Subscription, check_type
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID, Send, command, send_receipt, with_broker_metadata
 from magnetar.runtime.clock import Clock, Timer
-from magnetar.runtime.tasks import FAILED, Failed, Tasks, attempt, attempt_now
+from magnetar.runtime.tasks import FAILED, Bell, Failed, Tasks, attempt, attempt_now
 from magnetar.runtime.types import Buffer, Corruption
 from managed_ledger.errors import (
     CursorNotFound,
@@ -79,9 +79,7 @@ log = logging.getLogger(__name__)
 # How often receipts are tried that the session rule held back.
 WITHHELD_RETRY_S: Final = 0.1
 
-# How often a producer looks whether the entries of its name are answered (rule 5), and for how long; then it is told
-# to come again.
-LINGER_STEP_S: Final = 0.01
+# How long a producer waits for the answers to the entries of its name (rule 5); then it is told to come again.
 LINGER_MAX_S: Final = 5.0
 
 # How long the close of a topic waits for storage to answer, so that clients need not send again what is stored.
@@ -187,6 +185,8 @@ class Topic:
         self._ready_calls: dict[Producer, Callable[[int | None], None]] = {}
         # Name → a producer that has left with entries under way.
         self._departing: dict[str, Producer] = {}
+        self._answered = Bell()
+        """Rings when storage has answered, and at the end."""
         self._access: ProducerAccess[Producer] = ProducerAccess(_stored_epoch(ledger.properties))
         self._deduplication: Deduplication | None = None
         self._deduplication_cursor: ManagedCursor | None = None
@@ -256,6 +256,7 @@ class Topic:
 
     def on_appended(self, ledger_id: int, first_entry_id: int, contexts: Sequence[Pending]) -> None:
         """AppendListener: these entries are durable."""
+        self._answered.ring()
         if self.is_closed:  # rule 3
             self._forget(contexts)
             return
@@ -344,6 +345,7 @@ class Topic:
                 self._has_departed(producer)
             if producer.closing is not None and not producer.pending:
                 self._finish_close(producer)
+        self._answered.ring()
 
     def on_closed(self, error: ManagedLedgerError) -> None:
         """AppendListener: another broker took over, or storage is gone. Whoever comes back has it opened again."""
@@ -360,9 +362,8 @@ class Topic:
     async def attach_producer(self, request: ProducerRequest) -> Attached:
         """Let a producer write. Raises BrokerError."""
         producer = request.producer
-        give_up_s = self._clock.monotonic() + LINGER_MAX_S
-        while self._must_linger(producer) and self._clock.monotonic() < give_up_s:
-            await self._clock.sleep(LINGER_STEP_S)
+        if self._must_linger(producer):
+            await self._answered.until(lambda: not self._must_linger(producer), self._clock, LINGER_MAX_S)
         async with self._admission:
             self._check_open()
             if self.ledger.is_terminated:
@@ -461,6 +462,7 @@ class Topic:
     def _has_departed(self, producer: Producer) -> None:
         if self._departing.get(producer.name) is producer:
             del self._departing[producer.name]
+            self._answered.ring()
 
     def is_storing_for(self, name: str) -> bool:
         """Whether what a producer of that name sent before it left is still being stored."""
@@ -862,9 +864,10 @@ class Topic:
         await self._tasks.cancel()
 
     async def _wait_for_answers(self) -> None:
-        deadline = self._clock.monotonic() + CLOSING_GRACE_S
-        while self.ledger.pending_count and not self.is_closed and self._clock.monotonic() < deadline:
-            await self._clock.sleep(0.005)
+        if self.ledger.pending_count:
+            await self._answered.until(
+                lambda: self.is_closed or not self.ledger.pending_count, self._clock, CLOSING_GRACE_S
+            )
 
     def abandon(self, reason: str) -> None:
         """The topic is not ours any more: no receipt and no write from here on (ownership rule 3)."""
@@ -891,6 +894,7 @@ class Topic:
         if self.is_closed:
             return
         self.is_closed = True
+        self._answered.ring()
         self._host.is_closed = True
         self._stop_watching()
         if self._withheld_timer is not None:

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
+from magnetar.runtime.clock import Clock
 from magnetar.runtime.types import MagnetarError
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,42 @@ def _report(what: str, error: Exception) -> None:
         log.warning("%s failed: %s", what, error)
     else:
         log.error("%s failed: %r", what, error, exc_info=error)
+
+
+class Bell:
+    """Wakes whoever waits for something to become so; each looks for itself. For one event loop."""
+
+    def __init__(self) -> None:
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    def ring(self) -> None:
+        """Something has changed."""
+        waiters, self._waiters = self._waiters, set()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def until(self, is_so: Callable[[], bool], clock: Clock, timeout_s: float) -> bool:
+        """Wait until *is_so*, looking at every ring, *timeout_s* at most; returns whether it is."""
+        is_late = False
+
+        def give_up() -> None:
+            nonlocal is_late
+            is_late = True
+            self.ring()
+
+        timer = clock.call_later(timeout_s, give_up)
+        try:
+            while not is_so() and not is_late:
+                waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._waiters.add(waiter)
+                try:
+                    await waiter
+                finally:
+                    self._waiters.discard(waiter)
+        finally:
+            timer.cancel()
+        return is_so()
 
 
 class Tasks:

@@ -247,7 +247,7 @@ def test_a_server_that_is_never_ready_is_not_waited_for_for_ever(
 ) -> None:
     monkeypatch.setattr(magnetar.cluster, "READY_TIMEOUT_S", 0.1)
     monkeypatch.setattr(magnetar.cluster, "READY_MARK", "what nobody says")
-    with pytest.raises(ClusterError, match=r"bookie-1 is not ready after"):
+    with pytest.raises(ClusterError, match=r"(bookie-1|zookeeper) is not ready after"):  # on a busy machine the latter
         up(cluster)
     assert cluster.running() == []
 

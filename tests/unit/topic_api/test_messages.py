@@ -11,6 +11,7 @@ import magnetar
 from broker.grpc.service import GrpcServer
 from broker.names import TopicName
 from broker.wire import pulsar_pb2 as wire
+from magnetar.runtime.clock import LoopClock
 from magnetar.topic_api.async_client import AsyncClient
 from magnetar.topic_api.errors import MessageRefused
 from magnetar.topic_api.values import Message, Outgoing
@@ -19,6 +20,13 @@ from tests.unit.broker.conftest import World
 from tests.unit.broker.raw_client import RawClient
 from tests.unit.broker.test_official_client import EARLIEST, receive
 from tests.unit.broker.test_official_client import client as official
+
+
+class NeverSleeps(LoopClock):
+    """Timers only: nobody may look whether something has become so."""
+
+    async def sleep(self, seconds: float) -> None:
+        raise AssertionError("it looks by the clock")
 
 
 async def receive_all(consumer: Any, count: int) -> list[Message]:
@@ -205,6 +213,7 @@ async def test_a_name_on_the_binary_port_waits_until_what_it_sent_over_grpc_is_s
         assert not topic.producers
         ledger.release()
         return
+    topic._clock = NeverSleeps()
     raw.send(wire.BaseCommand.PRODUCER, **asked)
     assert await raw.nothing_came()
     assert not topic.producers
@@ -212,6 +221,27 @@ async def test_a_name_on_the_binary_port_waits_until_what_it_sent_over_grpc_is_s
     success = (await raw.expect(wire.BaseCommand.PRODUCER_SUCCESS)).producer_success
     assert success.last_sequence_id == 3  # so that nobody sends a batch that begins below
     assert not topic.is_storing_for("p")
+
+
+async def test_a_topic_closes_when_storage_has_answered(world: World) -> None:
+    """It is told, and does not look again and again."""
+    raw = await RawClient.connect(int(world.url.rpartition(":")[2]))
+    await raw.produce("t")
+    ledger = world.ledger("t")
+    ledger.hold = True
+    raw.publish(1, 0, 1)
+    while not ledger.pending_count:
+        await asyncio.sleep(0.01)
+    topic = world.broker.topics[TopicName.parse("t")]
+    topic._clock = NeverSleeps()
+    closing = asyncio.ensure_future(topic.close())
+    await asyncio.sleep(0.05)
+    assert not closing.done()
+    ledger.release()
+    async with asyncio.timeout(20):
+        await closing
+    assert (await raw.expect(wire.BaseCommand.SEND_RECEIPT)).send_receipt.sequence_id == 0
+    raw.close()
 
 
 async def test_named_producers_have_entries_of_their_own(world: World, client: AsyncClient) -> None:
