@@ -4,10 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PROTOS := $(shell find magnetar managed_ledger bookie broker -name '*.proto' 2>/dev/null)
 SOURCES := magnetar broker managed_ledger bookie autorecovery connectors pyspark_magnetar.py tests bench deploy
+# How long `make soak` runs, and what it repeats; without a seed it draws a new one and says it.
+MINUTES ?= 10
+SEED ?=
 # Where `make interop` writes its matrix.
 MATRIX ?= docs/INTEROP.md
 
-.PHONY: help demo test unit interop crash abuse mutants lint types format proto bench bench-apache bench-bookie requirements clean
+.PHONY: help demo test unit interop crash sim abuse soak mutants lint types format proto bench bench-apache bench-bookie requirements clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## ?/  make \1\t/' | expand -t 24
@@ -35,10 +38,16 @@ crash: $(VENV)/dev ## power cuts, faulty disks, kill -9, fuzz: 20,000 disk image
 	tests/crash/test_index_contract.py tests/crash/test_storage_schedules.py tests/crash/test_fault_files.py \
 	tests/crash/test_fuzz.py tests/crash/test_kill_loop.py tests/crash/test_bookie_storage.py tests/crash/test_bookie_kill.py
 
+sim: $(VENV)/dev ## delivery over many short ledgers: 2,000 runs of drawn events (minutes); SEED=n repeats one
+	MAGNETAR_SIM_SEEDS=2000 $(BIN)/python -m pytest -n 2 tests/simulation/test_delivery_sim.py
+
 abuse: $(VENV)/dev ## hostile inputs at every port: 5,000 a kind, MAGNETAR_ABUSE_SEED repeats a run (minutes)
 	MAGNETAR_ABUSE_INPUTS=5000 $(BIN)/python -m pytest tests/abuse
 
-mutants: $(VENV)/dev ## seeded bugs of the bookie, each of which the tests must catch
+soak: $(VENV)/dev ## official clients on a cluster under faults, each message accounted for; MINUTES=10 SEED=
+	$(BIN)/python -m tests.soak --minutes $(MINUTES) --seed "$(SEED)"
+
+mutants: $(VENV)/dev ## seeded bugs of bookie, broker, managed ledger and client, each of which the tests must catch
 	$(BIN)/python -m tests.mutants
 
 lint: $(VENV)/dev types ## ruff, formatting, types, who imports whom

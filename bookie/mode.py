@@ -69,7 +69,7 @@ class Mode:
         self._reasons = Reasons()
         self._free_bytes = 0
         self._full_directories: frozenset[int] | None = None
-        self._was_read_only = False
+        self._shown: frozenset[Reason] = frozenset()
 
     @property
     def is_read_only(self) -> bool:
@@ -99,7 +99,7 @@ class Mode:
 
     async def show(self) -> None:
         """Put the mode into the registration. Raises MetadataError."""
-        await self._registration.set_read_only(self.is_read_only)
+        await self._registration.set_read_only(self.is_read_only, "; ".join(self.texts))
 
     async def stop(self) -> None:
         await self._tasks.cancel()
@@ -156,9 +156,10 @@ class Mode:
         desk.high_priority_allowed = enough and Reason.ERROR not in reasons.held
         desk.full_directories = None if reasons else self._full_directories
         desk.read_only = bool(reasons) or self._full_directories is not None
-        if self.is_read_only == self._was_read_only:
+        # The texts change with every look at a disk, the reasons do not.
+        before, self._shown = self._shown, frozenset(reasons.held)
+        if before == self._shown:
             return
-        self._was_read_only = self.is_read_only
         if self.is_read_only:
             log.warning("bookie %s is read-only: %s", self._bookie_id, "; ".join(self.texts))
         else:

@@ -374,6 +374,11 @@ class Broker:
 
     async def _load(self, name: TopicName, policies: NamespacePolicies) -> Topic:
         """Rule 1."""
+        # Others may have opened it since the caller looked. A second object on the same ledger would share its cursors
+        # with the first: each would give away part of the entries, and confirm what the other knows to be stored.
+        loaded = self.topics.get(name)
+        if loaded is not None and not loaded.is_closed:
+            return loaded
         task = self._loading.get(name)
         if task is None:
             task = self._tasks.spawn(self._open(name, policies), f"open {name}", awaited=True)
@@ -475,8 +480,7 @@ class Broker:
         policies = await self.namespace(name.namespace)
         if not self.ownership.owns(name):
             raise NotReady(f"The bundle of {name} is not owned by this broker; look it up again")
-        loaded = self.topics.get(name)
-        return loaded if loaded is not None and not loaded.is_closed else await self._load(name, policies)
+        return await self._load(name, policies)
 
     # -------------------------------------------------------------------------------- names
 

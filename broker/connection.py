@@ -24,10 +24,10 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from broker.config import BrokerConfig
 from broker.consumer import Consumer
-from broker.errors import BrokerError, MetadataFailure
+from broker.errors import BrokerError, MetadataFailure, NotAllowed
 from broker.listing import filter_topics, topics_hash
 from broker.memory_budget import MemoryBudget
-from broker.names import TopicName, parse_namespace
+from broker.names import COORDINATORS, TopicName, parse_namespace
 from broker.ports import Outbox, TopicPort
 from broker.producer import Producer
 from broker.requests import Attached, ProducerRequest, SubscribeRequest
@@ -58,8 +58,8 @@ PROTOCOL_VERSION: Final = 21
 BROKER_METADATA_VERSION: Final = 18
 
 # Requests of one connection that wait for something (topics being opened, lookups). A client that reconnects asks
-# for each of its topics at once; above this we read on when some are answered.
-REQUESTS_MAX: Final = 2_000
+# for each of its topics at once; above this we read on when some are answered. Each takes some 6 KB.
+REQUESTS_MAX: Final = 500
 
 # Share of one connection in the memory for sends that storage has not answered: one that is fast must not keep it all
 # from the others.
@@ -197,12 +197,17 @@ class Connection:
 
     # -------------------------------------------------------------------------------- in
 
-    def on_frames(self, frames: list[memoryview]) -> None:
-        """Work on the frames of one chunk. Raises MalformedFrame if the connection has to end."""
+    def on_frames(self, frames: list[memoryview]) -> int:
+        """Work on the frames of one chunk; returns how many were, the others have to wait until reading is resumed.
+
+        Raises MalformedFrame if the connection has to end.
+        """
         try:
-            for frame in frames:
+            for at, frame in enumerate(frames):
                 if self.state is State.CLOSED:
-                    return
+                    break
+                if self._is_paused:
+                    return at
                 send = parse_send(frame)
                 if send is not None:
                     self._on_send(send)
@@ -210,6 +215,7 @@ class Connection:
                 if self._run:
                     self._publish_run()
                 self._on_command(frame)
+            return len(frames)
         finally:
             if self._run:
                 self._publish_run()
@@ -254,7 +260,7 @@ class Connection:
         self._count_unsent(unsent_bytes)
         if not had_room and self.room_bytes > 0:
             self._pump()
-        if self._is_paused:
+        if self._is_paused or unsent_bytes > OUTBOX_HIGH_BYTES:
             self._throttle()
 
     def recount(self) -> None:
@@ -431,7 +437,7 @@ class Connection:
     def _on_lookup(self, lookup: wire.CommandLookupTopic) -> None:
         async def work() -> bytes:
             answer = await self._broker.lookup(
-                TopicName.parse(lookup.topic),
+                _not_of_transactions(TopicName.parse(lookup.topic)),
                 authoritative=lookup.authoritative,
                 listener=lookup.advertised_listener_name,
             )
@@ -460,7 +466,7 @@ class Connection:
     def _on_partitions(self, request: wire.CommandPartitionedTopicMetadata) -> None:
         async def work() -> bytes:
             partitions = await self._broker.partitions(
-                TopicName.parse(request.topic), create=request.metadata_auto_creation_enabled
+                _not_of_transactions(TopicName.parse(request.topic)), create=request.metadata_auto_creation_enabled
             )
             return command(
                 _T.PARTITIONED_METADATA_RESPONSE,
@@ -908,6 +914,17 @@ class Connection:
 
 _PONG: Final = command(_T.PONG)
 PING: Final = command(_T.PING)
+
+
+def _not_of_transactions(topic: TopicName) -> TopicName:
+    """*topic*; raises NotAllowed for the one by which clients find the coordinators of transactions.
+
+    A refusal here is final for Java's client; one of its connect to a coordinator is tried again for ever.
+    """
+    if topic.base == COORDINATORS:
+        raise NotAllowed("Transactions are not enabled.")
+    return topic
+
 
 _TRANSACTION_REQUESTS: Final = (
     _T.TC_CLIENT_CONNECT_REQUEST,

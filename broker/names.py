@@ -120,6 +120,10 @@ class TopicName:
         return self.namespace == "pulsar/system" or _SYSTEM_TOPICS.fullmatch(self.base.local) is not None
 
 
+COORDINATORS: Final = TopicName(PERSISTENT, "pulsar", "system", "transaction_coordinator_assign")
+"""Whose partitions are the coordinators of transactions: clients that want transactions look it up first."""
+
+
 @lru_cache(maxsize=10_000)  # one lookup each for a client's lookups, producers and subscriptions
 def _parse(text: str) -> TopicName:
     domain, separator, rest = text.partition("://")

@@ -37,6 +37,8 @@ from magnetar.bookkeeper.metadata.store import (
     NoNode,
     OutcomeUnknown,
     SessionEvent,
+    SessionLost,
+    StoreUnavailable,
     VersionConflict,
 )
 from magnetar.runtime.clock import Clock
@@ -108,8 +110,13 @@ class BundleOwnership:
             cancel()
         self._owned.clear()
         for path in [*paths, f"{BROKERS}/{self.broker_id}", *([LEADER] if self.is_leader else [])]:
-            with contextlib.suppress(MetadataError):
+            try:
                 await self._give_back(path)
+            except (StoreUnavailable, SessionLost) as error:
+                log.warning("what this broker owns is free when its session ends: %s", error)
+                return  # the others would wait as long, for nothing
+            except MetadataError as error:
+                log.warning("%s stays until the session ends: %s", path, error)
 
     async def _give_back(self, path: str) -> None:
         """Remove a node if it is (still) ours: it may have become another broker's. Raises StoreUnavailable."""

@@ -1,5 +1,9 @@
 """`python -m magnetar` is the command `magnetar`."""
 
-from magnetar.cli import main
+from magnetar.runtime.own_packages import leave_out_current_folder
+
+leave_out_current_folder()
+
+from magnetar.cli import main  # noqa: E402  after the path is ours
 
 main()

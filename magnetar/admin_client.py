@@ -1,13 +1,11 @@
 """The few admin calls that the command line and the demo make. Standard library only."""
 
-import http.client
 import json
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Sequence
 from typing import Any
 
+from magnetar.runtime.http_client import ask
 from magnetar.runtime.types import MagnetarError
 
 # Every call is small; a takeover that it has to wait for takes a few seconds.
@@ -22,13 +20,6 @@ class AdminError(MagnetarError):
         self.status = status
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """urllib drops the body and the method of a redirected PUT; we ask again ourselves."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
 class AdminClient:
     """Asks one broker, or the first of several that answers."""
 
@@ -38,7 +29,6 @@ class AdminClient:
         if not self._urls:
             raise AdminError("there is no address in --admin-url: write http://host:port[,http://host:port…]")
         self._timeout_s = timeout_s
-        self._opener = urllib.request.build_opener(_NoRedirect)
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """The JSON (or text) of an answer, None if it is empty. Raises AdminError."""
@@ -57,27 +47,19 @@ class AdminClient:
         data = None if body is None else json.dumps(body).encode()
         for _ in range(5):  # each redirect leads to the owner; more than a few are a loop
             try:
-                request = urllib.request.Request(
-                    url, data=data, method=method, headers={"Content-Type": "application/json"}
-                )
-                with self._opener.open(request, timeout=self._timeout_s) as answer:
-                    return _decode(answer.read())
-            except urllib.error.HTTPError as error:
-                with error:
-                    text = error.read()
-                if error.code in (301, 302, 307, 308):
-                    url = urllib.parse.urljoin(url, error.headers["Location"])
+                answer = ask(method, url, data, timeout_s=self._timeout_s)
+                if answer.status in (301, 302, 307, 308):
+                    url = urllib.parse.urljoin(url, answer.headers.get("Location") or "")
                     continue
-                reason = _decode(text)
-                reason = reason.get("reason", reason) if isinstance(reason, dict) else reason
-                raise AdminError(f"{reason or error.reason} (HTTP {error.code} from {url})", error.code) from None
-            except (OSError, ValueError, http.client.HTTPException) as error:
-                reason = getattr(error, "reason", error)
-                if isinstance(error, http.client.BadStatusLine):  # its text is whatever came from there
-                    reason = "what listens there does not speak HTTP"
+            except (OSError, ValueError) as error:
                 raise AdminError(
-                    f"no broker answers at {url}: {reason}. Is it running? Give its address with --admin-url."
+                    f"no broker answers at {url}: {error}. Is it running? Give its address with --admin-url."
                 ) from None
+            if answer.status < 300:
+                return _decode(answer.body)
+            reason = _decode(answer.body)
+            reason = reason.get("reason", reason) if isinstance(reason, dict) else reason
+            raise AdminError(f"{reason or answer.reason} (HTTP {answer.status} from {url})", answer.status)
         raise AdminError(f"{url} redirects in a circle", 508)
 
     # --------------------------------------------------------------------------------- topics

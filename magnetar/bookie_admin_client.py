@@ -1,12 +1,10 @@
 """Asks the HTTP admin of a bookie, ours or Apache's. Standard library only."""
 
-import http.client
 import json
-import urllib.error
 import urllib.parse
-import urllib.request
 from typing import Any
 
+from magnetar.runtime.http_client import ask
 from magnetar.runtime.types import MagnetarError
 
 # A sanity check of a busy disk, or a page of records from a slow metadata store.
@@ -60,24 +58,17 @@ class BookieAdmin:
 
     def _ask(self, method: str, url: str, data: bytes | None) -> bytes:
         try:
-            request = urllib.request.Request(
-                url, data=data, method=method, headers={"Content-Type": "application/json"} if data else {}
-            )
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-                return bytes(answer.read())
-        except urllib.error.HTTPError as error:
-            with error:
-                text = error.read().decode(errors="replace").strip()
-            reason = error.reason if not text or text.startswith("<") else text
-            raise BookieAdminError(f"{reason} (HTTP {error.code} from {url})", error.code) from None
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            why = getattr(error, "reason", error)
-            if isinstance(error, http.client.BadStatusLine):  # its text is whatever came from there
-                why = "what listens there does not speak HTTP"
+            answer = ask(method, url, data, timeout_s=TIMEOUT_S)
+        except (OSError, ValueError) as error:
             raise BookieAdminError(
-                f"no bookie answers at {url}: {why}. Is it running, with httpServerEnabled=true? "
+                f"no bookie answers at {url}: {error}. Is it running, with httpServerEnabled=true? "
                 "Give its address with --admin-url."
             ) from None
+        if answer.status < 300:
+            return answer.body
+        text = answer.body.decode(errors="replace").strip()
+        reason = answer.reason if not text or text.startswith("<") else text
+        raise BookieAdminError(f"{reason} (HTTP {answer.status} from {url})", answer.status)
 
 
 def _text(value: object) -> str:

@@ -301,13 +301,16 @@ def _space_cells(text: str) -> tuple[str, str, str]:
 @bookie.command()
 @remote
 def cluster(admin_url: str, as_json: bool) -> None:
-    """The cluster in numbers: bookies, auditor, missing copies.
+    """The cluster in numbers: bookies, who of them does not answer, auditor, copies.
 
     Example:  magnetar bookie cluster
     """
-    found = _admin(admin_url).get("bookie/cluster_info")
+    admin = _admin(admin_url)
+    found = admin.get("bookie/cluster_info")
+    with show.bar("bookies are asked"):
+        silent, away = _missing_bookies(admin)
     if as_json:
-        print_json(found)
+        print_json({**found, "silent": silent, "away": away})
         return
     show.values(
         [
@@ -316,9 +319,42 @@ def cluster(admin_url: str, as_json: bool) -> None:
                  f"{found['unavailableBookiesCount']} away"),
             ("auditor", found["auditorId"] or "none"),
             ("auto-recovery", "allowed" if found["ledgerReplicationEnabled"] else "switched off"),
-            ("copies", "missing of some ledgers" if found["clusterUnderReplicated"] else "none is known to be missing"),
+            ("copies", _copies_text(found["clusterUnderReplicated"], silent, away)),
         ]
     )  # fmt: skip
+
+
+def _missing_bookies(admin: "BookieAdmin") -> tuple[dict[str, str], list[str]]:
+    """(bookies that are registered and do not answer, with what is known of why; bookies that are known and away)"""
+    registered = {name for kind in ("rw", "ro") for name in admin.get("bookie/list_bookies", type=kind)}
+    spaces = _if_there(admin, "bookie/list_bookie_info") if registered else None
+    silent = {}
+    if spaces is not None:
+        told = {name: spaces.get(name, "") for name in sorted(registered)}
+        silent = {name: _space_cells(text)[0] for name, text in told.items() if not _SPACE.search(text)}
+    return silent, sorted({*(_if_there(admin, "bookie/cookies") or ())} - registered)
+
+
+def _if_there(admin: "BookieAdmin", path: str) -> Any:
+    """The answer; None where there is no such path, as at other versions of the admin."""
+    from magnetar.bookie_admin_client import BookieAdminError
+
+    try:
+        return admin.get(path)
+    except BookieAdminError as error:
+        if error.status != 404:
+            raise
+        return None
+
+
+def _copies_text(are_marked: bool, silent: dict[str, str], away: list[str]) -> str:
+    """What is known of copies that are missing: what auto-recovery has marked, and who cannot be asked for theirs."""
+    told = ["some ledgers are marked as missing some"] if are_marked else []
+    told += [f"{name} does not answer ({why}): its copies cannot be read" for name, why in silent.items()]
+    told += [f"{name} is away: its copies cannot be read" for name in away]
+    if not told:
+        return "none is known to be missing"
+    return "; ".join(told) + ("; `magnetar doctor` tells which ledgers" if silent or away else "")
 
 
 @bookie.command()

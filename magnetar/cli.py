@@ -10,6 +10,7 @@ from magnetar import __version__, show
 from magnetar.bookie_cli import bookie
 from magnetar.cli_options import json_option, print_json
 from magnetar.doctor import doctor
+from magnetar.guesses import Guessing
 from magnetar.ledgers_cli import bookies, ledgers
 from magnetar.messages_cli import consume, produce, read, tail
 from magnetar.tenancy_cli import brokers, namespaces, schemas, tenants
@@ -24,13 +25,15 @@ AT_LEAST_ONE = click.IntRange(min=1)
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-class _Commands(click.Group):
+class _Commands(Guessing):
     """Turns our errors into one line and an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        from magnetar.runtime.own_packages import check_own_packages
         from magnetar.runtime.types import ConfigurationError, MagnetarError
 
         try:
+            check_own_packages()
             return super().invoke(ctx)
         except MagnetarError as error:
             click.echo(f"magnetar: {error}", err=True)
@@ -44,6 +47,15 @@ def main() -> None:
 
     Start with `magnetar standalone`, then `magnetar produce my-topic -m hello` and `magnetar read my-topic`.
     """
+
+
+@main.command(hidden=True)
+def version() -> None:
+    """The version, as `magnetar --version` tells it.
+
+    Example:  magnetar version
+    """
+    click.echo(f"magnetar, version {__version__}")
 
 
 config_option = click.option(
@@ -96,7 +108,7 @@ def broker(config: Path | None) -> None:
 # --------------------------------------------------------------------------------------- cluster
 
 
-@main.group()
+@main.group(cls=Guessing)
 def cluster() -> None:
     """A developer's cluster on this machine: ZooKeeper, bookies, brokers, each its own process."""
 

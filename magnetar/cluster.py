@@ -15,7 +15,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -24,6 +23,7 @@ from typing import Final
 
 from magnetar.bookkeeper.metadata.zookeeper_server import find_pyspark_jars, zookeeper_command, zookeeper_config
 from magnetar.runtime.daemon import new_clock
+from magnetar.runtime.own_packages import python_command, python_environment
 from magnetar.runtime.types import MagnetarError
 
 TICK_MS: Final = 500
@@ -302,7 +302,7 @@ class Cluster:
         place = self.directory / member.name
         if member.kind == "zookeeper":
             return zookeeper_command(find_pyspark_jars(), place / "zoo.cfg")
-        return [sys.executable, "-m", "magnetar", member.kind, "--config", str(place / f"{member.kind}.conf")]
+        return python_command("magnetar", member.kind, "--config", str(place / f"{member.kind}.conf"))
 
     def start(self, name: str) -> None:
         """Start one process again; returns when it can be used."""
@@ -320,6 +320,7 @@ class Cluster:
         with log.open("wb") as output:
             process = subprocess.Popen(
                 self.command(member),
+                env=python_environment(os.environ),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

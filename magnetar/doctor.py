@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from magnetar import show
-from magnetar.cli_options import admin_option, json_option, metadata_option, print_json, urls_of
+from magnetar.cli_options import admin_option, json_option, metadata_of, metadata_option, print_json, urls_of
 from magnetar.doctor_rules import (
     BACKLOG_WARN,
     BookieFacts,
@@ -77,7 +77,7 @@ def doctor(
     backlog: int,
     ledgers_max: int,
     look_s: float,
-    metadata_url: str,
+    metadata_url: str | None,
     tls_directory: str | None,
     as_json: bool,
     admin_url: str,
@@ -86,13 +86,13 @@ def doctor(
 
     Exit code 0: nothing; 1: warnings; 2: errors.
 
-    Example:  magnetar doctor --metadata zk:127.0.0.1:2181 --admin-url http://127.0.0.1:8080
+    Example:  magnetar doctor --admin-url http://127.0.0.1:8080,http://127.0.0.1:8081
     """
     import asyncio
 
     with show.bar("looking") as drawn:
         rounds = Rounds(namespaces, ledgers_max, look_s, drawn)
-        facts = asyncio.run(rounds.facts(metadata_url, tls_directory, urls_of(admin_url)))
+        facts = asyncio.run(rounds.facts(metadata_of(metadata_url, admin_url), tls_directory, urls_of(admin_url)))
     findings = examine(facts, backlog_warn=backlog)
     code = exit_code(findings)
     if as_json:
@@ -339,31 +339,17 @@ def _admin(url: str) -> Any:
 
 def _get(url: str, clock: "Clock", timeout_s: float = TIMEOUT_S) -> tuple[int, Any, float | None]:
     """(status, JSON or text, how far its clock is ahead in seconds or None). Raises OSError."""
-    import http.client
     import json
-    import urllib.error
-    import urllib.request
 
+    from magnetar.runtime.http_client import ask
+
+    deadline_s = clock.monotonic() + timeout_s
+    answer = ask("GET", url, timeout_s=timeout_s, max_bytes=ANSWER_BYTES_MAX,
+                 is_late=lambda: clock.monotonic() > deadline_s)  # fmt: skip
     try:
-        try:
-            answer = urllib.request.urlopen(url, timeout=timeout_s)
-        except urllib.error.HTTPError as error:
-            answer = error
-        data = bytearray()
-        deadline_s = clock.monotonic() + timeout_s
-        with answer:
-            while piece := answer.read1(ANSWER_BYTES_MAX):
-                data += piece
-                if len(data) > ANSWER_BYTES_MAX or clock.monotonic() > deadline_s:
-                    raise OSError(f"the answer of {url} does not come to an end")
-    except http.client.HTTPException as error:
-        raise OSError(f"what listens at {url} does not speak HTTP ({type(error).__name__})") from None
-    except OSError as error:
-        raise OSError(str(getattr(error, "reason", error))) from None
-    try:
-        found: Any = json.loads(data or b"null")
+        found: Any = json.loads(answer.body or b"null")
     except ValueError:
-        found = data.decode(errors="replace")
+        found = answer.body.decode(errors="replace")
     return answer.status, found, _ahead_s(answer.headers.get("Date"), clock)
 
 

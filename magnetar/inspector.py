@@ -233,5 +233,8 @@ async def _silent_hosts(url: str) -> dict[str, str]:
     silent = {host: why for host, why in found.items() if why}
     if len(silent) == len(hosts):
         told = "; ".join(f"{host}: {why}" for host, why in silent.items())
-        raise StoreUnavailable(f"no ZooKeeper answers ({told}). Is one running? Give it with --metadata.")
+        raise StoreUnavailable(
+            f"no ZooKeeper answers ({told}). Is one running? Give it with --metadata, or with "
+            "--admin-url a broker that uses it."
+        )
     return silent

@@ -6,7 +6,8 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 import click
 
 from magnetar import show
-from magnetar.cli_options import json_option, metadata_option, now_ms, print_json
+from magnetar.cli_options import admin_option, json_option, metadata_of, metadata_option, now_ms, print_json
+from magnetar.guesses import Guessing
 
 if TYPE_CHECKING:
     from magnetar.bookkeeper.metadata.ledgers import LedgerMetadata
@@ -25,13 +26,17 @@ LEDGERS_AT_ONCE = 500
 _PREVIEW_BYTES = 48
 
 
-def _run(metadata_url: str, tls_directory: str | None, ask: "Callable[[Inspector], Awaitable[T]]") -> T:
+def _run(
+    metadata_url: str | None, admin_url: str, tls_directory: str | None, ask: "Callable[[Inspector], Awaitable[T]]"
+) -> T:
     import asyncio
 
     from magnetar.inspector import inspecting
 
+    url = metadata_of(metadata_url, admin_url)
+
     async def go() -> T:
-        async with inspecting(metadata_url, tls_directory) as inspector:
+        async with inspecting(url, tls_directory) as inspector:
             return await ask(inspector)
 
     return asyncio.run(go())
@@ -40,20 +45,21 @@ def _run(metadata_url: str, tls_directory: str | None, ask: "Callable[[Inspector
 # --------------------------------------------------------------------------------------- bookies
 
 
-@click.group()
+@click.group(cls=Guessing)
 def bookies() -> None:
     """Bookies of a cluster. See also `magnetar bookie`, which runs one or asks one over its HTTP admin."""
 
 
 @bookies.command("list")
+@admin_option
 @metadata_option
 @json_option
-def list_bookies(metadata_url: str, tls_directory: str | None, as_json: bool) -> None:
+def list_bookies(metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool) -> None:
     """Bookies that are there, and those that are away.
 
     Example:  magnetar bookies list
     """
-    found = _run(metadata_url, tls_directory, lambda inspector: inspector.bookies())
+    found = _run(metadata_url, admin_url, tls_directory, lambda inspector: inspector.bookies())
     if as_json:
         print_json([one._asdict() for one in found])
         return
@@ -63,16 +69,19 @@ def list_bookies(metadata_url: str, tls_directory: str | None, as_json: bool) ->
 # --------------------------------------------------------------------------------------- ledgers
 
 
-@click.group()
+@click.group(cls=Guessing)
 def ledgers() -> None:
     """Ledgers of a cluster: what stands in the metadata, and what the bookies have."""
 
 
 @ledgers.command("list")
+@admin_option
 @metadata_option
 @json_option
 @click.option("--bookie", "bookie_id", help="Only those with copies on this bookie.")
-def list_ledgers(metadata_url: str, tls_directory: str | None, as_json: bool, bookie_id: str | None) -> None:
+def list_ledgers(
+    metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool, bookie_id: str | None
+) -> None:
     """All ledgers with state, size, quorums and bookies.
 
     Example:  magnetar ledgers list --bookie 127.0.0.1:3181
@@ -87,7 +96,7 @@ def list_ledgers(metadata_url: str, tls_directory: str | None, as_json: bool, bo
                 drawn.at(at)
         return found
 
-    found = _run(metadata_url, tls_directory, ask)
+    found = _run(metadata_url, admin_url, tls_directory, ask)
     if bookie_id is not None:
         found = {
             ledger_id: one for ledger_id, one in found.items() if one.metadata and bookie_id in one.metadata.bookies()
@@ -144,6 +153,7 @@ def _facts(ledger_id: int, one: "LedgerMetadata", created_ms: int) -> dict[str, 
 @click.option("--from", "first", type=LEDGER_ID, default=0, show_default=True, help="First entry.")
 @click.option("--to", "last", type=LEDGER_ID, help=f"Last entry; else the {ENTRIES_SHOWN - 1} behind the first.")
 @click.option("--all", "everything", is_flag=True, help="Every entry.")
+@admin_option
 @metadata_option
 @json_option
 def show_ledger(
@@ -151,7 +161,8 @@ def show_ledger(
     first: int,
     last: int | None,
     everything: bool,
-    metadata_url: str,
+    metadata_url: str | None,
+    admin_url: str,
     tls_directory: str | None,
     as_json: bool,
 ) -> None:
@@ -172,7 +183,7 @@ def show_ledger(
                 copies.append(await inspector.copies(ledger_id, entry_id, metadata))
         return metadata, created_ms, end, silent, copies
 
-    metadata, created_ms, end, silent, found = _run(metadata_url, tls_directory, ask)
+    metadata, created_ms, end, silent, found = _run(metadata_url, admin_url, tls_directory, ask)
     if as_json:
         print_json({**_facts(ledger_id, metadata, created_ms), "last_entry_there": end,
                     "not_asked": [{"bookie": one.bookie_id, "detail": one.detail} for one in silent],
@@ -256,8 +267,16 @@ def _preview(data: bytes) -> str:
 @click.argument("ledger_id", type=LEDGER_ID)
 @click.argument("entry_id", type=LEDGER_ID)
 @click.option("-o", "--output", type=click.File("wb"), default="-", help="File to write to; else standard output.")
+@admin_option
 @metadata_option
-def read_entry(ledger_id: int, entry_id: int, output: IO[bytes], metadata_url: str, tls_directory: str | None) -> None:
+def read_entry(
+    ledger_id: int,
+    entry_id: int,
+    output: IO[bytes],
+    metadata_url: str | None,
+    admin_url: str,
+    tls_directory: str | None,
+) -> None:
     """Write the payload of one entry, from the first bookie with a good copy.
 
     Example:  magnetar ledgers read 7 0 -o entry.bin
@@ -274,4 +293,4 @@ def read_entry(ledger_id: int, entry_id: int, output: IO[bytes], metadata_url: s
         told = "; ".join(f"{copy.bookie_id}: {copy.verdict}" for copy in copies)
         raise MagnetarError(f"no bookie gave a good copy of ledger {ledger_id} entry {entry_id} ({told})")
 
-    output.write(_run(metadata_url, tls_directory, ask))
+    output.write(_run(metadata_url, admin_url, tls_directory, ask))

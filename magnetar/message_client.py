@@ -4,6 +4,8 @@ import contextlib
 import functools
 import io
 import json
+import os
+import re
 import socket
 import threading
 from collections import deque
@@ -12,7 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+import click
+
+from magnetar.places import shown_id
 from magnetar.runtime.types import MagnetarError
+from magnetar.topic_api.message_id import EARLIEST, LATEST, MessageId
 
 if TYPE_CHECKING:
     from magnetar.admin_client import AdminClient
@@ -32,6 +38,11 @@ OPERATION_TIMEOUT_S: Final = 20
 READ_TIMEOUT_MS: Final = 10_000
 """For a message that the broker has said is there."""
 
+# As the client logs it: what kind, and the broker's own words.
+_REFUSAL: Final = re.compile(r"Received error response from server: (\w+)(?: \((.*)\))? -- req_id")
+# So many in a row, which takes a second or two, are told at once and not only when the client gives up.
+_REFUSALS_TOLD: Final = 5
+
 # How long one wait for a message that may never come lasts, so that Ctrl-C is heard.
 WAIT_MS: Final = 200
 
@@ -48,22 +59,64 @@ def client_of(service_url: str) -> Iterator[Any]:
     except ImportError:
         raise ClientError("the official client is missing: pip install pulsar-client") from None
     _check_reachable(service_url)
-    logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null")
-    client = pulsar.Client(
-        service_url,
-        logger=logger,
-        connection_timeout_ms=CONNECT_TIMEOUT_MS,
-        operation_timeout_seconds=OPERATION_TIMEOUT_S,
-    )
+    with contextlib.ExitStack() as stack:
+        heard = stack.enter_context(_heard())
+        client = pulsar.Client(
+            service_url,
+            logger=heard.logger,
+            connection_timeout_ms=CONNECT_TIMEOUT_MS,
+            operation_timeout_seconds=OPERATION_TIMEOUT_S,
+        )
+        try:
+            yield client
+        except pulsar.PulsarException as error:
+            unreachable = isinstance(error, pulsar.ConnectError | pulsar.Timeout | pulsar.LookupError)
+            hint = ". Is a broker running there? Give it with --service-url." if unreachable else ""
+            if heard.refusal:
+                hint = f". The broker answers: {heard.refusal}"
+            raise ClientError(f"{error} ({service_url}){hint}") from None
+        finally:
+            with contextlib.suppress(Exception):  # closing what failed says nothing new
+                client.close()
+
+
+class _Heard:
+    """What brokers refused, read from what the client logs: where it tries again, its error is a time-out."""
+
+    def __init__(self, logger: Any) -> None:
+        self.logger = logger
+        self.refusal = ""
+        """The last one."""
+        self._lines = 0
+
+    def line(self, text: str) -> None:
+        found = _REFUSAL.search(text)
+        if found is None:
+            return
+        self.refusal = found[2] or found[1]
+        self._lines += 1
+        if self._lines == _REFUSALS_TOLD:  # the client waits longer and longer between its tries
+            click.echo(f"magnetar: still trying; the broker answers: {self.refusal}", err=True)
+
+
+@contextlib.contextmanager
+def _heard() -> Iterator[_Heard]:
+    """The client logs into a pipe, which a thread empties: nothing is kept but the last refusal."""
+    import pulsar
+
+    reading, writing = os.pipe()
+    made = _Heard(pulsar.FileLogger(pulsar.LoggerLevel.Warn, f"/dev/fd/{writing}"))
+
+    def listen() -> None:
+        with os.fdopen(reading, errors="replace") as lines:
+            for line in lines:
+                made.line(line)
+
+    threading.Thread(target=listen, name="client log", daemon=True).start()
     try:
-        yield client
-    except pulsar.PulsarException as error:
-        unreachable = isinstance(error, pulsar.ConnectError | pulsar.Timeout | pulsar.LookupError)
-        hint = ". Is a broker running there? Give it with --service-url." if unreachable else ""
-        raise ClientError(f"{error} ({service_url}){hint}") from None
+        yield made
     finally:
-        with contextlib.suppress(Exception):  # closing what failed says nothing new
-            client.close()
+        os.close(writing)  # the client has opened it for itself; the thread ends with the last of them
 
 
 def _check_reachable(service_url: str) -> None:
@@ -182,9 +235,13 @@ class Published:
 
 
 def publish(
-    client: Any, topic: str, payloads: Iterable[bytes], key: str | None, properties: dict[str, str], schema: Any = None
+    client: Any,
+    topic: str,
+    messages: Iterable[tuple[str | None, bytes]],
+    properties: dict[str, str],
+    schema: Any = None,
 ) -> Published:
-    """Publish, and wait until every message is answered. *schema*: the client's schema object, if there is one."""
+    """Publish keys with payloads, and wait until every message is answered. *schema*: the client's schema object."""
     import pulsar
 
     ok = pulsar.Result.Ok
@@ -208,10 +265,10 @@ def publish(
         topic, batching_enabled=True, batching_max_publish_delay_ms=5, batching_max_messages=BATCH_MESSAGES_MAX,
         block_if_queue_full=True, max_pending_messages=IN_FLIGHT_MAX, **({} if schema is None else {"schema": schema}),
     )  # fmt: skip
-    options: dict[str, Any] = {"properties": properties or None}
-    if key is not None:
-        options["partition_key"] = key
-    for payload in payloads:
+    for key, payload in messages:
+        options: dict[str, Any] = {"properties": properties or None}
+        if key is not None:
+            options["partition_key"] = key
         while found.payload_bytes - answered_bytes > IN_FLIGHT_BYTES_MAX:
             room.clear()
             room.wait(ROOM_LOOK_S)
@@ -220,7 +277,7 @@ def publish(
         found.payload_bytes += len(payload)
     producer.flush()
     producer.close()
-    found.last_id = None if last is None else str(last)
+    found.last_id = None if last is None else shown_id(last)
     return found
 
 
@@ -228,9 +285,10 @@ def publish(
 
 
 def consumed(
-    client: Any, topic: str, subscription: str, kind: str, position: str, count: int
+    client: Any, topic: str, subscription: str, kind: str, at_the_end: bool, count: int
 ) -> Generator[Any, None, None]:
     """*count* messages of a subscription, or without end if it is 0; each is acknowledged when one goes on to the next.
+    A new one begins with what is there, or *at_the_end*.
 
     Close it where it is left early.
     """
@@ -242,8 +300,8 @@ def consumed(
         "failover": pulsar.ConsumerType.Failover,
         "key-shared": pulsar.ConsumerType.KeyShared,
     }
-    positions = {"earliest": pulsar.InitialPosition.Earliest, "latest": pulsar.InitialPosition.Latest}
-    consumer = client.subscribe(topic, subscription, consumer_type=kinds[kind], initial_position=positions[position])
+    first = pulsar.InitialPosition.Latest if at_the_end else pulsar.InitialPosition.Earliest
+    consumer = client.subscribe(topic, subscription, consumer_type=kinds[kind], initial_position=first)
     received = 0
     try:
         while count == 0 or received < count:
@@ -258,30 +316,39 @@ def consumed(
         consumer.close()
 
 
-def position_of(text: str) -> tuple[int, int] | None:
-    """(ledger, entry) of `--from`; None for earliest and latest. Raises ClientError."""
-    ledger, separator, entry = text.partition(":")
-    if text in ("earliest", "latest"):
-        return None
-    if not separator or not (ledger + entry).isascii() or not ledger.isdigit() or not entry.isdigit():
-        raise ClientError(f"--from {text}: expected earliest, latest or LEDGER:ENTRY")
-    return int(ledger), int(entry)
-
-
-def read(client: Any, topic: str, start: str, follow: bool) -> Iterator[Any]:
-    """Messages of *topic*, one partition after the other; with *follow* then those that come, for ever."""
-    import pulsar
-
-    position = position_of(start)
-    if position is None:
-        first = pulsar.MessageId.earliest if start == "earliest" else pulsar.MessageId.latest
-    else:
-        first = pulsar.MessageId(-1, *position, -1)
-    readers = [client.create_reader(name, first) for name in client.get_topic_partitions(topic)]
+def read(client: Any, topic: str, start: MessageId | int, follow: bool) -> Iterator[Any]:
+    """Messages of *topic* from *start* on (a time is in milliseconds), one partition after the other; with *follow*
+    then those that come, for ever. Where *start* is an id of a partition, only that one is read."""
+    readers = [_reader(client, name, start) for name in _partitions(client, topic, start)]
     for reader in readers:
         yield from _rest(reader)
     if follow:
         yield from _coming(readers)
+
+
+def _partitions(client: Any, topic: str, start: MessageId | int) -> list[str]:
+    """The partitions of *topic* to be read. Raises ClientError if it does not have that of *start*."""
+    names: list[str] = client.get_topic_partitions(topic)
+    is_partitioned = len(names) > 1 or (names[0].endswith("-partition-0") and not topic.endswith("-partition-0"))
+    if isinstance(start, int) or start.partition < 0 or not is_partitioned:
+        return names
+    if start.partition >= len(names):
+        raise ClientError(f"{start} is in partition {start.partition}, and {topic} has {len(names)}")
+    return [names[start.partition]]
+
+
+def _reader(client: Any, name: str, start: MessageId | int) -> Any:
+    """A reader whose first message is the one at *start*."""
+    import pulsar
+
+    if isinstance(start, int):
+        reader = client.create_reader(name, pulsar.MessageId.earliest)
+        reader.seek(start)
+        return reader
+    if start in (EARLIEST, LATEST):
+        return client.create_reader(name, pulsar.MessageId.earliest if start == EARLIEST else pulsar.MessageId.latest)
+    first = pulsar.MessageId(start.partition, start.ledger_id, start.entry_id, start.batch_index)
+    return client.create_reader(name, first, start_message_id_inclusive=True)
 
 
 def last_messages(client: Any, admin: "AdminClient", topic: str, count: int, follow: bool) -> Iterator[Any]:

@@ -3,13 +3,16 @@
 import contextlib
 import itertools
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
 from magnetar import show
-from magnetar.cli_options import F, admin_of, admin_option, service_option
+from magnetar.cli_options import F, admin_of, admin_option, now_ms, service_option, topic_argument
+from magnetar.places import PLACE_HELP, create_at, place_of, shown_id
+from magnetar.topic_api.message_id import EARLIEST, LATEST, MessageId
 
 if TYPE_CHECKING:
     from magnetar.message_client import TopicSchema
@@ -18,6 +21,8 @@ COUNT: Final = click.IntRange(min=0)
 
 # Lines of a file between two looks at how far it is.
 _LINES_PER_LOOK: Final = 1_000
+
+_GIVE: Final = "give messages with -m, a file with -f, or pipe lines in"
 
 # Values up to this long are shown in one line.
 _ONE_LINE_CHARS: Final = 100
@@ -40,10 +45,12 @@ def _schema_of(admin_url: str, topic: str) -> "TopicSchema":
 
 
 @click.command()
-@click.argument("topic")
+@topic_argument
 @click.option("-m", "--message", "messages", multiple=True, help="A message; may be given more than once.")
 @click.option("-f", "--file", type=click.File("rb"), help="A file (or - for standard input): each line is a message.")
 @click.option("-k", "--key", help="Key of every message.")
+@click.option("-K", "--key-separator", "separator",
+              help="Messages are KEY, this text, VALUE; what has it not in it has no key.")  # fmt: skip
 @click.option("-p", "--property", "properties", multiple=True, help="NAME=VALUE, on every message.")
 @click.option("--schema", "with_schema", is_flag=True,
               help="Messages are JSON, written with the topic's schema (AVRO or JSON).")  # fmt: skip
@@ -55,20 +62,24 @@ def produce(
     messages: tuple[str, ...],
     file: IO[bytes] | None,
     key: str | None,
+    separator: str | None,
     properties: tuple[str, ...],
     with_schema: bool,
     as_json: bool,
     admin_url: str,
     service_url: str,
 ) -> None:
-    """Publish to TOPIC; returns when everything is on disk.
+    """Publish to TOPIC; returns when everything is on disk. Without -m and -f, lines that are piped in are messages.
 
     Example:  magnetar produce my-topic -m hello -m world
     """
     from magnetar.message_client import ClientError, client_of, publish
 
+    if separator is not None and (not separator or key is not None):
+        raise click.UsageError("--key-separator is a text, and takes the place of --key")
+    first: list[bytes] = []
     if not messages and file is None:
-        raise click.UsageError("give messages with -m, or a file with -f (- is standard input)")
+        file, first = _standard_input()
     told = properties_of(properties)
     schema: Any = None
     encode: Callable[[bytes], bytes] = bytes
@@ -76,8 +87,9 @@ def produce(
         schema, encode = _schema_of(admin_url, topic).writer()
     took = _stopwatch()
     with client_of(service_url) as client, show.bar(f"to {topic}", _size_of(file)) as drawn:
-        lines = itertools.chain((one.encode() for one in messages), _lines(file, drawn))
-        found = publish(client, topic, map(encode, lines), key, told, schema)
+        lines = itertools.chain((one.encode() for one in messages), _lines(first, file, drawn))
+        keyed = (_keyed(line, separator, key) for line in lines)
+        found = publish(client, topic, ((one, encode(payload)) for one, payload in keyed), told, schema)
     if as_json:
         _print_line(
             {
@@ -94,6 +106,31 @@ def produce(
         raise ClientError(f"{failed} of {found.sent} messages were not acknowledged: {found.first_failure}")
     if not as_json:
         click.echo(f"{found.acknowledged} messages acknowledged")
+
+
+def _standard_input() -> tuple[IO[bytes], list[bytes]]:
+    """What is piped in, and its first line. Raises UsageError if there is none."""
+    if sys.stdin is None or sys.stdin.isatty():
+        raise click.UsageError(_GIVE)
+    first = sys.stdin.buffer.readline()
+    if not first:
+        raise click.UsageError(f"standard input is empty: {_GIVE}")
+    return sys.stdin.buffer, [first]
+
+
+def _keyed(line: bytes, separator: str | None, key: str | None) -> tuple[str | None, bytes]:
+    """(key, payload) of a message. Raises ClientError for a key that is not UTF-8."""
+    if separator is None:
+        return key, line
+    from magnetar.message_client import ClientError
+
+    before, found, behind = line.partition(separator.encode())
+    if not found:
+        return None, line
+    try:
+        return before.decode(), behind
+    except UnicodeDecodeError:
+        raise ClientError(f"the key {before[:80]!r} is not UTF-8 text") from None
 
 
 def properties_of(texts: Iterable[str]) -> dict[str, str]:
@@ -117,9 +154,9 @@ def _size_of(file: IO[bytes] | None) -> float | None:
         return None
 
 
-def _lines(file: IO[bytes] | None, drawn: show.Bar) -> Iterator[bytes]:
+def _lines(first: list[bytes], file: IO[bytes] | None, drawn: show.Bar) -> Iterator[bytes]:
     done_bytes = 0
-    for number, line in enumerate(file or ()):
+    for number, line in enumerate(itertools.chain(first, file or ())):
         done_bytes += len(line)
         if number % _LINES_PER_LOOK == 0:
             drawn.at(done_bytes)
@@ -130,14 +167,14 @@ def _lines(file: IO[bytes] | None, drawn: show.Bar) -> Iterator[bytes]:
 
 
 @click.command()
-@click.argument("topic")
+@topic_argument
 @click.option("-s", "--subscription", default="magnetar-cli", show_default=True, help="Subscription to consume from.")
 @click.option("-t", "--type", "kind", type=click.Choice(["exclusive", "shared", "failover", "key-shared"]),
               default="exclusive", show_default=True, help="Type of the subscription.")  # fmt: skip
 @click.option("-n", "--count", type=COUNT, default=0, show_default=True,
               help="Stop after so many messages; 0 goes on for ever.")  # fmt: skip
-@click.option("--from", "position", type=click.Choice(["earliest", "latest"]), default="earliest", show_default=True,
-              help="Where a new subscription begins.")  # fmt: skip
+@click.option("--from", "position", default="earliest", show_default=True,
+              help=f"Where a new subscription begins: {PLACE_HELP}")  # fmt: skip
 @click.option("-q", "--quiet", is_flag=True, help="Show what was received in all, not each message.")
 @value_options
 @admin_option
@@ -160,20 +197,23 @@ def consume(
     """
     from magnetar.message_client import client_of, consumed
 
+    place = place_of(position, now_ms())
+    if place not in (EARLIEST, LATEST):
+        _make_subscription(admin_url, topic, subscription, place)
     schema = None if raw else _schema_of(admin_url, topic)
     received, payload_bytes, last = 0, 0, None
     took = _stopwatch()
     with (
         client_of(service_url) as client,
         contextlib.suppress(KeyboardInterrupt),
-        contextlib.closing(consumed(client, topic, subscription, kind, position, count)) as messages,
+        contextlib.closing(consumed(client, topic, subscription, kind, place == LATEST, count)) as messages,
     ):
         for message in messages:
             if not quiet:
                 _show(message, as_json, schema)
             received, payload_bytes, last = received + 1, payload_bytes + len(message.data()), message.message_id()
     if as_json:
-        last_id = None if last is None else str(last)
+        last_id = None if last is None else shown_id(last)
         summary = {"topic": topic, "subscription": subscription, "messages": received, "bytes": payload_bytes,
                    "seconds": took(), "last_id": last_id}  # fmt: skip
         _print_line({"summary": summary})
@@ -181,11 +221,22 @@ def consume(
         click.echo(f"{received} messages, {show.size(payload_bytes)}, in {show.duration(took())}")
 
 
+def _make_subscription(admin_url: str, topic: str, subscription: str, place: MessageId | int) -> None:
+    """Unless it is there: then it goes on where it is."""
+    from magnetar.admin_client import AdminError
+
+    try:
+        create_at(admin_of(admin_url), topic, subscription, place)
+    except AdminError as error:
+        if error.status != 409:
+            raise
+
+
 @click.command()
-@click.argument("topic")
+@topic_argument
 @click.option("-n", "--count", type=COUNT, default=0, show_default=True,
               help="Stop after so many messages; 0 means all there are.")  # fmt: skip
-@click.option("--from", "start", default="earliest", show_default=True, help="earliest, latest or LEDGER:ENTRY.")
+@click.option("--from", "start", default="earliest", show_default=True, help=PLACE_HELP)
 @click.option("--follow", is_flag=True, help="Wait for more at the end.")
 @value_options
 @admin_option
@@ -199,15 +250,15 @@ def read(
     """
     from magnetar import message_client
 
-    message_client.position_of(start)
+    place = place_of(start, now_ms())
     schema = None if raw else _schema_of(admin_url, topic)
     with message_client.client_of(service_url) as client, contextlib.suppress(KeyboardInterrupt):
-        for message in itertools.islice(message_client.read(client, topic, start, follow), count or None):
+        for message in itertools.islice(message_client.read(client, topic, place, follow), count or None):
             _show(message, as_json, schema)
 
 
 @click.command()
-@click.argument("topic")
+@topic_argument
 @click.option("-n", "--count", type=COUNT, default=10, show_default=True, help="So many of the last messages.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes.")
 @value_options
@@ -257,7 +308,7 @@ def _show(message: Any, as_json: bool, schema: "TopicSchema | None" = None) -> N
         import base64
 
         found = {
-            "id": str(message.message_id()),
+            "id": shown_id(message.message_id()),
             "topic": message.topic_name(),
             "key": key or None,
             "publish_time_ms": message.publish_timestamp(),
@@ -279,4 +330,4 @@ def _show(message: Any, as_json: bool, schema: "TopicSchema | None" = None) -> N
         shown = text
     else:
         shown = f"{len(data)} bytes {data[:_PREVIEW_BYTES].hex()}…"
-    click.echo(f"{message.message_id()}  {key + '  ' if key else ''}{shown}")
+    click.echo(f"{shown_id(message.message_id())}  {key + '  ' if key else ''}{shown}")

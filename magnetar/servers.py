@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from magnetar import __version__
-from magnetar.runtime.daemon import Shutdown, new_clock, read_settings, run
+from magnetar.runtime.daemon import Shutdown, new_clock, read_properties, read_settings, run
 from magnetar.runtime.files import OsFiles
 from magnetar.runtime.observe import start_logging
 from magnetar.runtime.tasks import Parts
@@ -29,20 +29,13 @@ def read_broker_settings(
     *defaults* stand behind the file, *overrides* before everything.
     """
     from broker.config import load_broker_config
-    from magnetar.runtime.config import parse_properties
+    from magnetar.runtime.config import with_origin
 
-    values: dict[str, str] = {}
-    if path is not None:
-        try:
-            values = parse_properties(path.read_text(encoding="utf-8"), str(path))
-        except OSError as error:
-            raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
-        except UnicodeDecodeError as error:
-            raise ConfigurationError(f"cannot read {path}: it is not UTF-8 text ({error})") from None
+    values = read_properties(path)
     try:
         return load_broker_config({**(defaults or {}), **values}, os.environ, overrides=overrides)
     except ConfigurationError as error:
-        raise ConfigurationError(f"{path}: {error}" if path else str(error)) from None
+        raise ConfigurationError(with_origin(str(error), str(path or ""), os.environ)) from None
 
 
 def _start_logging() -> None:

@@ -10,7 +10,18 @@ import click
 
 from magnetar import show
 from magnetar.admin_client import AdminError
-from magnetar.cli_options import admin_of, admin_option, json_option, now_ms, print_json
+from magnetar.cli_options import (
+    admin_of,
+    admin_option,
+    confirm,
+    done,
+    json_option,
+    now_ms,
+    print_json,
+    topic_argument,
+    yes_option,
+)
+from magnetar.guesses import Guessing
 
 _V2 = "/admin/v2"
 
@@ -34,7 +45,7 @@ def _facts(found: dict[str, Any], as_json: bool) -> None:
 # --------------------------------------------------------------------------------------- tenants
 
 
-@click.group()
+@click.group(cls=Guessing)
 def tenants() -> None:
     """Tenants: whose namespaces there are."""
 
@@ -66,8 +77,11 @@ def show_tenant(tenant: str, as_json: bool, admin_url: str) -> None:
 @click.argument("tenant")
 @click.option("--admin-role", "roles", multiple=True, help="A role that may administer it; more may be given.")
 @click.option("--cluster", "clusters", multiple=True, help="A cluster that it may use; all that are known, if none.")
+@json_option
 @admin_option
-def create_tenant(tenant: str, roles: tuple[str, ...], clusters: tuple[str, ...], admin_url: str) -> None:
+def create_tenant(
+    tenant: str, roles: tuple[str, ...], clusters: tuple[str, ...], as_json: bool, admin_url: str
+) -> None:
     """Make TENANT.
 
     Example:  magnetar tenants create shop
@@ -76,25 +90,28 @@ def create_tenant(tenant: str, roles: tuple[str, ...], clusters: tuple[str, ...]
     allowed = list(clusters) or admin.call("GET", f"{_V2}/clusters")
     body = {"adminRoles": list(roles), "allowedClusters": allowed}
     admin.call("PUT", f"{_V2}/tenants/{quote(tenant, safe='')}", body)
-    click.echo("created")
+    done("created", as_json, tenant=tenant, **body)
 
 
 @tenants.command("delete")
 @click.argument("tenant")
+@yes_option
+@json_option
 @admin_option
-def delete_tenant(tenant: str, admin_url: str) -> None:
-    """Delete TENANT, which must have no namespaces.
+def delete_tenant(tenant: str, yes: bool, as_json: bool, admin_url: str) -> None:
+    """Delete TENANT, which must have no namespaces. Asks first, unless --yes is given.
 
-    Example:  magnetar tenants delete shop
+    Example:  magnetar tenants delete shop --yes
     """
+    confirm(f"Delete tenant {tenant}?", yes)
     admin_of(admin_url).call("DELETE", f"{_V2}/tenants/{quote(tenant, safe='')}")
-    click.echo("deleted")
+    done("deleted", as_json, tenant=tenant)
 
 
 # ------------------------------------------------------------------------------------ namespaces
 
 
-@click.group()
+@click.group(cls=Guessing)
 def namespaces() -> None:
     """Namespaces: groups of topics with policies."""
 
@@ -130,8 +147,9 @@ def show_namespace(namespace: str, as_json: bool, admin_url: str) -> None:
 @namespaces.command("create")
 @click.argument("namespace")
 @click.option("--bundles", type=click.IntRange(min=1), help="Parts that brokers share out; else the broker's default.")
+@json_option
 @admin_option
-def create_namespace(namespace: str, bundles: int | None, admin_url: str) -> None:
+def create_namespace(namespace: str, bundles: int | None, as_json: bool, admin_url: str) -> None:
     """Make NAMESPACE (tenant/namespace).
 
     Example:  magnetar namespaces create public/orders
@@ -139,20 +157,23 @@ def create_namespace(namespace: str, bundles: int | None, admin_url: str) -> Non
     body = {"bundles": {"numBundles": bundles}} if bundles else None
     admin = admin_of(admin_url)
     admin.call("PUT", admin.namespace_path(namespace), body)
-    click.echo("created")
+    done("created", as_json, namespace=namespace)
 
 
 @namespaces.command("delete")
 @click.argument("namespace")
+@yes_option
+@json_option
 @admin_option
-def delete_namespace(namespace: str, admin_url: str) -> None:
-    """Delete NAMESPACE, which must have no topics.
+def delete_namespace(namespace: str, yes: bool, as_json: bool, admin_url: str) -> None:
+    """Delete NAMESPACE, which must have no topics. Asks first, unless --yes is given.
 
-    Example:  magnetar namespaces delete public/orders
+    Example:  magnetar namespaces delete public/orders --yes
     """
+    confirm(f"Delete namespace {namespace} with its policies?", yes)
     admin = admin_of(admin_url)
     admin.call("DELETE", admin.namespace_path(namespace))
-    click.echo("deleted")
+    done("deleted", as_json, namespace=namespace)
 
 
 @namespaces.command("unload")
@@ -221,13 +242,13 @@ def set_retention(namespace: str, minutes: int, megabytes: int, admin_url: str) 
 # --------------------------------------------------------------------------------------- schemas
 
 
-@click.group()
+@click.group(cls=Guessing)
 def schemas() -> None:
     """Schemas of topics."""
 
 
 @schemas.command("list")
-@click.argument("topic")
+@topic_argument
 @json_option
 @admin_option
 def list_schemas(topic: str, as_json: bool, admin_url: str) -> None:
@@ -251,7 +272,7 @@ def _short(text: str) -> str:
 
 
 @schemas.command("show")
-@click.argument("topic")
+@topic_argument
 @click.option("--version", type=click.IntRange(min=0), help="That version; else the newest.")
 @json_option
 @admin_option
@@ -273,7 +294,7 @@ def show_schema(topic: str, version: int | None, as_json: bool, admin_url: str) 
 
 
 @schemas.command("upload")
-@click.argument("topic")
+@topic_argument
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
 @click.option("--type", "kind", type=click.Choice(["AVRO", "JSON", "STRING", "BYTES"], case_sensitive=False),
               default="AVRO", show_default=True, help="What the definition is.")  # fmt: skip
@@ -310,22 +331,25 @@ def _version(found: Any) -> str:
 
 
 @schemas.command("delete")
-@click.argument("topic")
+@topic_argument
+@yes_option
+@json_option
 @admin_option
-def delete_schema(topic: str, admin_url: str) -> None:
-    """Take TOPIC's schema away; its versions stay in messages.
+def delete_schema(topic: str, yes: bool, as_json: bool, admin_url: str) -> None:
+    """Take TOPIC's schema away; its versions stay in messages. Asks first, unless --yes is given.
 
-    Example:  magnetar schemas delete orders
+    Example:  magnetar schemas delete orders --yes
     """
+    confirm(f"Take the schema of {topic} away?", yes)
     admin = admin_of(admin_url)
     admin.call("DELETE", f"{admin.schema_path(topic)}/schema")
-    click.echo("deleted")
+    done("deleted", as_json, topic=topic)
 
 
 # --------------------------------------------------------------------------------------- brokers
 
 
-@click.group()
+@click.group(cls=Guessing)
 def brokers() -> None:
     """Brokers of the cluster."""
 
@@ -340,23 +364,29 @@ def list_brokers(as_json: bool, admin_url: str) -> None:
     """
     admin = admin_of(admin_url)
     names = sorted(admin.call("GET", f"{_V2}/brokers"))
+    leader = admin.call("GET", f"{_V2}/brokers/leaderBroker").get("brokerId")
     if as_json:
-        print_json(names)
+        print_json([{"broker": name, "leader": name == leader} for name in names])
         return
-    leader = admin.call("GET", f"{_V2}/brokers/leaderBroker")
-    show.table(("broker", ""), [(name, "leader" if name == leader.get("brokerId") else "") for name in names])
+    show.table(("broker", ""), [(name, "leader" if name == leader else "") for name in names])
 
 
 @brokers.command("health")
+@json_option
 @admin_option
-def health(admin_url: str) -> None:
+def health(as_json: bool, admin_url: str) -> None:
     """Let a broker write a message and read it back. Exit code 2 if it cannot.
 
     Example:  magnetar brokers health
     """
-    with show.bar("the broker writes and reads"):
-        said = admin_of(admin_url).call("GET", f"{_V2}/brokers/health")
-    click.echo(said)
+    try:
+        with show.bar("the broker writes and reads"):
+            said = admin_of(admin_url).call("GET", f"{_V2}/brokers/health")
+    except AdminError as error:
+        if as_json:
+            print_json({"healthy": False, "reason": str(error)})
+        raise
+    done(said, as_json, healthy=True, reason="")
 
 
 @brokers.command("config")

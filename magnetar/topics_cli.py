@@ -1,49 +1,31 @@
 """`magnetar topics`, `subscriptions` and `lag`: what a broker knows of topics."""
 
-import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from magnetar import show
-from magnetar.cli_options import admin_of, admin_option, json_option, now_ms, print_json
-from magnetar.runtime.types import MagnetarError
+from magnetar.cli_options import (
+    admin_of,
+    admin_option,
+    complete_topics,
+    confirm,
+    done,
+    json_option,
+    now_ms,
+    print_json,
+    topic_argument,
+    yes_option,
+)
+from magnetar.guesses import Guessing
+from magnetar.places import PLACE_HELP, PlaceError, create_at, id_of, json_of, partition_of, place_of, subscription_path
+from magnetar.topic_api.message_id import EARLIEST, LATEST
 
-# Where to begin: the positions of Pulsar's own names, which stand for the ends of a topic.
-_EARLIEST = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
-_LATEST = {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1, "partitionIndex": -1}
-
-_AGO = re.compile(r"(\d+)\s*(ms|s|min|m|h|d)")
-_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-_POSITION = re.compile(r"(\d+):(-?\d+)")
-
-
-class PlaceError(MagnetarError):
-    """A place in a topic that cannot be read."""
-
-
-def place_of(text: str, now: int) -> dict[str, int] | int:
-    """A position as the admin API has it, or milliseconds since 1970. Raises PlaceError."""
-    if text == "earliest":
-        return _EARLIEST
-    if text == "latest":
-        return _LATEST
-    if found := _POSITION.fullmatch(text):
-        return {"ledgerId": int(found[1]), "entryId": int(found[2]), "partitionIndex": -1}
-    if found := _AGO.fullmatch(text):
-        return now - int(found[1]) * _UNITS_MS[found[2]]
-    from datetime import datetime
-
-    try:
-        return round(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError:
-        raise PlaceError(
-            f"{text!r} is no place in a topic: write earliest, latest, LEDGER:ENTRY, a time (2026-03-01T12:00) or how "
-            "long ago (90s, 15m, 2h, 3d)"
-        ) from None
+if TYPE_CHECKING:
+    pass
 
 
-@click.group()
+@click.group(cls=Guessing)
 def topics() -> None:
     """List, create, look at and delete topics."""
 
@@ -70,22 +52,22 @@ def list_topics(namespace: str, as_json: bool, admin_url: str) -> None:
 
 
 @topics.command("create")
-@click.argument("topic")
-@click.option(
-    "--partitions", type=click.IntRange(min=0), default=0, show_default=True, help="0 makes a topic without partitions."
-)
+@topic_argument
+@click.option("-p", "--partitions", type=click.IntRange(min=0), default=0, show_default=True,
+              help="0 makes a topic without partitions.")  # fmt: skip
+@json_option
 @admin_option
-def create_topic(topic: str, partitions: int, admin_url: str) -> None:
+def create_topic(topic: str, partitions: int, as_json: bool, admin_url: str) -> None:
     """Create TOPIC.
 
     Example:  magnetar topics create orders --partitions 4
     """
     admin_of(admin_url).create_topic(topic, partitions)
-    click.echo("created")
+    done("created", as_json, topic=topic, partitions=partitions)
 
 
 @topics.command("set-partitions")
-@click.argument("topic")
+@topic_argument
 @click.argument("partitions", type=click.IntRange(min=1))
 @admin_option
 def set_partitions(topic: str, partitions: int, admin_url: str) -> None:
@@ -99,20 +81,23 @@ def set_partitions(topic: str, partitions: int, admin_url: str) -> None:
 
 
 @topics.command("delete")
-@click.argument("topic")
+@topic_argument
 @click.option("--force", is_flag=True, help="Also while producers and consumers are connected.")
+@yes_option
+@json_option
 @admin_option
-def delete_topic(topic: str, force: bool, admin_url: str) -> None:
-    """Delete TOPIC (all partitions) with its data.
+def delete_topic(topic: str, force: bool, yes: bool, as_json: bool, admin_url: str) -> None:
+    """Delete TOPIC (all partitions) with its data. Asks first, unless --yes or --force is given.
 
-    Example:  magnetar topics delete orders
+    Example:  magnetar topics delete orders --yes
     """
+    confirm(f"Delete {topic} with all its messages and subscriptions?", yes or force)
     admin_of(admin_url).delete_topic(topic, force=force)
-    click.echo("deleted")
+    done("deleted", as_json, topic=topic)
 
 
 @topics.command("stats")
-@click.argument("topic")
+@topic_argument
 @json_option
 @admin_option
 def topic_stats(topic: str, as_json: bool, admin_url: str) -> None:
@@ -137,7 +122,7 @@ def topic_stats(topic: str, as_json: bool, admin_url: str) -> None:
 
 
 @topics.command("ledgers")
-@click.argument("topic")
+@topic_argument
 @json_option
 @admin_option
 def topic_ledgers(topic: str, as_json: bool, admin_url: str) -> None:
@@ -171,7 +156,7 @@ def topic_ledgers(topic: str, as_json: bool, admin_url: str) -> None:
 
 
 @topics.command("lookup")
-@click.argument("topic")
+@topic_argument
 @json_option
 @admin_option
 def lookup(topic: str, as_json: bool, admin_url: str) -> None:
@@ -188,7 +173,7 @@ def lookup(topic: str, as_json: bool, admin_url: str) -> None:
 
 
 @topics.command("last-id")
-@click.argument("topic")
+@topic_argument
 @json_option
 @admin_option
 def last_id(topic: str, as_json: bool, admin_url: str) -> None:
@@ -202,11 +187,11 @@ def last_id(topic: str, as_json: bool, admin_url: str) -> None:
     if as_json:
         print_json(found)
     else:
-        click.echo(f"{found['ledgerId']}:{found['entryId']}")
+        click.echo(id_of(found))
 
 
 @topics.command("unload")
-@click.argument("topic")
+@topic_argument
 @admin_option
 def unload(topic: str, admin_url: str) -> None:
     """Let go of TOPIC, so that it is opened again where it belongs. Clients come back by themselves.
@@ -220,7 +205,7 @@ def unload(topic: str, admin_url: str) -> None:
 
 
 @topics.command("terminate")
-@click.argument("topic")
+@topic_argument
 @click.confirmation_option(prompt="Nothing can be written to it any more, ever. Go on?")
 @admin_option
 def terminate(topic: str, admin_url: str) -> None:
@@ -231,7 +216,7 @@ def terminate(topic: str, admin_url: str) -> None:
     admin = admin_of(admin_url)
     _must_be_one(admin, topic)
     found = admin.call("POST", f"/admin/v2/{admin.path_of(topic)}/terminate")
-    click.echo(f"terminated; the last message is {found['ledgerId']}:{found['entryId']}")
+    click.echo(f"terminated; the last message is {id_of(found)}")
 
 
 def _must_be_one(admin: Any, topic: str) -> None:
@@ -243,19 +228,13 @@ def _must_be_one(admin: Any, topic: str) -> None:
 # -------------------------------------------------------------------------------- subscriptions
 
 
-@click.group()
+@click.group(cls=Guessing)
 def subscriptions() -> None:
     """List, create, move and delete the subscriptions of a topic."""
 
 
-def _path(admin: Any, topic: str, name: str) -> str:
-    from urllib.parse import quote
-
-    return f"/admin/v2/{admin.path_of(topic)}/subscription/{quote(name, safe='')}"
-
-
 @subscriptions.command("list")
-@click.argument("topic")
+@topic_argument
 @json_option
 @admin_option
 def list_subscriptions(topic: str, as_json: bool, admin_url: str) -> None:
@@ -272,70 +251,71 @@ def list_subscriptions(topic: str, as_json: bool, admin_url: str) -> None:
             click.echo(name)
 
 
-PLACE_HELP = "earliest, latest, LEDGER:ENTRY, a time (2026-03-01T12:00), or how long ago (15m, 2h)."
-
-
 @subscriptions.command("create")
-@click.argument("topic")
+@topic_argument
 @click.argument("name")
-@click.option("--from", "start", default="latest", show_default=True, help="earliest, latest or LEDGER:ENTRY.")
+@click.option("--from", "start", default="latest", show_default=True, help=PLACE_HELP)
+@json_option
 @admin_option
-def create_subscription(topic: str, name: str, start: str, admin_url: str) -> None:
+def create_subscription(topic: str, name: str, start: str, as_json: bool, admin_url: str) -> None:
     """Make subscription NAME on TOPIC, so that messages are kept for it.
 
     Example:  magnetar subscriptions create orders billing --from earliest
     """
-    place = place_of(start, now_ms())
-    if isinstance(place, int):
-        raise PlaceError("a subscription begins at earliest, latest or LEDGER:ENTRY; make it, then `seek` to a time")
     admin = admin_of(admin_url)
-    admin.call("PUT", _path(admin, topic, name), place)
-    click.echo("created")
+    create_at(admin, topic, name, place_of(start, now_ms()))
+    done("created", as_json, topic=topic, subscription=name, start=start)
 
 
 @subscriptions.command("delete")
-@click.argument("topic")
+@topic_argument
 @click.argument("name")
 @click.option("--force", is_flag=True, help="Also while consumers are connected.")
+@yes_option
+@json_option
 @admin_option
-def delete_subscription(topic: str, name: str, force: bool, admin_url: str) -> None:
-    """Delete subscription NAME of TOPIC with its position.
+def delete_subscription(topic: str, name: str, force: bool, yes: bool, as_json: bool, admin_url: str) -> None:
+    """Delete subscription NAME of TOPIC with its position. Asks first, unless --yes or --force is given.
 
-    Example:  magnetar subscriptions delete orders billing
+    Example:  magnetar subscriptions delete orders billing --yes
     """
+    confirm(f"Delete subscription {name} of {topic} with its position?", yes or force)
     admin = admin_of(admin_url)
-    admin.call("DELETE", f"{_path(admin, topic, name)}?force={str(force).lower()}")
-    click.echo("deleted")
+    admin.call("DELETE", f"{subscription_path(admin, topic, name)}?force={str(force).lower()}")
+    done("deleted", as_json, topic=topic, subscription=name)
 
 
 @subscriptions.command("seek")
-@click.argument("topic")
+@topic_argument
 @click.argument("name")
 @click.argument("place")
 @admin_option
 def seek(topic: str, name: str, place: str, admin_url: str) -> None:
     """Let subscription NAME of TOPIC go on at PLACE.
 
-    PLACE: earliest, latest, LEDGER:ENTRY (that message comes next), a time or how long ago (15m, 2h, 3d).
+    PLACE: earliest, latest, the id of a message as it is shown (that one comes next, with its batch), a time or
+    how long ago (15m, 2h, 3d).
 
     Example:  magnetar subscriptions seek orders billing 2h
     """
     admin = admin_of(admin_url)
-    path = f"{_path(admin, topic, name)}/resetcursor"
+    path = f"{subscription_path(admin, topic, name)}/resetcursor"
     where = place_of(place, now_ms())
     if isinstance(where, int):
         admin.call("POST", f"{path}/{where}")
-    elif where is _LATEST:
-        admin.call("POST", _path(admin, topic, name) + "/skip_all")
-    elif where is _EARLIEST:
+    elif where == LATEST:
+        admin.call("POST", subscription_path(admin, topic, name) + "/skip_all")
+    elif where == EARLIEST:
         admin.call("POST", f"{path}/0")
     else:
-        admin.call("POST", path, where)
+        admin.call(
+            "POST", f"{subscription_path(admin, partition_of(admin, topic, where), name)}/resetcursor", json_of(where)
+        )
     click.echo(f"{name} goes on at {place}")
 
 
 @subscriptions.command("clear")
-@click.argument("topic")
+@topic_argument
 @click.argument("name")
 @admin_option
 def clear(topic: str, name: str, admin_url: str) -> None:
@@ -344,7 +324,7 @@ def clear(topic: str, name: str, admin_url: str) -> None:
     Example:  magnetar subscriptions clear orders billing
     """
     admin = admin_of(admin_url)
-    admin.call("POST", _path(admin, topic, name) + "/skip_all")
+    admin.call("POST", subscription_path(admin, topic, name) + "/skip_all")
     click.echo(f"{name} has no backlog")
 
 
@@ -352,7 +332,7 @@ def clear(topic: str, name: str, admin_url: str) -> None:
 
 
 @click.command()
-@click.argument("topics_", metavar="[TOPIC]...", nargs=-1)
+@click.argument("topics_", metavar="[TOPIC]...", nargs=-1, shell_complete=complete_topics)
 @click.option("--namespace", default="public/default", show_default=True, help="All its topics, if none is named.")
 @click.option("--partitions", is_flag=True, help="Each partition for itself.")
 @json_option

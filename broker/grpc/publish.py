@@ -223,6 +223,7 @@ class Stream:
         self.out: deque[api.PublishResponse] = deque()
         self.changed = asyncio.Event()
         self.has_room = asyncio.Event()
+        self._has_turn = asyncio.Event()
         self.ended = asyncio.Event()
         self.is_answered = asyncio.Event()
         self.has_room.set()
@@ -270,15 +271,16 @@ class Stream:
             self.ended.set()
             self.changed.set()
             self.has_room.set()
+            self._has_turn.set()
             self.is_answered.set()
 
     async def until_room(self) -> None:
         """Rule 3. Returns also when the stream has ended."""
         await self.has_room.wait()
         if self._budget.is_full and self.bytes and not self.ended.is_set():
-            self.has_room.clear()
-            self._budget.wait(self, self.has_room.set)
-            await self.has_room.wait()
+            self._has_turn.clear()
+            self._budget.wait(self, self._has_turn.set)
+            await self._has_turn.wait()
 
 
 class Publisher:

@@ -24,7 +24,7 @@ from broker.names import TopicName, parse_namespace
 from broker.policies import partitions_value
 from broker.stats import topic_stats
 from magnetar.bookkeeper.metadata.store import NO_NODE, MetadataError, VersionConflict
-from magnetar.runtime.types import MIB
+from magnetar.runtime.types import KIB, MIB
 from magnetar.topic_api import topics_pb2 as api
 
 log = logging.getLogger(__name__)
@@ -34,6 +34,9 @@ SERVICE: Final = "magnetar.topics.v1.Topics"
 # The listener under which other brokers find a broker's gRPC port.
 LISTENER: Final = "magnetar-grpc"
 SCHEME: Final = "grpc://"
+
+# What a stream that is not read may have on its way to us.
+STREAM_WINDOW_BYTES: Final = 256 * KIB
 
 # The largest request: many messages of one frame, or one of the largest size.
 REQUEST_BYTES_MIN: Final = 8 * MIB
@@ -73,6 +76,9 @@ class GrpcServer:
                     max(REQUEST_BYTES_MIN, self._broker.config.max_message_bytes + REQUEST_PADDING_BYTES),
                 ),
                 ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
+                # Where a stream is not read, the library would else buffer as much as the line can carry at once.
+                ("grpc.http2.bdp_probe", 0),
+                ("grpc.http2.lookahead_bytes", STREAM_WINDOW_BYTES),
                 # A peer that vanished without a word is noticed as on the binary port.
                 ("grpc.keepalive_time_ms", self._broker.config.keep_alive_s * 1000),
                 ("grpc.keepalive_timeout_ms", self._broker.config.keep_alive_s * 1000),

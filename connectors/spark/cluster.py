@@ -16,8 +16,15 @@ from connectors.spark.options import ReadOptions, Topic
 from connectors.spark.planning import Run, TopicRange, clip
 from magnetar.bookkeeper.client.client import BookKeeper
 from magnetar.bookkeeper.client.config import ClientConfig
-from magnetar.bookkeeper.client.errors import BookKeeperError, NoSuchLedger
+from magnetar.bookkeeper.client.errors import (
+    BookKeeperError,
+    DigestMismatch,
+    EndUnknown,
+    MetadataUnavailable,
+    NoSuchLedger,
+)
 from magnetar.bookkeeper.client.handle import LedgerReadHandle
+from magnetar.bookkeeper.metadata.ledgers import LedgerMetadata
 from magnetar.bookkeeper.metadata.store import MetadataStore
 from magnetar.bookkeeper.metadata.url import open_store, split_service_uri
 from magnetar.bookkeeper.tls_files import directory_files
@@ -151,19 +158,47 @@ class _Freezer:
         return [info.ledgerId for info in decode_ledger_info(record.value, str(part)).ledgerInfo]
 
     async def _run(self, part: Topic, ledger_id: int) -> Run | None:
-        """The entries of one ledger that are confirmed now; None if there are none."""
+        """The entries of one ledger that are part of it now; None if there are none.
+
+        Raises DataLoss if that is not known, unless the user does not mind.
+        """
         async with self._turns:
             try:
                 metadata = await self._bookkeeper.read_metadata(ledger_id)
                 last, size_bytes = metadata.last_entry_id, metadata.length
                 if not metadata.is_closed:
-                    last, size_bytes = await _end_of(await self._bookkeeper.open_ledger(ledger_id, recovery=False))
+                    last, size_bytes = await self._open_end(part, ledger_id, metadata)
             except NoSuchLedger:
                 await self._gone(part, ledger_id)
                 return None
             except BookKeeperError as error:
                 raise MagnetarError(f"cannot find the end of ledger {ledger_id} of {part}: {error}") from error
         return Run(ledger_id, 0, last, max(size_bytes, 1)) if last >= 0 else None
+
+    async def _open_end(self, part: Topic, ledger_id: int, metadata: LedgerMetadata) -> tuple[int, int]:
+        """The last entry of an open ledger, and the ledger's length up to it."""
+        confirmed = metadata.last_segment.first_entry_id - 1  # what the metadata alone say
+        try:
+            handle = await self._bookkeeper.open_ledger(ledger_id, recovery=False)
+            return await _end_of(handle, await handle.last_recoverable_entry())
+        except (NoSuchLedger, MetadataUnavailable):
+            raise
+        except EndUnknown as error:
+            self._end_unknown(part, ledger_id, error.last_known, error)
+            return await _end_of(handle, error.last_known)
+        except (BookKeeperError, DigestMismatch) as error:
+            self._end_unknown(part, ledger_id, confirmed, error)
+            return confirmed, 0
+
+    def _end_unknown(self, part: Topic, ledger_id: int, last: int, error: Exception) -> None:
+        """Raises DataLoss unless the user does not mind that acknowledged entries behind *last* may be left out."""
+        text = f"too few bookies of ledger {ledger_id} of {part} answer to know where it ends ({error})"
+        if self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"{text}. Start them again; or set failOnDataLoss=false to read up to entry {last}, without what may "
+                "have been acknowledged behind it"
+            ) from error
+        log.warning("%s; leaving out what may have been acknowledged behind entry %d", text, last)
 
     async def _gone(self, part: Topic, ledger_id: int) -> None:
         """Raises DataLoss unless the topic has given the ledger up in the meantime, or the user does not mind."""
@@ -175,9 +210,8 @@ class _Freezer:
         log.warning("%s; leaving it out", text)
 
 
-async def _end_of(handle: LedgerReadHandle) -> tuple[int, int]:
-    """The last entry of an open ledger that no recovery would lose, and the ledger's length up to it."""
-    last = await handle.last_recoverable_entry()
+async def _end_of(handle: LedgerReadHandle, last: int) -> tuple[int, int]:
+    """*last*, the last entry of a ledger, and the ledger's length up to it."""
     if last < 0:
         return last, 0
     (entry,) = await handle.read_unconfirmed(last, last)  # each entry carries the length up to it

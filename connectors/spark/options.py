@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from connectors.spark.planning import PARTITIONS_MAX, TARGET_BYTES, Position
 from magnetar.runtime.types import ConfigurationError
+from magnetar.topic_api.message_id import MessageId
 
 # name as documented → other accepted names
 KNOWN: Final[dict[str, tuple[str, ...]]] = {
@@ -49,7 +50,6 @@ VALUE_FORMATS: Final = ("binary", "string", "avro", "json", "auto")
 
 _SIZE: Final = re.compile(r"([0-9]{1,15})\s*([kmg]?)b?", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
-_POSITION: Final = re.compile(r"([0-9]{1,18}):([0-9]{1,18})")
 _PARTITION: Final = re.compile(r"(.+)-partition-(0|[1-9][0-9]*)", re.DOTALL)
 
 
@@ -260,7 +260,7 @@ def _offsets(
             if topic not in topics:
                 problems.append(f"{name}: topic {given_name} is not among those that are read")
             for partition, place in partitions.items():
-                position = _position(place, neutral)
+                position = _position(place, neutral, (int(partition), topic.partition))
                 if position is not None:
                     found.setdefault(topic, {})[int(partition)] = position
     except (ValueError, AttributeError, TypeError, ConfigurationError) as error:
@@ -268,14 +268,21 @@ def _offsets(
     return found
 
 
-def _position(place: Any, neutral: str) -> Position | None:
-    """None for the neutral end. Raises ValueError."""
+def _position(place: Any, neutral: str, partitions: tuple[int, ...]) -> Position | None:
+    """None for the neutral end; an id of a message may name one of *partitions*. Raises ValueError."""
     if place in ("earliest", -2, "-2", "latest", -1, "-1"):
         meant = "earliest" if place in ("earliest", -2, "-2") else "latest"
         if meant != neutral:
             raise ValueError(f"{place} makes the read empty")
         return None
-    found = _POSITION.fullmatch(str(place))
-    if found is None:
+    found = MessageId.parse(str(place))
+    if found.partition not in (-1, *partitions):
+        raise ValueError(f"{place!r} is in partition {found.partition}")
+    if found.batch_index > 0:
+        raise ValueError(
+            f"{place!r} is inside a batch, and entries are read whole: write {found.ledger_id}:{found.entry_id} "
+            f"to begin with it, {found.ledger_id}:{found.entry_id + 1} to end behind it"
+        )
+    if found.ledger_id < 0 or found.entry_id < 0:
         raise ValueError(f"{place!r} is not ledger:entry")
-    return int(found[1]), int(found[2])
+    return found.ledger_id, found.entry_id

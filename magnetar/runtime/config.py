@@ -8,9 +8,10 @@ takes text and gives values; the daemon reads the file.
 import dataclasses
 import difflib
 import math
+import re
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 from magnetar.runtime.types import ConfigurationError
@@ -106,7 +107,7 @@ def load(
     for name, text in merged.items():
         if name not in fields:
             if name not in ignored:
-                problems.append(_unknown(name, [*fields, *ignored]))
+                problems.append(unknown_setting(name, [*fields, *ignored]))
             continue
         field = fields[name]
         try:
@@ -157,7 +158,37 @@ def describe(kind: type) -> Iterator[tuple[str, str, str]]:
             yield field.metadata["name"], default, field.metadata["help"]
 
 
-def _unknown(name: str, known: list[str]) -> str:
+def names_of(kind: type) -> frozenset[str]:
+    """Every name of a setting of *kind*, older ones included."""
+    fields = [field.metadata for field in dataclasses.fields(kind) if "name" in field.metadata]
+    return frozenset(name for field in fields for name in (field["name"], *field["aliases"]))
+
+
+def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The settings in *environ*."""
+    return {
+        key.removeprefix(ENVIRONMENT_PREFIX): value
+        for key, value in environ.items()
+        if key.startswith(ENVIRONMENT_PREFIX)
+    }
+
+
+def with_origin(problems: str, source: str, environ: Mapping[str, str]) -> str:
+    """*problems*, one a line, each with where the first setting that it names was given: the environment, or the file
+    *source* if there is one."""
+    given = from_environment(environ)
+
+    def located(line: str) -> str:
+        name = next((word for word in re.findall(r"\w+", line) if word in given), None)
+        if name is not None:
+            return f"{ENVIRONMENT_PREFIX}{name} in the environment: {line}"
+        return f"{source}: {line}" if source else line
+
+    return "\n".join(map(located, problems.splitlines()))
+
+
+def unknown_setting(name: str, known: Iterable[str]) -> str:
+    """What to say of a setting that nobody knows; names the nearest of *known*."""
     nearest = difflib.get_close_matches(name, known, n=1)
     return f"unknown setting {name}" + (f"; did you mean {nearest[0]}?" if nearest else "")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from magnetar.runtime.clock import LoopClock
-from magnetar.runtime.config import load, parse_properties
+from magnetar.runtime.config import load, parse_properties, with_origin
 from magnetar.runtime.tasks import Parts
 from magnetar.runtime.types import ConfigurationError, MagnetarError
 
@@ -50,6 +50,18 @@ class Shutdown:
         await self._event.wait()
 
 
+def read_properties(path: Path | None) -> dict[str, str]:
+    """The settings in the file at *path*; none without one. Raises ConfigurationError, which names the file."""
+    if path is None:
+        return {}
+    try:
+        return parse_properties(path.read_text(encoding="utf-8"), str(path))
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"cannot read {path}: it is not UTF-8 text ({error})") from None
+
+
 def read_settings(
     kind: type[C],
     path: Path | None,
@@ -58,16 +70,11 @@ def read_settings(
     overrides: Mapping[str, str] | None = None,
 ) -> C:
     """Settings of a daemon from its file and the environment; ConfigurationError names every problem."""
-    values: dict[str, str] = {}
-    if path is not None:
-        try:
-            values = parse_properties(path.read_text(encoding="utf-8"), str(path))
-        except OSError as error:
-            raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
+    values = read_properties(path)
     try:
         return load(kind, values, os.environ, ignored=ignored, overrides=overrides)
     except ConfigurationError as error:
-        raise ConfigurationError(f"{path}: {error}" if path else str(error)) from None
+        raise ConfigurationError(with_origin(str(error), str(path or ""), os.environ)) from None
 
 
 def run(start: Callable[[Parts, Shutdown], Awaitable[None]]) -> int:

@@ -1,6 +1,7 @@
 """The relay of a cluster under test, as the test run sees it (`magnetar.testing.relay` is the other side)."""
 
 import json
+import os
 import select
 import socket
 import subprocess
@@ -9,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Final
+
+from magnetar.runtime.own_packages import python_command, python_environment
 
 if TYPE_CHECKING:
     from magnetar.cluster import Member
@@ -61,7 +64,7 @@ class Network:
         """Starts it; returns when it listens. What it has to complain about goes to *log*."""
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "magnetar.testing.relay"],
+                python_command("magnetar.testing.relay"), env=python_environment(os.environ),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True, bufsize=0,
             )  # fmt: skip
         self._log = log

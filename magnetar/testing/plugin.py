@@ -1,13 +1,13 @@
 """Fixtures for pytest: `pulsar_server`, `volatile_pulsar_server`, `pulsar_cluster`. See docs/testing.md.
 
 Loaded by pytest wherever Magnetar is installed; nothing but pytest and the standard library is imported before a
-fixture is used.
+fixture is used. Beside a failure stands what the servers logged while the test ran.
 """
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,6 +16,44 @@ if TYPE_CHECKING:
 
 # A file system in memory, where there is one.
 _MEMORY = Path("/dev/shm")
+
+# Of each server's log, beside a failing test; the end of it, if there is more.
+_LOG_LINES_MAX = 50
+_LOG_BYTES_MAX = 64 * 1024
+
+# Of a test: whose log is where, and how long it was when the test began.
+_LOGS = pytest.StashKey[dict[str, tuple[Path, int]]]()
+
+
+def _follow(request: pytest.FixtureRequest, logs: dict[str, Path]) -> None:
+    followed = request.node.stash.setdefault(_LOGS, {})
+    for name, path in logs.items():
+        followed[name] = path, path.stat().st_size if path.exists() else 0
+
+
+def _said(path: Path, start: int) -> str:
+    """What was written to a log behind *start*; all of it if it was begun anew since. Its end if that is long."""
+    try:
+        with path.open("rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            begin = start if start <= size else 0
+            log.seek(max(begin, size - _LOG_BYTES_MAX))
+            lines = log.read().decode(errors="replace").splitlines()
+    except OSError as error:
+        return str(error)
+    cut = max(len(lines) - _LOG_LINES_MAX, 0)
+    return "\n".join([f"… {cut} lines before", *lines[cut:]] if cut else lines)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    outcome: Any = yield
+    report = outcome.get_result()
+    if report.failed and _LOGS in item.stash:
+        for name, (path, start) in item.stash[_LOGS].items():
+            text = _said(path, start)
+            if text:
+                report.sections.append((f"log of {name} ({path})", text))
 
 
 @pytest.fixture(scope="session")
@@ -49,6 +87,7 @@ def _magnetar_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Clu
 def pulsar_server(_magnetar_server: "ServerUnderTest", request: pytest.FixtureRequest) -> "TopicPlace":
     """A Pulsar-compatible server that syncs to disk: `service_url`, `admin_url`, `grpc_url`, and a namespace for this
     test: `namespace`, `topic(name)`. One process for the whole run."""
+    _follow(request, _magnetar_server.logs())
     return _magnetar_server.fresh(request.node.name)
 
 
@@ -57,6 +96,7 @@ def volatile_pulsar_server(
     _magnetar_volatile_server: "ServerUnderTest", request: pytest.FixtureRequest
 ) -> "TopicPlace":
     """The same with its data in memory (/dev/shm, where there is one): faster, and nothing survives the machine."""
+    _follow(request, _magnetar_volatile_server.logs())
     return _magnetar_volatile_server.fresh(request.node.name)
 
 
@@ -65,5 +105,6 @@ def pulsar_cluster(_magnetar_cluster: "ClusterUnderTest", request: pytest.Fixtur
     """Three bookies, two brokers and ZooKeeper, with `kill_broker()`, `kill_bookie()`, `restart()`, `pause()`, and a
     namespace for this test. What a test broke is started again before the next one."""
     _magnetar_cluster.heal()
+    _follow(request, _magnetar_cluster.logs())
     _magnetar_cluster.fresh(request.node.name)
     return _magnetar_cluster

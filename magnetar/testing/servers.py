@@ -13,16 +13,15 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import monotonic, sleep
 from types import TracebackType
 from typing import Any, Final, Self
 
+from magnetar.runtime.http_client import ask
+from magnetar.runtime.own_packages import python_command, python_environment
 from magnetar.testing import network
 from magnetar.testing.guard import end_all
 
@@ -72,7 +71,7 @@ class _Guarded:
         self._pid_file = directory / "pids"
         self._pid_file.write_text("")
         self._guard = subprocess.Popen(
-            [sys.executable, "-m", "magnetar.testing.guard", str(self._pid_file)],
+            python_command("magnetar.testing.guard", str(self._pid_file)), env=python_environment(os.environ),
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
 
@@ -105,12 +104,14 @@ class ServerUnderTest(TopicPlace):
         """Raises ServerFailed (rule 1)."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self._guarded = _Guarded(self.directory)
-        command = [sys.executable, "-m", "magnetar", "standalone", "--data", str(self.directory / "data"),
-                   "--port", "0", "--web-port", "0", "--bookie-port", "0", *self._options]  # fmt: skip
+        ports = ("--port", "0", "--web-port", "0", "--bookie-port", "0")
+        data = str(self.directory / "data")
+        command = python_command("magnetar", "standalone", "--data", data, *ports, *self._options)
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+                command, env=python_environment(os.environ), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
         self._guarded.hold([[self._process.pid]])
         deadline = monotonic() + START_TIMEOUT_S
         while True:
@@ -123,6 +124,10 @@ class ServerUnderTest(TopicPlace):
             if monotonic() > deadline:
                 raise ServerFailed(f"magnetar standalone is not ready after {START_TIMEOUT_S:.0f} s: {self._tail()}")
             sleep(_LOOK_S)
+
+    def logs(self) -> dict[str, Path]:
+        """Whose log is where."""
+        return {"standalone": self._log}
 
     def log_text(self) -> str:
         """What the server has written so far."""
@@ -213,6 +218,11 @@ class ClusterUnderTest(TopicPlace):
 
     def is_running(self, name: str) -> bool:
         return self._cluster.is_running(name)
+
+    def logs(self) -> dict[str, Path]:
+        """Whose log is where; ZooKeeper's is left out."""
+        names = [*self.brokers, *self.bookies]
+        return {name: self._cluster.log_path(name) for name in names}
 
     def owner(self, topic: str) -> str:
         """The broker that serves *topic* (one partition of a partitioned one). Raises ServerFailed."""
@@ -447,21 +457,15 @@ def new_namespace(admin_urls: Sequence[str], name: str) -> str:
     return namespace
 
 
-# The servers are on this machine: a proxy that the environment names is for others.
-_opener: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-
 def _ask(urls: Sequence[str], method: str, path: str, timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
     """The answer of the first server that gives one. Raises ServerFailed."""
     failure = "no broker runs and can be reached"
     for url in urls:
-        request = urllib.request.Request(url + path, method=method, headers={"Content-Type": "application/json"})
         try:
-            with _opener.open(request, timeout=timeout_s) as answer:
-                return json.loads(answer.read() or b"null")
-        except urllib.error.HTTPError as error:
-            with error:
-                failure = f"{url}{path}: {error.code} {error.read()[:300].decode(errors='replace')}"
+            answer = ask(method, url + path, timeout_s=timeout_s)
+            if answer.status < 300:
+                return json.loads(answer.body or b"null")
+            failure = f"{url}{path}: {answer.status} {answer.body[:300].decode(errors='replace')}"
         except (OSError, ValueError) as error:
             failure = f"{url}{path}: {error}"
     raise ServerFailed(failure)

@@ -13,9 +13,9 @@ import asyncio
 import json
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from magnetar.topic_api import topics_pb2 as api
 from magnetar.topic_api.errors import ClientClosed, TopicDoesNotExist, TopicError, UnreadableMessage
@@ -223,6 +223,10 @@ class AsyncProducer:
                 self._links = links
         return self
 
+    def __await__(self) -> Generator[Any, None, "AsyncProducer"]:
+        """`await client.producer(…)` is one that is open."""
+        return self.open().__await__()
+
     async def send(
         self,
         payload: bytes,
@@ -301,6 +305,16 @@ class AsyncProducer:
         await self.close()
 
 
+class _Done:
+    """What is awaited where nothing is left to wait for."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        yield from ()
+
+
+_DONE: Final = _Done()
+
+
 class _Queue:
     """Messages that wait for the program. `take` may be called from any thread; one at a time."""
 
@@ -361,7 +375,7 @@ class AsyncConsumer:
         self._lock = asyncio.Lock()
         self._is_closed = False
 
-    async def open(self) -> "AsyncConsumer":
+    async def open(self) -> Self:
         """Subscribe now instead of with the first receive. Raises TopicError."""
         async with self._lock:
             if self._is_closed:
@@ -386,6 +400,10 @@ class AsyncConsumer:
                 await _open_all(list(links.values()))
                 self._links = links
         return self
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        """`await client.consumer(…)` is one that has subscribed, `await client.reader(…)` one that is at its start."""
+        return self.open().__await__()
 
     # -------------------------------------------------------------------------------- receiving
 
@@ -443,13 +461,15 @@ class AsyncConsumer:
 
     # -------------------------------------------------------------------------------- answering
 
-    def ack(self, messages: Message | MessageId | Iterable[Message | MessageId]) -> None:
+    def ack(self, messages: Message | MessageId | Iterable[Message | MessageId]) -> Awaitable[None]:
         """Acknowledge messages: they do not come again.
 
-        Sent with the next request; `flush` waits until the broker has them.
+        Sent with the next request; `flush` waits until the broker has them. It is done when this returns, awaited or
+        not.
         """
         for link, ids in self._by_link(messages).items():
             link.ack_soon(ids)
+        return _DONE
 
     async def ack_cumulative(self, message: Message | MessageId) -> None:
         """Acknowledge *message* and all before it (in its partition), and wait. Exclusive and failover only."""
@@ -530,7 +550,7 @@ class AsyncConsumer:
             await asyncio.gather(*(link.close() for link in self._links.values()))
         self._queue.wake()
 
-    async def __aenter__(self) -> "AsyncConsumer":
+    async def __aenter__(self) -> Self:
         return await self.open()
 
     async def __aexit__(
@@ -541,10 +561,6 @@ class AsyncConsumer:
 
 class AsyncReader(AsyncConsumer):
     """Reads a topic without leaving a subscription. Made by `AsyncClient.reader`."""
-
-    async def __aenter__(self) -> "AsyncReader":
-        await self.open()
-        return self
 
     async def has_more(self) -> bool:
         """Whether there are messages behind the last one that was received. Raises TopicError."""
@@ -559,16 +575,16 @@ class AsyncReader(AsyncConsumer):
                 return True
         return False
 
-    def ack(self, messages: Message | MessageId | Iterable[Message | MessageId]) -> None:
+    def ack(self, messages: Message | MessageId | Iterable[Message | MessageId]) -> Awaitable[None]:
         raise TopicError(f"{self.topic}: a reader acknowledges nothing; use a consumer")
 
     async def ack_cumulative(self, message: Message | MessageId) -> None:
-        self.ack(message)
+        await self.ack(message)
 
     async def nack(
         self, messages: Message | MessageId | Iterable[Message | MessageId], *, delay_s: float = 60.0
     ) -> None:
-        self.ack(messages)
+        await self.ack(messages)
 
 
 class AsyncTopics:

@@ -97,6 +97,20 @@ class Backoff:
         self._next_s = min(self._next_s * 2, BACKOFF_LAST_S)
 
 
+def check_address(address: str) -> None:
+    """Raises ValueError unless it is host:port; says where else a URL of another door leads."""
+    scheme, is_url, _ = address.partition("://")
+    if is_url and scheme in ("pulsar", "pulsar+ssl"):
+        raise ValueError(
+            f"{address!r} is the binary protocol, for the clients of Pulsar (pulsar.Client): the topic API is at the "
+            "gRPC port of the broker, 6648 of a standalone; write host:port"
+        )
+    if is_url and scheme in ("http", "https"):
+        raise ValueError(f"{address!r} is HTTP: the topic API is at the gRPC port of the broker; write host:port")
+    if is_url or not address.rpartition(":")[2].isdigit():
+        raise ValueError(f"{address!r} is not host:port" + (f": leave {scheme}:// out" if is_url else ""))
+
+
 class Brokers:
     """The brokers of a cluster, as far as we know their addresses."""
 
@@ -104,8 +118,7 @@ class Brokers:
         if not addresses:
             raise ValueError("a client needs the address of at least one broker, host:port of its gRPC port")
         for address in addresses:
-            if not address.rpartition(":")[2].isdigit():
-                raise ValueError(f"{address!r} is not host:port")
+            check_address(address)
         self.addresses = list(addresses)
         self.timeout_s = timeout_s
         self.is_closed = False

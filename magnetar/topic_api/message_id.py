@@ -1,9 +1,13 @@
 """A message's place in a topic: printable, parseable, comparable; the same place as in Pulsar's own clients."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Final
 
 _LATEST: Final = 2**63 - 1
+
+# Of 64 bits each, so that nothing longer is taken apart.
+_PRINTED: Final = re.compile(r"-?\d{1,19}(:-?\d{1,19}){1,4}|\((-?\d{1,19}, ?){3}-?\d{1,19}\)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -24,21 +28,27 @@ class MessageId:
     batch_size: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
-        """ledger:entry:partition, and :batch index:batch size for a message of a batch."""
+        """ledger:entry:partition, and :batch index[:batch size] for a message of a batch."""
         text = f"{self.ledger_id}:{self.entry_id}:{self.partition}"
-        return text if self.batch_index < 0 else f"{text}:{self.batch_index}:{self.batch_size}"
+        if self.batch_index >= 0:
+            text += f":{self.batch_index}"
+            if self.batch_size:
+                text += f":{self.batch_size}"
+        return text
 
     @staticmethod
     def parse(text: str) -> "MessageId":
-        """The id that `str` wrote; also Java's forms ledger:entry[:partition[:batch index]]. Raises ValueError."""
-        parts = text.split(":")
-        try:
-            numbers = [int(part) for part in parts]
-        except ValueError:
-            numbers = []
-        if not 2 <= len(numbers) <= 5:
-            raise ValueError(f"{text!r} is not a message id; expected ledger:entry:partition[:batch index:batch size]")
-        return MessageId(*numbers)
+        """The id that `str` wrote; also ledger:entry alone, and what Pulsar's clients print: Java's
+        ledger:entry:partition[:batch index], Python's (ledger,entry,partition,batch index). Raises ValueError."""
+        if not _PRINTED.fullmatch(text):
+            raise ValueError(
+                f"{text!r} is not a message id; expected ledger:entry:partition[:batch index[:batch size]]"
+            )
+        made = MessageId(*map(int, text.strip("()").replace(",", ":").split(":")))
+        ends = ((-1, -1), (_LATEST, _LATEST))
+        if (made.ledger_id, made.entry_id) not in ends and (made.ledger_id < 0 or made.entry_id < -1):
+            raise ValueError(f"{text!r} is not a message id: ledgers and entries are not negative")
+        return made
 
     def to_bytes(self) -> bytes:
         """As `MessageId.serialize` of Pulsar's clients."""

@@ -48,7 +48,7 @@ def test_subscriptions_are_listed_moved_and_measured(shell: Shell, written: str)
     shell.run("subscriptions", "seek", written, "billing", "earliest")
     assert "billing" in shell.run("lag", written)
     shell.run("subscriptions", "create", written, "second")
-    shell.run("subscriptions", "delete", written, "second")
+    shell.run("subscriptions", "delete", written, "second", "--yes")
     assert shell.json("subscriptions", "list", written) == ["billing"]
 
 
@@ -56,7 +56,52 @@ def test_the_last_messages_are_shown(shell: Shell, written: str) -> None:
     shown = shell.run("tail", written, "-n", "3").splitlines()
     assert [line.split("  ")[-1] for line in shown] == ["order 27", "order 28", "order 29"]
     last = shell.json("topics", "last-id", written)
-    assert shell.run("topics", "last-id", written) == f"{last['ledgerId']}:{last['entryId']}\n"
+    assert shell.run("topics", "last-id", written).startswith(f"{last['ledgerId']}:{last['entryId']}:-1")
+
+
+def test_every_form_of_an_id_that_is_shown_is_understood(shell: Shell) -> None:
+    topic = "persistent://public/default/ids"
+    for number in range(3):
+        shell.run("produce", topic, "-m", f"{number}-a", "-m", f"{number}-b")
+    shown = [line.split("  ") for line in shell.run("read", topic).splitlines()]
+    ids, values = zip(*shown, strict=True)
+    assert values == ("0-a", "0-b", "1-a", "1-b", "2-a", "2-b")
+    assert [one["id"] for one in map(json.loads, shell.run("read", topic, "--json").splitlines())] == list(ids)
+    for at, message_id in enumerate(ids):
+        ledger, entry, partition, *batch = message_id.split(":")
+        for text in (message_id, f"({ledger},{entry},{partition},{batch[0] if batch else -1})"):
+            found = shell.run("read", topic, "--from", text).splitlines()
+            assert [line.split("  ")[1] for line in found] == list(values[at:]), text
+    third = f"{ids[2].split(':')[0]}:{ids[2].split(':')[1]}"
+    assert shell.run("read", topic, "--from", third).count("\n") == 4
+    assert shell.run("read", topic, "--from", "1h").count("\n") == 6
+    assert shell.run("read", topic, "--from", "2099-01-01T00:00") == ""
+    shell.run("subscriptions", "create", topic, "s", "--from", third)
+    assert shell.run("consume", topic, "-s", "s", "-n", "1").endswith("1-a\n")
+    shell.run("subscriptions", "seek", topic, "s", ids[4])
+    assert shell.run("consume", topic, "-s", "s", "-n", "1").endswith("2-a\n")
+    shell.run("subscriptions", "create", topic, "ago", "--from", "1h")
+    for subscription in ("ago", "new"):
+        assert shell.run("consume", topic, "-s", subscription, "--from", "1h", "-n", "1").endswith("0-a\n")
+    assert shell.run("consume", topic, "-s", "third", "--from", third, "-n", "1").endswith("1-a\n")
+    shell.run("read", topic, "--from", "yesterday", code=2)
+
+
+def test_an_id_of_a_partition_is_found_there(shell: Shell) -> None:
+    topic = "persistent://public/default/ids-in-parts"
+    shell.run("topics", "create", topic, "--partitions", "2")
+    for key in "abcdef":
+        shell.run("produce", topic, "-k", key, "-m", key)
+    shown = [line.split("  ") for line in shell.run("read", topic).splitlines()]
+    assert len(shown) == 6
+    for at, (message_id, *_) in enumerate(shown):
+        partition = message_id.split(":")[2]
+        expected = [one for one in shown[at:] if one[0].split(":")[2] == partition]
+        found = shell.run("read", topic, "--from", message_id).splitlines()
+        assert [line.split("  ") for line in found] == expected
+    shell.run("subscriptions", "create", topic, "s")
+    shell.run("subscriptions", "seek", topic, "s", shown[0][0])
+    shell.run("read", topic, "--from", "0:0:7", code=2)
 
 
 def test_what_was_sent_and_received_is_summed_up_for_scripts(shell: Shell, tmp_path: Path) -> None:
@@ -106,8 +151,8 @@ def test_tenants_namespaces_and_policies_are_kept(shell: Shell) -> None:
     shown = shell.json("namespaces", "show", "shop/orders")
     assert shown["retention_policies"] == {"retentionTimeInMinutes": 60, "retentionSizeInMB": 100}
     shell.run("namespaces", "unload", "shop/orders")
-    shell.run("namespaces", "delete", "shop/orders")
-    shell.run("tenants", "delete", "shop")
+    shell.run("namespaces", "delete", "shop/orders", "--yes")
+    shell.run("tenants", "delete", "shop", "--yes")
     assert "shop" not in shell.json("tenants", "list")
 
 
@@ -136,9 +181,11 @@ def test_the_processes_of_a_cluster_are_shown(shell: Shell) -> None:
 
 
 def test_brokers_tell_how_they_are(shell: Shell) -> None:
-    (name,) = shell.json("brokers", "list")
+    ((name, is_leader),) = [(one["broker"], one["leader"]) for one in shell.json("brokers", "list")]
+    assert is_leader
     assert f"{name}  leader" in shell.run("brokers", "list")
     assert shell.run("brokers", "health") == "ok\n"
+    assert shell.json("brokers", "health") == {"healthy": True, "reason": ""}
     assert shell.json("brokers", "config", "EnsembleSize") == {"managedLedgerDefaultEnsembleSize": "2"}
     assert "pulsar_" in shell.run("brokers", "metrics")
 

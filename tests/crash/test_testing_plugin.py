@@ -67,6 +67,12 @@ def run(
     return found.stdout
 
 
+def make_packages(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").touch()
+
+
 def noted(folder: Path, name: str) -> list[str]:
     path = folder / "notes" / name
     return path.read_text().splitlines() if path.exists() else []
@@ -111,6 +117,59 @@ def test_tests_share_a_server_and_have_a_namespace_each(tmp_path: Path) -> None:
     assert len({namespace for _, namespace in places}) == 3
     (pid,) = noted(tmp_path, "pids")
     assert not is_there(int(pid))
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_a_project_with_packages_of_the_same_names_has_servers_too(tmp_path: Path) -> None:
+    """Its folder is the current one, the first of PYTHONPATH, and what pytest puts first by itself."""
+    make_packages(tmp_path, "broker", "bookie", "connectors")
+    output = run(
+        tmp_path,
+        """
+    import broker
+
+    def test_server(pulsar_server):
+        assert broker.__file__.startswith(os.getcwd()), "the project's own package is not hidden either"
+        assert send(pulsar_server, "t", b"a") == [b"a"]
+
+    def test_cluster(pulsar_cluster):
+        assert send(pulsar_cluster, "t", b"a") == [b"a"]
+    """,
+        environ={"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+    )
+    assert "2 passed" in output
+
+
+def test_the_log_of_the_server_stands_beside_a_failing_test(tmp_path: Path) -> None:
+    """What was logged while that test ran, and no more."""
+    arguments, environment = command(
+        tmp_path,
+        """
+    LINE = "{} went wrong in the server\\n"
+
+    def log(server, text):
+        (path,) = server.logs().values()
+        with path.open("a") as file:
+            file.write(text)
+
+    def test_before(pulsar_server, _magnetar_server):
+        log(_magnetar_server, LINE.format("something before"))
+
+    def test_fails(pulsar_server, _magnetar_server):
+        log(_magnetar_server, LINE.format("this"))
+        assert send(pulsar_server, "t", b"a") == [b"b"]
+
+    def test_fails_without_words(volatile_pulsar_server):
+        assert False
+    """,
+    )
+    found = subprocess.run(
+        arguments, capture_output=True, text=True, env=environment, timeout=TIMEOUT_S, cwd=tmp_path, check=False
+    )
+    assert "2 failed, 1 passed" in found.stdout, found.stdout + found.stderr
+    assert found.stdout.count("- log of standalone (") == 1, "one had nothing to say"
+    assert found.stdout.count("this went wrong in the server") == 1
+    assert "something before went wrong" not in found.stdout
 
 
 def test_the_volatile_server_is_another_one(tmp_path: Path) -> None:

@@ -157,6 +157,16 @@ def test_java_client(cluster: MixedCluster, cell: Cell, tmp_path: Path) -> None:
     assert said.count("HELD ") == 24
 
 
+def test_java_client_that_wants_transactions_is_refused(cluster: MixedCluster, cell: Cell, tmp_path: Path) -> None:
+    """At once and for good: `build()` throws. It was tried for ever before."""
+    cell("the official Java client", "our broker")
+    classes = compile_java([HERE / "java" / "Transactions.java"], tmp_path / "classes")
+    said = cluster.java(classes, "Transactions", cluster.of("broker")[0].service_url)
+    assert "Transactions are not enabled." in said, said[-3000:]
+    assert said.count("REFUSED") == 2
+    assert "BUILT" not in said
+
+
 def test_go_client(cluster: MixedCluster, cell: Cell, tmp_path: Path) -> None:
     cell("the official Go client", "our broker")
     if shutil.which("go") is None:

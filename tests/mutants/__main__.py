@@ -1,4 +1,4 @@
-"""Proof that the suite can see: each mutant of the catalogue is put into a copy of the sources and must be caught.
+"""Proof that the suite can see: each mutant of the catalogues is put into a copy of the sources and must be caught.
 
     python -m tests.mutants                  every mutant, against the tests that it names
     python -m tests.mutants -k fence         those with `fence` in their name or place
@@ -15,19 +15,26 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
 
-from tests.mutants.catalogue import MUTANTS, Mutant
+from tests.mutants import broker, ledger_client, managed_ledger
+from tests.mutants.catalogue import MUTANTS as BOOKIE_MUTANTS
+from tests.mutants.catalogue import Mutant
+
+MUTANTS = (*BOOKIE_MUTANTS, *ledger_client.MUTANTS, *managed_ledger.MUTANTS, *broker.MUTANTS)
 
 ROOT = Path(__file__).parent.parent.parent
-COPIED = ("bookie", "magnetar", "tests", "pyproject.toml")
+COPIED = ("autorecovery", "bookie", "broker", "connectors", "magnetar", "managed_ledger", "tests", "pyproject.toml")
 
-# A mutant that makes the bookie wait for ever is seen too; no test that is named here takes as long.
+# A mutant that makes a server wait for ever is seen too; no tests that are named together take as long.
 _TIMEOUT_S = 180.0
+
+# All tests that are named, in one run without a mutant.
+_HEALTHY_TIMEOUT_S = 1800.0
 
 _FAILED = re.compile(r"^FAILED (\S+?)(?:\[| |$)", re.MULTILINE)
 
@@ -43,26 +50,34 @@ class Outcome(NamedTuple):
 class Workshop:
     """A copy of the sources in which one mutant at a time lives."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, timeout_s: float) -> None:
         self.directory = directory
+        self._timeout_s = timeout_s
         for name in COPIED:
             source = ROOT / name
             if source.is_dir():
                 shutil.copytree(source, directory / name, ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 shutil.copy2(source, directory / name)
-        found = self._python("-c", "import bookie.bookie; print(bookie.bookie.__file__)").stdout.strip()
-        assert Path(found).is_relative_to(directory), f"the copy is not what is imported, {found} is"
+        for package in ("bookie", "broker", "magnetar", "managed_ledger"):
+            found = self._python("-c", f"import {package}; print({package}.__file__)").stdout.strip()
+            assert Path(found).is_relative_to(directory), f"the copy is not what is imported, {found} is"
 
-    def test(self, arguments: Sequence[str], **environment: str) -> tuple[int, str]:
+    def test(
+        self, arguments: Sequence[str], *, timeout_s: float = 0.0, environment: Mapping[str, str] | None = None
+    ) -> tuple[int, str]:
         """Exit code of pytest and what it said; -1 if it took too long."""
+        timeout_s = timeout_s or self._timeout_s
+        options = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider")
         try:
-            done = self._python("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *arguments, **environment)
+            done = self._python(*options, *arguments, timeout_s=timeout_s, environment=environment)
         except subprocess.TimeoutExpired:
-            return -1, f"nothing within {_TIMEOUT_S:.0f} s"
+            return -1, f"nothing within {timeout_s:.0f} s"
         return done.returncode, done.stdout + done.stderr
 
-    def try_mutant(self, mutant: Mutant, arguments: Sequence[str], **environment: str) -> Outcome:
+    def try_mutant(
+        self, mutant: Mutant, arguments: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> Outcome:
         path = self.directory / mutant.path
         original = path.read_text()
         count = original.count(mutant.old)
@@ -71,7 +86,7 @@ class Workshop:
         path.write_text(original.replace(mutant.old, mutant.new))
         began = time.monotonic()
         try:
-            code, text = self.test(arguments, **environment)
+            code, text = self.test(arguments, environment=environment)
         finally:
             path.write_text(original)
         seconds = time.monotonic() - began
@@ -84,14 +99,21 @@ class Workshop:
             return Outcome(mutant, text, seconds, "")
         return Outcome(mutant, "", seconds, f"pytest ended with {code}:\n{text[-2000:]}")
 
-    def _python(self, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    def _python(
+        self, *arguments: str, timeout_s: float = 60.0, environment: Mapping[str, str] | None = None
+    ) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
             [sys.executable, *arguments],
             cwd=self.directory,
-            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(self.directory), **environment},
+            env={
+                **os.environ,
+                "PYTHONDONTWRITEBYTECODE": "1",
+                "PYTHONPATH": str(self.directory),
+                **(environment or {}),
+            },
             capture_output=True,
             text=True,
-            timeout=_TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
         )
 
@@ -99,7 +121,7 @@ class Workshop:
 def healthy(workshop: Workshop, mutants: Sequence[Mutant]) -> str:
     """Why the tests prove nothing: they fail without a mutant. Empty if they do not."""
     files = sorted({argument for mutant in mutants for argument in mutant.tests if argument.endswith(".py")})
-    code, text = workshop.test(files)
+    code, text = workshop.test(files, timeout_s=_HEALTHY_TIMEOUT_S)
     return "" if code == 0 else text[-3000:]
 
 
@@ -108,13 +130,16 @@ def main() -> int:
     parser.add_argument("-k", metavar="WORD", default="", help="only mutants with WORD in their name or place")
     parser.add_argument("-n", type=int, default=2, help="how many at a time (2)")
     parser.add_argument("--images", type=int, default=0, help="try so many drawn crash images instead of named tests")
+    parser.add_argument(
+        "--patience", type=float, default=_TIMEOUT_S, help="seconds that a mutant's tests may take (180)"
+    )
     options = parser.parse_args()
     mutants = [mutant for mutant in MUTANTS if options.k in mutant.name or options.k in mutant.path]
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutants-") as temporary:
         workshops: SimpleQueue[Workshop] = SimpleQueue()
         for number in range(options.n):
-            workshops.put(Workshop(Path(temporary) / str(number)))
+            workshops.put(Workshop(Path(temporary) / str(number), options.patience))
         if not options.images:
             workshop = workshops.get()
             problem = healthy(workshop, mutants)
@@ -130,8 +155,7 @@ def main() -> int:
                     return workshop.try_mutant(
                         mutant,
                         ["tests/crash/test_crash_images.py", "-k", "in_every_image"],
-                        MAGNETAR_CRASH_IMAGES=str(options.images),
-                        MAGNETAR_CRASH_SEED="1",
+                        {"MAGNETAR_CRASH_IMAGES": str(options.images), "MAGNETAR_CRASH_SEED": "1"},
                     )
                 return workshop.try_mutant(mutant, mutant.tests)
             finally:
@@ -139,14 +163,13 @@ def main() -> int:
 
         outcomes = []
         width = max(len(mutant.name) for mutant in mutants)
-        print(f"{'mutant':{width}}  {'place':30}  {'caught by':90}  seconds")
+        print(f"{'mutant':{width}}  {'place':40}  {'caught by':90}  seconds")
         with ThreadPoolExecutor(options.n) as pool:
             for outcome in pool.map(work, mutants):
                 outcomes.append(outcome)
                 caught_by = outcome.caught_by or ("?" if outcome.problem else "NOBODY")
                 print(
-                    f"{outcome.mutant.name:{width}}  {outcome.mutant.path.removeprefix('bookie/'):30}  "
-                    f"{caught_by:90}  {outcome.seconds:.1f}",
+                    f"{outcome.mutant.name:{width}}  {outcome.mutant.path:40}  {caught_by:90}  {outcome.seconds:.1f}",
                     flush=True,
                 )
     for outcome in outcomes:

@@ -281,8 +281,8 @@ MUTANTS = (
     Mutant(
         "any key fits",
         "bookie/requests.py",
-        '        if ledger.master_key not in (b"", _NO_KEY):\n            return False\n',
-        "",
+        '        if ledger.master_key not in (b"", _NO_KEY) or len(master_key) != MASTER_KEY_BYTES:\n',
+        "        if len(master_key) != MASTER_KEY_BYTES:\n",
         _schedule("r_b9"),
     ),
     Mutant(

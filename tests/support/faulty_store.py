@@ -68,5 +68,8 @@ class FaultyStore:
     def last_answer(self) -> float:
         return self.inner.last_answer
 
+    def hurry(self, wait_s: float) -> None:
+        self.inner.hurry(wait_s)
+
     async def close(self) -> None:
         await self.inner.close()

@@ -9,6 +9,7 @@ from magnetar.bookkeeper.client.errors import (
     BookKeeperError,
     ClientClosed,
     MetadataUnavailable,
+    NotEnoughBookies,
     Unauthorized,
 )
 from magnetar.bookkeeper.client.handle import LedgerReadHandle, LedgerWriteHandle, mapped
@@ -92,7 +93,11 @@ class BookKeeper:
         unreachable = pool.unreachable
         if len(writable - unreachable) >= ensemble_size:
             writable = writable - unreachable
-        ensemble = choose_ensemble(writable, ensemble_size, pool.quarantined, self._rng)
+        try:
+            ensemble = choose_ensemble(writable, ensemble_size, pool.quarantined, self._rng)
+        except NotEnoughBookies as error:
+            why = await self.bookies.shortage()
+            raise NotEnoughBookies(f"{error}; {why}" if why else str(error)) from None
         metadata = LedgerMetadata(
             ensemble_size=ensemble_size,
             write_quorum=write_quorum,

@@ -14,6 +14,7 @@
      ├─ LedgerClosed            the handle or the ledger is closed
      ├─ MetadataConflict        the ledger was closed by somebody else with another last entry
      ├─ RecoveryFailed          too few bookies answered to know the last entry; nothing was cut, try again
+     ├─ EndUnknown              of an open ledger too few bookies answered to know where it ends
      ├─ BeyondLastConfirmed     the entry is not (yet) confirmed
      ├─ EntryTooLarge, TooManyPending, ClientClosed
      └─ MetadataUnavailable     the metadata store did not answer, or its record cannot be used
@@ -38,6 +39,7 @@ __all__ = [
     "BookieUnavailable",
     "ClientClosed",
     "DigestMismatch",
+    "EndUnknown",
     "EntryTooLarge",
     "LedgerClosed",
     "LedgerFenced",
@@ -159,6 +161,15 @@ class MetadataConflict(BookKeeperError):
 
 class RecoveryFailed(BookKeeperError):
     """Too few bookies answered to know which entry is the last one. Nothing was cut; a later try may succeed."""
+
+
+class EndUnknown(BookKeeperError):
+    """Too few bookies answered to know where an open ledger ends."""
+
+    def __init__(self, text: str, last_known: int) -> None:
+        """*last_known*: the last entry that is certainly part of it; -1 if none is."""
+        super().__init__(text)
+        self.last_known = last_known
 
 
 class BeyondLastConfirmed(BookKeeperError):

@@ -165,14 +165,21 @@ class LedgerFetcher:
         return race.answer
 
     async def is_held(self, ensemble: Sequence[str], entry_id: int) -> bool:
-        """An ack quorum of bookies has the entry (see `LedgerReadHandle.last_recoverable_entry`)."""
+        """The entry is part of the ledger (see `LedgerReadHandle.last_recoverable_entry`).
+
+        Raises what the bookies failed with if nobody who answers knows.
+        """
         count = HeldCount(self.quorum)
         verdict: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         def on_answer(_: int, answer: Answer) -> None:
-            held = count.on_answer(isinstance(answer, StoredEntry))
-            if held is not None and not verdict.done():
-                verdict.set_result(held)
+            if verdict.done():
+                return
+            match count.on_answer(answer):
+                case bool() as held:
+                    verdict.set_result(held)
+                case BookKeeperError() | DigestMismatch() as error:
+                    verdict.set_exception(error)
 
         self._ask_all(ensemble, self.quorum.write_set(entry_id), entry_id, None, on_answer)
         return await verdict

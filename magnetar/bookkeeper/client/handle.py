@@ -16,6 +16,7 @@ from magnetar.bookkeeper.client.errors import (
     BookKeeperError,
     ClientClosed,
     DigestMismatch,
+    EndUnknown,
     LedgerClosed,
     LedgerFenced,
     MetadataConflict,
@@ -618,13 +619,19 @@ class LedgerReadHandle:
         return self._last_add_confirmed
 
     async def last_recoverable_entry(self) -> int:
-        """The last entry that an ack quorum of bookies holds, without a gap behind LAC. Does not fence.
+        """The last entry that a recovery would find, without a gap behind LAC. Does not fence.
+
+        Raises EndUnknown, which names the entry, where too few bookies answer to tell.
 
         Why it may be read although no LAC covers it: a recovery takes an entry as absent only after
         Qw - Qa + 1 bookies of its write set denied it. While Qa of them hold it, at most Qw - Qa can, so every
         recovery finds it and makes it part of the ledger; all entries before it, too. It is what the writer
         has acknowledged, or is about to. The one exception is a writer that closes the ledger itself while the
         answers for the entry are still on their way: it seals before the entry, which was never acknowledged.
+
+        Where bookies are silent, an entry that one of the others holds may have been acknowledged, and what was
+        acknowledged is never left out: it counts as well, as it would for a recovery now. If it was not, it is the
+        entry that the writer is copying to another bookie, or that a later recovery may find denied.
 
         `last_add_confirmed` is not moved by this: read such entries with `read_unconfirmed`.
         """
@@ -634,10 +641,17 @@ class LedgerReadHandle:
         while True:
             wanted = range(last + 1, last + 1 + _HELD_WINDOW)
             held = await asyncio.gather(
-                *(self._fetcher.is_held(self.metadata.ensemble_for(entry_id), entry_id) for entry_id in wanted)
+                *(self._fetcher.is_held(self.metadata.ensemble_for(entry_id), entry_id) for entry_id in wanted),
+                return_exceptions=True,
             )
-            for is_held in held:
-                if not is_held:
+            for verdict in held:
+                if isinstance(verdict, BookKeeperError | DigestMismatch):
+                    raise EndUnknown(
+                        f"whether ledger {self.ledger_id} goes on behind entry {last} is not known: {verdict}", last
+                    ) from verdict
+                if isinstance(verdict, BaseException):
+                    raise verdict
+                if not verdict:
                     return last
                 last += 1
 

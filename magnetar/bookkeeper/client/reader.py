@@ -111,24 +111,41 @@ def open_batch(codec: EntryCodec, ledger_id: int, first_entry_id: int, raw: Sequ
 
 
 class HeldCount:
-    """How many bookies of its write set hold one entry, without fencing (see `last_recoverable_entry`)."""
+    """Whether an entry behind LAC is part of its ledger, asked without fencing (see `last_recoverable_entry`).
 
-    __slots__ = ("_answers", "_held", "_quorum")
+    The same answers count as in a recovery: an ack quorum of holders settles it, and so do Qw - Qa + 1 explicit
+    negatives. Where bookies are silent and neither is reached, one holder is enough, as it is for a recovery.
+    """
+
+    __slots__ = ("_answers", "_first_error", "_held", "_missing", "_quorum")
 
     def __init__(self, quorum: Quorum) -> None:
         self._quorum = quorum
-        self._held = 0
-        self._answers = 0
+        self._held = self._missing = self._answers = 0
+        self._first_error = FirstError()
 
-    def on_answer(self, holds: bool) -> bool | None:
-        """True: on an ack quorum. False: it cannot get there any more. None: not decided."""
+    def on_answer(
+        self, answer: StoredEntry | BookKeeperError | DigestMismatch
+    ) -> bool | BookKeeperError | DigestMismatch | None:
+        """True: it is. False: it was never acknowledged. An error: nobody who answers knows. None: not decided."""
         self._answers += 1
-        self._held += holds
+        if isinstance(answer, StoredEntry):
+            self._held += 1
+        elif is_missing(answer):
+            self._missing += 1
+        else:
+            self._first_error.add(answer)
         if self._held >= self._quorum.ack:
             return True
-        if self._held + self._quorum.write - self._answers < self._quorum.ack:
+        if self._missing >= self._quorum.absence:
             return False
-        return None
+        if self._answers < self._quorum.write:
+            return None
+        if self._held:
+            return True
+        # Qw negatives are always enough, so somebody said something else.
+        assert self._first_error.error is not None
+        return self._first_error.error
 
 
 __all__ = ["FirstError", "HeldCount", "NoSuchEntry", "ReplicaWalk", "open_batch", "read_order"]

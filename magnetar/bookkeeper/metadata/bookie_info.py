@@ -11,6 +11,9 @@ from magnetar.bookkeeper.metadata.formats_pb2 import BookieServiceInfoFormat
 BOOKIE_RPC: Final = "bookie-rpc"
 TLS: Final = "tls"
 
+READ_ONLY_REASON: Final = "readOnlyReason"
+"""Property of a registration below `readonly`: why, for people. Apache's bookies have none."""
+
 _BOOKIE_ID: Final = re.compile(r"[a-zA-Z0-9:\-_.]+")
 _HOST_AND_PORT: Final = re.compile(r"(.+):(\d{1,5})")
 
@@ -43,6 +46,16 @@ class BookieServiceInfo:
                 extensions=endpoint.extensions,
             )
         return message.SerializeToString()
+
+    def with_reason(self, text: str) -> "BookieServiceInfo":
+        """The same for a bookie that is read-only, and why; empty: nobody says."""
+        if not text:
+            return self
+        return BookieServiceInfo(self.endpoints, (*self.properties, (READ_ONLY_REASON, text)))
+
+    @property
+    def read_only_reason(self) -> str:
+        return dict(self.properties).get(READ_ONLY_REASON, "")
 
     @property
     def rpc(self) -> Endpoint | None:

@@ -52,6 +52,9 @@ _WAIT_FOR_FORMER_S: Final = 60.0
 # Leaving is a courtesy to the others: a bookie that is told to stop does not wait longer for a store that is away.
 _LEAVE_MAX_S: Final = 3.0
 
+# Bookies of a kind that an error names.
+_TOLD_MAX: Final = 10
+
 # A store that is away: how long until the next try. Events make it earlier; this is the net below them.
 _RETRY_S: Final = 1.0
 
@@ -85,6 +88,7 @@ class BookieRegistration:
         self._tasks = Tasks(f"registration of {bookie_id}", on_failure)
         self._info: BookieServiceInfo | None = None
         self._read_only = False
+        self._reason = ""
         # One change of mode at a time; a re-registration is one.
         self._turn = asyncio.Lock()
         self._cancel_watch: Cancel | None = None
@@ -105,17 +109,21 @@ class BookieRegistration:
                 self._cancel_watch = self._store.watch_session(self._on_session)
             await self._create(self._own_path)
 
-    async def set_read_only(self, read_only: bool) -> None:
-        """Change the mode. The new node is there before the old one goes, so nobody sees the bookie missing."""
+    async def set_read_only(self, read_only: bool, reason: str = "") -> None:
+        """Change the mode. The new node is there before the old one goes, so nobody sees the bookie missing.
+
+        *reason* says to everybody why the bookie is read-only.
+        """
         async with self._turn:
-            if read_only == self._read_only:
+            if (read_only, reason) == (self._read_only, self._reason):
                 return
             old_path = self._own_path
-            self._read_only = read_only
+            self._read_only, self._reason = read_only, reason
             if self._info is None:
                 return
             await self._create(self._own_path)
-            await self._delete(old_path)
+            if old_path != self._own_path:
+                await self._delete(old_path)
 
     async def unregister(self) -> None:
         """Leave; returns when others can see it (or the store is away, and the session's end will do it)."""
@@ -181,7 +189,7 @@ class BookieRegistration:
 
     async def _create(self, path: str) -> None:
         assert self._info is not None
-        value = self._info.encode()
+        value = (self._info.with_reason(self._reason) if self._read_only else self._info).encode()
         session_s = self._store.session_timeout_s
         wait_s = session_s if math.isfinite(session_s) else _WAIT_WITHOUT_TIMEOUT_S
         began_s = self._clock.monotonic()
@@ -292,6 +300,19 @@ class BookieDirectory:
         if info is None:
             raise NoNode(f"bookie {bookie_id} is not registered, and its id is not host:port")
         return info
+
+    async def shortage(self) -> str:
+        """Which bookies take no new entries, and why, as far as it can be known: for the text of an error."""
+        told = []
+        try:
+            for bookie_id in sorted(self._read_only)[:_TOLD_MAX]:
+                reason = (await self.info_of(bookie_id)).read_only_reason
+                told.append(f"{bookie_id} is read-only" + (f" ({reason})" if reason else ""))
+            cookies = await self._store.children(f"{self._root}/cookies")
+            told += [f"{bookie_id} is away" for bookie_id in sorted({*cookies} - self.available)[:_TOLD_MAX]]
+        except MetadataError as error:
+            told.append(f"why, the metadata store does not say: {error}")
+        return "; ".join(told)
 
     async def address_of(self, bookie_id: str) -> tuple[str, int]:
         """(host, port) for BookKeeper's protocol. Raises NoNode, StoreUnavailable."""

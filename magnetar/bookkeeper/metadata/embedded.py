@@ -286,6 +286,9 @@ class EmbeddedStore:
     def last_answer(self) -> float:
         return self._clock.monotonic()
 
+    def hurry(self, wait_s: float) -> None:
+        """Nothing here waits for anybody."""
+
     async def close(self) -> None:
         """Write what waits, remove the ephemeral nodes, give the directory back."""
         if self._closed:
@@ -479,6 +482,9 @@ class SecondaryStore:
     @property
     def last_answer(self) -> float:
         return self._clock.monotonic()
+
+    def hurry(self, wait_s: float) -> None:
+        """Nothing here waits for anybody."""
 
     async def close(self) -> None:
         if self._closed:

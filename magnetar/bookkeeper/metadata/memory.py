@@ -186,6 +186,9 @@ class MemoryStore:
     def last_answer(self) -> float:
         return self._clock.monotonic() if self._suspended_since is None else self._suspended_since
 
+    def hurry(self, wait_s: float) -> None:
+        """Nothing here waits for anybody."""
+
     async def close(self) -> None:
         if self._closed:
             return

@@ -145,6 +145,11 @@ class MetadataStore(Protocol):
         """
         ...
 
+    def hurry(self, wait_s: float) -> None:
+        """Whoever calls this is stopping: from now on all requests together wait for a store that is away for
+        *wait_s* and no longer; then they raise StoreUnavailable at once."""
+        ...
+
     async def close(self) -> None:
         """End the session: ephemeral nodes go at once."""
         ...

@@ -18,6 +18,7 @@ What kazoo does not give, and how it is made up for:
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -96,6 +97,9 @@ class ZooKeeperStore:
         self._timer: Timer | None = None
         self._in_flight = asyncio.Semaphore(_IN_FLIGHT_MAX)
         self._session_s = session_timeout_s
+        self._give_up = math.inf  # by the clock; see `hurry`
+        self._waiting: set[asyncio.Timeout] = set()
+        """Of requests that wait for a connection."""
         kazoo_client: Any = KazooClient  # kazoo has no types
         kazoo_retry: Any = KazooRetry
         self._client: Any = kazoo_client(
@@ -237,6 +241,13 @@ class ZooKeeperStore:
         """When the latest answered request was sent: the server counts the session's time from then on."""
         return self._last_answer
 
+    def hurry(self, wait_s: float) -> None:
+        self._give_up = min(self._give_up, self._clock.monotonic() + wait_s)
+        latest = asyncio.get_running_loop().time() + wait_s
+        for limit in self._waiting:
+            when = limit.when()
+            limit.reschedule(latest if when is None else min(when, latest))
+
     async def close(self) -> None:
         if self._closed:
             return
@@ -268,12 +279,15 @@ class ZooKeeperStore:
         if self._connected.is_set():
             return
         try:
-            async with asyncio.timeout(timeout_s):
-                await self._connected.wait()
+            async with asyncio.timeout(timeout_s) as limit:
+                self._waiting.add(limit)
+                try:
+                    await self._connected.wait()
+                finally:
+                    self._waiting.discard(limit)
         except TimeoutError:
-            raise StoreUnavailable(
-                f"no ZooKeeper server of {self._hosts} answered within {timeout_s:.1f} s; nothing was changed"
-            ) from None
+            waited = f"answered within {timeout_s:.1f} s" if timeout_s > 0 else "answers"
+            raise StoreUnavailable(f"no ZooKeeper server of {self._hosts} {waited}; nothing was changed") from None
 
     async def _ask(self, path: str, ask: Callable[[], Any]) -> Any:
         """A read: sent again after a broken connection, within one session's time."""
@@ -344,7 +358,7 @@ class ZooKeeperStore:
     @property
     def _patience_s(self) -> float:
         """How long a request may wait: a session's time, then its author's ephemeral nodes are gone anyway."""
-        return max(self._session_s, 1.0)
+        return min(max(self._session_s, 1.0), max(self._give_up - self._clock.monotonic(), 0.0))
 
     async def _send(self, ask: Callable[[], Any]) -> Any:
         """Hand a request to kazoo and wait for its answer. Raises kazoo's errors, TimeoutError."""
@@ -358,7 +372,8 @@ class ZooKeeperStore:
             ask().rawlink(on_kazoo_thread)
             # kazoo drops a connection on which heartbeats stay unanswered, so answers come or the connection
             # breaks within a session's time; twice that is the net below.
-            async with asyncio.timeout(2 * self._patience_s):
+            # (A server that is there and slow gets a moment also from one who is in a hurry.)
+            async with asyncio.timeout(max(2 * self._patience_s, _CONNECT_ANSWER_S)):
                 return await answer
 
     def _on_answer(self, answer: "asyncio.Future[Any]", result: Any, sent: float) -> None:

@@ -1,8 +1,7 @@
 // A program for the topic API with code generated from topics.proto, each step checked; prints a line per step that held.
 //
-//	protoc --go_out=api --go_opt=paths=source_relative,Mtopics.proto=magnetar.example/topics/api \
-//	    --go-grpc_out=api --go-grpc_opt=paths=source_relative,Mtopics.proto=magnetar.example/topics/api \
-//	    -I../../../magnetar/topic_api topics.proto
+//	protoc -I../../../magnetar/topic_api --go_out=api --go_opt=paths=source_relative \
+//	    --go-grpc_out=api --go-grpc_opt=paths=source_relative topics.proto
 package main
 
 import (
@@ -19,7 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	"magnetar.example/topics/api"
+	api "magnetar.example/topics/api"
 )
 
 const (

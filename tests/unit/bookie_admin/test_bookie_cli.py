@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -151,3 +152,20 @@ def test_times_have_the_unit_that_fits(seconds: float, text: str) -> None:
 def test_shares_are_drawn() -> None:
     assert show.share(42, 100) == "[####------] 42 %"
     assert show.share(0, 0) == "-"
+
+
+async def test_a_bookie_that_was_just_killed_is_named_with_its_copies(world: World, run: Run) -> None:
+    """It is registered until its session ends, and nobody has marked a ledger."""
+    assert "copies         none is known to be missing" in (await run("cluster")).stdout
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        silent = f"127.0.0.1:{probe.getsockname()[1]}"  # nobody listens there
+    await world.store.put(f"/ledgers/available/{silent}", b"")
+    await world.store.put("/ledgers/cookies/gone", b"")
+    text = (await run("cluster")).stdout
+    assert f"{silent} does not answer (" in text
+    assert "gone is away: its copies cannot be read; `magnetar doctor` tells which ledgers" in text
+    assert "none is known to be missing" not in text
+    found = json.loads((await run("cluster", "--json")).stdout)
+    assert (list(found["silent"]), found["away"]) == ([silent], ["gone"])
+    assert found["unavailableBookiesCount"] == 1

@@ -9,6 +9,7 @@ import pytest
 
 from broker.broker import Broker, initialise_cluster
 from broker.connection import BrokerPort
+from broker.errors import NotReady
 from broker.memory_budget import MemoryBudget
 from broker.names import DEDUPLICATION_CURSOR, TopicName
 from broker.ownership_rules import BrokerAddress, Located
@@ -60,6 +61,68 @@ async def test_many_who_ask_at_once_open_a_topic_once(world: World) -> None:
     world.ledgers.hold_opening.set()
     assert len({id(topic) for topic in await asyncio.gather(*asking)}) == 1
     assert world.ledgers.opened == [NAME.managed_ledger_name]
+
+
+async def test_who_asked_before_a_topic_was_open_and_goes_on_afterwards_gets_the_same(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exists, slow = world.ledgers.exists, asyncio.Event()
+
+    async def held(name: str) -> bool:
+        await slow.wait()
+        return await exists(name)
+
+    monkeypatch.setattr(world.ledgers, "exists", held)
+    slow_asker = asyncio.create_task(world.broker.topic_for_consumer(NAME, create=True))
+    await settle()
+    monkeypatch.setattr(world.ledgers, "exists", exists)
+    topic = await world.broker.topic_for_producer(NAME)
+    await settle()
+    slow.set()
+    assert await slow_asker is topic
+    assert world.broker.topics[NAME] is topic
+    assert world.ledgers.opened == [NAME.managed_ledger_name]
+
+
+async def test_a_topic_that_is_being_closed_is_opened_again_when_it_has_closed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    former = await world.broker.topic_for_producer(NAME)
+    closed, close = asyncio.Event(), former.close
+
+    async def slow() -> None:
+        await closed.wait()
+        await close()
+
+    monkeypatch.setattr(former, "close", slow)
+    unloading = asyncio.create_task(world.broker.unload(NAME))
+    await settle()
+    asking = asyncio.create_task(world.broker.topic_for_producer(NAME))
+    await settle()
+    assert not asking.done()
+    closed.set()
+    await unloading
+    assert await asking is not former
+    assert former.is_closed
+
+
+async def test_a_topic_whose_bundle_went_while_it_was_opened_is_not_served(world: World) -> None:
+    world.ledgers.hold_opening = asyncio.Event()
+    asking = asyncio.create_task(world.broker.topic_for_producer(NAME))
+    await settle()
+    world.ownership.move(NAME, BrokerAddress("pulsar://other:6650"))
+    world.ledgers.hold_opening.set()
+    with pytest.raises(NotReady, match="was lost while it was opened"):
+        await asking
+    assert NAME not in world.broker.topics
+
+
+async def test_a_producer_s_name_is_its_own(world: World, raw: RawClient) -> None:
+    await raw.produce(TOPIC, producer_name="me")
+    other = await RawClient.connect(world.broker.port)
+    other.send(BaseCommand.PRODUCER, topic=TOPIC, producer_id=1, request_id=1, producer_name="me")
+    assert await other.refused() == wire.ProducerBusy
+    other.close()
 
 
 async def test_a_topic_that_could_not_be_opened_is_opened_anew(world: World, raw: RawClient) -> None:
@@ -319,6 +382,21 @@ async def test_partitions_beyond_the_count_are_not_made(world: World, raw: RawCl
     assert await raw.refused() == wire.TopicNotFound
     raw.send(BaseCommand.PARTITIONED_METADATA, topic=TOPIC, request_id=2)
     assert (await raw.answer()).partitionMetadataResponse.partitions == 2
+
+
+@pytest.mark.parametrize("suffix", ["", "-partition-0"])
+async def test_the_coordinators_of_transactions_are_refused_where_clients_look_for_them(
+    world: World, raw: RawClient, suffix: str
+) -> None:
+    """Also where an Apache cluster has made the topic: initialising one does."""
+    topic = f"persistent://pulsar/system/transaction_coordinator_assign{suffix}"
+    await world.store.put(TopicName.parse(topic).partitions_path, b'{"partitions":16,"deleted":false}')
+    raw.send(BaseCommand.PARTITIONED_METADATA, topic=topic, request_id=1)
+    partitions = (await raw.answer()).partitionMetadataResponse
+    assert (partitions.error, partitions.message) == (wire.NotAllowedError, "Transactions are not enabled.")
+    raw.send(BaseCommand.LOOKUP, topic=topic, request_id=2)
+    found = (await raw.answer()).lookupTopicResponse
+    assert (found.error, found.message) == (wire.NotAllowedError, "Transactions are not enabled.")
 
 
 async def test_what_is_not_served_says_so(world: World, raw: RawClient) -> None:

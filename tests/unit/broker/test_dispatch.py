@@ -191,6 +191,21 @@ async def test_failover_tells_all_consumers_and_waits_before_it_switches() -> No
     assert second.got == [1, 2]
 
 
+async def test_what_was_read_for_the_former_active_consumer_is_not_sent_to_the_next_one_before_its_turn() -> None:
+    bench = Bench(partition=0)
+    await bench.append(*map(entry, range(3)))
+    first = bench.join(1, FAILOVER, permits=10)
+    bench.ledger.cold = True
+    bench.pass_time(1.0)
+    second = bench.join(2, FAILOVER, permits=10)
+    bench.leave(1)
+    await bench.host.finish_fetching()
+    assert (first.got, second.got) == ([], [])
+    bench.pass_time(1.0)
+    await bench.host.finish_fetching()
+    assert second.got == [0, 1, 2]
+
+
 async def test_failover_prefers_the_best_priority_and_shares_partitions_out() -> None:
     for partition, wanted in ((0, 1), (1, 2), (2, 1)):
         bench = Bench(partition=partition)

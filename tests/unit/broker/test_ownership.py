@@ -19,6 +19,7 @@ from magnetar.bookkeeper.metadata.memory import LostAnswer, MemoryStore
 from magnetar.bookkeeper.metadata.store import MetadataError, StoreUnavailable
 from magnetar.runtime.clock import LoopClock, ManualClock
 from magnetar.runtime.types import Corruption
+from tests.support.faulty_store import FaultyStore
 
 NAMESPACE = "public/default"
 BUNDLES = Bundles.equal(4)
@@ -478,6 +479,21 @@ async def test_who_stops_gives_everything_back(world: World) -> None:
     await until(lambda: b.ownership.is_leader)
 
 
+async def test_who_stops_without_a_metadata_store_asks_it_once(world: World) -> None:
+    a = await world.side()
+    for topic in TOPICS[:3]:
+        await a.take(topic)
+    asked: list[str] = []
+
+    async def away(what: str, path: str) -> None:
+        asked.append(path)
+        raise StoreUnavailable("no server answers")
+
+    a.ownership._store = FaultyStore(a.store, away)
+    await a.ownership.stop()
+    assert len(asked) == 1, "each would wait as long as a session lives"
+
+
 # ------------------------------------------------------------------------------------------- leader
 
 
@@ -534,3 +550,14 @@ async def test_a_store_that_is_away_is_said_to_be_away(world: World) -> None:
         await a.ownership.locate(TOPICS[0], authoritative=True)
     a.store.resume()
     await a.take(TOPICS[0])
+
+
+async def test_a_node_that_goes_before_it_is_watched_is_not_waited_for(world: World) -> None:
+    former, waiting = await world.side(), await world.side()
+    await former.take(TOPICS[0])
+    path = f"/namespace/{ALL[0]}"
+    node = await world.root.get(path)
+    assert node is not None
+    await former.store.delete(path, node.version)  # after we read it, before we watch it
+    # A deadline that is over: who does not look again has nothing to go by.
+    assert await waiting.ownership._wait_for_change(node, LoopClock().monotonic())

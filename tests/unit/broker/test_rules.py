@@ -6,12 +6,12 @@ from collections import Counter
 
 import pytest
 
-from broker.deduplication import Deduplication, Verdict
+from broker.deduplication import Deduplication, Verdict, highest_of
 from broker.errors import ConsumerAssignError, ProducerBusy, ProducerFenced
 from broker.listing import filter_topics, topics_hash
 from broker.producer_access import Access, ProducerAccess
 from broker.replay_set import ReplaySet
-from broker.sticky_keys import ConsistentHashing, HalvedRanges, Selector, StickyRanges, murmur3, sticky_key
+from broker.sticky_keys import ConsistentHashing, HalvedRanges, Selector, StickyRanges, murmur3, sticky_hash, sticky_key
 from broker.wire import pulsar_pb2 as wire
 from managed_ledger.messages_pb2 import MessageMetadata
 from managed_ledger.position import Position
@@ -46,6 +46,12 @@ def test_a_batch_of_old_and_new_messages_is_stored(known: Deduplication) -> None
     assert known.check("p", 3, 4) is DUPLICATE
     assert known.check("p", 3, 6) is NEW
     assert known.snapshot() == {"p": 4}
+
+
+def test_sequence_ids_are_signed() -> None:
+    assert highest_of(2**64 - 1, 0) == -1
+    assert highest_of(3, 2**64 - 1) == 3  # a client that has no highest one says -1
+    assert highest_of(2**63 - 1, 0) == 2**63 - 1
 
 
 def test_a_snapshot_and_the_entries_behind_it_restore_the_state(known: Deduplication) -> None:
@@ -218,3 +224,34 @@ def test_the_replay_set_keeps_its_order() -> None:
         waiting.discard_up_to(Position(2, 0))
         assert [position for position, _ in waiting] == [(3, 1)]
         assert waiting.waiting_by_hash == {1: 1}
+
+
+def test_who_waits_longest_is_next_and_nobody_overtakes_those_who_wait() -> None:
+    access: ProducerAccess[str] = ProducerAccess(None)
+    access.grant("holder", 0)
+    for name in ("first", "second"):
+        assert access.decide(wire.WaitForExclusive, None, 1).access is Access.WAITS
+        access.wait(name, None)
+    access.leave("holder")
+    with pytest.raises(ProducerBusy):
+        access.decide(wire.Shared, None, 0)
+    with pytest.raises(ProducerFenced):
+        access.decide(wire.Exclusive, None, 0)
+    assert access.next_in_line(0) == ("first", 1)
+    access.grant("first", 1)
+    access.leave("first")
+    assert access.next_in_line(0) == ("second", 2)
+
+
+def test_no_key_has_the_hash_0() -> None:
+    key = next(f"k{number}" for number in itertools.count() if murmur3(f"k{number}".encode()) % 65536 == 0)
+    assert sticky_hash(MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, partition_key=key)) == 1
+
+
+def test_what_waits_up_to_a_position_goes_with_the_position_itself() -> None:
+    waiting = ReplaySet()
+    for entry_id in range(5):
+        waiting.add(Position(1, entry_id), entry_id % 2)
+    waiting.discard_up_to(Position(1, 2))
+    assert [position.entry_id for position, _ in waiting] == [3, 4]
+    assert dict(waiting.waiting_by_hash) == {1: 1, 0: 1}

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ from magnetar.bookkeeper.client.errors import (
     BeyondLastConfirmed,
     BookKeeperError,
     ClientClosed,
+    EndUnknown,
     EntryTooLarge,
     LedgerClosed,
     LedgerFenced,
+    MetadataConflict,
     NoSuchEntry,
     NoSuchLedger,
     NotEnoughBookies,
@@ -24,7 +27,10 @@ from magnetar.bookkeeper.client.errors import (
 )
 from magnetar.bookkeeper.client.handle import LedgerReadHandle, LedgerWriteHandle
 from magnetar.bookkeeper.client.quorum import ENSEMBLE_SIZE_MAX
-from magnetar.bookkeeper.metadata.ledgers import LedgerState
+from magnetar.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint
+from magnetar.bookkeeper.metadata.bookies import BookieRegistration
+from magnetar.bookkeeper.metadata.ledger_store import Versioned
+from magnetar.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment
 from magnetar.bookkeeper.wire.codec_v2 import (
     ADD_ENTRY,
     BATCH_READ_ENTRY,
@@ -309,6 +315,87 @@ async def test_recovery_publishes_its_replacements_only_with_the_seal(cluster: F
     assert len(states) == 2
 
 
+async def test_what_recovery_wrote_back_elsewhere_is_found_there(cluster: FakeCluster, client: BookKeeper) -> None:
+    handle = await create(client, 3, 3, 3)
+    for i in range(20):
+        await handle.add(b"%d" % i)
+    ensemble = handle.metadata.segments[0].ensemble
+    cluster.bookies[ensemble[2]].refuse = lambda opcode, *_: V2Error.EIO if opcode == ADD_ENTRY else None
+    reader = await (await cluster.client()).open_ledger(handle.ledger_id, recovery=True)
+    last = reader.metadata.last_segment
+    assert last.first_entry_id == 19
+    assert set(last.ensemble) == {*ensemble[:2], *(cluster.bookies.keys() - set(ensemble))}
+    assert 19 in cluster.bookies[last.ensemble[2]].ledgers[handle.ledger_id]
+
+
+async def test_recovery_does_not_seal_what_changed_while_it_read(cluster: FakeCluster, client: BookKeeper) -> None:
+    handle = await create(client)
+    await handle.add(b"0")
+    other = await cluster.client()
+    write, third = other.ledgers.write, await cluster.client()
+
+    async def meddling(ledger_id: int, metadata: LedgerMetadata, version: int) -> Versioned:
+        if metadata.is_closed:
+            found = await third.ledgers.read(ledger_id)
+            names = tuple(reversed(found.metadata.last_segment.ensemble))
+            changed = replace(found.metadata, segments=(Segment(0, names),))
+            await third.ledgers.write(ledger_id, changed, found.version)
+        return await write(ledger_id, metadata, version)
+
+    other.ledgers.write = meddling  # type: ignore[method-assign]
+    with pytest.raises(RecoveryFailed, match="its last segment changed"):
+        await other.open_ledger(handle.ledger_id, recovery=True)
+    assert (await third.ledgers.read(handle.ledger_id)).metadata.state is LedgerState.IN_RECOVERY
+
+
+async def test_a_writer_does_not_change_the_record_of_a_ledger_that_is_recovered(
+    cluster: FakeCluster, client: BookKeeper
+) -> None:
+    handle = await create(client)
+    await handle.add(b"0")
+    other = await cluster.client()
+    found = await other.ledgers.read(handle.ledger_id)
+    await other.ledgers.write(handle.ledger_id, found.metadata.in_recovery(), found.version)
+    await cluster.kill(handle.metadata.segments[0].ensemble[0])
+
+    async def add_on() -> None:
+        for _ in range(100):  # one of them meets the dead bookie
+            await handle.add(b"x")
+
+    with pytest.raises(LedgerFenced):
+        await add_on()
+    after = (await other.ledgers.read(handle.ledger_id)).metadata
+    assert after.state is LedgerState.IN_RECOVERY
+    assert after.segments == found.metadata.segments
+
+
+async def test_a_ledger_that_another_closed_elsewhere_is_not_closed_here(
+    cluster: FakeCluster, client: BookKeeper
+) -> None:
+    handle = await create(client)
+    for _ in range(3):
+        await handle.add(b"x")
+    other = await cluster.client()
+    found = await other.ledgers.read(handle.ledger_id)
+    await other.ledgers.write(handle.ledger_id, found.metadata.closed(0, 1), found.version)
+    with pytest.raises(MetadataConflict, match="at entry 0, here the last one is 2"):
+        await handle.close()
+
+
+async def test_what_a_reader_knows_to_be_confirmed_stays_so(cluster: FakeCluster, client: BookKeeper) -> None:
+    handle = await create(client)
+    for _ in range(5):
+        await handle.add(b"x")
+    reader = await (await cluster.client()).open_ledger(handle.ledger_id, recovery=False)
+    await handle.add(b"x")
+    assert await reader.read_last_confirmed() == 4
+    for bookie_id in handle.metadata.segments[0].ensemble:  # as if only those answered that are behind
+        entries = cluster.bookies[bookie_id].ledgers[handle.ledger_id]
+        for entry_id in (3, 4, 5):
+            entries.pop(entry_id, None)
+    assert await reader.read_last_confirmed() == 4
+
+
 async def test_unknown_is_not_missing(cluster: FakeCluster, client: BookKeeper) -> None:
     handle = await create(client)
     await handle.add(b"0")
@@ -369,6 +456,23 @@ async def test_an_entry_short_of_its_ack_quorum_is_not_recoverable(cluster: Fake
         bookie.silent = False
     reader = await (await cluster.client()).open_ledger(handle.ledger_id, recovery=False)
     assert await reader.last_recoverable_entry() == 0
+
+
+async def test_the_end_of_an_open_ledger_is_an_error_where_nobody_who_answers_knows_it(
+    cluster: FakeCluster, client: BookKeeper
+) -> None:
+    handle = await client.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2)
+    for i in range(3):
+        await handle.add(b"%d" % i)
+    dead, failing = handle.metadata.last_segment.ensemble
+    reader = await (await cluster.client()).open_ledger(handle.ledger_id, recovery=False)
+    assert await reader.last_recoverable_entry() == 2
+    await cluster.kill(dead)
+    assert await reader.last_recoverable_entry() == 2, "one of its two holders answers"
+    cluster.bookies[failing].refuse = lambda opcode, ledger_id, entry_id: V2Error.EIO if entry_id == 2 else None
+    with pytest.raises(EndUnknown, match=f"ledger {handle.ledger_id} goes on behind entry 1") as unknown:
+        await reader.last_recoverable_entry()
+    assert unknown.value.last_known == 1
 
 
 async def test_reads_go_to_the_next_replica(cluster: FakeCluster, client: BookKeeper) -> None:
@@ -650,3 +754,23 @@ async def test_closing_the_client_ends_what_is_pending(cluster: FakeCluster) -> 
         await adding
     with pytest.raises(ClientClosed):
         await client.open_ledger(0, recovery=False)
+
+
+async def test_a_ledger_that_cannot_be_made_names_who_is_read_only_and_why(
+    cluster: FakeCluster, client: BookKeeper
+) -> None:
+    registrations = []
+    for bookie_id in sorted(cluster.bookies):
+        await cluster.kill(bookie_id)
+        registration = BookieRegistration(cluster.store, "/ledgers", bookie_id, cluster.clock)
+        await registration.set_read_only(True, "disk: /data: 97.0% of the disk is used")
+        await registration.register(BookieServiceInfo((bookie_endpoint("127.0.0.1", 1),)))
+        registrations.append(registration)
+    await cluster.store.put("/ledgers/cookies/gone", b"")
+    await asyncio.sleep(0.05)
+    with pytest.raises(NotEnoughBookies) as refused:
+        await create(client)
+    assert "writable are: none; bookie-0 is read-only (disk: /data: 97.0% of the disk is used); " in str(refused.value)
+    assert str(refused.value).endswith("; gone is away")
+    for registration in registrations:
+        await registration.unregister()

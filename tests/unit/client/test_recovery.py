@@ -24,6 +24,7 @@ from magnetar.bookkeeper.client.quorum import Quorum
 from magnetar.bookkeeper.client.reader import FirstError, HeldCount, ReplicaWalk, open_batch, read_order
 from magnetar.bookkeeper.client.recovery import (
     Absent,
+    Answer,
     FencingRound,
     Found,
     LastConfirmed,
@@ -163,6 +164,7 @@ def test_a_batch_is_kept_up_to_the_first_damage() -> None:
     raw = [codec.head(1, i, -1, i + 1, b"x") + b"x" for i in range(3)]
     assert len(open_batch(codec, 1, 0, raw)) == 3
     assert len(open_batch(codec, 1, 0, [raw[0], raw[2]])) == 1
+    assert len(open_batch(codec, 1, 0, [raw[0], raw[0], raw[2]])) == 1  # what follows a damage has no place
     with pytest.raises(DigestMismatch):
         open_batch(codec, 1, 0, [raw[1], raw[0]])
     with pytest.raises(RemoteError):
@@ -170,11 +172,20 @@ def test_a_batch_is_kept_up_to_the_first_damage() -> None:
 
 
 def test_held_on_an_ack_quorum() -> None:
-    count = HeldCount(Quorum(3, 3, 2))
-    assert [count.on_answer(a) for a in (True, False)] == [None, None]
-    assert count.on_answer(True) is True
-    count = HeldCount(Quorum(3, 3, 2))
-    assert [count.on_answer(a) for a in (False, False)] == [None, False]
+    held, missing, silent = entry(7, -1), NoSuchEntry("no"), BookieUnavailable("away")
+
+    def verdicts(quorum: Quorum, *answers: Answer) -> list[object]:
+        count = HeldCount(quorum)
+        return [count.on_answer(answer) for answer in answers]
+
+    assert verdicts(Quorum(3, 3, 2), held, missing, held) == [None, None, True]
+    assert verdicts(Quorum(3, 3, 2), missing, missing) == [None, False]
+    assert verdicts(Quorum(3, 3, 2), held, missing, missing) == [None, None, False], "two denied it"
+    assert verdicts(Quorum(3, 3, 2), silent, missing, held) == [None, None, True], "the silent one may have it, too"
+    assert verdicts(Quorum(2, 2, 2), held, silent) == [None, True]
+    assert verdicts(Quorum(2, 2, 2), silent, missing) == [None, False]
+    assert verdicts(Quorum(2, 2, 2), silent, silent) == [None, silent]
+    assert verdicts(Quorum(3, 3, 2), missing, silent, silent) == [None, None, silent], "silence is no denial"
 
 
 def test_ensembles_avoid_quarantine_as_long_as_they_can() -> None:

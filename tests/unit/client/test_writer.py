@@ -66,6 +66,34 @@ def test_answers_out_of_order_are_held_back(writer: LedgerWriter) -> None:
     assert (writer.confirmed_length, writer.pending_bytes) == (3, 0)
 
 
+def test_an_add_carries_what_is_confirmed_when_it_is_packed(writer: LedgerWriter) -> None:
+    add(writer, 3)
+    ok(writer, 0, 0)
+    ok(writer, 0, 1)
+    (packed,) = writer.add([b"x"])
+    # Behind length, opcode and master key stands the entry as it is stored.
+    assert CODEC.open(memoryview(packed.head[28:] + b"x"), 1, 3).last_add_confirmed == 0
+
+
+def test_a_bookie_outside_the_write_set_confirms_nothing() -> None:
+    writer = make(3, 2, 2)
+    add(writer, 1)
+    assert writer.quorum.write_set(0) == (0, 1)
+    assert ok(writer, 0, 2) is None
+    assert ok(writer, 0, 0) is None
+    assert ok(writer, 0, 1) == Acknowledge(0)
+
+
+def test_a_new_bookie_gets_also_what_others_have_confirmed() -> None:
+    writer = make(3, 3, 3)
+    add(writer, 2)
+    ok(writer, 0, 0)
+    ok(writer, 0, 2)
+    assert isinstance(fail(writer, 0, 1), ChangeEnsemble)
+    changed = writer.on_ensemble_changed({1: "new"})
+    assert [each.entry_id for each in changed.resend[1]] == [0, 1]
+
+
 def test_an_answer_that_comes_twice_counts_once(writer: LedgerWriter) -> None:
     add(writer, 1)
     assert ok(writer, 0, 0) is None

@@ -128,7 +128,7 @@ def test_options_of_standalone_are_handed_on(monkeypatch: pytest.MonkeyPatch) ->
         (["standalone", "--bookies", "0"], "'--bookies': 0 is not in the range"),
         (["cluster", "up", "--brokers", "0"], "'--brokers': 0 is not in the range"),
         (["topics", "create", "t", "--partitions", "-1"], "-1 is not in the range"),
-        (["produce", "t"], "give messages with -m, or a file with -f"),
+        (["produce", "t"], "standard input is empty: give messages with -m, a file with -f, or pipe"),
         (["produce", "t", "-m", "x", "-p", "colour"], "-p colour: expected NAME=VALUE"),
         (["produce", "t", "-f", "/nowhere/x"], "No such file"),
         (["consume", "t", "-t", "greedy"], "'greedy' is not one of"),
@@ -165,10 +165,16 @@ def test_topics_are_created_and_deleted(fake: HttpFake) -> None:
     fake.answer("DELETE", f"{ADMIN}/p/partitions?force=true", status=204)
     assert run("topics", "create", "t").output == "created\n"
     assert run("topics", "create", "p", "--partitions", "4").output == "created\n"
-    assert run("topics", "delete", "t").output == "deleted\n"
+    refused = run("topics", "delete", "t")
+    assert (refused.exit_code, refused.stderr) == (
+        2, "magnetar: Delete t with all its messages and subscriptions? Nobody can be asked here: add --yes\n"
+    )  # fmt: skip
+    assert run("topics", "delete", "t", "--yes").output == "deleted\n"
     assert run("topics", "delete", "p", "--force").output == "deleted\n"
+    assert run("topics", "create", "-p", "4", "p", "--json").output == '{\n  "topic": "p",\n  "partitions": 4\n}\n'
+    assert run("topics", "delete", "t", "-y", "--json").output == '{\n  "topic": "t"\n}\n'
     bodies = [asked.body for asked in fake.asked if asked.method == "PUT"]
-    assert bodies == [None, 4]
+    assert bodies == [None, 4, 4]
 
 
 STATS = {
@@ -240,11 +246,11 @@ def test_a_broker_that_is_not_there_is_said_at_once(
     assert len(found.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("start", ["soon", "1", "1:", ":1", "a:b", "1:-1", "²:1"])
+@pytest.mark.parametrize("start", ["soon", "1", "1:", ":1", "a:b", "1:-2", "²:1"])
 def test_a_place_to_read_from_that_is_none_is_said_before_anybody_is_asked(start: str) -> None:
     found = run("read", "t", "--from", start, "--service-url", "pulsar://127.0.0.1:1")
     assert found.exit_code == 2
-    assert found.stderr == f"magnetar: --from {start}: expected earliest, latest or LEDGER:ENTRY\n"
+    assert found.stderr.startswith(f"magnetar: {start!r} is no place in a topic: write earliest, latest, the id of")
 
 
 def test_properties_are_split_at_the_first_equals_sign() -> None:

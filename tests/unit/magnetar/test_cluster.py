@@ -167,7 +167,15 @@ def test_one_bookie_means_one_copy(cluster: SmallCluster) -> None:
 
 def test_the_commands_are_those_that_a_person_types(tmp_path: Path) -> None:
     command = Cluster(tmp_path).command(Member("broker-2", "broker", 1, 2))
-    assert command == [sys.executable, "-m", "magnetar", "broker", "--config", str(tmp_path / "broker-2/broker.conf")]
+    assert command == [
+        sys.executable,
+        "-P",
+        "-m",
+        "magnetar",
+        "broker",
+        "--config",
+        str(tmp_path / "broker-2/broker.conf"),
+    ]
 
 
 def test_another_object_finds_what_runs(cluster: SmallCluster) -> None:

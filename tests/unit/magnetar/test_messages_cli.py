@@ -20,10 +20,12 @@ class Producer:
     def __init__(self, results: Callable[[int], Any]) -> None:
         self._results = results
         self.payloads: list[bytes] = []
+        self.keys: list[str | None] = []
         self.waiting: list[tuple[int, Callable[[Any, Any], None]]] = []
         self.most_waiting_bytes = 0
 
-    def send_async(self, payload: bytes, callback: Callable[[Any, Any], None], **_: Any) -> None:
+    def send_async(self, payload: bytes, callback: Callable[[Any, Any], None], **options: Any) -> None:
+        self.keys.append(options.get("partition_key"))
         self.waiting.append((len(self.payloads), callback))
         self.payloads.append(payload)
         waiting_bytes = sum(len(self.payloads[number]) for number, _ in self.waiting)
@@ -103,7 +105,7 @@ def test_what_was_sent_is_summed_up(client: Client, tmp_path: Path) -> None:
     file.write_bytes(b"two\r\n\nfour")
     found = json.loads(run("produce", "t", "-m", "one", "-f", str(file), "--json").output)
     assert found.pop("seconds") >= 0
-    assert found == {"topic": "t", "messages": 4, "failed": 0, "bytes": 10, "last_id": "(0,3,-1,-1)"}
+    assert found == {"topic": "t", "messages": 4, "failed": 0, "bytes": 10, "last_id": "0:3:-1"}
     assert client.producer.payloads == [b"one", b"two", b"", b"four"]
 
 
@@ -112,8 +114,31 @@ def test_what_was_not_acknowledged_is_an_exit_code_and_in_the_sum(client: Client
     found = run("produce", "t", "-f", "-", "--json", input="a\nb\nc\nd\n")
     assert found.exit_code == 2
     summary = json.loads(found.stdout)
-    assert (summary["messages"], summary["failed"], summary["last_id"]) == (3, 1, "(0,3,-1,-1)")
+    assert (summary["messages"], summary["failed"], summary["last_id"]) == (3, 1, "0:3:-1")
     assert found.stderr == "magnetar: 1 of 4 messages were not acknowledged: Result.Timeout\n"
+
+
+def test_lines_that_are_piped_in_are_messages(client: Client) -> None:
+    assert run("produce", "t", input="one\ntwo\n").output == "2 messages acknowledged\n"
+    assert client.producer.payloads == [b"one", b"two"]
+    found = run("produce", "t", input="")
+    assert found.exit_code == 2
+    assert "standard input is empty: give messages with -m" in found.stderr
+
+
+def test_keys_are_split_off_lines(client: Client) -> None:
+    assert run("produce", "t", "-K", "=>", "-m", "a=>1", input="").exit_code == 0
+    assert run("produce", "t", "--key-separator", ":", input="b:2:3\nnone\n:4\n").exit_code == 0
+    assert list(zip(client.producer.keys, client.producer.payloads, strict=True)) == [
+        ("a", b"1"), ("b", b"2:3"), (None, b"none"), ("", b"4"),
+    ]  # fmt: skip
+    assert run("produce", "t", "-k", "all", "-m", "x").exit_code == 0
+    assert client.producer.keys[-1] == "all"
+    for wrong in (["-K", ""], ["-K", ":", "-k", "x"]):
+        assert (
+            "--key-separator is a text, and takes the place of --key" in run("produce", "t", *wrong, "-m", "x").stderr
+        )
+    assert "is not UTF-8 text" in run("produce", "t", "-K", ":", input=b"\xff:x\n").stderr
 
 
 def test_bytes_under_way_are_bounded(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

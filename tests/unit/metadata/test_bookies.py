@@ -46,6 +46,10 @@ async def test_a_bookie_shows_in_the_directory_and_leaves_it(store: MemoryStore,
     await settle()
     assert not directory.writable
     assert directory.read_only == {"node-d"}
+    assert await directory.shortage() == "node-d is read-only"
+    await bookie.set_read_only(True, "operator: a new disk")
+    assert await directory.shortage() == "node-d is read-only (operator: a new disk)"
+    assert await store.children("/ledgers/available/readonly") == ["node-d"]
     await bookie.set_read_only(False)
     await settle()
     assert directory.writable == {"node-d"}

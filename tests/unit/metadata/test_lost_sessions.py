@@ -1,5 +1,6 @@
 """What a store must not say when its session or its disk ends in the middle of a change."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 from kazoo.protocol.states import KazooState
 
 from magnetar.bookkeeper.metadata.embedded import EmbeddedStore
-from magnetar.bookkeeper.metadata.store import NO_NODE, OutcomeUnknown, SessionLost
+from magnetar.bookkeeper.metadata.store import NO_NODE, OutcomeUnknown, SessionLost, StoreUnavailable
 from magnetar.bookkeeper.metadata.zookeeper import ZooKeeperStore
 from magnetar.runtime.clock import LoopClock
 
@@ -41,4 +42,24 @@ async def test_a_write_that_failed_may_have_happened(tmp_path: Path) -> None:
         await store.put("/record", b"x", NO_NODE)
     with pytest.raises(OutcomeUnknown):
         await store.get("/record")
+    await store.close()
+
+
+async def test_who_stops_does_not_wait_for_a_store_that_is_away_as_long_as_a_session_lives() -> None:
+    """Neither with a request that waits already, nor with the next ones."""
+    store = ZooKeeperStore("127.0.0.1:1", "", 600.0, LoopClock())
+    waiting = asyncio.ensure_future(store.get("/waits"))
+    await asyncio.sleep(0)
+    store.hurry(0.05)
+    async with asyncio.timeout(20):  # generous; a session is ten minutes here
+        with pytest.raises(StoreUnavailable):
+            await waiting
+        with pytest.raises(StoreUnavailable):
+            await store.get("/record")
+        with pytest.raises(StoreUnavailable):
+            await store.put("/record", b"")
+    store.hurry(600.0)
+    async with asyncio.timeout(20):
+        with pytest.raises(StoreUnavailable):
+            await store.delete("/record")
     await store.close()

@@ -106,6 +106,8 @@ def test_offsets_are_positions_by_topic_and_partition() -> None:
     text = '{"persistent://public/default/t": {"0": "12:345", "1": -2, "2": "earliest"}}'
     assert parse_options({**BASE, "startingOffsets": text}).starting == {T: {0: (12, 345)}}
     assert parse_options({**BASE, "endingOffsets": '{"t": {"3": "1:0", "1": -1}}'}).ending == {T: {3: (1, 0)}}
+    for text in ("12:345:-1", "12:345:-1:0", "(12,345,-1,0)", "12:345:2"):  # ids as messages show them
+        assert parse_options({**BASE, "startingOffsets": f'{{"t": {{"2": "{text}"}}}}'}).starting == {T: {2: (12, 345)}}
     assert parse_options({**BASE, "startingOffsets": "Earliest", "endingOffsets": "latest"}).ending == {}
 
 
@@ -117,6 +119,11 @@ def test_offsets_are_positions_by_topic_and_partition() -> None:
 def test_other_offsets_are_refused(text: str) -> None:
     (problem,) = problems_of(**BASE, startingOffsets=text)
     assert problem.startswith("startingOffsets: ")
+
+
+def test_an_offset_in_the_middle_of_a_batch_is_refused_with_those_around_it() -> None:
+    (problem,) = problems_of(**BASE, startingOffsets='{"t": {"0": "12:345:-1:3"}}')
+    assert "12:345 to begin with it, 12:346 to end behind it" in problem
 
 
 def test_every_refused_name_is_told_by_name() -> None:

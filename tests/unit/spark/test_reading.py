@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from connectors.spark import reader
 from connectors.spark.cluster import DataLoss, TopicMissing
 from connectors.spark.source import MagnetarSource
-from magnetar.bookkeeper.wire.codec_v2 import BATCH_READ_ENTRY
+from magnetar.bookkeeper.wire.codec_v2 import BATCH_READ_ENTRY, V2Error
 from magnetar.runtime.types import ConfigurationError, Corruption, MagnetarError
 from managed_ledger.schema_compatibility import Schema, SchemaType
 from tests.unit.spark.entries import ALL_METADATA, batch, message, single
@@ -75,6 +75,40 @@ async def test_an_entry_that_only_one_bookie_has_is_not_read(world: SparkWorld) 
         del world.cluster.bookies[bookie_id].ledgers[handle.ledger_id][2]
     await world.topic("t", handle)
     assert await world.values("t") == in_order(0, 2)
+
+
+@pytest.mark.parametrize("unregister", [True, False])
+@pytest.mark.parametrize("dead", [0, 1])
+async def test_the_last_acknowledged_entry_is_read_though_a_bookie_of_the_open_ledger_is_dead(
+    world: SparkWorld, dead: int, unregister: bool
+) -> None:
+    """No LAC covers it, and only one of its two copies can be asked."""
+    handle = await world.ledger(numbered(0, 3), closed=False, ensemble_size=2, write_quorum=2, ack_quorum=2)
+    await handle.add(single(b"3"))
+    await world.topic("t", handle)
+    await world.cluster.kill(handle.metadata.last_segment.ensemble[dead], unregister=unregister)
+    assert await world.values("t") == in_order(0, 4)
+    assert not any(bookie.fenced for bookie in world.cluster.bookies.values())
+
+
+async def test_an_end_that_nobody_knows_is_data_loss_and_names_the_ledger(
+    world: SparkWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    handle = await world.ledger(numbered(0, 3), closed=False, ensemble_size=2, write_quorum=2, ack_quorum=2)
+    await world.topic("t", await world.ledger([single(b"before")]), handle)
+    dead, failing = handle.metadata.last_segment.ensemble
+    await world.cluster.kill(dead)
+    world.cluster.bookies[failing].refuse = lambda opcode, ledger_id, entry_id: V2Error.EIO if entry_id == 2 else None
+    with pytest.raises(DataLoss, match=rf"ledger {handle.ledger_id} of persistent://public/default/t answer to know"):
+        await world.values("t")
+    assert await world.values("t", failOnDataLoss="false") == [b"before", *in_order(0, 2)]
+    assert f"ledger {handle.ledger_id} of persistent://public/default/t" in caplog.text
+    await world.cluster.kill(failing)
+    with pytest.raises(DataLoss, match=rf"too few bookies of ledger {handle.ledger_id} of .* answer"):
+        await world.values("t")
+    with pytest.raises(MagnetarError, match=f"ledger {handle.ledger_id}"):
+        await world.values("t", endingOffsets=json.dumps({"t": {"0": f"{handle.ledger_id}:2"}}))
+    assert await world.values("t", failOnDataLoss="false") == [b"before"]
 
 
 async def test_what_is_written_after_planning_is_not_read(world: SparkWorld) -> None:

@@ -33,10 +33,18 @@ class SparkWorld:
         self.client = client
 
     async def ledger(
-        self, entries: Sequence[bytes], *, closed: bool = True, write_quorum: int = 3
+        self,
+        entries: Sequence[bytes],
+        *,
+        closed: bool = True,
+        ensemble_size: int = 3,
+        write_quorum: int = 3,
+        ack_quorum: int = 2,
     ) -> LedgerWriteHandle:
         """A ledger with these entries, all acknowledged."""
-        handle = await self.client.create_ledger(ensemble_size=3, write_quorum=write_quorum, ack_quorum=2)
+        handle = await self.client.create_ledger(
+            ensemble_size=ensemble_size, write_quorum=write_quorum, ack_quorum=ack_quorum
+        )
         if entries:
             first = handle.append(entries)
             await handle.wait_for(first + len(entries) - 1)

@@ -19,7 +19,7 @@ from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar.topic_api import topics_pb2 as api
 from magnetar.topic_api.async_client import AsyncClient, AsyncConsumer
 from magnetar.topic_api.errors import TopicError, TopicInUse, UnreadableMessage
-from magnetar.topic_api.message_id import MessageId
+from magnetar.topic_api.message_id import EARLIEST, MessageId
 from magnetar.topic_api.values import Message, Outgoing, partition_of_key
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import ZLIB, MessageMetadata, SingleMessageMetadata
@@ -466,9 +466,14 @@ def test_message_ids_are_printed_parsed_and_compared() -> None:
     assert MessageId.parse(str(id_)).batch_size == 10
     assert MessageId.parse("3:7") == MessageId(3, 7)
     assert str(MessageId(3, 7)) == "3:7:-1"
+    for text in ("3:7:1:2", "(3,7,1,2)", "(3, 7, 1, 2)"):  # as Java's and Python's clients of Pulsar print it
+        assert MessageId.parse(text) == MessageId(3, 7, 1, 2)
+        assert str(MessageId.parse(text)) == "3:7:1:2"
+    assert MessageId.parse("(-1,-1,-1,-1)") == EARLIEST
+    assert MessageId.parse("3:-1") == MessageId(3, -1), "before the first of a ledger"
     assert MessageId.from_bytes(id_.to_bytes()) == id_
     assert MessageId(3, 6, 1, 9) < id_ < replace(id_, batch_index=3) < MessageId(4, 0)
-    for text in ("", "3", "a:b", "1:2:3:4:5:6"):
+    for text in ("", "3", "a:b", "1:2:3:4:5:6", "(1,2,3)", "(1:2:3:4)", "1,2,3,4", "-3:1", "3:-2", "9" * 20 + ":1"):
         with pytest.raises(ValueError, match="message id"):
             MessageId.parse(text)
     with pytest.raises(ValueError, match="message id"):

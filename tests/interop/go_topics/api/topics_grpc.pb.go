@@ -13,7 +13,7 @@
 // - protoc             v6.31.1
 // source: topics.proto
 
-package api
+package topicsv1
 
 import (
 	context "context"

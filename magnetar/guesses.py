@@ -1,0 +1,186 @@
+"""What people type who know pulsar-admin, rpk or kubectl: other names of our commands, and where to find the rest.
+
+A name that means one of our commands is that command. A name of something that is done otherwise, or that is not there,
+gets an answer that is true; the tests type every command that is named in one.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import click
+
+_NO_TTL: Final = (
+    "messages do not expire by age here; how long acknowledged ones are kept says "
+    "`magnetar namespaces set-retention NAMESPACE --minutes N`"
+)
+_NO_SKIP: Final = (
+    "a number of messages cannot be skipped; `magnetar subscriptions seek TOPIC NAME PLACE` goes on behind them, "
+    "`magnetar subscriptions clear TOPIC NAME` skips all"
+)
+_PEEK: Final = "`magnetar read TOPIC -n 10` and `magnetar tail TOPIC -n 10` show messages without acknowledging any"
+_NO_COMPACTION: Final = "topics are not compacted here"
+_NO_OFFLOAD: Final = "ledgers are not offloaded here"
+_POLICY: Final = (
+    "`magnetar namespaces set-policy NAMESPACE POLICY VALUE` sets policies, by their names in the admin API"
+)
+
+ALIASES: Final[Mapping[str, Mapping[str, str]]] = {
+    "": {
+        "topic": "topics",
+        "subscription": "subscriptions",
+        "namespace": "namespaces",
+        "tenant": "tenants",
+        "schema": "schemas",
+        "ledger": "ledgers",
+        "publish": "produce",
+        "cat": "read",
+    },
+    "topics": {
+        "describe": "stats",
+        "show": "stats",
+        "get": "stats",
+        "info": "stats",
+        "partitioned-stats": "stats",
+        "stats-internal": "ledgers",
+        "internal-stats": "ledgers",
+        "last-message-id": "last-id",
+        "update-partitioned-topic": "set-partitions",
+        "add-partitions": "set-partitions",
+        "list-partitioned-topics": "list",
+        "ls": "list",
+        "delete-partitioned-topic": "delete",
+        "remove": "delete",
+        "rm": "delete",
+    },
+    "subscriptions": {
+        "reset-cursor": "seek",
+        "reset": "seek",
+        "skip-all": "clear",
+        "clear-backlog": "clear",
+        "unsubscribe": "delete",
+        "remove": "delete",
+        "rm": "delete",
+        "ls": "list",
+    },
+    "namespaces": {
+        "policies": "show",
+        "describe": "show",
+        "get": "show",
+        "ls": "list",
+        "remove": "delete",
+        "rm": "delete",
+    },
+    "tenants": {"describe": "show", "get": "show", "ls": "list", "remove": "delete", "rm": "delete"},
+    "schemas": {"describe": "show", "get": "show", "ls": "list", "register": "upload", "remove": "delete"},
+    "brokers": {
+        "healthcheck": "health",
+        "status": "health",
+        "ls": "list",
+        "get-runtime-config": "config",
+        "monitoring-metrics": "metrics",
+    },
+    "bookies": {"list-bookies": "list", "ls": "list"},
+    "ledgers": {"describe": "show", "get": "show", "ls": "list"},
+    "cluster": {"start": "up", "stop": "down", "info": "status"},
+}
+"""Group → what is typed → our command; the group "" is `magnetar` itself."""
+
+HINTS: Final[Mapping[str, Mapping[str, str]]] = {
+    "": {
+        "status": "`magnetar doctor` says how a cluster is, `magnetar brokers health` how a broker is, "
+        "`magnetar bookie status` how a bookie is, `magnetar cluster status` what runs of `magnetar cluster up`",
+        "health": "`magnetar doctor` looks at a whole cluster, `magnetar brokers health` at one broker",
+        "get": "the thing comes first: `magnetar topics list`, `magnetar namespaces show public/default`",
+        "describe": "the thing comes first: `magnetar topics stats TOPIC`, `magnetar ledgers show 0`",
+        "list": "the thing comes first: `magnetar topics list`, `magnetar brokers list`",
+        "create": "the thing comes first: `magnetar topics create TOPIC`",
+        "delete": "the thing comes first: `magnetar topics delete TOPIC`",
+        "logs": "servers write to standard error; those of `magnetar cluster up` into files, which "
+        "`magnetar cluster status` names",
+        "peek": _PEEK,
+        "group": "a group is a subscription here: `magnetar subscriptions list TOPIC`, `magnetar lag TOPIC`",
+        "clusters": "replication between clusters is not there; `magnetar cluster status` shows the one that "
+        "`magnetar cluster up` started",
+        "functions": "functions are not there; run a functions worker beside the broker",
+    },
+    "topics": {
+        "create-partitioned-topic": "write `magnetar topics create TOPIC --partitions 3`",
+        "get-partitioned-topic-metadata": "`magnetar topics list` shows how many partitions topics have",
+        "peek": _PEEK,
+        "peek-messages": _PEEK,
+        "skip": _NO_SKIP,
+        "skip-all": "write `magnetar subscriptions clear TOPIC NAME`",
+        "clear-backlog": "write `magnetar subscriptions clear TOPIC NAME`",
+        "reset-cursor": "write `magnetar subscriptions seek TOPIC NAME PLACE`",
+        "subscriptions": "write `magnetar subscriptions list TOPIC`",
+        "create-subscription": "write `magnetar subscriptions create TOPIC NAME`",
+        "unsubscribe": "write `magnetar subscriptions delete TOPIC NAME`",
+        "produce": "write `magnetar produce TOPIC -m hello`",
+        "consume": "write `magnetar consume TOPIC -s NAME`",
+        "expire-messages": _NO_TTL,
+        "set-message-ttl": _NO_TTL,
+        "get-message-ttl": _NO_TTL,
+        "set-retention": "retention is a policy of namespaces: "
+        "`magnetar namespaces set-retention NAMESPACE --minutes N`",
+        "compact": _NO_COMPACTION,
+        "compaction-status": _NO_COMPACTION,
+        "offload": _NO_OFFLOAD,
+        "offload-status": _NO_OFFLOAD,
+    },
+    "subscriptions": {
+        "peek": _PEEK,
+        "peek-messages": _PEEK,
+        "skip": _NO_SKIP,
+        "expire-messages": _NO_TTL,
+        "describe": "`magnetar lag TOPIC` and `magnetar topics stats TOPIC` show how subscriptions are",
+        "show": "`magnetar lag TOPIC` and `magnetar topics stats TOPIC` show how subscriptions are",
+        "get": "`magnetar lag TOPIC` and `magnetar topics stats TOPIC` show how subscriptions are",
+        "stats": "`magnetar lag TOPIC` and `magnetar topics stats TOPIC` show how subscriptions are",
+    },
+    "namespaces": {
+        "topics": "write `magnetar topics list NAMESPACE`",
+        "set-message-ttl": _NO_TTL,
+        "get-message-ttl": _NO_TTL,
+        "remove-message-ttl": _NO_TTL,
+        "get-retention": "write `magnetar namespaces get-policy NAMESPACE retention`",
+        "remove-retention": "write `magnetar namespaces set-policy NAMESPACE retention null`",
+        "set-deduplication": "write `magnetar namespaces set-policy NAMESPACE deduplication true`",
+        "set-persistence": _POLICY,
+        "set-backlog-quota": "backlog quotas are not enforced here",
+        "set-schema-compatibility-strategy": _POLICY,
+    },
+    "schemas": {"compatibility": "write `magnetar schemas upload TOPIC FILE --check`"},
+    "brokers": {
+        "leader-broker": "`magnetar brokers list` marks the leader",
+        "leader": "`magnetar brokers list` marks the leader",
+        "version": "`magnetar --version` is that of this command",
+    },
+    "ledgers": {"delete": "write `magnetar bookie ledger delete 7`"},
+    "bookies": {"status": "`magnetar bookie status` asks one bookie, `magnetar bookies list` shows all"},
+    "cluster": {
+        "health": "write `magnetar doctor`",
+        "logs": "`magnetar cluster status` names the files",
+        "create": "write `magnetar cluster up`",
+        "delete": "write `magnetar cluster down`, and remove its folder",
+    },
+}
+"""Group → what is typed → what to do instead."""
+
+
+class Guessing(click.Group):
+    """A group that understands other names of its commands."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, ALIASES.get(self._own_name(ctx), {}).get(cmd_name, cmd_name))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        hint = HINTS.get(self._own_name(ctx), {}).get(args[0]) if args else None
+        if hint is not None and not ctx.resilient_parsing:
+            raise click.UsageError(f"there is no command {args[0]!r}: {hint}.", ctx)
+        return super().resolve_command(ctx, args)
+
+    def _own_name(self, ctx: click.Context) -> str:
+        """Whatever of its names was typed."""
+        return "" if ctx.parent is None else self.name or ""

@@ -1,0 +1,80 @@
+"""The command line beside a standalone, which holds its metadata itself."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.http_fake import http_fake
+from tests.support.pages import blocks_of
+from tests.support.processes import Standalone
+
+pytestmark = pytest.mark.process
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT_S = 90
+
+
+class Typed:
+    """Types commands with the addresses of a standalone's broker, and nothing else."""
+
+    def __init__(self, standalone: Standalone) -> None:
+        self.standalone = standalone
+        addresses = {"MAGNETAR_ADMIN_URL": standalone.admin_url, "MAGNETAR_SERVICE_URL": standalone.service_url}
+        self.environment = {**os.environ, **addresses}
+
+    def run(self, *arguments: str, code: int = 0, **options: Any) -> "subprocess.CompletedProcess[str]":
+        options.setdefault("env", self.environment)
+        found = subprocess.run(
+            [sys.executable, "-m", "magnetar", *arguments], capture_output=True, text=True, timeout=TIMEOUT_S,
+            check=False, **options,
+        )  # fmt: skip
+        assert found.returncode == code, (arguments, found.stdout, found.stderr)
+        return found
+
+    def json(self, *arguments: str, code: int = 0) -> Any:
+        return json.loads(self.run(*arguments, "--json", code=code).stdout)
+
+
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Typed]:
+    with Standalone(tmp_path_factory.mktemp("cli") / "data") as standalone:
+        yield Typed(standalone)
+
+
+def test_what_lies_below_topics_is_shown_beside_a_standalone(typed: Typed) -> None:
+    """The broker is asked where its metadata are: nobody has said it on the command line."""
+    typed.run("produce", "below", "-m", "hello")
+    (bookie,) = typed.json("bookies", "list")
+    assert (bookie["bookie_id"], bookie["state"]) == ("bookie-1", "writable")
+    ledger_id = typed.json("topics", "ledgers", "below")["ledgers"][-1]["ledgerId"]
+    assert ledger_id in [one["ledger_id"] for one in typed.json("ledgers", "list")]
+    shown = typed.json("ledgers", "show", str(ledger_id), "--all")
+    assert [copy["verdict"] for copy in shown["entries"][0]["copies"]] == ["good"]
+    assert "hello" in typed.run("ledgers", "read", str(ledger_id), "0", errors="replace").stdout
+    findings = typed.json("doctor", code=1)  # one bookie for ledgers of one: a warning, and nothing else
+    assert [(one["level"], one["where"]) for one in findings] == [("WARNING", "bookies")]
+
+
+def test_the_example_with_a_schema_leaves_no_backlog(
+    typed: Typed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (example,) = (one for one in blocks_of((ROOT / "README.md").read_text()) if "AvroSchema" in one.text)
+    program = example.text.replace("pulsar://localhost:6650", typed.standalone.service_url)
+    assert program != example.text
+    exec(program, {})
+    assert capsys.readouterr().out == "lamp 3\n"
+    (lag,) = typed.json("lag", "typed-orders")
+    assert (lag["subscription"], lag["backlog"]) == ("my-subscription", 0)
+
+
+def test_metadata_on_another_machine_are_said_to_be_there(typed: Typed) -> None:
+    with http_fake() as broker:
+        broker.answer("GET", "/admin/v2/brokers/configuration/runtime", {"metadataStoreUrl": "rocksdb:/not/here"})
+        said = typed.run("bookies", "list", "--admin-url", broker.url, code=2).stderr
+    assert f"the broker at {broker.url} keeps its metadata in the folder /not/here, which is not on this" in said

@@ -1,0 +1,27 @@
+"""A bookie that is full: what the others hear."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import PATIENCE_S, Standalone
+
+pytestmark = pytest.mark.process
+
+
+def test_who_publishes_hears_which_bookie_is_full_and_where(tmp_path: Path) -> None:
+    settings = tmp_path / "standalone.conf"
+    settings.write_text("diskUsageThreshold=0.000001\ndiskUsageWarnThreshold=0.0000005\n")  # full with any file on it
+    with Standalone(tmp_path / "data", "--config", str(settings)) as standalone:
+        command = [sys.executable, "-m", "magnetar", "produce", "t", "-m", "x", "--service-url", standalone.service_url]
+        said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=2 * PATIENCE_S)
+        assert said.returncode == 2
+        first, last = said.stderr.splitlines()
+        assert first.startswith("magnetar: still trying; the broker answers: ")
+        for line in (first, last):
+            assert "bookie-1 is read-only (disk: " in line
+            assert str(tmp_path / "data" / "bookie-1") in line
+            assert "% of the disk is used" in line
+        assert "Is a broker running there?" not in last

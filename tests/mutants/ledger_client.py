@@ -1,0 +1,276 @@
+"""Mistakes that the ledger client could make (see `catalogue`)."""
+
+from tests.mutants.catalogue import Mutant
+
+CLIENT = "magnetar/bookkeeper/client"
+WRITER = ("tests/unit/client/test_writer.py",)
+WRITER_SIMULATION = ("tests/simulation/test_writer_sim.py",)
+RECOVERY = ("tests/unit/client/test_recovery.py",)
+QUORUM = ("tests/property/test_quorum.py",)
+WHOLE = ("tests/unit/client/test_client.py",)
+READING = ("tests/unit/client/test_recovery.py",)
+
+MUTANTS = (
+    # -- writing
+    Mutant(
+        "an ack quorum is one bookie less",
+        f"{CLIENT}/writer.py",
+        "pending.get(confirmed + 1)) is not None and add.answered.bit_count() >= ack:",
+        "pending.get(confirmed + 1)) is not None and add.answered.bit_count() >= ack - 1:",
+        WRITER,
+    ),
+    Mutant(
+        "adds do not carry the LAC",
+        f"{CLIENT}/writer.py",
+        "ledger_id, lac = self.ledger_id, self.last_add_confirmed",
+        "ledger_id, lac = self.ledger_id, -1",
+        WRITER,
+    ),
+    Mutant(
+        "adds carry a LAC that is not confirmed",
+        f"{CLIENT}/writer.py",
+        "ledger_id, lac = self.ledger_id, self.last_add_confirmed",
+        "ledger_id, lac = self.ledger_id, self.last_add_pushed",
+        WRITER,
+    ),
+    Mutant(
+        "entries are acknowledged while the ensemble changes",
+        f"{CLIENT}/writer.py",
+        "        if self._changing:  # rule 3\n            return None\n",
+        "",
+        WRITER,
+    ),
+    Mutant(
+        "answers of a bookie that was replaced still count",
+        f"{CLIENT}/writer.py",
+        "            add.answered &= ~replaced\n",
+        "            add.answered |= 0\n",
+        WRITER,
+    ),
+    Mutant(
+        "a bookie that is no longer at its position confirms",
+        f"{CLIENT}/writer.py",
+        "        if self.state is not State.OPEN or self.ensemble[index] != bookie:\n            return None\n"
+        "        bit = 1 << index",
+        "        if self.state is not State.OPEN:\n            return None\n        bit = 1 << index",
+        WRITER_SIMULATION,
+    ),
+    Mutant(
+        "the new segment begins one entry early",
+        f"{CLIENT}/writer.py",
+        "return self.last_add_confirmed + 1, ensemble",
+        "return max(self.last_add_confirmed, 0), ensemble",
+        WRITER,
+    ),
+    Mutant(
+        "a fenced writer changes its ensemble instead of stopping",
+        f"{CLIENT}/writer.py",
+        "isinstance(error, LedgerFenced | Unauthorized | ClientClosed)",
+        "isinstance(error, Unauthorized | ClientClosed)",
+        WRITER,
+    ),
+    Mutant(
+        "a ledger is sealed behind what was not acknowledged",
+        f"{CLIENT}/writer.py",
+        "        return self.last_add_confirmed, self.confirmed_length\n",
+        "        return self.last_add_pushed, self.length\n",
+        WRITER,
+    ),
+    Mutant(
+        "what another bookie has confirmed is not sent to a new one",
+        f"{CLIENT}/writer.py",
+        "if masks[add.entry_id % size] >> index & 1 and not add.answered >> index & 1",
+        "if masks[add.entry_id % size] >> index & 1 and not add.answered",
+        WRITER,
+    ),
+    Mutant(
+        "recovery writes back as a writer",
+        f"{CLIENT}/writer.py",
+        "FLAG_RECOVERY_ADD | FLAG_HIGH_PRIORITY if recovery else 0",
+        "FLAG_HIGH_PRIORITY if recovery else 0",
+        WHOLE,
+    ),
+    Mutant(
+        "a bookie outside the write set counts",
+        f"{CLIENT}/writer.py",
+        "add.answered |= bit & masks[entry_id % size]",
+        "add.answered |= bit",
+        WRITER,
+    ),
+    Mutant(
+        "a failure that changes nothing now is forgotten",
+        f"{CLIENT}/writer.py",
+        "            self._delayed[index] = bookie\n            return None\n",
+        "            return None\n",
+        WRITER,
+    ),
+    Mutant(
+        "a delayed change begins in the middle of another",
+        f"{CLIENT}/writer.py",
+        "if not self._delayed or self._changing or self.state is not State.OPEN:",
+        "if not self._delayed or self.state is not State.OPEN:",
+        WRITER_SIMULATION,
+    ),
+    # -- quorums
+    Mutant(
+        "coverage with one bookie too few",
+        f"{CLIENT}/quorum.py",
+        "return all((mask & ~heard).bit_count() < self.ack for mask in self._masks)",
+        "return all((mask & ~heard).bit_count() <= self.ack for mask in self._masks)",
+        QUORUM,
+    ),
+    Mutant(
+        "absence is proved by one negative too few",
+        f"{CLIENT}/quorum.py",
+        "return self.write - self.ack + 1",
+        "return max(self.write - self.ack, 1)",
+        RECOVERY,
+    ),
+    Mutant(
+        "a writer goes on that can reach no ack quorum",
+        f"{CLIENT}/quorum.py",
+        "return all((mask & ~missing).bit_count() >= self.ack for mask in self._masks)",
+        "return all((mask & ~missing).bit_count() >= 1 for mask in self._masks)",
+        WRITER,
+    ),
+    # -- recovery
+    Mutant(
+        "the first LAC that is heard counts, not the highest",
+        f"{CLIENT}/recovery.py",
+        "            if answer.last_add_confirmed > self._best_lac:\n",
+        "            if answer.last_add_confirmed > self._best_lac and not self._best_length:\n",
+        RECOVERY,
+    ),
+    Mutant(
+        "the LAC of a segment may lie before it",
+        f"{CLIENT}/recovery.py",
+        "self._best_lac = first_entry_id - 1",
+        "self._best_lac = -1",
+        RECOVERY,
+    ),
+    Mutant(
+        "silence counts as a negative",
+        f"{CLIENT}/recovery.py",
+        "                return Absent()\n        else:\n            self._first_error.add(answer)\n",
+        "                return Absent()\n        else:\n            self._missing += 1\n"
+        "            self._first_error.add(answer)\n"
+        "            if self._missing >= self._quorum.absence:\n                return Absent()\n",
+        RECOVERY,
+    ),
+    Mutant(
+        "a bookie that failed counts as fenced",
+        f"{CLIENT}/recovery.py",
+        "            if isinstance(answer, DigestMismatch):\n                self._heard |= bit",
+        "            if True:\n                self._heard |= bit",
+        RECOVERY,
+    ),
+    Mutant(
+        "recovery stops one entry early",
+        f"{CLIENT}/recover.py",
+        "        last = writer.last_add_pushed\n",
+        "        last = max(writer.last_add_pushed - 1, floor)\n",
+        WHOLE,
+    ),
+    Mutant(
+        "recovery begins one entry late",
+        f"{CLIENT}/recover.py",
+        "entry_id + len(reads) + 1, key)",
+        "entry_id + len(reads) + 2, key)",
+        WHOLE,
+    ),
+    Mutant(
+        "recovery seals before what it wrote back is confirmed",
+        f"{CLIENT}/recover.py",
+        "            try:\n                await writer.wait_for(last)\n",
+        "            try:\n                pass\n",
+        WHOLE,
+    ),
+    Mutant(
+        "recovery seals a ledger whose ensemble changed meanwhile",
+        f"{CLIENT}/recover.py",
+        "if versioned.metadata.last_segment != snapshot.last_segment:",
+        "if versioned.metadata.last_segment == ():",
+        WHOLE,
+    ),
+    Mutant(
+        "recovery forgets the ensembles to which it wrote back",
+        f"{CLIENT}/recover.py",
+        "closed = versioned.metadata.closed(last, length, ensembles)",
+        "closed = versioned.metadata.closed(last, length)",
+        WHOLE,
+    ),
+    # -- handles
+    Mutant(
+        "who waits for the last entry is not woken",
+        f"{CLIENT}/handle.py",
+        "while waiting and waiting[0][0] <= confirmed:",
+        "while waiting and waiting[0][0] < confirmed:",
+        WHOLE,
+    ),
+    Mutant(
+        "an ensemble change goes over the record of another client",
+        f"{CLIENT}/handle.py",
+        "                found = await self._ledgers.read(self.ledger_id)\n"
+        "                judge_conflict(own, found.metadata, self.ledger_id)\n"
+        "                self._versioned = found\n        raise",
+        "                self._versioned = await self._ledgers.read(self.ledger_id)\n        raise",
+        WHOLE,
+    ),
+    Mutant(
+        "a fenced writer seals the ledger",
+        f"{CLIENT}/handle.py",
+        "            if isinstance(writer.error, LedgerFenced | NoSuchLedger):\n                raise writer.error\n",
+        "",
+        WHOLE,
+    ),
+    Mutant(
+        "a ledger that another closed elsewhere counts as closed here",
+        f"{CLIENT}/handle.py",
+        "if (found.metadata.last_entry_id, found.metadata.length) != (last, length):",
+        "if found.metadata.last_entry_id < -1:",
+        WHOLE,
+    ),
+    Mutant(
+        "a reader may read what is not confirmed",
+        f"{CLIENT}/handle.py",
+        "        if last > self._last_add_confirmed:\n",
+        "        if last > self._last_add_confirmed + 1:\n",
+        WHOLE,
+    ),
+    Mutant(
+        "the LAC of a reader goes back",
+        f"{CLIENT}/handle.py",
+        "if found.last_add_confirmed > self._last_add_confirmed:",
+        "if found.last_add_confirmed != self._last_add_confirmed:",
+        WHOLE,
+    ),
+    # -- reading
+    Mutant(
+        "an entry that one bookie holds counts as held",
+        f"{CLIENT}/reader.py",
+        "        if self._held >= self._quorum.ack:\n",
+        "        if self._held >= 1:\n",
+        READING,
+    ),
+    Mutant(
+        "a missing copy hides a broken connection",
+        f"{CLIENT}/reader.py",
+        "            or is_missing(self.error)\n",
+        "",
+        READING,
+    ),
+    Mutant(
+        "a batch goes on behind a damaged entry",
+        f"{CLIENT}/reader.py",
+        "                raise\n            break\n",
+        "                raise\n            continue\n",
+        READING,
+    ),
+    Mutant(
+        "a bookie of the ensemble takes another position of it",
+        f"{CLIENT}/placement.py",
+        "excluded = {*ensemble, *failed.values(), *unreachable}",
+        "excluded = {*failed.values(), *unreachable}",
+        READING,
+    ),
+)

@@ -1,0 +1,358 @@
+"""Mistakes that the managed ledger could make (see `catalogue`)."""
+
+from tests.mutants.catalogue import Mutant
+
+UNIT = "tests/unit/managed_ledger"
+POSITIONS = (f"{UNIT}/test_positions.py", "tests/conformance/test_cursor.py")
+CURSORS = ("tests/conformance/test_cursor.py",)
+LEDGER = (f"{UNIT}/test_ledger.py",)
+FAULTS = (f"{UNIT}/test_ledger_under_faults.py",)
+RETENTION = (f"{UNIT}/test_retention.py",)
+STEPS = (f"{UNIT}/test_order_of_steps.py",)
+
+MUTANTS = (
+    # -- positions
+    Mutant(
+        "ids of clients are unsigned",
+        "managed_ledger/position.py",
+        "return value - 2**64 if value >= 2**63 else value",
+        "return value",
+        POSITIONS,
+    ),
+    Mutant(
+        "a negative entry of any size is a position",
+        "managed_ledger/position.py",
+        "    if ledger_id < -1 or entry_id < -1 or (ledger_id == -1 and entry_id != -1):\n",
+        "    if ledger_id < -1 or (ledger_id == -1 and entry_id != -1):\n",
+        POSITIONS,
+    ),
+    Mutant(
+        "the position before the first entry of a ledger is its last entry",
+        "managed_ledger/ledger_list.py",
+        "return position if position.entry_id < entries else Position(position.ledger_id, entries - 1)",
+        "return position if 0 <= position.entry_id < entries else Position(position.ledger_id, entries - 1)",
+        POSITIONS,
+    ),
+    Mutant(
+        "an entry behind the end of an older ledger is kept as it is",
+        "managed_ledger/ledger_list.py",
+        "return position if position.entry_id < entries else Position(position.ledger_id, entries - 1)",
+        "return position",
+        POSITIONS,
+    ),
+    Mutant(
+        "an entry that is not confirmed may be acknowledged",
+        "managed_ledger/ledger_list.py",
+        "if position.ledger_id > newest or (position > last and position.entry_id >= 0):",
+        "if position.ledger_id > newest:",
+        POSITIONS,
+    ),
+    Mutant(
+        "the next position skips the first entry of a ledger",
+        "managed_ledger/ledger_list.py",
+        "            if ledger_id != position.ledger_id:\n                entry_id = 0\n",
+        "            if ledger_id != position.ledger_id:\n                entry_id = 1\n",
+        POSITIONS,
+    ),
+    Mutant(
+        "the previous position is the position",
+        "managed_ledger/ledger_list.py",
+        "last = min(last, position.entry_id - 1)",
+        "last = min(last, position.entry_id)",
+        POSITIONS,
+    ),
+    Mutant(
+        "a backlog is one entry short",
+        "managed_ledger/ledger_list.py",
+        "entries = max(min(entries, position.entry_id + 1), 0)",
+        "entries = max(min(entries, position.entry_id), 0)",
+        POSITIONS,
+    ),
+    # -- acknowledged ranges
+    Mutant(
+        "ranges that touch are not joined",
+        "managed_ledger/ack_ranges.py",
+        "low = bisect_left(lasts, first - 1)",
+        "low = bisect_left(lasts, first)",
+        POSITIONS,
+    ),
+    Mutant(
+        "a range swallows the one behind it",
+        "managed_ledger/ack_ranges.py",
+        "            last = max(last, lasts[high - 1])\n",
+        "            last = max(last, lasts[-1])\n",
+        POSITIONS,
+    ),
+    Mutant(
+        "a range that the mark-delete position reaches into goes as a whole",
+        "managed_ledger/ack_ranges.py",
+        "gone = bisect_right(ledger.lasts, position.entry_id)",
+        "gone = bisect_right(ledger.firsts, position.entry_id)",
+        POSITIONS,
+    ),
+    Mutant(
+        "ranges are counted from their second entry on",
+        "managed_ledger/ack_ranges.py",
+        "min(last, limit)) - first + 1",
+        "min(last, limit)) - first",
+        POSITIONS,
+    ),
+    # -- cursors
+    Mutant(
+        "an ack survives a seek",
+        "managed_ledger/cursor.py",
+        "        self._ranges.clear()\n        self._batches.clear()\n"
+        "        self.mark_delete_position = self._ledgers.prev",
+        "        self._batches.clear()\n        self.mark_delete_position = self._ledgers.prev",
+        CURSORS,
+    ),
+    Mutant(
+        "an ack of a batch's index survives a seek",
+        "managed_ledger/cursor.py",
+        "        self._ranges.clear()\n        self._batches.clear()\n"
+        "        self.mark_delete_position = self._ledgers.prev",
+        "        self._ranges.clear()\n        self.mark_delete_position = self._ledgers.prev",
+        CURSORS,
+    ),
+    Mutant(
+        "a seek begins one entry late",
+        "managed_ledger/cursor.py",
+        "        self.mark_delete_position = self._ledgers.previous_position(position)\n"
+        "        self.read_position = position\n",
+        "        self.mark_delete_position = position\n"
+        "        self.read_position = self._ledgers.next_position(position)\n",
+        CURSORS,
+    ),
+    Mutant(
+        "a cumulative ack goes back",
+        "managed_ledger/cursor.py",
+        "        if position <= self.mark_delete_position:\n            return False\n"
+        "        self.mark_delete_position = position",
+        "        if position == self.mark_delete_position:\n            return False\n"
+        "        self.mark_delete_position = position",
+        CURSORS,
+    ),
+    Mutant(
+        "a cumulative ack is not clamped to what there is",
+        "managed_ledger/cursor.py",
+        "position = min(self._ledgers.floor(position), self._ledgers.last_confirmed)",
+        "position = min(position, self._ledgers.last_confirmed)",
+        CURSORS,
+    ),
+    Mutant(
+        "entries that there are not are acknowledged",
+        "managed_ledger/cursor.py",
+        "            if not 0 <= position.entry_id < self._ledgers.entries_of(position.ledger_id):\n"
+        "                continue  # an entry that does not exist (any more): nothing to consume\n",
+        "",
+        CURSORS,
+    ),
+    Mutant(
+        "the index acks of a batch do not add up",
+        "managed_ledger/cursor.py",
+        "self._batches.get(position, everything) & mask_of(ack_set) & everything",
+        "mask_of(ack_set) & everything",
+        CURSORS,
+    ),
+    Mutant(
+        "a batch of which everything is acknowledged stays open",
+        "managed_ledger/cursor.py",
+        "        if remaining == 0:\n            return self.delete([position])\n",
+        "",
+        CURSORS,
+    ),
+    Mutant(
+        "the read position stays behind a cumulative ack",
+        "managed_ledger/cursor.py",
+        "        if self.read_position <= self.mark_delete_position:  # rule 2\n"
+        "            self.read_position = self._ledgers.next_position(self.mark_delete_position)\n",
+        "",
+        CURSORS,
+    ),
+    Mutant(
+        "acknowledged runs are joined within a ledger only",
+        "managed_ledger/cursor.py",
+        "            following = self._ledgers.next_position(self.mark_delete_position)\n            last = ",
+        "            at = self.mark_delete_position\n            following = Position(at.ledger_id, at.entry_id + 1)\n"
+        "            last = ",
+        POSITIONS,
+    ),
+    Mutant(
+        "a rewind goes on where it was",
+        "managed_ledger/cursor.py",
+        '        """Read again from the first entry that is not consumed."""\n'
+        "        self.read_position = self._ledgers.next_position(self.mark_delete_position)\n",
+        '        """Read again from the first entry that is not consumed."""\n',
+        CURSORS,
+    ),
+    Mutant(
+        "a read skips the entry behind it",
+        "managed_ledger/cursor.py",
+        '        """Everything up to *position* has been read."""\n'
+        "        self.read_position = self._ledgers.next_position(position)\n",
+        '        """Everything up to *position* has been read."""\n'
+        "        self.read_position = self._ledgers.next_position(self._ledgers.next_position(position))\n",
+        CURSORS,
+    ),
+    # -- retention
+    Mutant(
+        "a ledger is trimmed whose last entry a cursor still needs",
+        "managed_ledger/retention.py",
+        "slowest.entry_id >= ledger.entries - 1",
+        "slowest.entry_id >= ledger.entries - 2",
+        RETENTION,
+    ),
+    Mutant(
+        "the fastest cursor decides what is trimmed",
+        "managed_ledger/ledger.py",
+        "slowest = min(positions) if positions else None",
+        "slowest = max(positions) if positions else None",
+        LEDGER,
+    ),
+    Mutant(
+        "what a cursor has not stored yet is trimmed",
+        "managed_ledger/ledger.py",
+        "positions = [cursor.persisted_mark_delete_position for cursor in self.cursors.values()]",
+        "positions = [cursor.mark_delete_position for cursor in self.cursors.values()]",
+        FAULTS,
+    ),
+    Mutant(
+        "the youngest ledgers go first",
+        "managed_ledger/retention.py",
+        "        if not (expired or over):\n            break\n",
+        "        if not (expired or over):\n            continue\n",
+        RETENTION,
+    ),
+    Mutant(
+        "an open ledger is full before its entries are",
+        "managed_ledger/retention.py",
+        "return (entries >= rule.entries_max or size_bytes >= rule.bytes_max) and age_ms >= rule.age_min_ms",
+        "return entries >= rule.entries_max or size_bytes >= rule.bytes_max",
+        RETENTION,
+    ),
+    # -- appending and taking over
+    Mutant(
+        "one context too few comes out",
+        "managed_ledger/ledger.py",
+        "        count = up_to - first + 1\n",
+        "        count = max(up_to - first, 0)\n",
+        LEDGER,
+    ),
+    Mutant(
+        "what waits again after a failure comes behind what is newer",
+        "managed_ledger/ledger.py",
+        "self._queued.extendleft(reversed(self._pending))  # rule 2",
+        "self._queued.extend(self._pending)  # rule 2",
+        FAULTS,
+    ),
+    Mutant(
+        "what was sent to a failed ledger is sent in the wrong order",
+        "managed_ledger/ledger.py",
+        "self._queued.extendleft(reversed(self._pending))  # rule 2",
+        "self._queued.extendleft(self._pending)  # rule 2",
+        FAULTS,
+    ),
+    Mutant(
+        "a former ledger's answers count for the present one",
+        "managed_ledger/ledger.py",
+        "if handle is not self._handle or not self._pending or self._is_ended:",
+        "if not self._pending or self._is_ended:",
+        FAULTS,
+    ),
+    Mutant(
+        "a takeover leaves the last recovered entry out",
+        "managed_ledger/ledger.py",
+        "        last.entries = handle.last_add_confirmed + 1\n",
+        "        last.entries = max(handle.last_add_confirmed, 0)\n",
+        LEDGER,
+    ),
+    Mutant(
+        "those who wait for entries are not woken",
+        "managed_ledger/ledger.py",
+        "        for callback in list(self._watchers):\n            attempt_now",
+        "        for callback in list(self._watchers)[1:]:\n            attempt_now",
+        STEPS,
+    ),
+    Mutant(
+        "what was queued behind the window stays there",
+        "managed_ledger/ledger.py",
+        "        if self._queued and self._state is State.OPENED:\n            self._send_queued()\n        elif",
+        "        if False:\n            pass\n        elif",
+        FAULTS,
+    ),
+    Mutant(
+        "a read goes past the last confirmed entry",
+        "managed_ledger/ledger.py",
+        "        last = min(last, position.entry_id + max_entries - 1)\n",
+        "        last = position.entry_id + max_entries - 1\n",
+        STEPS,
+    ),
+    # -- cursors on disk
+    Mutant(
+        "a cursor is restored from its node although its ledger is newer",
+        "managed_ledger/cursor_store.py",
+        "        if state is not None:\n            return _snapshot(Position(state.ledgerId, state.entryId), state)\n",
+        "",
+        LEDGER,
+    ),
+    Mutant(
+        "a cursor's node is switched before its new ledger has the state",
+        "managed_ledger/cursor_store.py",
+        "            await handle.add(state)\n"
+        "            await self._write_node(snapshot, handle.ledger_id, whole=False)\n",
+        "            await self._write_node(snapshot, handle.ledger_id, whole=False)\n"
+        "            await handle.add(state)\n",
+        STEPS,
+    ),
+    Mutant(
+        "a former owner overwrites the node of a cursor",
+        "managed_ledger/cursor_store.py",
+        "        await self._check_owner()\n        await self._put_into_node(snapshot)\n",
+        "        await self._put_into_node(snapshot)\n",
+        FAULTS,
+    ),
+    Mutant(
+        "ranges of a restored cursor are forgotten",
+        "managed_ledger/ledger.py",
+        "state.restore(snapshot.ranges, snapshot.batches, snapshot.properties.items())",
+        "state.restore([], snapshot.batches, snapshot.properties.items())",
+        LEDGER,
+    ),
+    Mutant(
+        "a cold read that a rewind overtook is delivered",
+        "managed_ledger/managed_cursor.py",
+        "            if valid != self._reads_valid or not found:\n",
+        "            if not found:\n",
+        LEDGER,
+    ),
+    Mutant(
+        "a change while a cursor is stored counts as stored",
+        "managed_ledger/managed_cursor.py",
+        "            version = self._state.version\n            await self._persist(self._snapshot())\n"
+        "            self._persisted_version = version\n",
+        "            await self._persist(self._snapshot())\n"
+        "            self._persisted_version = self._state.version\n",
+        STEPS,
+    ),
+    Mutant(
+        "a seek is not stored before it is confirmed",
+        "managed_ledger/managed_cursor.py",
+        "            await self._persist(snapshot)\n            # Stored first",
+        "            # Stored first",
+        STEPS,
+    ),
+    Mutant(
+        "a conflict is not taken for another owner",
+        "managed_ledger/versioned_record.py",
+        "        if node is None or node.version != self.version + 1 or node.value not in self._doubtful:\n",
+        "        if node is None:\n",
+        STEPS,
+    ),
+    Mutant(
+        "the cache gives entries behind a gap",
+        "managed_ledger/entry_cache.py",
+        "            if data is None:\n                break\n",
+        "            if data is None:\n                continue\n",
+        STEPS,
+    ),
+)

@@ -1,0 +1,107 @@
+"""One file for the broker and the bookies of a standalone."""
+
+from pathlib import Path
+
+import pytest
+
+from magnetar.runtime.types import ConfigurationError
+from magnetar.standalone_settings import StandaloneSettings, read_standalone_settings
+
+
+def read(
+    tmp_path: Path, text: str, environ: dict[str, str] | None = None, bookies: int = 1, **ports: int
+) -> StandaloneSettings:
+    path = tmp_path / "standalone.conf"
+    path.write_text(text)
+    return read_standalone_settings(tmp_path / "data", path, environ or {}, bookies=bookies, **ports)
+
+
+def problems(tmp_path: Path, text: str, environ: dict[str, str] | None = None) -> list[str]:
+    with pytest.raises(ConfigurationError) as refused:
+        read(tmp_path, text, environ)
+    return str(refused.value).splitlines()
+
+
+def test_settings_of_broker_and_bookie_stand_in_one_file(tmp_path: Path) -> None:
+    found = read(
+        tmp_path,
+        "clusterName=mine\nbookiePort=4181\njournalMaxSizeMB=64\nadvertisedAddress=outside\n"
+        "numAddWorkerThreads=4\nnumIOThreads=8\n",
+        {"PULSAR_PREFIX_flushInterval": "1000", "PULSAR_PREFIX_maxProducersPerTopic": "5"},
+        bookies=2,
+    )
+    assert (found.broker.cluster_name, found.broker.max_producers_per_topic) == ("mine", 5)
+    assert found.broker.advertised_address == "outside"
+    assert found.broker.metadata_store_url == f"rocksdb:{tmp_path / 'data' / 'metadata'}"
+    assert [one.port for one in found.bookies] == [4181, 4182]
+    assert [one.bookie_id for one in found.bookies] == ["bookie-1", "bookie-2"]
+    for number, one in enumerate(found.bookies, 1):
+        assert (one.journal_file_mib_max, one.flush_interval_ms) == (64, 1000)
+        assert one.advertised_address == one.listen_address == "127.0.0.1"
+        assert one.journal_directories == (str(tmp_path / "data" / f"bookie-{number}" / "journal"),)
+
+
+def test_the_options_for_ports_win_over_the_file(tmp_path: Path) -> None:
+    found = read(tmp_path, "bookiePort=4181\nwebServicePort=1\n", first_bookie_port=0, service_port=0, bookies=2)
+    assert [one.port for one in found.bookies] == [0, 0]
+    assert (found.broker.service_port, found.broker.grpc_port, found.broker.web_port) == (0, 0, 1)
+    assert [one.port for one in read(tmp_path, "", bookies=3).bookies] == [3181, 3182, 3183]
+
+
+def test_a_bookie_that_listens_elsewhere_is_reached_there(tmp_path: Path) -> None:
+    (one,) = read(tmp_path, "bookieListenAddress=127.0.0.7\n").bookies
+    assert (one.listen_address, one.advertised_address) == ("127.0.0.7", "127.0.0.7")
+    (one,) = read(tmp_path, "bookieListenAddress=0.0.0.0\n").bookies
+    assert (one.listen_address, one.advertised_address) == ("0.0.0.0", "127.0.0.1")
+
+
+def test_what_neither_knows_is_refused_with_the_nearest_name_of_both(tmp_path: Path) -> None:
+    path = tmp_path / "standalone.conf"
+    assert problems(tmp_path, "bookiPort=1\nclusterNme=x\n") == [
+        f"{path}: unknown setting bookiPort; did you mean bookiePort?",
+        f"{path}: unknown setting clusterNme; did you mean clusterName?",
+    ]
+
+
+def test_every_problem_is_told_with_where_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "standalone.conf"
+    found = problems(
+        tmp_path,
+        "flushInterval=soon\nbrokerServicePort=many\nmaxProducerPerTopic=1\n",
+        {"PULSAR_PREFIX_gcWaitTime": "never", "PULSAR_PREFIX_transactionCoordinatorEnabled": "true"},
+    )
+    begins = sorted(one.rpartition(": ")[0] if "did you mean" not in one else one for one in found)
+    assert begins == sorted(
+        [
+            f"{path}: flushInterval=soon: invalid literal for int() with base 10",
+            f"{path}: brokerServicePort=many: invalid literal for int() with base 10",
+            f"{path}: unknown setting maxProducerPerTopic; did you mean maxProducersPerTopic?",
+            "PULSAR_PREFIX_gcWaitTime in the environment: gcWaitTime=never: invalid literal for int() with base 10",
+            "PULSAR_PREFIX_transactionCoordinatorEnabled in the environment: transactionCoordinatorEnabled=true",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("journalDirectory=/a", "below its --data"),
+        ("ledgerDirectories=/a", "below its --data"),
+        ("metadataServiceUri=zk://h:1/ledgers", "below its --data"),
+        ("bookieId=me", "called bookie-1"),
+        ("httpServerEnabled=true", "no HTTP of their own"),
+        ("statsProviderClass=x.PrometheusMetricsProvider", "no HTTP of their own"),
+        ("tlsDirectory=/a", "no TLS"),
+        ("bookkeeperTLSDirectory=/a", "without TLS"),
+        ("journalSyncData=false", "always means that the entry is on disk"),
+    ],
+)
+def test_what_a_standalone_decides_is_refused_with_the_way_out(tmp_path: Path, line: str, words: str) -> None:
+    (problem,) = problems(tmp_path, f"{line}\n")
+    assert words in problem
+    assert problem.startswith(f"{tmp_path / 'standalone.conf'}: ")
+
+
+def test_an_empty_text_decides_nothing(tmp_path: Path) -> None:
+    """As in Apache's file, where `bookieId=` stands."""
+    assert read(tmp_path, "bookieId=\nmetadataServiceUri=\n").bookies[0].bookie_id == "bookie-1"
