@@ -375,7 +375,8 @@ class Connection:
             self._publishes <= limit // 2
             and self._publish_bytes <= share // 2
             and self._requests <= REQUESTS_MAX // 2
-            and self._unsent_bytes <= OUTBOX_LOW_BYTES
+            # Not OUTBOX_LOW_BYTES: below the high mark the socket may have nothing more to tell us.
+            and self._unsent_bytes <= OUTBOX_HIGH_BYTES
         ):
             if publishes.is_full and (self._publish_bytes or self._partial_bytes):
                 publishes.wait(self, self._go_on, first=bool(self._partial_bytes))

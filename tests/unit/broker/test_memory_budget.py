@@ -21,6 +21,7 @@ from tests.support.waiting import eventually
 from tests.unit.broker.conftest import World
 from tests.unit.broker.dispatching import EXCLUSIVE, SHARED, Bench, entry
 from tests.unit.broker.raw_client import RawClient
+from tests.unit.broker.test_connection import connected
 
 TOPIC = "persistent://public/default/t"
 
@@ -316,3 +317,19 @@ async def test_reading_under_way_is_counted_and_forgotten_with_its_topic(world: 
     await world.broker.unload(TopicName.parse(TOPIC))
     await eventually(lambda: world.broker.reads.used_bytes == 0)
     client.close()
+
+
+def test_a_connection_is_read_again_as_soon_as_its_answers_are_below_the_high_mark() -> None:
+    """Below it the socket tells nothing more: waiting for the low mark could be for ever."""
+    connection, outbox = connected()
+    calls: list[str] = []
+    outbox.pause_reading = lambda: calls.append("pause")  # type: ignore[method-assign]
+    outbox.resume_reading = lambda: calls.append("resume")  # type: ignore[method-assign]
+    outbox.write = lambda buffer: None  # type: ignore[method-assign]
+    connection.write_message(b"", bytes(2 * OUTBOX_HIGH_BYTES))
+    connection.on_flushed(OUTBOX_HIGH_BYTES + 1)
+    assert calls == ["pause"]
+    assert not connection.is_writable
+    connection.on_flushed((OUTBOX_HIGH_BYTES + OUTBOX_LOW_BYTES) // 2)
+    assert calls == ["pause", "resume"]
+    assert connection.is_writable

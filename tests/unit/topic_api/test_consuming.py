@@ -408,7 +408,7 @@ async def test_entries_that_cannot_be_unpacked_cost_one_message_and_name_the_ent
         await consumer.flush()
         assert subscription(world).cursor.backlog() == 0
         (attached,) = subscription(world).consumers
-        await until(lambda: attached.permits >= 9)  # all that was taken is granted again, or all but one
+        await until(lambda: 5 < attached.permits <= 10)  # the client grants again what half of its queue took
 
 
 async def test_partitions_are_one_topic(world: World, client: AsyncClient) -> None:
