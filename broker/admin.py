@@ -62,6 +62,7 @@ from managed_ledger.errors import IncompatibleSchema as RegistryRefused
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.position import LATEST, Position
 from managed_ledger.schema_compatibility import Schema, Strategy, check_valid
+from managed_ledger.schema_registry import apart
 
 log = logging.getLogger(__name__)
 
@@ -992,7 +993,7 @@ class AdminServer:
         """Raises _Refused (422)."""
         try:
             schema = schema_from_json(await self._body(request))
-            check_valid(schema)
+            await apart(check_valid, schema)
         except (BadJson, RegistryRefused) as error:
             raise _Refused(422, f"Invalid schema definition data: {error}") from None
         return schema

@@ -10,8 +10,8 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -19,7 +19,7 @@ from magnetar.bookkeeper.client.client import BookKeeper
 from magnetar.bookkeeper.client.errors import BookKeeperError, NoSuchLedger
 from magnetar.bookkeeper.metadata.store import MetadataStore
 from magnetar.runtime.clock import Clock
-from magnetar.runtime.types import Corruption
+from magnetar.runtime.types import KIB, MIB, Corruption
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import IncompatibleSchema, ManagedLedgerFenced, RecordInDoubt, StorageUnavailable
 from managed_ledger.records_pb2 import IndexEntry, SchemaEntry, SchemaInfo, SchemaLocator, SchemaPosition
@@ -35,13 +35,17 @@ from managed_ledger.versioned_record import VersionedRecord
 
 log = logging.getLogger(__name__)
 
+R = TypeVar("R")
+
 ROOT: Final = "/schemas"
 
 # Two brokers that register at the same moment: one of them looks again.
 ATTEMPTS_MAX: Final = 10
 
-# Versions are small and never change; a topic rarely has more than a few.
+# Versions are small and never change; a topic rarely has more than a few. What their definitions take all together has
+# a limit, too: one may have megabytes.
 CACHED_MAX: Final = 2_000
+CACHED_BYTES_MAX: Final = 32 * MIB
 
 
 class StoredSchema(NamedTuple):
@@ -64,6 +68,20 @@ def version_of(data: bytes) -> int | None:
     return int.from_bytes(data[:8], "big", signed=True) if len(data) >= 8 else None
 
 
+# Definitions that are larger than this, all together, are looked at on another thread: Avro takes 0.15 s for 1 MB.
+INLINE_BYTES_MAX: Final = 64 * KIB
+
+
+async def apart(work: Callable[..., R], *arguments: Any) -> R:
+    """*work* with schemas (and whatever else), not on the loop where the schemas are large. Raises what it raises."""
+    size = sum(len(one.data) for one in arguments if isinstance(one, Schema))
+    return work(*arguments) if size <= INLINE_BYTES_MAX else await asyncio.to_thread(work, *arguments)
+
+
+def _check_compatible(strategy: Strategy, new: Schema, *old: Schema) -> None:
+    check_compatible(new, old, strategy)
+
+
 class SchemaRegistry:
     """Reads and registers schemas. *schema_id* is `<tenant>/<namespace>/<encoded topic>`, without partition."""
 
@@ -75,6 +93,7 @@ class SchemaRegistry:
         self._clock = clock
         self._config = config or ManagedLedgerConfig()
         self._cache: dict[tuple[str, int, int], StoredSchema] = {}
+        self._cached_bytes = 0
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def get(self, schema_id: str, version: int | None = None) -> StoredSchema | None:
@@ -109,18 +128,18 @@ class SchemaRegistry:
 
         Raises IncompatibleSchema, StorageUnavailable.
         """
-        check_valid(schema)
+        await apart(check_valid, schema)
         async with self._locks.setdefault(schema_id, asyncio.Lock()):
             for _ in range(ATTEMPTS_MAX):
                 record, locator = await self._locator(schema_id)
                 live = [] if locator is None else await self._live(schema_id, locator)
                 for known in live:
-                    if same_schema(schema, known.schema):
+                    if await apart(same_schema, schema, known.schema):
                         return known.version
                 if live and not allow_update:
                     raise IncompatibleSchema(f"{schema_id} does not take new schemas by itself")
                 if live:
-                    check_compatible(schema, [known.schema for known in live], strategy)
+                    await apart(_check_compatible, strategy, schema, *(known.schema for known in live))
                 version = await self._append(schema_id, record, locator, schema, user, deleted=False)
                 if version is not None:
                     return version
@@ -128,10 +147,13 @@ class SchemaRegistry:
 
     async def check(self, schema_id: str, schema: Schema, strategy: Strategy) -> None:
         """Whether *schema* could be registered now. Raises IncompatibleSchema."""
-        check_valid(schema)
+        await apart(check_valid, schema)
         live = await self.versions(schema_id)
-        if live and not any(same_schema(schema, known.schema) for known in live):
-            check_compatible(schema, [known.schema for known in live], strategy)
+        for known in live:
+            if await apart(same_schema, schema, known.schema):
+                return
+        if live:
+            await apart(_check_compatible, strategy, schema, *(known.schema for known in live))
 
     async def delete(self, schema_id: str, *, force: bool = False) -> int | None:
         """Add a tombstone, or with *force* remove every trace; returns the tombstone's (or last) version."""
@@ -201,9 +223,11 @@ class SchemaRegistry:
         except BookKeeperError as error:
             raise StorageUnavailable(f"schema {schema_id} version {entry.version}: {error}") from error
         found = _decode(schema_id, entry.version, bytes(stored[0].payload))
-        if len(self._cache) >= CACHED_MAX:
+        if len(self._cache) >= CACHED_MAX or self._cached_bytes + len(found.schema.data) > CACHED_BYTES_MAX:
             self._cache.clear()
+            self._cached_bytes = 0
         self._cache[key] = found
+        self._cached_bytes += len(found.schema.data)
         return found
 
     async def _append(

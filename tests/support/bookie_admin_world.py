@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -45,9 +45,9 @@ class Client:
         self.url = url
         self._session = session
 
-    async def call(self, method: str, path: str, body: Any = None) -> Answer:
+    async def call(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Answer:
         data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-        async with self._session.request(method, self.url + path, data=data) as answer:
+        async with self._session.request(method, self.url + path, data=data, headers=headers) as answer:
             return Answer(answer.status, await answer.text(), dict(answer.headers))
 
 

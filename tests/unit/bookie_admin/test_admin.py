@@ -150,6 +150,23 @@ async def test_a_deleted_ledger_is_gone(world: World, admin: Client) -> None:
 # -- mode, garbage
 
 
+async def test_pages_of_other_sites_change_nothing(admin: Client) -> None:
+    path, body = "/api/v1/bookie/state/readonly", {"readOnly": True}
+    for origin in ("http://evil.example", "null"):
+        refused = await admin.call("PUT", path, body, {"Origin": origin})
+        assert (refused.status, origin in refused.text) == (403, True)
+        assert (await admin.call("GET", path, headers={"Origin": origin})).json == {"readOnly": False}
+    assert (await admin.call("PUT", path, body, {"Origin": admin.url})).json == {"readOnly": True}
+
+
+async def test_an_answer_to_head_has_no_body(world: World, admin: Client) -> None:
+    """It would be taken for the beginning of the next answer."""
+    await new_ledger(world, 1)
+    for _ in range(3):
+        assert (await admin.call("HEAD", "/api/v1/ledger/list")).text == ""
+    assert len((await admin.call("GET", "/api/v1/ledger/list")).json) == 1
+
+
 async def test_a_reason_is_taken_back_alone(admin: Client) -> None:
     path = "/api/v1/bookie/state/readonly"
     await admin.call("PUT", path, {"readOnly": True, "detail": "a new disk"})

@@ -152,3 +152,22 @@ async def test_a_schema_whose_registration_is_in_doubt_stays_readable() -> None:
     assert found is not None
     assert found.schema == avro(A_INT)
     assert await registry.put_if_absent("t/n/x", avro(A_INT), Strategy.FULL) == 0
+
+
+async def test_what_is_kept_of_schemas_has_a_limit_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("managed_ledger.schema_registry.CACHED_BYTES_MAX", 1_000)
+    monkeypatch.setattr("managed_ledger.schema_registry.INLINE_BYTES_MAX", 100)  # all of them beside the loop
+    registry = SchemaRegistry(MemoryBookKeeper().client, MemoryStore(LoopClock()), LoopClock())
+    sizes = []
+    for number in range(20):
+        fields = [{"name": f"field_{number}", "type": "long", "default": number}]
+        definition = json.dumps({"type": "record", "name": "r", "fields": fields}).encode()
+        schema = Schema(SchemaType.AVRO, definition)
+        version = await registry.put_if_absent("public/default/t", schema, Strategy.ALWAYS_COMPATIBLE)
+        found = await registry.get("public/default/t", version)
+        assert found is not None
+        assert found.schema.data == definition
+        sizes.append(sum(len(one.schema.data) for one in registry._cache.values()))
+    assert 500 < max(sizes) <= 1_000
+    with pytest.raises(IncompatibleSchema):
+        await registry.put_if_absent("public/default/t", Schema(SchemaType.AVRO, b"{" * 200), Strategy.FULL)
