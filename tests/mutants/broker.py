@@ -164,7 +164,7 @@ MUTANTS = (
         "broker/replay_set.py",
         "end = bisect_left(self._sorted, Position(position.ledger_id, position.entry_id + 1))",
         "end = bisect_left(self._sorted, position)",
-        DISPATCH,
+        RULES,
     ),
     # -- dispatch
     Mutant(
