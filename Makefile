@@ -10,7 +10,7 @@ SEED ?=
 # Where `make interop` writes its matrix.
 MATRIX ?= docs/INTEROP.md
 
-.PHONY: help demo test unit interop crash abuse soak mutants lint types format proto bench bench-apache bench-bookie requirements clean
+.PHONY: help demo test unit interop crash sim abuse soak mutants lint types format proto bench bench-apache bench-bookie requirements clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## ?/  make \1\t/' | expand -t 24
@@ -37,6 +37,9 @@ crash: $(VENV)/dev ## power cuts, faulty disks, kill -9, fuzz: 20,000 disk image
 	MAGNETAR_FUZZ_FRAMES=20000 $(BIN)/python -m pytest -n 2 tests/crash/test_crash_images.py \
 	tests/crash/test_index_contract.py tests/crash/test_storage_schedules.py tests/crash/test_fault_files.py \
 	tests/crash/test_fuzz.py tests/crash/test_kill_loop.py tests/crash/test_bookie_storage.py tests/crash/test_bookie_kill.py
+
+sim: $(VENV)/dev ## delivery over many short ledgers: 2,000 runs of drawn events (minutes); SEED=n repeats one
+	MAGNETAR_SIM_SEEDS=2000 $(BIN)/python -m pytest -n 2 tests/simulation/test_delivery_sim.py
 
 abuse: $(VENV)/dev ## hostile inputs at every port: 5,000 a kind, MAGNETAR_ABUSE_SEED repeats a run (minutes)
 	MAGNETAR_ABUSE_INPUTS=5000 $(BIN)/python -m pytest tests/abuse

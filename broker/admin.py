@@ -424,10 +424,10 @@ class AdminServer:
         for tenant in await self._store.children("/admin/policies"):
             for namespace in await self._store.children(f"/admin/policies/{tenant}"):
                 node = await self._store.get(f"/admin/policies/{tenant}/{namespace}")
-                if node is not None and name in (_record(node).get("replication_clusters") or ()):
+                if node is not None and name in _names(_record(node), "replication_clusters"):
                     return f"namespace {tenant}/{namespace} uses it"
             node = await self._store.get(f"/admin/policies/{tenant}")
-            if node is not None and name in (_record(node).get("allowedClusters") or ()):
+            if node is not None and name in _names(_record(node), "allowedClusters"):
                 return f"tenant {tenant} may use it"
         return None
 
@@ -450,6 +450,10 @@ class AdminServer:
 
     async def _tenant(self, request: web.Request) -> dict[str, Any]:
         body = _dict(await self._body(request) or {})
+        for member in ("allowedClusters", "adminRoles"):
+            names = body.get(member) or []
+            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+                raise _Refused(412, f"{member} must be a list of names")
         clusters = body.get("allowedClusters") or []
         if not clusters:
             raise _Refused(412, "Clusters can not be empty")
@@ -1155,6 +1159,12 @@ def _check_policy(name: str, value: Any) -> None:
             raise _Refused(412, f"unknown strategy {value}") from None
     elif isinstance(value, int) and not isinstance(value, bool) and value < 0:
         raise _Refused(412, f"{name} must be 0 or more")
+
+
+def _names(record: dict[str, Any], member: str) -> list[Any]:
+    """A list in a record that somebody else may have written."""
+    found = record.get(member)
+    return found if isinstance(found, list) else []
 
 
 def _is_kind(value: object, kind: type | tuple[type, ...]) -> bool:

@@ -73,6 +73,9 @@ PARTIAL_BYTES_MIN: Final = 64 * KIB
 OUTBOX_HIGH_BYTES: Final = 1 * MIB
 OUTBOX_LOW_BYTES: Final = 256 * KIB
 
+# Ids that a client names to have them again. Clients name a thousand at once.
+REDELIVERED_IDS_MAX: Final = 20_000
+
 _T = wire.BaseCommand
 
 
@@ -738,7 +741,9 @@ class Connection:
         if consumer is not None and consumer.subscription is not None:
             epoch = request.consumer_epoch if request.HasField("consumer_epoch") else None
             try:
-                positions = [_position(one) for one in request.message_ids]
+                # Above the limit everything that is not acknowledged comes again, those among it.
+                named = request.message_ids if len(request.message_ids) <= REDELIVERED_IDS_MAX else ()
+                positions = [_position(one) for one in named]
             except MetadataFailure as error:  # the command has no answer
                 log.warning("%s: nothing is redelivered: %s", self.address, error)
                 return

@@ -42,7 +42,7 @@ from managed_ledger.position import Position, named_position
 READS_PER_EVENT_MAX: Final = 10
 
 # Ids of one ack. Clients group a thousand; each is a few microseconds on the loop.
-ACK_IDS_MAX: Final = 50_000
+ACK_IDS_MAX: Final = 20_000
 
 # How long to wait after a cold read has failed. Bookies that are away come back in seconds.
 READ_RETRY_FIRST_MS: Final = 100

@@ -327,13 +327,24 @@ def cluster(admin_url: str, as_json: bool) -> None:
 def _missing_bookies(admin: "BookieAdmin") -> tuple[dict[str, str], list[str]]:
     """(bookies that are registered and do not answer, with what is known of why; bookies that are known and away)"""
     registered = {name for kind in ("rw", "ro") for name in admin.get("bookie/list_bookies", type=kind)}
-    spaces = admin.get("bookie/list_bookie_info") if registered else {}
-    silent = {
-        name: _space_cells(spaces.get(name, ""))[0]
-        for name in sorted(registered)
-        if not _SPACE.search(spaces.get(name, ""))
-    }
-    return silent, sorted({*admin.get("bookie/cookies")} - registered)
+    spaces = _if_there(admin, "bookie/list_bookie_info") if registered else None
+    silent = {}
+    if spaces is not None:
+        told = {name: spaces.get(name, "") for name in sorted(registered)}
+        silent = {name: _space_cells(text)[0] for name, text in told.items() if not _SPACE.search(text)}
+    return silent, sorted({*(_if_there(admin, "bookie/cookies") or ())} - registered)
+
+
+def _if_there(admin: "BookieAdmin", path: str) -> Any:
+    """The answer; None where there is no such path, as at other versions of the admin."""
+    from magnetar.bookie_admin_client import BookieAdminError
+
+    try:
+        return admin.get(path)
+    except BookieAdminError as error:
+        if error.status != 404:
+            raise
+        return None
 
 
 def _copies_text(are_marked: bool, silent: dict[str, str], away: list[str]) -> str:

@@ -53,7 +53,10 @@ def id_of(answer: dict[str, int]) -> MessageId:
 
 def shown_id(message_id: Any) -> str:
     """The id of the official client, in the form in which ids are shown here."""
-    return str(MessageId.parse(str(message_id)))
+    if isinstance(message_id, str):
+        return str(MessageId.parse(message_id))
+    one = message_id
+    return str(MessageId(one.ledger_id(), one.entry_id(), one.partition(), one.batch_index()))
 
 
 def subscription_path(admin: "AdminClient", topic: str, name: str) -> str:

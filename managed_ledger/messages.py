@@ -115,7 +115,20 @@ def metadata_of(parts: EntryParts) -> MessageMetadata:
         metadata.ParseFromString(bytes(parts.metadata))
     except DecodeError as error:
         raise Corruption(f"message metadata cannot be decoded: {error}") from None
+    if _is_broken(metadata.producer_name) or _has_broken_text(metadata):
+        raise Corruption("message metadata hold text that is not UTF-8")
     return metadata
+
+
+def _has_broken_text(metadata: MessageMetadata | SingleMessageMetadata) -> bool:
+    if _is_broken(metadata.partition_key):
+        return True
+    return any(_is_broken(item.key) or _is_broken(item.value) for item in metadata.properties)
+
+
+def _is_broken(text: object) -> bool:
+    """The library gives bytes where a text is not UTF-8, instead of refusing it."""
+    return isinstance(text, bytes)
 
 
 def broker_metadata_of(parts: EntryParts) -> BrokerEntryMetadata | None:
@@ -237,6 +250,8 @@ def iterate_batch(payload: Buffer, count: int) -> Iterator[Message]:
             single = SingleMessageMetadata.FromString(bytes(view[at + 4 : at + 4 + size]))
         except (struct.error, DecodeError) as error:
             raise Corruption(f"message {index} of a batch of {count} cannot be decoded: {error}") from None
+        if _has_broken_text(single):
+            raise Corruption(f"message {index} of a batch of {count} holds text that is not UTF-8")
         start = at + 4 + size
         at = start + single.payload_size
         if single.payload_size < 0 or at > len(view):

@@ -70,8 +70,8 @@ NACK_DELAY_MS_MAX: Final = 24 * 3600 * 1000
 # Nacks with a delay that one call has under way; the unacknowledged messages are limited anyway.
 NACKS_MAX: Final = 10_000
 
-# Ids in one request.
-IDS_MAX: Final = 100_000
+# Ids in one request; each is some ten microseconds on the loop.
+IDS_MAX: Final = 20_000
 
 _T = wire.BaseCommand
 _KINDS: Final = {

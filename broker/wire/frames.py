@@ -18,7 +18,8 @@ import struct
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from google.protobuf.message import DecodeError
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
 
 from broker.wire.pulsar_pb2 import BaseCommand, CommandSend
 from magnetar.bookkeeper.wire.checksum import crc32c
@@ -81,7 +82,57 @@ def parse_frame(frame: memoryview) -> tuple[BaseCommand, memoryview | None]:
         raise MalformedFrame(f"a command {BaseCommand.Type.Name(command.type)} without its body")
     if not getattr(command, body).IsInitialized():
         raise MalformedFrame(f"a command {BaseCommand.Type.Name(command.type)} lacks a required field")
+    if command.type in _TYPES_WITH_TEXT and (problem := _text_problem(getattr(command, body))) is not None:
+        raise MalformedFrame(f"a command {BaseCommand.Type.Name(command.type)} with a {problem}")
     return command, (frame[end:] if end < len(frame) else None)
+
+
+def _text_fields(kind: Any, known: tuple[Any, ...] = ()) -> list[tuple[FieldDescriptor, bool]]:
+    """The fields of *kind* that are texts, or messages with texts in them (True)."""
+    found = []
+    for field in kind.fields:
+        if field.type == FieldDescriptor.TYPE_STRING:
+            found.append((field, False))
+            continue
+        inner = field.message_type
+        if inner is not None and inner not in known and _text_fields(inner, (*known, kind)):
+            found.append((field, True))
+    return found
+
+
+# Properties of a producer, consumer or schema: each is some microseconds on the loop.
+TEXTS_MAX: Final = 10_000
+
+_TEXT_FIELDS: Final[dict[str, list[tuple[FieldDescriptor, bool]]]] = {}
+_TYPES_WITH_TEXT: Final = frozenset(
+    number
+    for number, name in BODY_OF_TYPE.items()
+    if _text_fields(BaseCommand.DESCRIPTOR.fields_by_name[name].message_type)
+)
+
+
+def _text_problem(message: Message) -> str | None:
+    """What is wrong with a text in *message*: the library gives bytes for what is not UTF-8, instead of refusing it."""
+    kind = message.DESCRIPTOR
+    fields = _TEXT_FIELDS.get(kind.full_name)
+    if fields is None:
+        fields = _TEXT_FIELDS[kind.full_name] = _text_fields(kind)
+    for field, has_inner in fields:
+        if field.is_repeated:
+            values = getattr(message, field.name)
+            if len(values) > TEXTS_MAX:
+                return f"{field.name} of {len(values)} elements, more than {TEXTS_MAX}"
+        elif message.HasField(field.name):
+            values = (getattr(message, field.name),)
+        else:
+            continue
+        for value in values:
+            if has_inner:
+                if (inner := _text_problem(value)) is not None:
+                    return inner
+            elif type(value) is bytes:
+                return f"{field.name} that is not UTF-8"
+    return None
 
 
 def parse_send(frame: memoryview) -> Send | None:

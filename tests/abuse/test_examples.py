@@ -22,7 +22,7 @@ from magnetar.topic_api import topics_pb2 as api
 from magnetar.topic_api.async_client import AsyncClient
 from magnetar.topic_api.errors import TopicError, UnreadableMessage
 from managed_ledger.messages import encode_entry
-from managed_ledger.messages_pb2 import ZLIB, ZSTD, MessageIdData, MessageMetadata
+from managed_ledger.messages_pb2 import ZLIB, ZSTD, KeyValue, MessageIdData, MessageMetadata
 from tests.abuse.world import Bystanders, Server, client_of, wire_to
 from tests.support.batches import plain_batch
 from tests.support.bookie_disks import stored_entry
@@ -205,6 +205,84 @@ async def test_a_delay_until_the_end_of_time(server: Server, bystanders: Bystand
     assert (await raw.expect(BaseCommand.MESSAGE)).message.message_id.entryId == 1
     raw.close()
     await unharmed(server, bystanders, "a delay without end")
+
+
+def many_ids(count: int, **fields: Any) -> list[MessageIdData]:
+    return [MessageIdData(ledgerId=number % 7, entryId=number, **fields) for number in range(count)]
+
+
+LARGE: Final[dict[str, tuple[int, dict[str, Any]]]] = {
+    "acks": (BaseCommand.ACK, {"ack_type": 0, "message_id": many_ids(200_000), "request_id": 5}),
+    "allowed acks": (BaseCommand.ACK, {"ack_type": 0, "message_id": many_ids(20_000), "request_id": 5}),
+    "parts": (BaseCommand.ACK, {"ack_type": 0, "message_id": many_ids(20_000, ack_set=[1], batch_size=9)}),
+    "redelivery": (BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES, {"message_ids": many_ids(200_000)}),
+    "properties": (
+        BaseCommand.PRODUCER,
+        {"producer_id": 7, "request_id": 7, "metadata": [KeyValue(key=f"k{n}", value="v") for n in range(200_000)]},
+    ),
+    "ranges": (
+        BaseCommand.SUBSCRIBE,
+        {
+            "consumer_id": 7, "request_id": 7, "subscription": "r", "subType": wire.CommandSubscribe.Key_Shared,
+            "keySharedMeta": wire.KeySharedMeta(
+                keySharedMode=wire.STICKY, hashRanges=[wire.IntRange(start=n, end=n) for n in range(60_000)]
+            ),
+        },
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("which", list(LARGE))
+async def test_frames_of_megabytes(server: Server, bystanders: Bystanders, topic: str, which: str) -> None:
+    kind, fields = LARGE[which]
+    raw = await client_of(server, topic)
+    await raw.subscribe(topic, permits=0, subType=wire.CommandSubscribe.Shared)
+    named = {"topic": topic} if "request_id" in fields and kind != BaseCommand.ACK else {"consumer_id": 1}
+    for _ in range(2):
+        raw.send(kind, **named, **fields)
+    raw.send(BaseCommand.PING)
+    if which == "properties":
+        assert await raw.ended(), "more than any client has"
+    else:
+        while (await raw.answer()).type != BaseCommand.PONG:
+            pass
+    raw.close()
+    await unharmed(server, bystanders, f"frames with many {which}")
+
+
+@pytest.mark.parametrize("field", ["acks", "nack"])
+async def test_requests_with_many_ids(server: Server, bystanders: Bystanders, topic: str, field: str) -> None:
+    ids = [api.MessageId(ledger_id=n % 7, entry_id=n, batch_index=0, batch_size=9) for n in range(20_000)]
+    for more in ([], ids[:1]):
+        request = api.ConsumeRequest(request_id=1)
+        (request.acks if field == "acks" else request.nack.ids).extend([*ids, *more])
+        async with grpc.aio.insecure_channel(server.ports["grpc"]) as channel:
+            call = channel.stream_stream(
+                "/magnetar.topics.v1.Topics/Consume",
+                request_serializer=api.ConsumeRequest.SerializeToString,
+                response_deserializer=api.ConsumeResponse.FromString,
+            )()
+            opening = api.ConsumeRequest.Open(topic=topic, subscription="s", type=api.SHARED)
+            await call.write(api.ConsumeRequest(open=opening))
+            await call.read()
+            await call.write(request)
+            answer = await call.read()
+            assert (answer.done, "may have 20000 ids" in answer.error) == (1, bool(more))
+            call.cancel()
+        await unharmed(server, bystanders, f"a request with {len(ids)} {field}")
+
+
+async def test_a_schema_of_megabytes(server: Server, bystanders: Bystanders) -> None:
+    fields = [{"name": f"f{number}", "type": ["null", "long"]} for number in range(60_000)]
+    definition = json.dumps({"type": "record", "name": "r", "fields": fields})
+    body = json.dumps({"type": "AVRO", "schema": definition, "properties": {}})
+    assert len(body) > 2 * MIB
+    async with aiohttp.ClientSession() as session:
+        url = f"{server.ports['http']}/admin/v2/schemas/public/default/large/schema"
+        for _ in range(2):
+            async with session.post(url, data=body, headers={"Content-Type": "application/json"}) as answer:
+                await answer.read()
+    await unharmed(server, bystanders, "a schema of megabytes")
 
 
 DEEP = b'{"a":' * 100_000 + b"1" + b"}" * 100_000

@@ -18,9 +18,10 @@ from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar.bookkeeper.wire import bookkeeper_pb2 as bk
 from magnetar.bookkeeper.wire import codec_v2 as v2
 from magnetar.bookkeeper.wire import codec_v3 as v3
+from magnetar.bookkeeper.wire.entry import MASTER_KEY_BYTES
 from magnetar.topic_api import topics_pb2 as api
 from tests.abuse import inputs
-from tests.abuse.world import KEY, Bystanders, Server, client_of, wire_to
+from tests.abuse.world import Bystanders, Server, client_of, wire_to
 from tests.support.bookie_disks import stored_entry
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("abuse")]
@@ -379,6 +380,10 @@ async def test_http_ports(server: Server, bystanders: Bystanders, which: str) ->
 
 
 # ---------------------------------------------------------------------------------------- bookie
+
+# Whoever has the key of a ledger may write to it and fence it, and the brokers' ledgers have that of an empty password.
+KEY: Final = b"of somebody else ..."
+assert len(KEY) == MASTER_KEY_BYTES
 
 BOOKIE_KNOWN: inputs.Known = {
     "ledgerId": lambda rng: rng.choice([1, 2, 3, inputs.number(rng, -(2**63), 2**63)]),

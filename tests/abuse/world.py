@@ -23,7 +23,6 @@ import aiohttp
 
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar.runtime.types import MIB
-from tests.support.bookie_disks import KEY
 from tests.support.serving import Wire
 from tests.unit.broker.raw_client import RawClient
 
@@ -161,4 +160,4 @@ async def wire_to(server: Server) -> Wire:
     return Wire(*await asyncio.open_connection("127.0.0.1", server.ports["bookie"]))
 
 
-__all__ = ["KEPT", "KEY", "Bystanders", "Server", "client_of", "wire_to"]
+__all__ = ["KEPT", "Bystanders", "Server", "client_of", "wire_to"]

@@ -233,3 +233,27 @@ async def test_batches_acknowledged_in_part_are_limited(subject: Subject, monkey
     assert subject.cursor.acknowledge_batch(first, [0b10], 2)
     assert not subject.cursor.acknowledge_batch(subject.positions[3], [0b01], 2)
     assert subject.cursor.batch_ack_set(subject.positions[3]) == [1], "there is room again"
+
+
+@pytest.mark.parametrize(("entries_max", "bytes_max", "expected"), [(2, 100, 2), (100, 2, 2), (100, 1, 1), (100, 0, 1)])
+async def test_a_read_keeps_to_its_limits_but_has_one_entry(
+    subject: Subject, entries_max: int, bytes_max: int, expected: int
+) -> None:
+    """Each entry has one byte."""
+    ledger, cursor, positions = subject
+    for found in (cursor.read(entries_max, bytes_max), ledger.read(positions[0], entries_max, bytes_max)):
+        entries = found if isinstance(found, Sequence) else await found
+        assert [entry.position for entry in entries] == positions[:expected]
+
+
+async def test_what_is_acknowledged_is_passed_over_also_by_small_reads(subject: Subject) -> None:
+    _, cursor, positions = subject
+    cursor.delete([positions[at] for at in range(1, COUNT, 2)])
+    seen: list[Position] = []
+    while True:
+        found = cursor.read(1, 1)
+        entries = found if isinstance(found, Sequence) else await found
+        if not entries:
+            break
+        seen += [entry.position for entry in entries]
+    assert seen == positions[::2]

@@ -6,7 +6,7 @@ import pulsar
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.processes import client_of, cluster_of
+from tests.support.processes import bookies_of, client_of, cluster_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark")]
 
@@ -41,3 +41,9 @@ def test_the_open_ledger_of_a_killed_broker_is_read_to_its_last_message(spark: S
             cluster.kill("bookie-1")
             producer.send(b"after the bookie")
             assert load() == [*expected, b"after", b"after the bookie"]
+            # One of the two bookies of the open ledger is gone, and nothing was written since: no LAC covers the last
+            # message, and one of its two copies cannot be asked.
+            cluster.start("bookie-1")
+            producer.send(b"last of all")
+            cluster.kill(bookies_of(cluster, "orphan")[0])
+            assert load() == [*expected, b"after", b"after the bookie", b"last of all"]

@@ -66,17 +66,27 @@ class MemoryCursor:
         return self.state.backlog()
 
     def read(self, max_entries: int, max_bytes: int) -> Sequence[Entry] | Awaitable[Sequence[Entry]]:
-        self.state.skip_deleted()
-        if not self.state.has_more():
-            return []
-        found = self.ledger.take(self.state.read_position, max_entries)
-        if self.ledger.cold:
-            return self._read_cold(found, self.reads_valid)
-        return self._take(found)
+        """As the real one: empty only at the end, or where a cold read was overtaken."""
+        while True:
+            self.state.skip_deleted()
+            if not self.state.has_more():
+                return []
+            found = self.ledger.take(self.state.read_position, max_entries, max_bytes)
+            if self.ledger.cold:
+                return self._read_cold(found, max_entries, max_bytes, self.reads_valid)
+            taken = self._take(found)
+            if taken:
+                return taken
 
-    async def _read_cold(self, found: list[Entry], valid: int) -> Sequence[Entry]:
+    async def _read_cold(self, found: list[Entry], max_entries: int, max_bytes: int, valid: int) -> Sequence[Entry]:
         await self.ledger.wait_cold()
-        return self._take(found) if valid == self.reads_valid else []
+        if valid != self.reads_valid:
+            return []
+        taken = self._take(found)
+        if taken:
+            return taken
+        more = self.read(max_entries, max_bytes)
+        return more if isinstance(more, Sequence) else await more
 
     def _take(self, found: list[Entry]) -> list[Entry]:
         self.state.moved_past(found[-1].position)
@@ -231,14 +241,21 @@ class MemoryManagedLedger:
 
     # -------------------------------------------------------------------------------- reading
 
-    def take(self, first: Position, max_entries: int) -> list[Entry]:
+    def take(self, first: Position, max_entries: int, max_bytes: int) -> list[Entry]:
+        """At most so many entries of one ledger and about so many bytes; one, if there is one."""
         position = self._ledgers.ceiling(first)
         entries = self._entries.get(position.ledger_id, [])
         end = min(self._ledgers.entries_of(position.ledger_id), position.entry_id + max_entries)
-        return [Entry(position.ledger_id, at, entries[at]) for at in range(position.entry_id, end)]
+        found: list[Entry] = []
+        for at in range(position.entry_id, end):
+            max_bytes -= len(entries[at])
+            if max_bytes < 0 and found:
+                break
+            found.append(Entry(position.ledger_id, at, entries[at]))
+        return found
 
     def read(self, first: Position, max_entries: int, max_bytes: int) -> Sequence[Entry] | Awaitable[Sequence[Entry]]:
-        found = self.take(first, max_entries)
+        found = self.take(first, max_entries, max_bytes)
         return self._read_cold(found) if self.cold else found
 
     async def _read_cold(self, found: list[Entry]) -> Sequence[Entry]:

@@ -151,6 +151,14 @@ async def test_policies_that_nothing_could_be_done_with_are_refused(
     assert (await world.call(a, "PUT", f"{ADMIN}/persistent/public/default/after")).status == 204
 
 
+@pytest.mark.parametrize("body", [{"allowedClusters": 1}, {"allowedClusters": [1]}, {"adminRoles": "x"}, []])
+async def test_a_tenant_has_lists_of_names(world: AdminWorld, body: object) -> None:
+    a = await world.side()
+    answer = await world.call(a, "PUT", f"{ADMIN}/tenants/t", body)
+    assert answer.status in (400, 412)
+    assert len(answer.reason) > 10
+
+
 async def test_a_new_namespace_is_checked_as_its_policies_are(world: AdminWorld) -> None:
     a = await world.side()
     wild = {"persistence": {"bookkeeperEnsemble": 10**6, "bookkeeperWriteQuorum": 1, "bookkeeperAckQuorum": 1}}

@@ -1,10 +1,12 @@
+from typing import Any
+
 import pytest
 
 from broker.wire import frames
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar.bookkeeper.wire.framing import MalformedFrame
-from managed_ledger.messages_pb2 import MessageIdData
+from managed_ledger.messages_pb2 import KeyValue, MessageIdData
 
 ENTRY = bytes.fromhex("0e01 16f2f2f7 00000008 0a0170 1000 18e807 6869")
 SEND = bytes.fromhex("00000020 00000008 0806 320408001000") + ENTRY
@@ -121,3 +123,36 @@ def test_defaults_that_matter_are_on_the_wire() -> None:
     frame = frames.command(BaseCommand.LOOKUP_RESPONSE, request_id=1, response=wire.CommandLookupTopicResponse.Redirect)
     made, _ = frames.parse_frame(memoryview(frame)[4:])
     assert made.lookupTopicResponse.HasField("response")
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (BaseCommand.PRODUCER, {"topic": "t", "producer_id": 1, "request_id": 1, "producer_name": "0x0"}),
+        (BaseCommand.SUBSCRIBE, {"topic": "0x0", "subscription": "s", "subType": 0, "consumer_id": 1, "request_id": 1}),
+        (BaseCommand.PRODUCER, {"topic": "t", "producer_id": 1, "request_id": 1,
+                                "metadata": [KeyValue(key="0x0", value="v")]}),
+        (BaseCommand.ACK, {"consumer_id": 1, "ack_type": 0, "properties": [wire.KeyLongValue(key="0x0", value=1)]}),
+        (BaseCommand.GET_OR_CREATE_SCHEMA, {
+            "topic": "t", "request_id": 1,
+            "schema": wire.Schema(name="0x0", schema_data=b"", type=wire.Schema.NoType),
+        }),
+    ],
+)  # fmt: skip
+def test_a_command_with_text_that_is_not_utf8_is_refused(kind: int, fields: dict[str, Any]) -> None:
+    frame = memoryview(frames.command(kind, **fields))[4:]
+    assert frames.parse_frame(frame)[0].type == kind
+    with pytest.raises(MalformedFrame, match=f"{BaseCommand.Type.Name(kind)} with a .* that is not UTF-8"):
+        frames.parse_frame(memoryview(bytes(frame).replace(b"0x0", b"0\xff0")))
+
+
+def test_a_command_has_a_limited_number_of_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "TEXTS_MAX", 2)
+    for count in (2, 3):
+        pairs = [KeyValue(key=str(number), value="v") for number in range(count)]
+        frame = frames.command(BaseCommand.PRODUCER, topic="t", producer_id=1, request_id=1, metadata=pairs)
+        if count == 2:
+            frames.parse_frame(memoryview(frame)[4:])
+            continue
+        with pytest.raises(MalformedFrame, match="PRODUCER with a metadata of 3 elements, more than 2"):
+            frames.parse_frame(memoryview(frame)[4:])

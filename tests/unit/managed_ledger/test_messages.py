@@ -14,10 +14,12 @@ from managed_ledger.messages import (
     batch_problem,
     decompress,
     encode_entry,
+    iterate_batch,
     message_count,
     messages_of,
+    parse_metadata,
 )
-from managed_ledger.messages_pb2 import LZ4, NONE, SNAPPY, ZLIB, ZSTD, MessageMetadata
+from managed_ledger.messages_pb2 import LZ4, NONE, SNAPPY, ZLIB, ZSTD, MessageMetadata, SingleMessageMetadata
 from tests.support.batches import plain_batch
 
 
@@ -130,6 +132,29 @@ def test_messages_of_a_batch_come_one_by_one_up_to_the_damaged_one() -> None:
     assert [bytes(next(found).payload) for _ in range(3)] == [b"abc"] * 3
     with pytest.raises(Corruption, match="message 3 of a batch of 4"):
         next(found)
+
+
+@pytest.mark.parametrize("field", ["producer_name", "partition_key", "key", "value"])
+def test_text_that_is_not_utf8_is_refused_where_it_is_read(field: str) -> None:
+    """The library hands it on as bytes, and whoever takes it for text fails: a dispatcher, for ever."""
+
+    def broken(one: MessageMetadata | SingleMessageMetadata) -> bytes:
+        if field in ("key", "value"):
+            one.properties.add(key="0x0" if field == "key" else "k", value="0x0" if field == "value" else "v")
+        elif hasattr(one, field):
+            setattr(one, field, "0x0")
+        return one.SerializeToString().replace(b"0x0", b"0\xff0")
+
+    encoded = broken(metadata())
+    rest = len(encoded).to_bytes(4, "big") + encoded
+    with pytest.raises(Corruption, match="not UTF-8"):
+        parse_metadata(rest)
+    if field != "producer_name":
+        single = broken(SingleMessageMetadata(payload_size=0))
+        found = iterate_batch(plain_batch(1) + len(single).to_bytes(4, "big") + single, 2)
+        next(found)
+        with pytest.raises(Corruption, match="message 1 of a batch of 2 holds text that is not UTF-8"):
+            next(found)
 
 
 def test_messages_are_not_all_in_memory_at_once() -> None:
