@@ -164,8 +164,8 @@ func (p *publisher) message(number int) *pulsar.ProducerMessage {
 
 func (p *publisher) confirmed(number int, id pulsar.MessageID) {
 	where := "-1 -1 -1"
-	if id != nil {
-		where = place(id)
+	if id != nil && id.LedgerID() >= 0 {
+		where = fmt.Sprintf("%d %d -1", id.LedgerID(), id.EntryID()) // no batches
 	}
 	p.events.write("A %d %s", number, where)
 	p.lock.Lock()
