@@ -7,10 +7,8 @@ RULES = (f"{UNIT}/test_rules.py",)
 DISPATCH = (f"{UNIT}/test_dispatch.py",)
 ACKS = (f"{UNIT}/test_acks_over_ledgers.py",)
 DISPATCH_PROPERTIES = ("tests/property/test_broker_dispatch.py",)
-SAFETY = (f"{UNIT}/test_safety.py",)
 WHOLE = (f"{UNIT}/test_broker.py",)
 OWNERSHIP = (f"{UNIT}/test_ownership.py",)
-REPLAY = (f"{UNIT}/test_replay.py",)
 
 MUTANTS = (
     # -- de-duplication
@@ -164,7 +162,7 @@ MUTANTS = (
         "broker/replay_set.py",
         "end = bisect_left(self._sorted, Position(position.ledger_id, position.entry_id + 1))",
         "end = bisect_left(self._sorted, position)",
-        DISPATCH,
+        RULES,
     ),
     # -- dispatch
     Mutant(
@@ -338,7 +336,7 @@ MUTANTS = (
         "broker/broker.py",
         "                if not self.ownership.owns(name) or self._is_stopping:  # rule 2\n",
         "                if self._is_stopping:  # rule 2\n",
-        SAFETY,
+        WHOLE,
     ),
     Mutant(
         "a receipt overtakes those that are held back",

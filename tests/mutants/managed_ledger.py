@@ -257,7 +257,7 @@ MUTANTS = (
         "managed_ledger/ledger.py",
         "if handle is not self._handle or not self._pending or self._is_ended:",
         "if not self._pending or self._is_ended:",
-        FAULTS,
+        STEPS,
     ),
     Mutant(
         "a takeover leaves the last recovered entry out",

@@ -35,6 +35,17 @@ async def test_everybody_who_waits_for_entries_is_told(world: World) -> None:
     assert told == ["first", "second", "third"]
 
 
+async def test_what_a_former_ledger_still_says_is_not_said_of_the_present_one(world: World) -> None:
+    ledger, recorder = await world.open()
+    await publish(ledger, 0, 10)  # as many as a ledger takes
+    former = world.bookkeeper.handles[0]
+    world.bookkeeper.hold = True
+    await publish(ledger, 10, 11)
+    ledger.on_acknowledged(former, 0)  # type: ignore[arg-type]
+    assert [context for _, context in recorder.appended] == list(range(10))
+    assert ledger.pending_count == 1
+
+
 async def test_bookies_are_not_asked_for_what_is_not_confirmed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.cache_bytes_max = 0
     ledger, _ = await world.open()
