@@ -294,16 +294,11 @@ async def test_lookups_under_way_are_limited(world: World) -> None:
     assert await first
 
 
-@pytest.mark.parametrize("setting", ["max_consumers_per_topic", "max_consumers_per_subscription"])
-async def test_consumers_are_limited(world: World, setting: str) -> None:
-    await world.restart(**{setting: 2})
-    raw = await RawClient.connect(world.broker.port)
-    for number in range(2):
-        await raw.subscribe(TOPIC, consumer_id=number, subType=wire.CommandSubscribe.Shared)
+async def refuse_one_more(raw: RawClient) -> None:
     raw.send(
         BaseCommand.SUBSCRIBE,
         topic=TOPIC,
-        consumer_id=2,
+        consumer_id=9,
         request_id=9,
         subscription="s",
         subType=wire.CommandSubscribe.Shared,
@@ -313,7 +308,27 @@ async def test_consumers_are_limited(world: World, setting: str) -> None:
         raw.send(BaseCommand.PONG)
         answer = await raw.answer()
     assert answer.error.error == wire.ConsumerBusy
+
+
+@pytest.mark.parametrize("setting", ["max_consumers_per_topic", "max_consumers_per_subscription"])
+async def test_consumers_are_limited(world: World, setting: str) -> None:
+    await world.restart(**{setting: 2})
+    raw = await RawClient.connect(world.broker.port)
+    for number in range(2):
+        await raw.subscribe(TOPIC, consumer_id=number, subType=wire.CommandSubscribe.Shared)
+    await refuse_one_more(raw)
     raw.close()
+
+
+@pytest.mark.parametrize("policy", ["max_consumers_per_topic", "max_consumers_per_subscription"])
+async def test_a_limit_of_consumers_holds_where_some_are_already(world: World, raw: RawClient, policy: str) -> None:
+    await raw.subscribe(TOPIC, subType=wire.CommandSubscribe.Shared)
+    topic = world.broker.topics[TopicName.parse(TOPIC)]
+    await world.set_policies("public/default", **{policy: 1})
+    async with asyncio.timeout(5):
+        while getattr(topic.policies, policy) != 1:
+            await asyncio.sleep(0.01)
+    await refuse_one_more(raw)
 
 
 async def test_producers_of_a_topic_are_limited(world: World) -> None:
