@@ -275,6 +275,25 @@ async def test_delayed_nacks_of_a_call_are_limited(client: AsyncClient, monkeypa
             await consumer.nack(message, delay_s=60)
 
 
+@pytest.mark.parametrize(("limit", "most"), [("PENDING_MESSAGES_MAX", 4), ("PENDING_BYTES_MAX", 4 * 164)])
+async def test_send_waits_while_too_much_is_not_acknowledged(
+    world: World, client: AsyncClient, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
+) -> None:
+    monkeypatch.setattr(f"magnetar.topic_api.links.{limit}", most)
+    async with client.producer("t") as producer:
+        await producer.send(bytes(100))
+        ledger = world.ledger(TOPIC)
+        ledger.hold = True
+        sending = [asyncio.create_task(producer.send(bytes(100))) for _ in range(20)]
+        await asyncio.sleep(0.1)
+        (link,) = producer._links
+        assert 4 < link._pending_messages < 10
+        ledger.hold = False
+        ledger.release()
+        ids = await asyncio.gather(*sending)
+        assert len(set(ids)) == 20
+
+
 async def test_lookups_under_way_are_limited(world: World) -> None:
     await world.restart(max_concurrent_lookups=1)
     is_held = asyncio.Event()
