@@ -606,7 +606,6 @@ class Topic:
         return existing if existing is not None else self._add_subscription(name, cursor)
 
     def _add_subscription(self, name: str, cursor: "ManagedCursor") -> Subscription:
-        consumers_max = self.policies.max_consumers_per_subscription
         subscription = Subscription(
             name,
             cursor,
@@ -617,10 +616,15 @@ class Topic:
             partition=self.name.partition,
             consistent_hashing=self._config.key_shared_consistent_hashing,
             points=self._config.key_shared_points,
-            consumers_max=self._config.max_consumers_per_subscription if consumers_max is None else consumers_max,
+            consumers_max=self._consumers_max(),
         )
         self.subscriptions[name] = subscription
         return subscription
+
+    def _consumers_max(self) -> int:
+        """Consumers that a subscription may have; 0: any number."""
+        own = self.policies.max_consumers_per_subscription
+        return self._config.max_consumers_per_subscription if own is None else own
 
     def _limits(self) -> DispatchLimits:
         config, policies = self._config, self.policies
@@ -817,6 +821,7 @@ class Topic:
         self.policies = policies
         limits = self._limits()
         for subscription in self.subscriptions.values():
+            subscription.consumers_max = self._consumers_max()
             subscription.apply_limits(limits)
         async with self._admission:
             await self._apply_deduplication()

@@ -595,6 +595,17 @@ async def test_limits_are_refused_before_anything_is_sent(cluster: FakeCluster) 
     assert await handle.add(b"x") == 0
 
 
+async def test_bytes_without_an_answer_are_limited_for_a_ledger(cluster: FakeCluster) -> None:
+    client = await cluster.client(ClientConfig(pending_bytes_max=1_000))
+    handle = await create(client)
+    handle.append([bytes(600)] * 2)
+    with pytest.raises(TooManyPending, match="maxPendingBytesPerLedger"):
+        handle.append([b"x"])
+    assert handle.last_add_pushed == 1
+    await eventually(lambda: handle.last_add_confirmed == 1)
+    assert await handle.add(b"x") == 2
+
+
 SMALL_OUTBOX = ClientConfig(outbox_bytes_max=6_000_000, full_silence_s=0.2)
 
 

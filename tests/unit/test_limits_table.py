@@ -1,0 +1,155 @@
+"""`docs/limits.md` against the code: every row is true, and every constant that looks like a limit has a row.
+
+The rule for "looks like a limit": a constant of a module of the servers (or of the clients here), a number, whose name
+ends in one of `ENDINGS`. What ends like that and limits nothing stands in `NO_LIMITS`, with the reason. Settings are
+found by their rows only.
+"""
+
+import ast
+import dataclasses
+import functools
+import importlib
+import re
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from bookie.config import BookieConfig
+from broker.config import BrokerConfig
+from magnetar.bookkeeper.client.config import ClientConfig
+
+ROOT: Final = Path(__file__).parents[2]
+TABLE: Final = ROOT / "docs/limits.md"
+NO_TEST: Final = "none yet"
+
+# Rows without a test that goes beyond the limit. A test that is written makes it smaller; nothing makes it larger.
+ROWS_WITHOUT_TEST: Final = 68
+
+PACKAGES: Final = ("broker", "managed_ledger", "magnetar/bookkeeper/client", "bookie", "magnetar/topic_api")
+ENDINGS: Final = (
+    "MAX", "BYTES", "ENTRIES", "RECORDS", "READS", "ROWS", "LOCATIONS", "BATCH", "WINDOW", "BURST", "BACKLOG",
+    "AT_ONCE", "PER_TURN", "PER_PAGE", "PER_SECOND", "PER_ANSWER", "PER_CONSUMER", "QUEUE_SIZE", "FRAME_MESSAGES",
+)  # fmt: skip
+LIMIT: Final = re.compile(rf"_?(?:[A-Z0-9_]+_)?(?:{'|'.join(ENDINGS)})")
+
+NO_LIMITS: Final = {
+    "bookie.cold_reads:_REST_S_MAX": "a wait",
+    "bookie.doorway:_HEAD_BYTES": "the format of a frame",
+    "bookie.entry_log.files:_PAGE_BYTES": "the system's pages",
+    "bookie.entry_log.format:HEADER_BYTES": "the format of a log",
+    "bookie.journal.format:HEADER_BYTES": "the format of a journal",
+    "bookie.journal.format:OLD_HEADER_BYTES": "the format of a journal",
+    "bookie.journal.format:VERSION_MAX": "the newest format of a journal that is known",
+    "bookie.journal.writer:PAGE_BYTES": "the system's pages",
+    "bookie.server:_ALL_READS": "a bit: why a connection is not read",
+    "bookie.write_cache:ENTRY_OVERHEAD_BYTES": "what an entry counts for in a limit",
+    "broker.grpc.consume:MESSAGE_BYTES": "what a message counts for in a limit",
+    "broker.grpc.grouping:OVERHEAD_BYTES": "what a message counts for in a limit",
+    "broker.grpc.partial:_OVERHEAD_BYTES": "what a batch counts for in a limit",
+    "broker.grpc.publish:_METADATA_BYTES": "what a message counts for in a limit",
+    "magnetar.bookkeeper.client.connection:_REFUSE_S_MAX": "a wait between two tries",
+    "magnetar.bookkeeper.client.writer:_ADD_OVERHEAD_BYTES": "what an entry counts for in a limit",
+}
+
+CONFIGS: Final = {
+    "Broker": BrokerConfig,
+    "Managed ledger": BrokerConfig,
+    "Client of the bookies": ClientConfig,
+    "Bookie": BookieConfig,
+}
+UNITS: Final = {"KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
+
+
+class Row(NamedTuple):
+    section: str
+    limit: str
+    where: str
+    default: str
+    why: str
+    effect: str
+    test: str
+
+
+def read_table(text: str) -> list[Row]:
+    rows, section = [], ""
+    for line in text.splitlines():
+        if line.startswith("## "):
+            section = line[3:]
+        elif line.startswith("|") and not line.startswith(("| Limit", "|---")):
+            cells = [cell.strip().strip("`") for cell in line.strip("|").split("|")]
+            rows.append(Row(section, *cells))
+    return rows
+
+
+ROWS: Final = read_table(TABLE.read_text())
+
+
+def value_of(text: str) -> float:
+    """A default as the table writes it: `1,000`, `64 KiB`, `2**31 - 1`, `0.5`."""
+    if power := re.fullmatch(r"2\*\*(\d+) - 1", text):
+        return (1 << int(power[1])) - 1
+    number, _, unit = text.partition(" ")
+    return float(number.replace(",", "")) * (UNITS[unit] if unit else 1)
+
+
+def default_of(row: Row) -> Any:
+    """What the code says."""
+    module, colon, name = row.where.partition(":")
+    if not colon:
+        fields = dataclasses.fields(CONFIGS[row.section.split(",")[0]])
+        (found,) = [field.default for field in fields if field.metadata.get("name") == row.where]
+        return found
+    owner, dot, field = name.partition(".")
+    found = getattr(importlib.import_module(module), owner)
+    return found._field_defaults[field] if dot else found
+
+
+@functools.cache
+def names_of_tests(path: str) -> frozenset[str]:
+    tree = ast.parse((ROOT / path).read_text())
+    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def constants() -> dict[str, Any]:
+    """`module:NAME` → value, of the numbers that look like limits in the servers' packages."""
+    found: dict[str, Any] = {}
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            if path.stem.endswith(("_pb2", "_pb2_grpc")):
+                continue
+            module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+            for node in ast.parse(path.read_text()).body:
+                target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+                if isinstance(target, ast.Name) and LIMIT.fullmatch(target.id):
+                    found[f"{module}:{target.id}"] = getattr(importlib.import_module(module), target.id)
+    return {name: value for name, value in found.items() if isinstance(value, int | float)}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.where)
+def test_a_row_is_true(row: Row) -> None:
+    assert value_of(row.default) == default_of(row)
+    assert row.limit
+    assert row.why
+    assert row.effect
+    if row.test != NO_TEST:
+        path, _, name = row.test.partition("::")
+        assert name.startswith("test_")
+        assert name in names_of_tests(path)
+
+
+def test_a_limit_has_one_row() -> None:
+    places = [(row.section.split(",")[0], row.where) for row in ROWS]
+    assert len(places) == len(set(places))
+    assert len(places) > 150, "the table was read"
+
+
+def test_every_constant_that_looks_like_a_limit_stands_in_the_table() -> None:
+    found, told = constants(), {row.where for row in ROWS}
+    assert sorted(found.keys() - told - NO_LIMITS.keys()) == []
+    assert sorted(NO_LIMITS.keys() & told) == []
+    assert sorted(NO_LIMITS.keys() - found.keys()) == [], "what is gone needs no excuse"
+
+
+def test_the_limits_without_a_test_become_fewer() -> None:
+    assert sum(row.test == NO_TEST for row in ROWS) == ROWS_WITHOUT_TEST
