@@ -253,6 +253,7 @@ async def test_frames_of_megabytes(server: Server, bystanders: Bystanders, topic
 @pytest.mark.parametrize("field", ["acks", "nack"])
 async def test_requests_with_many_ids(server: Server, bystanders: Bystanders, topic: str, field: str) -> None:
     ids = [api.MessageId(ledger_id=n % 7, entry_id=n, batch_index=0, batch_size=9) for n in range(20_000)]
+    (await client_of(server, topic)).close()
     for more in ([], ids[:1]):
         request = api.ConsumeRequest(request_id=1)
         (request.acks if field == "acks" else request.nack.ids).extend([*ids, *more])

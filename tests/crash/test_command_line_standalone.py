@@ -58,7 +58,8 @@ def test_what_lies_below_topics_is_shown_beside_a_standalone(typed: Typed) -> No
     assert [copy["verdict"] for copy in shown["entries"][0]["copies"]] == ["good"]
     assert "hello" in typed.run("ledgers", "read", str(ledger_id), "0", errors="replace").stdout
     findings = typed.json("doctor", code=1)  # one bookie for ledgers of one: a warning, and nothing else
-    assert [(one["level"], one["where"]) for one in findings] == [("WARNING", "bookies")]
+    ours = [one for one in findings if "disks are" not in one["text"]]  # how full this machine is, is its own affair
+    assert [(one["level"], one["where"]) for one in ours] == [("WARNING", "bookies")]
 
 
 def test_the_example_with_a_schema_leaves_no_backlog(
