@@ -144,6 +144,7 @@ async def test_acks_with_sets_beyond_all_batches(
 
 
 async def test_five_hundred_acks_that_claim_a_million(server: Server, bystanders: Bystanders, topic: str) -> None:
+    (await client_of(server, topic)).close()
     async with grpc.aio.insecure_channel(server.ports["grpc"]) as channel:
         call = channel.stream_stream(
             "/magnetar.topics.v1.Topics/Consume",
