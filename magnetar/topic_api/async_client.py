@@ -45,6 +45,12 @@ Start = str | MessageId | Time
 """Where a reader begins: "earliest", "latest", an id (the message behind it comes first), or a time."""
 
 
+# How often a partitioned topic is deleted by force that somebody goes on making, and the time in between: clients that
+# were sent away come back at once, and then after 100 ms and more.
+DELETE_ROUNDS: Final = 5
+DELETE_PAUSE_S: Final = 0.1
+
+
 class AsyncClient:
     """A client of the topic API. Its calls raise TopicError; see `magnetar.topic_api.errors`.
 
@@ -610,8 +616,19 @@ class AsyncTopics:
     async def delete(self, topic: str, *, force: bool = False) -> None:
         """Delete a topic with its partitions, messages and subscriptions.
 
-        Without *force* a topic with clients or subscriptions is left alone. Raises TopicDoesNotExist.
+        Without *force* a topic with clients or subscriptions is left alone. With it, producers that are open may make
+        partitions again while others are deleted: these are deleted again, a few times. Raises TopicDoesNotExist.
         """
+        for left in reversed(range(DELETE_ROUNDS if force else 1)):
+            try:
+                await self._delete(topic, force)
+                return
+            except TopicError as error:
+                if error.code != "FAILED_PRECONDITION" or not left:
+                    raise
+            await asyncio.sleep(DELETE_PAUSE_S)
+
+    async def _delete(self, topic: str, force: bool) -> None:
         partitions = await self.partitions(topic)
         for number in range(partitions):
             name = f"{topic}-partition-{number}"
