@@ -80,6 +80,7 @@ class Subscription:
         consumers_max: int = 0,
     ) -> None:
         self.name = name
+        self._dispatching = f"dispatching of {name}"
         self.cursor = cursor
         self.limits = limits
         self.consumers_max = consumers_max
@@ -307,7 +308,7 @@ class Subscription:
 
     def pump(self) -> None:
         """Rule 3. Never raises: the event that it follows is somebody else's."""
-        if not self._host.guard(self._pump, f"dispatching of {self.name}"):
+        if not self._host.guard(self._pump, self._dispatching):
             self._start_anew()
 
     def _start_anew(self) -> None:
@@ -366,9 +367,7 @@ class Subscription:
             self._retry_ms = 0
             if dispatcher is self._dispatcher and not self.is_fenced:
                 fetched = entries
-                if not self._host.guard(
-                    lambda: self._on_entries(dispatcher, read, fetched), f"dispatching of {self.name}"
-                ):
+                if not self._host.guard(lambda: self._on_entries(dispatcher, read, fetched), self._dispatching):
                     self._start_anew()
                     return
             self.pump()

@@ -48,7 +48,7 @@ from broker.subscription import Subscription, check_type
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID, Send, command, send_receipt, with_broker_metadata
 from magnetar.runtime.clock import Clock, Timer
-from magnetar.runtime.tasks import FAILED, Bell, Failed, Tasks, attempt, attempt_now
+from magnetar.runtime.tasks import FAILED, Bell, Failed, Tasks, attempt, report_failure
 from magnetar.runtime.types import Buffer, Corruption
 from managed_ledger.errors import (
     CursorNotFound,
@@ -149,7 +149,12 @@ class _Host:
         task.add_done_callback(came)
 
     def guard(self, step: Callable[[], None], what: str) -> bool:
-        return not isinstance(attempt_now(f"{self._name}: {what}", step), Failed)
+        try:  # once for each ack: the text is made only where it is wanted
+            step()
+        except Exception as error:
+            report_failure(f"{self._name}: {what}", error)
+            return False
+        return True
 
 
 class Topic:

@@ -30,7 +30,7 @@ async def attempt(what: str, step: Awaitable[T]) -> T | Failed:
     try:
         return await step
     except Exception as error:
-        _report(what, error)
+        report_failure(what, error)
         return FAILED
 
 
@@ -39,11 +39,12 @@ def attempt_now(what: str, step: Callable[[], T]) -> T | Failed:
     try:
         return step()
     except Exception as error:
-        _report(what, error)
+        report_failure(what, error)
         return FAILED
 
 
-def _report(what: str, error: Exception) -> None:
+def report_failure(what: str, error: Exception) -> None:
+    """Log that a background step failed, as `attempt` does; for who cannot afford a text before it has failed."""
     if isinstance(error, MagnetarError):
         log.warning("%s failed: %s", what, error)
     else:
