@@ -454,6 +454,7 @@ class Topic:
     def detach_producer(self, producer: Producer) -> None:
         """*producer* is gone; whoever waited for the topic is next."""
         producer.is_closed = True
+        self._answered.ring()
         if producer.pending:
             self._departing[producer.name] = producer
         self._ready_calls.pop(producer, None)
@@ -472,6 +473,13 @@ class Topic:
     def is_storing_for(self, name: str) -> bool:
         """Whether what a producer of that name sent before it left is still being stored."""
         return name in self._departing
+
+    async def until_stored_for(self, producer: Producer, timeout_s: float) -> bool:
+        """Wait until all that a former producer of this name sent is answered, or *producer* is gone itself; returns
+        whether it is so."""
+        return await self._answered.until(
+            lambda: producer.is_closed or not self.is_storing_for(producer.name), self._clock, timeout_s
+        )
 
     def _must_linger(self, producer: Producer) -> bool:
         """Rule 5. (Producers of the topic API wait by themselves, while they hold the name.)"""

@@ -54,8 +54,7 @@ RECEIPTS_PER_ANSWER: Final = 2_000
 # What stands around the largest message in its entry.
 _METADATA_BYTES: Final = 64
 
-# How often a stream looks whether the entries of its name's former producer are answered, and for how long.
-_LINGER_STEP_S: Final = 0.01
+# How long a stream waits until the entries of its name's former producer are answered.
 _LINGER_MAX_S: Final = 30.0
 
 _T = wire.BaseCommand
@@ -479,13 +478,10 @@ class Publisher:
 
     async def _wait_for_predecessor(self, writer: Writer) -> None:
         """Rule 2. Gives the name back if it cannot be had. Raises NotReady."""
-        clock, topic, name = self.broker.clock, writer.topic, writer.producer.name
-        give_up = clock.monotonic() + _LINGER_MAX_S
+        topic = writer.topic
         try:
-            while topic.is_storing_for(name) and not writer.is_lost:
-                if clock.monotonic() > give_up:
-                    raise NotReady(f"{topic.name}: what {name} sent before is still being stored")
-                await clock.sleep(_LINGER_STEP_S)
+            if not await topic.until_stored_for(writer.producer, _LINGER_MAX_S):
+                raise NotReady(f"{topic.name}: what {writer.producer.name} sent before is still being stored")
             if writer.is_lost:
                 raise NotReady(f"{topic.name} was closed meanwhile")
         except BaseException:

@@ -76,15 +76,19 @@ class Bell:
         timer = clock.call_later(timeout_s, give_up)
         try:
             while not is_so() and not is_late:
-                waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                self._waiters.add(waiter)
-                try:
-                    await waiter
-                finally:
-                    self._waiters.discard(waiter)
+                await self.rung()
         finally:
             timer.cancel()
         return is_so()
+
+    async def rung(self) -> None:
+        """Wait for the next ring."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.discard(waiter)
 
 
 class Tasks:

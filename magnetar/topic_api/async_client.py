@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Mappi
 from types import TracebackType
 from typing import Any, Final, Self
 
+from magnetar.runtime.tasks import Bell
 from magnetar.topic_api import topics_pb2 as api
 from magnetar.topic_api.errors import ClientClosed, TopicDoesNotExist, TopicError, UnreadableMessage
 from magnetar.topic_api.links import Brokers, ConsumeLink, PublishLink
@@ -326,12 +327,12 @@ class _Queue:
 
     def __init__(self) -> None:
         self._messages: deque[tuple[int, ConsumeLink, Message]] = deque()
-        self._waiters: set[asyncio.Future[None]] = set()
+        self.bell = Bell()
 
     def put(self, link: ConsumeLink, messages: list[Message]) -> None:
         generation = link.generation
         self._messages.extend((generation, link, message) for message in messages)
-        self.wake()
+        self.bell.ring()
 
     def drop(self, link: ConsumeLink) -> None:
         """Forget what waits of *link*: its generation has changed, so `take` passes over it."""
@@ -349,20 +350,6 @@ class _Queue:
             if generation == link.generation:
                 link.on_taken(message)
                 return message
-
-    def wake(self) -> None:
-        waiters, self._waiters = self._waiters, set()
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
-    async def wait(self) -> None:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.add(waiter)
-        try:
-            await waiter
-        finally:
-            self._waiters.discard(waiter)
 
 
 class AsyncConsumer:
@@ -453,7 +440,7 @@ class AsyncConsumer:
             for link in self._links.values():
                 if link.failure is not None:
                     raise link.failure
-            await self._queue.wait()
+            await self._queue.bell.rung()
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self._iterate()
@@ -554,7 +541,7 @@ class AsyncConsumer:
         async with self._lock:
             self._is_closed = True
             await asyncio.gather(*(link.close() for link in self._links.values()))
-        self._queue.wake()
+        self._queue.bell.ring()
 
     async def __aenter__(self) -> Self:
         return await self.open()

@@ -702,7 +702,7 @@ class ConsumeLink(_Link):
 
     def _fail(self, error: TopicError) -> None:
         self.failure = error
-        self._queue.wake()
+        self._queue.bell.ring()
 
     def _broken(self, error: TopicError) -> None:
         answers, self._answers = self._answers, {}
