@@ -7,6 +7,7 @@ back) and `end`; at its end the process goes. Events go to files (see books.py),
 
 import contextlib
 import faulthandler
+import functools
 import json
 import os
 import queue
@@ -16,7 +17,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple
@@ -26,7 +26,6 @@ import pulsar
 from tests.soak.books import key_of
 from tests.soak.streams import UNBATCHED, Stream, acks_by_index, publisher_stream
 
-QUIET: Final = pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null")
 WAIT_MS: Final = 200
 OPERATION_S: Final = 15
 HUNG_S: Final = 20
@@ -55,6 +54,29 @@ class HungCall(Exception):
     """The client does not come back."""
 
 
+class SeekFailed(Exception):
+    """A seek that has not happened, though the client did not say so."""
+
+
+class ClientLog:
+    """The errors that the client logs, in a file: of some failures it tells nowhere else."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, str(path))
+
+    def end(self) -> int:
+        """Where the next line will be."""
+        return self._path.stat().st_size
+
+    def says(self, words: str, subscription: str, since: int) -> bool:
+        """Whether a line behind *since* has *words* and is of a consumer of *subscription*."""
+        with self._path.open("rb") as log:
+            log.seek(since)
+            lines = log.read().decode(errors="replace").splitlines()
+        return any(words in line and f", {subscription}, " in line for line in lines)
+
+
 class Events:
     """A stream's file; lines of one stream are in the order of the calls."""
 
@@ -69,6 +91,14 @@ class Events:
     def flush(self) -> None:
         with self._lock:
             self._file.flush()
+
+
+def client_log(spec: dict[str, Any]) -> ClientLog:
+    """The one of this process."""
+    return _client_log(Path(spec["directory"]) / f"{spec['name']}-errors.log")
+
+
+_client_log = functools.cache(ClientLog)
 
 
 class Message(NamedTuple):
@@ -95,13 +125,14 @@ class Worker(threading.Thread):
         super().__init__(name=name, daemon=True)
         self.spec = spec
         self.events = events
+        self.log = client_log(spec)
         self.rng = Random(f"{spec['seed']}/{name}")
         self.client: Any = None
 
     def connected(self) -> Any:
         if self.client is None:
             self.client = pulsar.Client(
-                self.spec["service_url"], logger=QUIET, operation_timeout_seconds=OPERATION_S,
+                self.spec["service_url"], logger=self.log.logger, operation_timeout_seconds=OPERATION_S,
                 connection_timeout_ms=3_000,
             )  # fmt: skip
         return self.client
@@ -198,7 +229,7 @@ class Publisher(Worker):
                 self.events.write(f"S {number}")
                 try:
                     producer.send_async(
-                        self._content(number), partial(self._on_sent, number, self.life),
+                        self._content(number), functools.partial(self._on_sent, number, self.life),
                         partition_key=key_of(number), sequence_id=number,
                     )  # fmt: skip
                 except Exception as error:  # its queue is full, or it is closed
@@ -404,10 +435,18 @@ class Consumer(Worker):
         self._seek(pulsar.MessageId.earliest)
 
     def _seek(self, to: Any) -> None:
+        """After a seek that failed this client passes over what comes before the place, and asks for nothing in its
+        stead: so the consumer is opened again. Where the connection was lost in the middle, only its log says so."""
+        since = self.log.end()
         try:
-            self.bounded(partial(self.consumer.seek, to))
+            self.bounded(functools.partial(self.consumer.seek, to))
+            if self.log.says("Failed to seek", self.stream.name, since):
+                raise SeekFailed
         except HungCall:
             self.consumer = None
+            raise
+        except Exception:
+            self._open_again()
             raise
 
     def open_again(self, _: Message) -> None:
@@ -502,7 +541,7 @@ class Reader(Worker):
 
 def audit(partition: int, spec: dict[str, Any], events: Events) -> None:
     """Read a partition to its end. Raises what the client raises."""
-    client = pulsar.Client(spec["service_url"], logger=QUIET, operation_timeout_seconds=OPERATION_S)
+    client = pulsar.Client(spec["service_url"], logger=client_log(spec).logger, operation_timeout_seconds=OPERATION_S)
     reader = client.create_reader(f"{spec['topic']}-partition-{partition}", pulsar.MessageId.earliest)
     while reader.has_message_available():
         message = parse(reader.read_next(OPERATION_S * 1000))

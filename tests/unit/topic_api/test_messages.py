@@ -189,7 +189,7 @@ async def test_a_name_on_the_binary_port_waits_until_what_it_sent_over_grpc_is_s
     world: World, client: AsyncClient, becomes_stored: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await world.set_policies("public/default", deduplicationEnabled=True)
-    producer = client.producer("t", name="p")
+    producer = client.producer("t", name="p", send_timeout_s=2)
     await producer.send_many([b"0"], first_sequence_id=0)
     topic = world.broker.topics[TopicName.parse("t")]
     ledger = world.ledger("t")
