@@ -350,10 +350,20 @@ async def publish_raw(world: World, *entries: bytes) -> None:
     raw.close()
 
 
+@pytest.mark.parametrize(("limit", "most"), [("DELIVERY_MESSAGES_MAX", 100), ("DELIVERY_BYTES_MAX", 100 * (10 + 24))])
 async def test_a_large_batch_goes_out_in_pieces(
-    world: World, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+    world: World, client: AsyncClient, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
 ) -> None:
-    monkeypatch.setattr("broker.grpc.consume.DELIVERY_MESSAGES_MAX", 100)
+    pieces: list[int] = []
+    take_frame = ConsumeCall.take
+
+    async def noting(call: ConsumeCall) -> Any:
+        frame = await take_frame(call)
+        pieces.extend(len(one.messages) for one in (frame.deliveries if frame is not None else ()))
+        return frame
+
+    monkeypatch.setattr(ConsumeCall, "take", noting)
+    monkeypatch.setattr(f"broker.grpc.consume.{limit}", most)
     monkeypatch.setattr("broker.grpc.consume.FRAME_BYTES", 1_000)
     monkeypatch.setattr("broker.grpc.consume.INLINE_BYTES_MAX", 1_000)
     batch = plain_batch(1_050, b"0123456789")
@@ -366,6 +376,7 @@ async def test_a_large_batch_goes_out_in_pieces(
         assert {one.id.batch_size for one in messages[:-1]} == {1_050}
         (attached,) = subscription(world).consumers
         assert attached.messages_out == 1_051
+        assert pieces == [100] * 10 + [50, 1]
         consumer.ack(messages[1_049:])
         await consumer.nack(messages[0], delay_s=0)
         again = await take(consumer, 1_049)

@@ -7,9 +7,10 @@ from typing import Any
 import grpc
 import pytest
 
+from broker.grpc.consume import FRAME_BYTES, QUEUE_HIGH_BYTES, ConsumeCall
 from broker.grpc.publish import SEQUENCE_ID_MAX
-from broker.grpc.service import REQUEST_PADDING_BYTES, SERVICE, GrpcServer
-from magnetar.runtime.types import MIB
+from broker.grpc.service import SERVICE, STREAM_WINDOW_BYTES, GrpcServer
+from broker.names import TopicName
 from magnetar.topic_api import topics_pb2 as api
 from magnetar.topic_api.async_client import AsyncClient
 from tests.unit.broker.conftest import World
@@ -40,7 +41,9 @@ async def test_receipts_go_in_several_answers(world: World, channel: Any, monkey
     call = await opened(channel, "Publish")
     too_large = messages(1, world.config.max_message_bytes)
     for number in range(10):
-        await call.write(api.PublishRequest(first_sequence_id=number, messages=too_large if number % 2 else messages(1, 9)))
+        await call.write(
+            api.PublishRequest(first_sequence_id=number, messages=too_large if number % 2 else messages(1, 9))
+        )
     stored, refusals = set[int](), set[int]()
     while len(stored) + len(refusals) < 10:
         answer = await call.read()
@@ -61,12 +64,111 @@ async def test_sequence_ids_end(channel: Any) -> None:
     assert (code, f"sequence ids end at {SEQUENCE_ID_MAX - 1}" in details) == ("INVALID_ARGUMENT", True)
 
 
-async def test_a_consume_call_goes_on_when_little_is_unsent(
-    client: AsyncClient, channel: Any, world: World, monkeypatch: pytest.MonkeyPatch
+async def test_a_consume_call_that_is_full_goes_on_when_little_is_unsent(
+    world: World, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.grpc.consume.QUEUE_HIGH_BYTES", 40_000)
-    monkeypatch.setattr("broker.grpc.consume.QUEUE_LOW_BYTES", 10_000)
+    low, high = 3_000, 10_000
+    monkeypatch.setattr("broker.grpc.consume.QUEUE_HIGH_BYTES", high)
+    monkeypatch.setattr("broker.grpc.consume.QUEUE_LOW_BYTES", low)
     monkeypatch.setattr("broker.grpc.consume.FRAME_BYTES", 1)
-    dispatched: list[int] = []
-    unsent = asyncio.Event()
-    monkeypatch.setattr("broker.grpc.consume.ConsumeCall.take", held(unsent))
+    queue, pop = ConsumeCall._queue, ConsumeCall._pop
+    went_on: list[int] = []
+    most = 0
+
+    def noting_queue(call: ConsumeCall, answer: Any, size: int) -> None:
+        nonlocal most
+        assert call.is_writable or not size, "nothing is dispatched to one that is full"
+        queue(call, answer, size)
+        most = max(most, call._out_bytes)
+
+    def noting_pop(call: ConsumeCall) -> None:
+        was_full = not call.is_writable and call._is_full
+        unsent = call._out_bytes - call._out[0][0]
+        pop(call)
+        if was_full and (not call._is_full or call._out_bytes > unsent):
+            went_on.append(unsent)
+
+    sizes = [900] * 9 + [20_000] + [900] * 30
+    producer = client.producer("t")
+    for size in sizes:
+        await producer.send(bytes(size))  # an entry each
+    monkeypatch.setattr(ConsumeCall, "_queue", noting_queue)
+    monkeypatch.setattr(ConsumeCall, "_pop", noting_pop)
+    async with client.consumer("t", "s", from_earliest=True) as consumer:
+        assert [len((await consumer.receive(5)).payload) for _ in sizes] == sizes
+    assert most > high
+    assert went_on
+    assert max(went_on) <= low
+
+
+@pytest.mark.parametrize("window", [STREAM_WINDOW_BYTES, 16 * STREAM_WINDOW_BYTES])
+async def test_of_a_call_that_is_not_read_only_so_much_is_on_its_way(
+    world: World, monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    monkeypatch.setattr("broker.grpc.publish.STREAM_BYTES_MAX", 1)
+    monkeypatch.setattr("broker.grpc.service.STREAM_WINDOW_BYTES", window)
+    server = await open_grpc(world)
+    payload = bytes(50_000)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        call = await opened(channel, "Publish")
+        world.ledger("t").hold = True
+        written = 0
+
+        async def write() -> None:
+            nonlocal written
+            while written < 400:
+                await call.write(api.PublishRequest(first_sequence_id=written, messages=[api.Message(payload=payload)]))
+                written += 1
+
+        writing = asyncio.ensure_future(write())
+        seen = -1
+        while seen != written:  # it stands still
+            seen = written
+            await asyncio.sleep(0.3)
+        print("WRITTEN", window, written * 50_000)
+        world.ledger("t").hold = False
+        world.ledger("t").release()
+        await writing
+    await server.stop()
+
+
+@pytest.mark.parametrize("limit", ["REQUEST_BYTES_MIN", "REQUEST_PADDING_BYTES"])
+async def test_a_request_has_a_limit(world: World, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    monkeypatch.setattr(f"broker.grpc.service.{limit}", 20_000)
+    most = 20_000
+    if limit == "REQUEST_PADDING_BYTES":
+        monkeypatch.setattr("broker.grpc.service.REQUEST_BYTES_MIN", 0)
+        await world.restart(max_message_bytes=100_000)
+        most += 100_000
+    else:
+        await world.restart(max_message_bytes=10_000)
+        monkeypatch.setattr("broker.grpc.service.REQUEST_PADDING_BYTES", 0)
+    server = await open_grpc(world)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        for size in (most, most + 1):
+            call = await opened(channel, "Publish")
+            request = api.PublishRequest(messages=messages(10, size // 10 - 20))
+            request.messages[0].payload += bytes(size - request.ByteSize())
+            assert request.ByteSize() == size
+            await call.write(request)
+            if size == most:
+                while not (await call.read()).receipts:
+                    pass
+            else:
+                assert (await refused(call))[0] == "RESOURCE_EXHAUSTED"
+    await server.stop()
+
+
+async def test_calls_of_a_connection_are_limited_and_the_others_wait(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.grpc.service.STREAMS_PER_CONNECTION_MAX", 3)
+    server = await open_grpc(world)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        calls = [await opened(channel, "Publish") for _ in range(3)]
+        fourth = asyncio.ensure_future(opened(channel, "Publish"))
+        await asyncio.wait([fourth], timeout=0.3)
+        assert not fourth.done()
+        calls[0].cancel()
+        await fourth
+    await server.stop()
