@@ -150,9 +150,10 @@ class CursorStore:
 
     async def persist(self, snapshot: CursorSnapshot) -> None:
         """Store *snapshot*; on return it survives. Raises ManagedLedgerFenced, StorageUnavailable."""
+        snapshot = _first_ranges(snapshot, self._config.cursor_ranges_max)
         state = position_info(
             snapshot.mark_delete_position,
-            snapshot.ranges[: self._config.cursor_ranges_max],
+            snapshot.ranges,
             snapshot.properties.items(),
             snapshot.batches,
         ).SerializeToString()
@@ -169,8 +170,7 @@ class CursorStore:
         except BookKeeperError as error:
             log.warning("cursor %s of %s: no ledger for it (%s); its state goes into its node",
                         self._cursor, self._topic, error)  # fmt: skip
-            ranges = snapshot.ranges[: self._config.cursor_ranges_in_node_max]
-            await self._put_into_node(snapshot._replace(ranges=ranges))
+            await self._put_into_node(_first_ranges(snapshot, self._config.cursor_ranges_in_node_max))
         await self._check_owner()  # who took over since the first look has read the node before we wrote it
 
     def _is_used_up(self, handle: LedgerWriteHandle) -> bool:
@@ -220,6 +220,7 @@ class CursorStore:
 
     async def close(self, snapshot: CursorSnapshot) -> None:
         """Put the state where the next owner finds it without recovering a ledger."""
+        snapshot = _first_ranges(snapshot, self._config.cursor_ranges_max)
         if len(snapshot.ranges) > self._config.cursor_ranges_in_node_max:
             await self.persist(snapshot)
             if self._handle is not None:
@@ -266,6 +267,11 @@ class CursorStore:
             pass
         except BookKeeperError as error:
             log.warning("ledger %s of cursor %s could not be deleted: %s", ledger_id, self._cursor, error)
+
+
+def _first_ranges(snapshot: CursorSnapshot, ranges_max: int) -> CursorSnapshot:
+    """What is stored of *snapshot* where *ranges_max* ranges are: messages behind the others come again."""
+    return snapshot._replace(ranges=snapshot.ranges[:ranges_max])
 
 
 def _snapshot(position: Position, info: PositionInfo | ManagedCursorInfo) -> CursorSnapshot:

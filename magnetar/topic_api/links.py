@@ -30,13 +30,16 @@ ATTEMPT_S: Final = 5.0
 LOOKUPS_MAX: Final = 20
 
 # Messages and bytes of one request. gRPC costs some 200 µs a frame, so that frames of 1,000 messages carry millions
-# a second; more would only delay the first of them.
+# a second; more would only delay the first of them. Brokers take no frame that is much larger than one message.
 FRAME_MESSAGES: Final = 1_000
 FRAME_BYTES: Final = 256 * 1024
 
 # What a producer has under way before `send` waits: it lies in memory until it is acknowledged.
 PENDING_BYTES_MAX: Final = 32 * 1024 * 1024
 PENDING_MESSAGES_MAX: Final = 50_000
+
+# What a message counts for besides its bytes: it is an object here and in the broker.
+_OVERHEAD: Final = 62
 
 # How long closing waits for the broker to let go of a name or a subscription.
 CLOSE_S: Final = 2.0
@@ -361,14 +364,18 @@ class _Link(abc.ABC):
 class Sending:
     """Messages of one `send` or `send_many`."""
 
-    __slots__ = ("deadline", "first_sequence_id", "future", "ids", "messages", "size", "waiting")
+    __slots__ = ("deadline", "first_sequence_id", "future", "ids", "messages", "size", "sizes", "waiting")
 
-    def __init__(self, messages: list[Any], first_sequence_id: int, future: Any, deadline: float, size: int) -> None:
+    def __init__(
+        self, messages: list[Any], sizes: list[int], first_sequence_id: int, future: Any, deadline: float
+    ) -> None:
+        """*sizes*: what each of the messages counts for in the limits of bytes."""
         self.messages = messages
         self.first_sequence_id = first_sequence_id
         self.future = future
         self.deadline = deadline
-        self.size = size
+        self.sizes = sizes
+        self.size = sum(sizes)
         self.ids: list[MessageId | None] = [None] * len(messages)
         self.waiting = len(messages)
 
@@ -377,6 +384,19 @@ class _Piece(NamedTuple):
     sending: Sending
     start: int
     stop: int
+
+
+def _fitting(piece: _Piece, messages_max: int, bytes_max: int) -> tuple[int, int]:
+    """How far a frame takes *piece* that has room for so much; and the bytes of that."""
+    sending, start, stop = piece
+    if stop - start == len(sending.messages) <= messages_max and sending.size <= bytes_max:
+        return stop, sending.size
+    end, size = start, 0
+    for added in sending.sizes[start : min(stop, start + messages_max)]:
+        if size + added > bytes_max:
+            break
+        end, size = end + 1, size + added
+    return end, size
 
 
 class PublishLink(_Link):
@@ -425,20 +445,20 @@ class PublishLink(_Link):
         first = self._next_sequence_id if sequence_id is None else sequence_id
         if first <= self._highest_sent:
             raise ValueError(f"{self.topic}: sequence id {first} does not follow {self._highest_sent}")
-        largest = max(len(one.payload) for one in messages)
+        sizes = [one.ByteSize() + _OVERHEAD for one in messages]  # properties and keys may be large, too
+        largest = max(sizes) - _OVERHEAD
         if largest > self.max_message_bytes:
             raise MessageRefused(
-                f"{self.topic}: a payload of {largest} bytes is larger than the broker's maxMessageSize "
+                f"{self.topic}: a message of {largest} bytes is larger than the broker's maxMessageSize "
                 f"({self.max_message_bytes}); make it smaller"
             )
         loop = asyncio.get_running_loop()
-        size = sum(len(one.payload) for one in messages) + 64 * len(messages)
-        sending = Sending(messages, first, loop.create_future(), loop.time() + self._send_timeout_s, size)
+        sending = Sending(messages, sizes, first, loop.create_future(), loop.time() + self._send_timeout_s)
         self._next_sequence_id = first + len(messages)
         self._highest_sent = self._next_sequence_id - 1
         self._pending.append(sending)
         self._to_write.append(_Piece(sending, 0, len(messages)))
-        self._pending_bytes += size
+        self._pending_bytes += sending.size
         self._pending_messages += len(messages)
         if self._pending_bytes > PENDING_BYTES_MAX or self._pending_messages > PENDING_MESSAGES_MAX:
             self._room.clear()
@@ -515,20 +535,19 @@ class PublishLink(_Link):
         frame = api.PublishRequest()
         count = size = taken = 0
         following = -1
-        for at, (sending, start, stop) in enumerate(self._to_write):
+        for at, piece in enumerate(self._to_write):
+            sending, start, stop = piece
             first = sending.first_sequence_id + start
             if count and first != following:
                 break
             if not count:
                 frame.first_sequence_id = first
-            end = start
-            while end < stop and count < FRAME_MESSAGES and size < FRAME_BYTES:
-                end = min(stop, start + FRAME_MESSAGES - count) if sending.size < FRAME_BYTES else end + 1
-                added = sending.messages[start:end]
-                frame.messages.extend(added)
-                count += len(added)
-                size += sending.size * len(added) // len(sending.messages)
-                start = end
+            end, added = _fitting(piece, FRAME_MESSAGES - count, FRAME_BYTES - size)
+            if end == start and not count:  # larger than a frame should be: one of its own
+                end, added = start + 1, sending.sizes[start]
+            frame.messages.extend(sending.messages[start:end])
+            count += end - start
+            size += added
             following = sending.first_sequence_id + end
             if end < stop:
                 self._to_write[at] = _Piece(sending, end, stop)

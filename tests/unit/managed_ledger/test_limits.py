@@ -1,0 +1,245 @@
+"""Limits of the managed ledger in `docs/limits.md`: what happens beyond them. A limit that is large is made small."""
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from broker.config import BrokerConfig
+from broker.storage import ledger_config
+from connectors.spark.rows import Chunks, open_entry
+from magnetar.bookkeeper.metadata.memory import MemoryStore
+from magnetar.bookkeeper.metadata.store import OutcomeUnknown
+from magnetar.runtime.clock import LoopClock
+from magnetar.runtime.types import Corruption
+from managed_ledger.errors import ManagedLedgerFenced, RecordInDoubt, StorageUnavailable
+from managed_ledger.ledger import OPEN_ATTEMPTS_MAX, SEND_RUN_MAX
+from managed_ledger.messages import CHUNKED_BYTES_MAX, encode_entry
+from managed_ledger.messages_pb2 import LZ4, SNAPPY, ZLIB, ZSTD, MessageMetadata
+from managed_ledger.position import EARLIEST
+from managed_ledger.schema_compatibility import Schema, SchemaType, Strategy
+from managed_ledger.schema_registry import ATTEMPTS_MAX, SchemaRegistry
+from managed_ledger.versioned_record import TRIES_MAX, VersionedRecord
+from tests.support.faulty_store import FaultyStore
+from tests.support.memory_bookkeeper import MemoryBookKeeper
+from tests.unit.managed_ledger.test_ledger import settle
+from tests.unit.managed_ledger.test_ledger_under_faults import CONFIG, RECORD, Broker, World, world
+
+__all__ = ["world"]
+
+# ------------------------------------------------------------------------------------------- cursors
+
+
+@pytest.mark.parametrize("is_closed_in_order", [True, False])
+async def test_holes_beyond_the_limit_are_delivered_again_after_a_restart(
+    world: World, is_closed_in_order: bool
+) -> None:
+    most = ledger_config(BrokerConfig(max_unacked_ranges=3)).cursor_ranges_max
+    config = replace(CONFIG, cursor_ranges_max=most)
+    broker = await world.open(config)
+    await broker.publish(0, 12)
+    cursor = await broker.ledger.open_cursor("s", EARLIEST)
+    positions = [position for position, _ in broker.recorder.appended]
+    acknowledged = positions[1::2]
+    cursor.delete(acknowledged)
+    assert cursor.range_count == 6
+    await cursor.flush()
+    if is_closed_in_order:
+        await broker.factory.close()
+    after = (await world.open(config)).ledger.cursors["s"]
+    assert [one for one in positions if after.is_deleted(one)] == acknowledged[:3]
+    assert after.backlog() == 9
+
+
+async def test_without_bookies_a_cursor_stores_no_more_holes_either(world: World) -> None:
+    """Its state goes into its node then."""
+    broker = await world.open(replace(CONFIG, cursor_ranges_max=3))
+    await broker.publish(0, 5)
+    cursor = await broker.ledger.open_cursor("s", EARLIEST)
+    await broker.publish(5, 12)
+    broker.bookkeeper.out_of_bookies = True
+    positions = [position for position, _ in broker.recorder.appended]
+    cursor.delete(positions[1::2])
+    await cursor.flush()
+    assert cursor.ledger_id == -1
+    after = (await world.open()).ledger.cursors["s"]
+    assert [one for one in positions if after.is_deleted(one)] == positions[1:7:2]
+
+
+# ------------------------------------------------------------------------------------- appending, opening
+
+
+async def test_what_gathered_is_handed_to_the_ledger_in_runs(world: World) -> None:
+    broker = await world.open(replace(CONFIG, rollover=replace(CONFIG.rollover, entries_max=100_000)))
+    handle: Any = broker.bookkeeper.handles[-1]
+    taken, runs = handle.append, []
+
+    def append(run: Sequence[bytes]) -> int:
+        runs.append(len(run))
+        return int(taken(run))
+
+    handle.append = append
+    count = 2 * SEND_RUN_MAX + 5
+    broker.ledger.append([b"x"] * count, list(range(count)))
+    await settle()
+    assert runs == [SEND_RUN_MAX, SEND_RUN_MAX, 5]
+    assert broker.acknowledged == list(range(count))
+
+
+@pytest.mark.parametrize("others", [OPEN_ATTEMPTS_MAX - 1, OPEN_ATTEMPTS_MAX])
+async def test_an_opening_ends_after_so_many_conflicts(
+    world: World, others: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another broker writes the record whenever we are about to."""
+    monkeypatch.setattr("managed_ledger.ledger.RETRY_FIRST_S", 0.0)
+    await world.store.put(RECORD, b"")
+    broker = Broker(world, CONFIG)
+    world.brokers.append(broker)
+    left = 100 * OPEN_ATTEMPTS_MAX if others == OPEN_ATTEMPTS_MAX else others
+    met = 0
+
+    async def write_first(what: str, path: str) -> None:
+        nonlocal met
+        if what == "put" and path == RECORD and met < left:
+            met += 1
+            await world.store.put(RECORD, b"")
+
+    broker.store.on_step = write_first
+    if others < OPEN_ATTEMPTS_MAX:
+        await broker.open()
+        assert len(world.bookkeeper.ledgers) == 1
+    else:
+        with pytest.raises(ManagedLedgerFenced, match="was changed by another owner"):
+            await broker.open()
+        assert world.bookkeeper.ledgers == {}, "no attempt leaves its ledger behind"
+    assert met == others
+    assert len(world.bookkeeper.deleted) == others
+
+
+# ---------------------------------------------------------------------------------------- the record
+
+Change = Callable[[VersionedRecord], Awaitable[None]]
+
+
+async def write(record: VersionedRecord) -> None:
+    await record.write(b"new")
+
+
+async def delete(record: VersionedRecord) -> None:
+    await record.delete()
+
+
+@pytest.mark.parametrize(("change", "what"), [(write, "put"), (delete, "delete")])
+@pytest.mark.parametrize("lost", [TRIES_MAX - 1, TRIES_MAX + 1])
+async def test_a_change_whose_answer_is_lost_is_sent_again_so_often(change: Change, what: str, lost: int) -> None:
+    tries = 0
+
+    async def lose(kind: str, path: str) -> None:
+        nonlocal tries
+        if kind == what:
+            tries += 1
+            if tries <= lost:
+                raise OutcomeUnknown("lost")
+
+    store = FaultyStore(MemoryStore(LoopClock()), lose)
+    await store.inner.put("/r", b"old")
+    record = VersionedRecord(store, "/r")
+    assert await record.read() == b"old"
+    if lost < TRIES_MAX:
+        await change(record)
+    else:
+        with pytest.raises(StorageUnavailable, match="/r") as error:
+            await change(record)
+        assert isinstance(error.value, RecordInDoubt) == (what == "put")
+    assert tries == TRIES_MAX
+
+
+# ------------------------------------------------------------------------------------------- messages
+
+
+@pytest.mark.parametrize("codec", [LZ4, ZLIB, ZSTD, SNAPPY])
+def test_a_message_in_chunks_that_declares_too_much_is_refused_before_it_is_unpacked(codec: Any) -> None:
+    """What the chunks hold would be another error if anybody looked at it."""
+
+    def add(size: int) -> None:
+        chunks = Chunks()
+        for number in range(2):
+            metadata = MessageMetadata(
+                producer_name="p", sequence_id=0, publish_time=1, uuid="p-0", num_chunks_from_msg=2, chunk_id=number,
+                compression=codec, uncompressed_size=size,
+            )  # fmt: skip
+            opened = open_entry("t", 1, number, encode_entry(metadata, b"\xff" * 10))
+            assert opened is not None
+            assert chunks.add(opened) is None
+
+    with pytest.raises(Corruption, match=rf"{CHUNKED_BYTES_MAX + 1} is above the limit of {CHUNKED_BYTES_MAX}"):
+        add(CHUNKED_BYTES_MAX + 1)
+    with pytest.raises(Corruption, match="cannot be unpacked to the 1000 bytes"):
+        add(1_000)
+
+
+# -------------------------------------------------------------------------------------------- schemas
+
+
+def avro(name: str) -> Schema:
+    return Schema(SchemaType.AVRO, json.dumps({"type": "record", "name": name, "fields": []}).encode())
+
+
+async def test_when_too_many_schemas_are_kept_all_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("managed_ledger.schema_registry.CACHED_MAX", 3)
+    bookkeeper = MemoryBookKeeper()
+    registry = SchemaRegistry(bookkeeper.client, MemoryStore(LoopClock()), LoopClock())
+    for name in "abcd":
+        await registry.put_if_absent(f"t/n/{name}", avro(name), Strategy.FULL)
+
+    async def reads_of(names: str) -> int:
+        before = bookkeeper.reads
+        for name in names:
+            found = await registry.get(f"t/n/{name}")
+            assert found is not None
+            assert found.schema == avro(name)
+        return bookkeeper.reads - before
+
+    assert await reads_of("abc") == 3
+    assert await reads_of("abcabc") == 0
+    assert await reads_of("d") == 1
+    assert await reads_of("d") == 0
+    assert await reads_of("ab") == 2
+
+
+Registering = Callable[[SchemaRegistry], Awaitable[object]]
+
+
+@pytest.mark.parametrize(
+    ("change", "step"),
+    [
+        (lambda registry: registry.put_if_absent("t/n/x", avro("second"), Strategy.ALWAYS_COMPATIBLE), "put"),
+        (lambda registry: registry.delete("t/n/x"), "put"),
+        (lambda registry: registry.delete("t/n/x", force=True), "delete"),
+    ],
+    ids=["put", "tombstone", "force"],
+)
+async def test_a_registration_ends_after_so_many_conflicts(change: Registering, step: str) -> None:
+    store, bookkeeper, clock = FaultyStore(MemoryStore(LoopClock())), MemoryBookKeeper(), LoopClock()
+    registry = SchemaRegistry(bookkeeper.client, store, clock)
+    await registry.put_if_absent("t/n/x", avro("first"), Strategy.FULL)
+    left, met = 100 * ATTEMPTS_MAX, 0
+
+    async def write_first(what: str, path: str) -> None:
+        nonlocal met
+        if what == step and met < left:
+            met += 1
+            node = await store.inner.get(path)
+            assert node is not None
+            await store.inner.put(path, node.value)
+
+    store.on_step = write_first
+    with pytest.raises(StorageUnavailable, match="t/n/x is being changed by others all the time"):
+        await change(registry)
+    assert met == ATTEMPTS_MAX
+    assert len(bookkeeper.ledgers) == 1, "what was written in vain is deleted"
+    left, met = ATTEMPTS_MAX - 1, 0
+    await change(registry)
+    assert met == ATTEMPTS_MAX - 1
