@@ -197,7 +197,6 @@ class ColdReads:
         timed: tuple[list[tuple[Any, Exception | None]], float, float] | None,
         error: Exception | None,
     ) -> None:
-        self._is_busy = False
         if self._is_closed:
             return
         if timed is None:
@@ -209,12 +208,12 @@ class ColdReads:
                 self._watch.answered(arrived_s[: len(outcomes)], taken_s, ended_s, errors)
         self._waiting.extendleft(reversed(list(zip(reads, arrived_s, strict=True))[len(outcomes) :]))
         for read, (result, read_error) in zip(reads, outcomes, strict=False):
-            read.done(result, read_error)
+            read.done(result, read_error)  # which may add another one: it waits like the others
         rest_s = 0.0 if timed is None else self._rest_after(timed[2] - timed[1])
         if rest_s:
-            self._is_busy = True
             asyncio.get_running_loop().call_later(rest_s, self._rested)
         else:
+            self._is_busy = False
             self.go_on()
 
     def _rest_after(self, took_s: float) -> float:

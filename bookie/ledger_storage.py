@@ -377,14 +377,19 @@ class LedgerStorage:
         return Tail(entry_id, None if entry_id < 0 else self.read(ledger_id, entry_id).entry)
 
     def entry_ids(self, ledger_id: int) -> list[int]:
-        """Every entry of the ledger in the index, rising."""
-        index = self.shelf(ledger_id).index
+        """Every entry of the ledger in the index, rising. May take long: see `some_entry_ids`."""
         found: list[int] = []
-        while True:
-            some = index.locations(ledger_id, found[-1] + 1 if found else 0, _LIST_ENTRIES)
-            found += [entry_id for entry_id, _ in some]
-            if len(some) < _LIST_ENTRIES:
-                return found
+        first: int | None = 0
+        while first is not None:
+            some, first = self.some_entry_ids(ledger_id, first)
+            found += some
+        return found
+
+    def some_entry_ids(self, ledger_id: int, first: int) -> tuple[list[int], int | None]:
+        """Entries of the ledger in the index from *first* on, rising, and where to go on; None at the end."""
+        located = self.shelf(ledger_id).index.locations(ledger_id, first, _LIST_ENTRIES)
+        following = located[-1][0] + 1 if len(located) == _LIST_ENTRIES else None
+        return [entry_id for entry_id, _ in located], following
 
     def shelf(self, ledger_id: int) -> Shelf:
         return self._shelves[ledger_id % len(self._shelves)]

@@ -269,19 +269,29 @@ class ThirdProtocol:
                 listed.availabilityOfEntriesOfLedger = v3.encode_availability(entry_ids)
             self._send(v3.frame_of(made))
 
-        def work(brought: Brought) -> tuple[list[int], int]:
-            return storage.entry_ids(ledger_id), 0
-
         # Both halves of the cache before the index: what is flushed meanwhile is in one of them.
-        cached = self._server.cache.entry_ids(ledger_id)
+        entry_ids = self._server.cache.entry_ids(ledger_id)
 
-        def done(entry_ids: list[int] | None, error: Exception | None) -> None:
-            if error is not None or entry_ids is None:
+        def read_on(first: int) -> None:
+            """A job for some of them: a ledger may have millions, and others wait for the reader too."""
+
+            def work(brought: Brought) -> tuple[tuple[list[int], int | None], int]:
+                return storage.some_entry_ids(ledger_id, first), 0
+
+            self._connection.read_cold(ColdRead(work, done))
+
+        def done(found: tuple[list[int], int | None] | None, error: Exception | None) -> None:
+            if error is not None or found is None:
                 log.error("list of entries of ledger %d: %s", ledger_id, error)
                 self._server.read_failed(ledger_id, error)
                 answer(EIO)
+                return
+            some, following = found
+            entry_ids.update(some)
+            if following is None:
+                answer(OK, sorted(entry_ids))
             else:
-                answer(OK, sorted(cached.union(entry_ids)))
+                read_on(following)
 
         ledger = self._desk.ledgers.get(ledger_id)
         if ledger is None:
@@ -289,7 +299,7 @@ class ThirdProtocol:
         elif ledger.limbo:
             answer(EUNKNOWNLEDGERSTATE)
         else:
-            self._connection.read_cold(ColdRead(work, done))
+            read_on(0)
 
     def _auth(self, txn_id: int, auth: pb.AuthMessage, high_priority: bool) -> None:
         made = v3.response(v3.AUTH, txn_id, OK)

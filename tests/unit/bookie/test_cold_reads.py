@@ -61,6 +61,25 @@ async def test_while_adds_arrive_the_next_job_waits_and_then_goes() -> None:
     assert reader.answered == [1, 2]
 
 
+async def test_a_read_that_follows_from_another_one_waits_for_the_pause_too() -> None:
+    reader = Reader()
+
+    def done(*outcome: Any) -> None:
+        reader.answered.append(1)
+        reader.reads.add(ColdRead(lambda _: (None, 0), lambda *_: reader.answered.append(2)))
+
+    reader.reads.add(ColdRead(lambda _: (None, 0), done))
+    await asyncio.sleep(0)
+    reader.adds = 5
+    reader.step(JOB_S)
+    await asyncio.sleep(0)
+    assert reader.thread.waiting == 0, "it pauses"
+    await eventually(lambda: reader.thread.waiting == 1)
+    reader.step(JOB_S)
+    assert reader.answered == [1, 2]
+    assert reader.thread.waiting == 0
+
+
 @pytest.mark.parametrize(("adds", "took_s"), [(0, JOB_S), (5, 0.0001)])
 async def test_without_adds_or_after_a_short_job_the_next_goes_at_once(adds: int, took_s: float) -> None:
     reader = Reader()

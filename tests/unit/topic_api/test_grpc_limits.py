@@ -7,10 +7,9 @@ from typing import Any
 import grpc
 import pytest
 
-from broker.grpc.consume import FRAME_BYTES, QUEUE_HIGH_BYTES, ConsumeCall
+from broker.grpc.consume import ConsumeCall
 from broker.grpc.publish import SEQUENCE_ID_MAX
 from broker.grpc.service import SERVICE, STREAM_WINDOW_BYTES, GrpcServer
-from broker.names import TopicName
 from magnetar.topic_api import topics_pb2 as api
 from magnetar.topic_api.async_client import AsyncClient
 from tests.unit.broker.conftest import World
@@ -105,7 +104,7 @@ async def test_a_consume_call_that_is_full_goes_on_when_little_is_unsent(
 async def test_of_a_call_that_is_not_read_only_so_much_is_on_its_way(
     world: World, monkeypatch: pytest.MonkeyPatch, window: int
 ) -> None:
-    monkeypatch.setattr("broker.grpc.publish.STREAM_BYTES_MAX", 1)
+    monkeypatch.setattr("broker.grpc.publish.STREAM_BYTES_MAX", 60_000)
     monkeypatch.setattr("broker.grpc.service.STREAM_WINDOW_BYTES", window)
     server = await open_grpc(world)
     payload = bytes(50_000)
@@ -125,7 +124,7 @@ async def test_of_a_call_that_is_not_read_only_so_much_is_on_its_way(
         while seen != written:  # it stands still
             seen = written
             await asyncio.sleep(0.3)
-        print("WRITTEN", window, written * 50_000)
+        assert window < written * len(payload) <= 2 * window + 4 * len(payload)
         world.ledger("t").hold = False
         world.ledger("t").release()
         await writing
