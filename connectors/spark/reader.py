@@ -19,7 +19,7 @@ import pyarrow as pa
 from connectors.spark.cluster import DataLoss, connected
 from connectors.spark.options import ReadOptions
 from connectors.spark.planning import LOOK_BACK_ENTRIES, Run, Split, clip
-from connectors.spark.rows import HeadlessChunk, Opened, RowBuilder, open_entry
+from connectors.spark.rows import HeadlessChunk, Opened, RowBuilder, check_chunked_bytes, open_entry
 from connectors.spark.values import Values
 from magnetar.bookkeeper.client.client import BookKeeper
 from magnetar.bookkeeper.client.errors import BookKeeperError, DigestMismatch, NoSuchEntry, NoSuchLedger
@@ -236,23 +236,33 @@ class _Task:
         for step in _backwards(runs):
             if looked >= LOOK_BACK_ENTRIES:
                 return _Earlier([], looked, False)
-            group = await self._chunks_of(step, chunk.metadata.uuid)
+            group = await self._chunks_of(step, chunk)
             looked += step.entries
             found[:0] = group
+            self._check_bytes(chunk, found)
             firsts = [number for number, one in enumerate(group) if one.metadata.chunk_id == 0]
             if firsts:
                 return _Earlier(found[firsts[-1] :], looked, False)
         return _Earlier([], looked, self._split.is_all_before)
 
-    async def _chunks_of(self, run: Run, uuid: str) -> list[Opened]:
-        found = []
+    async def _chunks_of(self, run: Run, chunk: Opened) -> list[Opened]:
+        """The chunks of the same message as *chunk* in *run*. Raises Corruption if they are too much for one."""
+        found: list[Opened] = []
         async with aclosing(self._read(run)) as groups:
             async for group in groups:
                 for entry in group:
                     opened = open_entry(self._split.topic, entry.ledger_id, entry.entry_id, entry.payload)
-                    if opened is not None and opened.is_chunk and opened.metadata.uuid == uuid:
+                    if opened is not None and opened.is_chunk and opened.metadata.uuid == chunk.metadata.uuid:
                         found.append(opened)
+                self._check_bytes(chunk, found)
         return found
+
+    def _check_bytes(self, chunk: Opened, found: list[Opened]) -> None:
+        try:
+            check_chunked_bytes(sum(len(one.payload) for one in found))
+        except Corruption as error:
+            where = f"{self._split.topic}, entry {chunk.ledger_id}:{chunk.entry_id}"
+            raise Corruption(f"{where}: {error}") from None
 
 
 async def _read_some(handle: LedgerReadHandle, first: int, last: int) -> list[StoredEntry]:

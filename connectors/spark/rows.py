@@ -118,6 +118,25 @@ class HeadlessChunk(Exception):
     """A chunk of a message whose first chunks were not added: they are further back, or gone."""
 
 
+class _Unfinished:
+    """A message in chunks of which some are there."""
+
+    __slots__ = ("first", "payloads", "size_bytes")
+
+    def __init__(self, first: Opened) -> None:
+        self.first = first
+        self.payloads: list[Buffer] = []
+        self.size_bytes = 0
+
+
+def check_chunked_bytes(size_bytes: int, uncompressed_size: int = 0) -> None:
+    """Raises Corruption if the chunks of one message have, or declare, more bytes than a whole one may have."""
+    if uncompressed_size > CHUNKED_BYTES_MAX:
+        raise Corruption(f"uncompressed_size {uncompressed_size} is above the limit of {CHUNKED_BYTES_MAX}")
+    if size_bytes > CHUNKED_BYTES_MAX:
+        raise Corruption(f"the chunks of its message have {size_bytes} bytes, and {CHUNKED_BYTES_MAX} is the limit")
+
+
 class Chunks:
     """Messages in chunks that are not whole yet, by the id that their chunks share."""
 
@@ -128,7 +147,7 @@ class Chunks:
     ENDED_MAX: Final = 1_000
 
     def __init__(self) -> None:
-        self._unfinished: dict[str, tuple[Opened, list[Buffer]]] = {}
+        self._unfinished: dict[str, _Unfinished] = {}
         self._bytes = 0
         self._ended: dict[str, None] = {}
 
@@ -142,19 +161,26 @@ class Chunks:
         if metadata.chunk_id == 0:
             self._forget(uuid)
             self._ended.pop(uuid, None)
-            self._unfinished[uuid] = (chunk, [])
+            self._unfinished[uuid] = _Unfinished(chunk)
         elif uuid in self._ended:
             return None
         elif uuid not in self._unfinished:
             raise HeadlessChunk(uuid)
-        first, payloads = self._unfinished[uuid]
+        message = self._unfinished[uuid]
+        payloads = message.payloads
         if metadata.chunk_id < len(payloads):
             return None  # sent again after a lost receipt
         if metadata.chunk_id > len(payloads):
             self.give_up(uuid)
             return None
         payloads.append(chunk.payload)
+        message.size_bytes += len(chunk.payload)
         self._bytes += len(chunk.payload)
+        try:
+            check_chunked_bytes(message.size_bytes, metadata.uncompressed_size)
+        except Corruption:
+            self.give_up(uuid)
+            raise
         if len(payloads) < metadata.num_chunks_from_msg:
             while self._bytes > self.UNFINISHED_BYTES_MAX and len(self._unfinished) > 1:
                 self._forget(next(iter(self._unfinished)))
@@ -162,7 +188,7 @@ class Chunks:
         self.give_up(uuid)
         size = metadata.uncompressed_size
         whole = decompress(metadata.compression, b"".join(payloads), size, CHUNKED_BYTES_MAX)
-        return first, chunk._replace(payload=whole)
+        return message.first, chunk._replace(payload=whole)
 
     def give_up(self, uuid: str) -> None:
         """Drop what is there of a message and what is still to come."""
@@ -172,8 +198,9 @@ class Chunks:
             del self._ended[next(iter(self._ended))]
 
     def _forget(self, uuid: str) -> None:
-        _, payloads = self._unfinished.pop(uuid, (None, []))
-        self._bytes -= sum(map(len, payloads))
+        message = self._unfinished.pop(uuid, None)
+        if message is not None:
+            self._bytes -= message.size_bytes
 
 
 # --------------------------------------------------------------------------------------------- rows

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.topic import DEDUPLICATION_CURSOR
+from broker.names import DEDUPLICATION_CURSOR
 from broker.wire.frames import command
 from broker.wire.pulsar_pb2 import BaseCommand
 from tests.support.memory_managed_ledger import MemoryCursor

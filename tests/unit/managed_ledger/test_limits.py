@@ -173,6 +173,7 @@ def test_a_message_in_chunks_that_declares_too_much_is_refused_before_it_is_unpa
             opened = open_entry("t", 1, number, encode_entry(metadata, b"\xff" * 10))
             assert opened is not None
             assert chunks.add(opened) is None
+            assert size <= CHUNKED_BYTES_MAX, "refused with the first chunk"
 
     with pytest.raises(Corruption, match=rf"{CHUNKED_BYTES_MAX + 1} is above the limit of {CHUNKED_BYTES_MAX}"):
         add(CHUNKED_BYTES_MAX + 1)

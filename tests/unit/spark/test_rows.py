@@ -323,6 +323,19 @@ def test_unfinished_messages_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> No
     assert chunks.add(opened(1, chunk(1, 2, uuid="c"))) is not None
 
 
+def test_the_chunks_of_one_message_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever they say that it is; and then the message is given up."""
+    monkeypatch.setattr("connectors.spark.rows.CHUNKED_BYTES_MAX", 100)
+    builder = builder_of(("value",))
+    add(builder, 5, chunk(0, 3, bytes(60), uuid="a"))
+    with pytest.raises(Corruption, match=rf"{TOPIC}, entry 3:6: the chunks of its message have 120 bytes, and 100"):
+        add(builder, 6, chunk(1, 3, bytes(60), uuid="a"))
+    add(builder, 7, chunk(2, 3, bytes(60), uuid="a"))
+    add(builder, 8, chunk(0, 2, bytes(50), uuid="b"))
+    add(builder, 9, chunk(1, 2, bytes(50), uuid="b"))
+    assert builder.row_count == 1
+
+
 def test_types_are_exactly_those_of_the_schema_whatever_its_nullability() -> None:
     relaxed = t.StructType(
         [t.StructField("__messageProperties", t.MapType(t.StringType(), t.StringType(), True), True)]
