@@ -11,7 +11,7 @@ import asyncio
 import logging
 import secrets
 from collections import OrderedDict
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, Protocol
 
 from broker.config import PARTITIONS_MAX, BrokerConfig, parse_listeners
@@ -38,6 +38,7 @@ from broker.policies import (
     parse_policies,
     partitions_value,
 )
+from broker.ports import Cancellable
 from broker.server import BinaryServer
 from broker.storage import ledger_config, open_storage
 from broker.topic import Topic, broker_error
@@ -189,6 +190,9 @@ class Broker:
 
     def now_ms(self) -> int:
         return self.clock.wall_ms()
+
+    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Cancellable:
+        return self.clock.call_later(delay_ms / 1000, callback)
 
     # -------------------------------------------------------------------------------- namespaces
 

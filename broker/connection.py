@@ -11,7 +11,10 @@ Rules:
 3. A producer or consumer id is taken from the moment of the request; a close that arrives before the answer wins.
 4. Messages for a producer that we closed a moment ago are dropped in silence: they were on their way.
 5. Whatever is not known, or cannot be done here, is refused with the error that the protocol has for it.
-6. What a client makes us hold is counted in bytes, and its socket is not read while there is too much: its sends
+6. A consumer that we closed before its first permits may not have been known to its client yet: Go's learns of it with
+   the answer to SUBSCRIBE, and passes over a close that comes right behind. If its permits come all the same, and no
+   new SUBSCRIBE soon after, it is told again.
+7. What a client makes us hold is counted in bytes, and its socket is not read while there is too much: its sends
    without a receipt, requests without an answer, answers that it does not read, and the same of all clients
    together. A client that reads is never disconnected for it.
 """
@@ -28,7 +31,7 @@ from broker.errors import BrokerError, MetadataFailure, NotAllowed
 from broker.listing import filter_topics, topics_hash
 from broker.memory_budget import MemoryBudget
 from broker.names import COORDINATORS, TopicName, parse_namespace
-from broker.ports import Outbox, TopicPort
+from broker.ports import Cancellable, Outbox, TopicPort
 from broker.producer import Producer
 from broker.requests import Attached, ProducerRequest, SubscribeRequest
 from broker.subscription import KeySharedPolicy
@@ -105,6 +108,8 @@ class BrokerPort(Protocol):
 
     def now_ms(self) -> int: ...
 
+    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Cancellable: ...
+
     async def lookup(self, topic: TopicName, *, authoritative: bool, listener: str) -> LookupAnswer: ...
 
     async def partitions(self, topic: TopicName, *, create: bool) -> int: ...
@@ -126,6 +131,11 @@ class BrokerPort(Protocol):
     async def get_schema(self, topic: TopicName, version: bytes | None) -> tuple[wire.Schema, bytes]: ...
 
     async def put_schema(self, topic: TopicName, schema: wire.Schema) -> bytes: ...
+
+
+# Consumers of one connection that may not know that they are closed (rule 6). And how long a client has that does.
+EARLY_CLOSED_MAX: Final = 1_000
+TELL_AGAIN_MS: Final = 1_000
 
 
 class _Coming:
@@ -166,6 +176,7 @@ class Connection:
         self._topic_of_consumer: dict[int, TopicPort] = {}
         self._attached: dict[int, Attached] = {}
         self._closed_producers: dict[int, int] = {}
+        self._closed_early: dict[int, bool] = {}  # rule 6; and whether its permits have come
         self._run: list[tuple[Producer, Send]] = []
         self._requests = 0
         self._publishes = 0
@@ -355,9 +366,11 @@ class Connection:
         if self._consumers.get(consumer.consumer_id) is consumer:
             del self._consumers[consumer.consumer_id]
             self._topic_of_consumer.pop(consumer.consumer_id, None)
+            if not consumer.last_flow_ms and len(self._closed_early) < EARLY_CLOSED_MAX:
+                self._closed_early[consumer.consumer_id] = False
 
     def _throttle(self) -> None:
-        """Stop reading while too much waits; go on at half of it, so that it does not flutter. (rule 6)"""
+        """Stop reading while too much waits; go on at half of it, so that it does not flutter. (rule 7)"""
         publishes = self._broker.publishes
         limit, share = self._broker.config.max_pending_publishes, publishes.limit_bytes * PUBLISH_SHARE
         if not self._is_paused:
@@ -645,6 +658,7 @@ class Connection:
     # -------------------------------------------------------------------------------- consumers
 
     def _on_subscribe(self, request: wire.CommandSubscribe) -> None:
+        self._closed_early.pop(request.consumer_id, None)
         existing = self._consumers.get(request.consumer_id)
         if isinstance(existing, Consumer):
             self._success(request.request_id)
@@ -709,9 +723,17 @@ class Connection:
         return consumer if isinstance(consumer, Consumer) else None
 
     def _on_flow(self, flow: wire.CommandFlow) -> None:
-        consumer = self._consumer(flow.consumer_id)
+        consumer_id = flow.consumer_id
+        consumer = self._consumer(consumer_id)
         if consumer is not None and consumer.subscription is not None and flow.messagePermits:
             consumer.subscription.flow(consumer, flow.messagePermits)
+        elif self._closed_early.get(consumer_id) is False:  # rule 6
+            self._closed_early[consumer_id] = True
+            self._broker.call_later(TELL_AGAIN_MS, lambda: self._tell_closed_again(consumer_id))
+
+    def _tell_closed_again(self, consumer_id: int) -> None:
+        if self._closed_early.pop(consumer_id, False):
+            self.write(command(_T.CLOSE_CONSUMER, consumer_id=consumer_id, request_id=NO_ID))
 
     def _on_ack(self, ack: wire.CommandAck) -> None:
         consumer = self._consumer(ack.consumer_id)
@@ -760,6 +782,7 @@ class Connection:
         self._answer_later(work, self._error_frame(request.request_id), "unsubscribe")
 
     def _on_close_consumer(self, request: wire.CommandCloseConsumer) -> None:
+        self._closed_early.pop(request.consumer_id, None)
         consumer = self._consumers.pop(request.consumer_id, None)
         topic = self._topic_of_consumer.pop(request.consumer_id, None)
         if isinstance(consumer, _Coming):

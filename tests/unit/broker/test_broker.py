@@ -229,6 +229,64 @@ async def test_receipts_that_waited_never_leave_once_the_bundle_is_lost(world: W
     assert await raw.nothing_came()
 
 
+async def closed_before_its_permits(world: World, raw: RawClient, consumer_id: int = 1) -> None:
+    raw.send(
+        BaseCommand.SUBSCRIBE, topic=TOPIC, consumer_id=consumer_id, request_id=2, subscription=f"s{consumer_id}",
+        subType=wire.CommandSubscribe.Exclusive,
+    )  # fmt: skip
+    await raw.expect(BaseCommand.SUCCESS)
+    await world.broker.unload(NAME)
+    await raw.expect(BaseCommand.CLOSE_CONSUMER)
+
+
+async def test_a_consumer_whose_client_missed_that_it_was_closed_is_told_again(
+    world: World, raw: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Go's does where that comes right behind the answer to SUBSCRIBE: it sends its permits, and waits for ever."""
+    monkeypatch.setattr("broker.connection.TELL_AGAIN_MS", 50)
+    await closed_before_its_permits(world, raw)
+    for _ in range(3):
+        raw.send(BaseCommand.FLOW, consumer_id=1, messagePermits=100)
+    assert (await raw.expect(BaseCommand.CLOSE_CONSUMER)).close_consumer.consumer_id == 1
+    assert await raw.nothing_came()
+    raw.send(BaseCommand.FLOW, consumer_id=1, messagePermits=100)
+    assert await raw.nothing_came()
+
+
+@pytest.mark.parametrize("then", ["subscribes", "closes", "had permits"])
+async def test_who_knows_that_its_consumer_was_closed_is_not_told_again(
+    world: World, raw: RawClient, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    monkeypatch.setattr("broker.connection.TELL_AGAIN_MS", 50)
+    if then == "had permits":
+        await raw.subscribe(TOPIC)
+        await world.broker.unload(NAME)
+        await raw.expect(BaseCommand.CLOSE_CONSUMER)
+    else:
+        await closed_before_its_permits(world, raw)
+    raw.send(BaseCommand.FLOW, consumer_id=1, messagePermits=100)
+    if then == "subscribes":
+        await raw.subscribe(TOPIC)
+    elif then == "closes":
+        raw.send(BaseCommand.CLOSE_CONSUMER, consumer_id=1, request_id=3)
+        await raw.expect(BaseCommand.SUCCESS)
+    assert await raw.nothing_came()
+
+
+async def test_consumers_that_are_told_again_are_limited(
+    world: World, raw: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.connection.TELL_AGAIN_MS", 1)
+    monkeypatch.setattr("broker.connection.EARLY_CLOSED_MAX", 2)
+    for consumer_id in range(3):
+        await closed_before_its_permits(world, raw, consumer_id)
+    for consumer_id in range(3):
+        raw.send(BaseCommand.FLOW, consumer_id=consumer_id, messagePermits=100)
+    told = [(await raw.expect(BaseCommand.CLOSE_CONSUMER)).close_consumer.consumer_id for _ in range(2)]
+    assert sorted(told) == [0, 1]
+    assert await raw.nothing_came()
+
+
 async def test_a_topic_taken_over_by_another_broker_is_dropped(world: World, raw: RawClient) -> None:
     await raw.produce(TOPIC)
     world.ledger(TOPIC).fence(ManagedLedgerFenced("taken"))
