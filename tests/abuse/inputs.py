@@ -18,6 +18,7 @@ from google.protobuf.message_factory import GetMessageClass
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
 from tests.support.batches import plain_batch
+from tests.support.damage import damaged
 
 M = TypeVar("M", bound=Message)
 
@@ -104,22 +105,6 @@ def _value(rng: random.Random, field: Any, known: Known) -> Any:
 
 
 # ------------------------------------------------------------------------------------------ bytes
-
-
-def damaged(rng: random.Random, data: bytes) -> bytes:
-    """*data* with something wrong in it."""
-    body = bytearray(data)
-    for _ in range(rng.choice([1, 1, 2, 8])):
-        kind, at = rng.random(), rng.randrange(len(body) + 1)
-        if kind < 0.4 and at < len(body):
-            body[at] ^= 1 << rng.randrange(8)
-        elif kind < 0.6:
-            del body[at : at + rng.randrange(1, 12)]
-        elif kind < 0.8:
-            body[at:at] = rng.randbytes(rng.randrange(1, 12))
-        else:
-            body[at:] = rng.randbytes(rng.randrange(40))
-    return bytes(body)
 
 
 def entry(rng: random.Random) -> bytes:

@@ -23,6 +23,7 @@ from magnetar.topic_api import topics_pb2 as api
 from tests.abuse import inputs
 from tests.abuse.world import Bystanders, Server, client_of, wire_to
 from tests.support.bookie_disks import stored_entry
+from tests.support.damage import damaged
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("abuse")]
 
@@ -93,7 +94,7 @@ def frame(rng: random.Random) -> bytes:
     body.SetInParent()
     body.CopyFrom(inputs.message(rng, type(body), BINARY_KNOWN))
     if rng.random() < 0.1:
-        data = inputs.damaged(rng, partial_frame(made)[4:])
+        data = damaged(rng, partial_frame(made)[4:])
         size = len(data) if rng.random() < 0.8 else rng.choice([0, 3, 4, len(data) + 1, 2**31 - 1, 2**32 - 1])
         return size.to_bytes(4) + data
     return partial_frame(made)
@@ -124,12 +125,17 @@ async def binary_session(server: Server, rng: random.Random) -> int:
         for _ in range(count):
             client.writer.write(frame(rng))
         client.writer.write_eof()
-    async with asyncio.timeout(ANSWER_S):
-        with contextlib.suppress(OSError):
-            while await client._reader.read(1 << 16):
-                pass
+    await until_closed(client._reader)
     client.close()
     return count
+
+
+async def until_closed(reader: asyncio.StreamReader) -> None:
+    """Take what the server says, until it has nothing more to say. Raises TimeoutError."""
+    async with asyncio.timeout(ANSWER_S):
+        with contextlib.suppress(OSError):
+            while await reader.read(1 << 16):
+                pass
 
 
 async def test_binary_port(server: Server, bystanders: Bystanders) -> None:
@@ -426,17 +432,14 @@ async def test_bookie_port(server: Server, bystanders: Bystanders, protocol: str
         for _ in range(count):
             data = make(rng)
             if rng.random() < 0.3:
-                data = inputs.damaged(rng, data[4:])
+                data = damaged(rng, data[4:])
                 size = len(data) if rng.random() < 0.9 else rng.choice([0, 1, len(data) + 1, 2**31 - 1, 2**32 - 1])
                 data = size.to_bytes(4) + data
             with contextlib.suppress(OSError, RuntimeError):
                 wire.send(data)
         with contextlib.suppress(OSError, RuntimeError):
             wire.writer.write_eof()
-        async with asyncio.timeout(ANSWER_S):
-            with contextlib.suppress(OSError):
-                while await wire._reader.read(1 << 16):
-                    pass
+        await until_closed(wire._reader)
         wire.close()
         return count
 

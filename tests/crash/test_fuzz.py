@@ -22,6 +22,7 @@ from magnetar.bookkeeper.wire.framing import MAX_FRAME_BYTES
 from magnetar.runtime.types import KIB, MIB, Corruption, MagnetarError
 from tests.support.bookie_disks import CODEC, KEY, Disk, stored_entry
 from tests.support.crash_images import Life, crashed
+from tests.support.damage import damaged
 from tests.support.serving import Wire, World
 
 FRAMES = int(os.environ["MAGNETAR_FUZZ_FRAMES"])
@@ -72,24 +73,13 @@ def good_frames(rng: random.Random, third: bool) -> bytes:
     )
 
 
-def damaged(frame: bytes, rng: random.Random) -> bytes:
+def damaged_frame(frame: bytes, rng: random.Random) -> bytes:
     """*frame* with something wrong in it; the length word is mostly right, so that the rest is looked at."""
-    body = bytearray(frame[4:])
-    for _ in range(rng.choice([0, 1, 1, 2, 8])):
-        kind = rng.random()
-        at = rng.randrange(len(body) + 1)
-        if kind < 0.4 and at < len(body):
-            body[at] ^= 1 << rng.randrange(8)
-        elif kind < 0.6:
-            del body[at : at + rng.randrange(1, 12)]
-        elif kind < 0.8:
-            body[at:at] = rng.randbytes(rng.randrange(1, 12))
-        else:
-            body[at:] = rng.randbytes(rng.randrange(40))
+    body = damaged(rng, frame[4:], (0, 1, 1, 2, 8))
     size = len(body)
     if rng.random() < 0.05:
         size = rng.choice([0, 1, size + 1, max(size - 1, 0), FRAME_MAX, FRAME_MAX + 1, 2**31 - 1, 2**32 - 1])
-    return size.to_bytes(4) + bytes(body)
+    return size.to_bytes(4) + body
 
 
 @pytest.mark.parametrize("third", [False, True], ids=["v2", "v3"])
@@ -136,7 +126,7 @@ async def fuzz(bookie: Bookie, rng: random.Random, third: bool, count: int) -> N
         wire = await Wire.connect(bookie)
         if third:
             wire.send(v3.bookie_info_request(1))
-        chunk = [damaged(good_frames(rng, third), rng) for _ in range(rng.randrange(1, 12))]
+        chunk = [damaged_frame(good_frames(rng, third), rng) for _ in range(rng.randrange(1, 12))]
         sent += len(chunk)
         data = b"".join(chunk)
         # The bookie may close at any moment, so any of this may fail; asyncio and uvloop say it differently.
