@@ -1,6 +1,6 @@
 """`magnetar topics`, `subscriptions` and `lag`: what a broker knows of topics."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -20,9 +20,6 @@ from magnetar.cli_options import (
 from magnetar.guesses import Guessing
 from magnetar.places import PLACE_HELP, PlaceError, create_at, id_of, json_of, partition_of, place_of, subscription_path
 from magnetar.topic_api.message_id import EARLIEST, LATEST
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.group(cls=Guessing)
