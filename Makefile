@@ -2,8 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PROTOS := $(shell find magnetar managed_ledger bookie broker -name '*.proto' 2>/dev/null)
-SOURCES := magnetar broker managed_ledger bookie autorecovery connectors pyspark_magnetar.py tests bench deploy
+PROTOS := $(shell find magnetar_core managed_ledger bookie broker -name '*.proto' 2>/dev/null)
+SOURCES := magnetar magnetar_core broker managed_ledger bookie autorecovery connectors pyspark_magnetar.py tests bench deploy
 # How long `make soak` runs, and what it repeats; without a seed it draws a new one and says it.
 MINUTES ?= 10
 SEED ?=

@@ -20,8 +20,8 @@ from typing import Any
 from bench import bookie, testing_plugin
 from bench.first_message import first_receipt
 from bench.groups import Rows, run_groups
-from magnetar.admin_client import AdminClient
-from magnetar.cluster import Cluster
+from magnetar.inspect.broker_admin import AdminClient
+from magnetar.processes.cluster import Cluster
 
 ROUNDS = 3
 

@@ -11,11 +11,11 @@ import sys
 
 import uvloop
 
-from magnetar.bookkeeper.client.client import BookKeeper
-from magnetar.bookkeeper.client.errors import BookKeeperError
-from magnetar.bookkeeper.client.handle import LedgerWriteHandle
-from magnetar.bookkeeper.metadata.url import open_store
-from magnetar.runtime.clock import Clock, LoopClock
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.client.errors import BookKeeperError
+from magnetar_core.bookkeeper.client.handle import LedgerWriteHandle
+from magnetar_core.bookkeeper.metadata.url import open_store
+from magnetar_core.runtime.clock import Clock, LoopClock
 
 
 class Window:

@@ -19,9 +19,9 @@ from typing import Any, cast
 
 import uvloop
 
-from magnetar.bookkeeper.wire.codec_v2 import add_request_head, batch_read_request, parse_response, read_request
-from magnetar.bookkeeper.wire.entry import HEADER_BYTES, DigestType, EntryCodec, master_key
-from magnetar.bookkeeper.wire.framing import MAX_FRAME_BYTES, FrameSplitter
+from magnetar_core.bookkeeper.wire.codec_v2 import add_request_head, batch_read_request, parse_response, read_request
+from magnetar_core.bookkeeper.wire.entry import HEADER_BYTES, DigestType, EntryCodec, master_key
+from magnetar_core.bookkeeper.wire.framing import MAX_FRAME_BYTES, FrameSplitter
 
 TICK_S = 0.002
 WRITE_BYTES = 64 * 1024

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
-from magnetar.bookkeeper.metadata.ledger_store import LedgerStore, initialise_cluster
-from magnetar.bookkeeper.metadata.ledgers import LedgerMetadata, Segment
-from magnetar.bookkeeper.metadata.url import open_store
-from magnetar.bookkeeper.wire.entry import DigestType
-from magnetar.runtime.clock import LoopClock
+from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, initialise_cluster
+from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, Segment
+from magnetar_core.bookkeeper.metadata.url import open_store
+from magnetar_core.bookkeeper.wire.entry import DigestType
+from magnetar_core.runtime.clock import LoopClock
 
 NAME = "bench"
 START_S = 300.0

@@ -14,7 +14,7 @@ import uvloop
 
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import MessageHeads, parse_frame, send_receipt, simple_frame
-from magnetar.bookkeeper.wire.framing import FrameSplitter
+from magnetar_core.bookkeeper.wire.framing import FrameSplitter
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
 

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from magnetar.bookkeeper.client.client import BookKeeper
-from magnetar.bookkeeper.metadata.url import open_store
-from magnetar.cluster import Cluster
-from magnetar.runtime.clock import LoopClock
+from magnetar.processes.cluster import Cluster
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.metadata.url import open_store
+from magnetar_core.runtime.clock import LoopClock
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger

@@ -21,39 +21,39 @@ import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from bookie.checkpoint import Checkpointer
-from bookie.collector import GarbageCollector
+from bookie.admin.operations import BookieOperations
 from bookie.config import BookieConfig
-from bookie.directories import Directories, SpaceWatch, StatusFiles
-from bookie.doorway import Doorkeeper, client_certificates, server_certificates
-from bookie.index import Index, RocksIndex
-from bookie.integrity import IntegrityCheck
+from bookie.disks.directories import Directories, SpaceWatch, StatusFiles
+from bookie.disks.mode import Mode
+from bookie.disks.read_only import DiskLimits
 from bookie.jobs import JobThread
-from bookie.journal.writer import Journal, JournalFailed, JournalSettings, NoSpace
-from bookie.ledger_storage import LedgerStorage, is_no_space
-from bookie.mode import Mode
-from bookie.online_rebuild import OnlineRebuild
-from bookie.opening import Opened, StorageSettings, open_storage
-from bookie.operations import BookieOperations
-from bookie.peers import PeerSource
-from bookie.read_only import DiskLimits
-from bookie.rebuild_digests import MetadataDigests
-from bookie.repair import RepairSource
-from bookie.requests import Desk
-from bookie.scrub import Scrub
-from bookie.server import Limits, Server
-from bookie.stages import BookieStages
-from bookie.write_cache import WriteCache
-from magnetar.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint, http_endpoint
-from magnetar.bookkeeper.metadata.bookies import BookieRegistration
-from magnetar.bookkeeper.metadata.ledger_store import LedgerStore
-from magnetar.bookkeeper.metadata.store import MetadataStore
-from magnetar.bookkeeper.tls import Certificates
-from magnetar.runtime.clock import Clock
-from magnetar.runtime.files import DiskUsage, Files
-from magnetar.runtime.observe import SlowOperations
-from magnetar.runtime.tasks import Parts, Tasks
-from magnetar.runtime.types import KIB, MIB, MagnetarError
+from bookie.latency import BookieStages
+from bookie.maintenance.collector import GarbageCollector
+from bookie.maintenance.integrity import IntegrityCheck
+from bookie.maintenance.peers import PeerSource
+from bookie.maintenance.rebuild.digests import MetadataDigests
+from bookie.maintenance.rebuild.online import OnlineRebuild
+from bookie.maintenance.repair import RepairSource
+from bookie.maintenance.scrub import Scrub
+from bookie.serving.request_rules import Desk
+from bookie.serving.server import Limits, Server
+from bookie.serving.tls_listener import Doorkeeper, client_certificates, server_certificates
+from bookie.startup import Opened, StorageSettings, open_storage
+from bookie.storage.checkpoint import Checkpointer
+from bookie.storage.index import Index, RocksIndex
+from bookie.storage.journal.writer import Journal, JournalFailed, JournalSettings, NoSpace
+from bookie.storage.ledger_storage import LedgerStorage, is_no_space
+from bookie.storage.write_cache import WriteCache
+from magnetar_core.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint, http_endpoint
+from magnetar_core.bookkeeper.metadata.bookies import BookieRegistration
+from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
+from magnetar_core.bookkeeper.metadata.store import MetadataStore
+from magnetar_core.bookkeeper.tls.contexts import Certificates
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.files import DiskUsage, Files
+from magnetar_core.runtime.observe import SlowOperations
+from magnetar_core.runtime.tasks import Parts, Tasks
+from magnetar_core.runtime.types import KIB, MIB, MagnetarError
 
 log = logging.getLogger(__name__)
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from bookie.journal.format import ALIGNMENT_MIN, VERSIONS_TO_WRITE
-from bookie.security import ROLE_FACTORIES, Rules
-from magnetar.bookkeeper.tls_files import (
+from bookie.access import ROLE_FACTORIES, Rules
+from bookie.storage.journal.format import ALIGNMENT_MIN, VERSIONS_TO_WRITE
+from magnetar_core.bookkeeper.tls.files import (
     APACHE_FACTORY,
     REFRESH_S,
     TlsFiles,
@@ -15,9 +15,9 @@ from magnetar.bookkeeper.tls_files import (
     protocol_problems,
     store_problem,
 )
-from magnetar.bookkeeper.wire.framing import MAX_FRAME_BYTES
-from magnetar.runtime.config import setting
-from magnetar.runtime.types import MIB
+from magnetar_core.bookkeeper.wire.framing import MAX_FRAME_BYTES
+from magnetar_core.runtime.config import setting
+from magnetar_core.runtime.types import MIB
 
 # Apache's settings that are accepted and mean nothing here: groups form by themselves, threads are ours, and what
 # they tune does not exist. (Garbage collection always reads a ledger's metadata before it deletes anything, and

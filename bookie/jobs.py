@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from magnetar.runtime.group_worker import GroupWorker
+from magnetar_core.runtime.group_worker import GroupWorker
 
 T = TypeVar("T")
 

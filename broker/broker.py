@@ -14,8 +14,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, Protocol
 
+from broker.binary.connection import LookupAnswer
+from broker.binary.server import BinaryServer
 from broker.config import PARTITIONS_MAX, BrokerConfig, parse_listeners
-from broker.connection import LookupAnswer
 from broker.errors import (
     BrokerError,
     IncompatibleSchema,
@@ -29,7 +30,7 @@ from broker.errors import (
 )
 from broker.memory_budget import MemoryBudget
 from broker.names import TopicName, topic_of_managed_ledger
-from broker.ownership_rules import BrokerAddress, Ownership
+from broker.ownership.rules import BrokerAddress, Ownership
 from broker.policies import (
     AutoCreation,
     NamespacePolicies,
@@ -38,24 +39,23 @@ from broker.policies import (
     parse_policies,
     partitions_value,
 )
-from broker.ports import Cancellable
-from broker.server import BinaryServer
 from broker.storage import ledger_config, open_storage
-from broker.topic import Topic, broker_error
+from broker.topic.ports import Cancellable
+from broker.topic.topic import Topic, broker_error
 from broker.wire import pulsar_pb2 as wire
-from magnetar.bookkeeper.client.client import BookKeeper
-from magnetar.bookkeeper.metadata.store import NO_NODE, Cancel, MetadataError, MetadataStore, VersionConflict
-from magnetar.runtime.clock import Clock
-from magnetar.runtime.memory import memory_bytes
-from magnetar.runtime.tasks import Tasks
-from magnetar.runtime.types import Corruption
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.metadata.store import NO_NODE, Cancel, MetadataError, MetadataStore, VersionConflict
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.memory import memory_bytes
+from magnetar_core.runtime.tasks import Tasks
+from magnetar_core.runtime.types import Corruption
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import IncompatibleSchema as RegistryRefused
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.messages_pb2 import KeyValue
-from managed_ledger.schema_compatibility import Schema, SchemaType, Strategy
-from managed_ledger.schema_registry import StoredSchema, version_bytes, version_of
+from managed_ledger.schemas.compatibility import Schema, SchemaType, Strategy
+from managed_ledger.schemas.registry import StoredSchema, version_bytes, version_of
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class Ledgers(Protocol):
 
 
 class Schemas(Protocol):
-    """Keeps schemas (`managed_ledger.schema_registry.SchemaRegistry`)."""
+    """Keeps schemas (`managed_ledger.schemas.registry.SchemaRegistry`)."""
 
     async def get(self, schema_id: str, version: int | None = None) -> StoredSchema | None: ...
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from magnetar.bookkeeper.client.quorum import ENSEMBLE_SIZE_MAX
-from magnetar.bookkeeper.tls_files import APACHE_FACTORY, REFRESH_S, TlsFiles, directory_files, store_problem
-from magnetar.runtime.config import ENVIRONMENT_PREFIX, load, setting
-from magnetar.runtime.types import MIB, ConfigurationError
+from magnetar_core.bookkeeper.client.quorum import ENSEMBLE_SIZE_MAX
+from magnetar_core.bookkeeper.tls.files import APACHE_FACTORY, REFRESH_S, TlsFiles, directory_files, store_problem
+from magnetar_core.runtime.config import ENVIRONMENT_PREFIX, load, setting
+from magnetar_core.runtime.types import MIB, ConfigurationError
 
 DIGEST_TYPES: Final = ("CRC32", "CRC32C", "MAC", "DUMMY")
 COMPATIBILITY_STRATEGIES: Final = (

@@ -20,7 +20,7 @@ BrokerError                     UnknownError
 from typing import ClassVar
 
 from broker.wire import pulsar_pb2 as wire
-from magnetar.runtime.types import MagnetarError
+from magnetar_core.runtime.types import MagnetarError
 
 
 class BrokerError(MagnetarError):

@@ -20,7 +20,7 @@ from typing import Final
 from urllib.parse import unquote_plus
 
 from broker.errors import InvalidTopicName
-from magnetar.bookkeeper.wire.checksum import crc32
+from magnetar_core.bookkeeper.wire.checksum import crc32
 from managed_ledger.names import encode as java_url_encode
 
 PERSISTENT: Final = "persistent"

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from broker.config import BrokerConfig
 from broker.names import Bundles
-from magnetar.runtime.json_text import parse_json
-from magnetar.runtime.types import Corruption
+from magnetar_core.runtime.json_text import parse_json
+from magnetar_core.runtime.types import Corruption
 
 # What `public/default` and `pulsar/system` get when a cluster is initialised.
 INITIAL_BUNDLES: Final = 16

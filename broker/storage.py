@@ -2,15 +2,15 @@
 
 from broker.config import BrokerConfig
 from broker.policies import NamespacePolicies
-from magnetar.bookkeeper.client.client import BookKeeper
-from magnetar.bookkeeper.metadata.store import MetadataStore
-from magnetar.bookkeeper.wire.entry import DigestType
-from magnetar.runtime.clock import Clock
-from magnetar.runtime.types import MIB
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.metadata.store import MetadataStore
+from magnetar_core.bookkeeper.wire.entry import DigestType
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.types import MIB
 from managed_ledger.config import MINUTE_MS, ManagedLedgerConfig
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.retention import RetentionRule, RolloverRule
-from managed_ledger.schema_registry import SchemaRegistry
+from managed_ledger.schemas.registry import SchemaRegistry
 
 _DIGESTS = {
     "CRC32": DigestType.CRC32,

@@ -6,22 +6,22 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from magnetar.topic_api.async_client import AsyncClient
-    from magnetar.topic_api.client import Client
-    from magnetar.topic_api.message_id import MessageId
-    from magnetar.topic_api.values import Message, Outgoing, Schema
+    from magnetar.client.async_client import AsyncClient
+    from magnetar.client.client import Client
+    from magnetar.client.values import Message, Outgoing, Schema
+    from managed_ledger.message_id import MessageId
 
 __version__ = "0.1.0"
 
 __all__ = ["AsyncClient", "Client", "Message", "MessageId", "Outgoing", "Schema", "__version__"]
 
 _HOMES = {
-    "AsyncClient": "async_client",
-    "Client": "client",
-    "Message": "values",
-    "MessageId": "message_id",
-    "Outgoing": "values",
-    "Schema": "values",
+    "AsyncClient": "magnetar.client.async_client",
+    "Client": "magnetar.client.client",
+    "Message": "magnetar.client.values",
+    "MessageId": "managed_ledger.message_id",
+    "Outgoing": "magnetar.client.values",
+    "Schema": "magnetar.client.values",
 }
 
 
@@ -31,4 +31,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"magnetar.topic_api.{home}"), name)
+    return getattr(import_module(home), name)

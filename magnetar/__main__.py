@@ -1,9 +1,9 @@
 """`python -m magnetar` is the command `magnetar`."""
 
-from magnetar.runtime.own_packages import leave_out_current_folder
+from magnetar_core.runtime.own_packages import leave_out_current_folder
 
 leave_out_current_folder()
 
-from magnetar.cli import main  # noqa: E402  after the path is ours
+from magnetar.cli.main import main  # noqa: E402  after the path is ours
 
 main()

@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from magnetar.admin_client import AdminClient
-from magnetar.cluster import Cluster
-from magnetar.runtime.daemon import new_clock
-from magnetar.runtime.types import MagnetarError
+from magnetar.inspect.broker_admin import AdminClient
+from magnetar.processes.cluster import Cluster
+from magnetar_core.runtime.daemon import new_clock
+from magnetar_core.runtime.types import MagnetarError
 
 TOPIC: Final = "persistent://public/default/flights"
 PARTITIONS: Final = 4
@@ -158,7 +158,7 @@ class Demo:
         self._begun = now
 
     def run(self) -> None:
-        from magnetar.bookkeeper.metadata.zookeeper_server import find_pyspark_jars
+        from magnetar_core.bookkeeper.metadata.zookeeper_server import find_pyspark_jars
 
         find_pyspark_jars()  # missing Java or PySpark is said before anything is started
         self.say("1. A cluster: ZooKeeper, three bookies, two brokers")

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from magnetar.bookkeeper.wire.entry import DigestType
-from magnetar.runtime.types import MIB
+from magnetar_core.bookkeeper.wire.entry import DigestType
+from magnetar_core.runtime.types import MIB
 from managed_ledger.retention import RetentionRule, RolloverRule
 
 MINUTE_MS = 60_000

@@ -8,7 +8,7 @@ close to what is held as long as whole runs come and go.
 from collections import deque
 from collections.abc import Sequence
 
-from magnetar.runtime.types import Buffer
+from magnetar_core.runtime.types import Buffer
 
 
 class EntryCache:

@@ -15,7 +15,7 @@ ManagedLedgerError
 └── IncompatibleSchema
 """
 
-from magnetar.runtime.types import MagnetarError
+from magnetar_core.runtime.types import MagnetarError
 
 
 class ManagedLedgerError(MagnetarError):

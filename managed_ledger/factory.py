@@ -4,11 +4,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from magnetar.bookkeeper.client.client import BookKeeper
-from magnetar.bookkeeper.metadata.store import MetadataError, MetadataStore, NoNode
-from magnetar.runtime.clock import Clock
-from magnetar.runtime.tasks import Tasks, attempt
-from magnetar.runtime.types import MIB, Corruption
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.metadata.store import MetadataError, MetadataStore, NoNode
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.tasks import Tasks, attempt
+from magnetar_core.runtime.types import MIB, Corruption
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.errors import StorageUnavailable

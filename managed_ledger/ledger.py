@@ -32,8 +32,8 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import unquote_plus
 
-from magnetar.bookkeeper.client.client import BookKeeper
-from magnetar.bookkeeper.client.errors import (
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.client.errors import (
     BookKeeperError,
     EntryTooLarge,
     LedgerFenced,
@@ -42,15 +42,16 @@ from magnetar.bookkeeper.client.errors import (
     NoSuchLedger,
     TooManyPending,
 )
-from magnetar.bookkeeper.client.handle import LedgerReadHandle, LedgerWriteHandle
-from magnetar.bookkeeper.metadata.ledgers import LedgerMetadata
-from magnetar.bookkeeper.metadata.store import MetadataStore
-from magnetar.runtime.clock import Clock
-from magnetar.runtime.tasks import FAILED, Tasks, attempt, attempt_now
-from magnetar.runtime.types import Buffer, Corruption
+from magnetar_core.bookkeeper.client.handle import LedgerReadHandle, LedgerWriteHandle
+from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
+from magnetar_core.bookkeeper.metadata.store import MetadataStore
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.tasks import FAILED, Tasks, attempt, attempt_now
+from magnetar_core.runtime.types import Buffer, Corruption
 from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.cursor import CursorState
-from managed_ledger.cursor_store import CursorStore
+from managed_ledger.cursors.cursor import CursorState
+from managed_ledger.cursors.cursor_store import CursorStore
+from managed_ledger.cursors.managed_cursor import ManagedCursor
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.errors import (
     CursorExists,
@@ -66,7 +67,6 @@ from managed_ledger.errors import (
     StorageUnavailable,
 )
 from managed_ledger.ledger_list import LedgerList
-from managed_ledger.managed_cursor import ManagedCursor
 from managed_ledger.names import cursor_path, ledger_path
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.records import decode_ledger_info, encode_record

@@ -21,8 +21,8 @@ from typing import Final, NamedTuple
 import cramjam
 from google.protobuf.message import DecodeError
 
-from magnetar.bookkeeper.wire.checksum import crc32c
-from magnetar.runtime.types import MIB, Buffer, Corruption
+from magnetar_core.bookkeeper.wire.checksum import crc32c
+from magnetar_core.runtime.types import MIB, Buffer, Corruption
 from managed_ledger.messages_pb2 import (
     LZ4,
     NONE,

@@ -19,8 +19,8 @@ from typing import Final, TypeVar
 import cramjam
 from google.protobuf.message import DecodeError, Message
 
-from magnetar.runtime.types import Buffer, Corruption
-from managed_ledger.ack_ranges import AckRange
+from magnetar_core.runtime.types import Buffer, Corruption
+from managed_ledger.cursors.ack_ranges import AckRange
 from managed_ledger.messages import decompress
 from managed_ledger.position import Position
 from managed_ledger.records_pb2 import (

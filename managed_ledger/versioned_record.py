@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from magnetar.bookkeeper.metadata.store import (
+from magnetar_core.bookkeeper.metadata.store import (
     NO_NODE,
     MetadataError,
     MetadataStore,

@@ -9,10 +9,10 @@ from typing import Final
 
 import uvloop
 
-from magnetar.bookkeeper.client.client import BookKeeper
-from magnetar.bookkeeper.client.config import ClientConfig
-from magnetar.bookkeeper.metadata.url import open_store
-from magnetar.runtime.clock import LoopClock
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.client.config import ClientConfig
+from magnetar_core.bookkeeper.metadata.url import open_store
+from magnetar_core.runtime.clock import LoopClock
 
 WINDOW: Final = 1_000
 BATCH_BYTES: Final = 5 * 1024 * 1024

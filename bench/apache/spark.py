@@ -13,7 +13,7 @@ from typing import Any, Final
 from bench.apache.perf import attempt
 from bench.apache.table import Table
 from bench.spark_read import write_topic
-from magnetar.cluster import Cluster
+from magnetar.processes.cluster import Cluster
 from tests.support.spark_session import spark_session
 
 # (bytes of a message, messages in the topic)

@@ -14,7 +14,7 @@ from bench.apache.rig import MIB, SHIPPED_MEMORY, SMALL_MEMORY, BenchError, memo
 from bench.apache.table import SIDES, Side, Table
 from bench.first_message import first_receipt
 from deploy.fetch_apache import DISTRIBUTION
-from magnetar.cluster import reserved_ports
+from magnetar.processes.cluster import reserved_ports
 from tests.support.mixed_cluster import Server, configuration
 
 READY_S: Final = 180.0

@@ -26,20 +26,20 @@ from typing import Any, Final, NamedTuple
 import grpc
 
 from broker.broker import Broker
-from broker.consumer import Consumer
 from broker.errors import BrokerError
 from broker.grpc.partial import PartialBatches
 from broker.grpc.publish import schema_of
 from broker.grpc.status import Refused, Status, moved, refusal
 from broker.names import TopicName
-from broker.requests import SubscribeRequest
-from broker.subscription import KeySharedPolicy, Subscription
-from broker.topic import Topic
+from broker.topic.consumer import Consumer
+from broker.topic.requests import SubscribeRequest
+from broker.topic.subscription import KeySharedPolicy, Subscription
+from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID, parse_frame
-from magnetar.runtime.types import KIB, MIB, Buffer, Corruption
-from magnetar.topic_api import topics_pb2 as api
-from managed_ledger.ack_ranges import mask_of, words_of
+from magnetar_core.runtime.types import KIB, MIB, Buffer, Corruption
+from magnetar_core.topics import topics_pb2 as api
+from managed_ledger.cursors.ack_ranges import mask_of, words_of
 from managed_ledger.errors import InvalidPosition
 from managed_ledger.messages import Message, is_batch, messages_in, metadata_of, split_entry
 from managed_ledger.messages_pb2 import NONE, MessageMetadata, SingleMessageMetadata

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from broker.wire.frames import Send, varint
-from magnetar.topic_api.topics_pb2 import Message
+from magnetar_core.topics.topics_pb2 import Message
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata, SingleMessageMetadata
 

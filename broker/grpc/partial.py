@@ -3,15 +3,15 @@
 Rules:
 
 1. A batch has one size. An id that says another one is refused; one of a batch that was never delivered here, and
-   says more than such a batch may have, is passed over (`broker.batch_sizes`).
+   says more than such a batch may have, is passed over (`broker.topic.batch_sizes`).
 2. What is kept has a limit: the ids are what a client says, also of entries that it was never sent.
 """
 
 from typing import Final
 
-from broker.batch_sizes import BatchSizes
 from broker.errors import TooManyRequests
-from magnetar.runtime.types import MIB
+from broker.topic.batch_sizes import BatchSizes
+from magnetar_core.runtime.types import MIB
 from managed_ledger.messages import BATCH_MESSAGES_MAX
 from managed_ledger.position import Position
 

@@ -29,14 +29,14 @@ from broker.grpc.grouping import Group, Grouping, GroupLimits, Run, encode_group
 from broker.grpc.status import Refused, Status, moved, refusal, refusal_of_code
 from broker.memory_budget import MemoryBudget
 from broker.names import TopicName
-from broker.producer import Producer
-from broker.requests import ProducerRequest
-from broker.topic import Topic
+from broker.topic.producer import Producer
+from broker.topic.requests import ProducerRequest
+from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID, Send, parse_frame
-from magnetar.runtime.clock import Timer
-from magnetar.runtime.types import MIB, Buffer
-from magnetar.topic_api import topics_pb2 as api
+from magnetar_core.runtime.clock import Timer
+from magnetar_core.runtime.types import MIB, Buffer
+from magnetar_core.topics import topics_pb2 as api
 
 log = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from broker.admin.stats import topic_stats
 from broker.broker import Broker
 from broker.config import PARTITIONS_MAX
 from broker.errors import BrokerError, NotReady
@@ -22,10 +23,9 @@ from broker.grpc.publish import Publisher
 from broker.grpc.status import Refused, Status, refusal
 from broker.names import TopicName, parse_namespace
 from broker.policies import partitions_value
-from broker.stats import topic_stats
-from magnetar.bookkeeper.metadata.store import NO_NODE, MetadataError, VersionConflict
-from magnetar.runtime.types import KIB, MIB
-from magnetar.topic_api import topics_pb2 as api
+from magnetar_core.bookkeeper.metadata.store import NO_NODE, MetadataError, VersionConflict
+from magnetar_core.runtime.types import KIB, MIB
+from magnetar_core.topics import topics_pb2 as api
 
 log = logging.getLogger(__name__)
 

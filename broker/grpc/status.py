@@ -21,7 +21,7 @@ from broker.errors import (
     TopicNotFound,
     TopicTerminated,
 )
-from magnetar.runtime.types import MagnetarError
+from magnetar_core.runtime.types import MagnetarError
 
 Status: Any = grpc.StatusCode
 

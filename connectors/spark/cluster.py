@@ -14,26 +14,26 @@ from typing import Final
 
 from connectors.spark.options import ReadOptions, Topic
 from connectors.spark.planning import Run, TopicRange, clip
-from magnetar.bookkeeper.client.client import BookKeeper
-from magnetar.bookkeeper.client.config import ClientConfig
-from magnetar.bookkeeper.client.errors import (
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.client.config import ClientConfig
+from magnetar_core.bookkeeper.client.errors import (
     BookKeeperError,
     DigestMismatch,
     EndUnknown,
     MetadataUnavailable,
     NoSuchLedger,
 )
-from magnetar.bookkeeper.client.handle import LedgerReadHandle
-from magnetar.bookkeeper.metadata.ledgers import LedgerMetadata
-from magnetar.bookkeeper.metadata.store import MetadataStore
-from magnetar.bookkeeper.metadata.url import open_store, split_service_uri
-from magnetar.bookkeeper.tls_files import directory_files
-from magnetar.runtime.clock import Clock
-from magnetar.runtime.daemon import new_clock
-from magnetar.runtime.types import ConfigurationError, Corruption, MagnetarError
+from magnetar_core.bookkeeper.client.handle import LedgerReadHandle
+from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
+from magnetar_core.bookkeeper.metadata.store import MetadataStore
+from magnetar_core.bookkeeper.metadata.url import open_store, split_service_uri
+from magnetar_core.bookkeeper.tls.files import directory_files
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.daemon import new_clock
+from magnetar_core.runtime.types import ConfigurationError, Corruption, MagnetarError
 from managed_ledger.names import encode, ledger_path
 from managed_ledger.records import decode_ledger_info
-from managed_ledger.schema_registry import SchemaRegistry, StoredSchema
+from managed_ledger.schemas.registry import SchemaRegistry, StoredSchema
 
 log = logging.getLogger(__name__)
 

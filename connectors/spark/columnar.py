@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
-from magnetar.runtime.types import Buffer, Corruption
+from magnetar_core.runtime.types import Buffer, Corruption
 from managed_ledger.messages_pb2 import SingleMessageMetadata
 
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from connectors.spark.planning import PARTITIONS_MAX, TARGET_BYTES, Position
-from magnetar.runtime.types import ConfigurationError
-from magnetar.topic_api.message_id import MessageId
+from magnetar_core.runtime.types import ConfigurationError
+from managed_ledger.message_id import MessageId
 
 # name as documented → other accepted names
 KNOWN: Final[dict[str, tuple[str, ...]]] = {

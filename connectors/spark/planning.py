@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
-from magnetar.runtime.types import MIB
+from magnetar_core.runtime.types import MIB
 
 Position = tuple[int, int]
 

@@ -21,13 +21,13 @@ from connectors.spark.options import ReadOptions
 from connectors.spark.planning import LOOK_BACK_ENTRIES, Run, Split, clip
 from connectors.spark.rows import HeadlessChunk, Opened, RowBuilder, check_chunked_bytes, open_entry
 from connectors.spark.values import Values
-from magnetar.bookkeeper.client.client import BookKeeper
-from magnetar.bookkeeper.client.errors import BookKeeperError, DigestMismatch, NoSuchEntry, NoSuchLedger
-from magnetar.bookkeeper.client.handle import LedgerReadHandle
-from magnetar.bookkeeper.metadata.store import MetadataError
-from magnetar.bookkeeper.wire.entry import StoredEntry
-from magnetar.runtime.loop_thread import LoopThread
-from magnetar.runtime.types import MIB, Corruption, MagnetarError
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.client.errors import BookKeeperError, DigestMismatch, NoSuchEntry, NoSuchLedger
+from magnetar_core.bookkeeper.client.handle import LedgerReadHandle
+from magnetar_core.bookkeeper.metadata.store import MetadataError
+from magnetar_core.bookkeeper.wire.entry import StoredEntry
+from magnetar_core.runtime.loop_thread import LoopThread
+from magnetar_core.runtime.types import MIB, Corruption, MagnetarError
 
 log = logging.getLogger(__name__)
 

@@ -29,8 +29,8 @@ from connectors.spark.columnar import (
     walk,
 )
 from connectors.spark.values import Decode, Values
-from magnetar.bookkeeper.wire.checksum import crc32c
-from magnetar.runtime.types import MIB, Buffer, Corruption
+from magnetar_core.bookkeeper.wire.checksum import crc32c
+from magnetar_core.runtime.types import MIB, Buffer, Corruption
 from managed_ledger.messages import (
     CHUNKED_BYTES_MAX,
     batch_problem,
@@ -42,7 +42,7 @@ from managed_ledger.messages import (
     split_entry,
 )
 from managed_ledger.messages_pb2 import MessageIdData, MessageMetadata, SingleMessageMetadata
-from managed_ledger.schema_registry import version_of
+from managed_ledger.schemas.registry import version_of
 
 # Metadata columns: name → (Spark type, nullable). The first ones are the default, in pulsar-spark's order.
 METADATA_COLUMNS: Final[dict[str, tuple[t.DataType, bool]]] = {

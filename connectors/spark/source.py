@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from connectors.spark.options import ReadOptions, parse_options
 from connectors.spark.planning import Split, plan
-from magnetar.runtime.types import ConfigurationError
+from magnetar_core.runtime.types import ConfigurationError
 
 if TYPE_CHECKING:  # Spark imports this module to see whether the format is known: it must be quick
     import pyarrow as pa
@@ -189,7 +189,7 @@ def _value_columns(options: ReadOptions, frozen: "Sequence[FrozenTopic]") -> lis
 def _value_kind(options: ReadOptions, frozen: "Sequence[FrozenTopic]") -> str:
     """binary, string, primitive, avro or json; `auto` is decided by the topics' schema."""
     from connectors.spark.values import primitive_type
-    from managed_ledger.schema_compatibility import SchemaType
+    from managed_ledger.schemas.compatibility import SchemaType
 
     wanted = options.value_format
     if wanted in ("binary", "string"):

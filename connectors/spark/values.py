@@ -22,9 +22,9 @@ from pyspark.sql import types as t
 
 from connectors.spark.avro_columns import AvroColumns
 from connectors.spark.columnar import Messages, Numbers
-from magnetar.runtime.types import ConfigurationError, Corruption
-from managed_ledger.schema_compatibility import SchemaType
-from managed_ledger.schema_registry import StoredSchema
+from magnetar_core.runtime.types import ConfigurationError, Corruption
+from managed_ledger.schemas.compatibility import SchemaType
+from managed_ledger.schemas.registry import StoredSchema
 
 Decode = Callable[[bytes], dict[str, Any]]
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from magnetar.runtime.own_packages import python_command, python_environment
+from magnetar_core.runtime.own_packages import python_command, python_environment
 
 if TYPE_CHECKING:
-    from magnetar.cluster import Member
+    from magnetar.processes.cluster import Member
 
 # A process that has to load asyncio, on a machine that tests keep busy.
 START_TIMEOUT_S: Final = 30.0

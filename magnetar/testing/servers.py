@@ -20,10 +20,10 @@ from time import monotonic, sleep
 from types import TracebackType
 from typing import Any, Final, Self
 
-from magnetar.runtime.http_client import ask
-from magnetar.runtime.own_packages import python_command, python_environment
 from magnetar.testing import network
 from magnetar.testing.guard import end_all
+from magnetar_core.runtime.http_client import ask
+from magnetar_core.runtime.own_packages import python_command, python_environment
 
 # A start takes under a second on a quiet machine, a cluster's some five; tests run on machines that are not.
 START_TIMEOUT_S: Final = 60.0
@@ -186,7 +186,7 @@ class ClusterUnderTest(TopicPlace):
     """
 
     def __init__(self, directory: Path) -> None:
-        from magnetar.cluster import Cluster
+        from magnetar.processes.cluster import Cluster
 
         super().__init__("", "", "", "public/default")
         self._why_no_network = network.why_not()
@@ -424,7 +424,7 @@ class ClusterUnderTest(TopicPlace):
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
     """What goes wrong below is a ServerFailed."""
-    from magnetar.runtime.types import MagnetarError
+    from magnetar_core.runtime.types import MagnetarError
 
     try:
         yield

@@ -12,15 +12,15 @@ from pathlib import Path
 
 from bookie.config import BookieConfig
 from broker.config import load_broker_config
-from magnetar.bookie_process import start_bookie
-from magnetar.bookkeeper.client.client import BookKeeper
-from magnetar.bookkeeper.metadata.embedded import EmbeddedStore
-from magnetar.bookkeeper.metadata.ledger_store import initialise_cluster
-from magnetar.broker_process import grpc_address, start_broker
-from magnetar.runtime.config import load
-from magnetar.runtime.daemon import Shutdown, new_clock, run
-from magnetar.runtime.files import OsFiles
-from magnetar.runtime.tasks import Parts
+from magnetar.processes.bookie import start_bookie
+from magnetar.processes.broker import grpc_address, start_broker
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.metadata.embedded import EmbeddedStore
+from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
+from magnetar_core.runtime.config import load
+from magnetar_core.runtime.daemon import Shutdown, new_clock, run
+from magnetar_core.runtime.files import OsFiles
+from magnetar_core.runtime.tasks import Parts
 from tests.abuse.watchdog import Watchdog
 
 

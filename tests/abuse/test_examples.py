@@ -17,10 +17,10 @@ from yarl import URL
 
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
-from magnetar.bookkeeper.wire import codec_v3 as v3
-from magnetar.topic_api import topics_pb2 as api
-from magnetar.topic_api.async_client import AsyncClient
-from magnetar.topic_api.errors import TopicError, UnreadableMessage
+from magnetar.client.async_client import AsyncClient
+from magnetar.client.errors import TopicError, UnreadableMessage
+from magnetar_core.bookkeeper.wire import codec_v3 as v3
+from magnetar_core.topics import topics_pb2 as api
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import ZLIB, ZSTD, KeyValue, MessageIdData, MessageMetadata
 from tests.abuse.world import Bystanders, Server, client_of, wire_to

@@ -15,11 +15,11 @@ from yarl import URL
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import BODY_OF_TYPE
 from broker.wire.pulsar_pb2 import BaseCommand
-from magnetar.bookkeeper.wire import bookkeeper_pb2 as bk
-from magnetar.bookkeeper.wire import codec_v2 as v2
-from magnetar.bookkeeper.wire import codec_v3 as v3
-from magnetar.bookkeeper.wire.entry import MASTER_KEY_BYTES
-from magnetar.topic_api import topics_pb2 as api
+from magnetar_core.bookkeeper.wire import bookkeeper_pb2 as bk
+from magnetar_core.bookkeeper.wire import codec_v2 as v2
+from magnetar_core.bookkeeper.wire import codec_v3 as v3
+from magnetar_core.bookkeeper.wire.entry import MASTER_KEY_BYTES
+from magnetar_core.topics import topics_pb2 as api
 from tests.abuse import inputs
 from tests.abuse.world import Bystanders, Server, client_of, wire_to
 from tests.support.bookie_disks import stored_entry

@@ -22,7 +22,7 @@ from typing import Any, Final
 import aiohttp
 
 from broker.wire.pulsar_pb2 import BaseCommand
-from magnetar.runtime.types import MIB
+from magnetar_core.runtime.types import MIB
 from tests.support.serving import Wire
 from tests.unit.broker.raw_client import RawClient
 

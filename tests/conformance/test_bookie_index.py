@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bookie.index import BATCH_OPERATIONS_MAX, Index, MemoryIndex, RocksIndex
-from magnetar.runtime.types import MIB
+from bookie.storage.index import BATCH_OPERATIONS_MAX, Index, MemoryIndex, RocksIndex
+from magnetar_core.runtime.types import MIB
 
 
 @pytest.fixture(params=["rocks", "memory"])

@@ -9,9 +9,9 @@ from typing import NamedTuple, cast
 
 import pytest
 
-from broker.ports import CursorPort, LedgerPort
-from magnetar.bookkeeper.metadata.memory import MemoryStore
-from magnetar.runtime.clock import LoopClock
+from broker.topic.ports import CursorPort, LedgerPort
+from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.runtime.clock import LoopClock
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import InvalidPosition
 from managed_ledger.factory import ManagedLedgerFactory
@@ -222,7 +222,7 @@ async def test_a_batch_is_done_with_its_last_message(subject: Subject) -> None:
 
 
 async def test_batches_acknowledged_in_part_are_limited(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("managed_ledger.cursor.PARTIAL_BATCHES_MAX", 2)
+    monkeypatch.setattr("managed_ledger.cursors.cursor.PARTIAL_BATCHES_MAX", 2)
     first, second, third = subject.positions[:3]
     for position in (first, second, third):
         assert not subject.cursor.acknowledge_batch(position, [0b01], 2)

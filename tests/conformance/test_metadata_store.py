@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.bookkeeper.metadata.embedded import EmbeddedStore, StoreInUse, StoreReadOnly, open_secondary
-from magnetar.bookkeeper.metadata.ledger_store import LedgerStore, initialise_cluster
-from magnetar.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment
-from magnetar.bookkeeper.metadata.memory import LostAnswer, MemoryStore
-from magnetar.bookkeeper.metadata.store import (
+from magnetar_core.bookkeeper.metadata.embedded import EmbeddedStore, StoreInUse, StoreReadOnly, open_secondary
+from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, initialise_cluster
+from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment
+from magnetar_core.bookkeeper.metadata.memory import LostAnswer, MemoryStore
+from magnetar_core.bookkeeper.metadata.store import (
     NO_NODE,
     MetadataError,
     MetadataStore,
@@ -22,10 +22,10 @@ from magnetar.bookkeeper.metadata.store import (
     StoreUnavailable,
     VersionConflict,
 )
-from magnetar.bookkeeper.metadata.url import open_store
-from magnetar.bookkeeper.metadata.zookeeper import ZooKeeperStore
-from magnetar.bookkeeper.wire.entry import DigestType
-from magnetar.runtime.clock import LoopClock
+from magnetar_core.bookkeeper.metadata.url import open_store
+from magnetar_core.bookkeeper.metadata.zookeeper import ZooKeeperStore
+from magnetar_core.bookkeeper.wire.entry import DigestType
+from magnetar_core.runtime.clock import LoopClock
 from tests.support.waiting import eventually
 from tests.support.zookeeper import ZooKeeperServer, why_not
 

@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.bookkeeper.wire import codec_v2 as v2
-from magnetar.bookkeeper.wire.framing import FrameSplitter
+from magnetar_core.bookkeeper.wire import codec_v2 as v2
+from magnetar_core.bookkeeper.wire.framing import FrameSplitter
 from tests.support.bookie_disks import KEY, stored_entry
 
 PROGRAM = """
 import asyncio, sys
 from bookie.bookie import Bookie
 from bookie.config import BookieConfig
-from magnetar.bookkeeper.metadata.ledger_store import initialise_cluster
-from magnetar.bookkeeper.metadata.url import open_store
-from magnetar.runtime.clock import LoopClock
-from magnetar.runtime.files import OsFiles
+from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
+from magnetar_core.bookkeeper.metadata.url import open_store
+from magnetar_core.runtime.clock import LoopClock
+from magnetar_core.runtime.files import OsFiles
 
 async def main(directory):
     clock = LoopClock()
@@ -100,14 +100,14 @@ COLLECTING = """
 import asyncio, sys
 from bookie.bookie import Bookie
 from bookie.config import BookieConfig
-from magnetar.bookkeeper.metadata.ledger_store import LedgerStore, initialise_cluster
-from magnetar.bookkeeper.metadata.ledgers import LedgerMetadata, Segment
-from magnetar.bookkeeper.metadata.url import open_store
-from magnetar.bookkeeper.wire.entry import DigestType
-from magnetar.runtime.clock import LoopClock
-from magnetar.runtime.files import OsFiles
-from magnetar.runtime.types import MIB
-from magnetar.bookkeeper.wire import codec_v2 as v2
+from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, initialise_cluster
+from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, Segment
+from magnetar_core.bookkeeper.metadata.url import open_store
+from magnetar_core.bookkeeper.wire.entry import DigestType
+from magnetar_core.runtime.clock import LoopClock
+from magnetar_core.runtime.files import OsFiles
+from magnetar_core.runtime.types import MIB
+from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from tests.support.bookie_disks import KEY, stored_entry
 from tests.support.serving import Wire
 
@@ -150,10 +150,10 @@ async def main(directory, kept):
         for ledger_id in mine:
             if ledger_id % 10 == 0:
                 print("kept", ledger_id, flush=True)
-        bookie.operations.flush()
+        bookie.admin.operations.flush()
         for _ in range(3):
-            bookie.operations.trigger_gc(force_major=True)
-            status = await bookie.operations.gc_settled()
+            bookie.admin.operations.trigger_gc(force_major=True)
+            status = await bookie.admin.operations.gc_settled()
             assert status.failed is None, status.failed
             assert not status.damaged_logs, status.damaged_logs
         print("compacted", status.compacted_logs, flush=True)

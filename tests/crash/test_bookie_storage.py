@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from bookie.ledgers import explicit_lac_of
+from bookie.storage.ledgers import explicit_lac_of
 from tests.support.bookie_disks import CODEC, TINY, Disk, OpenedDisk, on_each_operation, stored_entry
 
 SEEDS = range(40)

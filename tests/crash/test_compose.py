@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.admin_client import AdminClient
-from magnetar.cluster import reserved_ports
+from magnetar.inspect.broker_admin import AdminClient
+from magnetar.processes.cluster import reserved_ports
 from tests.support.processes import client_of, until
 from tests.support.zookeeper import ZooKeeperServer, why_not
 

@@ -18,13 +18,13 @@ from typing import Any, TypeVar
 import pulsar
 import pytest
 
-from magnetar.bookkeeper.metadata import underreplication
-from magnetar.bookkeeper.metadata.ledger_store import initialise_cluster
-from magnetar.bookkeeper.metadata.ledgers import ledger_path
-from magnetar.bookkeeper.metadata.store import MetadataStore
-from magnetar.bookkeeper.metadata.url import open_store
-from magnetar.cluster import Cluster, reserved_ports
-from magnetar.runtime.clock import LoopClock
+from magnetar.processes.cluster import Cluster, reserved_ports
+from magnetar_core.bookkeeper.metadata import underreplication
+from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
+from magnetar_core.bookkeeper.metadata.ledgers import ledger_path
+from magnetar_core.bookkeeper.metadata.store import MetadataStore
+from magnetar_core.bookkeeper.metadata.url import open_store
+from magnetar_core.runtime.clock import LoopClock
 from tests.support.processes import client_of, cluster_of, until
 from tests.support.shell import Shell
 from tests.support.zookeeper import ZooKeeperServer, why_not

@@ -21,12 +21,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from bookie.journal.format import decode_mark
-from bookie.journal.writer import JournalFailed
-from bookie.requests import EFENCED
-from magnetar.bookkeeper.wire import codec_v2 as v2
-from magnetar.runtime.files import read_file
-from magnetar.runtime.types import Corruption, MagnetarError
+from bookie.serving.request_rules import EFENCED
+from bookie.storage.journal.format import decode_mark
+from bookie.storage.journal.writer import JournalFailed
+from magnetar_core.bookkeeper.wire import codec_v2 as v2
+from magnetar_core.runtime.files import read_file
+from magnetar_core.runtime.types import Corruption, MagnetarError
 from tests.support.bookie_disks import CODEC, KEY, Disk, stored_entry
 from tests.support.crash_images import Life, crashed, crashed_files, until_end
 from tests.support.fault_files import FAULTS, FaultRun

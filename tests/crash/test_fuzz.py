@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from bookie.bookie import Bookie
-from magnetar.bookkeeper.wire import codec_v2 as v2
-from magnetar.bookkeeper.wire import codec_v3 as v3
-from magnetar.bookkeeper.wire.framing import MAX_FRAME_BYTES
-from magnetar.runtime.types import KIB, MIB, Corruption, MagnetarError
+from magnetar_core.bookkeeper.wire import codec_v2 as v2
+from magnetar_core.bookkeeper.wire import codec_v3 as v3
+from magnetar_core.bookkeeper.wire.framing import MAX_FRAME_BYTES
+from magnetar_core.runtime.types import KIB, MIB, Corruption, MagnetarError
 from tests.support.bookie_disks import CODEC, KEY, Disk, stored_entry
 from tests.support.crash_images import Life, crashed
 from tests.support.damage import damaged

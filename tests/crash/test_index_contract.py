@@ -25,8 +25,8 @@ from pathlib import Path
 
 import pytest
 
-from bookie.index import Index, MemoryIndex, RocksIndex
-from magnetar.runtime.types import MIB
+from bookie.storage.index import Index, MemoryIndex, RocksIndex
+from magnetar_core.runtime.types import MIB
 
 IMAGES = int(os.environ["MAGNETAR_INDEX_IMAGES"])
 LOTS = 4

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.bookkeeper.wire import codec_v2 as v2
-from magnetar.bookkeeper.wire.framing import FrameSplitter
+from magnetar_core.bookkeeper.wire import codec_v2 as v2
+from magnetar_core.bookkeeper.wire.framing import FrameSplitter
 from tests.support.bookie_disks import KEY, stored_entry
 
 ROUNDS = int(os.environ["MAGNETAR_KILL_ROUNDS"])
@@ -36,14 +36,14 @@ PROGRAM = """
 import asyncio, sys
 from bookie.bookie import Bookie
 from bookie.config import BookieConfig
-from magnetar.bookkeeper.metadata.ledger_store import LedgerStore, initialise_cluster
-from magnetar.bookkeeper.metadata.store import VersionConflict
-from magnetar.bookkeeper.metadata.url import open_store
-from magnetar.runtime.clock import LoopClock
-from magnetar.runtime.files import OsFiles
-from magnetar.runtime.types import MIB
+from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, initialise_cluster
+from magnetar_core.bookkeeper.metadata.store import VersionConflict
+from magnetar_core.bookkeeper.metadata.url import open_store
+from magnetar_core.runtime.clock import LoopClock
+from magnetar_core.runtime.files import OsFiles
+from magnetar_core.runtime.types import MIB
 from tests.support.bookie_world import ledger_metadata
-from magnetar.bookkeeper.metadata.ledgers import Segment
+from magnetar_core.bookkeeper.metadata.ledgers import Segment
 
 async def main(directory, first, count):
     clock = LoopClock()
@@ -68,7 +68,7 @@ async def main(directory, first, count):
     print(bookie.address[1], flush=True)
     while True:
         await asyncio.sleep(0.05)
-        status = bookie.operations.gc_status()
+        status = bookie.admin.operations.gc_status()
         assert status.failed is None, status.failed
         assert not status.damaged_logs, status.damaged_logs
         with open(directory + "/counts", "w") as file:

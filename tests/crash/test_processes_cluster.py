@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.admin_client import AdminClient
-from magnetar.cluster import SESSION_MS, Cluster
+from magnetar.inspect.broker_admin import AdminClient
+from magnetar.processes.cluster import SESSION_MS, Cluster
 from tests.support.processes import Load, bookies_of, cluster_of, other_broker, owner_of, prepare, read_all, until
 from tests.support.zookeeper import why_not
 

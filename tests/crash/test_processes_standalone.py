@@ -9,7 +9,7 @@ from typing import Final
 import pulsar
 import pytest
 
-from magnetar.admin_client import AdminClient
+from magnetar.inspect.broker_admin import AdminClient
 from tests.support.processes import PATIENCE_S, Load, Standalone, client_of, prepare
 
 pytestmark = pytest.mark.process

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import magnetar
-from magnetar.admin_client import AdminClient
+from magnetar.inspect.broker_admin import AdminClient
 from tests.support.processes import cluster_of, other_broker, owner_of, prepare, until
 from tests.support.zookeeper import why_not
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.admin_client import AdminClient
-from magnetar.cluster import ClusterError, Member
+from magnetar.inspect.broker_admin import AdminClient
+from magnetar.processes.cluster import ClusterError, Member
 from tests.support.processes import Load, bookies_of, cluster_of, prepare, until
 from tests.support.zookeeper import why_not
 

@@ -13,20 +13,20 @@ from dataclasses import replace
 import pytest
 
 from bookie.bookie import StorageFailed
-from bookie.cookie import CookieMismatch
-from bookie.entry_log import format as log_format
-from bookie.garbage import CompactionKind
-from bookie.index import MemoryIndex
-from bookie.journal import writer
-from bookie.journal.format import Mark, decode_mark
-from bookie.journal.replay import replay
-from bookie.opening import StorageSettings, open_storage
-from bookie.requests import EFENCED, EIO, EUA, OK
-from magnetar.bookkeeper.metadata.ledgers import Segment
-from magnetar.bookkeeper.wire import codec_v2 as v2
-from magnetar.bookkeeper.wire import codec_v3 as v3
-from magnetar.runtime.files import read_file
-from magnetar.runtime.types import Corruption
+from bookie.disks.cookie import CookieMismatch
+from bookie.maintenance.garbage import CompactionKind
+from bookie.serving.request_rules import EFENCED, EIO, EUA, OK
+from bookie.startup import StorageSettings, open_storage
+from bookie.storage.entry_log import format as log_format
+from bookie.storage.index import MemoryIndex
+from bookie.storage.journal import writer
+from bookie.storage.journal.format import Mark, decode_mark
+from bookie.storage.journal.replay import replay
+from magnetar_core.bookkeeper.metadata.ledgers import Segment
+from magnetar_core.bookkeeper.wire import codec_v2 as v2
+from magnetar_core.bookkeeper.wire import codec_v3 as v3
+from magnetar_core.runtime.files import read_file
+from magnetar_core.runtime.types import Corruption
 from tests.support.bookie_disks import KEY, OTHER_KEY, TINY, Disk, stored_entry
 from tests.support.bookie_world import LyingWorld
 from tests.support.crash_images import Life, crashed, crashed_files, until_end
@@ -764,7 +764,7 @@ async def test_r_b27_a_bookie_that_lost_a_part_of_itself_does_not_serve(lost: st
     if lost == "the cookie in the store":
         await world.store.delete("/ledgers/cookies/bookie-1")
     else:
-        directory = "/bookie/journal/current" if lost == "the journal directory" else "/bookie/ledgers/current"
+        directory = "/bookie/storage/journal/current" if lost == "the journal directory" else "/bookie/ledgers/current"
         for name in world.files.list(directory):
             world.files.remove(f"{directory}/{name}")
     with pytest.raises(CookieMismatch):
@@ -858,7 +858,7 @@ async def test_r_l4_what_may_have_been_lost_is_unknown_and_not_absent() -> None:
     async with world.serving() as bookie:
         assert await (await Wire.connect(bookie)).add(stored_entry(1, 0)) == OK
     await world.record_ledger(1, segments=(Segment(0, ("bookie-1",)),))
-    for directory in ("/bookie/ledgers/current", "/bookie/journal/current"):
+    for directory in ("/bookie/ledgers/current", "/bookie/storage/journal/current"):
         for name in world.files.list(directory):
             world.files.remove(f"{directory}/{name}")
     world.indexes.clear()

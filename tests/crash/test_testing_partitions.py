@@ -13,8 +13,8 @@ import pytest
 import magnetar
 import magnetar.testing
 from broker.wire import pulsar_pb2 as wire
-from magnetar.admin_client import AdminClient
-from magnetar.cluster import Cluster
+from magnetar.inspect.broker_admin import AdminClient
+from magnetar.processes.cluster import Cluster
 from magnetar.testing import ClusterUnderTest
 from tests.support.processes import Load, bookies_of, client_of, prepare, until
 from tests.support.raw_producer import RawProducer

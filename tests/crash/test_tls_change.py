@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.admin_client import AdminClient
-from magnetar.bookkeeper.tls_files import APACHE_FACTORY
-from magnetar.bookkeeper.wire import codec_v2 as v2
-from magnetar.bookkeeper.wire.framing import LENGTH
-from magnetar.cluster import HOST, Cluster, Member
+from magnetar.inspect.broker_admin import AdminClient
+from magnetar.processes.cluster import HOST, Cluster, Member
+from magnetar_core.bookkeeper.tls.files import APACHE_FACTORY
+from magnetar_core.bookkeeper.wire import codec_v2 as v2
+from magnetar_core.bookkeeper.wire.framing import LENGTH
 from tests.support.processes import Load, cluster_of, prepare
 from tests.support.tls_files import Authority
 from tests.support.zookeeper import why_not

@@ -11,11 +11,11 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from bookie.bookie import Bookie
-from magnetar.bookkeeper.wire import bookkeeper_pb2 as pb
-from magnetar.bookkeeper.wire import codec_v2 as v2
-from magnetar.bookkeeper.wire import codec_v3 as v3
-from magnetar.bookkeeper.wire.entry import master_key
-from magnetar.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
+from magnetar_core.bookkeeper.wire import bookkeeper_pb2 as pb
+from magnetar_core.bookkeeper.wire import codec_v2 as v2
+from magnetar_core.bookkeeper.wire import codec_v3 as v3
+from magnetar_core.bookkeeper.wire.entry import master_key
+from magnetar_core.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
 from tests.support.golden import DECODES, ENCODES, REPLAYS, Report, b64, beside, golden, load, rows
 from tests.support.serving import HurriedClock, Wire, World
 

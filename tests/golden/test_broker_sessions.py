@@ -18,9 +18,9 @@ from broker.config import TIMESTAMP_INTERCEPTOR, BrokerConfig
 from broker.policies import new_policies, partitions_value, to_json
 from broker.wire.frames import BODY_OF_TYPE, parse_frame, simple_frame, without_broker_metadata
 from broker.wire.pulsar_pb2 import BaseCommand, CommandPong
-from magnetar.bookkeeper.metadata.memory import MemoryStore
-from magnetar.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
-from magnetar.runtime.clock import Clock, LoopClock
+from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
+from magnetar_core.runtime.clock import Clock, LoopClock
 from managed_ledger.messages import broker_metadata_of, split_entry
 from tests.golden.known_differences import KNOWN_DIFFERENCES
 from tests.golden.test_pulsar_frames import frames_of
@@ -35,7 +35,7 @@ CONFIG: Final = BrokerConfig(
     advertised_address="127.0.0.1",
     cluster_name="lab",
     batch_index_acks=True,
-    failover_delay_ms=50,
+    failover_delay_ms=500,  # longer than a busy machine takes from one consumer to the next
     max_entries_per_ledger=40,
     min_rollover_minutes=0,
     delete_inactive_topics=False,

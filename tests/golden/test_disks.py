@@ -11,23 +11,23 @@ from typing import Any, Final
 
 import pytest
 
-from bookie import cookie
 from bookie.bookie import Bookie
-from bookie.entry_log import format as log_format
-from bookie.foreign_storage import ForeignStorage, refuse_foreign_storage
-from bookie.index import MemoryIndex, RocksIndex
-from bookie.journal import format as journal_format
-from bookie.journal.format import Scan
-from bookie.ledgers import decode as decode_ledger
-from bookie.ledgers import explicit_lac_of
-from bookie.opening import Opened, StorageSettings, open_storage
-from bookie.read_only import STATUS_FILE, Reason, decode_status
-from magnetar.bookkeeper.metadata.ledger_store import initialise_cluster
-from magnetar.bookkeeper.metadata.memory import MemoryStore
-from magnetar.bookkeeper.wire.checksum import crc32c
-from magnetar.bookkeeper.wire.entry import DigestType, EntryCodec, master_key
-from magnetar.runtime.clock import LoopClock
-from magnetar.runtime.files import MemoryFiles, OsFiles
+from bookie.disks import cookie
+from bookie.disks.read_only import STATUS_FILE, Reason, decode_status
+from bookie.startup import Opened, StorageSettings, open_storage
+from bookie.storage.entry_log import format as log_format
+from bookie.storage.foreign_storage import ForeignStorage, refuse_foreign_storage
+from bookie.storage.index import MemoryIndex, RocksIndex
+from bookie.storage.journal import format as journal_format
+from bookie.storage.journal.format import Scan
+from bookie.storage.ledgers import decode as decode_ledger
+from bookie.storage.ledgers import explicit_lac_of
+from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
+from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.bookkeeper.wire.checksum import crc32c
+from magnetar_core.bookkeeper.wire.entry import DigestType, EntryCodec, master_key
+from magnetar_core.runtime.clock import LoopClock
+from magnetar_core.runtime.files import MemoryFiles, OsFiles
 from tests.support.golden import DECODES, ENCODES, OPENS, REFUSES, Report, beside, golden, load, path_of, text
 from tests.support.serving import CONFIG
 

@@ -10,10 +10,10 @@ import pytest
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message as Protobuf
 
-from magnetar.bookkeeper.wire.checksum import crc32c
-from magnetar.bookkeeper.wire.entry import DigestMismatch, DigestType, EntryCodec, StoredEntry
-from magnetar.runtime.types import Corruption
-from managed_ledger.ack_ranges import AckRanges
+from magnetar_core.bookkeeper.wire.checksum import crc32c
+from magnetar_core.bookkeeper.wire.entry import DigestMismatch, DigestType, EntryCodec, StoredEntry
+from magnetar_core.runtime.types import Corruption
+from managed_ledger.cursors.ack_ranges import AckRanges
 from managed_ledger.messages import (
     Message,
     broker_metadata_of,
@@ -30,7 +30,7 @@ from managed_ledger.messages_pb2 import MessageIdData
 from managed_ledger.position import Position
 from managed_ledger.records import batches_in, decode_cursor_info, decode_position_info, position_info, ranges_in
 from managed_ledger.records_pb2 import SchemaEntry, SchemaInfo, SchemaLocator
-from managed_ledger.schema_compatibility import SchemaType
+from managed_ledger.schemas.compatibility import SchemaType
 from tests.support.golden import DECODES, ENCODES, Report, b64, golden, load, names
 
 PASSWORD: Final = b""  # of every ledger of that broker

@@ -17,7 +17,7 @@ from broker.wire.frames import (
     simple_frame,
 )
 from broker.wire.pulsar_pb2 import BaseCommand
-from magnetar.bookkeeper.wire.framing import MAX_FRAME_BYTES, FrameSplitter, FrameTooLarge, MalformedFrame
+from magnetar_core.bookkeeper.wire.framing import MAX_FRAME_BYTES, FrameSplitter, FrameTooLarge, MalformedFrame
 from tests.golden.test_entries import check_message
 from tests.support.golden import DECODES, ENCODES, Report, b64, beside, golden, load, rows
 

@@ -11,9 +11,10 @@ from google.protobuf import text_format
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
-from bookie import cookie
+from bookie.disks import cookie
 from broker.broker import initialise_cluster as initialise_pulsar
-from broker.bundle_assignment import (
+from broker.config import BrokerConfig
+from broker.ownership.bundle_assignment import (
     decode_broker,
     decode_leader,
     decode_owner,
@@ -21,12 +22,11 @@ from broker.bundle_assignment import (
     encode_leader,
     encode_owner,
 )
-from broker.config import BrokerConfig
-from broker.ownership_rules import BrokerAddress
+from broker.ownership.rules import BrokerAddress
 from broker.policies import new_cluster, new_policies, parse_partitions, parse_policies, partitions_value, to_json
-from magnetar.bookkeeper.metadata import ledger_store, ledgers
-from magnetar.bookkeeper.metadata.bookie_info import decode_info
-from magnetar.bookkeeper.metadata.formats_pb2 import (
+from magnetar_core.bookkeeper.metadata import ledger_store, ledgers
+from magnetar_core.bookkeeper.metadata.bookie_info import decode_info
+from magnetar_core.bookkeeper.metadata.formats_pb2 import (
     AuditorVoteFormat,
     CheckAllLedgersFormat,
     LedgerMetadataFormat,
@@ -34,10 +34,10 @@ from magnetar.bookkeeper.metadata.formats_pb2 import (
     LockDataFormat,
     UnderreplicatedLedgerFormat,
 )
-from magnetar.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, ledger_id_of, ledger_path
-from magnetar.bookkeeper.metadata.memory import MemoryStore
-from magnetar.bookkeeper.wire.entry import DigestType
-from magnetar.runtime.clock import ManualClock
+from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, ledger_id_of, ledger_path
+from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.bookkeeper.wire.entry import DigestType
+from magnetar_core.runtime.clock import ManualClock
 from managed_ledger.records import MAGIC_COMPRESSED, decode_cursor_info, decode_ledger_info, encode_record
 from managed_ledger.records_pb2 import CompressionType, SchemaLocator
 from tests.golden.test_managed_ledger_records import head_of

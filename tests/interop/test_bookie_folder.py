@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.bookkeeper.client.client import BookKeeper
-from magnetar.bookkeeper.client.config import ClientConfig
-from magnetar.bookkeeper.client.errors import BookKeeperError
-from magnetar.bookkeeper.metadata.url import open_store
-from magnetar.runtime.clock import LoopClock
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.client.config import ClientConfig
+from magnetar_core.bookkeeper.client.errors import BookKeeperError
+from magnetar_core.bookkeeper.metadata.url import open_store
+from magnetar_core.runtime.clock import LoopClock
 from tests.support.mixed_cluster import Brand, MixedCluster, Server
 
 OTHER: dict[Brand, Brand] = {"ours": "apache", "apache": "ours"}

@@ -15,13 +15,13 @@ import pytest
 from pulsar.schema import AvroSchema, Integer, Record, String
 from pyspark.sql import SparkSession
 
-from magnetar.admin_client import AdminClient
-from magnetar.bookkeeper.client.blocking import BlockingBookKeeper
-from magnetar.bookkeeper.client.client import BookKeeper
-from magnetar.bookkeeper.client.config import ClientConfig
-from magnetar.bookkeeper.metadata.ledgers import LedgerMetadata
-from magnetar.bookkeeper.metadata.url import open_store
-from magnetar.runtime.clock import LoopClock
+from magnetar.inspect.broker_admin import AdminClient
+from magnetar_core.bookkeeper.client.blocking import BlockingBookKeeper
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.client.config import ClientConfig
+from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
+from magnetar_core.bookkeeper.metadata.url import open_store
+from magnetar_core.runtime.clock import LoopClock
 from tests.support.mixed_cluster import Brand, MixedCluster, Server, compile_java, http_json
 from tests.support.processes import Load, Stored, client_of, read_all, until
 
@@ -245,11 +245,11 @@ def _name(brand: Brand) -> str:
 
 OUR_WRITER: Final = """
     import asyncio, os, sys
-    from magnetar.bookkeeper.client.client import BookKeeper
-    from magnetar.bookkeeper.client.config import ClientConfig
-    from magnetar.bookkeeper.metadata.url import open_store
-    from magnetar.bookkeeper.wire.entry import DigestType
-    from magnetar.runtime.clock import LoopClock
+    from magnetar_core.bookkeeper.client.client import BookKeeper
+    from magnetar_core.bookkeeper.client.config import ClientConfig
+    from magnetar_core.bookkeeper.metadata.url import open_store
+    from magnetar_core.bookkeeper.wire.entry import DigestType
+    from magnetar_core.runtime.clock import LoopClock
 
     async def main(url, digest, password):
         clock = LoopClock()

@@ -9,12 +9,12 @@ import pulsar
 import pytest
 from pyspark.sql import SparkSession
 
-from magnetar.bookkeeper.client.client import BookKeeper
-from magnetar.bookkeeper.client.config import ClientConfig
-from magnetar.bookkeeper.client.errors import BookKeeperError
-from magnetar.bookkeeper.metadata.url import open_store
-from magnetar.bookkeeper.tls_files import directory_files
-from magnetar.runtime.clock import LoopClock
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.client.config import ClientConfig
+from magnetar_core.bookkeeper.client.errors import BookKeeperError
+from magnetar_core.bookkeeper.metadata.url import open_store
+from magnetar_core.bookkeeper.tls.files import directory_files
+from magnetar_core.runtime.clock import LoopClock
 from tests.support.mixed_cluster import MixedCluster, compile_java
 from tests.support.processes import client_of
 from tests.support.tls_files import Authority

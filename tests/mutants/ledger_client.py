@@ -2,7 +2,7 @@
 
 from tests.mutants.catalogue import Mutant
 
-CLIENT = "magnetar/bookkeeper/client"
+CLIENT = "magnetar_core/bookkeeper/client"
 WRITER = ("tests/unit/client/test_writer.py",)
 WRITER_SIMULATION = ("tests/simulation/test_writer_sim.py",)
 RECOVERY = ("tests/unit/client/test_recovery.py",)
@@ -166,35 +166,35 @@ MUTANTS = (
     ),
     Mutant(
         "recovery stops one entry early",
-        f"{CLIENT}/recover.py",
+        f"{CLIENT}/recovery_driver.py",
         "        last = writer.last_add_pushed\n",
         "        last = max(writer.last_add_pushed - 1, floor)\n",
         WHOLE,
     ),
     Mutant(
         "recovery begins one entry late",
-        f"{CLIENT}/recover.py",
+        f"{CLIENT}/recovery_driver.py",
         "entry_id + len(reads) + 1, key)",
         "entry_id + len(reads) + 2, key)",
         WHOLE,
     ),
     Mutant(
         "recovery seals before what it wrote back is confirmed",
-        f"{CLIENT}/recover.py",
+        f"{CLIENT}/recovery_driver.py",
         "            try:\n                await writer.wait_for(last)\n",
         "            try:\n                pass\n",
         WHOLE,
     ),
     Mutant(
         "recovery seals a ledger whose ensemble changed meanwhile",
-        f"{CLIENT}/recover.py",
+        f"{CLIENT}/recovery_driver.py",
         "if versioned.metadata.last_segment != snapshot.last_segment:",
         "if versioned.metadata.last_segment == ():",
         WHOLE,
     ),
     Mutant(
         "recovery forgets the ensembles to which it wrote back",
-        f"{CLIENT}/recover.py",
+        f"{CLIENT}/recovery_driver.py",
         "closed = versioned.metadata.closed(last, length, ensembles)",
         "closed = versioned.metadata.closed(last, length)",
         WHOLE,

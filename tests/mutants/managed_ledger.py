@@ -71,28 +71,28 @@ MUTANTS = (
     # -- acknowledged ranges
     Mutant(
         "ranges that touch are not joined",
-        "managed_ledger/ack_ranges.py",
+        "managed_ledger/cursors/ack_ranges.py",
         "low = bisect_left(lasts, first - 1)",
         "low = bisect_left(lasts, first)",
         POSITIONS,
     ),
     Mutant(
         "a range swallows the one behind it",
-        "managed_ledger/ack_ranges.py",
+        "managed_ledger/cursors/ack_ranges.py",
         "            last = max(last, lasts[high - 1])\n",
         "            last = max(last, lasts[-1])\n",
         POSITIONS,
     ),
     Mutant(
         "a range that the mark-delete position reaches into goes as a whole",
-        "managed_ledger/ack_ranges.py",
+        "managed_ledger/cursors/ack_ranges.py",
         "gone = bisect_right(ledger.lasts, position.entry_id)",
         "gone = bisect_right(ledger.firsts, position.entry_id)",
         POSITIONS,
     ),
     Mutant(
         "ranges are counted from their second entry on",
-        "managed_ledger/ack_ranges.py",
+        "managed_ledger/cursors/ack_ranges.py",
         "min(last, limit)) - first + 1",
         "min(last, limit)) - first",
         POSITIONS,
@@ -100,7 +100,7 @@ MUTANTS = (
     # -- cursors
     Mutant(
         "an ack survives a seek",
-        "managed_ledger/cursor.py",
+        "managed_ledger/cursors/cursor.py",
         "        self._ranges.clear()\n        self._batches.clear()\n"
         "        self.mark_delete_position = self._ledgers.prev",
         "        self._batches.clear()\n        self.mark_delete_position = self._ledgers.prev",
@@ -108,7 +108,7 @@ MUTANTS = (
     ),
     Mutant(
         "an ack of a batch's index survives a seek",
-        "managed_ledger/cursor.py",
+        "managed_ledger/cursors/cursor.py",
         "        self._ranges.clear()\n        self._batches.clear()\n"
         "        self.mark_delete_position = self._ledgers.prev",
         "        self._ranges.clear()\n        self.mark_delete_position = self._ledgers.prev",
@@ -116,7 +116,7 @@ MUTANTS = (
     ),
     Mutant(
         "a seek begins one entry late",
-        "managed_ledger/cursor.py",
+        "managed_ledger/cursors/cursor.py",
         "        self.mark_delete_position = self._ledgers.previous_position(position)\n"
         "        self.read_position = position\n",
         "        self.mark_delete_position = position\n"
@@ -125,7 +125,7 @@ MUTANTS = (
     ),
     Mutant(
         "a cumulative ack goes back",
-        "managed_ledger/cursor.py",
+        "managed_ledger/cursors/cursor.py",
         "        if position <= self.mark_delete_position:\n            return False\n"
         "        self.mark_delete_position = position",
         "        if position == self.mark_delete_position:\n            return False\n"
@@ -134,14 +134,14 @@ MUTANTS = (
     ),
     Mutant(
         "a cumulative ack is not clamped to what there is",
-        "managed_ledger/cursor.py",
+        "managed_ledger/cursors/cursor.py",
         "position = min(self._ledgers.floor(position), self._ledgers.last_confirmed)",
         "position = min(position, self._ledgers.last_confirmed)",
         CURSORS,
     ),
     Mutant(
         "entries that there are not are acknowledged",
-        "managed_ledger/cursor.py",
+        "managed_ledger/cursors/cursor.py",
         "            if not 0 <= position.entry_id < self._ledgers.entries_of(position.ledger_id):\n"
         "                continue  # an entry that does not exist (any more): nothing to consume\n",
         "",
@@ -149,21 +149,21 @@ MUTANTS = (
     ),
     Mutant(
         "the index acks of a batch do not add up",
-        "managed_ledger/cursor.py",
+        "managed_ledger/cursors/cursor.py",
         "self._batches.get(position, everything) & mask_of(ack_set) & everything",
         "mask_of(ack_set) & everything",
         CURSORS,
     ),
     Mutant(
         "a batch of which everything is acknowledged stays open",
-        "managed_ledger/cursor.py",
+        "managed_ledger/cursors/cursor.py",
         "        if remaining == 0:\n            return self.delete([position])\n",
         "",
         CURSORS,
     ),
     Mutant(
         "the read position stays behind a cumulative ack",
-        "managed_ledger/cursor.py",
+        "managed_ledger/cursors/cursor.py",
         "        if self.read_position <= self.mark_delete_position:  # rule 2\n"
         "            self.read_position = self._ledgers.next_position(self.mark_delete_position)\n",
         "",
@@ -171,7 +171,7 @@ MUTANTS = (
     ),
     Mutant(
         "acknowledged runs are joined within a ledger only",
-        "managed_ledger/cursor.py",
+        "managed_ledger/cursors/cursor.py",
         "            following = self._ledgers.next_position(self.mark_delete_position)\n            last = ",
         "            at = self.mark_delete_position\n            following = Position(at.ledger_id, at.entry_id + 1)\n"
         "            last = ",
@@ -179,7 +179,7 @@ MUTANTS = (
     ),
     Mutant(
         "a rewind goes on where it was",
-        "managed_ledger/cursor.py",
+        "managed_ledger/cursors/cursor.py",
         '        """Read again from the first entry that is not consumed."""\n'
         "        self.read_position = self._ledgers.next_position(self.mark_delete_position)\n",
         '        """Read again from the first entry that is not consumed."""\n',
@@ -187,7 +187,7 @@ MUTANTS = (
     ),
     Mutant(
         "a read skips the entry behind it",
-        "managed_ledger/cursor.py",
+        "managed_ledger/cursors/cursor.py",
         '        """Everything up to *position* has been read."""\n'
         "        self.read_position = self._ledgers.next_position(position)\n",
         '        """Everything up to *position* has been read."""\n'
@@ -290,14 +290,14 @@ MUTANTS = (
     # -- cursors on disk
     Mutant(
         "a cursor is restored from its node although its ledger is newer",
-        "managed_ledger/cursor_store.py",
+        "managed_ledger/cursors/cursor_store.py",
         "        if state is not None:\n            return _snapshot(Position(state.ledgerId, state.entryId), state)\n",
         "",
         LEDGER,
     ),
     Mutant(
         "a cursor's node is switched before its new ledger has the state",
-        "managed_ledger/cursor_store.py",
+        "managed_ledger/cursors/cursor_store.py",
         "            await handle.add(state)\n"
         "            await self._write_node(snapshot, handle.ledger_id, whole=False)\n",
         "            await self._write_node(snapshot, handle.ledger_id, whole=False)\n"
@@ -306,7 +306,7 @@ MUTANTS = (
     ),
     Mutant(
         "a former owner overwrites the node of a cursor",
-        "managed_ledger/cursor_store.py",
+        "managed_ledger/cursors/cursor_store.py",
         "        await self._check_owner()\n        await self._put_into_node(snapshot)\n",
         "        await self._put_into_node(snapshot)\n",
         FAULTS,
@@ -320,14 +320,14 @@ MUTANTS = (
     ),
     Mutant(
         "a cold read that a rewind overtook is delivered",
-        "managed_ledger/managed_cursor.py",
+        "managed_ledger/cursors/managed_cursor.py",
         "            if valid != self._reads_valid or not found:\n",
         "            if not found:\n",
         LEDGER,
     ),
     Mutant(
         "a change while a cursor is stored counts as stored",
-        "managed_ledger/managed_cursor.py",
+        "managed_ledger/cursors/managed_cursor.py",
         "            version = self._state.version\n            await self._persist(self._snapshot())\n"
         "            self._persisted_version = version\n",
         "            await self._persist(self._snapshot())\n"
@@ -336,7 +336,7 @@ MUTANTS = (
     ),
     Mutant(
         "a seek is not stored before it is confirmed",
-        "managed_ledger/managed_cursor.py",
+        "managed_ledger/cursors/managed_cursor.py",
         "            await self._persist(snapshot)\n            # Stored first",
         "            # Stored first",
         STEPS,

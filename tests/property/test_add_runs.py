@@ -7,14 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookie.ledgers import Ledgers
-from bookie.read_cache import ReadCache
-from bookie.requests import Desk
-from bookie.server import Connection, Limits, Server
-from bookie.write_cache import WriteCache
-from magnetar.bookkeeper.wire.codec_v2 import FLAG_HIGH_PRIORITY, FLAG_RECOVERY_ADD, add_request_head, read_request
-from magnetar.bookkeeper.wire.entry import HEADER
-from magnetar.runtime.clock import ManualClock
+from bookie.serving.request_rules import Desk
+from bookie.serving.server import Connection, Limits, Server
+from bookie.storage.ledgers import Ledgers
+from bookie.storage.read_cache import ReadCache
+from bookie.storage.write_cache import WriteCache
+from magnetar_core.bookkeeper.wire.codec_v2 import (
+    FLAG_HIGH_PRIORITY,
+    FLAG_RECOVERY_ADD,
+    add_request_head,
+    read_request,
+)
+from magnetar_core.bookkeeper.wire.entry import HEADER
+from magnetar_core.runtime.clock import ManualClock
 
 KEYS = (bytes(20), b"k" * 20)
 

@@ -12,8 +12,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from connectors.spark.rows import RowBuilder
 from connectors.spark.values import AvroValues, columns_of
-from managed_ledger.schema_compatibility import Schema, SchemaType
-from managed_ledger.schema_registry import StoredSchema
+from managed_ledger.schemas.compatibility import Schema, SchemaType
+from managed_ledger.schemas.registry import StoredSchema
 from tests.unit.spark.entries import TOPIC, add, batch, message, plain
 
 INT = st.integers(-(1 << 31), (1 << 31) - 1)

@@ -5,10 +5,10 @@ import contextlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.bookkeeper.wire import codec_v2 as v2
-from magnetar.bookkeeper.wire import codec_v3 as v3
-from magnetar.bookkeeper.wire.entry import DigestType, EntryCodec
-from magnetar.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
+from magnetar_core.bookkeeper.wire import codec_v2 as v2
+from magnetar_core.bookkeeper.wire import codec_v3 as v3
+from magnetar_core.bookkeeper.wire.entry import DigestType, EntryCodec
+from magnetar_core.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
 
 IDS = st.integers(0, 2**63 - 1)
 

@@ -32,20 +32,20 @@ from typing import Any, Final
 import pytest
 
 from broker.config import BrokerConfig
-from broker.consumer import Consumer
-from broker.dispatch import SharedDispatcher
 from broker.memory_budget import MemoryBudget
 from broker.names import TopicName
 from broker.policies import new_policies, parse_policies, to_json
-from broker.requests import SubscribeRequest
-from broker.subscription import KeySharedPolicy, Subscription
-from broker.topic import Topic
+from broker.topic.consumer import Consumer
+from broker.topic.dispatchers import SharedDispatcher
+from broker.topic.requests import SubscribeRequest
+from broker.topic.subscription import KeySharedPolicy, Subscription
+from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import parse_frame
 from broker.wire.pulsar_pb2 import BaseCommand
-from magnetar.bookkeeper.metadata.memory import MemoryStore
-from magnetar.runtime.clock import LoopClock
-from magnetar.runtime.types import Buffer
+from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.runtime.clock import LoopClock
+from magnetar_core.runtime.types import Buffer
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger

@@ -17,21 +17,21 @@ from typing import Any, TypeVar
 
 import pytest
 
-from magnetar.bookkeeper.client.errors import (
+from magnetar_core.bookkeeper.client.errors import (
     BookieUnavailable,
     BookKeeperError,
     MetadataUnavailable,
     NotEnoughBookies,
     RecoveryFailed,
 )
-from magnetar.bookkeeper.metadata.memory import MemoryStore
-from magnetar.bookkeeper.metadata.store import OutcomeUnknown, StoreUnavailable
-from magnetar.runtime.clock import ManualClock
+from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.store import OutcomeUnknown, StoreUnavailable
+from magnetar_core.runtime.clock import ManualClock
 from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.cursors.managed_cursor import ManagedCursor
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import Entry, ManagedLedger
-from managed_ledger.managed_cursor import ManagedCursor
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.records import decode_cursor_info, decode_ledger_info, decode_position_info
 from managed_ledger.retention import RetentionRule, RolloverRule

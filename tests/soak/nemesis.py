@@ -6,9 +6,9 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
-from magnetar.admin_client import AdminClient
-from magnetar.runtime.types import MagnetarError
+from magnetar.inspect.broker_admin import AdminClient
 from magnetar.testing.servers import ServerFailed
+from magnetar_core.runtime.types import MagnetarError
 from tests.soak.schedule import CUTS, ENDINGS, FILLS, PAUSE, RESET, UNLOADS, Fault
 from tests.soak.servers import DISK_FULL_SHARE, SoakCluster
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from time import monotonic, sleep, time
 from typing import Any, Final
 
-from magnetar.admin_client import AdminClient, AdminError
+from magnetar.inspect.broker_admin import AdminClient, AdminError
 from magnetar.testing.servers import ServerFailed
 from tests.soak import memory
 from tests.soak.books import Given, Place, Problems, Published, check_stored, runs

@@ -14,7 +14,7 @@ from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from magnetar.admin_client import AdminClient
+from magnetar.inspect.broker_admin import AdminClient
 from tests.spark.conftest import Load
 from tests.support.processes import Standalone
 

@@ -9,17 +9,17 @@ from typing import Any, Final
 
 import aiohttp
 
-from bookie.admin import AdminServer, LedgerAccess
+from bookie.admin.server import AdminServer, LedgerAccess
 from bookie.bookie import Bookie
 from bookie.config import BookieConfig
-from magnetar.bookie_process import LedgerReader
-from magnetar.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint
-from magnetar.bookkeeper.metadata.bookies import BookieRegistration
-from magnetar.bookkeeper.metadata.ledger_store import initialise_cluster
-from magnetar.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment, encode, ledger_path
-from magnetar.bookkeeper.metadata.store import NO_NODE
-from magnetar.bookkeeper.wire.entry import DigestType
-from magnetar.runtime.types import Buffer, MagnetarError
+from magnetar.processes.bookie import LedgerReader
+from magnetar_core.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint
+from magnetar_core.bookkeeper.metadata.bookies import BookieRegistration
+from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
+from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment, encode, ledger_path
+from magnetar_core.bookkeeper.metadata.store import NO_NODE
+from magnetar_core.bookkeeper.wire.entry import DigestType
+from magnetar_core.runtime.types import Buffer, MagnetarError
 from tests.support.bookie_disks import stored_entry
 from tests.support.golden import load
 from tests.support.serving import CONFIG, Wire, World

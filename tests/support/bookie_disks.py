@@ -3,15 +3,15 @@
 import random
 from collections.abc import Callable
 
-from bookie.index import Index, MemoryIndex
-from bookie.journal.writer import Item, JournalSettings, NoSpace
-from bookie.ledger_storage import LedgerStorage
-from bookie.opening import Opened, StorageSettings, open_storage
-from bookie.requests import Desk
-from bookie.write_cache import WriteCache
-from magnetar.bookkeeper.wire.entry import DigestType, EntryCodec, master_key
-from magnetar.runtime.files import MemoryFiles
-from magnetar.runtime.types import MIB, Buffer
+from bookie.serving.request_rules import Desk
+from bookie.startup import Opened, StorageSettings, open_storage
+from bookie.storage.index import Index, MemoryIndex
+from bookie.storage.journal.writer import Item, JournalSettings, NoSpace
+from bookie.storage.ledger_storage import LedgerStorage
+from bookie.storage.write_cache import WriteCache
+from magnetar_core.bookkeeper.wire.entry import DigestType, EntryCodec, master_key
+from magnetar_core.runtime.files import MemoryFiles
+from magnetar_core.runtime.types import MIB, Buffer
 
 KEY = master_key(b"")
 OTHER_KEY = master_key(b"other")

@@ -6,13 +6,13 @@ from typing import Any
 
 from bookie.bookie import Bookie
 from bookie.config import BookieConfig
-from magnetar.bookkeeper.metadata.ledger_store import LedgerStore
-from magnetar.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment
-from magnetar.bookkeeper.wire import codec_v2 as v2
-from magnetar.bookkeeper.wire.entry import DigestType
-from magnetar.runtime.clock import Clock
-from magnetar.runtime.files import DiskUsage
-from magnetar.runtime.types import GIB
+from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
+from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment
+from magnetar_core.bookkeeper.wire import codec_v2 as v2
+from magnetar_core.bookkeeper.wire.entry import DigestType
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.files import DiskUsage
+from magnetar_core.runtime.types import GIB
 from tests.support.bookie_disks import KEY
 from tests.support.serving import CONFIG, Wire, World
 

@@ -25,21 +25,21 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace, coroutine
 from typing import Any, Final, TypeVar
 
-from bookie.checkpoint import Checkpointer
-from bookie.collector import GarbageCollector
-from bookie.compaction import Stopped
 from bookie.config import BookieConfig
-from bookie.garbage import CompactionKind
-from bookie.journal.writer import Journal, NoSpace
-from bookie.ledgers import explicit_lac_of
-from bookie.opening import StorageSettings, open_storage
-from bookie.requests import EFENCED, EUA, OK
-from bookie.server import Limits, Server
-from magnetar.bookkeeper.metadata.store import NoNode
-from magnetar.bookkeeper.wire.entry import HEADER
-from magnetar.runtime.clock import Timer
-from magnetar.runtime.files import MemoryFiles, _apply, _Inode, _Write
-from magnetar.runtime.types import KIB, MIB, Buffer, MagnetarError
+from bookie.maintenance.collector import GarbageCollector
+from bookie.maintenance.compaction import Stopped
+from bookie.maintenance.garbage import CompactionKind
+from bookie.serving.request_rules import EFENCED, EUA, OK
+from bookie.serving.server import Limits, Server
+from bookie.startup import StorageSettings, open_storage
+from bookie.storage.checkpoint import Checkpointer
+from bookie.storage.journal.writer import Journal, NoSpace
+from bookie.storage.ledgers import explicit_lac_of
+from magnetar_core.bookkeeper.metadata.store import NoNode
+from magnetar_core.bookkeeper.wire.entry import HEADER
+from magnetar_core.runtime.clock import Timer
+from magnetar_core.runtime.files import MemoryFiles, _apply, _Inode, _Write
+from magnetar_core.runtime.types import KIB, MIB, Buffer, MagnetarError
 from tests.support.bookie_disks import CODEC, KEY, OTHER_KEY, TINY, Disk, Entries, stored_entry
 
 T = TypeVar("T")

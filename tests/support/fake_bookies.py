@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import cast
 
-from magnetar.bookkeeper.client.client import BookKeeper
-from magnetar.bookkeeper.client.config import ClientConfig
-from magnetar.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint
-from magnetar.bookkeeper.metadata.bookies import BookieRegistration
-from magnetar.bookkeeper.metadata.ledger_store import initialise_cluster
-from magnetar.bookkeeper.metadata.memory import MemoryStore
-from magnetar.bookkeeper.metadata.store import MetadataStore
-from magnetar.bookkeeper.wire.codec_v2 import (
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.client.config import ClientConfig
+from magnetar_core.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint
+from magnetar_core.bookkeeper.metadata.bookies import BookieRegistration
+from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
+from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.store import MetadataStore
+from magnetar_core.bookkeeper.wire.codec_v2 import (
     ADD_ENTRY,
     BATCH_READ_ENTRY,
     FLAG_DO_FENCING,
@@ -24,9 +24,9 @@ from magnetar.bookkeeper.wire.codec_v2 import (
     parse_request,
     read_response,
 )
-from magnetar.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
-from magnetar.runtime.clock import Clock, LoopClock
-from magnetar.runtime.types import Buffer
+from magnetar_core.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
+from magnetar_core.runtime.clock import Clock, LoopClock
+from magnetar_core.runtime.types import Buffer
 
 
 class FakeBookie:

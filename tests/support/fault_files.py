@@ -5,7 +5,7 @@ import posixpath
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from magnetar.runtime.files import File, MemoryFiles, _apply, _MemoryFile, _Truncate, _Write
+from magnetar_core.runtime.files import File, MemoryFiles, _apply, _MemoryFile, _Truncate, _Write
 from tests.support.crash_images import MODES, Run, bury, crashed
 
 FAULTS: Final = ("EIO", "ENOSPC", "short write")

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
-from magnetar.bookkeeper.metadata.store import ANY_VERSION, Cancel, MetadataStore, Node, SessionEvent
+from magnetar_core.bookkeeper.metadata.store import ANY_VERSION, Cancel, MetadataStore, Node, SessionEvent
 
 Step = Callable[[str, str], Awaitable[None]]
 

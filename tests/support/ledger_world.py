@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from magnetar.bookkeeper.client.errors import (
+from magnetar_core.bookkeeper.client.errors import (
     BookieUnavailable,
     BookKeeperError,
     LedgerFenced,
@@ -18,9 +18,9 @@ from magnetar.bookkeeper.client.errors import (
     NoSuchLedger,
     OperationTimeout,
 )
-from magnetar.bookkeeper.client.placement import choose_ensemble, choose_replacements
-from magnetar.bookkeeper.client.quorum import Quorum
-from magnetar.bookkeeper.client.recovery import (
+from magnetar_core.bookkeeper.client.placement import choose_ensemble, choose_replacements
+from magnetar_core.bookkeeper.client.quorum import Quorum
+from magnetar_core.bookkeeper.client.recovery import (
     Absent,
     Answer,
     FencingRound,
@@ -29,7 +29,7 @@ from magnetar.bookkeeper.client.recovery import (
     RecoveryRead,
     Undecidable,
 )
-from magnetar.bookkeeper.client.writer import (
+from magnetar_core.bookkeeper.client.writer import (
     Acknowledge,
     ChangeEnsemble,
     Effect,
@@ -38,8 +38,8 @@ from magnetar.bookkeeper.client.writer import (
     PendingAdd,
     judge_conflict,
 )
-from magnetar.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment
-from magnetar.bookkeeper.wire.entry import DigestType, EntryCodec, StoredEntry, master_key
+from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment
+from magnetar_core.bookkeeper.wire.entry import DigestType, EntryCodec, StoredEntry, master_key
 
 LEDGER = 1
 CODEC = EntryCodec(DigestType.DUMMY, b"")

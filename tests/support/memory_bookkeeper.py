@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from magnetar.bookkeeper.client.client import BookKeeper
-from magnetar.bookkeeper.client.errors import (
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.client.errors import (
     BookKeeperError,
     ClientClosed,
     LedgerClosed,
@@ -22,8 +22,8 @@ from magnetar.bookkeeper.client.errors import (
     NoSuchLedger,
     NotEnoughBookies,
 )
-from magnetar.bookkeeper.wire.entry import StoredEntry
-from magnetar.runtime.types import Buffer
+from magnetar_core.bookkeeper.wire.entry import StoredEntry
+from magnetar_core.runtime.types import Buffer
 
 
 @dataclass

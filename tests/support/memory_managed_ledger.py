@@ -7,9 +7,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from magnetar.runtime.types import Buffer
+from magnetar_core.runtime.types import Buffer
 from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.cursor import CursorState
+from managed_ledger.cursors.cursor import CursorState
 from managed_ledger.errors import (
     CursorNotFound,
     ManagedLedgerError,
@@ -21,8 +21,8 @@ from managed_ledger.ledger import AppendListener, Entry, ManagedLedger
 from managed_ledger.ledger_list import LedgerList
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.records_pb2 import ManagedLedgerInfo
-from managed_ledger.schema_compatibility import Schema, Strategy, check_compatible, check_valid, same_schema
-from managed_ledger.schema_registry import StoredSchema
+from managed_ledger.schemas.compatibility import Schema, Strategy, check_compatible, check_valid, same_schema
+from managed_ledger.schemas.registry import StoredSchema
 
 
 class MemoryCursor:

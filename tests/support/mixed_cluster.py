@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 from deploy.fetch_apache import DISTRIBUTION
-from magnetar.bookkeeper.metadata.zookeeper_server import find_pyspark_jars, zookeeper_command, zookeeper_config
-from magnetar.cluster import reserved_ports, zookeeper_answers
+from magnetar.processes.cluster import reserved_ports, zookeeper_answers
+from magnetar_core.bookkeeper.metadata.zookeeper_server import find_pyspark_jars, zookeeper_command, zookeeper_config
 
 Brand = Literal["ours", "apache"]
 Kind = Literal["bookie", "broker"]

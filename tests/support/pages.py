@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from magnetar.cluster import STATE_FILE, Cluster
+from magnetar.processes.cluster import STATE_FILE, Cluster
 
 # Nothing asserts a time: this only ends what hangs. The slowest is a program with Spark.
 TIMEOUT_S: Final = 180.0

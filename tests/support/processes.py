@@ -22,11 +22,11 @@ from typing import Any, Final, NamedTuple
 
 import pulsar
 
-from magnetar.admin_client import AdminClient
-from magnetar.bookkeeper.metadata.ledger_store import LedgerStore
-from magnetar.bookkeeper.metadata.url import open_store
-from magnetar.cluster import Cluster
-from magnetar.runtime.clock import LoopClock
+from magnetar.inspect.broker_admin import AdminClient
+from magnetar.processes.cluster import Cluster
+from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
+from magnetar_core.bookkeeper.metadata.url import open_store
+from magnetar_core.runtime.clock import LoopClock
 
 NAMESPACE: Final = "public/default"
 KEYS: Final = 7

@@ -8,22 +8,22 @@ from typing import Any
 
 from bookie.bookie import Bookie
 from bookie.config import BookieConfig
-from bookie.index import Index, MemoryIndex
-from magnetar.bookkeeper.metadata.ledger_store import initialise_cluster
-from magnetar.bookkeeper.metadata.memory import MemoryStore
-from magnetar.bookkeeper.wire import bookkeeper_pb2 as pb
-from magnetar.bookkeeper.wire import codec_v2 as v2
-from magnetar.bookkeeper.wire import codec_v3 as v3
-from magnetar.bookkeeper.wire.framing import FrameSplitter
-from magnetar.runtime.clock import Clock, LoopClock, Timer
-from magnetar.runtime.files import MemoryFiles
+from bookie.storage.index import Index, MemoryIndex
+from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
+from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.bookkeeper.wire import bookkeeper_pb2 as pb
+from magnetar_core.bookkeeper.wire import codec_v2 as v2
+from magnetar_core.bookkeeper.wire import codec_v3 as v3
+from magnetar_core.bookkeeper.wire.framing import FrameSplitter
+from magnetar_core.runtime.clock import Clock, LoopClock, Timer
+from magnetar_core.runtime.files import MemoryFiles
 from tests.support.bookie_disks import KEY
 
 CONFIG = BookieConfig(
     port=0,
     listen_address="127.0.0.1",
     bookie_id="bookie-1",
-    journal_directories=("/bookie/journal",),
+    journal_directories=("/bookie/storage/journal",),
     ledger_directories=("/bookie/ledgers",),
     journal_preallocation_mib=0,
     write_cache_mib=8,

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
-from magnetar.cluster import Cluster
+from magnetar.processes.cluster import Cluster
 
 TIMEOUT_S = 90
 

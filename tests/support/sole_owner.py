@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from broker.names import TopicName
-from broker.ownership_rules import BrokerAddress, Located
+from broker.ownership.rules import BrokerAddress, Located
 
 
 class SoleOwner:

@@ -7,13 +7,9 @@ import subprocess
 import time
 from pathlib import Path
 
-from magnetar.bookkeeper.metadata.zookeeper_server import (
-    find_pyspark_jars,
-    zookeeper_command,
-    zookeeper_config,
-)
-from magnetar.cluster import reserved_ports, zookeeper_answers
-from magnetar.runtime.types import ConfigurationError
+from magnetar.processes.cluster import reserved_ports, zookeeper_answers
+from magnetar_core.bookkeeper.metadata.zookeeper_server import find_pyspark_jars, zookeeper_command, zookeeper_config
+from magnetar_core.runtime.types import ConfigurationError
 
 
 def why_not() -> str | None:

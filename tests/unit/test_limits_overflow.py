@@ -6,38 +6,38 @@ from typing import Any, cast
 
 import pytest
 
-from bookie.cold_reads import ColdRead, _read_all
-from bookie.entry_log.files import EntryLogs
-from bookie.entry_log.format import LOG_ID_MAX
-from bookie.ledger_storage import RESULT_BYTES_MAX
-from bookie.read_only import DETAIL_CHARS_MAX, Reason, Reasons
-from bookie.rebuild_digests import _FAILURES_MAX, MetadataDigests
-from bookie.security import START_TLS_BYTES_MAX, is_start_tls
+from bookie.access import START_TLS_BYTES_MAX, is_start_tls
+from bookie.disks.read_only import DETAIL_CHARS_MAX, Reason, Reasons
+from bookie.maintenance.rebuild.digests import _FAILURES_MAX, MetadataDigests
+from bookie.serving.cold_reads import ColdRead, _read_all
+from bookie.storage.entry_log.files import EntryLogs
+from bookie.storage.entry_log.format import LOG_ID_MAX
+from bookie.storage.ledger_storage import RESULT_BYTES_MAX
+from broker.binary.connection import Connection
+from broker.binary.listing import PATTERN_CHARACTERS_MAX, filter_topics
+from broker.binary.server import WRITE_BUFFER_MAX_BYTES
 from broker.config import BUNDLES_MAX, MESSAGE_BYTES_MAX, PARTITIONS_MAX, BrokerConfig, load_broker_config
-from broker.connection import Connection
-from broker.consumer import PERMITS_MAX
 from broker.errors import InvalidTopicName, TooManyRequests
 from broker.grpc.consume import NACK_DELAY_MS_MAX
 from broker.grpc.grouping import Run
 from broker.grpc.publish import Stream
-from broker.listing import PATTERN_CHARACTERS_MAX, filter_topics
 from broker.memory_budget import MemoryBudget
 from broker.names import _LOCAL_NAME_BYTES_MAX, TopicName
-from broker.server import WRITE_BUFFER_MAX_BYTES
 from broker.storage import MARK_DELETE_S_MAX, ledger_config
+from broker.topic.consumer import PERMITS_MAX
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
-from magnetar.bookkeeper.client.add_stages import AddWatch
-from magnetar.bookkeeper.metadata.store import StoreUnavailable
-from magnetar.bookkeeper.wire import codec_v2 as v2
-from magnetar.bookkeeper.wire import codec_v3 as v3
-from magnetar.runtime.files import MemoryFiles, replace_file
-from magnetar.runtime.types import MIB, ConfigurationError
-from magnetar.topic_api.async_client import AsyncClient
-from magnetar.topic_api.errors import TopicError
+from magnetar.client.async_client import AsyncClient
+from magnetar.client.errors import TopicError
+from magnetar_core.bookkeeper.client.add_stages import AddWatch
+from magnetar_core.bookkeeper.metadata.store import StoreUnavailable
+from magnetar_core.bookkeeper.wire import codec_v2 as v2
+from magnetar_core.bookkeeper.wire import codec_v3 as v3
+from magnetar_core.runtime.files import MemoryFiles, replace_file
+from magnetar_core.runtime.types import MIB, ConfigurationError
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.errors import IncompatibleSchema
-from managed_ledger.schema_compatibility import DEPTH_MAX, cannot_read
+from managed_ledger.schemas.compatibility import DEPTH_MAX, cannot_read
 from tests.support.bookie_disks import stored_entry
 from tests.support.serving import Wire
 from tests.support.serving import World as BookieWorld
@@ -109,7 +109,7 @@ async def test_permits_do_not_grow_for_ever() -> None:
 async def test_one_event_causes_so_many_reads_and_the_rest_come_in_other_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("broker.subscription.READS_PER_EVENT_MAX", 3)
+    monkeypatch.setattr("broker.topic.subscription.READS_PER_EVENT_MAX", 3)
     bench = Bench(read_entries_max=2)
     await bench.append(*map(entry, range(20)))
     peer = bench.join(1, EXCLUSIVE, permits=100)
@@ -119,7 +119,7 @@ async def test_one_event_causes_so_many_reads_and_the_rest_come_in_other_turns(
 
 
 async def test_while_too_many_delayed_messages_wait_nothing_new_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.dispatch.DELAYED_MAX", 2)
+    monkeypatch.setattr("broker.topic.dispatchers.DELAYED_MAX", 2)
     bench = Bench(read_entries_max=1, delayed_strict=True)
     at_ms = bench.host.now_ms() + 5_000
     await bench.append(*(entry(number, deliver_at_ms=at_ms) for number in range(4)), entry(4))
@@ -131,7 +131,7 @@ async def test_while_too_many_delayed_messages_wait_nothing_new_is_read(monkeypa
 
 @pytest.mark.parametrize("limit", ["LOOK_AHEAD_PER_CONSUMER", "LOOK_AHEAD_MAX"])
 async def test_keys_that_wait_are_looked_past_up_to_a_limit(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
-    monkeypatch.setattr(f"broker.dispatch.{limit}", 1)
+    monkeypatch.setattr(f"broker.topic.dispatchers.{limit}", 1)
     bench = Bench(read_entries_max=1)
     first, second = bench.join(1, KEY_SHARED), bench.join(2, KEY_SHARED, permits=100)
     await bench.append(*(entry(number, key=f"k{number}") for number in range(60)))
@@ -147,7 +147,7 @@ async def test_keys_that_wait_are_looked_past_up_to_a_limit(monkeypatch: pytest.
 async def test_requests_that_wait_stop_the_reading(
     world: World, raw: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.connection.REQUESTS_MAX", 4)
+    monkeypatch.setattr("broker.binary.connection.REQUESTS_MAX", 4)
     world.ledgers.hold_opening = asyncio.Event()
     for number in range(8):
         raw.send(BaseCommand.PRODUCER, topic=f"{TOPIC}{number}", producer_id=number, request_id=number)
@@ -165,7 +165,7 @@ async def test_requests_that_wait_stop_the_reading(
 async def test_too_many_ids_to_redeliver_mean_all_that_is_open(
     world: World, raw: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.connection.REDELIVERED_IDS_MAX", 2)
+    monkeypatch.setattr("broker.binary.connection.REDELIVERED_IDS_MAX", 2)
     await raw.produce(TOPIC)
     await raw.subscribe(TOPIC, subType=wire.CommandSubscribe.Shared)
     raw.publish(1, *range(5))
@@ -189,7 +189,7 @@ async def test_frames_of_one_chunk_are_worked_on_in_turns(
         turns.append(done)
         return done
 
-    monkeypatch.setattr("broker.server.FRAMES_PER_TURN", 3)
+    monkeypatch.setattr("broker.binary.server.FRAMES_PER_TURN", 3)
     monkeypatch.setattr(Connection, "on_frames", noting)
     for _ in range(10):
         raw.send(BaseCommand.PING)
@@ -279,7 +279,7 @@ async def test_delayed_nacks_of_a_call_are_limited(client: AsyncClient, monkeypa
 async def test_send_waits_while_too_much_is_not_acknowledged(
     world: World, client: AsyncClient, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
 ) -> None:
-    monkeypatch.setattr(f"magnetar.topic_api.links.{limit}", most)
+    monkeypatch.setattr(f"magnetar.client.streams.{limit}", most)
     async with client.producer("t") as producer:
         await producer.send(bytes(100))
         ledger = world.ledger(TOPIC)
@@ -396,7 +396,7 @@ def test_a_schema_nests_to_a_limit() -> None:
 
 
 def test_answers_of_a_bookie_that_is_ahead_are_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magnetar.bookkeeper.client.add_stages._ANSWERS_MAX", 3)
+    monkeypatch.setattr("magnetar_core.bookkeeper.client.add_stages._ANSWERS_MAX", 3)
     watch = AddWatch(2, False, 1.0)
     watch.appended(100, 0.0)
     for number in range(10):
@@ -486,8 +486,8 @@ def entry_logs(files: MemoryFiles, count: int) -> tuple[EntryLogs, list[int]]:
 
 
 def test_so_many_logs_are_open_for_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.entry_log.files._OPEN_LOGS_MAX", 3)
-    monkeypatch.setattr("bookie.entry_log.files._RETIRED_MAX", 2)
+    monkeypatch.setattr("bookie.storage.entry_log.files._OPEN_LOGS_MAX", 3)
+    monkeypatch.setattr("bookie.storage.entry_log.files._RETIRED_MAX", 2)
     logs, locations = entry_logs(MemoryFiles(), 9)
     assert len({location >> 32 for location in locations}) == 9
     for _ in range(2):

@@ -17,12 +17,12 @@ import pytest
 
 from bookie.config import BookieConfig
 from broker.config import BrokerConfig
-from magnetar.bookkeeper.client.config import ClientConfig
+from magnetar_core.bookkeeper.client.config import ClientConfig
 
 ROOT: Final = Path(__file__).parents[2]
 TABLE: Final = ROOT / "docs/limits.md"
 
-PACKAGES: Final = ("broker", "managed_ledger", "magnetar/bookkeeper/client", "bookie", "magnetar/topic_api")
+PACKAGES: Final = ("broker", "managed_ledger", "magnetar_core/bookkeeper/client", "bookie", "magnetar/client")
 ENDINGS: Final = (
     "MAX", "BYTES", "ENTRIES", "RECORDS", "READS", "ROWS", "LOCATIONS", "BATCH", "WINDOW", "BURST", "BACKLOG",
     "AT_ONCE", "PER_TURN", "PER_PAGE", "PER_SECOND", "PER_ANSWER", "PER_CONSUMER", "QUEUE_SIZE", "FRAME_MESSAGES",
@@ -30,22 +30,22 @@ ENDINGS: Final = (
 LIMIT: Final = re.compile(rf"_?(?:[A-Z0-9_]+_)?(?:{'|'.join(ENDINGS)})")
 
 NO_LIMITS: Final = {
-    "bookie.cold_reads:_REST_S_MAX": "a wait",
-    "bookie.doorway:_HEAD_BYTES": "the format of a frame",
-    "bookie.entry_log.files:_PAGE_BYTES": "the system's pages",
-    "bookie.entry_log.format:HEADER_BYTES": "the format of a log",
-    "bookie.journal.format:HEADER_BYTES": "the format of a journal",
-    "bookie.journal.format:OLD_HEADER_BYTES": "the format of a journal",
-    "bookie.journal.format:VERSION_MAX": "the newest format of a journal that is known",
-    "bookie.journal.writer:PAGE_BYTES": "the system's pages",
-    "bookie.server:_ALL_READS": "a bit: why a connection is not read",
-    "bookie.write_cache:ENTRY_OVERHEAD_BYTES": "what an entry counts for in a limit",
+    "bookie.serving.cold_reads:_REST_S_MAX": "a wait",
+    "bookie.serving.tls_listener:_HEAD_BYTES": "the format of a frame",
+    "bookie.storage.entry_log.files:_PAGE_BYTES": "the system's pages",
+    "bookie.storage.entry_log.format:HEADER_BYTES": "the format of a log",
+    "bookie.storage.journal.format:HEADER_BYTES": "the format of a journal",
+    "bookie.storage.journal.format:OLD_HEADER_BYTES": "the format of a journal",
+    "bookie.storage.journal.format:VERSION_MAX": "the newest format of a journal that is known",
+    "bookie.storage.journal.writer:PAGE_BYTES": "the system's pages",
+    "bookie.serving.server:_ALL_READS": "a bit: why a connection is not read",
+    "bookie.storage.write_cache:ENTRY_OVERHEAD_BYTES": "what an entry counts for in a limit",
     "broker.grpc.consume:MESSAGE_BYTES": "what a message counts for in a limit",
     "broker.grpc.grouping:OVERHEAD_BYTES": "what a message counts for in a limit",
     "broker.grpc.partial:_OVERHEAD_BYTES": "what a batch counts for in a limit",
     "broker.grpc.publish:_METADATA_BYTES": "what a message counts for in a limit",
-    "magnetar.bookkeeper.client.connection:_REFUSE_S_MAX": "a wait between two tries",
-    "magnetar.bookkeeper.client.writer:_ADD_OVERHEAD_BYTES": "what an entry counts for in a limit",
+    "magnetar_core.bookkeeper.client.connection:_REFUSE_S_MAX": "a wait between two tries",
+    "magnetar_core.bookkeeper.client.writer:_ADD_OVERHEAD_BYTES": "what an entry counts for in a limit",
 }
 
 CONFIGS: Final = {

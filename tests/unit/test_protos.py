@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-ROOMS = ("magnetar", "managed_ledger", "bookie", "broker")
+ROOMS = ("magnetar_core", "managed_ledger", "bookie", "broker")
 PROTOS = sorted(str(path.relative_to(ROOT)) for room in ROOMS for path in (ROOT / room).rglob("*.proto"))
 
 

@@ -52,7 +52,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_says_that_it_has_types(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    assert {"magnetar/py.typed", "connectors/py.typed", "magnetar/topic_api/topics_pb2.pyi"} <= set(names)
+    assert {"magnetar/py.typed", "connectors/py.typed", "magnetar_core/topics/topics_pb2.pyi"} <= set(names)
 
 
 def test_a_strict_type_checker_accepts_programs_and_refuses_wrong_ones(wheel: Path, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 // A program for the topic API with code generated from topics.proto, each step checked; prints a line per step that held.
 //
-//	protoc -I../../../magnetar/topic_api --go_out=api --go_opt=paths=source_relative \
+//	protoc -I../../../magnetar/client --go_out=api --go_opt=paths=source_relative \
 //	    --go-grpc_out=api --go-grpc_opt=paths=source_relative topics.proto
 package main
 

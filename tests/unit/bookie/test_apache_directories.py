@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from bookie.entry_log import format as log_format
-from bookie.index import RocksIndex
-from bookie.journal import format as journal_format
-from bookie.journal.format import Scan
-from bookie.opening import Opened, StorageSettings, open_storage
-from magnetar.bookkeeper.wire.checksum import crc32c
-from magnetar.runtime.files import OsFiles
+from bookie.startup import Opened, StorageSettings, open_storage
+from bookie.storage.entry_log import format as log_format
+from bookie.storage.index import RocksIndex
+from bookie.storage.journal import format as journal_format
+from bookie.storage.journal.format import Scan
+from magnetar_core.bookkeeper.wire.checksum import crc32c
+from magnetar_core.runtime.files import OsFiles
 from tests.support.bookie_vectors import VECTORS
 
 FOLDERS = ["db-journal4", "db-journal5-clean", "db-journal5-killed", "db-journal6-align512-readonly"]

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from bookie.ledgers import Ledger
-from bookie.server import Limits, Server
-from magnetar.bookkeeper.wire import codec_v2 as v2
-from magnetar.bookkeeper.wire import codec_v3 as v3
-from magnetar.runtime.types import MIB
+from bookie.serving.server import Limits, Server
+from bookie.storage.ledgers import Ledger
+from magnetar_core.bookkeeper.wire import codec_v2 as v2
+from magnetar_core.bookkeeper.wire import codec_v3 as v3
+from magnetar_core.runtime.types import MIB
 from tests.support.bookie_disks import KEY, on_each_operation, stored_entry
 from tests.support.bookie_world import add_all
 from tests.support.serving import Wire, World

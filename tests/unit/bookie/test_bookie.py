@@ -11,13 +11,13 @@ from dataclasses import replace
 import pytest
 
 from bookie.bookie import Bookie, PortInUse, StorageFailed
-from bookie.cookie import CookieMismatch
-from bookie.directories import DirectoryInUse
-from bookie.journal.writer import JournalFailed
-from magnetar.bookkeeper.metadata.ledger_store import initialise_cluster
-from magnetar.bookkeeper.wire import codec_v2 as v2
-from magnetar.bookkeeper.wire import codec_v3 as v3
-from magnetar.runtime.types import MIB, Corruption
+from bookie.disks.cookie import CookieMismatch
+from bookie.disks.directories import DirectoryInUse
+from bookie.storage.journal.writer import JournalFailed
+from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
+from magnetar_core.bookkeeper.wire import codec_v2 as v2
+from magnetar_core.bookkeeper.wire import codec_v3 as v3
+from magnetar_core.runtime.types import MIB, Corruption
 from tests.support.bookie_disks import CODEC, KEY, OTHER_KEY, on_each_operation, stored_entry
 from tests.support.serving import CONFIG, HurriedClock, Wire, World
 from tests.support.waiting import eventually
@@ -466,7 +466,7 @@ async def test_a_new_bookie_leaves_its_cookie_everywhere_and_registers(world: Wo
     async with world.serving() as bookie:
         node = await world.store.get("/ledgers/cookies/bookie-1")
         assert node is not None
-        assert node.value == world.files.open("/bookie/journal/current/VERSION").read_at(0, 1000)
+        assert node.value == world.files.open("/bookie/storage/journal/current/VERSION").read_at(0, 1000)
         assert node.value == world.files.open("/bookie/ledgers/current/VERSION").read_at(0, 1000)
         assert children(world, "/ledgers/available") == {"readonly", "bookie-1"}
         assert bookie.address[0] == "127.0.0.1"
@@ -527,14 +527,14 @@ async def test_a_first_start_that_was_cut_short_is_repeated(world: World) -> Non
     with pytest.raises(StorageFailed, match="cut"):
         await world.bookie().start()
     stop()
-    assert world.files.exists("/bookie/journal/current/VERSION")
+    assert world.files.exists("/bookie/storage/journal/current/VERSION")
     async with world.serving():
         pass
 
 
 async def test_a_second_bookie_on_the_same_directories_is_refused(world: World) -> None:
     async with world.serving():
-        with pytest.raises(DirectoryInUse, match=r"/bookie/journal is in use.*journalDirectories"):
+        with pytest.raises(DirectoryInUse, match=r"/bookie/storage/journal is in use.*journalDirectories"):
             await world.bookie().start()
 
 
@@ -569,8 +569,8 @@ async def test_damage_in_the_middle_of_a_journal_keeps_the_bookie_down(world: Wo
         image = world.files.crash(random.Random(1), 0)
         indexes = {name: index.crash(random.Random(1), 0) for name, index in world.indexes.items()}
     world.files, world.indexes = image, indexes
-    (journal,) = [name for name in image.list("/bookie/journal/current") if name.endswith(".txn")]
-    file = image.open(f"/bookie/journal/current/{journal}", writable=True)
+    (journal,) = [name for name in image.list("/bookie/storage/journal/current") if name.endswith(".txn")]
+    file = image.open(f"/bookie/storage/journal/current/{journal}", writable=True)
     file.write_at(4096 + 512 + 200, b"damage")
     with pytest.raises(Corruption, match="was on disk"):
         await world.bookie().start()

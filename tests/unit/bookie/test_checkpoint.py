@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from bookie.checkpoint import Checkpointer
-from bookie.entry_log.files import EntryLogs
-from magnetar.runtime.files import File, MemoryFiles, OsFiles
-from magnetar.runtime.types import KIB
+from bookie.storage.checkpoint import Checkpointer
+from bookie.storage.entry_log.files import EntryLogs
+from magnetar_core.runtime.files import File, MemoryFiles, OsFiles
+from magnetar_core.runtime.types import KIB
 from tests.support.bookie_disks import Disk, stored_entry
 from tests.support.crash_images import Life
 

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import pytest
 
-from bookie.cold_reads import ColdRead, ColdReads, ReadWatch
-from bookie.stages import ReadStages
+from bookie.latency import ReadStages
+from bookie.serving.cold_reads import ColdRead, ColdReads, ReadWatch
 from tests.support.crash_images import StepThread
 from tests.support.waiting import eventually
 

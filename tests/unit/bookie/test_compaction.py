@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
+from bookie.admin.operations import DiskFileKind
 from bookie.bookie import Bookie
-from bookie.collector import GcStatus
-from bookie.entry_log import format as log_format
-from bookie.entry_log.compacting import CompactingLog, finish_compactions
-from bookie.entry_log.files import EntryLogs
-from bookie.index import MemoryIndex
-from bookie.ledger_storage import LedgerStorage
-from bookie.operations import DiskFileKind
-from bookie.rebuild_unreadable import note_unreadable, unreadable_log_ids
-from magnetar.runtime.files import DiskUsage, MemoryFiles
-from magnetar.runtime.types import KIB, MIB, MagnetarError
+from bookie.maintenance.collector import GcStatus
+from bookie.maintenance.rebuild.unreadable import note_unreadable, unreadable_log_ids
+from bookie.storage.entry_log import format as log_format
+from bookie.storage.entry_log.compacting import CompactingLog, finish_compactions
+from bookie.storage.entry_log.files import EntryLogs
+from bookie.storage.index import MemoryIndex
+from bookie.storage.ledger_storage import LedgerStorage
+from magnetar_core.runtime.files import DiskUsage, MemoryFiles
+from magnetar_core.runtime.types import KIB, MIB, MagnetarError
 from tests.support.bookie_disks import TINY, Disk, on_each_operation, stored_entry
 from tests.support.bookie_world import LyingWorld, add_all
 from tests.support.serving import HurriedClock, Wire
@@ -295,7 +295,7 @@ async def test_every_live_entry_is_found_wherever_a_crash_cuts_a_compaction(worl
     assert len(images) >= 12
     for files, indexes in images:
         disk = Disk(files)
-        disk.journal_directories, disk.ledger_directories = ["/bookie/journal/current"], [LOGS]
+        disk.journal_directories, disk.ledger_directories = ["/bookie/storage/journal/current"], [LOGS]
         disk.indexes = indexes
         for _ in range(2):  # what the first start brought to an end, the second one finds as it is
             opened = disk.open(TINY)

@@ -4,9 +4,10 @@ import errno
 
 import pytest
 
+from bookie.admin.operations import DiskFileKind
 from bookie.bookie import Bookie
-from bookie.collector import GcStatus
-from bookie.garbage import (
+from bookie.maintenance.collector import GcStatus
+from bookie.maintenance.garbage import (
     CANDIDATES_MAX,
     CompactionKind,
     CompactionSchedule,
@@ -20,15 +21,14 @@ from bookie.garbage import (
     refuse_listing,
     worth_compacting,
 )
-from bookie.ledgers import TOMBSTONE_MS, Tombstones
-from bookie.operations import DiskFileKind
-from bookie.pace import Pace
-from magnetar.bookkeeper.metadata.ledgers import LedgerState, Segment, ledger_path
-from magnetar.bookkeeper.metadata.memory import MemoryStore
-from magnetar.bookkeeper.metadata.store import Node, StoreUnavailable
-from magnetar.bookkeeper.wire import codec_v2 as v2
-from magnetar.bookkeeper.wire import codec_v3 as v3
-from magnetar.runtime.types import Corruption
+from bookie.maintenance.rate_limiter import Pace
+from bookie.storage.ledgers import TOMBSTONE_MS, Tombstones
+from magnetar_core.bookkeeper.metadata.ledgers import LedgerState, Segment, ledger_path
+from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.store import Node, StoreUnavailable
+from magnetar_core.bookkeeper.wire import codec_v2 as v2
+from magnetar_core.bookkeeper.wire import codec_v3 as v3
+from magnetar_core.runtime.types import Corruption
 from tests.support.bookie_disks import KEY, on_each_operation, stored_entry
 from tests.support.bookie_world import LyingWorld
 from tests.support.serving import HurriedClock, Wire

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bookie.entry_log import format as log_format
-from bookie.index import Index, MemoryIndex, RocksIndex
-from magnetar.runtime.types import MIB
+from bookie.storage.entry_log import format as log_format
+from bookie.storage.index import Index, MemoryIndex, RocksIndex
+from magnetar_core.runtime.types import MIB
 from tests.support.bookie_disks import stored_entry
 
 

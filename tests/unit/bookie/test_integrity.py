@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from bookie.bookie import Bookie, StorageFailed
-from bookie.cookie import CookieMismatch
-from bookie.index import IndexCorrupt
-from bookie.repair import RepairUnavailable, expected_entries, key_of, write_set
-from magnetar.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment, ledger_path
-from magnetar.bookkeeper.wire import codec_v2 as v2
-from magnetar.bookkeeper.wire import codec_v3 as v3
-from magnetar.bookkeeper.wire.entry import DigestType
-from magnetar.runtime.types import MIB
+from bookie.disks.cookie import CookieMismatch
+from bookie.maintenance.repair import RepairUnavailable, expected_entries, key_of, write_set
+from bookie.storage.index import IndexCorrupt
+from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment, ledger_path
+from magnetar_core.bookkeeper.wire import codec_v2 as v2
+from magnetar_core.bookkeeper.wire import codec_v3 as v3
+from magnetar_core.bookkeeper.wire.entry import DigestType
+from magnetar_core.runtime.types import MIB
 from tests.support.bookie_disks import KEY, OTHER_KEY, stored_entry
 from tests.support.bookie_world import LyingWorld, ledger_metadata
 from tests.support.serving import HurriedClock, Wire
@@ -117,7 +117,7 @@ async def test_an_emptied_bookie_copies_back_what_it_lost_before_it_denies_to_ha
         await world.record_ledger(4, segments=(Segment(0, ("bookie-2",)),))
         closed = (await world.ledgers.read(1)).metadata.closed(4, 35)
         await world.ledgers.write(1, closed, 0)
-    for directory in ("/bookie/journal/current", "/bookie/ledgers/current"):
+    for directory in ("/bookie/storage/journal/current", "/bookie/ledgers/current"):
         wipe(world, directory)
     with pytest.raises(CookieMismatch, match="dataIntegrityChecking=true"):
         await world.bookie().start()
@@ -156,7 +156,7 @@ async def test_what_another_bookie_took_over_comes_back_while_the_ledger_is_writ
     async with two_bookies(world) as bookies:
         await world.record_ledger(1, **{**COPIES, "segments": segments})
         await write(bookies, 1, 3)
-    for directory in ("/bookie/journal/current", "/bookie/ledgers/current"):
+    for directory in ("/bookie/storage/journal/current", "/bookie/ledgers/current"):
         wipe(world, directory)
     async with two_bookies(world, data_integrity=True) as (bookie, _):
         await eventually(lambda: not bookie.operations.integrity_status().is_needed)

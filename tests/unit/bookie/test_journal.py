@@ -2,12 +2,12 @@ import random
 
 import pytest
 
-from bookie.journal import format as fmt
-from bookie.journal.format import Mark, Record, Scan
-from bookie.journal.replay import replay
-from bookie.journal.writer import SLICE_BYTES, Item, JournalSettings, JournalWriter
-from magnetar.runtime.files import MemoryFiles
-from magnetar.runtime.types import Buffer, Corruption
+from bookie.storage.journal import format as fmt
+from bookie.storage.journal.format import Mark, Record, Scan
+from bookie.storage.journal.replay import replay
+from bookie.storage.journal.writer import SLICE_BYTES, Item, JournalSettings, JournalWriter
+from magnetar_core.runtime.files import MemoryFiles
+from magnetar_core.runtime.types import Buffer, Corruption
 from tests.support.bookie_disks import KEY, stored_entry
 
 DIRECTORY = "/j"

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from bookie.journal import format as fmt
-from bookie.journal.format import Mark
-from bookie.journal.writer import SLICE_BYTES, Item, Journal, NoSpace
-from magnetar.runtime.files import MemoryFiles
-from magnetar.runtime.types import Buffer, Corruption
+from bookie.storage.journal import format as fmt
+from bookie.storage.journal.format import Mark
+from bookie.storage.journal.writer import SLICE_BYTES, Item, Journal, NoSpace
+from magnetar_core.runtime.files import MemoryFiles
+from magnetar_core.runtime.types import Buffer, Corruption
 from tests.support.bookie_disks import stored_entry
 from tests.unit.bookie.test_journal import DIRECTORY, content, records_in, write, writer_on
 

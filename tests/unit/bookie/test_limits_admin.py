@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from bookie.admin import ENTRIES_PER_PAGE, LONG_ANSWERS_MAX, AdminServer
-from bookie.peers import ask_disks
-from magnetar.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint
-from magnetar.bookkeeper.metadata.bookies import BookieRegistration
-from magnetar.bookkeeper.metadata.ledger_store import LedgerStore, Versioned
-from magnetar.bookkeeper.metadata.store import NO_NODE
-from magnetar.runtime.files import DiskUsage
-from magnetar.runtime.types import Buffer
+from bookie.admin.server import ENTRIES_PER_PAGE, LONG_ANSWERS_MAX, AdminServer
+from bookie.maintenance.peers import ask_disks
+from magnetar_core.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint
+from magnetar_core.bookkeeper.metadata.bookies import BookieRegistration
+from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, Versioned
+from magnetar_core.bookkeeper.metadata.store import NO_NODE
+from magnetar_core.runtime.files import DiskUsage
+from magnetar_core.runtime.types import Buffer
 from tests.support.bookie_admin_world import Client, administered
 from tests.support.bookie_disks import stored_entry
 from tests.support.bookie_world import LyingWorld, add_all
@@ -84,7 +84,7 @@ async def test_entries_come_in_pages(world: LyingWorld) -> None:
 
 
 async def test_local_ledgers_come_in_several_answers(admin: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.admin.LOCAL_LEDGERS_MAX", 3)
+    monkeypatch.setattr("bookie.admin.server.LOCAL_LEDGERS_MAX", 3)
     await add_all(admin.bookie, (stored_entry(ledger_id, 0) for ledger_id in range(10, 15)))
     path = "/api/v1/magnetar/ledgers"
     assert (await admin.call("GET", path)).json == [10, 11, 12]
@@ -125,7 +125,7 @@ async def test_a_long_answer_is_written_in_pieces(world: LyingWorld, monkeypatch
         await write(answer, data)
 
     monkeypatch.setattr(web.StreamResponse, "write", noting)
-    monkeypatch.setattr("bookie.admin._CHUNK_BYTES", 1000)
+    monkeypatch.setattr("bookie.admin.server._CHUNK_BYTES", 1000)
     async with administered(world, ledgers=Entries(100, size=100)) as admin:
         assert (await admin.call("GET", READ)).json == {str(n): "x" * 100 for n in range(100)}
     assert len(pieces) >= 10
@@ -145,7 +145,7 @@ async def test_records_of_a_list_are_read_a_few_at_a_time(
     for ledger_id in range(10):
         await world.record_ledger(ledger_id)
     monkeypatch.setattr(LedgerStore, "read", noting)
-    monkeypatch.setattr("bookie.admin._RECORDS_AT_ONCE", 3)
+    monkeypatch.setattr("bookie.admin.server._RECORDS_AT_ONCE", 3)
     found = (await admin.call("GET", "/api/v1/ledger/list?print_metadata=true&decode_meta=true")).json
     assert list(found) == [str(ledger_id) for ledger_id in range(10)]
     assert (together.most, together.times) == (3, 10)
@@ -160,8 +160,8 @@ async def test_bookies_are_asked_a_few_at_a_time(
         async with together:
             return await ask_disks(*arguments)
 
-    monkeypatch.setattr("bookie.cluster_view.ask_disks", noting)
-    monkeypatch.setattr("bookie.cluster_view._ASKED_MAX", 3)
+    monkeypatch.setattr("bookie.admin.cluster_view.ask_disks", noting)
+    monkeypatch.setattr("bookie.admin.cluster_view._ASKED_MAX", 3)
     info = BookieServiceInfo((bookie_endpoint(*admin.bookie.address),))  # this bookie answers for the others
     for number in range(2, 11):
         other = BookieRegistration(world.store, "/ledgers", f"bookie-{number}", world.clock)

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from bookie.bookie import Bookie
-from bookie.entry_log import format as fmt
-from bookie.entry_log.files import EntryLogs
-from bookie.index import MemoryIndex
-from bookie.online_rebuild import OnlineRebuild
-from bookie.rebuild import DATABASES, rebuild_index
-from magnetar.bookkeeper.metadata.ledger_store import LedgerStore, Versioned
-from magnetar.runtime.files import OsFiles
-from magnetar.runtime.types import MIB
+from bookie.maintenance.rebuild.offline import DATABASES, rebuild_index
+from bookie.maintenance.rebuild.online import OnlineRebuild
+from bookie.storage.entry_log import format as fmt
+from bookie.storage.entry_log.files import EntryLogs
+from bookie.storage.index import MemoryIndex
+from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, Versioned
+from magnetar_core.runtime.files import OsFiles
+from magnetar_core.runtime.types import MIB
 from tests.support.bookie_disks import stored_entry
 from tests.support.bookie_world import add_all
 from tests.unit.bookie.test_online_rebuild import RebuildWorld, filled, flushed, rebuilt
@@ -47,7 +47,7 @@ class Puts:
 
 
 def test_a_rebuild_puts_so_many_locations_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.rebuild._BATCH", 4)
+    monkeypatch.setattr("bookie.maintenance.rebuild.offline._BATCH", 4)
     files, directory = OsFiles(), str(tmp_path)
     logs = EntryLogs(files, directory, MIB)
     located = logs.append([(1, entry_id, stored_entry(1, entry_id)) for entry_id in range(COUNT)])
@@ -64,7 +64,7 @@ def test_a_rebuild_puts_so_many_locations_at_a_time(tmp_path: Path, monkeypatch:
 
 
 async def test_a_job_compares_and_puts_so_many_records(world: RebuildWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.online_rebuild._RECORDS", 4)
+    monkeypatch.setattr("bookie.maintenance.rebuild.online._RECORDS", 4)
     compared: list[int] = []
     missing = OnlineRebuild._missing
 
@@ -86,7 +86,7 @@ async def test_a_job_compares_and_puts_so_many_records(world: RebuildWorld, monk
 
 
 async def test_a_job_looks_at_so_many_locations(world: RebuildWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.online_rebuild._LOCATIONS", 4)
+    monkeypatch.setattr("bookie.maintenance.rebuild.online._LOCATIONS", 4)
     async with world.serving() as bookie:
         await filled(bookie, (1,), COUNT)
         world.index.put_locations([(1, COUNT, world.index.location(1, 0))])  # where another entry is
@@ -104,7 +104,7 @@ async def test_a_job_looks_at_so_many_locations(world: RebuildWorld, monkeypatch
 
 
 async def test_so_many_rows_are_made_at_a_time(world: RebuildWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.online_rebuild._ROWS", 2)
+    monkeypatch.setattr("bookie.maintenance.rebuild.online._ROWS", 2)
     async with world.serving(flush_interval_ms=3_600_000) as bookie:  # a flush writes rows too
         await filled(bookie, range(1, 6), 1)
         puts = Puts(world.index, monkeypatch)
@@ -114,8 +114,8 @@ async def test_so_many_rows_are_made_at_a_time(world: RebuildWorld, monkeypatch:
 
 
 async def test_so_many_digests_are_kept(world: RebuildWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.online_rebuild._CODECS_MAX", 2)
-    monkeypatch.setattr("bookie.online_rebuild._RECORDS", 1)
+    monkeypatch.setattr("bookie.maintenance.rebuild.online._CODECS_MAX", 2)
+    monkeypatch.setattr("bookie.maintenance.rebuild.online._RECORDS", 1)
     async with world.serving() as bookie:
         for ledger_id in (1, 2, 3):
             await world.record_ledger(ledger_id)
@@ -149,7 +149,7 @@ def digests_read(bookie: Bookie, monkeypatch: pytest.MonkeyPatch) -> tuple[list[
 async def test_so_many_problems_are_named_and_the_others_counted(
     world: RebuildWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bookie.online_rebuild._NAMED_MAX", 2)
+    monkeypatch.setattr("bookie.maintenance.rebuild.online._NAMED_MAX", 2)
     async with world.serving() as bookie:
         await filled(bookie, range(1, 6), 1)
         world.index.put_locations([(ledger_id, 7, fmt.location(77, 5000)) for ledger_id in range(1, 6)])

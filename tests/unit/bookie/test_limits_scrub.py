@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bookie.scrub import Scrub
+from bookie.maintenance.scrub import Scrub
 from tests.support.bookie_disks import stored_entry
 from tests.support.serving import HurriedClock
 from tests.unit.bookie.test_scrub import Copies, damage, filled, scrubbed
@@ -41,7 +41,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 async def test_a_job_reads_so_much(
     world: Copies, jobs: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
-    monkeypatch.setattr(f"bookie.scrub.{limit}", value)
+    monkeypatch.setattr(f"bookie.maintenance.scrub.{limit}", value)
     async with world.serving() as bookie:
         status = await scrubbed(bookie)
     assert jobs == [(count, count * ENTRY_BYTES) for count in (6, 6, 6, 2)]
@@ -51,7 +51,7 @@ async def test_a_job_reads_so_much(
 async def test_so_many_bad_entries_are_named_and_the_others_counted(
     world: Copies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bookie.scrub._NAMED_MAX", 2)
+    monkeypatch.setattr("bookie.maintenance.scrub._NAMED_MAX", 2)
     for entry_id in range(5):
         damage(world, stored_entry(1, entry_id, b"p" * 50), 40)
         if entry_id < 3:
@@ -77,7 +77,7 @@ class PatientClock(HurriedClock):
 
 
 async def test_the_scrub_waits_for_the_bytes_that_it_may_read(world: Copies, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.scrub._ENTRIES", 5)
+    monkeypatch.setattr("bookie.maintenance.scrub._ENTRIES", 5)
     world.clock = clock = PatientClock()
     async with world.serving(scrub_bytes_s=ENTRY_BYTES) as bookie:  # an entry a second
         status = await scrubbed(bookie)

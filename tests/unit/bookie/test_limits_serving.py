@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from bookie.bookie import Bookie
-from bookie.cold_reads import ColdRead, ColdReads
-from bookie.server import Connection
-from magnetar.bookkeeper.wire import codec_v2 as v2
-from magnetar.bookkeeper.wire import codec_v3 as v3
+from bookie.serving.cold_reads import ColdRead, ColdReads
+from bookie.serving.server import Connection
+from magnetar_core.bookkeeper.wire import codec_v2 as v2
+from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from tests.support.bookie_disks import KEY, on_each_operation, stored_entry
 from tests.support.bookie_world import add_all
 from tests.support.crash_images import StepThread
@@ -116,7 +116,7 @@ async def test_the_unanswered_reads_of_a_connection_hold_it(world: World) -> Non
 
 
 async def test_so_many_reads_are_one_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.cold_reads._JOB_READS_MAX", 4)
+    monkeypatch.setattr("bookie.serving.cold_reads._JOB_READS_MAX", 4)
     thread, jobs = StepThread(), []
     answered: list[int] = []
     reader: Any = thread
@@ -132,7 +132,7 @@ async def test_so_many_reads_are_one_job(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 async def test_a_list_of_entries_is_read_in_several_jobs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.ledger_storage._LIST_ENTRIES", 4)
+    monkeypatch.setattr("bookie.storage.ledger_storage._LIST_ENTRIES", 4)
     async with world.serving() as bookie:
         await add_all(bookie, (stored_entry(1, entry_id) for entry_id in range(10)))
     async with world.serving() as bookie:
@@ -186,7 +186,7 @@ class Told:
 
 
 async def test_large_answers_of_one_turn_are_not_joined(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.server._JOIN_BYTES", 300)
+    monkeypatch.setattr("bookie.serving.server._JOIN_BYTES", 300)
     async with world.serving() as bookie:
         wire = await Wire.connect(bookie)
         for entry_id, size in ((0, 10), (1, 400)):

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from bookie.bookie import _storage_settings
-from bookie.entry_log.files import EntryLogs
-from bookie.index import RocksIndex
-from bookie.journal import format as fmt
-from bookie.journal.replay import replay
-from bookie.ledger_storage import Shelf
-from bookie.opening import open_storage
-from magnetar.runtime.files import File, MemoryFiles, OsFiles
-from magnetar.runtime.types import KIB, MIB
+from bookie.startup import open_storage
+from bookie.storage.entry_log.files import EntryLogs
+from bookie.storage.index import RocksIndex
+from bookie.storage.journal import format as fmt
+from bookie.storage.journal.replay import replay
+from bookie.storage.ledger_storage import Shelf
+from magnetar_core.runtime.files import File, MemoryFiles, OsFiles
+from magnetar_core.runtime.types import KIB, MIB
 from tests.support.bookie_disks import TINY, Disk, OpenedDisk, stored_entry
 from tests.support.serving import CONFIG, Wire, World
 
@@ -62,7 +62,7 @@ class Reads:
 
 
 def test_one_read_of_a_log_fetches_so_many_bytes(opened: OpenedDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.ledger_storage.READ_BYTES_MAX", 1000)
+    monkeypatch.setattr("bookie.storage.ledger_storage.READ_BYTES_MAX", 1000)
     logs: Any = shelf_of(opened).logs
     reads = logs._open[0] = Reads(logs._reader(0))
     block = opened.storage.read_block(1, 0, COUNT, MIB)
@@ -89,7 +89,7 @@ class Scans:
 
 
 def test_one_scan_of_the_index_finds_so_many_entries(opened: OpenedDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.ledger_storage.BATCH_ENTRIES", 8)
+    monkeypatch.setattr("bookie.storage.ledger_storage.BATCH_ENTRIES", 8)
     scans = Scans(shelf_of(opened))
     block = opened.storage.read_block(1, 0, COUNT, MIB)
     assert block.entries == COUNT
@@ -122,7 +122,7 @@ def test_the_index_keeps_so_many_blocks_in_memory(tmp_path: Path) -> None:
 
 
 def test_one_write_to_a_log_takes_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.entry_log.files._WRITE_BYTES", 4 * KIB)
+    monkeypatch.setattr("bookie.storage.entry_log.files._WRITE_BYTES", 4 * KIB)
     files = MemoryFiles()
     files.make_directories("/l")
     logs = EntryLogs(files, "/l", MIB)
@@ -149,7 +149,7 @@ def journaled(files: MemoryFiles, directory: str) -> Sequence[bytes]:
 
 
 async def test_a_full_file_of_the_journal_is_followed_by_another() -> None:
-    world, directory = World(), "/bookie/journal/current"
+    world, directory = World(), "/bookie/storage/journal/current"
     async with world.serving(journal_file_mib_max=1) as bookie:
         wire = await Wire.connect(bookie)
         entries = [stored_entry(1, entry_id, b"%d" % entry_id * 400 * KIB) for entry_id in range(9)]
@@ -164,7 +164,7 @@ async def test_a_full_file_of_the_journal_is_followed_by_another() -> None:
 
 
 def test_a_replay_reads_a_window_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.journal.format._WINDOW_BYTES", 4 * KIB)
+    monkeypatch.setattr("bookie.storage.journal.format._WINDOW_BYTES", 4 * KIB)
     disk = Disk()
     opened = disk.open(replace(SETTINGS, journal=replace(TINY.journal, file_bytes_max=MIB)))
     entries = [entry(n) for n in range(100)]

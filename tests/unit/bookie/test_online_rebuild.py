@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from bookie.bookie import Bookie
-from bookie.entry_log import format as fmt
-from bookie.garbage import CompactionKind
-from bookie.index import REBUILDING, Index, MemoryIndex
-from bookie.online_rebuild import OnlineRebuild, OnlineRebuildStatus
-from bookie.requests import EFENCED, OK
-from magnetar.bookkeeper.metadata.ledgers import LedgerState
-from magnetar.bookkeeper.metadata.store import NoNode
-from magnetar.bookkeeper.wire.entry import HEADER
-from magnetar.runtime.files import MemoryFiles
-from magnetar.runtime.types import KIB, MIB
+from bookie.maintenance.garbage import CompactionKind
+from bookie.maintenance.rebuild.online import OnlineRebuild, OnlineRebuildStatus
+from bookie.serving.request_rules import EFENCED, OK
+from bookie.storage.entry_log import format as fmt
+from bookie.storage.index import REBUILDING, Index, MemoryIndex
+from magnetar_core.bookkeeper.metadata.ledgers import LedgerState
+from magnetar_core.bookkeeper.metadata.store import NoNode
+from magnetar_core.bookkeeper.wire.entry import HEADER
+from magnetar_core.runtime.files import MemoryFiles
+from magnetar_core.runtime.types import KIB, MIB
 from tests.support.bookie_disks import KEY, Disk, stored_entry
 from tests.support.bookie_world import LyingWorld, add_all, ledger_metadata
 from tests.support.crash_images import MODES, Life, bury, crashed, until_end
@@ -66,7 +66,7 @@ def set_aside_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def set_aside(files: MemoryFiles, directory: str, name: str, wall_ms: int) -> None:
         assert files.exists(f"{directory}/{name}/{REBUILDING}")
 
-    monkeypatch.setattr("bookie.rebuild._set_aside", set_aside)
+    monkeypatch.setattr("bookie.maintenance.rebuild.offline._set_aside", set_aside)
 
 
 @pytest.fixture

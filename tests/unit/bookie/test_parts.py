@@ -3,16 +3,16 @@
 import pytest
 
 from bookie.config import IGNORED_SETTINGS, BookieConfig
-from bookie.cookie import Cookie, CookieMismatch, decode, is_new_bookie
-from bookie.entry_log import format as log_format
-from bookie.entry_log.files import EntryLogs
-from bookie.ledgers import FENCED_LAC, Ledger, Ledgers, explicit_lac_of
-from bookie.ledgers import decode as decode_ledger
-from bookie.read_cache import ReadCache
-from bookie.write_cache import ENTRY_OVERHEAD_BYTES, WriteCache, in_order
-from magnetar.runtime.config import load
-from magnetar.runtime.files import MemoryFiles
-from magnetar.runtime.types import ConfigurationError, Corruption
+from bookie.disks.cookie import Cookie, CookieMismatch, decode, is_new_bookie
+from bookie.storage.entry_log import format as log_format
+from bookie.storage.entry_log.files import EntryLogs
+from bookie.storage.ledgers import FENCED_LAC, Ledger, Ledgers, explicit_lac_of
+from bookie.storage.ledgers import decode as decode_ledger
+from bookie.storage.read_cache import ReadCache
+from bookie.storage.write_cache import ENTRY_OVERHEAD_BYTES, WriteCache, in_order
+from magnetar_core.runtime.config import load
+from magnetar_core.runtime.files import MemoryFiles
+from magnetar_core.runtime.types import ConfigurationError, Corruption
 from tests.support.bookie_disks import CODEC, KEY, stored_entry
 
 

@@ -6,10 +6,10 @@ import tarfile
 
 import pytest
 
+from bookie.admin.operations import DiskFileKind
 from bookie.bookie import Bookie
-from bookie.mode import DiskFull, NotChanged
-from bookie.operations import DiskFileKind
-from bookie.read_only import (
+from bookie.disks.mode import DiskFull, NotChanged
+from bookie.disks.read_only import (
     DiskLimits,
     DiskState,
     Look,
@@ -20,10 +20,10 @@ from bookie.read_only import (
     judge,
     look_at,
 )
-from magnetar.bookkeeper.wire import codec_v2 as v2
-from magnetar.bookkeeper.wire import codec_v3 as v3
-from magnetar.runtime.files import DiskUsage, read_file
-from magnetar.runtime.types import GIB, Corruption
+from magnetar_core.bookkeeper.wire import codec_v2 as v2
+from magnetar_core.bookkeeper.wire import codec_v3 as v3
+from magnetar_core.runtime.files import DiskUsage, read_file
+from magnetar_core.runtime.types import GIB, Corruption
 from tests.support.bookie_disks import CODEC, KEY, on_each_operation, stored_entry
 from tests.support.bookie_vectors import VECTORS
 from tests.support.bookie_world import LyingWorld
@@ -265,7 +265,7 @@ async def test_operators_see_files_marks_ledgers_and_numbers(world: LyingWorld) 
         await eventually(lambda: bookie.server.cache.is_empty)
         (mark,) = operations.last_log_marks()
         journals = await operations.list_disk_files(DiskFileKind.JOURNAL)
-        assert journals == {"/bookie/journal/current": [mark.file_name]}
+        assert journals == {"/bookie/storage/journal/current": [mark.file_name]}
         assert mark.offset > 512
         logs = await operations.list_disk_files(DiskFileKind.ENTRY_LOG)
         assert logs == {"/bookie/ledgers/current": ["0.log"]}
@@ -290,9 +290,9 @@ async def test_sanity_writes_everywhere_and_asks_over_the_socket(world: LyingWor
         stop = on_each_operation(world.files, fail)
         outcome = await bookie.operations.sanity()
         assert not outcome.passed
-        assert "/bookie/journal/current" in outcome.problems[0]
+        assert "/bookie/storage/journal/current" in outcome.problems[0]
         stop()
-    assert not world.files.exists("/bookie/journal/current/sanity.tmp")
+    assert not world.files.exists("/bookie/storage/journal/current/sanity.tmp")
 
 
 def test_a_bookie_that_was_not_started_has_no_operations(world: LyingWorld) -> None:

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from bookie.entry_log import format as log_format
-from bookie.foreign_storage import ForeignStorage
-from bookie.index import IndexCorrupt, RocksIndex
-from bookie.journal import format as fmt
-from bookie.journal.format import Mark
-from bookie.journal.replay import replay
-from bookie.opening import Opened, StorageSettings, open_storage
-from magnetar.runtime.files import MemoryFiles, OsFiles
-from magnetar.runtime.types import MIB, Corruption
+from bookie.startup import Opened, StorageSettings, open_storage
+from bookie.storage.entry_log import format as log_format
+from bookie.storage.foreign_storage import ForeignStorage
+from bookie.storage.index import IndexCorrupt, RocksIndex
+from bookie.storage.journal import format as fmt
+from bookie.storage.journal.format import Mark
+from bookie.storage.journal.replay import replay
+from magnetar_core.runtime.files import MemoryFiles, OsFiles
+from magnetar_core.runtime.types import MIB, Corruption
 from tests.support.bookie_disks import KEY, TINY, Disk, stored_entry
 from tests.support.bookie_vectors import VECTORS
 

@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from bookie.entry_log import format as log_format
-from bookie.entry_log.files import EntryLogs, list_logs
-from bookie.index import LEDGERS, LOCATIONS, RocksIndex
-from bookie.ledgers import Ledger
-from bookie.opening import Opened, StorageSettings, open_storage
-from bookie.rebuild import Rebuilt, rebuild_index
-from bookie.rebuild_digests import MetadataDigests
-from bookie.rebuild_proofs import Digest, Proofs, Verdict, no_digests
-from magnetar.bookkeeper.metadata.ledger_store import Versioned
-from magnetar.bookkeeper.metadata.ledgers import LedgerState, Segment
-from magnetar.bookkeeper.metadata.store import NoNode, StoreUnavailable
-from magnetar.bookkeeper.wire.entry import DigestType, EntryCodec
-from magnetar.runtime.files import File, OsFiles
-from magnetar.runtime.types import MIB
+from bookie.maintenance.rebuild.digest_check import Digest, Proofs, Verdict, no_digests
+from bookie.maintenance.rebuild.digests import MetadataDigests
+from bookie.maintenance.rebuild.offline import Rebuilt, rebuild_index
+from bookie.startup import Opened, StorageSettings, open_storage
+from bookie.storage.entry_log import format as log_format
+from bookie.storage.entry_log.files import EntryLogs, list_logs
+from bookie.storage.index import LEDGERS, LOCATIONS, RocksIndex
+from bookie.storage.ledgers import Ledger
+from magnetar_core.bookkeeper.metadata.ledger_store import Versioned
+from magnetar_core.bookkeeper.metadata.ledgers import LedgerState, Segment
+from magnetar_core.bookkeeper.metadata.store import NoNode, StoreUnavailable
+from magnetar_core.bookkeeper.wire.entry import DigestType, EntryCodec
+from magnetar_core.runtime.files import File, OsFiles
+from magnetar_core.runtime.types import MIB
 from tests.support.bookie_disks import KEY, stored_entry
 from tests.support.bookie_world import LyingWorld, ledger_metadata
 from tests.support.serving import HurriedClock, Wire
@@ -405,7 +405,9 @@ class LosingWorld(LyingWorld):
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(HurriedClock())
-        monkeypatch.setattr("bookie.rebuild._set_aside", lambda *arguments: None)  # nothing to rename in memory
+        monkeypatch.setattr(
+            "bookie.maintenance.rebuild.offline._set_aside", lambda *arguments: None
+        )  # nothing to rename in memory
         self._open = self.files.open
         monkeypatch.setattr(self.files, "open", self._open_log)
         self.is_disk_bad = False

@@ -12,10 +12,10 @@ import pytest
 from google.protobuf.json_format import MessageToDict
 
 from bookie.bookie import Bookie
-from magnetar.bookkeeper.wire import codec_v2 as v2
-from magnetar.bookkeeper.wire import codec_v3 as v3
-from magnetar.bookkeeper.wire.entry import master_key
-from magnetar.bookkeeper.wire.framing import FrameSplitter
+from magnetar_core.bookkeeper.wire import codec_v2 as v2
+from magnetar_core.bookkeeper.wire import codec_v3 as v3
+from magnetar_core.bookkeeper.wire.entry import master_key
+from magnetar_core.bookkeeper.wire.framing import FrameSplitter
 from tests.support.bookie_vectors import VECTORS, decoded, segments, streams
 from tests.support.serving import HurriedClock, Wire, World
 

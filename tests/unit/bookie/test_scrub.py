@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from bookie.bookie import Bookie
-from bookie.repair import RepairSource, RepairUnavailable
-from bookie.scrub import ScrubStatus
-from bookie.scrub_rules import ScrubPlace, decode_place, pace_of, problem_of
-from magnetar.bookkeeper.metadata.ledgers import LedgerMetadata
-from magnetar.bookkeeper.wire.entry import DigestType, EntryCodec
-from magnetar.runtime.types import KIB, MIB, Corruption
+from bookie.maintenance.repair import RepairSource, RepairUnavailable
+from bookie.maintenance.scrub import ScrubStatus
+from bookie.maintenance.scrub_rules import ScrubPlace, decode_place, pace_of, problem_of
+from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
+from magnetar_core.bookkeeper.wire.entry import DigestType, EntryCodec
+from magnetar_core.runtime.types import KIB, MIB, Corruption
 from tests.support.bookie_disks import CODEC, stored_entry
 from tests.support.bookie_world import LyingWorld, add_all
 from tests.support.serving import HurriedClock, Wire, World

@@ -11,27 +11,27 @@ from typing import Any
 
 import pytest
 
+from bookie.access import Rules, refusal_of, role_of
 from bookie.bookie import Bookie
 from bookie.config import IGNORED_SETTINGS, BookieConfig
-from bookie.doorway import Doorkeeper
-from bookie.peers import ask_disks
-from bookie.security import Rules, refusal_of, role_of
-from magnetar.bookkeeper.metadata.bookies import BookieDirectory
-from magnetar.bookkeeper.tls import Certificates, TlsFailed, client_context, open_stream, server_context
-from magnetar.bookkeeper.tls_files import (
+from bookie.maintenance.peers import ask_disks
+from bookie.serving.tls_listener import Doorkeeper
+from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
+from magnetar_core.bookkeeper.tls.contexts import Certificates, TlsFailed, client_context, open_stream, server_context
+from magnetar_core.bookkeeper.tls.files import (
     APACHE_FACTORY,
     TlsFiles,
     directory_files,
     openssl_ciphers,
     store_problem,
 )
-from magnetar.bookkeeper.wire import bookkeeper_pb2 as pb
-from magnetar.bookkeeper.wire import codec_v2 as v2
-from magnetar.bookkeeper.wire import codec_v3 as v3
-from magnetar.bookkeeper.wire.framing import MalformedFrame
-from magnetar.runtime.clock import LoopClock, ManualClock
-from magnetar.runtime.config import load
-from magnetar.runtime.types import ConfigurationError
+from magnetar_core.bookkeeper.wire import bookkeeper_pb2 as pb
+from magnetar_core.bookkeeper.wire import codec_v2 as v2
+from magnetar_core.bookkeeper.wire import codec_v3 as v3
+from magnetar_core.bookkeeper.wire.framing import MalformedFrame
+from magnetar_core.runtime.clock import LoopClock, ManualClock
+from magnetar_core.runtime.config import load
+from magnetar_core.runtime.types import ConfigurationError
 from tests.support.bookie_disks import KEY
 from tests.support.bookie_disks import stored_entry as stored
 from tests.support.serving import CONFIG, Wire, World

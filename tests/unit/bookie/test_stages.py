@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from bookie.checkpoint import Checkpointer
-from bookie.cold_reads import ColdRead, ColdReads, ReadWatch
-from bookie.journal.writer import Journal
-from bookie.ledger_storage import Found
-from bookie.stages import QUANTILES, BookieStages, Distribution, FlushStages, GroupTimes, JournalStages, ReadStages
-from magnetar.runtime.clock import ManualClock
-from magnetar.runtime.files import MemoryFiles
-from magnetar.runtime.observe import SlowOperations
+from bookie.latency import QUANTILES, BookieStages, Distribution, FlushStages, GroupTimes, JournalStages, ReadStages
+from bookie.serving.cold_reads import ColdRead, ColdReads, ReadWatch
+from bookie.storage.checkpoint import Checkpointer
+from bookie.storage.journal.writer import Journal
+from bookie.storage.ledger_storage import Found
+from magnetar_core.runtime.clock import ManualClock
+from magnetar_core.runtime.files import MemoryFiles
+from magnetar_core.runtime.observe import SlowOperations
 from tests.support.bookie_disks import Disk, stored_entry
 from tests.support.crash_images import Life, StepThread, StepWorker
 from tests.unit.bookie.test_journal import writer_on

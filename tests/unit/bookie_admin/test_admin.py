@@ -8,13 +8,13 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bookie.admin import LEDGERS_PER_PAGE
-from magnetar.bookkeeper.client.client import BookKeeper
-from magnetar.bookkeeper.metadata.ledger_store import LedgerStore
-from magnetar.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment, ledger_path
-from magnetar.bookkeeper.metadata.store import NO_NODE
-from magnetar.bookkeeper.wire.entry import DigestType
-from magnetar.runtime.types import Buffer, MagnetarError
+from bookie.admin.server import LEDGERS_PER_PAGE
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
+from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment, ledger_path
+from magnetar_core.bookkeeper.metadata.store import NO_NODE
+from magnetar_core.bookkeeper.wire.entry import DigestType
+from magnetar_core.runtime.types import Buffer, MagnetarError
 from tests.support.bookie_admin_world import Client, administered
 from tests.support.serving import World
 
@@ -265,6 +265,6 @@ async def test_numbers_have_apaches_names_and_ours(world: World, admin: Client) 
 
 
 def test_a_bookie_without_http_does_not_load_its_library() -> None:
-    program = "import sys, magnetar.bookie_process, magnetar.servers; print('aiohttp' in sys.modules)"
+    program = "import sys, magnetar.processes.bookie, magnetar.processes.servers; print('aiohttp' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "False"

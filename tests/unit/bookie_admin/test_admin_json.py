@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import pytest
 
-from bookie.admin_json import plain, readable_bytes, settings_json
+from bookie.admin.bodies import plain, readable_bytes, settings_json
 from bookie.config import BookieConfig
 
 

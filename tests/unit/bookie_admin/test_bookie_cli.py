@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from magnetar import bookie_cli, cli, show
+from magnetar.cli import bookie as bookie_cli
+from magnetar.cli import main as cli
+from magnetar.cli import output as show
 from tests.support.bookie_admin_world import Client, administered
 from tests.support.serving import World
 from tests.unit.bookie_admin.test_admin import new_ledger
@@ -131,7 +133,7 @@ async def test_metrics_come_as_they_are(run: Run) -> None:
 
 
 def test_a_file_of_settings_runs_a_bookie(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.setattr("magnetar.servers.run_bookie", lambda path: 7 if path == tmp_path / "b.conf" else 1)
+    monkeypatch.setattr("magnetar.processes.servers.run_bookie", lambda path: 7 if path == tmp_path / "b.conf" else 1)
     assert CliRunner().invoke(cli.main, ["bookie", "--config", str(tmp_path / "b.conf")]).exit_code == 7
     found = CliRunner().invoke(cli.main, ["bookie", "--config", str(tmp_path / "b.conf"), "status"])
     assert found.exit_code == 2

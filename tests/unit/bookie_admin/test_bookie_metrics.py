@@ -2,7 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from magnetar.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.client.client import BookKeeper
 from tests.support.bookie_admin_world import administered
 from tests.support.serving import CONFIG, World
 

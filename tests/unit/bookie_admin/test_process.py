@@ -13,16 +13,16 @@ import pytest
 
 from bookie.bookie import Bookie, PortInUse
 from bookie.config import IGNORED_SETTINGS, BookieConfig
-from bookie.directories import DirectoryInUse
-from magnetar import servers
-from magnetar.bookie_process import start_bookie
-from magnetar.bookie_rebuild import OfflineRebuild
-from magnetar.bookkeeper.metadata.ledger_store import initialise_cluster
-from magnetar.runtime.config import load
-from magnetar.runtime.daemon import Shutdown
-from magnetar.runtime.files import OsFiles
-from magnetar.runtime.tasks import Parts
-from magnetar.runtime.types import ConfigurationError, MagnetarError
+from bookie.disks.directories import DirectoryInUse
+from magnetar.processes import servers
+from magnetar.processes.bookie import start_bookie
+from magnetar.processes.bookie_rebuild import OfflineRebuild
+from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
+from magnetar_core.runtime.config import load
+from magnetar_core.runtime.daemon import Shutdown
+from magnetar_core.runtime.files import OsFiles
+from magnetar_core.runtime.tasks import Parts
+from magnetar_core.runtime.types import ConfigurationError, MagnetarError
 from tests.support.bookie_disks import stored_entry
 from tests.support.serving import CONFIG, Wire, World
 

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple, TypeVar
 import aiohttp
 from yarl import URL
 
-from broker.admin import AdminServer
+from broker.admin.server import AdminServer
 from broker.broker import Broker, initialise_cluster
 from broker.names import Bundles
-from broker.ownership import BundleOwnership
-from magnetar.bookkeeper.metadata.memory import MemoryStore
-from magnetar.runtime.clock import LoopClock
+from broker.ownership.ownership import BundleOwnership
+from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.runtime.clock import LoopClock
 from tests.support.memory_bookkeeper import MemoryBookKeeper
 from tests.unit.broker.conftest import CONFIG
 

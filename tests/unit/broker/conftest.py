@@ -9,8 +9,8 @@ from broker.broker import Broker, initialise_cluster
 from broker.config import BrokerConfig
 from broker.names import TopicName
 from broker.policies import new_policies, to_json
-from magnetar.bookkeeper.metadata.memory import MemoryStore
-from magnetar.runtime.clock import LoopClock
+from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.runtime.clock import LoopClock
 from tests.support.memory_managed_ledger import MemoryLedgers, MemoryManagedLedger, MemorySchemas
 from tests.support.sole_owner import SoleOwner
 

@@ -4,16 +4,16 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
-from broker.consumer import Consumer
-from broker.dispatch import DispatchLimits
-from broker.ports import CursorPort, Entries, LedgerPort, Sink
-from broker.subscription import KeySharedPolicy, Subscription
+from broker.topic.consumer import Consumer
+from broker.topic.dispatchers import DispatchLimits
+from broker.topic.ports import CursorPort, Entries, LedgerPort, Sink
+from broker.topic.subscription import KeySharedPolicy, Subscription
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import parse_frame
 from broker.wire.pulsar_pb2 import BaseCommand
-from magnetar.runtime.clock import ManualClock, Timer
-from magnetar.runtime.tasks import Failed, attempt_now
-from magnetar.runtime.types import Buffer
+from magnetar_core.runtime.clock import ManualClock, Timer
+from magnetar_core.runtime.tasks import Failed, attempt_now
+from magnetar_core.runtime.types import Buffer
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
 from managed_ledger.position import EARLIEST, Position

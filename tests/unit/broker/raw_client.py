@@ -6,8 +6,8 @@ from typing import Any
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import BODY_OF_TYPE, command, parse_frame, payload_frame
 from broker.wire.pulsar_pb2 import BaseCommand
-from magnetar.bookkeeper.wire.framing import FrameSplitter
-from magnetar.runtime.types import Buffer
+from magnetar_core.bookkeeper.wire.framing import FrameSplitter
+from magnetar_core.runtime.types import Buffer
 from tests.unit.broker.dispatching import entry
 
 TIMEOUT_S = 5.0

@@ -15,7 +15,7 @@ from google.protobuf.json_format import MessageToDict
 
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import BODY_OF_TYPE, parse_frame, simple_frame
-from magnetar.bookkeeper.wire.framing import FrameSplitter
+from magnetar_core.bookkeeper.wire.framing import FrameSplitter
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "wire"
 TIMEOUT_S = 30.0

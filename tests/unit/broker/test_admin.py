@@ -9,11 +9,11 @@ from typing import Any
 import pulsar
 import pytest
 
-import broker.admin
+import broker.admin.server
 from broker.names import TopicName
 from broker.policies import new_policies
-from magnetar.bookkeeper.metadata.store import VersionConflict
-from managed_ledger.schema_compatibility import Schema, SchemaType, Strategy
+from magnetar_core.bookkeeper.metadata.store import VersionConflict
+from managed_ledger.schemas.compatibility import Schema, SchemaType, Strategy
 from tests.support.vectors import load
 from tests.unit.broker.admin_world import AdminWorld, Side
 from tests.unit.broker.test_official_client import EARLIEST, QUIET
@@ -79,7 +79,7 @@ async def test_a_free_bundle_is_offered_to_the_broker_whose_turn_it_is(world: Ad
 
 
 async def test_a_dead_owner_without_successor_is_503(world: AdminWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.ownership.TAKEOVER_WAIT_S", 0.05)
+    monkeypatch.setattr("broker.ownership.ownership.TAKEOVER_WAIT_S", 0.05)
     a, b = await world.side(), await world.side()
     await owned_by(world, a, "t")
     await a.broker.server.stop_listening()
@@ -180,7 +180,7 @@ async def test_a_broker_that_cannot_store_is_not_healthy(world: AdminWorld) -> N
 
 
 async def test_a_health_check_does_not_wait_for_ever(world: AdminWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker.admin, "HEALTH_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(broker.admin.server, "HEALTH_TIMEOUT_S", 0.05)
     a = await world.side()
     world.bookkeeper.hold = True
     found = await world.call(a, "GET", f"{ADMIN}/brokers/health")
@@ -227,7 +227,7 @@ async def test_a_body_that_is_not_json_is_400(world: AdminWorld, data: bytes) ->
 
 async def test_a_body_that_is_too_large_is_413(world: AdminWorld) -> None:
     a = await world.side()
-    found = await world.call(a, "POST", f"{NAMESPACE}/retention", data=b" " * (broker.admin.BODY_BYTES_MAX + 1))
+    found = await world.call(a, "POST", f"{NAMESPACE}/retention", data=b" " * (broker.admin.server.BODY_BYTES_MAX + 1))
     assert found.status == 413
     assert found.reason
 

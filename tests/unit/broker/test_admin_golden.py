@@ -12,7 +12,7 @@ import pulsar
 import pytest
 
 from managed_ledger.records_pb2 import SchemaEntry, SchemaInfo
-from managed_ledger.schema_compatibility import Schema, SchemaType, Strategy
+from managed_ledger.schemas.compatibility import Schema, SchemaType, Strategy
 from tests.support.vectors import b64, load, names
 from tests.unit.broker.admin_world import AdminWorld, Answer, Side
 from tests.unit.broker.test_official_client import EARLIEST, QUIET

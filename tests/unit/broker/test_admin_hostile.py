@@ -5,7 +5,7 @@ import json
 import pytest
 
 from broker.config import PARTITIONS_MAX
-from magnetar.bookkeeper.client.quorum import ENSEMBLE_SIZE_MAX
+from magnetar_core.bookkeeper.client.quorum import ENSEMBLE_SIZE_MAX
 from tests.unit.broker.admin_world import AdminWorld
 from tests.unit.broker.test_admin import ADMIN, world
 

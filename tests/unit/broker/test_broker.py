@@ -7,17 +7,17 @@ from typing import Any, cast
 
 import pytest
 
+from broker.binary.connection import BrokerPort
+from broker.binary.server import BinaryServer
 from broker.broker import Broker, initialise_cluster
-from broker.connection import BrokerPort
 from broker.errors import NotReady
 from broker.memory_budget import MemoryBudget
 from broker.names import DEDUPLICATION_CURSOR, TopicName
-from broker.ownership_rules import BrokerAddress, Located
-from broker.server import BinaryServer
+from broker.ownership.rules import BrokerAddress, Located
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
-from magnetar.bookkeeper.metadata.memory import MemoryStore
-from magnetar.runtime.clock import LoopClock, ManualClock
+from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.runtime.clock import LoopClock, ManualClock
 from managed_ledger.errors import ManagedLedgerFenced, StorageUnavailable
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
@@ -243,7 +243,7 @@ async def test_a_consumer_whose_client_missed_that_it_was_closed_is_told_again(
     world: World, raw: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Go's does where that comes right behind the answer to SUBSCRIBE: it sends its permits, and waits for ever."""
-    monkeypatch.setattr("broker.connection.TELL_AGAIN_MS", 50)
+    monkeypatch.setattr("broker.binary.connection.TELL_AGAIN_MS", 50)
     await closed_before_its_permits(world, raw)
     for _ in range(3):
         raw.send(BaseCommand.FLOW, consumer_id=1, messagePermits=100)
@@ -257,7 +257,7 @@ async def test_a_consumer_whose_client_missed_that_it_was_closed_is_told_again(
 async def test_who_knows_that_its_consumer_was_closed_is_not_told_again(
     world: World, raw: RawClient, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
-    monkeypatch.setattr("broker.connection.TELL_AGAIN_MS", 50)
+    monkeypatch.setattr("broker.binary.connection.TELL_AGAIN_MS", 50)
     if then == "had permits":
         await raw.subscribe(TOPIC)
         await world.broker.unload(NAME)
@@ -276,8 +276,8 @@ async def test_who_knows_that_its_consumer_was_closed_is_not_told_again(
 async def test_consumers_that_are_told_again_are_limited(
     world: World, raw: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.connection.TELL_AGAIN_MS", 1)
-    monkeypatch.setattr("broker.connection.EARLY_CLOSED_MAX", 2)
+    monkeypatch.setattr("broker.binary.connection.TELL_AGAIN_MS", 1)
+    monkeypatch.setattr("broker.binary.connection.EARLY_CLOSED_MAX", 2)
     for consumer_id in range(3):
         await closed_before_its_permits(world, raw, consumer_id)
     for consumer_id in range(3):

@@ -3,7 +3,8 @@ from collections import Counter
 
 import pytest
 
-from broker.bundle_assignment import (
+from broker.names import Bundles
+from broker.ownership.bundle_assignment import (
     decode_broker,
     decode_leader,
     decode_owner,
@@ -13,9 +14,8 @@ from broker.bundle_assignment import (
     preference,
     session_has_time,
 )
-from broker.names import Bundles
-from broker.ownership_rules import BrokerAddress
-from magnetar.runtime.types import Corruption
+from broker.ownership.rules import BrokerAddress
+from magnetar_core.runtime.types import Corruption
 from tests.support.vectors import load
 
 BUNDLES = [f"public/default/{text}" for text in Bundles.equal(64).ranges]

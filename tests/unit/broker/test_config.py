@@ -8,8 +8,8 @@ from broker.config import (
     parse_listeners,
 )
 from broker.policies import NamespacePolicies, initial_nodes, new_policies, parse_policies, to_json
-from magnetar.runtime.config import describe
-from magnetar.runtime.types import ConfigurationError, Corruption
+from magnetar_core.runtime.config import describe
+from magnetar_core.runtime.types import ConfigurationError, Corruption
 
 
 def test_apaches_names_are_read_and_the_environment_wins() -> None:

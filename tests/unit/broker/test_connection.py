@@ -5,14 +5,14 @@ from typing import Any, cast
 
 import pytest
 
+from broker.binary.connection import BrokerPort, Connection, State
 from broker.config import BrokerConfig
-from broker.connection import BrokerPort, Connection, State
 from broker.memory_budget import MemoryBudget
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import BODY_OF_TYPE, command, parse_frame
 from broker.wire.pulsar_pb2 import BaseCommand
-from magnetar.bookkeeper.wire.framing import MalformedFrame
-from magnetar.runtime.clock import ManualClock
+from magnetar_core.bookkeeper.wire.framing import MalformedFrame
+from magnetar_core.runtime.clock import ManualClock
 
 # What a client may send after CONNECT; whatever else there is ends the connection.
 CLIENT_COMMANDS = {

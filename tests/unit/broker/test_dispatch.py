@@ -2,10 +2,10 @@ from typing import Any
 
 import pytest
 
-from broker.dispatch import _failover_points
 from broker.errors import ConsumerAssignError, ConsumerBusy, MetadataFailure
-from broker.sticky_keys import murmur3
-from broker.subscription import KeySharedPolicy
+from broker.topic.dispatchers import _failover_points
+from broker.topic.sticky_keys import murmur3
+from broker.topic.subscription import KeySharedPolicy
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID
 from broker.wire.pulsar_pb2 import BaseCommand
@@ -72,8 +72,8 @@ async def test_what_many_leave_behind_in_one_turn_is_shared_out_once(
         hashed += 1
         return murmur3(data)
 
-    monkeypatch.setattr("broker.dispatch.murmur3", counting)
-    monkeypatch.setattr("broker.sticky_keys.murmur3", counting)
+    monkeypatch.setattr("broker.topic.dispatchers.murmur3", counting)
+    monkeypatch.setattr("broker.topic.sticky_keys.murmur3", counting)
     _failover_points.cache_clear()
     bench = Bench(failover_delay_ms=0)
     count, keys = 100, 200
@@ -131,7 +131,7 @@ async def test_an_ack_of_a_batch_that_was_not_sent_makes_no_large_set(size: int)
 
 
 async def test_an_ack_has_a_limited_number_of_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.subscription.ACK_IDS_MAX", 3)
+    monkeypatch.setattr("broker.topic.subscription.ACK_IDS_MAX", 3)
     bench = Bench()
     await bench.append(*map(entry, range(5)))
     bench.join(1, SHARED, permits=10)

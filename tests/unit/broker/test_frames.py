@@ -5,7 +5,7 @@ import pytest
 from broker.wire import frames
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
-from magnetar.bookkeeper.wire.framing import MalformedFrame
+from magnetar_core.bookkeeper.wire.framing import MalformedFrame
 from managed_ledger.messages_pb2 import KeyValue, MessageIdData
 
 ENTRY = bytes.fromhex("0e01 16f2f2f7 00000008 0a0170 1000 18e807 6869")

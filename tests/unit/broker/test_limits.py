@@ -36,7 +36,7 @@ class NotingTransport:
 async def test_small_frames_leave_as_one_and_large_ones_as_they_are(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.server.JOINED_BYTES_MAX", 100)
+    monkeypatch.setattr("broker.binary.server.JOINED_BYTES_MAX", 100)
     raw = await RawClient.connect(world.broker.port)
     (client,) = world.broker.server.clients
     noting = NotingTransport(client._transport)
@@ -59,7 +59,7 @@ def is_established(one: socket.socket) -> bool:
 async def test_so_many_connections_wait_to_be_accepted_and_the_others_are_tried_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.server.BACKLOG", 3)
+    monkeypatch.setattr("broker.binary.server.BACKLOG", 3)
     await world.restart()
     clients = [socket.socket() for _ in range(8)]
     for one in clients:  # nothing is accepted before this task waits for something
@@ -95,7 +95,7 @@ async def test_a_topic_with_deduplication_replays_its_entries_in_steps(
 
     monkeypatch.setattr(MemoryCursor, "read", noting)
     size_bytes = len(entry(0))
-    monkeypatch.setattr(f"broker.topic.{limit}", 6 if limit == "REPLAY_ENTRIES" else 6 * size_bytes)
+    monkeypatch.setattr(f"broker.topic.topic.{limit}", 6 if limit == "REPLAY_ENTRIES" else 6 * size_bytes)
     await world.restart(deduplication=True)
     raw = await RawClient.connect(world.broker.port)
     assert (await raw.produce(TOPIC, producer_name="p")).last_sequence_id == 19

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
+from broker.binary.connection import OUTBOX_HIGH_BYTES, OUTBOX_LOW_BYTES
 from broker.config import BrokerConfig
-from broker.connection import OUTBOX_HIGH_BYTES, OUTBOX_LOW_BYTES
 from broker.memory_budget import LOOK_S, RESUME_BELOW, RESUMED_AT_ONCE, STEP_S, MemoryBudget
 from broker.names import TopicName
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
-from magnetar.runtime.clock import ManualClock
-from magnetar.runtime.memory import memory_bytes
-from magnetar.runtime.types import MIB
+from magnetar_core.runtime.clock import ManualClock
+from magnetar_core.runtime.memory import memory_bytes
+from magnetar_core.runtime.types import MIB
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
 from tests.support.waiting import eventually

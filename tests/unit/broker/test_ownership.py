@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-import broker.ownership
-from broker.bundle_assignment import encode_owner, preference
+import broker.ownership.ownership
 from broker.errors import TopicNotFound
 from broker.names import Bundles, TopicName
-from broker.ownership import BROKERS, LEADER, BundleOwnership
-from broker.ownership_rules import BrokerAddress, NoBrokerAvailable
-from magnetar.bookkeeper.metadata.memory import LostAnswer, MemoryStore
-from magnetar.bookkeeper.metadata.store import MetadataError, StoreUnavailable
-from magnetar.runtime.clock import LoopClock, ManualClock
-from magnetar.runtime.types import Corruption
+from broker.ownership.bundle_assignment import encode_owner, preference
+from broker.ownership.ownership import BROKERS, LEADER, BundleOwnership
+from broker.ownership.rules import BrokerAddress, NoBrokerAvailable
+from magnetar_core.bookkeeper.metadata.memory import LostAnswer, MemoryStore
+from magnetar_core.bookkeeper.metadata.store import MetadataError, StoreUnavailable
+from magnetar_core.runtime.clock import LoopClock, ManualClock
+from magnetar_core.runtime.types import Corruption
 from tests.support.faulty_store import FaultyStore
 
 NAMESPACE = "public/default"
@@ -231,7 +231,7 @@ async def test_a_lookup_waits_until_the_session_of_a_dead_owner_ends(world: Worl
 async def test_who_waits_too_long_is_told_which_broker_does_not_answer(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker.ownership, "TAKEOVER_WAIT_S", 0.05)
+    monkeypatch.setattr(broker.ownership.ownership, "TAKEOVER_WAIT_S", 0.05)
     dead, a = await world.side(world.dead_port()), await world.side()
     await dead.take(TOPICS[0])
     with pytest.raises(NoBrokerAvailable, match=f"{dead.ownership.address.service_url} does not answer"):
@@ -327,7 +327,7 @@ async def _registered(side: Side, ids: set[str]) -> bool:
 async def test_one_who_cannot_register_again_at_once_tries_until_he_can(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker.ownership, "_RETRY_S", 0.01)
+    monkeypatch.setattr(broker.ownership.ownership, "_RETRY_S", 0.01)
     a, b = await world.side(), await world.side()
     failures = iter([StoreUnavailable("away"), StoreUnavailable("away")])
 
@@ -387,7 +387,7 @@ async def test_lookups_wait_for_a_bundle_that_is_being_unloaded(world: World) ->
 
 
 async def test_a_lookup_does_not_wait_for_ever_for_an_unload(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker.ownership, "TAKEOVER_WAIT_S", 0.02)
+    monkeypatch.setattr(broker.ownership.ownership, "TAKEOVER_WAIT_S", 0.02)
     a, b = await world.side(), await world.side()
     await a.take(TOPICS[0])
     closed = asyncio.Event()
@@ -452,7 +452,7 @@ async def test_a_bundle_whose_topics_do_not_close_is_given_back_and_reported(wor
 async def test_a_node_that_cannot_be_removed_at_once_is_removed_later(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker.ownership, "_RETRY_S", 0.01)
+    monkeypatch.setattr(broker.ownership.ownership, "_RETRY_S", 0.01)
     a = await world.side()
     await a.take(TOPICS[0])
 

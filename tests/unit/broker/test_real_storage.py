@@ -13,11 +13,11 @@ from broker.broker import Broker, initialise_cluster
 from broker.names import TopicName
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
-from magnetar.bookkeeper.client.client import BookKeeper
-from magnetar.bookkeeper.metadata import ledger_store
-from magnetar.bookkeeper.metadata.memory import MemoryStore
-from magnetar.runtime.clock import LoopClock
-from magnetar.runtime.files import OsFiles
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.metadata import ledger_store
+from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.runtime.clock import LoopClock
+from magnetar_core.runtime.files import OsFiles
 from tests.support.sole_owner import SoleOwner
 from tests.unit.broker.conftest import CONFIG
 from tests.unit.broker.raw_client import RawClient

@@ -6,12 +6,20 @@ from collections import Counter
 
 import pytest
 
-from broker.deduplication import Deduplication, Verdict, highest_of
+from broker.binary.listing import filter_topics, topics_hash
 from broker.errors import ConsumerAssignError, ProducerBusy, ProducerFenced
-from broker.listing import filter_topics, topics_hash
-from broker.producer_access import Access, ProducerAccess
-from broker.replay_set import ReplaySet
-from broker.sticky_keys import ConsistentHashing, HalvedRanges, Selector, StickyRanges, murmur3, sticky_hash, sticky_key
+from broker.topic.deduplication import Deduplication, Verdict, highest_of
+from broker.topic.producer_access import Access, ProducerAccess
+from broker.topic.replay_set import ReplaySet
+from broker.topic.sticky_keys import (
+    ConsistentHashing,
+    HalvedRanges,
+    Selector,
+    StickyRanges,
+    murmur3,
+    sticky_hash,
+    sticky_key,
+)
 from broker.wire import pulsar_pb2 as wire
 from managed_ledger.messages_pb2 import MessageMetadata
 from managed_ledger.position import Position

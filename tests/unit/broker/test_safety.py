@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from broker.deduplication import Deduplication, Verdict
 from broker.names import TopicName
+from broker.topic.deduplication import Deduplication, Verdict
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
 from managed_ledger.errors import EntryRefused, InvalidPosition, ManagedLedgerFenced

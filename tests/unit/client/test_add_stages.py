@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from magnetar.bookkeeper.client.add_stages import AddWatch
-from magnetar.bookkeeper.client.config import ClientConfig
-from magnetar.bookkeeper.wire.codec_v2 import add_response
+from magnetar_core.bookkeeper.client.add_stages import AddWatch
+from magnetar_core.bookkeeper.client.config import ClientConfig
+from magnetar_core.bookkeeper.wire.codec_v2 import add_response
 from tests.support.fake_bookies import fake_cluster
 
 

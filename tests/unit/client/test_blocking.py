@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.bookkeeper.client.blocking import BlockingBookKeeper
-from magnetar.bookkeeper.client.errors import BeyondLastConfirmed, NoSuchLedger
-from magnetar.bookkeeper.metadata.embedded import EmbeddedStore
-from magnetar.bookkeeper.metadata.store import MetadataError
-from magnetar.runtime.clock import LoopClock
+from magnetar_core.bookkeeper.client.blocking import BlockingBookKeeper
+from magnetar_core.bookkeeper.client.errors import BeyondLastConfirmed, NoSuchLedger
+from magnetar_core.bookkeeper.metadata.embedded import EmbeddedStore
+from magnetar_core.bookkeeper.metadata.store import MetadataError
+from magnetar_core.runtime.clock import LoopClock
 from tests.support.fake_bookies import fake_cluster
 
 

@@ -1,6 +1,6 @@
 """How fast ensembles may change."""
 
-from magnetar.bookkeeper.client.change_limits import (
+from magnetar_core.bookkeeper.client.change_limits import (
     BOOKIES_MAX,
     BURST,
     LEDGER_FIRST_S,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from magnetar.bookkeeper.client.client import BookKeeper
-from magnetar.bookkeeper.client.config import ClientConfig
-from magnetar.bookkeeper.client.errors import (
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.client.config import ClientConfig
+from magnetar_core.bookkeeper.client.errors import (
     BeyondLastConfirmed,
     BookKeeperError,
     ClientClosed,
@@ -25,20 +25,14 @@ from magnetar.bookkeeper.client.errors import (
     TooManyPending,
     Unauthorized,
 )
-from magnetar.bookkeeper.client.handle import LedgerReadHandle, LedgerWriteHandle
-from magnetar.bookkeeper.client.quorum import ENSEMBLE_SIZE_MAX
-from magnetar.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint
-from magnetar.bookkeeper.metadata.bookies import BookieRegistration
-from magnetar.bookkeeper.metadata.ledger_store import Versioned
-from magnetar.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment
-from magnetar.bookkeeper.wire.codec_v2 import (
-    ADD_ENTRY,
-    BATCH_READ_ENTRY,
-    FLAG_DO_FENCING,
-    READ_ENTRY,
-    V2Error,
-)
-from magnetar.bookkeeper.wire.entry import DigestType
+from magnetar_core.bookkeeper.client.handle import LedgerReadHandle, LedgerWriteHandle
+from magnetar_core.bookkeeper.client.quorum import ENSEMBLE_SIZE_MAX
+from magnetar_core.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint
+from magnetar_core.bookkeeper.metadata.bookies import BookieRegistration
+from magnetar_core.bookkeeper.metadata.ledger_store import Versioned
+from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment
+from magnetar_core.bookkeeper.wire.codec_v2 import ADD_ENTRY, BATCH_READ_ENTRY, FLAG_DO_FENCING, READ_ENTRY, V2Error
+from magnetar_core.bookkeeper.wire.entry import DigestType
 from tests.support.fake_bookies import FakeCluster, fake_cluster
 
 

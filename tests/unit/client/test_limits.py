@@ -6,23 +6,24 @@ from typing import Any
 
 import pytest
 
-from magnetar.bookkeeper.client import fetch, handle, recover
-from magnetar.bookkeeper.client.client import BookKeeper
-from magnetar.bookkeeper.client.config import ClientConfig
-from magnetar.bookkeeper.client.connection import (
+from magnetar_core.bookkeeper.client import fetch, handle
+from magnetar_core.bookkeeper.client import recovery_driver as recover
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.client.config import ClientConfig
+from magnetar_core.bookkeeper.client.connection import (
     _FLUSH_BYTES,
     _OVERTAKEN_MAX,
     _SOCKET_BUFFER_BYTES,
     BookieConnection,
     _Wire,
 )
-from magnetar.bookkeeper.client.errors import MetadataUnavailable
-from magnetar.bookkeeper.client.handle import LedgerWriteHandle
-from magnetar.bookkeeper.metadata.ledger_store import LedgerStore
-from magnetar.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState
-from magnetar.bookkeeper.wire.codec_v2 import ADD_ENTRY
-from magnetar.runtime.clock import ManualClock
-from magnetar.runtime.types import MIB
+from magnetar_core.bookkeeper.client.errors import MetadataUnavailable
+from magnetar_core.bookkeeper.client.handle import LedgerWriteHandle
+from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
+from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState
+from magnetar_core.bookkeeper.wire.codec_v2 import ADD_ENTRY
+from magnetar_core.runtime.clock import ManualClock
+from magnetar_core.runtime.types import MIB
 from tests.support.fake_bookies import FakeCluster
 from tests.support.waiting import eventually
 from tests.unit.client.test_client import client, cluster, create, pause, resume

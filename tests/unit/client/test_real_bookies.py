@@ -8,13 +8,13 @@ import pytest
 
 from bookie.bookie import Bookie
 from bookie.config import BookieConfig
-from magnetar.bookkeeper.client.client import BookKeeper
-from magnetar.bookkeeper.client.errors import LedgerFenced
-from magnetar.bookkeeper.metadata.ledger_store import initialise_cluster
-from magnetar.bookkeeper.metadata.memory import MemoryStore
-from magnetar.bookkeeper.wire.entry import DigestType
-from magnetar.runtime.clock import LoopClock
-from magnetar.runtime.files import OsFiles
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.client.errors import LedgerFenced
+from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
+from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.bookkeeper.wire.entry import DigestType
+from magnetar_core.runtime.clock import LoopClock
+from magnetar_core.runtime.files import OsFiles
 
 
 class Cluster:

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from magnetar.bookkeeper.client.config import ClientConfig
-from magnetar.bookkeeper.client.errors import (
+from magnetar_core.bookkeeper.client.config import ClientConfig
+from magnetar_core.bookkeeper.client.errors import (
     BookieIOError,
     BookieUnavailable,
     BookKeeperError,
@@ -19,10 +19,10 @@ from magnetar.bookkeeper.client.errors import (
     UnknownLedgerState,
     error_of,
 )
-from magnetar.bookkeeper.client.placement import choose_ensemble, choose_replacements
-from magnetar.bookkeeper.client.quorum import Quorum
-from magnetar.bookkeeper.client.reader import FirstError, HeldCount, ReplicaWalk, open_batch, read_order
-from magnetar.bookkeeper.client.recovery import (
+from magnetar_core.bookkeeper.client.placement import choose_ensemble, choose_replacements
+from magnetar_core.bookkeeper.client.quorum import Quorum
+from magnetar_core.bookkeeper.client.reader import FirstError, HeldCount, ReplicaWalk, open_batch, read_order
+from magnetar_core.bookkeeper.client.recovery import (
     Absent,
     Answer,
     FencingRound,
@@ -31,10 +31,10 @@ from magnetar.bookkeeper.client.recovery import (
     RecoveryRead,
     Undecidable,
 )
-from magnetar.bookkeeper.wire.codec_v2 import V2Error
-from magnetar.bookkeeper.wire.entry import DigestType, EntryCodec, StoredEntry
-from magnetar.runtime.config import load
-from magnetar.runtime.types import ConfigurationError
+from magnetar_core.bookkeeper.wire.codec_v2 import V2Error
+from magnetar_core.bookkeeper.wire.entry import DigestType, EntryCodec, StoredEntry
+from magnetar_core.runtime.config import load
+from magnetar_core.runtime.types import ConfigurationError
 from tests.support.ledger_world import Recovery, World
 
 NO_ENTRY = NoSuchEntry("")

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 
 from bookie.bookie import Bookie
-from bookie.peers import PeerSource
-from bookie.repair import RepairUnavailable
+from bookie.maintenance.peers import PeerSource
+from bookie.maintenance.repair import RepairUnavailable
 from broker.config import BrokerConfig, load_broker_config
 from connectors.spark.options import parse_options
-from magnetar.bookkeeper.client.client import BookKeeper
-from magnetar.bookkeeper.client.config import ClientConfig
-from magnetar.bookkeeper.client.errors import BookieUnavailable, BookKeeperError, NotEnoughBookies, Unauthorized
-from magnetar.bookkeeper.metadata.ledger_store import initialise_cluster
-from magnetar.bookkeeper.tls import Certificates, client_context
-from magnetar.bookkeeper.tls_files import TlsFiles, directory_files, validities
-from magnetar.bookkeeper.wire.entry import DigestType, EntryCodec
-from magnetar.runtime.clock import LoopClock
-from magnetar.runtime.types import ConfigurationError
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.client.config import ClientConfig
+from magnetar_core.bookkeeper.client.errors import BookieUnavailable, BookKeeperError, NotEnoughBookies, Unauthorized
+from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
+from magnetar_core.bookkeeper.tls.contexts import Certificates, client_context
+from magnetar_core.bookkeeper.tls.files import TlsFiles, directory_files, validities
+from magnetar_core.bookkeeper.wire.entry import DigestType, EntryCodec
+from magnetar_core.runtime.clock import LoopClock
+from magnetar_core.runtime.types import ConfigurationError
 from tests.support.serving import CONFIG, World
 from tests.support.tls_files import Authority
 

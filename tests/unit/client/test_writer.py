@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from magnetar.bookkeeper.client.errors import (
+from magnetar_core.bookkeeper.client.errors import (
     BookieUnavailable,
     BookKeeperError,
     LedgerClosed,
@@ -12,16 +12,10 @@ from magnetar.bookkeeper.client.errors import (
     NotEnoughBookies,
     Unauthorized,
 )
-from magnetar.bookkeeper.client.quorum import Quorum
-from magnetar.bookkeeper.client.writer import (
-    Acknowledge,
-    ChangeEnsemble,
-    Failed,
-    LedgerWriter,
-    judge_conflict,
-)
-from magnetar.bookkeeper.metadata.ledgers import LedgerMetadata, Segment
-from magnetar.bookkeeper.wire.entry import DigestType, EntryCodec, master_key
+from magnetar_core.bookkeeper.client.quorum import Quorum
+from magnetar_core.bookkeeper.client.writer import Acknowledge, ChangeEnsemble, Failed, LedgerWriter, judge_conflict
+from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, Segment
+from magnetar_core.bookkeeper.wire.entry import DigestType, EntryCodec, master_key
 from tests.support import vectors
 
 DOWN = BookieUnavailable("down")

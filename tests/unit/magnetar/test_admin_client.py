@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from magnetar.admin_client import AdminClient, AdminError
+from magnetar.inspect.broker_admin import AdminClient, AdminError
 from tests.support.http_fake import HttpFake, http_fake
 
 

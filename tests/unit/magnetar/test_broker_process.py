@@ -6,11 +6,11 @@ import aiohttp
 import pytest
 
 from broker.config import BrokerConfig
-from magnetar.bookkeeper.metadata.memory import MemoryStore
-from magnetar.broker_process import PortInUse, start_broker
-from magnetar.runtime.clock import LoopClock
-from magnetar.runtime.tasks import Parts
-from magnetar.runtime.types import ConfigurationError
+from magnetar.processes.broker import PortInUse, start_broker
+from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.runtime.clock import LoopClock
+from magnetar_core.runtime.tasks import Parts
+from magnetar_core.runtime.types import ConfigurationError
 from tests.support.memory_bookkeeper import MemoryBookKeeper
 
 CONFIG = BrokerConfig(service_port=0, web_port=0, bind_address="127.0.0.1", advertised_address="127.0.0.1")

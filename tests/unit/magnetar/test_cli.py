@@ -8,8 +8,11 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from magnetar import __version__, cli, messages_cli, show
-from magnetar.runtime.types import ConfigurationError, MagnetarError
+from magnetar import __version__
+from magnetar.cli import main as cli
+from magnetar.cli import messages as messages_cli
+from magnetar.cli import output as show
+from magnetar_core.runtime.types import ConfigurationError, MagnetarError
 from tests.support.http_fake import HttpFake, http_fake
 
 ADMIN = "/admin/v2/persistent/public/default"
@@ -70,7 +73,7 @@ def test_examples_are_commands_that_can_be_typed(path: tuple[str, ...]) -> None:
 
 def test_help_answers_without_the_heavy_libraries() -> None:
     program = (
-        "import sys; from click.testing import CliRunner; from magnetar.cli import main;"
+        "import sys; from click.testing import CliRunner; from magnetar.cli.main import main;"
         "assert CliRunner().invoke(main, ['--help']).exit_code == 0;"
         "print([name for name in ('aiohttp', 'kazoo', 'pulsar', '_pulsar', 'rocksdict', 'google.protobuf', 'uvloop')"
         " if name in sys.modules])"
@@ -95,7 +98,7 @@ def test_our_errors_are_one_line_and_an_exit_code(
     def fail(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr("magnetar.servers.run_bookie", fail)
+    monkeypatch.setattr("magnetar.processes.servers.run_bookie", fail)
     found = run("bookie")
     assert found.exit_code == code
     assert found.stderr == f"magnetar: {error}\n"
@@ -103,7 +106,7 @@ def test_our_errors_are_one_line_and_an_exit_code(
 
 
 def test_a_daemon_ends_with_its_own_exit_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("magnetar.servers.run_broker", lambda path: 7 if path == tmp_path / "b.conf" else 1)
+    monkeypatch.setattr("magnetar.processes.servers.run_broker", lambda path: 7 if path == tmp_path / "b.conf" else 1)
     assert run("broker", "--config", str(tmp_path / "b.conf")).exit_code == 7
 
 
@@ -114,7 +117,7 @@ def test_options_of_standalone_are_handed_on(monkeypatch: pytest.MonkeyPatch) ->
         seen.append((given, named))
         return 0
 
-    monkeypatch.setattr("magnetar.standalone.run_standalone", run_standalone)
+    monkeypatch.setattr("magnetar.processes.standalone.run_standalone", run_standalone)
     assert run("standalone", "--data", "d", "--bookies", "3", "--port", "0", "--web-port", "1").exit_code == 0
     ports = {"service_port": 0, "web_port": 1, "first_bookie_port": None}
     assert seen == [((Path("d"), None), {"bookies": 3, **ports})]

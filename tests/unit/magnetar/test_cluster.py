@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-import magnetar.cluster
-from magnetar.cluster import Cluster, ClusterError, Member
-from magnetar.runtime.config import parse_properties
+import magnetar.processes.cluster
+from magnetar.processes.cluster import Cluster, ClusterError, Member
+from magnetar_core.runtime.config import parse_properties
 
 # What a server does, as far as the cluster sees it: it says that it is ready (ZooKeeper: answers `srvr`), and ends
 # when it is told to, which it notes in a file.
@@ -109,8 +109,8 @@ def test_each_server_gets_a_configuration_in_its_own_folder(cluster: SmallCluste
 
 def test_the_written_configurations_are_taken_by_the_servers(cluster: SmallCluster) -> None:
     from bookie.config import IGNORED_SETTINGS, BookieConfig
-    from magnetar.runtime.config import load
-    from magnetar.servers import read_broker_settings
+    from magnetar.processes.servers import read_broker_settings
+    from magnetar_core.runtime.config import load
 
     up(cluster)
     text = (cluster.directory / "bookie-1" / "bookie.conf").read_text()
@@ -153,7 +153,7 @@ def test_a_cluster_from_before_its_bookies_had_http_goes_on_without_it(cluster: 
 
 
 def test_ranges_of_ports_that_meet_are_told(cluster: SmallCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(magnetar.cluster, "BOOKIE_WEB_PORT", magnetar.cluster.WEB_PORT - 1)
+    monkeypatch.setattr(magnetar.processes.cluster, "BOOKIE_WEB_PORT", magnetar.processes.cluster.WEB_PORT - 1)
     with pytest.raises(ClusterError, match=r"broker-1 needs port 8080, as bookie-2 does.*--free-ports"):
         cluster.up(bookies=2, brokers=1)
     assert not cluster.directory.exists()
@@ -214,8 +214,8 @@ def test_a_cluster_of_nothing_is_refused(cluster: SmallCluster, bookies: int, br
 def test_ports_that_are_in_use_are_all_named(cluster: SmallCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
         taken = [server.getsockname()[1] for server in (first, second)]
-        monkeypatch.setattr(magnetar.cluster, "ZOOKEEPER_PORT", taken[0])
-        monkeypatch.setattr(magnetar.cluster, "WEB_PORT", taken[1])
+        monkeypatch.setattr(magnetar.processes.cluster, "ZOOKEEPER_PORT", taken[0])
+        monkeypatch.setattr(magnetar.processes.cluster, "WEB_PORT", taken[1])
         with pytest.raises(ClusterError) as refused:
             cluster.up(bookies=1, brokers=1)
     assert f"zookeeper needs port {taken[0]}" in str(refused.value)
@@ -225,7 +225,7 @@ def test_ports_that_are_in_use_are_all_named(cluster: SmallCluster, monkeypatch:
 
 
 def test_free_ports_come_once_and_stay_reserved() -> None:
-    ports = magnetar.cluster.reserved_ports()
+    ports = magnetar.processes.cluster.reserved_ports()
     drawn = [next(ports) for _ in range(20)]
     assert len(set(drawn)) == 20
     with socket.socket() as other, pytest.raises(OSError):
@@ -245,8 +245,8 @@ def test_a_server_that_ends_at_once_shows_the_end_of_its_log(cluster: SmallClust
 def test_a_server_that_is_never_ready_is_not_waited_for_for_ever(
     cluster: SmallCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(magnetar.cluster, "READY_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(magnetar.cluster, "READY_MARK", "what nobody says")
+    monkeypatch.setattr(magnetar.processes.cluster, "READY_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(magnetar.processes.cluster, "READY_MARK", "what nobody says")
     with pytest.raises(ClusterError, match=r"(bookie-1|zookeeper) is not ready after"):  # on a busy machine the latter
         up(cluster)
     assert cluster.running() == []
@@ -284,7 +284,7 @@ def test_brokers_stop_before_bookies_and_bookies_before_zookeeper(cluster: Small
 
 
 def test_who_does_not_listen_is_killed(cluster: SmallCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(magnetar.cluster, "STOP_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(magnetar.processes.cluster, "STOP_TIMEOUT_S", 0.1)
     cluster.manners["bookie-1"] = "stubborn"
     up(cluster)
     cluster.down()
@@ -329,10 +329,10 @@ def test_a_process_that_got_the_pid_of_ours_is_left_alone(cluster: SmallCluster)
 def test_a_zombie_does_not_run() -> None:
     with subprocess.Popen([sys.executable, "-S", "-c", ""]) as child:
         deadline = time.monotonic() + 10
-        while magnetar.cluster._start_time(child.pid):  # it has ended, and nobody has taken its exit code
+        while magnetar.processes.cluster._start_time(child.pid):  # it has ended, and nobody has taken its exit code
             assert time.monotonic() < deadline
             time.sleep(0.01)
-    assert magnetar.cluster._start_time(os.getpid())
+    assert magnetar.processes.cluster._start_time(os.getpid())
 
 
 def test_names_and_states_are_checked(cluster: SmallCluster) -> None:

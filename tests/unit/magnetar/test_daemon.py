@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.runtime.config import setting
-from magnetar.runtime.daemon import Shutdown, read_settings, run
-from magnetar.runtime.tasks import Parts
-from magnetar.runtime.types import ConfigurationError, MagnetarError
-from magnetar.servers import read_broker_settings
+from magnetar.processes.servers import read_broker_settings
+from magnetar_core.runtime.config import setting
+from magnetar_core.runtime.daemon import Shutdown, read_settings, run
+from magnetar_core.runtime.tasks import Parts
+from magnetar_core.runtime.types import ConfigurationError, MagnetarError
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from magnetar.doctor_rules import (
+from magnetar.inspect.doctor_rules import (
     BookieFacts,
     BrokerFacts,
     ClusterFacts,

@@ -12,8 +12,8 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
-from magnetar import cli
-from magnetar.guesses import ALIASES, HINTS
+from magnetar.cli import main as cli
+from magnetar.cli.guesses import ALIASES, HINTS
 from tests.support.http_fake import HttpFake, http_fake
 
 ADMIN = "/admin/v2/persistent/public/default"

@@ -11,7 +11,8 @@ import pulsar
 import pytest
 from click.testing import CliRunner, Result
 
-from magnetar import cli, message_client
+from magnetar.cli import main as cli
+from magnetar.cli import message_client
 
 
 class Producer:
@@ -165,7 +166,7 @@ def test_a_message_that_could_not_be_shown_is_not_acknowledged(client: Client, m
     def fail(*_: Any) -> None:
         raise RuntimeError("the terminal is gone")
 
-    monkeypatch.setattr("magnetar.messages_cli._show", fail)
+    monkeypatch.setattr("magnetar.cli.messages._show", fail)
     assert run("consume", "t", "-n", "3", "--raw").exit_code != 0
     assert client.consumer.acknowledged == []
     assert client.consumer.is_closed

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from magnetar import show
+from magnetar.cli import output as show
 
 
 class Terminal(io.StringIO):

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.runtime.types import ConfigurationError
-from magnetar.standalone_settings import StandaloneSettings, read_standalone_settings
+from magnetar.processes.standalone_settings import StandaloneSettings, read_standalone_settings
+from magnetar_core.runtime.types import ConfigurationError
 
 
 def read(

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from magnetar.bookkeeper.client.errors import BookieUnavailable, LedgerFenced
-from magnetar.bookkeeper.metadata.memory import MemoryStore
-from magnetar.bookkeeper.metadata.store import MetadataStore
-from magnetar.runtime.clock import LoopClock
+from magnetar_core.bookkeeper.client.errors import BookieUnavailable, LedgerFenced
+from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.store import MetadataStore
+from magnetar_core.runtime.clock import LoopClock
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import (
     InvalidPosition,

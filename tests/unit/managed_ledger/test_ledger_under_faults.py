@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.bookkeeper.client.errors import (
+from magnetar_core.bookkeeper.client.errors import (
     BookieUnavailable,
     BookKeeperError,
     EntryTooLarge,
@@ -18,9 +18,9 @@ from magnetar.bookkeeper.client.errors import (
     MetadataUnavailable,
     TooManyPending,
 )
-from magnetar.bookkeeper.metadata.memory import MemoryStore
-from magnetar.bookkeeper.metadata.store import MetadataError, OutcomeUnknown, StoreUnavailable
-from magnetar.runtime.clock import LoopClock
+from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.store import MetadataError, OutcomeUnknown, StoreUnavailable
+from magnetar_core.runtime.clock import LoopClock
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import (
     EntryRefused,

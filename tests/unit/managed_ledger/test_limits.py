@@ -10,17 +10,17 @@ import pytest
 from broker.config import BrokerConfig
 from broker.storage import ledger_config
 from connectors.spark.rows import Chunks, open_entry
-from magnetar.bookkeeper.metadata.memory import MemoryStore
-from magnetar.bookkeeper.metadata.store import OutcomeUnknown
-from magnetar.runtime.clock import LoopClock
-from magnetar.runtime.types import Corruption
+from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.store import OutcomeUnknown
+from magnetar_core.runtime.clock import LoopClock
+from magnetar_core.runtime.types import Corruption
 from managed_ledger.errors import ManagedLedgerFenced, RecordInDoubt, StorageUnavailable
 from managed_ledger.ledger import OPEN_ATTEMPTS_MAX, SEND_RUN_MAX
 from managed_ledger.messages import CHUNKED_BYTES_MAX, encode_entry
 from managed_ledger.messages_pb2 import LZ4, SNAPPY, ZLIB, ZSTD, MessageMetadata
 from managed_ledger.position import EARLIEST
-from managed_ledger.schema_compatibility import Schema, SchemaType, Strategy
-from managed_ledger.schema_registry import ATTEMPTS_MAX, SchemaRegistry
+from managed_ledger.schemas.compatibility import Schema, SchemaType, Strategy
+from managed_ledger.schemas.registry import ATTEMPTS_MAX, SchemaRegistry
 from managed_ledger.versioned_record import TRIES_MAX, VersionedRecord
 from tests.support.faulty_store import FaultyStore
 from tests.support.memory_bookkeeper import MemoryBookKeeper
@@ -189,7 +189,7 @@ def avro(name: str) -> Schema:
 
 
 async def test_when_too_many_schemas_are_kept_all_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("managed_ledger.schema_registry.CACHED_MAX", 3)
+    monkeypatch.setattr("managed_ledger.schemas.registry.CACHED_MAX", 3)
     bookkeeper = MemoryBookKeeper()
     registry = SchemaRegistry(bookkeeper.client, MemoryStore(LoopClock()), LoopClock())
     for name in "abcd":

@@ -8,7 +8,7 @@ import zlib
 import cramjam
 import pytest
 
-from magnetar.runtime.types import MIB, Corruption
+from magnetar_core.runtime.types import MIB, Corruption
 from managed_ledger.messages import (
     BATCH_MESSAGES_MAX,
     batch_problem,
@@ -57,7 +57,7 @@ def test_a_declared_size_above_the_limit_is_refused_before_anything_is_unpacked(
 BOMB = """
 import resource, sys
 import cramjam, zlib
-from magnetar.runtime.types import MIB, Corruption
+from magnetar_core.runtime.types import MIB, Corruption
 from managed_ledger.messages import decompress
 from managed_ledger.messages_pb2 import LZ4, SNAPPY, ZLIB, ZSTD
 

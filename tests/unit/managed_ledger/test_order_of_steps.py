@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from magnetar.bookkeeper.metadata.memory import MemoryStore
-from magnetar.bookkeeper.metadata.store import OutcomeUnknown
-from magnetar.runtime.clock import LoopClock
+from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.store import OutcomeUnknown
+from magnetar_core.runtime.clock import LoopClock
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.errors import ManagedLedgerFenced, RecordInDoubt
 from managed_ledger.names import cursor_path

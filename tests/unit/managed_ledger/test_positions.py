@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from managed_ledger.ack_ranges import AckRanges, mask_of, words_of
-from managed_ledger.cursor import CursorState
+from managed_ledger.cursors.ack_ranges import AckRanges, mask_of, words_of
+from managed_ledger.cursors.cursor import CursorState
 from managed_ledger.errors import InvalidPosition
 from managed_ledger.ledger_list import LedgerList
 from managed_ledger.position import EARLIEST, LATEST, Position, named_position

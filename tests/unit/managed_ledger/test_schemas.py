@@ -2,12 +2,12 @@ import json
 
 import pytest
 
-from magnetar.bookkeeper.metadata.memory import MemoryStore
-from magnetar.bookkeeper.metadata.store import OutcomeUnknown, StoreUnavailable
-from magnetar.runtime.clock import LoopClock
+from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.store import OutcomeUnknown, StoreUnavailable
+from magnetar_core.runtime.clock import LoopClock
 from managed_ledger.errors import IncompatibleSchema, StorageUnavailable
-from managed_ledger.schema_compatibility import Schema, SchemaType, Strategy, cannot_read, check_compatible
-from managed_ledger.schema_registry import SchemaRegistry, version_bytes, version_of
+from managed_ledger.schemas.compatibility import Schema, SchemaType, Strategy, cannot_read, check_compatible
+from managed_ledger.schemas.registry import SchemaRegistry, version_bytes, version_of
 from tests.support.faulty_store import FaultyStore
 from tests.support.memory_bookkeeper import MemoryBookKeeper
 
@@ -155,8 +155,8 @@ async def test_a_schema_whose_registration_is_in_doubt_stays_readable() -> None:
 
 
 async def test_what_is_kept_of_schemas_has_a_limit_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("managed_ledger.schema_registry.CACHED_BYTES_MAX", 1_000)
-    monkeypatch.setattr("managed_ledger.schema_registry.INLINE_BYTES_MAX", 100)  # all of them beside the loop
+    monkeypatch.setattr("managed_ledger.schemas.registry.CACHED_BYTES_MAX", 1_000)
+    monkeypatch.setattr("managed_ledger.schemas.registry.INLINE_BYTES_MAX", 100)  # all of them beside the loop
     registry = SchemaRegistry(MemoryBookKeeper().client, MemoryStore(LoopClock()), LoopClock())
     sizes = []
     for number in range(20):

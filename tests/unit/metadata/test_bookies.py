@@ -2,15 +2,15 @@ import asyncio
 
 import pytest
 
-from magnetar.bookkeeper.metadata import bookies
-from magnetar.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint
-from magnetar.bookkeeper.metadata.bookies import BookieDirectory, BookieIdInUse, BookieRegistration
-from magnetar.bookkeeper.metadata.ledger_store import initialise_cluster
-from magnetar.bookkeeper.metadata.memory import MemoryStore
-from magnetar.bookkeeper.metadata.store import NO_NODE, MetadataError, NoNode, StoreUnavailable, VersionConflict
-from magnetar.bookkeeper.metadata.url import open_store, split_service_uri
-from magnetar.runtime.clock import LoopClock, ManualClock
-from magnetar.runtime.types import ConfigurationError
+from magnetar_core.bookkeeper.metadata import bookies
+from magnetar_core.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint
+from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory, BookieIdInUse, BookieRegistration
+from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
+from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.store import NO_NODE, MetadataError, NoNode, StoreUnavailable, VersionConflict
+from magnetar_core.bookkeeper.metadata.url import open_store, split_service_uri
+from magnetar_core.runtime.clock import LoopClock, ManualClock
+from magnetar_core.runtime.types import ConfigurationError
 
 INFO = BookieServiceInfo((bookie_endpoint("127.0.0.1", 3184),))
 

@@ -4,9 +4,9 @@ from typing import Any
 import pytest
 from google.protobuf import text_format
 
-from magnetar.bookkeeper.metadata import formats_pb2
-from magnetar.bookkeeper.metadata.bookie_info import decode_info
-from magnetar.bookkeeper.metadata.ledgers import (
+from magnetar_core.bookkeeper.metadata import formats_pb2
+from magnetar_core.bookkeeper.metadata.bookie_info import decode_info
+from magnetar_core.bookkeeper.metadata.ledgers import (
     IllegalChange,
     LedgerMetadata,
     LedgerState,
@@ -16,8 +16,8 @@ from magnetar.bookkeeper.metadata.ledgers import (
     ledger_id_of,
     ledger_path,
 )
-from magnetar.bookkeeper.wire.entry import DigestType
-from magnetar.runtime.types import Corruption
+from magnetar_core.bookkeeper.wire.entry import DigestType
+from magnetar_core.runtime.types import Corruption
 from tests.support.vectors import b64, load, names
 
 # One open ledger with creator token 7, two bookies, both quorums 2, CRC32C, empty password.

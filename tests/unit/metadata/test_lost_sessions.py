@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from kazoo.protocol.states import KazooState
 
-from magnetar.bookkeeper.metadata.embedded import EmbeddedStore
-from magnetar.bookkeeper.metadata.store import NO_NODE, OutcomeUnknown, SessionLost, StoreUnavailable
-from magnetar.bookkeeper.metadata.zookeeper import ZooKeeperStore
-from magnetar.runtime.clock import LoopClock
+from magnetar_core.bookkeeper.metadata.embedded import EmbeddedStore
+from magnetar_core.bookkeeper.metadata.store import NO_NODE, OutcomeUnknown, SessionLost, StoreUnavailable
+from magnetar_core.bookkeeper.metadata.zookeeper import ZooKeeperStore
+from magnetar_core.runtime.clock import LoopClock
 
 
 async def test_an_ephemeral_node_of_a_session_that_has_ended_is_not_reported_as_made() -> None:

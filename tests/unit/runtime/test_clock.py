@@ -1,4 +1,4 @@
-from magnetar.runtime.clock import DeadlineSweep, ManualClock
+from magnetar_core.runtime.clock import DeadlineSweep, ManualClock
 
 
 def test_timers_run_in_the_order_in_which_they_are_due() -> None:

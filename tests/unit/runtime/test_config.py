@@ -3,8 +3,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from magnetar.runtime.config import describe, load, parse_properties, setting
-from magnetar.runtime.types import ConfigurationError
+from magnetar_core.runtime.config import describe, load, parse_properties, setting
+from magnetar_core.runtime.types import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ import sys
 
 PROGRAM = """
 import gc
-from magnetar.runtime.daemon import run
+from magnetar_core.runtime.daemon import run
 
 async def start(parts, shutdown):
     parts.add("look", look)

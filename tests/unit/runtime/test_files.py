@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.runtime.files import Files, MemoryFiles, OsFiles, read_file, replace_file
+from magnetar_core.runtime.files import Files, MemoryFiles, OsFiles, read_file, replace_file
 
 
 @pytest.fixture(params=["os", "memory"])

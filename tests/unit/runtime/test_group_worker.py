@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from magnetar.runtime.group_worker import GroupWorker
-from magnetar.runtime.tasks import Parts, Tasks
+from magnetar_core.runtime.group_worker import GroupWorker
+from magnetar_core.runtime.tasks import Parts, Tasks
 
 
 async def test_everything_that_waits_makes_one_group() -> None:

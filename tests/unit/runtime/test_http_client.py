@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from magnetar import doctor
-from magnetar.admin_client import AdminClient
-from magnetar.bookie_admin_client import BookieAdmin
-from magnetar.runtime.clock import LoopClock
-from magnetar.runtime.http_client import ask, is_loopback
+from magnetar.cli import doctor
+from magnetar.inspect.bookie_admin import BookieAdmin
+from magnetar.inspect.broker_admin import AdminClient
 from magnetar.testing.servers import new_namespace
+from magnetar_core.runtime.clock import LoopClock
+from magnetar_core.runtime.http_client import ask, is_loopback
 from tests.support.http_fake import HttpFake, http_fake
 
 
@@ -91,7 +91,8 @@ def test_there_is_no_second_client() -> None:
     home = Path(__file__).parents[3]
     users = {
         str(path.relative_to(home))
-        for path in (home / "magnetar").rglob("*.py")
+        for folder in ("magnetar", "magnetar_core")
+        for path in (home / folder).rglob("*.py")
         if re.search(r"^\s*(import|from) (urllib\.request|http\.client|requests|httpx)\b", path.read_text(), re.M)
     }
-    assert users == {"magnetar/runtime/http_client.py"}
+    assert users == {"magnetar_core/runtime/http_client.py"}

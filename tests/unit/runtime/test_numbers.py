@@ -9,9 +9,9 @@ import pytest
 
 from bookie.config import BookieConfig
 from broker.config import BrokerConfig, load_broker_config
-from magnetar.runtime.config import load
-from magnetar.runtime.json_text import NESTING_MAX, parse_json
-from magnetar.runtime.types import ConfigurationError
+from magnetar_core.runtime.config import load
+from magnetar_core.runtime.json_text import NESTING_MAX, parse_json
+from magnetar_core.runtime.types import ConfigurationError
 
 Field = dataclasses.Field[Any]
 

@@ -6,7 +6,7 @@ import logging
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from magnetar.runtime.observe import Metrics, Sample, Summary, start_logging
+from magnetar_core.runtime.observe import Metrics, Sample, Summary, start_logging
 
 
 def test_the_text_says_what_is_a_counter_and_what_a_gauge() -> None:

@@ -7,8 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.runtime import own_packages
-from magnetar.runtime.own_packages import HOME, HiddenPackage, check_own_packages, python_command, python_environment
+from magnetar_core.runtime import own_packages
+from magnetar_core.runtime.own_packages import (
+    HOME,
+    HiddenPackage,
+    check_own_packages,
+    python_command,
+    python_environment,
+)
 
 
 def project(folder: Path, *names: str) -> Path:

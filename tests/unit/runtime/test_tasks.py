@@ -2,8 +2,8 @@
 
 import asyncio
 
-from magnetar.runtime.clock import ManualClock
-from magnetar.runtime.tasks import Bell
+from magnetar_core.runtime.clock import ManualClock
+from magnetar_core.runtime.tasks import Bell
 
 
 async def test_a_bell_wakes_who_waits_when_it_has_become_so_and_not_before() -> None:

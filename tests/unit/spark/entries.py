@@ -10,7 +10,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from connectors.spark.rows import METADATA_COLUMNS, RowBuilder, open_entry
 from connectors.spark.values import Values
-from magnetar.runtime.types import Buffer
+from magnetar_core.runtime.types import Buffer
 from managed_ledger.messages import broker_metadata_of, encode_entry, messages_of, split_entry
 from managed_ledger.messages_pb2 import MessageIdData, MessageMetadata, SingleMessageMetadata
 

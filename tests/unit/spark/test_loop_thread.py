@@ -3,7 +3,7 @@ from collections.abc import AsyncGenerator, Iterator
 
 import pytest
 
-from magnetar.runtime.loop_thread import LoopStopped, LoopThread
+from magnetar_core.runtime.loop_thread import LoopStopped, LoopThread
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 import pytest
 
 from connectors.spark.options import KNOWN, NOT_YET, Topic, parse_options, parse_topic
-from magnetar.runtime.types import ConfigurationError
+from magnetar_core.runtime.types import ConfigurationError
 
 BASE = {"metadata.url": "zk:a:2181", "topic": "t"}
 T = Topic("public", "default", "t")

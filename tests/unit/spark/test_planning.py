@@ -1,7 +1,7 @@
 import pickle
 
 from connectors.spark.planning import LOOK_BACK_ENTRIES, LOOK_BACK_RUNS, Run, Split, TopicRange, plan
-from magnetar.runtime.types import MIB
+from magnetar_core.runtime.types import MIB
 
 
 def test_nothing_to_read_is_no_task() -> None:

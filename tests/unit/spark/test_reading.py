@@ -20,9 +20,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from connectors.spark import reader
 from connectors.spark.cluster import DataLoss, TopicMissing
 from connectors.spark.source import MagnetarSource
-from magnetar.bookkeeper.wire.codec_v2 import BATCH_READ_ENTRY, V2Error
-from magnetar.runtime.types import ConfigurationError, Corruption, MagnetarError
-from managed_ledger.schema_compatibility import Schema, SchemaType
+from magnetar_core.bookkeeper.wire.codec_v2 import BATCH_READ_ENTRY, V2Error
+from magnetar_core.runtime.types import ConfigurationError, Corruption, MagnetarError
+from managed_ledger.schemas.compatibility import Schema, SchemaType
 from tests.unit.spark.entries import ALL_METADATA, batch, message, single
 from tests.unit.spark.test_rows import chunk
 from tests.unit.spark.world import SparkWorld, in_order, numbered, reader_of, rows_of, spark_world

@@ -7,7 +7,7 @@ from pyspark.sql import types as t
 
 from connectors.spark import rows
 from connectors.spark.rows import Chunks, HeadlessChunk, Opened, open_entry
-from magnetar.runtime.types import Corruption
+from magnetar_core.runtime.types import Corruption
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import ZSTD, BrokerEntryMetadata, MessageIdData, MessageMetadata
 from tests.support.batches import plain_batch

@@ -13,9 +13,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from connectors.spark.rows import RowBuilder
 from connectors.spark.values import AvroValues, JsonValues, PrimitiveValues, Values, columns_of, primitive_type
-from magnetar.runtime.types import ConfigurationError, Corruption
-from managed_ledger.schema_compatibility import Schema, SchemaType
-from managed_ledger.schema_registry import StoredSchema, version_bytes
+from magnetar_core.runtime.types import ConfigurationError, Corruption
+from managed_ledger.schemas.compatibility import Schema, SchemaType
+from managed_ledger.schemas.registry import StoredSchema, version_bytes
 from tests.support.vectors import b64, load
 from tests.unit.spark.entries import TOPIC, add, batch, message, plain, single
 

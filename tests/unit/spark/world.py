@@ -9,14 +9,14 @@ from typing import Any
 
 from connectors.spark import reader
 from connectors.spark.source import MagnetarReader, MagnetarSource
-from magnetar.bookkeeper.client.client import BookKeeper
-from magnetar.bookkeeper.client.handle import LedgerWriteHandle
-from magnetar.bookkeeper.metadata.embedded import EmbeddedStore
-from magnetar.runtime.clock import LoopClock
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.client.handle import LedgerWriteHandle
+from magnetar_core.bookkeeper.metadata.embedded import EmbeddedStore
+from magnetar_core.runtime.clock import LoopClock
 from managed_ledger.names import ledger_path
 from managed_ledger.records_pb2 import ManagedLedgerInfo
-from managed_ledger.schema_compatibility import Schema, Strategy
-from managed_ledger.schema_registry import SchemaRegistry
+from managed_ledger.schemas.compatibility import Schema, Strategy
+from managed_ledger.schemas.registry import SchemaRegistry
 from tests.support.fake_bookies import FakeCluster, fake_cluster
 from tests.unit.spark.entries import single
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from broker.grpc.service import LISTENER, GrpcServer
-from magnetar.topic_api.async_client import AsyncClient
+from magnetar.client.async_client import AsyncClient
 from tests.unit.broker.conftest import World, world
 
 __all__ = ["world"]

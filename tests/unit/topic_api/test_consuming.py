@@ -14,13 +14,13 @@ from broker.grpc.consume import ConsumeCall
 from broker.grpc.partial import PartialBatches
 from broker.grpc.status import Refused
 from broker.names import TopicName
-from broker.subscription import Subscription
+from broker.topic.subscription import Subscription
 from broker.wire.pulsar_pb2 import BaseCommand
-from magnetar.topic_api import topics_pb2 as api
-from magnetar.topic_api.async_client import AsyncClient, AsyncConsumer
-from magnetar.topic_api.errors import TopicError, TopicInUse, UnreadableMessage
-from magnetar.topic_api.message_id import EARLIEST, MessageId
-from magnetar.topic_api.values import Message, Outgoing, partition_of_key
+from magnetar.client.async_client import AsyncClient, AsyncConsumer
+from magnetar.client.errors import TopicError, TopicInUse, UnreadableMessage
+from magnetar.client.values import Message, Outgoing, partition_of_key
+from magnetar_core.topics import topics_pb2 as api
+from managed_ledger.message_id import EARLIEST, MessageId
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import ZLIB, MessageMetadata, SingleMessageMetadata
 from tests.support.batches import plain_batch

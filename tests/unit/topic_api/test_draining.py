@@ -1,6 +1,6 @@
 """Draining hashes of Key_Shared (PIP-379): what a consumer has to finish before a key moves to another one."""
 
-from broker.sticky_keys import ConsistentHashing, murmur3
+from broker.topic.sticky_keys import ConsistentHashing, murmur3
 from tests.unit.broker.dispatching import KEY_SHARED, Bench, entry
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from broker.config import BrokerConfig
 from broker.grpc.grouping import Group, Grouping, GroupLimits, encode_group
-from magnetar.broker_process import PortInUse, _reserve_grpc
-from magnetar.topic_api.topics_pb2 import Message
+from magnetar.processes.broker import PortInUse, _reserve_grpc
+from magnetar_core.topics.topics_pb2 import Message
 from managed_ledger.messages import messages_of
 
 LIMITS = GroupLimits(messages_max=4, bytes_max=1000)

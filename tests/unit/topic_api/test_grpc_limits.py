@@ -10,8 +10,8 @@ import pytest
 from broker.grpc.consume import ConsumeCall
 from broker.grpc.publish import SEQUENCE_ID_MAX
 from broker.grpc.service import SERVICE, STREAM_WINDOW_BYTES, GrpcServer
-from magnetar.topic_api import topics_pb2 as api
-from magnetar.topic_api.async_client import AsyncClient
+from magnetar.client.async_client import AsyncClient
+from magnetar_core.topics import topics_pb2 as api
 from tests.unit.broker.conftest import World
 from tests.unit.topic_api.conftest import open_grpc
 from tests.unit.topic_api.test_service import refused, stream

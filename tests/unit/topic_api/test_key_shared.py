@@ -7,10 +7,10 @@ from typing import Any
 import pulsar
 import pytest
 
-from broker.sticky_keys import murmur3
-from magnetar.topic_api.async_client import AsyncClient
-from magnetar.topic_api.errors import TopicError
-from magnetar.topic_api.values import Outgoing
+from broker.topic.sticky_keys import murmur3
+from magnetar.client.async_client import AsyncClient
+from magnetar.client.errors import TopicError
+from magnetar.client.values import Outgoing
 from tests.support.vectors import load, names
 from tests.unit.broker.conftest import World
 from tests.unit.broker.test_official_client import QUIET

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from broker.names import TopicName
-from broker.ownership_rules import Located
-from magnetar.topic_api.async_client import AsyncClient
-from magnetar.topic_api.errors import MessageRefused, TopicUnavailable
-from magnetar.topic_api.links import FRAME_BYTES, FRAME_MESSAGES, LOOKUPS_MAX, PublishLink
-from magnetar.topic_api.values import Outgoing
+from broker.ownership.rules import Located
+from magnetar.client.async_client import AsyncClient
+from magnetar.client.errors import MessageRefused, TopicUnavailable
+from magnetar.client.streams import FRAME_BYTES, FRAME_MESSAGES, LOOKUPS_MAX, PublishLink
+from magnetar.client.values import Outgoing
 from tests.unit.broker.conftest import World, world
 from tests.unit.topic_api.conftest import client, door
 

@@ -11,10 +11,10 @@ import magnetar
 from broker.grpc.service import GrpcServer
 from broker.names import TopicName
 from broker.wire import pulsar_pb2 as wire
-from magnetar.runtime.clock import LoopClock
-from magnetar.topic_api.async_client import AsyncClient
-from magnetar.topic_api.errors import MessageRefused
-from magnetar.topic_api.values import Message, Outgoing
+from magnetar.client.async_client import AsyncClient
+from magnetar.client.errors import MessageRefused
+from magnetar.client.values import Message, Outgoing
+from magnetar_core.runtime.clock import LoopClock
 from managed_ledger.messages import messages_of, parse_metadata
 from tests.unit.broker.conftest import World
 from tests.unit.broker.raw_client import RawClient
@@ -207,7 +207,7 @@ async def test_a_name_on_the_binary_port_waits_until_what_it_sent_over_grpc_is_s
         "topic": "t", "producer_id": 1, "request_id": 1, "producer_name": "p", "user_provided_producer_name": True,
     }  # fmt: skip
     if not becomes_stored:
-        monkeypatch.setattr("broker.topic.LINGER_MAX_S", 0.05)
+        monkeypatch.setattr("broker.topic.topic.LINGER_MAX_S", 0.05)
         raw.send(wire.BaseCommand.PRODUCER, **asked)
         assert await raw.refused() == wire.ServiceNotReady  # which clients repeat
         assert not topic.producers

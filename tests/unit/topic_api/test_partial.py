@@ -2,10 +2,10 @@
 
 import pytest
 
-from broker.batch_sizes import UNKNOWN_MESSAGES_MAX, BatchSizes
 from broker.errors import TooManyRequests
 from broker.grpc.consume import _is_plain
 from broker.grpc.partial import PartialBatches
+from broker.topic.batch_sizes import UNKNOWN_MESSAGES_MAX, BatchSizes
 from managed_ledger.messages_pb2 import SingleMessageMetadata
 from managed_ledger.position import Position
 
@@ -97,7 +97,7 @@ def test_the_size_of_a_batch_is_that_of_its_entry() -> None:
 
 
 def test_batches_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.batch_sizes.REMEMBERED_MAX", 3)
+    monkeypatch.setattr("broker.topic.batch_sizes.REMEMBERED_MAX", 3)
     sizes = BatchSizes()
     for number in range(5):
         sizes.note(Position(1, number), 10_000)

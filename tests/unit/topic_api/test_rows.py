@@ -1,7 +1,7 @@
 """What came by gRPC, as rows of the Spark source."""
 
 from broker.grpc.grouping import Group, encode_group
-from magnetar.topic_api.topics_pb2 import Message
+from magnetar_core.topics.topics_pb2 import Message
 from tests.unit.spark.entries import rows_of
 
 COLUMNS = ("value", "__key", "__eventTime", "__messageProperties", "__batchIndex", "__sequenceId", "__producerName")

@@ -9,8 +9,8 @@ import pytest
 
 import magnetar
 from broker.grpc.service import GrpcServer
-from magnetar.topic_api import async_client, client
-from magnetar.topic_api.errors import TopicError
+from magnetar.client import async_client, client
+from magnetar.client.errors import TopicError
 
 PAIRS = [
     (client.Client, async_client.AsyncClient),

@@ -15,12 +15,12 @@ from grpc_reflection.v1alpha import reflection_pb2
 from broker.config import load_broker_config
 from broker.grpc.service import SERVICE, GrpcServer
 from broker.names import TopicName
-from magnetar.runtime.types import ConfigurationError
-from magnetar.topic_api import topics_pb2 as api
-from magnetar.topic_api.async_client import AsyncClient
-from magnetar.topic_api.errors import ClientClosed, TopicDoesNotExist, TopicError, TopicInUse, TopicUnavailable
-from magnetar.topic_api.links import ended, is_retried
-from magnetar.topic_api.values import Schema
+from magnetar.client.async_client import AsyncClient
+from magnetar.client.errors import ClientClosed, TopicDoesNotExist, TopicError, TopicInUse, TopicUnavailable
+from magnetar.client.streams import ended, is_retried
+from magnetar.client.values import Schema
+from magnetar_core.runtime.types import ConfigurationError
+from magnetar_core.topics import topics_pb2 as api
 from tests.support.sole_owner import SoleOwner
 from tests.unit.broker.conftest import World, _make
 from tests.unit.topic_api.conftest import open_grpc
@@ -342,6 +342,6 @@ def test_the_settings_of_the_port() -> None:
 
 
 def test_grpc_is_not_loaded_by_what_does_not_need_it() -> None:
-    program = "import sys, magnetar, broker.broker, magnetar.broker_process; print('grpc' in sys.modules)"
+    program = "import sys, magnetar, broker.broker, magnetar.processes.broker; print('grpc' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

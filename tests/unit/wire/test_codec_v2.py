@@ -1,8 +1,8 @@
 import pytest
 
-from magnetar.bookkeeper.wire import codec_v2 as v2
-from magnetar.bookkeeper.wire.entry import DigestType, EntryCodec, master_key
-from magnetar.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
+from magnetar_core.bookkeeper.wire import codec_v2 as v2
+from magnetar_core.bookkeeper.wire.entry import DigestType, EntryCodec, master_key
+from magnetar_core.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
 from tests.support.bookie_vectors import VECTORS, decoded, streams
 
 KEY = master_key(b"foo")

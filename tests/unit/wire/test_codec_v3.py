@@ -1,9 +1,9 @@
 import pytest
 from google.protobuf.json_format import MessageToDict
 
-from magnetar.bookkeeper.wire import codec_v3 as v3
-from magnetar.bookkeeper.wire.codec_v2 import V2Error
-from magnetar.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
+from magnetar_core.bookkeeper.wire import codec_v3 as v3
+from magnetar_core.bookkeeper.wire.codec_v2 import V2Error
+from magnetar_core.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
 from tests.support.bookie_vectors import VECTORS, decoded, streams
 
 CONVERSATIONS = sorted(

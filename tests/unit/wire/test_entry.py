@@ -2,8 +2,8 @@
 
 import pytest
 
-from magnetar.bookkeeper.wire.checksum import crc32c
-from magnetar.bookkeeper.wire.entry import DigestMismatch, DigestType, EntryCodec, master_key
+from magnetar_core.bookkeeper.wire.checksum import crc32c
+from magnetar_core.bookkeeper.wire.entry import DigestMismatch, DigestType, EntryCodec, master_key
 
 HEADER = bytes.fromhex("0000000000000001 0000000000000000 ffffffffffffffff 0000000000000005")
 DIGESTS = {

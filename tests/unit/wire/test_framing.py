@@ -2,7 +2,7 @@ import struct
 
 import pytest
 
-from magnetar.bookkeeper.wire.framing import FrameSplitter, FrameTooLarge
+from magnetar_core.bookkeeper.wire.framing import FrameSplitter, FrameTooLarge
 from tests.support.streams import check_stream
 
 

@@ -1,0 +1,128 @@
+"""What the cluster looks like from one bookie: for operators, who ask any bookie for it.
+
+Read from the metadata store each time somebody asks; nothing is kept. The space of other bookies is asked of them.
+"""
+
+import asyncio
+from typing import Final, NamedTuple
+
+from bookie.maintenance.peers import ask_disks
+from magnetar_core.bookkeeper.metadata import underreplication
+from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
+from magnetar_core.bookkeeper.metadata.store import MetadataError, MetadataStore
+from magnetar_core.bookkeeper.tls.contexts import Certificates
+from magnetar_core.bookkeeper.wire.framing import MalformedFrame
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.files import DiskUsage
+
+# Connecting and one small answer; a bookie that takes longer is told of as one that does not answer.
+_TIMEOUT_S: Final = 10.0
+
+# Bookies that are asked at the same time.
+_ASKED_MAX: Final = 32
+
+
+class ClusterInfo(NamedTuple):
+    """The cluster in numbers."""
+
+    auditor_elected: bool
+    auditor_id: str
+    cluster_under_replicated: bool
+    ledger_replication_enabled: bool
+    total_bookies_count: int
+    writable_bookies_count: int
+    readonly_bookies_count: int
+    unavailable_bookies_count: int
+    """Known by their cookie, and not there."""
+
+
+class ClusterView:
+    """Asks the metadata store below *root*. All on the loop."""
+
+    def __init__(self, store: MetadataStore, root: str, clock: Clock, certificates: Certificates | None = None) -> None:
+        """With *certificates* bookies are asked over TLS only."""
+        self._store = store
+        self._root = root
+        self._directory = BookieDirectory(store, root, clock)
+        self._certificates = certificates
+
+    async def writable(self) -> list[str]:
+        """Ids of the bookies that take new ledgers. Raises MetadataError."""
+        found = await self._store.children(f"{self._root}/available")
+        return [bookie_id for bookie_id in found if bookie_id != "readonly"]
+
+    async def read_only(self) -> list[str]:
+        """Ids of the bookies that only answer reads. Raises MetadataError."""
+        return await self._store.children(f"{self._root}/available/readonly")
+
+    async def host_of(self, bookie_id: str) -> str | None:
+        """Under which host name or address clients reach it; None if nobody knows."""
+        try:
+            return (await self._directory.address_of(bookie_id))[0]
+        except MetadataError:
+            return None
+
+    async def cookies(self) -> dict[str, str]:
+        """Bookie id → its cookie as text. Raises MetadataError."""
+        found: dict[str, str] = {}
+        for bookie_id in await self._store.children(f"{self._root}/cookies"):
+            node = await self._store.get(f"{self._root}/cookies/{bookie_id}")
+            if node is not None:
+                found[bookie_id] = node.value.decode("utf-8", "replace")
+        return found
+
+    async def info(self) -> ClusterInfo:
+        """Raises MetadataError."""
+        writable = set(await self.writable())
+        read_only = set(await self.read_only()) - writable
+        known = set(await self._store.children(f"{self._root}/cookies")) | writable | read_only
+        auditor = await self._auditor()
+        return ClusterInfo(
+            auditor_elected=auditor is not None,
+            auditor_id=auditor or "",
+            cluster_under_replicated=await self._any_below(underreplication.marks_path(self._root), levels=4),
+            ledger_replication_enabled=not await self._store.exists(underreplication.disabled_path(self._root)),
+            total_bookies_count=len(known),
+            writable_bookies_count=len(writable),
+            readonly_bookies_count=len(read_only),
+            unavailable_bookies_count=len(known - writable - read_only),
+        )
+
+    async def spaces(self) -> dict[str, DiskUsage | str]:
+        """Bookie id → its disks, or why it does not say. Raises MetadataError."""
+        turns = asyncio.Semaphore(_ASKED_MAX)
+
+        async def ask(bookie_id: str) -> DiskUsage | str:
+            async with turns:
+                try:
+                    async with asyncio.timeout(_TIMEOUT_S):
+                        return await self._ask(bookie_id)
+                except (OSError, TimeoutError, MetadataError, MalformedFrame) as error:
+                    return str(error) or f"no answer within {_TIMEOUT_S:.0f} s"
+
+        bookie_ids = sorted({*await self.writable(), *await self.read_only()})
+        return dict(zip(bookie_ids, await asyncio.gather(*map(ask, bookie_ids)), strict=True))
+
+    async def _ask(self, bookie_id: str) -> DiskUsage:
+        return await ask_disks(*await self._directory.address_of(bookie_id), self._certificates)
+
+    async def _auditor(self) -> str | None:
+        """Who leads: the candidate that came first."""
+        path = underreplication.election_path(self._root)
+        candidates = [name for name in await self._store.children(path) if name.startswith("V_")]
+        for name in sorted(candidates, key=lambda name: name.removeprefix("V_")):
+            node = await self._store.get(f"{path}/{name}")
+            found = None if node is None else underreplication.voter(node.value)
+            if found is not None:
+                return found
+        return None
+
+    async def _any_below(self, path: str, levels: int) -> bool:
+        """Whether there is a node so many levels below the children of *path*."""
+        names = await self._store.children(path)
+        if levels == 0:
+            return bool(names)
+        for name in names:
+            if await self._any_below(f"{path}/{name}", levels - 1):
+                return True
+        return False

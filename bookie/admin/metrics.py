@@ -1,0 +1,109 @@
+"""Our numbers under Apache's names, where the thing is the same: dashboards and alarms made for Apache's bookie work.
+
+Counters, gauges and sums come without labels of ours. How long things take are summaries with Apache's labels
+(`success`, `journalIndex`, `ledgerDir`, `indexDir`) and quantiles, in milliseconds; Apache's are of the last minute,
+ours of the last one to two. An add has no queue between the socket and its journal here, so ADD_ENTRY_REQUEST and
+ADD_ENTRY are the same; so are those of reads.
+"""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from bookie.admin.operations import BookieOperations
+from bookie.disks.read_only import DiskState
+from bookie.latency import Distribution, Outcomes
+from magnetar_core.runtime.observe import Labels, Sample, Summary
+from magnetar_core.runtime.types import MagnetarError
+
+
+class _Apaches(NamedTuple):
+    name: str
+    kind: str = "gauge"
+
+
+# Our name without its prefix, and the labels beside `bookie` → Apache's name. Several that are one add up.
+_NAMES: Final[dict[tuple[str, Labels], _Apaches]] = {
+    ("adds_in_flight", ()): _Apaches("bookkeeper_server_ADD_ENTRY_IN_PROGRESS"),
+    ("reads_in_flight", ()): _Apaches("bookkeeper_server_READ_ENTRY_IN_PROGRESS"),
+    ("add_bytes_total", ()): _Apaches("bookie_WRITE_BYTES", "counter"),
+    ("ledgers", ()): _Apaches("bookie_ledgers_count"),
+    ("write_cache_bytes", ()): _Apaches("bookie_write_cache_size"),
+    ("read_cache_bytes", ()): _Apaches("bookie_read_cache_size"),
+    ("gc_deleted_ledgers_total", ()): _Apaches("bookie_DELETED_LEDGER_TOTAL", "counter"),
+    ("gc_moved_ledgers_total", ()): _Apaches("bookie_DELETED_LEDGER_TOTAL", "counter"),
+    ("entry_logs", ()): _Apaches("bookie_ACTIVE_ENTRY_LOG_TOTAL"),
+    ("entry_log_bytes", ()): _Apaches("bookie_ACTIVE_ENTRY_LOG_SPACE_BYTES"),
+    ("compactions_total", (("kind", "minor"),)): _Apaches("bookie_MINOR_COMPACTION_TOTAL", "counter"),
+    ("compactions_total", (("kind", "major"),)): _Apaches("bookie_MAJOR_COMPACTION_TOTAL", "counter"),
+}
+
+_PREFIX: Final = "magnetar_bookie_"
+_NONE: Final = Distribution()
+
+
+def apache_samples(operations: BookieOperations) -> Iterator[Sample | Summary]:
+    """What `operations.metrics()` says, in Apache's words."""
+    found: dict[_Apaches, tuple[float, str]] = {}
+    for sample in operations.metrics():
+        labels = tuple(label for label in sample.labels if label[0] != "bookie")
+        apaches = _NAMES.get((sample.name.removeprefix(_PREFIX), labels))
+        if apaches is not None:
+            value, _ = found.get(apaches, (0.0, ""))
+            found[apaches] = value + sample.value, sample.help
+    for (name, kind), (value, help_text) in found.items():
+        yield Sample(name, value, (), help_text, kind)
+    yield from _latencies(operations)
+    state = operations.state()
+    writable = not state.read_only and state.running
+    yield Sample("bookie_SERVER_STATUS", writable, (), "1: writable, 0: read-only")
+    try:
+        looks = operations.info().disks
+    except MagnetarError:  # a disk that cannot be asked; the other numbers are there
+        return
+    directories = len(operations.config.ledger_directories)
+    full = sum(look.state in (DiskState.FULL, DiskState.UNREADABLE) for look in looks[:directories])
+    yield Sample("bookie_ledger_num_dirs", directories, (), "ledger directories")
+    yield Sample("bookie_ledger_writable_dirs", directories - full, (), "ledger directories that take entries")
+
+
+def _latencies(operations: BookieOperations) -> Iterator[Sample | Summary]:
+    stages, now_s = operations.stages, operations.now_s()
+
+    def summaries(
+        name: str, help_text: str, good: Distribution, labels: Labels = (), bad: Distribution = _NONE
+    ) -> Iterator[Summary]:
+        for success, one in (("false", bad), ("true", good)):
+            with_success = (("success", success), *labels)
+            yield Summary(name, one.quantiles(now_s), one.count, one.sum, with_success, help_text)
+
+    def outcomes(name: str, help_text: str, both: Outcomes, labels: Labels = ()) -> Iterator[Summary]:
+        return summaries(name, help_text, both.good, labels, both.bad)
+
+    for suffix in ("ENTRY", "ENTRY_REQUEST"):
+        yield from outcomes(f"bookkeeper_server_ADD_{suffix}", "adds, until they are answered", stages.adds)
+        yield from outcomes(f"bookkeeper_server_READ_{suffix}", "reads, until they are answered", stages.reads.all)
+    text = "reads that need the disk, until a thread takes them"
+    yield from summaries("bookkeeper_server_READ_ENTRY_SCHEDULING_DELAY", text, stages.reads.queue)
+    for number, (journal, written_bytes) in enumerate(zip(stages.journals, operations.journal_bytes, strict=True)):
+        index: Labels = (("journalIndex", str(number)),)
+        name = "bookie_journal_JOURNAL_"
+        yield from outcomes(name + "ADD_ENTRY", "records, until they are reported as written", journal.adds, index)
+        text = "records, until the journal's thread takes them"
+        yield from summaries(name + "QUEUE_LATENCY", text, journal.queue, index)
+        text = "groups, until they are with the file system"
+        yield from summaries(name + "FLUSH_LATENCY", text, journal.write, index)
+        yield from summaries(name + "SYNC", "syncs of the journal", journal.sync, index)
+        text = "groups, from the sync until the event loop heard of it"
+        yield from summaries(name + "CB_QUEUED_LATENCY", text, journal.report, index)
+        yield from summaries(name + "FORCE_WRITE_BATCH_ENTRIES", "records in a group", journal.group_entries, index)
+        yield from summaries(name + "FORCE_WRITE_BATCH_BYTES", "bytes of a group", journal.group_bytes, index)
+        yield Sample(name + "WRITE_BYTES", written_bytes, index, "bytes written to the journal", "counter")
+    for directory, flush in zip(operations.config.ledger_directories, stages.flushes, strict=True):
+        where: Labels = (("ledgerDir", directory), ("indexDir", directory))
+        yield from outcomes("bookie_flush", "flushes of the write cache, without pauses", flush.all, where)
+        yield from summaries("bookie_flush_entrylog", "syncs of entry logs in a flush", flush.log_sync, where)
+        text = "locations written and synced in a flush"
+        yield from summaries("bookie_flush_locations_index", text, flush.locations, where)
+        text = "rows of ledgers written in a flush"
+        yield from summaries("bookie_flush_ledger_index", text, flush.ledgers, where)
+        yield from summaries("bookie_flush_size", "bytes of entries in a flush", flush.bytes, where)

@@ -1,0 +1,449 @@
+"""What operators may see and do on one bookie: the one interface under the HTTP admin and the command line.
+
+Rules:
+
+1. Nothing here decides: every call reads a value, or asks the part whose business it is. All on the loop; what touches
+   a disk goes through a worker's thread.
+2. Every refusal is a MagnetarError with a text for people.
+"""
+
+import asyncio
+import contextlib
+import posixpath
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from bookie.config import BookieConfig
+from bookie.disks.directories import Directories, SpaceWatch
+from bookie.disks.mode import Mode
+from bookie.disks.read_only import Look, Reason
+from bookie.jobs import JobThread
+from bookie.latency import BookieStages
+from bookie.maintenance.collector import GarbageCollector, GcStatus
+from bookie.maintenance.integrity import IntegrityCheck, IntegrityStatus
+from bookie.maintenance.peers import ask_disks
+from bookie.maintenance.rebuild.online import OnlineRebuild, OnlineRebuildStatus
+from bookie.maintenance.scrub import Scrub, ScrubStatus
+from bookie.serving.request_rules import Desk
+from bookie.serving.server import Server
+from bookie.serving.tls_listener import Doorkeeper
+from bookie.storage.checkpoint import Checkpointer
+from bookie.storage.entry_log.files import file_name as log_name
+from bookie.storage.entry_log.files import list_logs
+from bookie.storage.journal.writer import file_name as journal_name
+from bookie.storage.journal.writer import list_files as list_journals
+from bookie.storage.ledger_storage import LedgerStorage
+from magnetar_core.bookkeeper.tls.contexts import Certificates
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.files import Files
+from magnetar_core.runtime.observe import Sample
+from magnetar_core.runtime.types import KIB, MagnetarError
+
+# A local connection, a few KiB written and read: what takes longer is not healthy.
+_SANITY_TIMEOUT_S: Final = 10.0
+_SANITY_FILE: Final = "sanity.tmp"
+
+
+class DiskFileKind(StrEnum):
+    """What `list_disk_files` may be asked for."""
+
+    JOURNAL = "journal"
+    ENTRY_LOG = "entrylog"
+    INDEX = "index"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """How the bookie is."""
+
+    running: bool
+    read_only: bool
+    shutting_down: bool
+    available_for_high_priority_writes: bool
+    reasons: dict[Reason, str]
+    """Why it is read-only; empty if it is not."""
+    failure: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    """What the bookie is made of. Sizes in bytes, over distinct file systems."""
+
+    bookie_id: str
+    host: str
+    port: int
+    total_bytes: int
+    free_bytes: int
+    disks: tuple[Look, ...]
+    """One for each directory, as last looked at."""
+    ledgers: int
+    connections: int
+    uptime_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LogMark:
+    """Up to where a journal is in the ledger storage."""
+
+    directory: str
+    file_id: int
+    file_name: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sanity:
+    """The outcome of a small write and read everywhere."""
+
+    passed: bool
+    read_only: bool
+    problems: tuple[str, ...]
+
+
+class BookieOperations:
+    """The operators' side of a running bookie."""
+
+    def __init__(
+        self,
+        bookie_id: str,
+        address: tuple[str, int],
+        config: BookieConfig,
+        files: Files,
+        directories: Directories,
+        storage: LedgerStorage,
+        desk: Desk,
+        server: Server,
+        checkpointer: Checkpointer,
+        mode: Mode,
+        space: SpaceWatch,
+        collector: GarbageCollector,
+        scrub: Scrub,
+        integrity: IntegrityCheck,
+        rebuild: OnlineRebuild,
+        worker: JobThread,
+        clock: Clock,
+        certificates: Certificates | None = None,
+    ) -> None:
+        """*certificates* to ask the bookie over its own port, where that takes TLS."""
+        self._bookie_id = bookie_id
+        self._address = address
+        self._config = config
+        self._files = files
+        self._directories = directories
+        self._storage = storage
+        self._desk = desk
+        self._server = server
+        self._checkpointer = checkpointer
+        self._mode = mode
+        self._space = space
+        self._collector = collector
+        self._scrub = scrub
+        self._integrity = integrity
+        self._rebuild = rebuild
+        self._worker = worker
+        self._clock = clock
+        self._certificates = certificates
+        # Not the advertised one, which may be a name that only clients know.
+        own = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}
+        self._own_address = own.get(config.listen_address, config.listen_address), address[1]
+        self._started_s = clock.monotonic()
+        self.is_registered = False
+        """Set by the bookie when it serves and the cluster knows."""
+        self.is_shutting_down = False
+        self.failure: BaseException | None = None
+        self.doorkeeper: Doorkeeper | None = None
+        """Set by a bookie whose port has TLS."""
+
+    # -- how it is
+
+    @property
+    def bookie_id(self) -> str:
+        return self._bookie_id
+
+    @property
+    def config(self) -> BookieConfig:
+        return self._config
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the bookie is fully started and serves."""
+        return self.is_registered and not self.is_shutting_down and self.failure is None
+
+    def state(self) -> State:
+        return State(
+            running=self.failure is None and not self.is_shutting_down,
+            read_only=self._mode.is_read_only,
+            shutting_down=self.is_shutting_down,
+            available_for_high_priority_writes=self._mode.is_available_for_high_priority,
+            reasons=self._mode.reasons,
+            failure=None if self.failure is None else str(self.failure),
+        )
+
+    def info(self) -> Info:
+        """Raises MagnetarError if the disks cannot be asked."""
+        try:
+            usage = self._directories.ledger_usage()
+        except OSError as error:
+            raise MagnetarError(f"the size of the ledger directories cannot be read: {error}") from error
+        host, port = self._address
+        return Info(
+            bookie_id=self._bookie_id,
+            host=host,
+            port=port,
+            total_bytes=usage.total_bytes,
+            free_bytes=usage.free_bytes,
+            disks=self._space.looks,
+            ledgers=len(self._desk.ledgers),
+            connections=len(self._server.connections),
+            uptime_s=self._clock.monotonic() - self._started_s,
+        )
+
+    async def sanity(self) -> Sanity:
+        """Write and read a little in every directory, and ask the bookie over its own port."""
+        problems = await self._worker.run(self._try_directories)
+        try:
+            async with asyncio.timeout(_SANITY_TIMEOUT_S):
+                await ask_disks(*self._own_address, self._certificates)
+        except (OSError, MagnetarError, TimeoutError) as error:
+            problems.append(f"port {self._address[1]} does not answer: {error!r}")
+        return Sanity(not problems, self._mode.is_read_only, tuple(problems))
+
+    # -- mode
+
+    async def set_read_only(self, reason: Reason = Reason.OPERATOR, detail: str = "") -> None:
+        """Take no more adds, for *reason* (operator or draining). Raises NotChanged."""
+        await self._mode.set(reason, detail)
+
+    async def clear_read_only(self, reason: Reason = Reason.OPERATOR) -> None:
+        """Take *reason* back. The bookie stays read-only while others hold. Raises NotChanged."""
+        await self._mode.clear(reason)
+
+    # -- garbage collection and compaction
+
+    def gc_status(self) -> GcStatus:
+        return self._collector.status()
+
+    def trigger_gc(self, *, force_minor: bool = False, force_major: bool = False, accept_listing: bool = False) -> None:
+        """Collect garbage now, with a compaction if one is forced and not suspended.
+
+        *accept_listing*: the listing of the metadata store is right, empty or shrunken as it is. Without it such a
+        listing deletes nothing (`gc_status().refused`).
+        """
+        self._collector.trigger(force_minor=force_minor, force_major=force_major, accept_listing=accept_listing)
+
+    async def gc_settled(self) -> GcStatus:
+        """Wait until no round of garbage collection runs."""
+        await self._collector.settled()
+        return self._collector.status()
+
+    def suspend_compaction(self, *, minor: bool = False, major: bool = False) -> None:
+        """Start no compaction of that kind until it is resumed or the bookie restarts."""
+        self._collector.suspend(minor=minor, major=major)
+
+    def resume_compaction(self, *, minor: bool = False, major: bool = False) -> None:
+        self._collector.resume(minor=minor, major=major)
+
+    def entry_location_compact(self, paths: Iterable[str] | None = None) -> None:
+        """Compact the index, all of it or the databases at *paths*, in the background. Raises MagnetarError."""
+        self._collector.compact_locations(paths)
+
+    def entry_location_compact_status(self) -> dict[str, bool]:
+        """Path of each database of locations → whether it is being compacted."""
+        return self._collector.location_directories
+
+    # -- checks of the copies
+
+    def scrub_status(self) -> ScrubStatus:
+        return self._scrub.status()
+
+    def trigger_scrub(self) -> None:
+        """Read and check every entry now, at the usual pace, unless that is under way."""
+        self._scrub.trigger()
+
+    def integrity_status(self) -> IntegrityStatus:
+        """How far a bookie that may have lost entries is with copying them back."""
+        return self._integrity.status()
+
+    # -- the index
+
+    def rebuild_index_status(self) -> OnlineRebuildStatus:
+        return self._rebuild.status()
+
+    def rebuild_index(self) -> None:
+        """Compare the index with the entry logs in the background and put it right, unless that is under way.
+
+        Every ledger that is there is fenced by it.
+        """
+        self._rebuild.trigger()
+
+    # -- what is on the disks
+
+    async def list_disk_files(self, kind: DiskFileKind) -> dict[str, list[str]]:
+        """Directory → names of its files of that kind. Raises MagnetarError."""
+        try:
+            return await self._worker.run(lambda: self._disk_files(kind))
+        except OSError as error:
+            raise MagnetarError(f"the {kind} files cannot be listed: {error}") from error
+
+    def last_log_marks(self) -> list[LogMark]:
+        """For each journal the place up to which everything is in entry logs and index, as it is on disk."""
+        return [
+            LogMark(directory, mark.file_id, journal_name(mark.file_id), mark.offset)
+            for directory, mark in zip(self._directories.journals, self._storage.marks, strict=True)
+        ]
+
+    def list_ledgers(self, first: int = 0, count_max: int | None = None) -> list[int]:
+        """Ids of the ledgers of this bookie from *first* on, rising."""
+        ids = sorted(ledger.ledger_id for ledger in self._desk.ledgers if ledger.ledger_id >= first)
+        return ids if count_max is None else ids[:count_max]
+
+    def flush(self) -> None:
+        """Bring what is in the write cache into entry logs now."""
+        self._checkpointer.flush()
+
+    # -- metrics
+
+    @property
+    def stages(self) -> BookieStages:
+        """How long operations take, brought up to date."""
+        stages, counters = self._server.stages, self._server.counters
+        stages.adds_refused_at_once(counters.adds_refused)
+        stages.reads.answered_from_memory(counters.reads - counters.cold_reads)
+        return stages
+
+    @property
+    def journal_bytes(self) -> list[int]:
+        """For each journal what was written since the start, with what fills its groups up."""
+        return [journal.writer.written_bytes for journal in self._server.journals]
+
+    def now_s(self) -> float:
+        """The bookie's clock, for the windows of `stages`."""
+        return self._clock.monotonic()
+
+    def metrics(self) -> Iterator[Sample]:
+        """Numbers of this moment, for `magnetar_core.runtime.observe.Metrics`."""
+        labels = (("bookie", self._bookie_id),)
+        counters, cache = self._server.counters, self._server.cache
+        door = self.doorkeeper
+        malformed = counters.malformed + (0 if door is None else door.malformed)
+
+        def sample(name: str, value: float, help_text: str, *more: tuple[str, str]) -> Sample:
+            return Sample(f"magnetar_bookie_{name}", value, (*labels, *more), help_text)
+
+        yield sample("adds_total", counters.adds, "adds that were taken")
+        yield sample("add_bytes_total", counters.add_bytes, "journal bytes of the adds that were taken")
+        yield sample("adds_refused_total", counters.adds_refused, "adds that were refused")
+        yield sample("reads_total", counters.reads, "entries that were asked for")
+        yield sample("cold_reads_total", counters.cold_reads, "reads that needed the disk")
+        yield sample("fences_total", counters.fences, "fences that were written")
+        yield sample("malformed_total", malformed, "connections that were closed for what they sent")
+        if door is not None:
+            yield sample("tls_handshakes_failed_total", door.handshakes_failed, "TLS handshakes that failed")
+            yield sample("refused_in_clear_total", door.refused_in_clear, "connections that had to be over TLS")
+            yield sample("refused_roles_total", door.refused_roles, "connections whose role is not admitted")
+        yield sample("connections", len(self._server.connections), "open connections")
+        yield sample("adds_in_flight", self._server.adds_in_flight, "adds without an answer")
+        yield sample("add_bytes_in_flight", self._server.add_bytes_in_flight, "journal bytes of them")
+        yield sample("reads_in_flight", self._server.reads_in_flight, "reads that wait for the disk")
+        yield sample("connections_held", len(self._server.held), "connections that wait for others' adds and reads")
+        yield sample("long_polls", self._server.long_polls, "reads that wait for a larger LAC")
+        yield sample("ledgers", len(self._desk.ledgers), "ledgers with copies here")
+        yield sample("write_cache_bytes", cache.bytes, "entries that wait for the next flush")
+        yield sample("read_cache_bytes", self._server.read_cache.bytes, "entries that were read from disk")
+        yield sample("flushes_total", self._checkpointer.flushes, "flushes of the write cache")
+        yield sample("flush_failures_total", self._checkpointer.flush_failures, "flushes that failed")
+        gc = self._collector.status()
+        yield sample("gc_rounds_total", gc.rounds, "rounds of garbage collection")
+        yield sample("gc_refused", gc.refused is not None, "1 if the last round deleted no ledger on purpose")
+        yield sample("gc_failed", gc.failed is not None, "1 if the last round failed")
+        yield sample("gc_last_round_seconds", gc.last_round_s, "length of the last round")
+        yield sample("gc_quarantined_ledgers", gc.quarantined_ledgers, "ledgers that were found deleted once")
+        yield sample("gc_deleted_ledgers_total", gc.deleted_ledgers, "ledgers that were deleted here")
+        yield sample("gc_moved_ledgers_total", gc.moved_ledgers, "ledgers whose copies are elsewhere, deleted here")
+        yield sample("gc_unreadable_ledgers", len(gc.unreadable_ledgers), "ledgers whose metadata is damaged")
+        yield sample("gc_removed_logs_total", gc.removed_logs, "entry logs that were removed")
+        yield sample("gc_reclaimed_bytes_total", gc.reclaimed_bytes, "room that was won")
+        yield sample("entry_logs", gc.logs, "closed entry logs")
+        yield sample("entry_log_bytes", gc.log_bytes, "their size")
+        yield sample("entry_log_live_bytes", gc.live_bytes, "what of it belongs to ledgers that exist")
+        yield sample("damaged_logs", len(gc.damaged_logs), "entry logs that were left alone")
+        yield sample("compacted_logs_total", gc.compacted_logs, "entry logs that were compacted")
+        yield sample("compacted_entries_total", gc.copied_entries, "entries that compaction copied")
+        yield sample("compacted_bytes_total", gc.copied_bytes, "bytes of them")
+        for kind, done, suspended in (
+            ("minor", gc.minor_compactions, gc.minor_suspended),
+            ("major", gc.major_compactions, gc.major_suspended),
+        ):
+            yield sample("compactions_total", done, "compactions that were done", ("kind", kind))
+            yield sample("compaction_suspended", suspended, "1 if an operator suspended them", ("kind", kind))
+        scrub, integrity = self._scrub.status(), self._integrity.status()
+        yield sample("scrub_running", scrub.is_running, "1 while entries are checked")
+        yield sample("scrub_passes_total", scrub.passes, "times that every entry was checked")
+        yield sample("scrub_entries_verified", scrub.entries_verified, "good entries of this pass")
+        yield sample("scrub_entries_repaired", scrub.entries_repaired, "entries that came back from another copy")
+        yield sample("scrub_entries_lost", scrub.entries_lost, "damaged entries that no other bookie has")
+        yield sample("scrub_entries_unrepaired", scrub.entries_unrepaired, "damaged entries to be tried again")
+        yield sample("scrub_late", scrub.is_late, "1 if the limits make a pass longer than its period")
+        yield sample("integrity_ledgers_left", integrity.ledgers_left, "ledgers whose copies are to be checked")
+        yield sample("integrity_copied_entries_total", integrity.copied_entries, "entries that were copied back")
+        yield sample("integrity_lost_entries_total", integrity.lost_entries, "entries that nobody has")
+        rebuild = self._rebuild.status()
+        yield sample("index_rebuild_running", rebuild.is_running, "1 while the index is compared with the logs")
+        yield sample("index_rebuilds_total", rebuild.rebuilds, "times that this was done")
+        yield sample("index_rebuild_entries_put_right", rebuild.entries_put_right, "entries that it lacked, last time")
+        yield sample("index_rebuild_locations_lost", rebuild.locations_lost, "locations that lead nowhere, last time")
+        yield sample("read_only", self._mode.is_read_only, "1 if no adds are taken")
+        for reason in Reason:
+            yield sample("read_only_reason", reason in self._mode.reasons, "1 if it holds", ("reason", str(reason)))
+        for look in self._space.looks:
+            at = ("directory", look.directory)
+            yield sample("disk_free_bytes", look.free_bytes, "free on the directory's file system", at)
+            yield sample("disk_total_bytes", look.total_bytes, "size of the directory's file system", at)
+
+    # -- on the worker's thread
+
+    def _disk_files(self, kind: DiskFileKind) -> dict[str, list[str]]:
+        match kind:
+            case DiskFileKind.JOURNAL:
+                return {
+                    directory: [journal_name(file_id) for file_id in list_journals(self._files, directory)]
+                    for directory in self._directories.journals
+                }
+            case DiskFileKind.ENTRY_LOG:
+                return {
+                    directory: [log_name(log_id) for log_id in list_logs(self._files, directory)]
+                    for directory in self._directories.ledgers
+                }
+        found: dict[str, list[str]] = {}
+        for directory in self._directories.ledgers:
+            for name in ("locations", "ledgers"):
+                path = posixpath.join(directory, name)
+                if self._files.exists(path):
+                    found[path] = self._files.list(path)
+        return found
+
+    def _try_directories(self) -> list[str]:
+        problems: list[str] = []
+        for directory in dict.fromkeys((*self._directories.ledgers, *self._directories.journals)):
+            path = posixpath.join(directory, _SANITY_FILE)
+            try:
+                with contextlib.suppress(FileNotFoundError):
+                    self._files.remove(path)
+                self._write_and_read(path)
+            except OSError as error:
+                problems.append(f"{directory}: {error}")
+        return problems
+
+    def _write_and_read(self, path: str) -> None:
+        data = bytes(range(256)) * (4 * KIB // 256)
+        file = self._files.create(path)
+        try:
+            file.append([data])
+            file.sync()
+            if file.read_at(0, len(data)) != data:
+                raise OSError(f"{path}: other bytes came back than were written")
+        finally:
+            file.close()
+            self._files.remove(path)

@@ -1,0 +1,149 @@
+"""The cookie: which directories belong to which bookie of which cluster. No IO.
+
+The same text stands in the file VERSION of every directory and in the bookie's znode:
+
+    5                                     layout version; from 4 on protobuf's text form follows
+    bookieHost: "127.0.0.1:3181"
+    journalDir: "/data/journal"           joined by commas
+    ledgerDirs: "1\\t/data/ledgers"        number and directories, joined by tabs
+    instanceId: "4ef1deb4-…"              of the cluster
+    indexDirs: …                          only where they are not the ledger directories
+
+Rules:
+
+1. A bookie without any cookie, in its directories and in the store, is new; its directories must be empty.
+2. Otherwise all of them are there and equal, or the bookie does not serve: a wiped disk that answered "no such
+   entry" would make recovery cut off ledgers (correctness I49).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from google.protobuf import text_format
+
+from bookie.storage.storage_pb2 import CookieFormat
+from magnetar_core.runtime.types import Corruption, MagnetarError
+
+LAYOUT_VERSION: Final = 5
+_LAYOUT_VERSION_TEXT: Final = 4
+_LAYOUT_VERSION_LINES: Final = 3
+
+
+class CookieMismatch(MagnetarError):
+    """The directories are not those of this bookie, or some are missing; it must not serve."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cookie:
+    """What ties a bookie to its directories."""
+
+    bookie_id: str
+    journal_directories: tuple[str, ...]
+    ledger_directories: tuple[str, ...]
+    instance_id: str
+
+    def encode(self) -> bytes:
+        message = CookieFormat(
+            bookieHost=self.bookie_id,
+            journalDir=",".join(self.journal_directories),
+            ledgerDirs="\t".join([str(len(self.ledger_directories)), *self.ledger_directories]),
+            instanceId=self.instance_id,
+        )
+        return f"{LAYOUT_VERSION}\n{text_format.MessageToString(message)}".encode()
+
+
+def decode(data: bytes, source: str) -> Cookie:
+    """A cookie from its text; *source* names it in errors. Raises Corruption."""
+    try:
+        first, _, rest = data.decode("utf-8").partition("\n")
+        version = int(first)
+        if version == _LAYOUT_VERSION_LINES:
+            host, journal, ledgers = rest.splitlines()[:3]
+            return Cookie(host, tuple(journal.split(",")), _directories(ledgers), "")
+        if version < _LAYOUT_VERSION_TEXT:
+            raise ValueError(f"layout version {version}")
+        message = text_format.Parse(rest, CookieFormat())
+        ledger_directories = _directories(message.ledgerDirs)
+        if message.indexDirs and _directories(message.indexDirs) != ledger_directories:
+            raise ValueError("separate index directories are not supported")
+    except (ValueError, text_format.ParseError) as error:
+        raise Corruption(f"{source} is no cookie: {error}") from None
+    journal_directories = tuple(message.journalDir.split(","))
+    return Cookie(message.bookieHost, journal_directories, ledger_directories, message.instanceId)
+
+
+def _directories(text: str) -> tuple[str, ...]:
+    count, *directories = text.split("\t")
+    if int(count) != len(directories):
+        raise ValueError(f"{count} directories announced, {len(directories)} there")
+    return tuple(directories)
+
+
+def is_new_bookie(
+    expected: Cookie, stored: Cookie | None, on_disk: Mapping[str, Cookie | None], holds_data: Mapping[str, bool]
+) -> bool:
+    """Whether the bookie starts for the first time; then its cookie is to be written everywhere.
+
+    *stored* comes from the store, *on_disk* and *holds_data* tell of each directory. Raises CookieMismatch.
+    """
+    problems = list(_problems(expected, stored, on_disk, holds_data))
+    if problems:
+        raise CookieMismatch(
+            f"bookie {expected.bookie_id} does not start, its directories do not belong to it:\n"
+            + "\n".join(f"  {problem}" for problem in problems)
+        )
+    return stored is None
+
+
+def is_emptied(
+    expected: Cookie, stored: Cookie | None, on_disk: Mapping[str, Cookie | None], holds_data: Mapping[str, bool]
+) -> bool:
+    """Whether the bookie is known and fits, but some of its directories are empty: a disk was replaced, or wiped."""
+    if stored is None or all(on_disk.values()):
+        return False
+    if any(found is None and holds_data[directory] for directory, found in on_disk.items()):
+        return False
+    there = {"the metadata store": stored, **on_disk}
+    return not any(list(_differences(expected, found, source)) for source, found in there.items() if found is not None)
+
+
+def _problems(
+    expected: Cookie, stored: Cookie | None, on_disk: Mapping[str, Cookie | None], holds_data: Mapping[str, bool]
+) -> Iterator[str]:
+    for source, found in {"the metadata store": stored, **on_disk}.items():
+        if found is not None:
+            yield from _differences(expected, found, source)
+    if stored is not None:
+        for directory, found in on_disk.items():
+            if found is None:
+                yield (
+                    f"{directory} has no cookie, but the bookie is known: a disk is missing or was emptied. Mount it, "
+                    "let the data be copied elsewhere (decommission) before the bookie starts anew, or set "
+                    "dataIntegrityChecking=true, so that it copies back what it lost before it denies to have it"
+                )
+        return
+    # The store has none. With cookies on disk but no data this is a first start that was cut short.
+    for directory, has_data in holds_data.items():
+        if has_data and any(on_disk.values()):
+            yield (
+                f"{directory} holds data of a bookie that the metadata store does not know (any more): was its cookie "
+                "deleted, or is metadataServiceUri another cluster's?"
+            )
+        elif has_data:
+            yield f"{directory} is not empty, and there is no cookie: not a directory for a new bookie"
+
+
+def _differences(expected: Cookie, found: Cookie, source: str) -> Iterator[str]:
+    for name, wanted, there in (
+        ("bookie id", expected.bookie_id, found.bookie_id),
+        ("journal directories", expected.journal_directories, found.journal_directories),
+        ("ledger directories", expected.ledger_directories, found.ledger_directories),
+        ("cluster", expected.instance_id, found.instance_id),
+    ):
+        if wanted != there and not (name == "cluster" and not there):
+            yield f"{source}: {name} {_text(there)}, expected {_text(wanted)}"
+
+
+def _text(value: str | tuple[str, ...]) -> str:
+    return value if isinstance(value, str) else ", ".join(value)

@@ -1,0 +1,301 @@
+"""The directories of a bookie: made, locked, checked by cookie, watched for space.
+
+    <journal directory>/current/VERSION, *.txn
+    <ledger directory>/current/VERSION, lastMark, lastId, *.log, locations/, ledgers/
+    <either>/bookie.lock                 held while the process lives
+
+Rules:
+
+1. Two processes never use one directory: the lock file is held before anything is read.
+2. A file of a few MiB keeps room in each journal directory: when the disk is full it is given up, so that fences
+   can still be written (correctness I48).
+"""
+
+import contextlib
+import logging
+import posixpath
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from bookie.disks import cookie as cookies
+from bookie.disks.cookie import Cookie
+from bookie.disks.read_only import (
+    STATUS_FILE,
+    DiskLimits,
+    DiskState,
+    Look,
+    Reason,
+    Verdict,
+    decode_status,
+    encode_status,
+    judge,
+    look_at,
+)
+from magnetar_core.bookkeeper.metadata.bookies import BookieRegistration
+from magnetar_core.bookkeeper.metadata.store import NO_NODE
+from magnetar_core.runtime.clock import Clock, Timer
+from magnetar_core.runtime.files import DiskUsage, Files, Lock, read_file, replace_file
+from magnetar_core.runtime.types import MagnetarError
+
+log = logging.getLogger(__name__)
+
+CURRENT: Final = "current"
+VERSION: Final = "VERSION"
+_LOCK: Final = "bookie.lock"
+_RESERVE: Final = "reserve"
+DIRTY: Final = "DIRTY"
+_OURS: Final = b"magnetar\n"
+
+
+class DirectoryInUse(MagnetarError):
+    """Another bookie works in the directory."""
+
+
+class DirectoryUnusable(MagnetarError):
+    """The directory cannot be made or written."""
+
+
+class Directories:
+    """Journal and ledger directories of one bookie. Paths below are those of `current`."""
+
+    def __init__(
+        self,
+        files: Files,
+        journals: Sequence[str],
+        ledgers: Sequence[str],
+        reserve_bytes: int,
+        usage: Callable[[str], DiskUsage] | None = None,
+    ) -> None:
+        """*usage* tells of the file system of a directory; by default *files* does."""
+        self._files = files
+        self._usage = files.usage if usage is None else usage
+        self._journals = tuple(journals)
+        self._ledgers = tuple(ledgers)
+        self._reserve_bytes = reserve_bytes
+        self._locks: list[Lock] = []
+        self._expected: Cookie | None = None
+
+    @property
+    def journals(self) -> list[str]:
+        return [posixpath.join(directory, CURRENT) for directory in self._journals]
+
+    @property
+    def ledgers(self) -> list[str]:
+        return [posixpath.join(directory, CURRENT) for directory in self._ledgers]
+
+    def open(self) -> None:
+        """Make what is missing and lock everything. Raises DirectoryInUse, DirectoryUnusable."""
+        for directory in dict.fromkeys(self._journals + self._ledgers):
+            try:
+                self._files.make_directories(posixpath.join(directory, CURRENT))
+                self._locks.append(self._files.lock(posixpath.join(directory, _LOCK)))
+            except BlockingIOError:
+                self.close()
+                raise DirectoryInUse(
+                    f"{directory} is in use by another bookie (its {_LOCK} is held); give this one other "
+                    "journalDirectories and ledgerDirectories, or stop the other"
+                ) from None
+            except OSError as error:
+                self.close()
+                raise DirectoryUnusable(
+                    f"{directory} cannot be used: {error.strerror} (journalDirectories, ledgerDirectories)"
+                ) from error
+
+    def close(self) -> None:
+        for lock in self._locks:
+            lock.release()
+        self._locks.clear()
+
+    # -- cookies
+
+    async def check_cookies(
+        self, registration: BookieRegistration, bookie_id: str, *, take_emptied: bool = False
+    ) -> bool:
+        """Write the cookies of a new bookie; let an old one in only if everything is as it was.
+
+        *take_emptied*: let one in whose directories, or some of them, were emptied. Returns True then: their cookies
+        are still to be written (`stamp`), after it is on record that the bookie lost what was there.
+        Raises CookieMismatch, Corruption, MetadataError.
+        """
+        expected = Cookie(bookie_id, self._journals, self._ledgers, await registration.instance_id())
+        node = await registration.read_cookie()
+        stored = None if node is None else cookies.decode(node.value, "the cookie in the metadata store")
+        paths = {
+            posixpath.join(directory, CURRENT): None for directory in dict.fromkeys(self._journals + self._ledgers)
+        }
+        on_disk = {path: self._read_cookie(path) for path in paths}
+        holds_data = {path: self._holds_data(path) for path in paths}
+        self._expected = expected
+        if take_emptied and cookies.is_emptied(expected, stored, on_disk, holds_data):
+            return True
+        if cookies.is_new_bookie(expected, stored, on_disk, holds_data):
+            self.stamp()
+            await registration.write_cookie(expected.encode(), NO_NODE)
+        return False
+
+    def stamp(self) -> None:
+        """Write the cookie into every directory. Raises OSError."""
+        assert self._expected is not None, "the cookies were not checked"
+        for directory in dict.fromkeys(self._journals + self._ledgers):
+            replace_file(self._files, posixpath.join(directory, CURRENT, VERSION), self._expected.encode())
+
+    # -- unclean ends
+
+    def note_start(self) -> bool:
+        """Leave a mark that a clean stop removes. True if Apache's bookie was the last one here and ended uncleanly: it
+        may have run without a journal, which ours never does. Raises OSError."""
+        was_apaches = False
+        for directory in self.ledgers:
+            path = posixpath.join(directory, DIRTY)
+            if self._files.exists(path):
+                was_apaches = was_apaches or read_file(self._files, path) != _OURS
+            replace_file(self._files, path, _OURS)
+        return was_apaches
+
+    def note_stop(self) -> None:
+        """Everything is flushed and closed."""
+        for directory in self.ledgers:
+            with contextlib.suppress(OSError):
+                self._files.remove(posixpath.join(directory, DIRTY))
+
+    def _read_cookie(self, directory: str) -> Cookie | None:
+        path = posixpath.join(directory, VERSION)
+        return cookies.decode(read_file(self._files, path), path) if self._files.exists(path) else None
+
+    def _holds_data(self, directory: str) -> bool:
+        return any(not name.startswith(VERSION) for name in self._files.list(directory))
+
+    # -- space
+
+    def keep_reserve(self) -> None:
+        """Take room for bad times where there is plenty now."""
+        for directory in self._journals:
+            path = posixpath.join(directory, _RESERVE)
+            with contextlib.suppress(OSError):
+                if self._reserve_bytes == 0 or self._files.exists(path):
+                    continue
+                if self._usage(directory).free_bytes < 16 * self._reserve_bytes:
+                    continue
+                file = self._files.create(path)
+                try:
+                    file.append([bytes(self._reserve_bytes)])
+                finally:
+                    file.close()
+
+    def give_up_reserve(self) -> None:
+        """The disk is full: let fences have what was kept."""
+        for directory in self._journals:
+            with contextlib.suppress(OSError):
+                self._files.remove(posixpath.join(directory, _RESERVE))
+
+    def ledger_usage(self) -> DiskUsage:
+        """Of all ledger directories; those that look like one file system are counted once. Raises OSError."""
+        distinct = {self._usage(directory) for directory in self._ledgers}
+        return DiskUsage(sum(u.total_bytes for u in distinct), sum(u.free_bytes for u in distinct))
+
+
+class SpaceWatch:
+    """Looks at the disks from time to time, and tells what it means. On the loop.
+
+    *usage* is asked for the file system of a directory. *changed(verdict)* is called after each look that is not a good
+    one like the one before.
+    """
+
+    def __init__(
+        self,
+        usage: Callable[[str], DiskUsage],
+        ledgers: Sequence[str],
+        journals: Sequence[str],
+        clock: Clock,
+        *,
+        interval_s: float,
+        limits: DiskLimits,
+        on_any_full: bool,
+        changed: Callable[[Verdict], None],
+    ) -> None:
+        self._usage = usage
+        self._ledgers = tuple(ledgers)
+        self._journals = tuple(journals)
+        self._clock = clock
+        self._interval_s = interval_s
+        self._limits = limits
+        self._on_any_full = on_any_full
+        self._changed = changed
+        self._timer: Timer | None = None
+        self._looks: dict[str, Look] = {}
+        self._was_good = False
+
+    @property
+    def looks(self) -> tuple[Look, ...]:
+        """The newest look at each directory, ledger directories first."""
+        return tuple(self._looks.values())
+
+    def start(self) -> None:
+        self._check()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def no_space(self, error: Exception) -> None:
+        """A write found the disk full; that lasts until a look at it finds room."""
+        text = f"no space left: {error}"
+        for directory in (*self._ledgers, *self._journals):
+            before = self._looks.get(directory)
+            total_bytes = 0 if before is None else before.total_bytes
+            self._looks[directory] = Look(directory, DiskState.FULL, 0, total_bytes, text)
+        self._report()
+
+    def _check(self) -> None:
+        for directory in (*self._ledgers, *self._journals):
+            before = self._looks.get(directory)
+            try:
+                usage = self._usage(directory)
+            except OSError as error:
+                text = f"{directory} cannot be looked at: {error.strerror or error}"
+                self._looks[directory] = Look(directory, DiskState.UNREADABLE, 0, 0, text)
+                continue
+            was_full = before is not None and before.state is DiskState.FULL
+            look = look_at(directory, usage.total_bytes, usage.free_bytes, was_full, self._limits)
+            if look.state is DiskState.WARN and (before is None or before.state is DiskState.GOOD):
+                log.warning("%s", look.text)
+            self._looks[directory] = look
+        self._report()
+        self._timer = self._clock.call_later(self._interval_s, self._check)
+
+    def _report(self) -> None:
+        verdict = judge(
+            [self._looks[directory] for directory in self._ledgers],
+            [self._looks[directory] for directory in self._journals],
+            self._on_any_full,
+        )
+        is_good = not (verdict.disk or verdict.error or verdict.full_ledger_directories)
+        if not is_good or not self._was_good:
+            self._changed(verdict)
+        self._was_good = is_good
+
+
+class StatusFiles:
+    """BOOKIE_STATUS in every ledger directory. Blocks: a worker's thread, or a start."""
+
+    def __init__(self, files: Files, ledgers: Sequence[str]) -> None:
+        self._files = files
+        self._paths = [posixpath.join(directory, STATUS_FILE) for directory in ledgers]
+
+    def read(self) -> dict[Reason, str]:
+        """The reasons in the newest of the files. Raises Corruption, OSError."""
+        found = [decode_status(read_file(self._files, path), path) for path in self._paths if self._files.exists(path)]
+        return max(found, key=lambda status: status.changed_ms).kept if found else {}
+
+    def write(self, kept: Mapping[Reason, str], wall_ms: int) -> None:
+        """Raises OSError if no directory could take it; one that can is enough, the newest counts."""
+        failures: list[OSError] = []
+        for path in self._paths:
+            try:
+                replace_file(self._files, path, encode_status(kept, wall_ms))
+            except OSError as error:
+                log.warning("%s cannot be written: %s", path, error)
+                failures.append(error)
+        if len(failures) == len(self._paths):
+            raise failures[0]

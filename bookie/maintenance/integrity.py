@@ -1,0 +1,280 @@
+"""A bookie that may have lost entries: what it does not have is "unknown" until every copy was checked.
+
+    needs check ──▶ every ledger of metadata that names this bookie is there; those not closed are fenced and in limbo
+                ──▶ serving ──▶ closed ledgers: what is missing is copied back ──▶ limbo ends, ledger by ledger
+                ──▶ all done: the check is not needed any more
+
+Rules:
+
+1. Limbo is durable before anything is served (correctness I50). Every start makes it anew while the check is needed.
+2. A ledger leaves limbo when every entry that metadata gives to this bookie was seen here, copied back, or is said by
+   all others not to be there either.
+3. Ledgers that are not closed wait if their newest entries belong here: whoever writes them next recovers them, which
+   closes them.
+4. Nobody can help a ledger whose newest entries belong to this bookie alone: what is not here of it is lost, so it
+   leaves limbo, unless a log of its directory could not be read (`bookie.maintenance.rebuild.unreadable`).
+5. Doubts that come while the bookie serves put the ledgers they are about into limbo, closed ones as well.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from bookie.jobs import JobThread
+from bookie.maintenance.rate_limiter import Pace
+from bookie.maintenance.rebuild.unreadable import unreadable_logs
+from bookie.maintenance.repair import RepairSource, RepairUnavailable, expected_entries, key_of
+from bookie.serving.request_rules import Desk
+from bookie.storage.ledger_storage import LedgerStorage
+from bookie.storage.ledgers import Ledger
+from bookie.storage.write_cache import WriteCache
+from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
+from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
+from magnetar_core.bookkeeper.metadata.store import MetadataError, NoNode
+from magnetar_core.runtime.clock import Clock, Timer
+from magnetar_core.runtime.files import Files
+from magnetar_core.runtime.tasks import Tasks
+from magnetar_core.runtime.types import Corruption
+
+log = logging.getLogger(__name__)
+
+# Between two looks at what is left; most of it waits for ledgers to be closed.
+_LOOK_S: Final = 5.0
+
+# Entries that one job of the keeper looks up.
+_LOOK_UP: Final = 1_000
+
+# Entries that are copied back in a second at most.
+_COPIES_S: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class IntegrityStatus:
+    """How far the check of the copies is."""
+
+    is_needed: bool
+    ledgers_left: int
+    ledgers_in_limbo: int
+    copied_entries: int
+    lost_entries: int
+    """Nobody has them."""
+    last_problem: str | None
+
+
+class IntegrityCheck:
+    """The check of one bookie. Used on the loop."""
+
+    def __init__(
+        self,
+        bookie_id: str,
+        metadata: LedgerStore,
+        files: Files,
+        storage: LedgerStorage,
+        desk: Desk,
+        cache: WriteCache,
+        source: RepairSource,
+        flusher: JobThread,
+        keeper: JobThread,
+        clock: Clock,
+    ) -> None:
+        self._bookie_id = bookie_id
+        self._metadata = metadata
+        self._files = files
+        self._storage = storage
+        self._desk = desk
+        self._ledgers = desk.ledgers
+        self._cache = cache
+        self._source = source
+        self._flusher = flusher
+        self._keeper = keeper
+        self._clock = clock
+        self._put_back: Callable[[int, bytes], Awaitable[int]]
+        self._tasks = Tasks("integrity")
+        self._timer: Timer | None = None
+        self._is_needed = False
+        self._stopping = False
+        self._left: set[int] = set()
+        self._pace = Pace(_COPIES_S)
+        self._copied = self._lost = 0
+        self._problem: str | None = None
+
+    def status(self) -> IntegrityStatus:
+        return IntegrityStatus(
+            is_needed=self._is_needed,
+            ledgers_left=len(self._left),
+            ledgers_in_limbo=sum(ledger.limbo for ledger in self._ledgers) if self._is_needed else 0,
+            copied_entries=self._copied,
+            lost_entries=self._lost,
+            last_problem=self._problem,
+        )
+
+    async def prepare(self) -> None:
+        """Before serving: if the check is needed, limbo (rule 1). Raises MetadataError, OSError."""
+        self._is_needed = await self._flusher.run(lambda: self._storage.needs_check)
+        if not self._is_needed:
+            # Apache's bookie may have left ledgers in limbo.
+            self._left = {ledger.ledger_id for ledger in self._ledgers if ledger.limbo}
+            self._is_needed = bool(self._left)
+            return
+        log.warning("bookie %s may have lost entries: reading which ledgers name it", self._bookie_id)
+        async for ledger_id in self._metadata.list():
+            try:
+                found = (await self._metadata.read(ledger_id)).metadata
+            except NoNode:
+                continue
+            except Corruption as error:
+                self._keep_unreadable(ledger_id, error)
+                continue
+            if self._bookie_id in found.bookies():
+                self._admit(ledger_id, found)
+        # Those that a rebuild of the index put there (`bookie.maintenance.rebuild.offline`), also if their copies
+        # belong elsewhere by now.
+        self._left |= {ledger.ledger_id for ledger in self._ledgers if ledger.limbo}
+        rows = self._ledgers.take_dirty()
+        await self._flusher.run(lambda: self._storage.flush({}, rows))
+        for ledger in self._ledgers:
+            ledger.is_fence_durable = ledger.fenced
+        log.warning("bookie %s: %d ledgers are to be checked", self._bookie_id, len(self._left))
+
+    def _admit(self, ledger_id: int, metadata: LedgerMetadata) -> None:
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is None:
+            ledger = self._ledgers.create(ledger_id, key_of(metadata))
+        self._left.add(ledger_id)
+        if not metadata.is_closed and self._bookie_id in metadata.last_segment.ensemble:
+            self._to_limbo(ledger)
+
+    def _keep_unreadable(self, ledger_id: int, error: Exception) -> None:
+        """Nobody can say whether the ledger is ours: what we have of it is in limbo, and it stays so."""
+        log.error("ledger %d: its metadata cannot be read: %s", ledger_id, error)
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is not None:
+            self._left.add(ledger_id)
+            self._to_limbo(ledger)
+
+    def _to_limbo(self, ledger: Ledger) -> None:
+        ledger.limbo = ledger.fenced = True
+        self._ledgers.changed(ledger)
+
+    def start(self, put_back: Callable[[int, bytes], Awaitable[int]]) -> None:
+        """Begin to check; *put_back(ledger id, entry)* stores a copy, durably, and gives 0 or a refusal."""
+        self._put_back = put_back
+        if self._is_needed:
+            self._look_later()
+
+    async def doubt(self, ledger_ids: Collection[int]) -> None:
+        """Entries of these ledgers may be missing: limbo now, the check after it, also of the next starts (rule 5).
+
+        Raises OSError: then it is only until a restart.
+        """
+        was_needed, self._is_needed = self._is_needed, True
+        for ledger_id in ledger_ids:
+            ledger = self._ledgers.get(ledger_id)
+            if ledger is not None:
+                self._left.add(ledger_id)
+                self._to_limbo(ledger)
+        if not was_needed and not self._stopping:
+            self._look_later()
+        await self._flusher.run(lambda: self._storage.set_needs_check(True))
+
+    async def stop(self) -> None:
+        self._stopping = True
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._tasks.cancel()
+
+    def _look_later(self) -> None:
+        self._timer = self._clock.call_later(_LOOK_S, self._begin_look)
+
+    def _begin_look(self) -> None:
+        self._tasks.spawn(self._look(), "look")
+
+    async def _look(self) -> None:
+        try:
+            await self._check_all()
+        finally:
+            # Also after an error that nobody thought of: limbo would never end.
+            if self._is_needed and not self._stopping:
+                self._look_later()
+
+    async def _check_all(self) -> None:
+        for ledger_id in sorted(self._left):
+            try:
+                if await self._check(ledger_id):
+                    self._left.discard(ledger_id)
+            except (RepairUnavailable, MetadataError, Corruption, OSError) as error:
+                self._problem = f"ledger {ledger_id}: {error}"
+                log.warning("%s", self._problem)
+        if self._left:
+            return
+        try:
+            await self._flusher.run(lambda: self._storage.set_needs_check(False))
+        except OSError as error:
+            self._problem = str(error)
+            return
+        if self._left:  # doubts came meanwhile
+            return
+        self._is_needed = False
+        self._problem = None
+        log.warning("bookie %s: every copy was checked; %d came back", self._bookie_id, self._copied)
+
+    async def _check(self, ledger_id: int) -> bool:
+        """Rule 2. Raises RepairUnavailable, MetadataError, Corruption, OSError."""
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is None:
+            return True
+        try:
+            metadata = (await self._metadata.read(ledger_id)).metadata
+        except NoNode:
+            return True  # deleted; what is here of it goes with the garbage
+        is_written_here = not metadata.is_closed and self._bookie_id in metadata.last_segment.ensemble
+        if is_written_here and not await self._is_alone(ledger_id, metadata):
+            return False
+        expected = expected_entries(metadata, self._bookie_id)
+        while some := list(islice(expected, _LOOK_UP)):
+            for entry_id in await self._missing(ledger_id, some):
+                await self._copy(ledger_id, metadata, entry_id)
+        if ledger.limbo:
+            ledger.limbo = False
+            self._ledgers.changed(ledger)
+        if is_written_here:
+            log.error("ledger %d has no other copy: what is not here of it is lost", ledger_id)
+        return True
+
+    async def _is_alone(self, ledger_id: int, metadata: LedgerMetadata) -> bool:
+        """Rule 4. Raises OSError."""
+        if set(metadata.last_segment.ensemble) != {self._bookie_id}:
+            return False
+        directory = self._storage.shelf(ledger_id).directory
+        unreadable = await self._keeper.run(lambda: unreadable_logs(self._files, directory))
+        if unreadable:
+            self._problem = (
+                f"ledger {ledger_id} has no other copy, and may have entries in logs that cannot be read: {unreadable}"
+            )
+            log.error("%s", self._problem)
+        return not unreadable
+
+    async def _missing(self, ledger_id: int, entry_ids: list[int]) -> list[int]:
+        cached = self._cache.entry_ids(ledger_id)
+        index = self._storage.shelf(ledger_id).index
+        first, count = entry_ids[0], entry_ids[-1] - entry_ids[0] + 1
+        there = await self._keeper.run(lambda: {entry_id for entry_id, _ in index.locations(ledger_id, first, count)})
+        return [entry_id for entry_id in entry_ids if entry_id not in there and entry_id not in cached]
+
+    async def _copy(self, ledger_id: int, metadata: LedgerMetadata, entry_id: int) -> None:
+        entry = await self._source.read_entry(ledger_id, metadata, entry_id)
+        if entry is None:
+            self._lost += 1
+            log.error("ledger %d entry %d is lost: no bookie that should have it does", ledger_id, entry_id)
+            return
+        rc = await self._put_back(ledger_id, entry)
+        if rc:
+            raise NotStored(f"ledger {ledger_id} entry {entry_id} cannot be stored: refused with {rc}")
+        self._copied += 1
+        await self._clock.sleep(max(self._pace.spend(self._clock.monotonic(), 1) - 0.1, 0))
+
+
+class NotStored(RepairUnavailable):
+    """A copy that came back could not be stored."""

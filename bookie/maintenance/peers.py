@@ -1,0 +1,141 @@
+"""Other bookies as a source of repair: one connection to each, one read at a time.
+
+Repair is rare and paced, so this is plain request and answer in the second protocol; the ledger client, which knows of
+quorums and speculation, is not needed for it.
+
+Rules:
+
+1. An entry counts when its digest is right. A copy that is damaged proves nothing about others.
+2. "Nobody has it" needs an explicit no of every other bookie of the entry's write set; silence, errors and limbo are no
+   answer (correctness I14).
+"""
+
+import asyncio
+import contextlib
+from typing import Final
+
+from bookie.maintenance.repair import RepairUnavailable, codec_of, write_set
+from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
+from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
+from magnetar_core.bookkeeper.metadata.store import MetadataError, MetadataStore
+from magnetar_core.bookkeeper.tls.contexts import Certificates, open_stream
+from magnetar_core.bookkeeper.wire import codec_v2 as v2
+from magnetar_core.bookkeeper.wire import codec_v3 as v3
+from magnetar_core.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.files import DiskUsage
+from magnetar_core.runtime.types import KIB, Corruption
+
+# Connecting and one answer. Pulsar's clients give a read 30 s; repair has other copies to ask, and time.
+_TIMEOUT_S: Final = 10.0
+_NEGATIVE: Final = (int(v2.V2Error.ENOENTRY), int(v2.V2Error.ENOLEDGER))
+
+
+class _Peer:
+    """A connection to one bookie."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._splitter = FrameSplitter()
+
+    async def read(self, ledger_id: int, entry_id: int) -> bytes | int:
+        """The entry, or the refusal. Raises OSError, MalformedFrame."""
+        self._writer.write(v2.read_request(ledger_id, entry_id))
+        while True:
+            data = await self._reader.read(64 * KIB)
+            if not data:
+                raise ConnectionError("the connection was closed")
+            for frame in self._splitter.feed(data):
+                _, rc, found_ledger_id, found_entry_id, body, _ = v2.parse_response(frame)
+                if (found_ledger_id, found_entry_id) != (ledger_id, entry_id):
+                    raise ConnectionError(f"an answer about ledger {found_ledger_id} entry {found_entry_id}")
+                return bytes(body) if rc == 0 and isinstance(body, memoryview) else rc
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+async def ask_disks(host: str, port: int, certificates: Certificates | None = None) -> DiskUsage:
+    """Total and free space of the bookie at an address; over TLS with *certificates*.
+
+    Raises OSError, MalformedFrame; sets no time limit.
+    """
+    reader, writer = await open_stream(host, port, certificates)
+    try:
+        writer.write(v3.bookie_info_request(1))
+        splitter = FrameSplitter()
+        while True:
+            data = await reader.read(4 * KIB)
+            if not data:
+                raise ConnectionError("the connection was closed")
+            for frame in splitter.feed(data):
+                answer = v3.parse_response(frame)
+                if answer.status != 0:
+                    raise ConnectionError(f"answered with status {answer.status}")
+                info = answer.getBookieInfoResponse
+                return DiskUsage(info.totalDiskCapacity, info.freeDiskSpace)
+    finally:
+        writer.close()
+
+
+class PeerSource:
+    """`bookie.maintenance.repair.RepairSource` over the bookies of the cluster."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        root: str,
+        bookie_id: str,
+        clock: Clock,
+        certificates: Certificates | None = None,
+    ) -> None:
+        """With *certificates* the others are asked over TLS only."""
+        self._directory = BookieDirectory(store, root, clock)
+        self._bookie_id = bookie_id
+        self._certificates = certificates
+        self._peers: dict[str, _Peer] = {}
+        self._turn = asyncio.Lock()
+
+    def close(self) -> None:
+        for peer in self._peers.values():
+            peer.close()
+        self._peers.clear()
+
+    async def read_entry(self, ledger_id: int, metadata: LedgerMetadata, entry_id: int) -> bytes | None:
+        """See RepairSource. One read at a time, whoever asks."""
+        async with self._turn:
+            codec = codec_of(metadata)
+            failures: list[str] = []
+            for bookie_id in write_set(metadata, entry_id):
+                if bookie_id == self._bookie_id:
+                    continue
+                try:
+                    found = await self._ask(bookie_id, ledger_id, entry_id)
+                    if isinstance(found, bytes):
+                        codec.open(found, ledger_id, entry_id)
+                        return found
+                except (OSError, TimeoutError, MetadataError, MalformedFrame, Corruption) as error:
+                    failures.append(f"{bookie_id}: {error or type(error).__name__}")
+                else:
+                    if found not in _NEGATIVE:
+                        failures.append(f"{bookie_id}: refused with {found}")
+            if failures:
+                raise RepairUnavailable(f"ledger {ledger_id} entry {entry_id}: {'; '.join(failures)}")
+            return None
+
+    async def _ask(self, bookie_id: str, ledger_id: int, entry_id: int) -> bytes | int:
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                peer = self._peers.get(bookie_id)
+                if peer is None:
+                    host, port = await self._directory.address_of(bookie_id)
+                    peer = self._peers[bookie_id] = _Peer(*await open_stream(host, port, self._certificates))
+                return await peer.read(ledger_id, entry_id)
+        except BaseException:
+            # What comes later on it would be the answer to another question.
+            peer = self._peers.pop(bookie_id, None)
+            if peer is not None:
+                with contextlib.suppress(OSError):
+                    peer.close()
+            raise

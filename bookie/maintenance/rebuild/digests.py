@@ -1,0 +1,45 @@
+"""Asks metadata for the digest of a ledger, from a thread that may block, while the loop goes on."""
+
+import asyncio
+import logging
+from typing import Final
+
+from bookie.maintenance.rebuild.digest_check import Digest
+from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
+from magnetar_core.bookkeeper.metadata.store import MetadataError, NoNode
+from magnetar_core.runtime.types import Corruption
+
+log = logging.getLogger(__name__)
+
+# A store that does not answer is asked so often in a row: each time may take a session's time-out.
+_FAILURES_MAX: Final = 3
+
+
+class MetadataDigests:
+    """`digest_of` for a rebuild. Made on the loop, called on another thread."""
+
+    def __init__(self, metadata: LedgerStore) -> None:
+        self._metadata = metadata
+        self._loop = asyncio.get_running_loop()
+        self._failures = 0
+
+    def __call__(self, ledger_id: int) -> Digest | None:
+        """None where metadata does not tell: the ledger is gone, its record is damaged or of the first format."""
+        if self._failures >= _FAILURES_MAX:
+            return None
+        try:
+            found = asyncio.run_coroutine_threadsafe(self._metadata.read(ledger_id), self._loop).result()
+        except NoNode:
+            return None
+        except Corruption as error:
+            log.warning("ledger %d is indexed without its digest: %s", ledger_id, error)
+            return None
+        except MetadataError as error:
+            self._failures += 1
+            log.warning("ledger %d is indexed without its digest: %s", ledger_id, error)
+            if self._failures == _FAILURES_MAX:
+                log.warning("metadata does not answer: what it would tell is done without from here on")
+            return None
+        self._failures = 0
+        metadata = found.metadata
+        return None if metadata.format_version == 1 else (metadata.digest_type, metadata.password)

@@ -1,0 +1,616 @@
+"""The index of a bookie that serves is compared with its entry logs, and put right where it differs.
+
+    garbage collection waits ──▶ marked REBUILDING ──▶ every ledger fenced ──▶ logs, the newest first: what the index
+      lacks is put ──▶ locations: what leads nowhere is named ──▶ index synced ──▶ mark removed
+
+Rules:
+
+1. The mark is durable before anything is changed, and goes when everything is. Whatever ends the work before (a stop, a
+   crash, a full disk), the next start makes the whole index anew (`bookie.maintenance.rebuild.offline`). That
+   one cannot see what the old index knew: if it names logs that are gone, `needs_check` is set before the mark.
+2. Ledgers that are there at the beginning are fenced: what was said about them may have been wrong. Ledgers that are
+   made later are not, the index has all of them.
+3. The logs are those that are there between two flushes at the beginning, each as long as it is then; what is appended
+   later gets its locations from its flush. No log comes or goes by compaction meanwhile.
+4. A location that leads to its entry stays. An entry without one gets its place in the newest log that has it. What
+   belongs to no ledger of this bookie was deleted, and stays so.
+5. A record is put only with the digest of its ledger, as far as metadata tells: it may be a write that a power cut
+   tore, or look like a record by chance.
+6. Locations are put by the flusher's thread, and only where the index still says what it said when it was compared: a
+   flush that came in between knows better.
+7. Damage in a log means that entries may be missing if the log was sealed, so all of it was synced, or if the index
+   lacked other entries of it. Else nobody was ever told of what stood there. Where entries may be missing, the ledgers
+   of rule 2 are in limbo until their copies were checked.
+8. Adds wait for nothing but short jobs of the flusher, as they do for compaction.
+"""
+
+import logging
+import posixpath
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Final, NamedTuple
+
+from bookie.jobs import JobThread
+from bookie.maintenance.collector import GarbageCollector
+from bookie.maintenance.rate_limiter import Pace
+from bookie.maintenance.rebuild.unreadable import note_unreadable
+from bookie.maintenance.repair import codec_of
+from bookie.maintenance.scrub_rules import problem_of
+from bookie.serving.request_rules import Desk
+from bookie.storage.entry_log import format as fmt
+from bookie.storage.entry_log.files import file_name, list_logs
+from bookie.storage.index import LOCATIONS, REBUILDING, IndexCorrupt
+from bookie.storage.ledger_storage import LedgerStorage, Shelf
+from bookie.storage.ledgers import Ledger
+from bookie.storage.write_cache import WriteCache
+from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
+from magnetar_core.bookkeeper.metadata.store import MetadataError, NoNode
+from magnetar_core.bookkeeper.wire.entry import EntryCodec
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.files import Files
+from magnetar_core.runtime.tasks import Tasks
+from magnetar_core.runtime.types import Corruption, MagnetarError
+
+log = logging.getLogger(__name__)
+
+# Records that one job of the keeper compares, at a look into the index of 4 µs each; it is also the most that one job
+# of the flusher puts.
+_RECORDS: Final = 500
+
+# Locations that one job of the keeper looks at.
+_LOCATIONS: Final = 1_000
+
+# Rows of ledgers that are made on the loop at a time: two milliseconds.
+_ROWS: Final = 200
+
+# Entries and locations a second: at some 10 µs each a fifth of a core. Bytes have the limit of the scrub.
+_ENTRIES_S: Final = 20_000
+
+# What a location that is only counted costs of that.
+_LOCATION_SHARE: Final = 0.2
+
+_REST_S: Final = 1.0
+
+# Digests of ledgers that are kept at hand; an entry log is sorted by ledger within each flush.
+_CODECS_MAX: Final = 1_000
+
+# Problems that are named; more are counted.
+_NAMED_MAX: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class OnlineRebuildStatus:
+    """How the rebuild that runs stands, or how the last one ended. Times are wall-clock milliseconds."""
+
+    is_running: bool
+    phase: str
+    """idle, waiting (for garbage collection), marking, fencing, logs, locations, finishing"""
+    started_ms: int | None
+    finished_ms: int | None
+    rebuilds: int
+    """That came to their end in this life of the process."""
+    logs: int
+    logs_done: int
+    ledgers: int
+    ledgers_done: int
+    """Whose locations were looked through."""
+    entries_looked_at: int
+    entries_put_right: int
+    """Their location was missing, or led elsewhere."""
+    entries_damaged: int
+    """Records without a location that do not have the digest of their ledger; they get none."""
+    locations_lost: int
+    """Locations that lead to nothing, whose entries are in no log."""
+    problem_count: int
+    problems: tuple[str, ...]
+    """Why entries may be missing; the first hundred."""
+    failed: str | None
+    """Why the last one ended before its end; the next start rebuilds then."""
+
+
+class _Missing(NamedTuple):
+    """A record that the index does not lead to."""
+
+    ledger_id: int
+    entry_id: int
+    location: int
+    seen: int
+    """What the index says instead; 0: nothing."""
+
+
+class _Log(NamedTuple):
+    """A log as it is at the beginning."""
+
+    log_id: int
+    scan: fmt.LogScan | None
+    """Of the log that takes entries, made between two flushes."""
+
+
+class _Snapshot(NamedTuple):
+    """The logs of a ledger directory at the beginning, the newest first, and a location behind all of them."""
+
+    logs: list[_Log]
+    end: int
+
+
+# Behind every location.
+_NO_END: Final = 2**63 - 1
+
+
+class _Marking:
+    """The mark of a ledger directory."""
+
+    def __init__(self, files: Files, directory: str) -> None:
+        self._files = files
+        self._database = posixpath.join(directory, LOCATIONS)
+        self._path = posixpath.join(self._database, REBUILDING)
+
+    def put(self) -> None:
+        """Durably. Raises OSError."""
+        self._files.make_directories(self._database)
+        if not self._files.exists(self._path):
+            self._files.create(self._path).close()
+        self._files.sync_directory(self._database)
+
+    def remove(self) -> None:
+        """Durably. Raises OSError."""
+        with suppress(FileNotFoundError):
+            self._files.remove(self._path)
+        self._files.sync_directory(self._database)
+
+
+class OnlineRebuild:
+    """The rebuild of one bookie. Used on the loop."""
+
+    def __init__(
+        self,
+        bytes_s: int,
+        metadata: LedgerStore,
+        files: Files,
+        storage: LedgerStorage,
+        desk: Desk,
+        cache: WriteCache,
+        collector: GarbageCollector,
+        flusher: JobThread,
+        keeper: JobThread,
+        clock: Clock,
+        *,
+        doubt: Callable[[Collection[int]], Awaitable[None]],
+        scrub: Callable[[], None],
+        on_index_corrupt: Callable[[int, Exception], None],
+        has_failed: Callable[[], bool],
+    ) -> None:
+        """*doubt(ledger ids)* puts ledgers into limbo until their copies were checked, now and after restarts; *scrub*
+        begins to read everything. *has_failed*: the bookie is about to stop, and the mark is to stay."""
+        self._metadata = metadata
+        self._files = files
+        self._storage = storage
+        self._desk = desk
+        self._ledgers = desk.ledgers
+        self._cache = cache
+        self._collector = collector
+        self._flusher = flusher
+        self._keeper = keeper
+        self._clock = clock
+        self._doubt = doubt
+        self._scrub = scrub
+        self._on_index_corrupt = on_index_corrupt
+        self._has_failed = has_failed
+        self._byte_pace = Pace(bytes_s)
+        self._entry_pace = Pace(_ENTRIES_S)
+        self._tasks = Tasks("rebuild")
+        self._stopping = False
+        self._codecs: dict[int, EntryCodec | None] = {}
+        self._is_running = False
+        self._phase = "idle"
+        self._started_ms: int | None = None
+        self._finished_ms: int | None = None
+        self._rebuilds = 0
+        self._failed: str | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self._snapshots: dict[str, _Snapshot] = {}
+        self._unreadable: dict[str, list[str]] = {shelf.directory: [] for shelf in self._storage.shelves}
+        self._logs = self._logs_done = 0
+        self._fenced: list[int] = []
+        self._ledgers_done = 0
+        self._looked_at = self._put_right = self._damaged = self._lost = 0
+        self._problem_count = 0
+        self._problems: list[str] = []
+        self._was_put_in_doubt = False
+        # Ledger → locations that lead to an entry of a log that was gone through. If the index has as many, all do.
+        self._leading: dict[int, int] = {}
+        self._codecs.clear()
+
+    def status(self) -> OnlineRebuildStatus:
+        return OnlineRebuildStatus(
+            is_running=self._is_running,
+            phase=self._phase,
+            started_ms=self._started_ms,
+            finished_ms=self._finished_ms,
+            rebuilds=self._rebuilds,
+            logs=self._logs,
+            logs_done=self._logs_done,
+            ledgers=len(self._fenced),
+            ledgers_done=self._ledgers_done,
+            entries_looked_at=self._looked_at,
+            entries_put_right=self._put_right,
+            entries_damaged=self._damaged,
+            locations_lost=self._lost,
+            problem_count=self._problem_count,
+            problems=tuple(self._problems),
+            failed=self._failed,
+        )
+
+    def trigger(self) -> None:
+        """Begin, unless one is under way."""
+        if self._is_running or self._stopping:
+            return
+        self._begin()  # before the task runs, so that whoever asks next sees it
+        self._tasks.spawn(self.run(), "rebuild")
+
+    async def stop(self) -> None:
+        """Leave it as it is; the mark stays (rule 1)."""
+        self._stopping = True
+        await self._tasks.cancel()
+
+    async def run(self) -> None:
+        """One rebuild from beginning to end. Does not raise."""
+        if not self._is_running:
+            self._begin()
+        ended = False
+        try:
+            await self._rebuild()
+            ended = True
+        except IndexCorrupt as error:
+            self._end_early(error)
+            self._on_index_corrupt(self._fenced[0] if self._fenced else 0, error)
+        except (OSError, MagnetarError) as error:
+            self._end_early(error)
+        finally:
+            if not ended and self._failed is None:
+                self._failed = "it was stopped"
+            self._is_running = False
+            self._phase = "idle"
+            self._finished_ms = self._clock.wall_ms()
+            self._leading.clear()
+            self._snapshots.clear()
+            self._collector.let_go()
+        if ended:
+            self._rebuilds += 1
+            self._tell()
+
+    def _begin(self) -> None:
+        self._is_running = True
+        self._phase = "waiting"
+        self._reset()
+        self._started_ms = self._clock.wall_ms()
+        self._finished_ms = self._failed = None
+
+    def _end_early(self, error: Exception) -> None:
+        self._failed = str(error)
+        log.error("the rebuild of the index ends early, the next start repeats it: %s", error)
+
+    def _tell(self) -> None:
+        log.warning(
+            "the index was compared with %d logs: %d entries looked at, %d put right, %d locations lead nowhere",
+            self._logs,
+            self._looked_at,
+            self._put_right,
+            self._lost,
+        )
+
+    async def _rebuild(self) -> None:
+        """Raises OSError, MagnetarError."""
+        shelves = self._storage.shelves
+        await self._collector.hold()
+        self._phase = "marking"
+        ledgers = list(self._ledgers)
+        await self._take_down_gone_logs(ledgers)
+        marks = [_Marking(self._files, shelf.directory) for shelf in shelves]
+        for mark in marks:
+            await self._keeper.run(mark.put)
+        self._phase = "fencing"
+        # Anew: some may have been made meanwhile.
+        ledgers = list(self._ledgers)
+        self._fenced = sorted(ledger.ledger_id for ledger in ledgers)
+        await self._fence(ledgers)
+        self._phase = "logs"
+        for shelf in shelves:
+            taken = await self._flusher.run(partial(self._take_snapshot, shelf))
+            self._snapshots[shelf.directory] = taken
+            self._logs += len(taken.logs)
+        for shelf in shelves:
+            for one in self._snapshots[shelf.directory].logs:
+                await self._compare(shelf, one)
+                self._logs_done += 1
+        self._phase = "locations"
+        for ledger_id in self._fenced:
+            await self._look_through(ledger_id)
+            self._ledgers_done += 1
+        self._phase = "finishing"
+        for shelf in shelves:
+            note = partial(note_unreadable, self._files, shelf.directory, self._unreadable[shelf.directory])
+            await self._keeper.run(note)
+        if self._problem_count:
+            await self._doubt(self._fenced)
+            self._scrub()
+        elif self._was_put_in_doubt:
+            await self._flusher.run(lambda: self._storage.set_needs_check(False))
+        for shelf in shelves:
+            await self._flusher.run(partial(_sync, shelf))
+        await self._remove_marks(marks)
+
+    # -- before and after
+
+    async def _take_down_gone_logs(self, ledgers: Sequence[Ledger]) -> None:
+        """Rule 1. Raises OSError."""
+        if await self._flusher.run(lambda: self._storage.needs_check):
+            return
+        for ledger in ledgers:
+            first: int | None = 0
+            while first is not None:
+                is_gone, first = await self._gone(ledger.ledger_id, first)
+                if is_gone:
+                    await self._flusher.run(lambda: self._storage.set_needs_check(True))
+                    self._was_put_in_doubt = True
+                    return
+
+    async def _gone(self, ledger_id: int, first: int) -> tuple[bool, int | None]:
+        """Whether locations from *first* on lead into logs that are gone; and where to go on."""
+        shelf = self._storage.shelf(ledger_id)
+
+        def look() -> tuple[list[tuple[int, int]], bool]:
+            located = shelf.index.locations(ledger_id, first, _LOCATIONS)
+            used = {fmt.split_location(location)[0] for _, location in located}
+            return located, any(not self._is_there(shelf, log_id) for log_id in used)
+
+        located, is_gone = await self._keeper.run(look)
+        await self._rest(len(located) * _LOCATION_SHARE, 0)
+        return is_gone, located[-1][0] + 1 if len(located) == _LOCATIONS else None
+
+    def _is_there(self, shelf: Shelf, log_id: int) -> bool:
+        return self._files.exists(posixpath.join(shelf.directory, file_name(log_id)))
+
+    async def _fence(self, ledgers: Sequence[Ledger]) -> None:
+        """Rule 2. The rows are made and handed over in one turn of the loop, so that no older one comes after them.
+        Raises OSError."""
+        for first in range(0, len(ledgers), _ROWS):
+            some = ledgers[first : first + _ROWS]
+            for ledger in some:
+                if not ledger.fenced:
+                    ledger.fenced = True
+                    ledger.wake(ledger.last_add_confirmed)
+                self._ledgers.changed(ledger)
+            rows = [(ledger.ledger_id, ledger.encode()) for ledger in some]
+            await self._flusher.run(partial(self._put_rows, rows))
+        for shelf in self._storage.shelves:
+            await self._flusher.run(partial(_sync, shelf))
+        for ledger in ledgers:
+            ledger.is_fence_durable = True
+
+    def _put_rows(self, rows: Sequence[tuple[int, bytes]]) -> None:
+        for number, shelf in enumerate(self._storage.shelves):
+            shelf.index.put_ledgers([row for row in rows if row[0] % len(self._storage.shelves) == number])
+
+    async def _remove_marks(self, marks: Sequence[_Marking]) -> None:
+        """Raises OSError."""
+        for mark in marks:
+            if not self._has_failed():
+                await self._keeper.run(mark.remove)
+        if self._has_failed():  # a read may have found the index damaged, and relied on the mark
+            for mark in marks:
+                await self._keeper.run(mark.put)
+
+    # -- logs
+
+    def _take_snapshot(self, shelf: Shelf) -> _Snapshot:
+        """Rule 3. Runs on the flusher's thread, so between two flushes. Raises OSError, Corruption."""
+        ids = list_logs(self._files, shelf.directory)
+        taking = shelf.logs.current_log_id
+        logs = [_Log(log_id, shelf.logs.scan(log_id) if log_id == taking else None) for log_id in reversed(ids)]
+        end = _NO_END
+        if ids:
+            with suppress(OSError):  # then every location is followed, and the log is that log's damage
+                end = fmt.location(ids[-1], shelf.logs.file_bytes(ids[-1]))
+        return _Snapshot(logs, end)
+
+    async def _compare(self, shelf: Shelf, one: _Log) -> None:
+        """Put what the index lacks of a log. Raises OSError, MagnetarError."""
+        path = posixpath.join(shelf.directory, file_name(one.log_id))
+        put_before, damaged_before = self._put_right, self._damaged
+        try:
+            scan = one.scan
+            if scan is None:
+                scan = await self._keeper.run(lambda: shelf.logs.scan(one.log_id))
+        except OSError as error:
+            self._unreadable[shelf.directory].append(f"{path}: {error}")
+            self._problem(f"{path} cannot be opened: {error}")
+            return
+        except Corruption as error:
+            # Without as much as a header a crash came while the log was made, before anything was in it.
+            if await self._keeper.run(lambda: shelf.logs.file_bytes(one.log_id)) > fmt.HEADER_BYTES:
+                self._problem(str(error))
+            return
+        records = iter(scan)
+        while some := await self._next_records(records, shelf, path):
+            await self._compare_some(shelf, one.log_id, some)
+        damaged = self._damaged - damaged_before
+        if not scan.has_gap and not damaged:
+            return
+        if self._put_right == put_before and not await self._keeper.run(lambda: _is_sealed(shelf, one.log_id)):
+            return  # rule 7
+        if scan.has_gap:
+            self._problem(f"{path} has damaged places; entries in them are lost here")
+        if damaged:
+            self._problem(f"{path}: {damaged} entries that the index lacks are damaged")
+
+    async def _next_records(
+        self, records: Iterator[tuple[int, int, int, int]], shelf: Shelf, path: str
+    ) -> list[tuple[int, int, int, int]]:
+        """One log that cannot be read on is that log's damage."""
+        try:
+            return await self._keeper.run(lambda: list(islice(records, _RECORDS)))
+        except OSError as error:
+            self._problem(f"{path} cannot be read to its end: {error}")
+            self._unreadable[shelf.directory].append(f"{path}: {error}")
+            return []
+
+    async def _compare_some(self, shelf: Shelf, log_id: int, records: list[tuple[int, int, int, int]]) -> None:
+        missing, good = await self._keeper.run(lambda: self._missing(shelf, log_id, records))
+        for ledger_id in good:
+            self._leading[ledger_id] = self._leading.get(ledger_id, 0) + 1
+        if missing:
+            codecs = {ledger_id: await self._codec(ledger_id) for ledger_id in {one.ledger_id for one in missing}}
+            whole = await self._keeper.run(lambda: [one for one in missing if _is_whole(shelf, one, codecs)])
+            put = await self._flusher.run(lambda: self._put(shelf, whole))
+            self._damaged += len(missing) - len(whole)
+            self._put_right += len(put)
+            for one in put:
+                self._leading[one.ledger_id] = self._leading.get(one.ledger_id, 0) + 1
+                self._is_there_again(one)
+        self._looked_at += len(records)
+        await self._rest(len(records), sum(size for _, size, _, _ in records))
+
+    def _missing(
+        self, shelf: Shelf, log_id: int, records: list[tuple[int, int, int, int]]
+    ) -> tuple[list[_Missing], list[int]]:
+        """Runs on the keeper's thread: records to put, and the ledger of each that the index leads to (rule 4)."""
+        missing: dict[tuple[int, int], _Missing] = {}  # the last one of an entry wins
+        good: list[int] = []
+        for offset, _, ledger_id, entry_id in records:
+            if entry_id < 0 or ledger_id not in self._ledgers:
+                continue
+            location = fmt.location(log_id, offset)
+            seen = shelf.index.location(ledger_id, entry_id)
+            if seen == location:
+                good.append(ledger_id)
+            elif not seen or not _leads(shelf, seen, ledger_id, entry_id):
+                missing[ledger_id, entry_id] = _Missing(ledger_id, entry_id, location, seen)
+        return list(missing.values()), good
+
+    def _put(self, shelf: Shelf, missing: Sequence[_Missing]) -> list[_Missing]:
+        """Rule 6. Runs on the flusher's thread. Raises OSError."""
+        put = [
+            one
+            for one in missing
+            if one.ledger_id in self._ledgers and shelf.index.location(one.ledger_id, one.entry_id) == one.seen
+        ]
+        if put:
+            shelf.index.put_locations([one[:3] for one in put])
+        return put
+
+    def _is_there_again(self, one: _Missing) -> None:
+        """Memory may have taken an entry before it for the last one."""
+        ledger = self._ledgers.get(one.ledger_id)
+        if ledger is not None:
+            ledger.last_entry_id = max(ledger.last_entry_id, one.entry_id)
+            ledger.is_tail_known = False
+
+    async def _codec(self, ledger_id: int) -> EntryCodec | None:
+        """How entries of the ledger are checked; None if nobody says."""
+        if ledger_id not in self._codecs:
+            if len(self._codecs) >= _CODECS_MAX:
+                self._codecs.clear()
+            codec = None
+            try:
+                metadata = (await self._metadata.read(ledger_id)).metadata
+                if metadata.format_version > 1:  # which tells neither digest nor password
+                    codec = codec_of(metadata)
+            except NoNode:
+                pass
+            except (MetadataError, Corruption) as error:
+                log.warning("ledger %d is put right without its digest: %s", ledger_id, error)
+            self._codecs[ledger_id] = codec
+        return self._codecs[ledger_id]
+
+    # -- locations
+
+    async def _look_through(self, ledger_id: int) -> None:
+        """Name the locations that lead nowhere. Raises OSError."""
+        shelf = self._storage.shelf(ledger_id)
+        # First only counted: as many as were found in the logs, so all lead to entries. Else each is followed.
+        for follow in (False, True):
+            count = lost = first_lost = 0
+            first: int | None = 0
+            while first is not None:
+                located, bad, first = await self._keeper.run(partial(self._look, shelf, ledger_id, first, follow))
+                count += located
+                if bad:
+                    cached = self._cache.entry_ids(ledger_id)  # about to get a new location
+                    bad = [entry_id for entry_id in bad if entry_id not in cached]
+                if bad and not lost:
+                    first_lost = bad[0]
+                lost += len(bad)
+                await self._rest((located + len(bad)) * (1 if follow else _LOCATION_SHARE), 0)
+            if follow or count == self._leading.get(ledger_id, 0):
+                break
+        if lost:
+            self._lost += lost
+            self._problem(f"ledger {ledger_id}: {lost} entries from {first_lost} on are in no log any more")
+
+    def _look(self, shelf: Shelf, ledger_id: int, first: int, follow: bool) -> tuple[int, list[int], int | None]:
+        """Runs on the keeper's thread: (locations, entries whose location leads nowhere, where to go on)."""
+        located = shelf.index.locations(ledger_id, first, _LOCATIONS)
+        following = located[-1][0] + 1 if len(located) == _LOCATIONS else None
+        end = self._snapshots[shelf.directory].end
+        old = [one for one in located if one[1] < end]
+        # What flushes have put since leads into logs that are there; anything else does not.
+        newer = {fmt.split_location(location)[0] for _, location in located if location >= end}
+        gone = {log_id for log_id in newer if not self._is_there(shelf, log_id)}
+        bad = [entry_id for entry_id, location in located if fmt.split_location(location)[0] in gone] if gone else []
+        if follow:
+            bad += [entry_id for entry_id, location in old if not _leads(shelf, location, ledger_id, entry_id)]
+        return len(old), bad, following
+
+    # -- small things
+
+    def _problem(self, text: str) -> None:
+        log.error("%s", text)
+        self._problem_count += 1
+        if len(self._problems) < _NAMED_MAX:
+            self._problems.append(text)
+
+    async def _rest(self, entries: float, size: int) -> None:
+        now_s = self._clock.monotonic()
+        seconds = max(self._byte_pace.spend(now_s, size), self._entry_pace.spend(now_s, entries))
+        while seconds > 0:
+            await self._clock.sleep(min(seconds, _REST_S))
+            seconds -= _REST_S
+
+
+def _sync(shelf: Shelf) -> None:
+    """The index that the shelf has by then: a flush that found no room opens it anew. Raises OSError."""
+    shelf.index.sync()
+
+
+def _leads(shelf: Shelf, location: int, ledger_id: int, entry_id: int) -> bool:
+    """Whether a location leads to its entry. Where the disk does not say, it stays."""
+    try:
+        shelf.logs.read(location, ledger_id, entry_id)
+    except (Corruption, FileNotFoundError):
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def _is_whole(shelf: Shelf, one: _Missing, codecs: dict[int, EntryCodec | None]) -> bool:
+    """Rule 5."""
+    try:
+        entry = shelf.logs.read(one.location, one.ledger_id, one.entry_id)
+    except (Corruption, OSError):
+        return False
+    return problem_of(entry, one.ledger_id, one.entry_id, codecs[one.ledger_id]) is None
+
+
+def _is_sealed(shelf: Shelf, log_id: int) -> bool:
+    try:
+        shelf.logs.ledgers_map(log_id)
+    except (Corruption, OSError):
+        return False
+    return True

@@ -1,0 +1,375 @@
+"""Reads every entry within a period and checks it; what is bad comes back from another copy. See `scrub_rules.py`.
+
+Rules beside those:
+
+1. A bad copy is looked at once more before it is repaired: it may have been written again, or moved.
+2. A repaired entry goes through journal and write cache like any other; the damaged place is not written to.
+3. "Lost" is only what all other bookies of the entry say not to have. What nobody could say is tried again in the next
+   pass.
+"""
+
+import logging
+import posixpath
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from bookie.config import BookieConfig
+from bookie.jobs import JobThread
+from bookie.maintenance.rate_limiter import Pace
+from bookie.maintenance.repair import RepairSource, RepairUnavailable, codec_of
+from bookie.maintenance.scrub_rules import ScrubPlace, decode_place, pace_of, problem_of
+from bookie.serving.request_rules import Desk
+from bookie.storage.entry_log.files import list_logs
+from bookie.storage.ledger_storage import LedgerStorage
+from bookie.storage.write_cache import WriteCache
+from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
+from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
+from magnetar_core.bookkeeper.metadata.store import MetadataError, NoNode
+from magnetar_core.bookkeeper.wire.entry import EntryCodec
+from magnetar_core.runtime.clock import Clock, Timer
+from magnetar_core.runtime.files import Files, read_file, replace_file
+from magnetar_core.runtime.tasks import Tasks
+from magnetar_core.runtime.types import KIB, Corruption, MagnetarError
+
+log = logging.getLogger(__name__)
+
+PLACE_FILE: Final = "scrub"
+
+# The place of a pass that is whole: behind every ledger.
+_END_LEDGER_ID: Final = 2**63 - 1
+
+# One job of the keeper: a few milliseconds.
+_ENTRIES: Final = 500
+_BYTES: Final = 512 * KIB
+
+# How much of a pass a crash repeats.
+_KEEP_PLACE_S: Final = 60.0
+
+# After a pass that could not go on.
+_RETRY_S: Final = 600.0
+
+_REST_S: Final = 1.0
+
+# Bad entries that are named; more are counted.
+_NAMED_MAX: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubStatus:
+    """How the scrub stands. Numbers of entries are of this pass."""
+
+    is_running: bool
+    pass_started_ms: int | None
+    last_pass_finished_ms: int | None
+    passes: int
+    ledger_id: int
+    """Where it is."""
+    entries_verified: int
+    entries_repaired: int
+    entries_lost: int
+    entries_unrepaired: int
+    """Bad here, and nobody could say whether there is a good copy."""
+    bad_entries: tuple[tuple[int, int, str], ...]
+    """(ledger, entry, what is wrong) of those that are lost or unrepaired; the first thousand."""
+    bytes_s: float
+    is_late: bool
+    failed: str | None
+
+
+class Scrub:
+    """The scrub of one bookie. Used on the loop."""
+
+    def __init__(
+        self,
+        config: BookieConfig,
+        metadata: LedgerStore,
+        files: Files,
+        storage: LedgerStorage,
+        desk: Desk,
+        cache: WriteCache,
+        source: RepairSource,
+        put_back: Callable[[int, bytes], Awaitable[int]],
+        keeper: JobThread,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._metadata = metadata
+        self._files = files
+        self._storage = storage
+        self._desk = desk
+        self._cache = cache
+        self._source = source
+        self._put_back = put_back
+        self._keeper = keeper
+        self._clock = clock
+        self._tasks = Tasks("scrub")
+        self._timer: Timer | None = None
+        self._is_running = False
+        self._stopping = False
+        self._path = posixpath.join(storage.shelves[0].directory, PLACE_FILE)
+        self._place: ScrubPlace | None = None
+        self._kept_s = clock.monotonic()
+        self._finished_ms: int | None = None
+        self._passes = 0
+        self._unrepaired = 0
+        self._bad: dict[tuple[int, int], str] = {}
+        self._bytes_s = 0.0
+        self._is_late = False
+        self._failed: str | None = None
+        self._entry_pace = Pace(config.scrub_entries_s)
+        self._byte_pace = Pace(config.scrub_bytes_s)
+
+    def status(self) -> ScrubStatus:
+        place = self._place or ScrubPlace(0)
+        return ScrubStatus(
+            is_running=self._is_running,
+            pass_started_ms=None if self._place is None else place.started_ms,
+            last_pass_finished_ms=self._finished_ms,
+            passes=self._passes,
+            ledger_id=place.ledger_id,
+            entries_verified=place.verified,
+            entries_repaired=place.repaired,
+            entries_lost=place.lost,
+            entries_unrepaired=self._unrepaired,
+            bad_entries=tuple((*key, text) for key, text in self._bad.items()),
+            bytes_s=self._bytes_s,
+            is_late=self._is_late,
+            failed=self._failed,
+        )
+
+    def start(self) -> None:
+        """Go on with the pass of the life before, or begin one when it is time."""
+        if self._config.scrub_interval_s > 0:
+            self._tasks.spawn(self._resume(), "resume")
+
+    async def stop(self) -> None:
+        self._stopping = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        was_running = self._is_running
+        await self._tasks.cancel()
+        if was_running:
+            await self._keep_place()
+
+    def trigger(self) -> None:
+        """Begin a pass now, unless one is under way."""
+        if self._is_running:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._begin(ScrubPlace(self._clock.wall_ms()))
+
+    # -- passes
+
+    async def _resume(self) -> None:
+        place: ScrubPlace | None = None
+        try:
+            if await self._keeper.run(lambda: self._files.exists(self._path)):
+                data = await self._keeper.run(lambda: read_file(self._files, self._path))
+                place = decode_place(data, self._path)
+        except (OSError, Corruption) as error:
+            log.warning("the scrub begins anew: %s", error)
+        if place is None:
+            # A new bookie has nothing to check; an old one that was never scrubbed can wait a little too.
+            self._wait(min(self._config.scrub_interval_s, _RETRY_S))
+        elif place.ledger_id == _END_LEDGER_ID:
+            self._place = place
+            passed_s = (self._clock.wall_ms() - place.started_ms) / 1000
+            self._wait(min(max(self._config.scrub_interval_s - passed_s, 0), self._config.scrub_interval_s))
+        elif not self._is_running:
+            self._begin(place)
+
+    def _wait(self, seconds: float) -> None:
+        if self._timer is None and not self._is_running:
+            self._timer = self._clock.call_later(seconds, self.trigger)
+
+    def _begin(self, place: ScrubPlace) -> None:
+        self._is_running = True
+        self._timer = None
+        self._place = place
+        self._unrepaired = 0
+        self._bad.clear()
+        self._failed = None
+        self._tasks.spawn(self._pass(), "pass")
+
+    async def _pass(self) -> None:
+        assert self._place is not None
+        wait_s = _RETRY_S
+        try:
+            await self._set_pace()
+            for ledger_id in sorted(ledger.ledger_id for ledger in self._desk.ledgers):
+                if ledger_id >= self._place.ledger_id:
+                    first = self._place.entry_id if ledger_id == self._place.ledger_id else 0
+                    await self._check_ledger(ledger_id, first)
+        except (OSError, MagnetarError) as error:
+            self._failed = str(error)
+            log.error("the scrub stops at ledger %d: %s", self._place.ledger_id, error)
+        else:
+            self._passes += 1
+            self._finished_ms = self._clock.wall_ms()
+            self._place = self._place._replace(ledger_id=_END_LEDGER_ID, entry_id=0)
+            if self._place.repaired or self._place.lost or self._unrepaired:
+                log.warning(
+                    "scrub: %d entries are good, %d were repaired, %d are lost, %d could not be repaired yet",
+                    self._place.verified,
+                    self._place.repaired,
+                    self._place.lost,
+                    self._unrepaired,
+                )
+            passed_s = (self._finished_ms - self._place.started_ms) / 1000
+            wait_s = max(self._config.scrub_interval_s - passed_s, 1.0)
+        finally:
+            # Also after an error that nobody thought of: the next pass comes.
+            self._is_running = False
+            if self._config.scrub_interval_s > 0 and not self._stopping:
+                self._wait(wait_s)
+        await self._keep_place()
+
+    async def _set_pace(self) -> None:
+        total_bytes = await self._keeper.run(self._log_bytes)
+        period_s = self._config.scrub_interval_s or 1
+        pace = pace_of(total_bytes, period_s, self._config.scrub_bytes_s)
+        self._bytes_s, self._is_late = pace
+        if self._is_late:
+            log.warning(
+                "the scrub of %d bytes takes longer than localScrubInterval (%d s) at localScrubRateByBytes (%d)",
+                total_bytes,
+                period_s,
+                self._config.scrub_bytes_s,
+            )
+        self._byte_pace = Pace(self._bytes_s)
+
+    def _log_bytes(self) -> int:
+        return sum(
+            shelf.logs.file_bytes(log_id)
+            for shelf in self._storage.shelves
+            for log_id in list_logs(self._files, shelf.directory)
+        )
+
+    # -- entries
+
+    async def _check_ledger(self, ledger_id: int, first: int) -> None:
+        """Raises OSError, MagnetarError."""
+        assert self._place is not None
+        try:
+            metadata = (await self._metadata.read(ledger_id)).metadata
+            codec = codec_of(metadata)
+        except NoNode:
+            return  # deleted, or about to be
+        except (MetadataError, Corruption) as error:
+            log.warning("ledger %d is scrubbed without its digest: %s", ledger_id, error)
+            metadata, codec = None, None
+        next_entry: int | None = first
+        while next_entry is not None:
+            begin = next_entry
+            good, size, bad, next_entry = await self._keeper.run(
+                lambda begin=begin: self._read_some(ledger_id, begin, codec)  # type: ignore[misc]
+            )
+            for entry_id, problem in bad:
+                await self._on_bad(ledger_id, entry_id, problem, metadata, codec)
+            self._place = self._place._replace(
+                ledger_id=ledger_id if next_entry is not None else ledger_id + 1,
+                entry_id=next_entry or 0,
+                verified=self._place.verified + good,
+            )
+            now_s = self._clock.monotonic()
+            if now_s - self._kept_s > _KEEP_PLACE_S:
+                await self._keep_place()
+            await self._rest(max(self._byte_pace.spend(now_s, size), self._entry_pace.spend(now_s, good + len(bad))))
+
+    def _read_some(
+        self, ledger_id: int, first: int, codec: EntryCodec | None
+    ) -> tuple[int, int, list[tuple[int, str]], int | None]:
+        """Runs on the keeper's thread: (good ones, their bytes, bad ones, where to go on)."""
+        shelf = self._storage.shelf(ledger_id)
+        located = shelf.index.locations(ledger_id, first, _ENTRIES)
+        good = size = at = 0
+        bad: list[tuple[int, str]] = []
+        while at < len(located) and size < _BYTES:
+            try:
+                run = shelf.logs.read_run(ledger_id, located[at:], _BYTES)
+            except (Corruption, OSError):
+                entry_id = located[at][0]
+                problem = self._problem(ledger_id, entry_id, codec)  # rule 1
+                if problem is None:
+                    good += 1
+                else:
+                    bad.append((entry_id, problem))
+                at += 1
+                continue
+            for entry_id, entry in run:
+                problem = problem_of(entry, ledger_id, entry_id, codec)
+                if problem is not None:
+                    bad.append((entry_id, problem))
+                else:
+                    good += 1
+                size += len(entry)
+            at += len(run)
+        if at < len(located):
+            return good, size, bad, located[at][0]
+        return good, size, bad, located[-1][0] + 1 if len(located) == _ENTRIES else None
+
+    def _problem(self, ledger_id: int, entry_id: int, codec: EntryCodec | None) -> str | None:
+        """Look at one entry anew. Blocks."""
+        try:
+            entry = self._storage.read(ledger_id, entry_id).entry
+        except (Corruption, OSError) as error:
+            return str(error)
+        return None if entry is None else problem_of(entry, ledger_id, entry_id, codec)
+
+    async def _on_bad(
+        self, ledger_id: int, entry_id: int, problem: str, metadata: LedgerMetadata | None, codec: EntryCodec | None
+    ) -> None:
+        assert self._place is not None
+        if self._cache.get(ledger_id, entry_id) is not None or ledger_id not in self._desk.ledgers:
+            return
+        again = await self._keeper.run(lambda: self._problem(ledger_id, entry_id, codec))
+        if again is None:
+            return
+        log.error("ledger %d entry %d is damaged here: %s", ledger_id, entry_id, again)
+        if metadata is None:
+            self._report(ledger_id, entry_id, again)
+            return
+        try:
+            entry = await self._source.read_entry(ledger_id, metadata, entry_id)
+        except RepairUnavailable as error:
+            self._report(ledger_id, entry_id, f"{again}; {error}")
+            return
+        if entry is None:
+            self._place = self._place._replace(lost=self._place.lost + 1)
+            self._name(ledger_id, entry_id, f"{again}; no other bookie has it")
+            return
+        rc = await self._put_back(ledger_id, entry)
+        if rc:
+            self._report(ledger_id, entry_id, f"{again}; a good copy could not be stored, refused with {rc}")
+        else:
+            self._place = self._place._replace(repaired=self._place.repaired + 1)
+
+    def _report(self, ledger_id: int, entry_id: int, text: str) -> None:
+        self._unrepaired += 1
+        self._name(ledger_id, entry_id, text)
+
+    def _name(self, ledger_id: int, entry_id: int, text: str) -> None:
+        log.error("ledger %d entry %d stays damaged: %s", ledger_id, entry_id, text)
+        if len(self._bad) < _NAMED_MAX:
+            self._bad[ledger_id, entry_id] = text
+
+    async def _keep_place(self) -> None:
+        place = self._place
+        if place is None:
+            return
+        self._kept_s = self._clock.monotonic()
+        try:
+            await self._keeper.run(lambda: replace_file(self._files, self._path, place.encode()))
+        except OSError as error:
+            log.warning("%s cannot be written, a restart repeats the scrub: %s", self._path, error)
+
+    async def _rest(self, seconds: float) -> None:
+        while True:
+            await self._clock.sleep(min(seconds, _REST_S))
+            seconds -= _REST_S
+            if seconds <= 0:
+                return

@@ -1,0 +1,74 @@
+"""How fast the scrub goes, what makes an entry bad, and where it was when the process ended. No IO.
+
+    a pass: every ledger in order of its id ──▶ every entry in order ──▶ digest ──▶ good, or repaired from another copy
+
+Rules:
+
+1. A pass is paced so that it takes most of the period, whatever the amount; limits on bytes and entries come first. If
+   they make it longer than the period, it says so.
+2. An entry is bad if it cannot be read, if its ids or its size are wrong, or if its digest is. Without a digest (DUMMY,
+   or metadata that cannot be read) only the rest is checked.
+3. The place is kept, so that a restart goes on where the pass was.
+"""
+
+from typing import Final, NamedTuple
+
+from magnetar_core.bookkeeper.wire.entry import HEADER, EntryCodec
+from magnetar_core.runtime.types import KIB, Buffer, Corruption
+
+# Slower than this a pass of a small bookie would look at its disk all day long.
+_BYTES_S_MIN: Final = 256 * KIB
+
+# Share of the period that a pass aims at, so that a slow hour does not make it late.
+_AIM: Final = 0.8
+
+
+class ScrubPlace(NamedTuple):
+    """How far a pass is: the next entry to check, and what it found so far."""
+
+    started_ms: int
+    ledger_id: int = 0
+    entry_id: int = 0
+    verified: int = 0
+    repaired: int = 0
+    lost: int = 0
+
+    def encode(self) -> bytes:
+        return b"1 %d %d %d %d %d %d\n" % self
+
+
+def decode_place(data: bytes, path: str) -> ScrubPlace:
+    """Raises Corruption; the pass then begins anew."""
+    try:
+        version, *numbers = map(int, data.split())
+        if version != 1 or len(numbers) != 6 or min(numbers) < 0:
+            raise ValueError
+    except ValueError:
+        raise Corruption(f"{path}: {data[:60]!r} is no place of a scrub") from None
+    return ScrubPlace(*numbers)
+
+
+class ScrubPace(NamedTuple):
+    bytes_s: float
+    is_late: bool
+    """The limits do not let a pass end within the period."""
+
+
+def pace_of(total_bytes: int, period_s: float, bytes_s_max: float) -> ScrubPace:
+    needed = max(total_bytes / (period_s * _AIM), _BYTES_S_MIN)
+    return ScrubPace(min(needed, bytes_s_max), total_bytes / bytes_s_max > period_s)
+
+
+def problem_of(entry: Buffer, ledger_id: int, entry_id: int, codec: EntryCodec | None) -> str | None:
+    """What is wrong with a stored entry, None if nothing is (rule 2)."""
+    if len(entry) < HEADER.size:
+        return f"{len(entry)} bytes are no entry"
+    found = HEADER.unpack_from(entry)[:2]
+    if found != (ledger_id, entry_id):
+        return f"it is ledger {found[0]} entry {found[1]}"
+    if codec is not None:
+        try:
+            codec.open(entry, ledger_id, entry_id)
+        except Corruption as error:
+            return str(error)
+    return None

@@ -1,0 +1,376 @@
+"""The third protocol on a bookie's connection: protobuf requests, long polls, everything but the hot path.
+
+Rules:
+
+1. An answer carries header and status, and the ids again where its operation has a message.
+2. A long poll ends by a larger LAC, by the fence, or when its time is over; then it is answered like a plain
+   read of that moment.
+3. The explicit LAC goes to the ledger that its blob names, as upstream has it.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from bookie.serving.cold_reads import Brought, ColdRead
+from bookie.serving.request_rules import EBADREQ, EIO, ENOENTRY, ENOLEDGER, EUA, EUNKNOWNLEDGERSTATE, OK
+from bookie.storage.ledgers import Ledger
+from magnetar_core.bookkeeper.wire import bookkeeper_pb2 as pb
+from magnetar_core.bookkeeper.wire import codec_v2 as v2
+from magnetar_core.bookkeeper.wire import codec_v3 as v3
+from magnetar_core.runtime.types import Buffer
+
+if TYPE_CHECKING:
+    from bookie.serving.server import Connection, Server
+
+log = logging.getLogger(__name__)
+
+AUTH_DISABLED: Final = "AuthDisabledPlugin"
+"""Answers an authentication that nobody asked for: the client may go on."""
+
+
+class ThirdProtocol:
+    """The requests of one connection."""
+
+    def __init__(self, connection: "Connection", server: "Server") -> None:
+        self._connection = connection
+        self._server = server
+        self._desk = server.desk
+        self._send = connection.send
+        self._polls: set[_LongPoll] = set()
+
+    def close(self) -> None:
+        for poll in tuple(self._polls):
+            poll.cancel()
+
+    def on_frame(self, frame: memoryview) -> None:
+        request = v3.parse_request(frame)
+        header = request.header
+        operation, txn_id = header.operation, header.txnId
+        if header.version != pb.ProtocolVersion.VERSION_THREE:
+            self._refuse(request, v2.V2Error.EBADVERSION)
+            return
+        part, handle = _HANDLERS.get(operation, (None, None))
+        if part is None or handle is None or not request.HasField(part):
+            self._send(v3.frame_of(v3.response(operation, txn_id, v3.V3Error.EBADREQ)))
+            return
+        handle(self, txn_id, getattr(request, part), header.priority > 0)
+
+    def _refuse(self, request: pb.Request, rc: int) -> None:
+        """Refuse with ids, where the operation's answer has them."""
+        operation, txn_id, status = request.header.operation, request.header.txnId, v3.OF_V2[rc]
+        if request.HasField("addRequest"):
+            add = request.addRequest
+            self._send(v3.add_response(txn_id, status, add.ledgerId, add.entryId))
+        elif request.HasField("readRequest"):
+            read = request.readRequest
+            self._send(v3.read_response(txn_id, status, read.ledgerId, read.entryId))
+        else:
+            self._send(v3.frame_of(v3.response(operation, txn_id, status)))
+
+    def _add(self, txn_id: int, add: pb.AddRequest, high_priority: bool) -> None:
+        ledger_id, entry_id, body = add.ledgerId, add.entryId, add.body
+        number = ledger_id % len(self._server.journals)
+        deferred: list[Buffer] | None = [] if add.writeFlags & v3.DEFERRED_SYNC else None
+        if len(body) >= 16 and v2.entry_ids(body) != (ledger_id, entry_id):
+            rc = EBADREQ  # it would be journaled under other ids than it is answered for
+        else:
+            rc = self._desk.add(
+                ledger_id,
+                entry_id,
+                add.masterKey,
+                body,
+                add.HasField("flag") and add.flag == v3.RECOVERY_ADD,
+                high_priority,
+                self._connection.records(number) if deferred is None else deferred,
+            )
+        answer = v3.add_response(txn_id, v3.OF_V2[rc], ledger_id, entry_id)
+        if rc == OK:
+            self._connection.add_v3(number, answer, len(body), deferred)
+        else:
+            self._server.counters.adds_refused += 1
+            self._send(answer)
+
+    def _read(self, txn_id: int, read: pb.ReadRequest, high_priority: bool) -> None:
+        ledger_id, entry_id = read.ledgerId, read.entryId
+        flag = read.flag if read.HasField("flag") else 0
+        if flag == v3.FENCE_LEDGER:
+
+            def answer(found: bytes | int) -> None:
+                if isinstance(found, int):
+                    self._send(v3.read_response(txn_id, v3.OF_V2[found], ledger_id, entry_id))
+                else:
+                    self._send(v3.read_response(txn_id, OK, ledger_id, entry_id, body=found))
+
+            if not read.HasField("masterKey"):
+                answer(EUA)
+                return
+            self._connection.fence(
+                ledger_id,
+                read.masterKey,
+                lambda rc: self._connection.read(ledger_id, entry_id, answer, True) if rc == OK else answer(rc),
+            )
+        elif read.HasField("previousLAC"):
+            self._long_poll(txn_id, read, flag == v3.ENTRY_PIGGYBACK)
+        else:
+            self._read_v3(txn_id, ledger_id, entry_id, urgent=high_priority)
+
+    def _read_v3(
+        self, txn_id: int, ledger_id: int, entry_id: int, woken_ms: int | None = None, urgent: bool = False
+    ) -> None:
+        """A read whose answer tells the LAC."""
+
+        def answer(found: bytes | int) -> None:
+            if isinstance(found, int):
+                self._send(v3.read_response(txn_id, v3.OF_V2[found], ledger_id, entry_id))
+                return
+            ledger = self._desk.ledgers.get(ledger_id)
+            max_lac = -1 if ledger is None else ledger.last_add_confirmed
+            self._send(
+                v3.read_response(txn_id, OK, ledger_id, entry_id, body=found, max_lac=max_lac, lac_update_ms=woken_ms)
+            )
+
+        def tail_known(rc: int) -> None:
+            if rc == OK:
+                self._connection.read(ledger_id, entry_id, answer, urgent)
+            else:
+                answer(rc)
+
+        self._connection.with_tail(ledger_id, tail_known, urgent)
+
+    def _long_poll(self, txn_id: int, read: pb.ReadRequest, piggyback: bool) -> None:
+        ledger_id, entry_id, previous = read.ledgerId, read.entryId, read.previousLAC
+        wait_ms = read.timeOut if read.HasField("timeOut") else 0
+
+        def refuse(rc: int) -> None:
+            self._send(v3.read_response(txn_id, v3.OF_V2[rc], ledger_id, entry_id))
+
+        def finish(woken_ms: int | None) -> None:
+            if not piggyback:
+                self._read_v3(txn_id, ledger_id, entry_id, woken_ms)
+                return
+            ledger = self._desk.ledgers.get(ledger_id)
+            if ledger is None:  # deleted while the poll waited
+                refuse(ENOLEDGER)
+                return
+            max_lac = ledger.last_add_confirmed
+            if max_lac <= previous:
+                self._send(v3.read_response(txn_id, OK, ledger_id, -1, max_lac=max_lac))
+                return
+
+            def answer(found: bytes | int) -> None:
+                if isinstance(found, bytes):
+                    made = v3.read_response(
+                        txn_id, OK, ledger_id, previous + 1, body=found, max_lac=max_lac, lac_update_ms=woken_ms
+                    )
+                elif found == ENOENTRY:  # striped to other bookies
+                    made = v3.read_response(txn_id, OK, ledger_id, -1, max_lac=max_lac, lac_update_ms=woken_ms)
+                else:
+                    made = v3.read_response(txn_id, v3.OF_V2[found], ledger_id, entry_id)
+                self._send(made)
+
+            self._connection.read(ledger_id, max(previous + 1, 0), answer)
+
+        def tail_known(rc: int) -> None:
+            ledger = self._desk.ledgers.get(ledger_id)
+            if rc != OK or ledger is None:
+                refuse(rc or ENOLEDGER)
+            elif ledger.limbo:
+                refuse(EUNKNOWNLEDGERSTATE)
+            elif (
+                wait_ms <= 0
+                or ledger.last_add_confirmed > previous
+                or ledger.fenced
+                or self._server.long_polls >= self._server.limits.long_polls
+            ):
+                finish(None)
+            else:
+                _LongPoll(self._server, self._polls, ledger, previous, wait_ms / 1000, finish)
+
+        if piggyback and entry_id != -1:
+            refuse(EBADREQ)
+        else:
+            self._connection.with_tail(ledger_id, tail_known)
+
+    def _write_lac(self, txn_id: int, write: pb.WriteLacRequest, high_priority: bool) -> None:
+        ledger_id = write.ledgerId
+
+        def answer(rc: int) -> None:
+            made = v3.response(v3.WRITE_LAC, txn_id, v3.OF_V2[rc])
+            made.writeLacResponse.status = made.status
+            made.writeLacResponse.ledgerId = ledger_id
+            self._send(v3.frame_of(made))
+
+        records: list[Buffer] = []
+        rc = self._desk.write_lac(write.masterKey, write.body, records)
+        if rc == OK:
+            self._connection.journal(v2.entry_ids(write.body)[0], records, True, answer)
+        else:
+            answer(rc)
+
+    def _read_lac(self, txn_id: int, read: pb.ReadLacRequest, high_priority: bool) -> None:
+        ledger_id = read.ledgerId
+
+        def answer(found: bytes | int) -> None:
+            ledger = self._desk.ledgers.get(ledger_id)
+            blob = b"" if ledger is None else ledger.explicit_lac
+            rc = found if isinstance(found, int) else OK
+            if rc in (ENOLEDGER, ENOENTRY):  # what is not there is not there; a LAC alone is an answer too
+                rc = OK if blob else ENOENTRY
+            made = v3.response(v3.READ_LAC, txn_id, v3.OF_V2[rc])
+            made.readLacResponse.status = made.status
+            made.readLacResponse.ledgerId = ledger_id
+            if rc == OK:
+                if blob:
+                    made.readLacResponse.lacBody = blob
+                if isinstance(found, bytes):
+                    made.readLacResponse.lastEntryBody = found
+            self._send(v3.frame_of(made))
+
+        self._connection.read(ledger_id, v2.LAST_ENTRY, answer)
+
+    def _force(self, txn_id: int, force: pb.ForceLedgerRequest, high_priority: bool) -> None:
+        ledger_id = force.ledgerId
+
+        def answer(rc: int) -> None:
+            made = v3.response(v3.FORCE_LEDGER, txn_id, v3.OF_V2[rc])
+            made.forceLedgerResponse.status = made.status
+            made.forceLedgerResponse.ledgerId = ledger_id
+            self._send(v3.frame_of(made))
+
+        self._connection.journal(ledger_id, [], True, answer)
+
+    def _bookie_info(self, txn_id: int, info: pb.GetBookieInfoRequest, high_priority: bool) -> None:
+        made = v3.response(v3.GET_BOOKIE_INFO, txn_id, OK)
+        answer = made.getBookieInfoResponse
+        answer.status = made.status
+        try:
+            usage = self._server.disk_usage()
+        except OSError as error:
+            log.error("the size of the ledger directories cannot be read: %s", error)
+            made.status = answer.status = pb.StatusCode.EIO
+        else:
+            if info.requested & v3.TOTAL_DISK_CAPACITY:
+                answer.totalDiskCapacity = usage.total_bytes
+            if info.requested & v3.FREE_DISK_SPACE:
+                answer.freeDiskSpace = usage.free_bytes
+        self._send(v3.frame_of(made))
+
+    def _list(self, txn_id: int, request: pb.GetListOfEntriesOfLedgerRequest, high_priority: bool) -> None:
+        ledger_id = request.ledgerId
+        storage = self._server.storage
+
+        def answer(rc: int, entry_ids: Sequence[int] = ()) -> None:
+            made = v3.response(v3.GET_LIST_OF_ENTRIES, txn_id, v3.OF_V2[rc])
+            listed = made.getListOfEntriesOfLedgerResponse
+            listed.status = made.status
+            listed.ledgerId = ledger_id
+            if rc == OK:
+                listed.availabilityOfEntriesOfLedger = v3.encode_availability(entry_ids)
+            self._send(v3.frame_of(made))
+
+        # Both halves of the cache before the index: what is flushed meanwhile is in one of them.
+        entry_ids = self._server.cache.entry_ids(ledger_id)
+
+        def read_on(first: int) -> None:
+            """A job for some of them: a ledger may have millions, and others wait for the reader too."""
+
+            def work(brought: Brought) -> tuple[tuple[list[int], int | None], int]:
+                return storage.some_entry_ids(ledger_id, first), 0
+
+            self._connection.read_cold(ColdRead(work, done))
+
+        def done(found: tuple[list[int], int | None] | None, error: Exception | None) -> None:
+            if error is not None or found is None:
+                log.error("list of entries of ledger %d: %s", ledger_id, error)
+                self._server.read_failed(ledger_id, error)
+                answer(EIO)
+                return
+            some, following = found
+            entry_ids.update(some)
+            if following is None:
+                answer(OK, sorted(entry_ids))
+            else:
+                read_on(following)
+
+        ledger = self._desk.ledgers.get(ledger_id)
+        if ledger is None:
+            answer(ENOLEDGER)
+        elif ledger.limbo:
+            answer(EUNKNOWNLEDGERSTATE)
+        else:
+            read_on(0)
+
+    def _auth(self, txn_id: int, auth: pb.AuthMessage, high_priority: bool) -> None:
+        made = v3.response(v3.AUTH, txn_id, OK)
+        made.authResponse.authPluginName = AUTH_DISABLED
+        made.authResponse.payload = b""
+        self._send(v3.frame_of(made))
+
+
+_Handler = Callable[[ThirdProtocol, int, Any, bool], None]
+
+# Operation → field of the request, handler. START_TLS is not here: where TLS is on, `bookie.serving.tls_listener`
+# takes it before there is a connection of ours; anywhere else it is refused like every operation that this bookie does
+# not have.
+_HANDLERS: Final[dict[int, tuple[Any, _Handler]]] = {
+    v3.ADD_ENTRY: ("addRequest", ThirdProtocol._add),
+    v3.READ_ENTRY: ("readRequest", ThirdProtocol._read),
+    v3.WRITE_LAC: ("writeLacRequest", ThirdProtocol._write_lac),
+    v3.READ_LAC: ("readLacRequest", ThirdProtocol._read_lac),
+    v3.FORCE_LEDGER: ("forceLedgerRequest", ThirdProtocol._force),
+    v3.GET_BOOKIE_INFO: ("getBookieInfoRequest", ThirdProtocol._bookie_info),
+    v3.GET_LIST_OF_ENTRIES: ("getListOfEntriesOfLedgerRequest", ThirdProtocol._list),
+    v3.AUTH: ("authRequest", ThirdProtocol._auth),
+}
+
+
+class _LongPoll:
+    """One read that waits for a larger LAC, for the fence, or for its time to be over."""
+
+    __slots__ = ("_finish", "_ledger", "_others", "_previous", "_server", "_timer", "_waiter")
+
+    def __init__(
+        self,
+        server: "Server",
+        others: "set[_LongPoll]",
+        ledger: Ledger,
+        previous: int,
+        wait_s: float,
+        finish: Callable[[int | None], None],
+    ) -> None:
+        self._server = server
+        self._others = others
+        self._ledger = ledger
+        self._previous = previous
+        self._finish = finish
+        self._waiter = self._woken  # one object, so that the ledger finds it again
+        others.add(self)
+        server.long_polls += 1
+        ledger.wait(self._waiter)
+        self._timer = server.clock.call_later(wait_s, self._timed_out)
+
+    def cancel(self) -> None:
+        self._ledger.stop_waiting(self._waiter)
+        self._timer.cancel()
+        self._others.discard(self)
+        self._server.long_polls -= 1
+
+    def _woken(self, last_add_confirmed: int) -> None:
+        ledger = self._ledger
+        is_there = self._server.desk.ledgers.get(ledger.ledger_id) is ledger
+        if last_add_confirmed <= self._previous and not ledger.fenced and is_there:
+            ledger.wait(self._waiter)  # it grew to what the reader knows already
+            return
+        self.cancel()
+        self._finish(self._server.clock.wall_ms())
+
+    def _timed_out(self) -> None:
+        self.cancel()
+        self._finish(None)
+
+
+def add_refusal(answer: memoryview, rc: int) -> bytes:
+    """The answer to an add (its frame without the length word) with *rc* in place of success."""
+    made = v3.parse_response(answer)
+    return v3.add_response(made.header.txnId, v3.OF_V2[rc], made.addResponse.ledgerId, made.addResponse.entryId)

@@ -1,0 +1,318 @@
+"""A request → what is to be done. No IO, no sockets: decisions over the ledgers and the caches.
+
+Rules:
+
+1. LEDGER_KEY is journaled before the first entry of a ledger, and before its fence, in each life of the process.
+2. A fenced ledger takes recovery adds only. An entry that is there already is taken again.
+3. Negative ids are refused: in the journal they mean something else.
+4. A ledger that was fenced and then deleted takes nothing and has nothing.
+5. "No such entry" is answered from memory only where the tail of the ledger is known; else the index is asked.
+6. In limbo a bookie may have lost entries: what it does not have is "unknown" instead of "not there".
+"""
+
+import struct
+from collections.abc import Sequence
+from itertools import chain
+from typing import Final
+
+from bookie.storage.journal import format as journal
+from bookie.storage.ledgers import Ledger, Ledgers
+from bookie.storage.read_cache import ReadCache
+from bookie.storage.write_cache import WriteCache
+from magnetar_core.bookkeeper.wire.codec_v2 import (
+    ADD_PREFIX_BYTES,
+    BATCH_START_BYTES,
+    LAST_ENTRY,
+    PLAIN_ADD,
+    V2Error,
+    add_header,
+    add_responses,
+)
+from magnetar_core.bookkeeper.wire.entry import HEADER_BYTES, MASTER_KEY_BYTES
+from magnetar_core.runtime.types import Buffer
+
+OK: Final = int(V2Error.EOK)
+ENOLEDGER: Final = int(V2Error.ENOLEDGER)
+ENOENTRY: Final = int(V2Error.ENOENTRY)
+EBADREQ: Final = int(V2Error.EBADREQ)
+EIO: Final = int(V2Error.EIO)
+EUA: Final = int(V2Error.EUA)
+EFENCED: Final = int(V2Error.EFENCED)
+EREADONLY: Final = int(V2Error.EREADONLY)
+ETOOMANYREQUESTS: Final = int(V2Error.ETOOMANYREQUESTS)
+EUNKNOWNLEDGERSTATE: Final = int(V2Error.EUNKNOWNLEDGERSTATE)
+
+_LAC: Final = struct.Struct(">q")
+_LAC_OFFSET: Final = 16
+_SIZE = journal.LENGTH.pack
+_NO_KEY: Final = bytes(MASTER_KEY_BYTES)
+
+
+class Desk:
+    """Decides about requests; one for a bookie. Refusals are the numbers of the second protocol."""
+
+    __slots__ = (
+        "_cache",
+        "_get_ledger",
+        "_journals_explicit_lac",
+        "full_directories",
+        "high_priority_allowed",
+        "ledger_directories",
+        "ledgers",
+        "read_cache",
+        "read_only",
+    )
+
+    def __init__(self, ledgers: Ledgers, cache: WriteCache, read_cache: ReadCache, journal_version: int) -> None:
+        self.ledgers = ledgers
+        self._get_ledger = ledgers.get
+        self._cache = cache
+        self.read_cache = read_cache
+        self._journals_explicit_lac = journal_version >= journal.VERSION_EXPLICIT_LAC
+        self.read_only = False
+        """Adds are refused, all of them or those of some ledger directories."""
+        self.high_priority_allowed = True
+        """On a read-only bookie: recovery adds still come in while there is some room."""
+        self.full_directories: frozenset[int] | None = None
+        """If not None, only the ledgers of these directories are refused, of *ledger_directories* in all."""
+        self.ledger_directories = 1
+
+    # -- adds
+
+    def add(
+        self,
+        ledger_id: int,
+        entry_id: int,
+        master_key: bytes,
+        entry: bytes,
+        recovery: bool,
+        high_priority: bool,
+        records: list[Buffer],
+    ) -> int:
+        """Take an entry into the cache and its journal records into *records*; 0, or the refusal."""
+        if self.read_only and not self._may_add(ledger_id, high_priority):
+            return EREADONLY
+        if ledger_id < 0 or entry_id < 0 or len(entry) < HEADER_BYTES:
+            return EBADREQ
+        ledger = self._get_ledger(ledger_id)
+        if ledger is None:
+            if ledger_id in self.ledgers.tombstones:
+                return EFENCED
+            if len(master_key) != MASTER_KEY_BYTES:  # it would be kept as long as the ledger, however long it is
+                return EUA
+            ledger = self.ledgers.create(ledger_id, master_key)
+        elif ledger.master_key != master_key and not self._accept_key(ledger, master_key):
+            return EUA
+        if ledger.fenced and not recovery:
+            return EFENCED
+        if not ledger.is_key_journaled:
+            records += journal.ledger_key_record(ledger_id, ledger.master_key)
+            ledger.is_key_journaled = True
+        records.append(_SIZE(len(entry)))
+        records.append(entry)
+        self._cache.put(ledger_id, entry_id, entry)
+        if entry_id > ledger.last_entry_id:
+            ledger.last_entry_id = entry_id
+            if not ledger.is_tail_known:
+                self.read_cache.discard(ledger_id, entry_id)
+        else:
+            self.read_cache.discard(ledger_id, entry_id)
+        (last_add_confirmed,) = _LAC.unpack_from(entry, _LAC_OFFSET)
+        if last_add_confirmed > ledger.last_add_confirmed:
+            ledger.see_lac(last_add_confirmed)
+        return OK
+
+    def add_run(
+        self,
+        frames: Sequence[memoryview],
+        start: int,
+        stop: int,
+        records: Sequence[list[Buffer]],
+        answers: Sequence[list[bytes]],
+    ) -> int:
+        """Take the adds of *frames* (second protocol), from *start* to *stop* at most, that nothing speaks against.
+
+        Returns how many they were.
+
+        Does what `add` does with each, for far less: ledgers that are known, key journaled, not fenced, entries in
+        rising order. Whatever is different ends the run and is the business of `add`. Records and answers go to the
+        lists of the ledger's journal (its id modulo their number).
+        """
+        if self.read_only:
+            return 0
+        at = start
+        ledger: Ledger | None = None
+        current = last = top = -1
+        known_key = b""
+        entry_ids: list[int] = []
+        run: list[bytes] = []
+        try:
+            while at < stop:
+                frame = frames[at]
+                word, key, ledger_id, entry_id, last_add_confirmed, _ = add_header(frame)
+                if word != PLAIN_ADD:
+                    break
+                if ledger_id != current:
+                    if ledger is not None:
+                        self._took_run(ledger, entry_ids, run, top, records, answers)
+                    ledger, entry_ids, run, top = self._get_ledger(ledger_id), [], [], -1
+                    if ledger is None or ledger.fenced or not ledger.is_key_journaled or ledger.master_key != key:
+                        ledger = None
+                        break
+                    current, known_key, last = ledger_id, key, ledger.last_entry_id
+                if entry_id <= last or key != known_key:
+                    break
+                last = entry_id
+                if last_add_confirmed > top:
+                    top = last_add_confirmed
+                entry_ids.append(entry_id)
+                run.append(bytes(frame[ADD_PREFIX_BYTES:]))
+                at += 1
+        except struct.error:
+            pass  # too short for an add with a whole entry header
+        if ledger is not None and run:
+            self._took_run(ledger, entry_ids, run, top, records, answers)
+        return at - start
+
+    def _took_run(
+        self,
+        ledger: Ledger,
+        entry_ids: list[int],
+        run: list[bytes],
+        last_add_confirmed: int,
+        records: Sequence[list[Buffer]],
+        answers: Sequence[list[bytes]],
+    ) -> None:
+        ledger_id = ledger.ledger_id
+        self._cache.put_run(ledger_id, entry_ids, run)
+        ledger.last_entry_id = entry_ids[-1]
+        if not ledger.is_tail_known:
+            for entry_id in entry_ids:
+                self.read_cache.discard(ledger_id, entry_id)
+        if last_add_confirmed > ledger.last_add_confirmed:
+            ledger.see_lac(last_add_confirmed)
+        number = ledger_id % len(records)
+        records[number].extend(chain.from_iterable(zip(map(_SIZE, map(len, run)), run, strict=True)))
+        answers[number].extend(add_responses(ledger_id, entry_ids))
+
+    def _may_add(self, ledger_id: int, high_priority: bool) -> bool:
+        """Whether a read-only bookie takes this add all the same."""
+        if high_priority and self.high_priority_allowed:
+            return True
+        full = self.full_directories
+        return full is not None and ledger_id % self.ledger_directories not in full
+
+    def replay(self, ledger: Ledger, entry_id: int, entry: bytes) -> None:
+        """Take an entry that the journal holds (fencing does not matter)."""
+        self._cache.put(ledger.ledger_id, entry_id, entry)
+        ledger.last_entry_id = max(ledger.last_entry_id, entry_id)
+        if len(entry) >= HEADER_BYTES:
+            ledger.see_lac(_LAC.unpack_from(entry, _LAC_OFFSET)[0])
+
+    def fence(self, ledger_id: int, master_key: bytes, records: list[Buffer]) -> tuple[int, Ledger | None]:
+        """Fence a ledger, also one that is not known yet; (refusal, None) or (0, the ledger).
+
+        The reply waits until `is_fence_durable`. If no record is under way, it is in *records*.
+        """
+        if ledger_id < 0 or len(master_key) != MASTER_KEY_BYTES:
+            return EBADREQ if ledger_id < 0 else EUA, None
+        ledger = self._get_ledger(ledger_id)
+        if ledger is None:
+            if ledger_id in self.ledgers.tombstones:
+                return ENOLEDGER, None
+            ledger = self.ledgers.create(ledger_id, master_key)
+        elif ledger.master_key != master_key and not self._accept_key(ledger, master_key):
+            return EUA, None
+        if not ledger.fenced:
+            ledger.fenced = True
+            self.ledgers.changed(ledger)
+            ledger.wake(ledger.last_add_confirmed)
+        if not ledger.is_fence_durable and ledger.fence_waiters is None:
+            if not ledger.is_key_journaled:
+                records += journal.ledger_key_record(ledger_id, ledger.master_key)
+                ledger.is_key_journaled = True
+            records += journal.fence_record(ledger_id)
+        return OK, ledger
+
+    def write_lac(self, master_key: bytes, blob: bytes, records: list[Buffer]) -> int:
+        """Take an explicit LAC. The ledger is the one that *blob* names."""
+        if len(blob) < 16:
+            return EREADONLY if self.read_only else EBADREQ
+        (ledger_id,) = _LAC.unpack_from(blob)
+        if self.read_only and not self._may_add(ledger_id, False):
+            return EREADONLY
+        if ledger_id < 0 or len(master_key) != MASTER_KEY_BYTES:
+            return EBADREQ if ledger_id < 0 else EUA
+        ledger = self._get_ledger(ledger_id)
+        if ledger is None:
+            if ledger_id in self.ledgers.tombstones:
+                return ENOLEDGER
+            ledger = self.ledgers.create(ledger_id, master_key)
+        elif ledger.master_key != master_key and not self._accept_key(ledger, master_key):
+            return EUA
+        if not ledger.is_key_journaled:
+            records += journal.ledger_key_record(ledger_id, ledger.master_key)
+            ledger.is_key_journaled = True
+        if self._journals_explicit_lac:
+            records += journal.explicit_lac_record(ledger_id, blob)
+        ledger.see_explicit_lac(blob)
+        self.ledgers.changed(ledger)
+        return OK
+
+    def keys_were_not_journaled(self) -> None:
+        """A journal group was refused: its LEDGER_KEY records, whichever they were, are needed again."""
+        for ledger in self.ledgers:
+            ledger.is_key_journaled = False
+
+    def _accept_key(self, ledger: Ledger, master_key: bytes) -> bool:
+        """A ledger that was made without a key takes the first one that comes."""
+        if ledger.master_key not in (b"", _NO_KEY) or len(master_key) != MASTER_KEY_BYTES:
+            return False
+        ledger.master_key = master_key
+        ledger.is_key_journaled = False
+        self.ledgers.changed(ledger)
+        return True
+
+    # -- reads
+
+    def read(self, ledger_id: int, entry_id: int) -> bytes | int | None:
+        """The entry; or the refusal; or None: the disk must be asked. *entry_id* may be LAST_ENTRY."""
+        if entry_id >= 0:
+            entry = self._cache.get(ledger_id, entry_id) or self.read_cache.get(ledger_id, entry_id)
+            if entry is not None:
+                return entry
+        ledger = self._get_ledger(ledger_id)
+        if ledger is None:
+            return ENOLEDGER
+        if entry_id == LAST_ENTRY:
+            if ledger.limbo:
+                return EUNKNOWNLEDGERSTATE
+            if not ledger.is_tail_known:
+                return None
+            if ledger.last_entry_id < 0:
+                return ENOENTRY
+            return self.read(ledger_id, ledger.last_entry_id)
+        if entry_id < 0 or (ledger.is_tail_known and entry_id > ledger.last_entry_id):
+            return self.absent(ledger)
+        return None
+
+    def absent(self, ledger: Ledger) -> int:
+        """The refusal for an entry that neither caches nor index have (rule 6)."""
+        return EUNKNOWNLEDGERSTATE if ledger.limbo else ENOENTRY
+
+    def read_run(self, ledger_id: int, first: int, max_count: int, max_bytes: int) -> list[bytes] | int | None:
+        """A gapless run from *first* as far as memory has it; or the refusal; or None: the disk must be asked."""
+        entry = self.read(ledger_id, first)
+        if not isinstance(entry, bytes):
+            return entry
+        run = [entry]
+        size = BATCH_START_BYTES + len(entry) + 4
+        count_max = max_count if max_count > 0 else 2**31
+        while len(run) < count_max:
+            entry_id = first + len(run)
+            following = self._cache.get(ledger_id, entry_id) or self.read_cache.get(ledger_id, entry_id)
+            if following is None or size + len(following) + 4 > max_bytes:
+                break
+            run.append(following)
+            size += len(following) + 4
+        return run

@@ -1,0 +1,294 @@
+"""The bookie port where TLS is on: every connection begins here, and is handed on when it may come in.
+
+A connection that was handed on is the same object with the same cost as on a bookie without TLS: nothing of this is
+on the way of its frames.
+
+Rules:
+
+1. START_TLS comes first, alone: bytes behind it in the same piece are too early and end the connection. Reading
+   stops before the answer is written, so whatever comes later belongs to the handshake.
+2. START_TLS on a connection that was handed on (or is secure already) is refused with EBADREQ.
+3. A handshake has a time limit. One that fails ends its connection, and only that.
+4. What fails is counted, and one line a second at most says who it was and why.
+5. Who is not admitted may keep the connection (Apache's bookies allow it) and gets EUA for every request. Its
+   requests are not read on while it leaves the answers unread.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from functools import partial
+from typing import Final, cast
+
+from bookie.access import START_TLS_BYTES_MAX, Rules, is_start_tls, refusal_of
+from bookie.config import BookieConfig
+from magnetar_core.bookkeeper.tls.contexts import HANDSHAKE_S, Certificates, client_context, server_context
+from magnetar_core.bookkeeper.wire import codec_v3 as v3
+from magnetar_core.bookkeeper.wire.framing import LENGTH, FrameSplitter, MalformedFrame
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+_HEAD_BYTES: Final = LENGTH.size + 1  # a frame's length and the byte that tells the protocols apart
+
+# How TLS begins; as a length it would be a frame of 369 MB.
+_CLIENT_HELLO: Final = b"\x16\x03"
+
+# One line a second at most: a client that is set up wrongly comes again and again, and so may all of a cluster.
+_LINE_S: Final = 1.0
+
+
+def server_certificates(config: BookieConfig, clock: Clock) -> Certificates | None:
+    """What the bookie port shows; None where it speaks clear text only. Raises ConfigurationError."""
+    if config.tls is None:
+        return None
+    make = partial(server_context, client_certificates=config.asks_for_certificates)
+    return Certificates(config.tls, make, clock)
+
+
+def client_certificates(config: BookieConfig, clock: Clock) -> Certificates | None:
+    """With what the bookie asks others; None: in clear. Raises ConfigurationError."""
+    return None if config.client_tls is None else Certificates(config.client_tls, client_context, clock)
+
+
+class _Complaints:
+    """Log lines about those who do not come in (rule 4)."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._next_s = float("-inf")
+        self._left_out = 0
+
+    def say(self, text: str) -> None:
+        now = self._clock.monotonic()
+        if now < self._next_s:
+            self._left_out += 1
+            return
+        self._next_s = now + _LINE_S
+        more = f" ({self._left_out} more like this since the last line)" if self._left_out else ""
+        self._left_out = 0
+        log.warning("%s%s", text, more)
+
+
+class Doorkeeper:
+    """Makes the protocols of new connections; ends those that are still in the doorway."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        certificates: Certificates,
+        admit: Callable[[], asyncio.Protocol],
+        frame_bytes_max: int,
+        clock: Clock,
+        *,
+        handshake_s: float = HANDSHAKE_S,
+    ) -> None:
+        """*admit* makes the protocol of a connection that may come in."""
+        self.rules = rules
+        self.certificates = certificates
+        self.admit = admit
+        self.frame_bytes_max = frame_bytes_max
+        self.handshake_s = handshake_s
+        self.complaints = _Complaints(clock)
+        self.handshakes_failed = 0
+        self.refused_in_clear = 0
+        self.refused_roles = 0
+        self.malformed = 0
+        self.is_closed = False
+        self.waiting: set[Doorway] = set()
+        self.tasks = Tasks("TLS handshakes")
+
+    def new_connection(self) -> "Doorway":
+        return Doorway(self)
+
+    async def close(self) -> None:
+        self.abort()
+        await self.tasks.cancel()
+
+    def abort(self) -> None:
+        """End what is not in yet, at once, and let nobody in any more."""
+        self.is_closed = True
+        for doorway in tuple(self.waiting):
+            doorway.abort()
+
+
+class Doorway(asyncio.Protocol):
+    """One connection until it is admitted."""
+
+    def __init__(self, keeper: Doorkeeper) -> None:
+        self._keeper = keeper
+        self._transport: asyncio.Transport
+        self._peer = "?"
+        self._is_open = False
+        self._is_secure = False
+        self._is_shaking_hands = False
+        self._is_v2 = False
+        self._has_complained = False
+        # What came and was not judged yet: less than a START_TLS in clear, at most what the ssl library hands out
+        # at once after a handshake.
+        self._early: list[bytes] = []
+        self._splitter = FrameSplitter(keeper.frame_bytes_max)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's own class
+        self._peer = str(transport.get_extra_info("peername"))
+        self._is_open = True
+        self._keeper.waiting.add(self)
+        if self._keeper.is_closed:
+            self.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._is_open = False
+        self._keeper.waiting.discard(self)
+        self._early.clear()
+
+    def abort(self) -> None:
+        self._is_open = False
+        self._keeper.waiting.discard(self)
+        self._transport.abort()
+
+    def pause_writing(self) -> None:
+        if not self._is_shaking_hands:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if not self._is_shaking_hands and self._is_open:
+            self._transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        if not self._is_open:
+            return
+        if self._is_shaking_hands:
+            self._early.append(data)  # it came with the end of the handshake
+        elif self._keeper.rules.admits_in_clear:
+            self._look(data)
+        else:
+            self._judge(data)
+
+    def _look(self, data: bytes) -> None:
+        """TLS is offered: the first frame tells whether it is wanted."""
+        self._early.append(data)
+        data = b"".join(self._early)
+        if len(data) < _HEAD_BYTES:
+            return
+        if data.startswith(_CLIENT_HELLO):
+            self._began_at_once()
+            return
+        (length,) = LENGTH.unpack_from(data)
+        end = LENGTH.size + length
+        if v3.is_v3(memoryview(data)[LENGTH.size :]) and 0 < length <= START_TLS_BYTES_MAX:
+            if len(data) < end:
+                return
+            txn_id = is_start_tls(memoryview(data)[LENGTH.size : end])
+            if txn_id is not None:
+                self._early.clear()
+                self._start_tls(txn_id, is_alone=len(data) == end)
+                return
+        self._hand_on()
+
+    def _judge(self, data: bytes) -> None:
+        """TLS or a role is demanded, and not shown: the answer is no, except to START_TLS."""
+        try:
+            frames = self._splitter.feed(data)
+            for at, frame in enumerate(frames):
+                if not self._is_open:
+                    return
+                txn_id = None if self._is_secure or self._is_v2 else is_start_tls(frame)
+                if txn_id is not None:
+                    is_alone = at == len(frames) - 1 and self._splitter.is_between_frames
+                    self._start_tls(txn_id, is_alone=is_alone)
+                    return
+                answer = refusal_of(frame, self._is_v2)
+                self._is_v2 = self._is_v2 or not v3.is_v3(frame)
+                self._complain()
+                self._transport.write(answer)
+        except MalformedFrame as error:
+            if not self._is_secure and data.startswith(_CLIENT_HELLO):
+                self._began_at_once()
+                return
+            self._keeper.malformed += 1
+            self._keeper.complaints.say(f"closing the connection of {self._peer}: {error}")
+            self.abort()
+
+    def _complain(self) -> None:
+        if not self._has_complained and not self._is_secure:
+            self._has_complained = True
+            self._keeper.refused_in_clear += 1
+            self._keeper.complaints.say(f"refusing {self._peer}, which asks in clear text: this bookie demands TLS")
+
+    def _began_at_once(self) -> None:
+        self._handshake_failed("it began without START_TLS, with which clients of bookies ask for TLS")
+
+    def _handshake_failed(self, reason: str) -> None:
+        self._keeper.handshakes_failed += 1
+        self._keeper.complaints.say(f"the TLS handshake with {self._peer} failed: {reason}")
+        self.abort()
+
+    def _start_tls(self, txn_id: int, *, is_alone: bool) -> None:
+        if not is_alone:  # rule 1
+            self._handshake_failed("it sent something behind START_TLS")
+            return
+        self._is_shaking_hands = True
+        self._transport.pause_reading()
+        answer = v3.response(v3.START_TLS, txn_id, v3.V3Error.EOK)
+        answer.startTLSResponse.SetInParent()
+        self._transport.write(v3.frame_of(answer))
+        self._keeper.tasks.spawn(self._shake_hands(), self._peer)
+
+    async def _shake_hands(self) -> None:
+        keeper = self._keeper
+        clear = self._transport
+        try:
+            # The loop reads on by itself, and gives what it reads to the ssl library.
+            secure = await asyncio.get_running_loop().start_tls(
+                clear, self, keeper.certificates.context, server_side=True, ssl_handshake_timeout=keeper.handshake_s
+            )
+            if secure is None:  # what the loops make of a connection that was aborted on this side
+                raise ConnectionAbortedError("the connection was ended")
+        except OSError as error:  # also of the ssl library, and of the time limit
+            if keeper.is_closed:
+                self.abort()
+            else:
+                self._handshake_failed(_reason_of(error))
+            return
+        except BaseException:
+            self.abort()
+            raise
+        self._transport = secure
+        self._is_shaking_hands = False
+        self._is_secure = True
+        if not self._is_open:
+            self._transport.abort()
+            return
+        refusal = keeper.rules.refusal(secure.get_extra_info("peercert"))
+        if refusal is None:
+            self._hand_on()
+            return
+        keeper.refused_roles += 1
+        keeper.complaints.say(f"refusing {self._peer}: {refusal}")
+        early, self._early = self._early, []
+        self._splitter = FrameSplitter(keeper.frame_bytes_max)
+        for data in early:
+            self.data_received(data)
+
+    def _hand_on(self) -> None:
+        """The connection may come in, with what it has sent already."""
+        early, self._early = self._early, []
+        self._keeper.waiting.discard(self)
+        admitted = self._keeper.admit()
+        self._transport.set_protocol(admitted)
+        admitted.connection_made(self._transport)
+        if early:
+            admitted.data_received(b"".join(early))
+
+
+def _reason_of(error: OSError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return error.reason.replace("_", " ").lower()
+    if isinstance(error, ConnectionResetError) or (isinstance(error, ConnectionError) and not str(error)):
+        return "it ended the connection; it may not accept this bookie's certificate"
+    return str(error) or type(error).__name__

@@ -1,0 +1,225 @@
+"""Opening the storage of a bookie: replay of the journal, a full flush, and a new journal to go on with.
+
+    marks ──▶ records behind them ──▶ write cache ──▶ flush ──▶ new journal file ──▶ marks at its beginning
+
+Rules:
+
+1. Nothing is served before the flush has succeeded (correctness I51): what was replayed then no longer hangs on a
+   journal whose end may be torn.
+2. Replay may run any number of times: a crash within it leaves the old marks, and the same records come again.
+3. A new journal id is greater than every one used before; only the very first comes from the clock (I36).
+"""
+
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from bookie.maintenance.rebuild.digest_check import Digest, no_digests
+from bookie.maintenance.rebuild.offline import damaged_databases, rebuild_index
+from bookie.serving.request_rules import Desk
+from bookie.storage.checkpoint import remove_old_journals
+from bookie.storage.entry_log.compacting import finish_compactions
+from bookie.storage.entry_log.files import EntryLogs
+from bookie.storage.foreign_storage import refuse_foreign_storage
+from bookie.storage.index import Index, IndexCorrupt
+from bookie.storage.journal import format as journal_format
+from bookie.storage.journal.format import Mark
+from bookie.storage.journal.replay import replay
+from bookie.storage.journal.writer import JournalSettings, JournalWriter, list_files
+from bookie.storage.ledger_storage import FLUSH_PIECE_BYTES, LedgerStorage, Shelf
+from bookie.storage.ledgers import Ledgers
+from bookie.storage.read_cache import ReadCache
+from bookie.storage.write_cache import WriteCache
+from magnetar_core.runtime.files import Files
+from magnetar_core.runtime.types import GIB, MIB, Corruption
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSettings:
+    journal: JournalSettings = field(default_factory=JournalSettings)
+    journal_backups: int = 5
+    write_cache_bytes: int = 64 * MIB
+    read_cache_bytes: int = 64 * MIB
+    block_cache_bytes: int = 32 * MIB
+    log_bytes_max: int = GIB
+    log_page_cache_bytes: int = 64 * MIB
+    read_ahead_entries: int = 100
+    flush_piece_bytes: int = FLUSH_PIECE_BYTES
+    skip_invalid_journal: bool = False
+    """Go on without what stands behind damage in the journal; the storage then says `needs_check`."""
+
+
+class Opened(NamedTuple):
+    """A storage that has everything that was ever acknowledged."""
+
+    storage: LedgerStorage
+    desk: Desk
+    cache: WriteCache
+    writers: list[JournalWriter]
+    """One for each journal directory, with a new file each."""
+
+
+def open_storage(
+    files: Files,
+    journal_directories: Sequence[str],
+    ledger_directories: Sequence[str],
+    settings: StorageSettings,
+    open_index: Callable[[str, int], Index],
+    wall_ms: int,
+    digest_of: Callable[[int], Digest | None] = no_digests,
+) -> Opened:
+    """Open, replay, flush. Blocks. Raises Corruption, OSError.
+
+    If the storage `needs_check` afterwards, entries or ledgers may be missing: before anything is served the ledgers
+    that metadata names have to be put into limbo. Raises ForeignStorage for directories of another storage.
+
+    *open_index(directory, cache bytes)* opens the index of a ledger directory; *digest_of(ledger id)* tells a rebuild
+    of it how the ledger's entries are checked.
+    """
+    # Before anything else: a rebuild of the index would take such a directory for one of ours.
+    refuse_foreign_storage(ledger_directories, files.list)
+    shelves: list[Shelf] = []
+    problems: list[str] = []
+    try:
+        for directory in ledger_directories:
+            shelf, found = _open_shelf(files, directory, settings, open_index, wall_ms, digest_of)
+            shelves.append(shelf)
+            problems += found
+        storage = LedgerStorage(
+            files,
+            shelves,
+            len(journal_directories),
+            read_ahead_entries=settings.read_ahead_entries,
+            flush_piece_bytes=settings.flush_piece_bytes,
+        )
+        for shelf in shelves:
+            finish_compactions(files, shelf.logs, shelf.index)
+        ledgers = Ledgers()
+        storage.read_tombstones(ledgers.tombstones)
+        for shelf in shelves:
+            ledgers.load(shelf.index.ledgers())
+        cache = WriteCache(settings.write_cache_bytes)
+        desk = Desk(ledgers, cache, ReadCache(settings.read_cache_bytes), settings.journal.version)
+        marks = storage.read_marks()
+        restore = _Restore(desk, cache, storage)
+        for directory, mark in zip(journal_directories, marks, strict=True):
+            try:
+                count = replay(files, directory, mark, restore.apply)
+            except Corruption as error:
+                if not settings.skip_invalid_journal:
+                    raise Corruption(
+                        f"{error}. To go on without what is lost, set skipReplayJournalInvalidRecord=true for one "
+                        "start: the ledgers then answer nothing but what they have until their copies were checked"
+                    ) from error
+                log.error("the journal is not read to its end (skipReplayJournalInvalidRecord): %s", error)
+                problems.append(str(error))
+            else:
+                if count:
+                    log.info("%d journal records replayed from %s", count, directory)
+        restore.finish()
+        if problems:
+            storage.set_needs_check(True)
+        writers = [
+            JournalWriter(files, directory, settings.journal, _next_journal_id(files, directory, mark, wall_ms))
+            for directory, mark in zip(journal_directories, marks, strict=True)
+        ]
+        new_marks = [writer.mark for writer in writers]
+        storage.write_marks(new_marks)
+        for directory, mark in zip(journal_directories, new_marks, strict=True):
+            remove_old_journals(files, directory, mark, settings.journal_backups)
+        return Opened(storage, desk, cache, writers)
+    except BaseException:
+        for shelf in shelves:
+            with contextlib.suppress(OSError):
+                shelf.index.close()
+        raise
+
+
+def _open_shelf(
+    files: Files,
+    directory: str,
+    settings: StorageSettings,
+    open_index: Callable[[str, int], Index],
+    wall_ms: int,
+    digest_of: Callable[[int], Digest | None],
+) -> tuple[Shelf, tuple[str, ...]]:
+    """The shelf, and why entries of it may be missing. A damaged index is rebuilt."""
+    logs = EntryLogs(files, directory, settings.log_bytes_max, settings.log_page_cache_bytes)
+    opener = partial(open_index, directory, settings.block_cache_bytes)
+    damaged = damaged_databases(files, directory)
+    if not damaged:
+        try:
+            return Shelf(directory, logs, opener, opener()), ()
+        except IndexCorrupt as error:
+            log.error("the index in %s is damaged and will be rebuilt: %s", directory, error)
+            damaged = {error.database}
+    rebuilt = rebuild_index(files, directory, opener, damaged, wall_ms, digest_of)
+    return Shelf(directory, logs, opener, rebuilt.index), rebuilt.problems
+
+
+def _next_journal_id(files: Files, directory: str, mark: Mark, wall_ms: int) -> int:
+    """Rule 3."""
+    ids = list_files(files, directory)
+    newest = max(ids[-1] if ids else 0, mark.file_id)
+    return newest + 1 if newest else wall_ms + 1
+
+
+class _Restore:
+    """Puts journal records back into the storage."""
+
+    def __init__(self, desk: Desk, cache: WriteCache, storage: LedgerStorage) -> None:
+        self._desk = desk
+        self._ledgers = desk.ledgers
+        self._cache = cache
+        self._storage = storage
+        self._skipped = 0
+
+    def apply(self, record: journal_format.Record) -> None:
+        """Raises Corruption, OSError."""
+        ledger = self._ledgers.get(record.ledger_id)
+        kind = record.entry_id
+        if ledger is None and record.ledger_id in self._ledgers.tombstones:
+            self._skipped += 1
+            return
+        if kind == journal_format.LEDGER_KEY:
+            if ledger is None:
+                self._ledgers.create(record.ledger_id, record.blob())
+            elif not any(ledger.master_key):
+                ledger.master_key = record.blob()
+                self._ledgers.changed(ledger)
+        elif kind == journal_format.FENCE:
+            if ledger is None:
+                # Upstream journals the fence of an unknown ledger without its key, and forgets it after a crash. A
+                # ledger without a key takes the first one that comes, so the fence can be kept.
+                ledger = self._ledgers.create(record.ledger_id, b"")
+            ledger.fenced = True
+            self._ledgers.changed(ledger)
+        elif ledger is None:
+            # Neither the index nor the journal has a key for it: it was deleted after this was written.
+            self._skipped += 1
+        elif kind >= 0:
+            self._desk.replay(ledger, kind, record.data)
+            if self._cache.wants_flush:
+                self._flush()
+        elif kind == journal_format.EXPLICIT_LAC:
+            ledger.see_explicit_lac(record.blob())
+            self._ledgers.changed(ledger)
+        # Other negative ids are records of newer versions about things that we do not have.
+
+    def finish(self) -> None:
+        """Flush what is left: from here on the storage has everything. Raises OSError."""
+        self._flush()
+        for ledger in self._ledgers:
+            ledger.is_fence_durable = ledger.fenced
+        if self._skipped:
+            log.info("%d journal records of ledgers that are gone were passed over", self._skipped)
+
+    def _flush(self) -> None:
+        if not self._cache.is_empty or self._ledgers.is_dirty:
+            self._storage.flush(self._cache.swap(), self._ledgers.take_dirty())
+            self._cache.flushed()

@@ -1,0 +1,383 @@
+"""Entry logs of one ledger directory: append in runs, roll, seal, read back.
+
+Rules:
+
+1. `append` gives locations; they may be published after `sync` has returned.
+2. A log whose append or sync failed gets no further entry and no seal (correctness I39): the next append goes
+   to a new one.
+3. A log is sealed once: the map first, synced, then the header that points at it (I44).
+4. What is read is checked: size word, ledger and entry id. A location that does not lead to its entry is
+   Corruption, never "not there" (I42).
+5. Ids only grow, also over restarts: an old log is never appended to.
+6. Of what is synced only the newest part stays in the page cache. Without a limit, logs that are written once and
+   seldom read would push out everything else; and pages that are used again are much cheaper than new ones.
+7. The flusher appends here; compaction writes logs of its own (`compacting.py`) and takes its ids from here.
+"""
+
+import contextlib
+import posixpath
+import threading
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+from itertools import accumulate, chain, groupby
+
+from bookie.storage.entry_log import format as fmt
+from magnetar_core.runtime.files import File, Files, read_file, replace_file
+from magnetar_core.runtime.types import KIB, MIB, Buffer, Corruption
+
+# Entries are joined into writes of about this size: one system call for many, and no more memory than that.
+_WRITE_BYTES = 2 * MIB
+
+_PAGE_BYTES = 4 * KIB
+
+# Open logs for reading. Above it the one opened first is closed; a bookie with 64 GiB in use has 64.
+_OPEN_LOGS_MAX = 128
+_RETIRED_MAX = 16
+
+
+def file_name(log_id: int) -> str:
+    return f"{log_id:x}.log"
+
+
+def list_logs(files: Files, directory: str) -> list[int]:
+    """Ids of the entry logs in *directory*, rising."""
+    ids = []
+    for name in files.list(directory):
+        stem, dot, suffix = name.partition(".")
+        if dot and suffix == "log":
+            with contextlib.suppress(ValueError):
+                ids.append(int(stem, 16))
+    return sorted(ids)
+
+
+class EntryLogs:
+    """The logs in one directory. One thread appends; any thread reads."""
+
+    def __init__(self, files: Files, directory: str, log_bytes_max: int, page_cache_bytes: int = 0) -> None:
+        """*page_cache_bytes* of the newest log stay in the page cache (rule 6); 0: the system decides."""
+        self._files = files
+        self._directory = directory
+        self._log_bytes_max = log_bytes_max
+        self._page_cache_bytes = page_cache_bytes
+        self._forgotten = 0
+        self._file: File | None = None
+        self._log_id = self._newest_id()
+        self._offset = 0
+        self._bytes_of_ledgers: dict[int, int] = {}
+        self._open: dict[int, File] = {}
+        self._retired: deque[File] = deque()
+        self._opening = threading.Lock()
+        self._numbering = threading.Lock()
+        self._current_log_id: int | None = None
+
+    @property
+    def directory(self) -> str:
+        return self._directory
+
+    @property
+    def current_log_id(self) -> int | None:
+        """The log that takes entries, which nothing may remove; None between two."""
+        return self._current_log_id
+
+    def closed_logs(self) -> list[int]:
+        """Logs that take no entries any more. Called on the flusher's thread: what a flush under way has appended is
+        not in the index yet, so its logs would look dead."""
+        return [log_id for log_id in list_logs(self._files, self._directory) if log_id != self._current_log_id]
+
+    def next_log_id(self) -> int:
+        """An id that no log of this directory had. Any thread. Raises OSError."""
+        with self._numbering:
+            log_id = self._log_id + 1
+            if log_id > fmt.LOG_ID_MAX:
+                raise OSError(f"entry log ids are used up in {self._directory}")
+            replace_file(self._files, posixpath.join(self._directory, "lastId"), f"{log_id:x}\n".encode())
+            self._log_id = log_id
+            return log_id
+
+    def remove(self, log_id: int) -> File | None:
+        """Remove a closed log, durably. Returns its open file, which is to be closed when no reader can be using it
+        any more (its room is free only then). Raises OSError."""
+        assert log_id != self._current_log_id, f"log {log_id:x} takes entries"
+        with self._opening:
+            file = self._open.pop(log_id, None)
+        with contextlib.suppress(FileNotFoundError):
+            self._files.remove(posixpath.join(self._directory, file_name(log_id)))
+        self._files.sync_directory(self._directory)
+        return file
+
+    def append(self, entries: Sequence[tuple[int, int, Buffer]]) -> list[tuple[int, int, int]]:
+        """Append (ledger id, entry id, entry) in this order; return (ledger id, entry id, location).
+
+        Raises OSError: nothing of it may be published then.
+        """
+        locations: list[tuple[int, int, int]] = []
+        sizes = [fmt.SIZE.size + len(entry) for _, _, entry in entries]
+        starts = list(accumulate(sizes, initial=0))
+        first = 0
+        try:
+            while first < len(entries):
+                if self._file is None or self._offset + sizes[first] > self._log_bytes_max:
+                    self._roll()
+                # As many as fit into the log and one write; at least one, however large.
+                room = min(self._log_bytes_max - self._offset, _WRITE_BYTES)
+                stop = max(bisect_right(starts, starts[first] + room) - 1, first + 1)
+                self._append_run(entries[first:stop], sizes[first:stop], locations)
+                first = stop
+        except OSError:
+            self._abandon()
+            raise
+        return locations
+
+    def _append_run(
+        self, entries: Sequence[tuple[int, int, Buffer]], sizes: Sequence[int], locations: list[tuple[int, int, int]]
+    ) -> None:
+        """Write *entries*, which take *sizes* bytes in the log, and add their *locations*. Raises OSError.
+
+        In loops of the interpreter's own: a third of what one over the entries costs.
+        """
+        assert self._current_log_id is not None
+        ledger_ids, entry_ids, bodies = zip(*entries, strict=True)
+        start = self._current_log_id << 32 | self._offset + fmt.SIZE.size
+        locations.extend(zip(ledger_ids, entry_ids, accumulate(sizes, initial=start), strict=False))
+        ledger_bytes = self._bytes_of_ledgers
+        at = 0
+        for ledger_id, same in groupby(ledger_ids):
+            count = sum(1 for _ in same)
+            ledger_bytes[ledger_id] = ledger_bytes.get(ledger_id, 0) + sum(sizes[at : at + count])
+            at += count
+        heads = map(fmt.SIZE.pack, map(len, bodies))
+        self._write(list(chain.from_iterable(zip(heads, bodies, strict=True))), sum(sizes))
+
+    def sync(self) -> None:
+        """Return when everything appended survives a power cut. Raises OSError (rule 2)."""
+        if self._file is not None:
+            try:
+                self._file.sync()
+                self._forget(self._offset - self._page_cache_bytes)
+            except OSError:
+                self._abandon()
+                raise
+
+    def close(self) -> None:
+        """Seal the log that is open and let go of all files."""
+        if self._file is not None:
+            self._seal()
+        with self._opening:
+            for file in (*self._open.values(), *self._retired):
+                file.close()
+            self._open.clear()
+            self._retired.clear()
+
+    # -- reading
+
+    def read(self, location: int, ledger_id: int, entry_id: int) -> bytes:
+        """The entry at *location*. Raises Corruption (rule 4) and OSError."""
+        log_id, offset = fmt.split_location(location)
+        file = self._reader(log_id)
+        head = file.read_at(offset - fmt.SIZE.size, fmt.SIZE.size + 4 * 1024)
+        size = self._check(head, log_id, offset, ledger_id, entry_id)
+        if len(head) < fmt.SIZE.size + size:
+            head += file.read_at(offset - fmt.SIZE.size + len(head), fmt.SIZE.size + size - len(head))
+            if len(head) < fmt.SIZE.size + size:
+                raise self._damage(log_id, offset, ledger_id, entry_id, f"a record of {size} bytes is cut short")
+        return head[fmt.SIZE.size : fmt.SIZE.size + size]
+
+    def read_run(self, ledger_id: int, wanted: Sequence[tuple[int, int]], bytes_max: int) -> list[tuple[int, bytes]]:
+        """(entry id, entry) for as many of *wanted* (entry id, location) as follow each other in one log.
+
+        At least the first one; the others as far as they lie within *bytes_max* of it, read in one go.
+        Raises Corruption and OSError for the first; damage further on ends the run.
+        """
+        data, spans = self._read_spans(ledger_id, wanted, bytes_max)
+        return [(entry_id, data[start:stop]) for entry_id, start, stop in spans]
+
+    def read_records(
+        self, ledger_id: int, wanted: Sequence[tuple[int, int]], bytes_max: int
+    ) -> tuple[list[int], list[Buffer]]:
+        """Like `read_run`, but as the log has them: {size (4), entry} one behind the other.
+
+        Returns where each of them ends, counted in bytes from the start of the first, and the buffers.
+        """
+        data, spans = self._read_spans(ledger_id, wanted, bytes_max)
+        buffers: list[Buffer] = []
+        view = memoryview(data)
+        ends: list[int] = []
+        total = 0
+        first = last = spans[0][1] - fmt.SIZE.size
+        for _, start, stop in spans:
+            if start - fmt.SIZE.size != last:  # something else stands between them
+                buffers.append(view[first:last])
+                first = start - fmt.SIZE.size
+            last = stop
+            total += stop - start + fmt.SIZE.size
+            ends.append(total)
+        buffers.append(view[first:last])
+        return ends, buffers
+
+    def _read_spans(
+        self, ledger_id: int, wanted: Sequence[tuple[int, int]], bytes_max: int
+    ) -> tuple[bytes, list[tuple[int, int, int]]]:
+        """Bytes of a log, and (entry id, start, stop) of the entries in them: see `read_run`."""
+        entry_id, location = wanted[0]
+        log_id, first_offset = fmt.split_location(location)
+        # Within the log and in front of this: locations of one log differ in their lower half only.
+        limit = location + bytes_max
+        count, last = 1, location
+        for _, following in wanted[1:]:
+            if not last < following < limit or following >> 32 != log_id:
+                break
+            count, last = count + 1, following
+        if count == 1:
+            return self._read_span(ledger_id, entry_id, location)
+        # The size of the last one is not known: it is taken along if it is not much larger than the others.
+        span = last - location + fmt.SIZE.size
+        data = self._reader(log_id).read_at(first_offset - fmt.SIZE.size, span + max(span // count * 2, 4096))
+        end = len(data)
+        spans: list[tuple[int, int, int]] = []
+        head = fmt.RECORD_HEAD.unpack_from
+        for entry_id, following in wanted[:count]:
+            at = following - location
+            start = at + fmt.SIZE.size
+            if start + fmt.ENTRY_BYTES_MIN <= end:
+                size, found_ledger_id, found_entry_id = head(data, at)
+                stop = start + size
+                if (
+                    found_ledger_id == ledger_id
+                    and found_entry_id == entry_id
+                    and size >= fmt.ENTRY_BYTES_MIN
+                    and stop <= end
+                ):
+                    spans.append((entry_id, start, stop))
+                    continue
+            if spans:
+                break
+            # Too large for what was read, or damaged: that is told there.
+            return self._read_span(ledger_id, entry_id, location)
+        return data, spans
+
+    def _read_span(self, ledger_id: int, entry_id: int, location: int) -> tuple[bytes, list[tuple[int, int, int]]]:
+        """What `_read_spans` gives, for one entry of whatever size."""
+        entry = self.read(location, ledger_id, entry_id)
+        return fmt.SIZE.pack(len(entry)) + entry, [(entry_id, fmt.SIZE.size, fmt.SIZE.size + len(entry))]
+
+    def ledgers_map(self, log_id: int) -> dict[int, int]:
+        """Ledger id → bytes of a sealed log. Raises Corruption if it is not sealed or its map is damaged."""
+        file = self._reader(log_id)
+        header = fmt.decode_header(file.read_at(0, fmt.HEADER_BYTES), file.path)
+        if header.map_offset == 0:
+            raise Corruption(f"{file.path}: not sealed")
+        found = fmt.decode_map(file.read_at(header.map_offset, self.file_bytes(log_id)), header, file.path)
+        if fmt.HEADER_BYTES + sum(found.values()) != header.map_offset:
+            raise Corruption(f"{file.path} offset {header.map_offset}: the map does not add up to what stands before")
+        return found
+
+    def file_bytes(self, log_id: int) -> int:
+        # Not what a reader's open file says: it may have been opened while the log still grew.
+        file = self._files.open(posixpath.join(self._directory, file_name(log_id)))
+        try:
+            return file.size_bytes()
+        finally:
+            file.close()
+
+    def scan(self, log_id: int) -> fmt.LogScan:
+        """(offset, size, ledger id, entry id) of each entry in a log."""
+        file = self._reader(log_id)
+        fmt.decode_header(file.read_at(0, fmt.HEADER_BYTES), file.path)
+        return fmt.scan(file.read_at, self.file_bytes(log_id))
+
+    def _check(self, head: bytes, log_id: int, offset: int, ledger_id: int, entry_id: int) -> int:
+        if len(head) < fmt.SIZE.size + fmt.ENTRY_BYTES_MIN:
+            raise self._damage(log_id, offset, ledger_id, entry_id, "the file ends before it")
+        size, found_ledger_id, found_entry_id = fmt.RECORD_HEAD.unpack_from(head)
+        if size < fmt.ENTRY_BYTES_MIN or (found_ledger_id, found_entry_id) != (ledger_id, entry_id):
+            raise self._damage(
+                log_id,
+                offset,
+                ledger_id,
+                entry_id,
+                f"found {size} bytes of ledger {found_ledger_id} entry {found_entry_id}",
+            )
+        return int(size)
+
+    def _damage(self, log_id: int, offset: int, ledger_id: int, entry_id: int, found: str) -> Corruption:
+        path = posixpath.join(self._directory, file_name(log_id))
+        return Corruption(f"{path} offset {offset}: expected ledger {ledger_id} entry {entry_id}, {found}")
+
+    def _reader(self, log_id: int) -> File:
+        file = self._open.get(log_id)
+        if file is None:
+            with self._opening:
+                file = self._open.get(log_id)
+                if file is None:
+                    path = posixpath.join(self._directory, file_name(log_id))
+                    file = self._files.open(path)
+                    if len(self._open) >= _OPEN_LOGS_MAX:
+                        self._retire(next(iter(self._open)))
+                    self._open[log_id] = file
+        return file
+
+    def _retire(self, log_id: int) -> None:
+        # Not closed at once: another thread may be about to read from it.
+        self._retired.append(self._open.pop(log_id))
+        if len(self._retired) > _RETIRED_MAX:
+            self._retired.popleft().close()
+
+    # -- writing
+
+    def _newest_id(self) -> int:
+        newest = -1
+        logs = list_logs(self._files, self._directory)
+        if logs:
+            newest = logs[-1]
+        path = posixpath.join(self._directory, "lastId")
+        if self._files.exists(path):
+            text = read_file(self._files, path).decode("ascii", "replace").strip()
+            try:
+                newest = max(newest, int(text, 16))
+            except ValueError:
+                if not logs:
+                    raise Corruption(f"{path}: {text!r} is no hexadecimal log id") from None
+        return newest
+
+    def _write(self, parts: list[Buffer], size: int) -> None:
+        assert self._file is not None
+        at = self._file.append([b"".join(parts)])
+        assert at == self._offset, f"{self._file.path}: wrote at {at}, expected {self._offset}"
+        self._offset += size
+
+    def _forget(self, end: int) -> None:
+        """Rule 6, for what is synced before *end*."""
+        end -= end % _PAGE_BYTES
+        if self._page_cache_bytes and self._file is not None and end > self._forgotten:
+            self._file.forget(self._forgotten, end - self._forgotten)
+            self._forgotten = end
+
+    def _roll(self) -> None:
+        if self._file is not None:
+            self._seal()
+        log_id = self.next_log_id()
+        file = self._files.create(posixpath.join(self._directory, file_name(log_id)))
+        self._current_log_id = log_id
+        self._file = file
+        file.append([fmt.encode_header()])
+        self._offset = fmt.HEADER_BYTES
+        self._forgotten = 0
+        self._bytes_of_ledgers = {}
+        self._files.sync_directory(self._directory)
+
+    def _seal(self) -> None:
+        assert self._file is not None
+        map_offset = self._file.append([fmt.encode_map(self._bytes_of_ledgers)])
+        self._file.sync()
+        self._file.write_at(fmt.SEAL_OFFSET, fmt.encode_seal(map_offset, len(self._bytes_of_ledgers)))
+        self._file.sync()
+        self._forget(map_offset)
+        self._file.close()
+        self._file = self._current_log_id = None
+
+    def _abandon(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+            self._file = self._current_log_id = None

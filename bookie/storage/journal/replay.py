@@ -1,0 +1,89 @@
+"""Reading the journal after a start: every record behind the mark, in order, or a refusal to serve.
+
+Rules:
+
+1. The marked file exists, and no file is missing between it and the newest one. The first mark, 0:0, means
+   everything that is there.
+2. A scan may stop early only where nothing was written later: a torn end with records in a later file is
+   damage, not a tail.
+3. A file is without its header only if a crash came while it was made: then nothing stands in it, nor in a later one,
+   and no mark names it.
+"""
+
+import logging
+import posixpath
+from collections.abc import Callable
+from itertools import pairwise
+
+from bookie.storage.journal import format as fmt
+from bookie.storage.journal.format import Mark, Record, Scan
+from bookie.storage.journal.writer import file_name, list_files
+from magnetar_core.runtime.files import File, Files
+from magnetar_core.runtime.types import MIB, Corruption
+
+log = logging.getLogger(__name__)
+
+
+def replay(files: Files, directory: str, mark: Mark, apply: Callable[[Record], None]) -> int:
+    """Give every record of *directory* from *mark* on to *apply*; return how many there were.
+
+    Raises Corruption.
+    """
+    count = 0
+    torn: str | None = None
+    for file_id in _files_from(files, directory, mark):
+        path = posixpath.join(directory, file_name(file_id))
+        file = files.open(path)
+        try:
+            head = file.read_at(0, fmt.HEADER_BYTES)
+            header = fmt.decode_header(head, path)
+            if header is not None and header.version == 1 and _is_torn_header(file, head):
+                header = None
+            if header is None:
+                if _holds_anything(file) or (file_id == mark.file_id and mark.offset):
+                    raise Corruption(f"{path} has no header, and entries stood in it; restore it or take the bookie "
+                                     "out of service")  # fmt: skip
+                torn = torn or f"{path} has no header"
+                continue
+            start = mark.offset if file_id == mark.file_id else 0
+            scan = Scan(file.read_at, header, file_id, path, start)
+            for record in scan:
+                if torn is not None:
+                    raise Corruption(
+                        f"{torn}, but {path} has records: the end of the older file is not a write that a crash "
+                        "interrupted; restore it or take the bookie out of service"
+                    )
+                apply(record)
+                count += 1
+            if scan.torn is not None:
+                torn = f"{path}: {scan.torn}"
+                log.warning("journal ends early: %s (a write that was never acknowledged)", torn)
+        finally:
+            file.close()
+    return count
+
+
+def _is_torn_header(file: File, head: bytes) -> bool:
+    """Whether *head*, which has no magic, is what a crash left in place of a header instead of version 1's first
+    record: nothing stands behind a header before it is synced."""
+    return file.size_bytes() <= fmt.HEADER_BYTES and not fmt.begins_with_record(head)
+
+
+def _holds_anything(file: File) -> bool:
+    """Whether something stands behind the place of the header; upstream makes a file's space before its header."""
+    return any(any(file.read_at(at, MIB)) for at in range(fmt.HEADER_BYTES, file.size_bytes(), MIB))
+
+
+def _files_from(files: Files, directory: str, mark: Mark) -> list[int]:
+    ids = [file_id for file_id in list_files(files, directory) if file_id >= mark.file_id]
+    if mark != fmt.START and (not ids or ids[0] != mark.file_id):
+        raise Corruption(
+            f"the journal file {file_name(mark.file_id)} that lastMark names is not in {directory}: entries may be "
+            "missing; bring the file back or take the bookie out of service"
+        )
+    for earlier, later in pairwise(ids):
+        if later != earlier + 1:
+            raise Corruption(
+                f"journal files between {file_name(earlier)} and {file_name(later)} are missing in {directory}"
+            )
+    return ids

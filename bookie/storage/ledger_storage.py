@@ -1,0 +1,407 @@
+"""Entry logs and indexes of all ledger directories: what is flushed, in which order, and how it is read back.
+
+    write cache ──flush──▶ entry logs ──fsync──▶ locations, ledger rows ──WAL sync──▶ lastMark ──▶ old journals go
+
+Rules:
+
+1. A location is published after its entry is synced in the log; ledger rows after both; a mark after all
+   of that, in every directory (correctness I33, I36). Each step has returned before the next begins.
+2. A failed flush publishes no mark. Its entries stay in the write cache and are flushed again, to another log (I37).
+3. The directory of a ledger is its id modulo the number of directories; so is its journal. (The cookie forbids
+   that the number changes.)
+4. A flush goes in pieces and pauses between them as the caller wishes: its writes, syncs and the interpreter's time
+   would otherwise come in one burst, before which every add waits.
+5. "Not there" is answered when the index said so. A location that leads elsewhere is an error (I15, I42). One that
+   leads into a log that is not there any more is looked up once more: compaction may just have moved the entry.
+
+All methods block; they are called on the flusher's thread (`flush`, `write_marks`) and on readers' threads.
+"""
+
+import contextlib
+import errno
+import logging
+import posixpath
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from bookie.latency import FlushTimes
+from bookie.storage.entry_log.files import EntryLogs
+from bookie.storage.index import BATCH_OPERATIONS_MAX, FLAG_NEEDS_INTEGRITY_CHECK, LOCATIONS, REBUILDING, Index
+from bookie.storage.journal.format import START, Mark, decode_mark, encode_mark
+from bookie.storage.ledgers import Tombstones
+from bookie.storage.write_cache import Half, in_order
+from magnetar_core.bookkeeper.wire.entry import HEADER
+from magnetar_core.runtime.clock import no_clock
+from magnetar_core.runtime.files import Files, read_file, replace_file
+from magnetar_core.runtime.types import KIB, MIB, Buffer, Corruption
+
+log = logging.getLogger(__name__)
+
+# One read of a log fetches at most this much for a run of entries.
+READ_BYTES_MAX = 512 * KIB
+
+# Index entries that are looked up in one scan. A batch read goes on with another scan if they are so small that more
+# of them fit into its answer.
+BATCH_ENTRIES = 1_000
+_LIST_ENTRIES = 20_000
+
+# What a batch of reads may gather before its results go to the loop; the rest waits for the next batch.
+RESULT_BYTES_MAX = 4 * MIB
+
+
+# A flush goes in pieces of about so many bytes; a sync takes so many of them, so that none has much to write.
+FLUSH_PIECE_BYTES: Final = 512 * KIB
+PIECES_A_SYNC: Final = 8
+
+# The part of a flush's time that its entry log takes; the index takes the rest.
+_LOG_SHARE: Final = 0.7
+
+_TOMBSTONES_FILE: Final = "fenced-and-deleted"
+
+
+def _no_pause(share: float) -> None:
+    pass
+
+
+class Shelf:
+    """One ledger directory."""
+
+    def __init__(self, directory: str, logs: EntryLogs, open_index: Callable[[], Index], index: Index) -> None:
+        self.directory = directory
+        self.logs = logs
+        self._open_index = open_index
+        self.index = index
+
+    def reopen_index(self) -> None:
+        """A database that ran out of space stays in error until it is opened anew."""
+        self.index.close()
+        self.index = self._open_index()
+
+
+class Tail(NamedTuple):
+    """The last entry of a ledger in the index; -1 and None if there is none."""
+
+    entry_id: int
+    entry: bytes | None
+
+    @property
+    def last_add_confirmed(self) -> int:
+        if self.entry is None or len(self.entry) < HEADER.size:
+            return -1
+        return int(HEADER.unpack_from(self.entry)[2])
+
+
+class Found(NamedTuple):
+    """What a cold read brought: the entry (None: the index does not have it), and what was read along with it."""
+
+    entry: bytes | None
+    run: list[tuple[int, bytes]]
+
+
+class Block(NamedTuple):
+    """Entries as a batch answer has them: {length (4), stored entry} one behind the other."""
+
+    entries: int
+    buffers: list[Buffer]
+    size_bytes: int
+
+
+def cut(buffers: Sequence[Buffer], size_bytes: int) -> list[Buffer]:
+    """The first *size_bytes* of *buffers*."""
+    kept: list[Buffer] = []
+    for buffer in buffers:
+        if len(buffer) >= size_bytes:
+            kept.append(memoryview(buffer)[:size_bytes])
+            break
+        kept.append(buffer)
+        size_bytes -= len(buffer)
+    return kept
+
+
+def is_no_space(error: BaseException) -> bool:
+    """Whether *error* means a full disk: room may come back, nothing else is wrong."""
+    if not isinstance(error, OSError):
+        return False
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    text = str(error)
+    return text.startswith("RocksDB:") and ("No space left" in text or "Disk quota" in text)
+
+
+class LedgerStorage:
+    """The ledger directories of one bookie."""
+
+    def __init__(
+        self,
+        files: Files,
+        shelves: Sequence[Shelf],
+        journal_count: int,
+        *,
+        read_ahead_entries: int = 100,
+        flush_piece_bytes: int = FLUSH_PIECE_BYTES,
+    ) -> None:
+        self._files = files
+        self._shelves = tuple(shelves)
+        self._journal_count = journal_count
+        self._read_ahead_entries = read_ahead_entries
+        self._flush_piece_bytes = flush_piece_bytes
+        self._reopen = False
+        self.flush_times: list[FlushTimes] = []
+        """Of the last flush, for each ledger directory that it came to."""
+        self.marks: list[Mark] = []
+        """For each journal the mark that is on disk, once one was written in this life."""
+
+    @property
+    def shelves(self) -> tuple[Shelf, ...]:
+        return self._shelves
+
+    # -- flushing
+
+    def flush(
+        self,
+        half: Half,
+        rows: Sequence[tuple[int, bytes]],
+        pause: Callable[[float], None] = _no_pause,
+        now: Callable[[], float] = no_clock,
+    ) -> None:
+        """Make entries and ledger rows durable in the storage. Raises OSError (rule 2).
+
+        *pause* is called after each piece with the share that is done (0 … 1); *now* measures the `flush_times`.
+        """
+        if self._reopen:
+            for shelf in self._shelves:
+                shelf.reopen_index()
+            self._reopen = False
+        count = len(self._shelves)
+        self.flush_times = []
+        try:
+            for number, shelf in enumerate(self._shelves):
+                times = FlushTimes(now)
+                self.flush_times.append(times)
+                own = half if count == 1 else {key: half[key] for key in half if key % count == number}
+                if own:
+                    self._flush_entries(shelf, own, number, pause, times)
+                own_rows = [row for row in rows if row[0] % count == number]
+                times.start()
+                if own_rows:
+                    shelf.index.put_ledgers(own_rows)
+                    times.lap("ledgers")
+                if own or own_rows:
+                    shelf.index.sync()
+                times.lap("index")
+        except OSError as error:
+            self._reopen = is_no_space(error)
+            raise
+
+    def _flush_entries(
+        self, shelf: Shelf, half: Half, number: int, pause: Callable[[float], None], times: FlushTimes
+    ) -> None:
+        count = len(self._shelves)
+        times.start()
+        entries = in_order(half)
+        locations: list[tuple[int, int, int]] = []
+        written = 0
+        for piece in _pieces(entries, self._flush_piece_bytes):
+            locations += shelf.logs.append(piece)
+            size = sum(len(entry) for _, _, entry in piece)
+            written += size
+            times.written_bytes += size
+            times.lap("log")
+            if written >= self._flush_piece_bytes * PIECES_A_SYNC:
+                written = 0
+                shelf.logs.sync()
+                times.lap("sync")
+            if len(locations) < len(entries):
+                pause((number + _LOG_SHARE * len(locations) / len(entries)) / count)
+                times.start()
+        shelf.logs.sync()
+        for first in range(0, len(locations), BATCH_OPERATIONS_MAX):
+            if first:
+                pause((number + _LOG_SHARE + (1 - _LOG_SHARE) * first / len(locations)) / count)
+                times.start()
+            else:
+                times.lap("sync")
+            shelf.index.put_locations(locations[first : first + BATCH_OPERATIONS_MAX])
+            times.lap("index")
+
+    def write_marks(self, marks: Sequence[Mark]) -> None:
+        """Say in every directory that all before *marks* (one for each journal) is flushed. Raises OSError."""
+        for shelf in self._shelves:
+            for number, mark in enumerate(marks):
+                replace_file(self._files, self._mark_path(shelf, number), encode_mark(mark))
+        self.marks = list(marks)
+
+    def read_marks(self) -> list[Mark]:
+        """For each journal where replay starts.
+
+        A mark is written to every directory, and the next one only afterwards; where they differ, a crash came
+        in between, and the flush that the larger one tells of was complete. Raises Corruption.
+        """
+        marks = []
+        for number in range(self._journal_count):
+            found = []
+            for shelf in self._shelves:
+                path = self._mark_path(shelf, number)
+                if self._files.exists(path):
+                    found.append(decode_mark(read_file(self._files, path), path))
+            marks.append(max(found, default=START))
+        return marks
+
+    def _mark_path(self, shelf: Shelf, number: int) -> str:
+        name = "lastMark" if self._journal_count == 1 else f"lastMark.{number}"
+        return posixpath.join(shelf.directory, name)
+
+    # -- deletion
+
+    def delete_ledgers(self, ledger_ids: Sequence[int], tombstones: Tombstones) -> None:
+        """Forget ledgers, durably; their tombstones first. Not while a flush is under way. Raises OSError."""
+        count = len(self._shelves)
+        for number, shelf in enumerate(self._shelves):
+            own = [ledger_id for ledger_id in ledger_ids if ledger_id % count == number]
+            if not own:
+                continue
+            own_tombstones = [ledger_id for ledger_id in tombstones if ledger_id % count == number]
+            path = posixpath.join(shelf.directory, _TOMBSTONES_FILE)
+            if own_tombstones or self._files.exists(path):
+                replace_file(self._files, path, tombstones.encode(own_tombstones))
+            shelf.index.delete_ledgers(own)
+            shelf.index.sync()
+
+    def read_tombstones(self, tombstones: Tombstones) -> None:
+        """Raises Corruption, OSError."""
+        for shelf in self._shelves:
+            path = posixpath.join(shelf.directory, _TOMBSTONES_FILE)
+            if self._files.exists(path):
+                tombstones.load(read_file(self._files, path), path)
+
+    # -- doubts
+
+    @property
+    def needs_check(self) -> bool:
+        """Entries or ledgers may be missing (Apache's storage flag NEEDS_INTEGRITY_CHECK)."""
+        return any(shelf.index.flags() & FLAG_NEEDS_INTEGRITY_CHECK for shelf in self._shelves)
+
+    def set_needs_check(self, value: bool) -> None:
+        """Durably. Raises OSError."""
+        for shelf in self._shelves:
+            flags = shelf.index.flags() & ~FLAG_NEEDS_INTEGRITY_CHECK
+            shelf.index.put_flags(flags | (FLAG_NEEDS_INTEGRITY_CHECK if value else 0))
+            shelf.index.sync()
+
+    def must_rebuild(self, ledger_id: int) -> str:
+        """The index that has a ledger is damaged: the next start rebuilds it. Returns its directory. Raises OSError."""
+        directory = self.shelf(ledger_id).directory
+        path = posixpath.join(directory, LOCATIONS, REBUILDING)
+        if not self._files.exists(path):
+            self._files.make_directories(posixpath.dirname(path))
+            self._files.create(path).close()
+            self._files.sync_directory(posixpath.dirname(path))
+        return directory
+
+    def close(self) -> None:
+        """Seal the open logs and close the databases."""
+        for shelf in self._shelves:
+            with contextlib.suppress(OSError):
+                shelf.logs.close()
+            shelf.index.close()
+
+    # -- reading
+
+    def read(self, ledger_id: int, entry_id: int) -> Found:
+        """An entry, and those that follow it closely. Raises Corruption and OSError."""
+        shelf = self.shelf(ledger_id)
+        for is_last_try in (False, True):
+            located = shelf.index.locations(ledger_id, entry_id, self._read_ahead_entries)
+            if not located or located[0][0] != entry_id:
+                break
+            try:
+                run = shelf.logs.read_run(ledger_id, located, READ_BYTES_MAX)
+            except FileNotFoundError:
+                if is_last_try:
+                    raise
+                continue
+            return Found(run[0][1], run)
+        return Found(None, [])
+
+    def read_block(self, ledger_id: int, first: int, max_count: int, max_bytes: int) -> Block:
+        """A gapless run of entries from *first*, at least one if it is there at all. Raises Corruption and OSError."""
+        try:
+            return self._read_block(ledger_id, first, max_count, max_bytes)
+        except FileNotFoundError:  # rule 5
+            return self._read_block(ledger_id, first, max_count, max_bytes)
+
+    def _read_block(self, ledger_id: int, first: int, max_count: int, max_bytes: int) -> Block:
+        shelf = self.shelf(ledger_id)
+        buffers: list[Buffer] = []
+        located: list[tuple[int, int]] = []
+        count = size = 0
+        while count < max_count and (not count or size < max_bytes):
+            if not located:
+                located = self._gapless(shelf, ledger_id, first + count, min(max_count - count, BATCH_ENTRIES))
+                if not located:
+                    break
+            try:
+                ends, parts = shelf.logs.read_records(ledger_id, located, min(max_bytes, READ_BYTES_MAX))
+            except (Corruption, OSError) as error:
+                if not count:
+                    raise
+                log.error("a batch read ends early: %s", error)
+                break
+            fitting = bisect_right(ends, max_bytes - size)
+            if fitting < len(ends):
+                if count == 0:
+                    fitting = max(fitting, 1)
+                if fitting:
+                    buffers += cut(parts, ends[fitting - 1])
+                    size += ends[fitting - 1]
+                return Block(count + fitting, buffers, size)
+            buffers += parts
+            size += ends[-1]
+            count += len(ends)
+            del located[: len(ends)]
+        return Block(count, buffers, size)
+
+    @staticmethod
+    def _gapless(shelf: Shelf, ledger_id: int, first: int, count: int) -> list[tuple[int, int]]:
+        """(entry id, location) from *first* on, up to the first that is missing."""
+        located = shelf.index.locations(ledger_id, first, count)
+        for at, (entry_id, _) in enumerate(located):
+            if entry_id != first + at:
+                return located[:at]
+        return located
+
+    def tail(self, ledger_id: int) -> Tail:
+        """The last entry that the index knows. Raises Corruption and OSError."""
+        entry_id = self.shelf(ledger_id).index.last_entry_id(ledger_id)
+        return Tail(entry_id, None if entry_id < 0 else self.read(ledger_id, entry_id).entry)
+
+    def entry_ids(self, ledger_id: int) -> list[int]:
+        """Every entry of the ledger in the index, rising. May take long: see `some_entry_ids`."""
+        found: list[int] = []
+        first: int | None = 0
+        while first is not None:
+            some, first = self.some_entry_ids(ledger_id, first)
+            found += some
+        return found
+
+    def some_entry_ids(self, ledger_id: int, first: int) -> tuple[list[int], int | None]:
+        """Entries of the ledger in the index from *first* on, rising, and where to go on; None at the end."""
+        located = self.shelf(ledger_id).index.locations(ledger_id, first, _LIST_ENTRIES)
+        following = located[-1][0] + 1 if len(located) == _LIST_ENTRIES else None
+        return [entry_id for entry_id, _ in located], following
+
+    def shelf(self, ledger_id: int) -> Shelf:
+        return self._shelves[ledger_id % len(self._shelves)]
+
+
+def _pieces(entries: Sequence[tuple[int, int, Buffer]], bytes_max: int) -> Iterator[Sequence[tuple[int, int, Buffer]]]:
+    """*entries* cut into runs of about *bytes_max* bytes."""
+    start = size = 0
+    for at, (_, _, entry) in enumerate(entries, 1):
+        size += len(entry)
+        if size >= bytes_max:
+            yield entries[start:at]
+            start, size = at, 0
+    if start < len(entries):
+        yield entries[start:]

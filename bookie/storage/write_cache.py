@@ -1,0 +1,115 @@
+"""Entries that are in the journal (or on their way) and not in an entry log yet.
+
+Two halves: one takes, one is being flushed. Both are read.
+
+    put ──▶ taking half ──swap──▶ flushing half ──flushed──▶ gone (index and entry log have it)
+
+Rules:
+
+1. Used on the loop only; the flusher reads the half it was given, which nobody changes after the swap.
+2. A half that could not be flushed stays, is read, and is flushed again: entries never fall out.
+3. `is_full` asks for patience, it does not refuse: whoever sees it stops reading requests. What one chunk of a
+   connection holds may still come in, so the cache exceeds its size by that at most.
+"""
+
+from collections.abc import Sequence
+from itertools import repeat
+from typing import Final
+
+from magnetar_core.runtime.types import Buffer
+
+# What an entry costs beside its bytes: the bytes object, its place in the dict, its key.
+ENTRY_OVERHEAD_BYTES: Final = 150
+
+Half = dict[int, dict[int, bytes]]
+"""ledger id → entry id → stored entry"""
+
+
+class WriteCache:
+    """A bounded map from (ledger, entry) to stored entries."""
+
+    __slots__ = ("_flushing", "_half_bytes_max", "_taking", "bytes", "entries")
+
+    def __init__(self, bytes_max: int) -> None:
+        self._half_bytes_max = bytes_max // 2
+        self._taking: Half = {}
+        self._flushing: Half = {}
+        self.bytes = 0
+        """In the taking half."""
+        self.entries = 0
+
+    def put(self, ledger_id: int, entry_id: int, entry: bytes) -> None:
+        """Take an entry; one that is there already is replaced."""
+        entries = self._taking.get(ledger_id)
+        if entries is None:
+            entries = self._taking[ledger_id] = {}
+        entries[entry_id] = entry
+        self.entries += 1
+        self.bytes += len(entry) + ENTRY_OVERHEAD_BYTES
+
+    def put_run(self, ledger_id: int, entry_ids: Sequence[int], run: Sequence[bytes]) -> None:
+        """`put` for the entries of one ledger that came together."""
+        entries = self._taking.get(ledger_id)
+        if entries is None:
+            entries = self._taking[ledger_id] = {}
+        entries.update(zip(entry_ids, run, strict=True))
+        self.entries += len(run)
+        self.bytes += sum(map(len, run)) + ENTRY_OVERHEAD_BYTES * len(run)
+
+    def get(self, ledger_id: int, entry_id: int) -> bytes | None:
+        entries = self._taking.get(ledger_id)
+        if entries is not None:
+            entry = entries.get(entry_id)
+            if entry is not None:
+                return entry
+        entries = self._flushing.get(ledger_id)
+        return None if entries is None else entries.get(entry_id)
+
+    def entry_ids(self, ledger_id: int) -> set[int]:
+        """Which entries of the ledger are here."""
+        return {*self._taking.get(ledger_id, ()), *self._flushing.get(ledger_id, ())}
+
+    def has_ledger(self, ledger_id: int) -> bool:
+        return ledger_id in self._taking or ledger_id in self._flushing
+
+    @property
+    def is_full(self) -> bool:
+        """The taking half is full, and the other one is not free yet."""
+        return self.bytes >= self._half_bytes_max and bool(self._flushing)
+
+    @property
+    def wants_flush(self) -> bool:
+        return self.bytes >= self._half_bytes_max
+
+    @property
+    def fill_share(self) -> float:
+        """How full the taking half is; more than 1 beyond its size."""
+        return self.bytes / self._half_bytes_max
+
+    @property
+    def is_flushing(self) -> bool:
+        return bool(self._flushing)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._taking and not self._flushing
+
+    def swap(self) -> Half:
+        """Give the taking half to be flushed; a half that is still there from a failed attempt is given again."""
+        if not self._flushing:
+            self._flushing, self._taking = self._taking, {}
+            self.bytes = self.entries = 0
+        return self._flushing
+
+    def flushed(self) -> None:
+        """The half that `swap` gave is in the index."""
+        self._flushing = {}
+
+
+def in_order(half: Half) -> list[tuple[int, int, Buffer]]:
+    """(ledger id, entry id, entry) by ledger and entry: the order in which the entry log gets them."""
+    found: list[tuple[int, int, Buffer]] = []
+    for ledger_id, entries in sorted(half.items()):
+        entry_ids = sorted(entries)
+        found.extend(zip(repeat(ledger_id), entry_ids, map(entries.__getitem__, entry_ids), strict=False))
+    return found

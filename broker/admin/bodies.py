@@ -1,0 +1,106 @@
+"""JSON of the admin API, to and from values. No IO. (pulsar.md 7.1, 7.8)
+
+A KEY_VALUE schema is stored as two definitions with their lengths; the API shows and takes them as one JSON text:
+`{"key": …, "value": …}`, where a definition is JSON itself, or empty for a primitive type.
+"""
+
+import json
+from typing import Any
+
+from magnetar_core.runtime.json_text import parse_json
+from managed_ledger.errors import IncompatibleSchema, InvalidPosition
+from managed_ledger.position import EARLIEST, LATEST, Position, named_position
+from managed_ledger.schemas.compatibility import Schema, SchemaType, split_key_value
+from managed_ledger.schemas.registry import StoredSchema
+
+
+class BadJson(ValueError):
+    """The body says something that cannot be; the text says what is wanted."""
+
+
+def message_id_json(position: Position, partition: int, batch_index: int = -1) -> dict[str, int]:
+    return {
+        "ledgerId": position.ledger_id,
+        "entryId": position.entry_id,
+        "partitionIndex": partition,
+        "batchIndex": batch_index,
+        "batchSize": 0,
+    }
+
+
+def position_from_json(body: Any) -> Position:
+    """The first position to deliver. Raises BadJson."""
+    if body in ("latest", "earliest"):
+        return LATEST if body == "latest" else EARLIEST
+    try:
+        position = named_position(int(body["ledgerId"]), int(body["entryId"]))
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise BadJson("a message id is needed: ledgerId and entryId") from None
+    except InvalidPosition as error:
+        raise BadJson(str(error)) from None
+    if position in (EARLIEST, LATEST) or not body.get("isExcluded"):
+        return position
+    return Position(position.ledger_id, position.entry_id + 1)
+
+
+def properties_from_json(body: Any) -> dict[str, str]:
+    """A map of texts; nothing stands for none. Raises BadJson."""
+    if body in (None, ""):
+        return {}
+    if not isinstance(body, dict) or not all(isinstance(value, str) for value in body.values()):
+        raise BadJson("properties are a JSON object of texts")
+    return dict(body)
+
+
+def schema_json(found: StoredSchema) -> dict[str, Any]:
+    return {
+        "version": found.version,
+        "type": found.schema.type.name,
+        "timestamp": found.timestamp_ms,
+        "data": _definition_text(found.schema),
+        "properties": dict(found.schema.properties),
+    }
+
+
+def schema_from_json(body: Any) -> Schema:
+    """Raises BadJson."""
+    if not isinstance(body, dict):
+        raise BadJson("a schema is a JSON object with type, schema and properties")
+    try:
+        kind = SchemaType[body.get("type", "")]
+    except (KeyError, TypeError):
+        raise BadJson(f"unknown schema type {body.get('type')!r}") from None
+    text = body.get("schema") or ""
+    if not isinstance(text, str):
+        raise BadJson("the member schema is a text")
+    properties = properties_from_json(body.get("properties"))
+    data = _key_value_definition(text) if kind is SchemaType.KEY_VALUE else text.encode()
+    return Schema(kind, data, tuple(properties.items()))
+
+
+def _definition_text(schema: Schema) -> str:
+    if schema.type is not SchemaType.KEY_VALUE:
+        return schema.data.decode(errors="replace")
+    try:
+        key, value = split_key_value(schema)
+    except IncompatibleSchema:  # stored by somebody who did not check it: shown as it is
+        return schema.data.decode(errors="replace")
+    shown = {"key": _nested(key.data), "value": _nested(value.data)}
+    return json.dumps(shown, separators=(",", ":"), ensure_ascii=False)
+
+
+def _nested(definition: bytes) -> Any:
+    try:
+        return parse_json(definition) if definition else ""
+    except ValueError:
+        return definition.decode(errors="replace")
+
+
+def _key_value_definition(text: str) -> bytes:
+    try:
+        parts = parse_json(text)
+        sides = [parts["key"], parts["value"]]
+    except (ValueError, KeyError, TypeError):
+        raise BadJson('the schema of a KEY_VALUE is the text of {"key": …, "value": …}') from None
+    texts = [side if isinstance(side, str) else json.dumps(side, separators=(",", ":")) for side in sides]
+    return b"".join(len(one.encode()).to_bytes(4, "big") + one.encode() for one in texts)

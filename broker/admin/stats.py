@@ -1,0 +1,283 @@
+"""What the admin API tells of a topic, in Pulsar's JSON. (pulsar.md 7.5, 7.6)
+
+Members of features that are not there are zero or empty, as they are on an Apache broker that does not use them.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from broker.broker import Broker
+from broker.topic.consumer import Consumer
+from broker.topic.producer import Producer
+from broker.topic.subscription import Subscription
+from broker.topic.topic import Topic
+from magnetar_core.runtime.observe import Sample
+
+_ACCESS_MODES: Final = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")
+
+# Members whose sum over the partitions is that of the topic.
+_RATES: Final = ("msgRateIn", "msgThroughputIn", "msgRateOut", "msgThroughputOut")
+_SUMMED: Final = (
+    "bytesInCounter", "msgInCounter",
+    "bytesOutCounter", "msgOutCounter", "storageSize", "backlogSize", "publishRateLimitedTimes",
+    "offloadedStorageSize", "waitingPublishers", "nonContiguousDeletedMessagesRanges",
+    "nonContiguousDeletedMessagesRangesSerializedSize", "delayedMessageIndexSizeInBytes", "ongoingTxnCount",
+    "abortedTxnCount", "committedTxnCount", "systemTopicBytesInCounter", "bytesOutInternalCounter",
+)  # fmt: skip
+_SUMMED_OF_SUBSCRIPTION: Final = (
+    "msgRateOut", "msgThroughputOut", "bytesOutCounter", "msgOutCounter", "msgRateRedeliver", "messageAckRate",
+    "msgBacklog", "backlogSize", "msgBacklogNoDelayed", "msgDelayed", "unackedMessages", "msgRateExpired",
+    "totalMsgExpired", "nonContiguousDeletedMessagesRanges",
+)  # fmt: skip
+
+# What belongs to rate limits and filters, which are not served here.
+_NOT_THROTTLED: Final = {
+    f"dispatchThrottled{what}EventsBy{whose}Limit": 0
+    for whose in ("Subscription", "Topic", "Broker")
+    for what in ("Msg", "Bytes")
+}
+_NO_BACKLOG_QUOTA: Final = {"backlogQuotaLimitSize": -1, "backlogQuotaLimitTime": -1}
+_NO_OFFLOAD: Final = {
+    "offloadedStorageSize": 0,
+    "lastOffloadLedgerId": 0,
+    "lastOffloadSuccessTimeStamp": 0,
+    "lastOffloadFailureTimeStamp": 0,
+}
+_NO_COMPACTION: Final = {
+    "lastCompactionRemovedEventCount": 0,
+    "lastCompactionSucceedTimestamp": 0,
+    "lastCompactionFailedTimestamp": 0,
+    "lastCompactionDurationTimeInMills": 0,
+}
+
+
+def _instant(ms: int) -> str:
+    """As Apache writes it: milliseconds only where there are some."""
+    parts = "milliseconds" if ms % 1000 else "seconds"
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec=parts).replace("+00:00", "Z")
+
+
+def _total(rates: Iterable[float]) -> float:
+    """Rates are written with a decimal point also where there are none to add."""
+    return sum(rates, 0.0)
+
+
+def topic_stats(topic: Topic, owner: str) -> dict[str, Any]:
+    """`stats` of a loaded topic; *owner* is the broker's id."""
+    ledger = topic.ledger
+    subscriptions = {name: _subscription(topic, one) for name, one in topic.subscriptions.items()}
+    producers = [one for one in topic.producers.values() if not one.is_waiting]
+    backlog_bytes = max((one["backlogSize"] for one in subscriptions.values()), default=0)
+    rate_in = _total(one.last_rates[0] for one in producers)
+    bytes_in = _total(one.last_rates[1] for one in producers)
+    return {
+        "msgRateIn": rate_in,
+        "msgThroughputIn": bytes_in,
+        "msgRateOut": _total(one["msgRateOut"] for one in subscriptions.values()),
+        "msgThroughputOut": _total(one["msgThroughputOut"] for one in subscriptions.values()),
+        "bytesInCounter": topic.bytes_in,
+        "msgInCounter": topic.messages_in,
+        "systemTopicBytesInCounter": topic.bytes_in if topic.name.is_system else 0,
+        "bytesOutCounter": sum(one["bytesOutCounter"] for one in subscriptions.values()),
+        "msgOutCounter": sum(one["msgOutCounter"] for one in subscriptions.values()),
+        "bytesOutInternalCounter": 0,
+        "averageMsgSize": bytes_in / rate_in if rate_in else 0.0,
+        "msgChunkPublished": False,
+        "storageSize": ledger.bytes_total,
+        "backlogSize": backlog_bytes,
+        **_NO_BACKLOG_QUOTA,
+        "oldestBacklogMessageAgeSeconds": -1,
+        "publishRateLimitedTimes": 0,
+        "earliestMsgPublishTimeInBacklogs": 0,
+        **_NO_OFFLOAD,
+        "ongoingTxnCount": 0,
+        "abortedTxnCount": 0,
+        "committedTxnCount": 0,
+        "publishers": [_producer(one) for one in producers],
+        "waitingPublishers": len(topic.producers) - len(producers),
+        "subscriptions": subscriptions,
+        "replication": {},
+        "deduplicationStatus": "Enabled" if topic.deduplication_enabled else "Disabled",
+        "nonContiguousDeletedMessagesRanges": sum(
+            one["nonContiguousDeletedMessagesRanges"] for one in subscriptions.values()
+        ),
+        "nonContiguousDeletedMessagesRangesSerializedSize": 0,
+        "delayedMessageIndexSizeInBytes": 0,
+        "compaction": _NO_COMPACTION,
+        "ownerBroker": owner,
+    }
+
+
+def _producer(producer: Producer) -> dict[str, Any]:
+    rate, size = producer.last_rates
+    return {
+        "accessMode": _ACCESS_MODES[producer.access_mode],
+        "msgRateIn": rate,
+        "msgThroughputIn": size,
+        "averageMsgSize": size / rate if rate else 0.0,
+        "chunkedMessageRate": 0.0,
+        "producerId": producer.producer_id,
+        "supportsPartialProducer": False,
+        "producerName": producer.name,
+        "address": producer.address,
+        "connectedSince": _instant(producer.connected_since_ms),
+        "clientVersion": producer.client_version,
+        "metadata": producer.metadata,
+    }
+
+
+def _subscription(topic: Topic, subscription: Subscription) -> dict[str, Any]:
+    consumers = subscription.consumers
+    backlog = subscription.cursor.backlog()
+    entries = topic.ledger.entries_total
+    active = subscription.active_consumer
+    cursor = topic.ledger.cursors.get(subscription.name)
+    holes = 0 if cursor is None else cursor.range_count
+    draining = [subscription.draining_hashes(one) for one in consumers]
+    return {
+        "msgRateOut": _total(one.last_rates[0] for one in consumers),
+        "msgThroughputOut": _total(one.last_rates[1] for one in consumers),
+        "bytesOutCounter": subscription.bytes_out,
+        "msgOutCounter": subscription.messages_out,
+        "msgRateRedeliver": _total(one.last_rates[2] for one in consumers),
+        "messageAckRate": _total(one.last_rates[3] for one in consumers),
+        "chunkedMessageRate": 0.0,
+        "msgBacklog": backlog,
+        "backlogSize": topic.ledger.bytes_total * backlog // entries if entries else 0,
+        "earliestMsgPublishTimeInBacklog": 0,
+        "msgBacklogNoDelayed": backlog,
+        "blockedSubscriptionOnUnackedMsgs": False,
+        "msgDelayed": 0,
+        "msgInReplay": 0,
+        "unackedMessages": subscription.unacked_messages,
+        "type": subscription.type_name or "None",
+        **({"activeConsumerName": active.name} if active is not None else {}),
+        "msgRateExpired": 0.0,
+        "totalMsgExpired": 0,
+        "lastExpireTimestamp": 0,
+        "lastConsumedFlowTimestamp": subscription.last_flow_ms,
+        "lastConsumedTimestamp": subscription.last_consumed_ms,
+        "lastAckedTimestamp": subscription.last_acked_ms,
+        "lastMarkDeleteAdvancedTimestamp": 0,
+        "consumers": [_consumer(one, *hashes) for one, hashes in zip(consumers, draining, strict=True)],
+        "isDurable": subscription.is_durable,
+        "isReplicated": False,
+        "allowOutOfOrderDelivery": False,
+        "consumersAfterMarkDeletePosition": {},
+        "drainingHashesCount": sum(len(hashes) for hashes, _ in draining),
+        "drainingHashesClearedTotal": sum(cleared for _, cleared in draining),
+        "drainingHashesUnackedMessages": sum(unacked for hashes, _ in draining for _, unacked, _ in hashes),
+        "nonContiguousDeletedMessagesRanges": holes,
+        "nonContiguousDeletedMessagesRangesSerializedSize": 0,
+        "delayedMessageIndexSizeInBytes": 0,
+        "subscriptionProperties": dict(subscription.properties),
+        "filterProcessedMsgCount": 0,
+        "filterAcceptedMsgCount": 0,
+        "filterRejectedMsgCount": 0,
+        "filterRescheduledMsgCount": 0,
+        **_NOT_THROTTLED,
+        "replicated": False,
+        "durable": subscription.is_durable,
+    }
+
+
+def _consumer(consumer: Consumer, draining: Sequence[tuple[int, int, int]], cleared: int) -> dict[str, Any]:
+    rate, size, redelivered, acked = consumer.last_rates
+    return {
+        "msgRateOut": rate,
+        "msgThroughputOut": size,
+        "bytesOutCounter": consumer.bytes_out,
+        "msgOutCounter": consumer.messages_out,
+        "msgRateRedeliver": redelivered,
+        "messageAckRate": acked,
+        "chunkedMessageRate": 0.0,
+        "consumerName": consumer.name,
+        "availablePermits": consumer.permits,
+        "unackedMessages": consumer.unacked_messages,
+        "avgMessagesPerEntry": 0,
+        "blockedConsumerOnUnackedMsgs": consumer.is_blocked,
+        "drainingHashesCount": len(draining),
+        "drainingHashesClearedTotal": cleared,
+        "drainingHashesUnackedMessages": sum(unacked for _, unacked, _ in draining),
+        **(
+            {
+                "drainingHashes": [
+                    {"hash": hash_, "unackMsgs": unacked, "blockedAttempts": blocked}
+                    for hash_, unacked, blocked in draining
+                ]
+            }
+            if draining
+            else {}
+        ),
+        "address": consumer.address,
+        "connectedSince": _instant(consumer.connected_since_ms),
+        "clientVersion": consumer.client_version,
+        "lastAckedTimestamp": consumer.last_acked_ms,
+        "lastConsumedTimestamp": 0,
+        "lastConsumedFlowTimestamp": consumer.last_flow_ms,
+        "metadata": consumer.metadata,
+        "lastAckedTime": _instant(consumer.last_acked_ms),
+        "lastConsumedTime": _instant(0),
+    }
+
+
+def internal_stats(topic: Topic, schema_ledgers: Sequence[int]) -> dict[str, Any]:
+    """`internalStats` of a loaded topic."""
+    return {
+        **topic.ledger.stats(),
+        "schemaLedgers": [
+            {"ledgerId": ledger_id, "entries": 1, "size": 0, "offloaded": False, "underReplicated": False}
+            for ledger_id in schema_ledgers
+        ],
+        "compactedLedger": {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False, "underReplicated": False},
+    }
+
+
+def sum_stats(partitions: dict[str, dict[str, Any]], count: int, *, per_partition: bool) -> dict[str, Any]:
+    """`partitioned-stats` from the stats of those of *count* partitions that exist."""
+    every = list(partitions.values())
+    subscriptions: dict[str, dict[str, Any]] = {}
+    for stats in every:
+        for name, one in stats["subscriptions"].items():
+            known = subscriptions.setdefault(
+                name, {**one, "consumers": [], **{member: type(one[member])() for member in _SUMMED_OF_SUBSCRIPTION}}
+            )
+            for member in _SUMMED_OF_SUBSCRIPTION:
+                known[member] += one[member]
+            known["consumers"] += one["consumers"]
+            if one["type"] != "None":
+                known["type"] = one["type"]
+    total: dict[str, Any] = {member: sum(stats[member] for stats in every) for member in _SUMMED}
+    for member in _RATES:
+        total[member] = _total(stats[member] for stats in every)
+    total["averageMsgSize"] = total["msgThroughputIn"] / total["msgRateIn"] if total["msgRateIn"] else 0.0
+    total["msgChunkPublished"] = any(stats["msgChunkPublished"] for stats in every)
+    total |= {**_NO_BACKLOG_QUOTA, **_NO_OFFLOAD, "oldestBacklogMessageAgeSeconds": 0}
+    total["earliestMsgPublishTimeInBacklogs"] = 0
+    total["publishers"] = [one for stats in every for one in stats["publishers"]]
+    total["subscriptions"] = subscriptions
+    total["replication"] = {}
+    total["compaction"] = _NO_COMPACTION
+    total["metadata"] = {"partitions": count, "deleted": False}
+    total["partitions"] = partitions if per_partition else {}
+    return total
+
+
+def broker_samples(broker: Broker, bundles: Sequence[str]) -> Iterator[Sample]:
+    """Metrics of a broker; names are Pulsar's where it has the same thing."""
+    topics = list(broker.topics.values())
+    yield Sample("pulsar_topics_count", len(topics), help="topics that this broker has open")
+    yield Sample("pulsar_lb_bundles_owned", len(bundles), help="bundles that this broker owns")
+    yield Sample("pulsar_producers_count", sum(len(one.producers) for one in topics), help="producers attached")
+    yield Sample("pulsar_subscriptions_count", sum(len(one.subscriptions) for one in topics), help="subscriptions")
+    consumers = sum(len(sub.consumers) for one in topics for sub in one.subscriptions.values())
+    yield Sample("pulsar_consumers_count", consumers, help="consumers attached")
+    yield Sample("pulsar_in_messages_total", sum(one.messages_in for one in topics), help="messages published")
+    yield Sample("pulsar_in_bytes_total", sum(one.bytes_in for one in topics), help="bytes published")
+    for topic in topics:
+        labels = (("topic", str(topic.name)),)
+        yield Sample("pulsar_storage_size", topic.ledger.bytes_total, labels, "bytes stored")
+        for name, one in topic.subscriptions.items():
+            of_sub = (*labels, ("subscription", name))
+            yield Sample("pulsar_subscription_back_log", one.cursor.backlog(), of_sub, "entries not acknowledged")

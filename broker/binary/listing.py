@@ -1,0 +1,56 @@
+"""Lists of topics as clients ask for them: which names match, and a hash to see whether a list has changed."""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from broker.names import TopicName
+from magnetar_core.bookkeeper.wire.checksum import crc32c
+
+# Longer patterns are left to the client. (subscriptionPatternMaxLength)
+PATTERN_CHARACTERS_MAX: Final = 50
+
+# Only literal text and `.*` is evaluated here. A client's expression may take exponential time in a backtracking
+# engine, and would stop every other client meanwhile; what is not filtered here, the client filters.
+_PLAIN: Final = re.compile(r"(?:\.\*|[A-Za-z0-9_/:%=~@,&!-]|\\[.\-/])*")
+_PIECE: Final = re.compile(r"\.\*|\\?[^\\]")
+
+
+def filter_topics(topics: Iterable[str], pattern: str) -> list[str] | None:
+    """The topics that match *pattern* (with or without the domain; partitions count as their topic), or None if the
+    pattern is not one that is evaluated here."""
+    pattern = pattern.partition("://")[2] or pattern
+    if len(pattern) > PATTERN_CHARACTERS_MAX or _PLAIN.fullmatch(pattern) is None:
+        return None
+    texts = [""]
+    for piece in _PIECE.findall(pattern):
+        if piece == ".*":
+            texts.append("")
+        else:
+            texts[-1] += piece[-1]
+    return [topic for topic in topics if _matches(_bare(topic), texts)]
+
+
+def _bare(topic: str) -> str:
+    return TopicName.parse(topic).base.full.partition("://")[2]
+
+
+def _matches(name: str, texts: list[str]) -> bool:
+    """Whether *name* is *texts* with anything between them."""
+    first, last = texts[0], texts[-1]
+    if len(texts) == 1:
+        return name == first
+    if not name.startswith(first) or not name.endswith(last) or len(name) < len(first) + len(last):
+        return False
+    at, end = len(first), len(name) - len(last)
+    for text in texts[1:-1]:
+        found = name.find(text, at, end)
+        if found < 0:
+            return False
+        at = found + len(text)
+    return True
+
+
+def topics_hash(topics: Iterable[str]) -> str:
+    """CRC-32C of the sorted names, as Apache writes it (eight hexadecimal digits, lowest byte first)."""
+    return crc32c(",".join(sorted(topics)).encode()).to_bytes(4, "little").hex()

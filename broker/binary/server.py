@@ -1,0 +1,310 @@
+"""The sockets of the binary protocol: bytes in, bytes out, keep-alive, back-pressure. Decides nothing.
+
+Answers gather in an outbox and leave in one write per turn of the loop. While a client does not read, nothing more
+is dispatched to it; while storage is behind, its socket is not read.
+"""
+
+import asyncio
+import contextlib
+import logging
+from typing import Final, cast
+
+from broker.binary.connection import OUTBOX_HIGH_BYTES, OUTBOX_LOW_BYTES, PING, BrokerPort, Connection, State
+from broker.config import BrokerConfig
+from broker.wire.frames import FRAME_PADDING_BYTES
+from magnetar_core.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
+from magnetar_core.runtime.clock import Clock, Timer
+from magnetar_core.runtime.tasks import Tasks
+from magnetar_core.runtime.types import KIB, MIB, Buffer
+
+log = logging.getLogger(__name__)
+
+# A client that does not read its answers is not read either, so nothing of an ordinary size piles up. What does all
+# the same (one answer that lists a million topics) is cut off here.
+WRITE_BUFFER_MAX_BYTES: Final = 64 * MIB
+
+# Frames of one connection that are worked on before others have their turn: a chunk may hold 25,000 pings, which take
+# a third of a second.
+FRAMES_PER_TURN: Final = 1_000
+
+# So many buffers that are this small on average leave as one: each costs 200 bytes where it waits.
+JOINED_MIN: Final = 8
+JOINED_BYTES_MAX: Final = 1 * KIB
+
+# Connections waiting to be accepted: a restart brings all clients back at once.
+BACKLOG: Final = 1024
+
+
+class ClientProtocol(asyncio.Protocol):
+    """One client's socket; the outbox of its `Connection`."""
+
+    def __init__(self, broker: BrokerPort, clock: Clock, config: BrokerConfig, server: "BinaryServer") -> None:
+        self._broker = broker
+        self._clock = clock
+        self._config = config
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._connection: Connection | None = None
+        self._splitter = FrameSplitter(config.max_message_bytes + FRAME_PADDING_BYTES)
+        self._tasks = Tasks("client")
+        self._out: list[Buffer] = []
+        self._out_bytes = 0
+        self._is_closing = False
+        self._is_flushing = False
+        self._is_drained = asyncio.Event()
+        self._is_drained.set()
+        # Frames that were read and not worked on yet.
+        self._frames: list[memoryview] = []
+        self._is_working = False
+        self._is_wanted = True
+        # Its socket is read; if not, it cannot show that it lives but by taking what it is sent.
+        self._is_read = True
+        self._unsent_before = 0
+        self._timer: Timer | None = None
+        self._pinged = False
+        self._signs_of_life: list[asyncio.Future[bool]] = []
+
+    # -------------------------------------------------------------------------------- transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        self._transport.set_write_buffer_limits(high=OUTBOX_HIGH_BYTES, low=OUTBOX_LOW_BYTES)
+        peer = transport.get_extra_info("peername")
+        address = f"/{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "/local"
+        self._connection = Connection(self._broker, self, self._tasks.spawn, address)
+        self._server.clients.add(self)
+        self._timer = self._clock.call_later(self._config.keep_alive_s, self._keep_alive)
+
+    def data_received(self, data: bytes) -> None:
+        connection = self._connection
+        if self._is_closing or connection is None:
+            return
+        self._pinged = False
+        if self._signs_of_life:
+            self._show_life(True)
+        try:
+            frames = self._splitter.feed(data)
+        except MalformedFrame as error:
+            self._refuse(connection, error)
+            return
+        self._frames.extend(frames)
+        if not self._is_working:
+            self._work()
+        connection.on_partial(self._splitter.held_bytes)
+
+    def _work(self) -> None:
+        """Some of the frames that wait; the others of this loop come in between."""
+        self._is_working = False
+        connection, frames = self._connection, self._frames
+        if self._is_closing or connection is None or not self._is_wanted:
+            return
+        try:
+            if len(frames) <= FRAMES_PER_TURN:
+                done = connection.on_frames(frames)
+            else:
+                done = connection.on_frames(frames[:FRAMES_PER_TURN])
+        except MalformedFrame as error:
+            self._refuse(connection, error)
+            return
+        except Exception:
+            log.exception("%s is disconnected: a command could not be handled", connection.address)
+            self.close()
+            return
+        del frames[:done]
+        self._work_soon()
+        self._read_or_not()
+
+    def _work_soon(self) -> None:
+        if self._frames and not self._is_working:
+            self._is_working = True
+            self._loop.call_soon(self._work)
+
+    def _refuse(self, connection: Connection, error: MalformedFrame) -> None:
+        log.warning("%s is disconnected: %s", connection.address, error)
+        self.close()
+
+    def pause_writing(self) -> None:
+        self._is_drained.clear()
+
+    def resume_writing(self) -> None:
+        self._is_drained.set()
+        if self._connection is not None and not self._is_flushing:
+            self._connection.on_flushed(self.unsent_bytes)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_closing = True
+        self._is_drained.set()
+        self._out.clear()
+        self._frames.clear()
+        self._server.clients.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._show_life(False)
+        if self._connection is not None and self._connection.state is not State.CLOSED:
+            self._connection.on_lost()
+        # What is under way finishes by itself: its producer or consumer is detached as soon as it is there.
+
+    # -------------------------------------------------------------------------------- outbox
+
+    def write(self, buffer: Buffer) -> None:
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out.append(buffer)
+        self._out_bytes += len(buffer)
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        transport = self._transport
+        if not out or transport is None or transport.is_closing():
+            return
+        if len(out) > JOINED_MIN and self._out_bytes < len(out) * JOINED_BYTES_MAX:
+            out = [b"".join(out)]
+        self._out_bytes = 0
+        self._is_flushing = True  # uvloop may call `resume_writing` from within a write
+        transport.writelines(out)
+        self._is_flushing = False
+        unsent_bytes = transport.get_write_buffer_size()
+        if unsent_bytes > WRITE_BUFFER_MAX_BYTES:
+            log.warning("%s does not read its answers and is disconnected: %d bytes wait", self._address, unsent_bytes)
+            self.abort()
+        elif self._connection is not None and not self._is_closing:
+            self._connection.on_flushed(unsent_bytes)
+
+    @property
+    def unsent_bytes(self) -> int:
+        transport = self._transport
+        return self._out_bytes if transport is None else self._out_bytes + transport.get_write_buffer_size()
+
+    async def until_drained(self) -> None:
+        await self._is_drained.wait()
+
+    def pause_reading(self) -> None:
+        self._is_wanted = False
+        self._read_or_not()
+
+    def resume_reading(self) -> None:
+        self._is_wanted = True
+        self._work_soon()
+        self._read_or_not()
+
+    def _read_or_not(self) -> None:
+        """The socket is read while the connection wants it and nothing read before waits."""
+        wanted = self._is_wanted and not self._frames
+        if wanted == self._is_read or self._transport is None or self._transport.is_closing():
+            return
+        self._is_read = wanted
+        if wanted:
+            self._pinged = False  # it could not answer
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def close(self) -> None:
+        """Send what is queued, then close."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        if self._connection is not None:
+            self._connection.on_lost()
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close without sending anything more."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def is_alive(self) -> bool:
+        """Send a PING and wait for whatever comes."""
+        if self._is_closing:
+            return False
+        if not self._is_read:
+            return True  # we keep it from answering
+        sign: asyncio.Future[bool] = self._loop.create_future()
+        self._signs_of_life.append(sign)
+        self.write(PING)
+
+        def give_up() -> None:
+            if not sign.done():
+                sign.set_result(False)
+
+        timer = self._clock.call_later(self._config.active_consumer_probe_ms / 1000, give_up)
+        try:
+            alive = await sign
+        finally:
+            timer.cancel()
+            with contextlib.suppress(ValueError):
+                self._signs_of_life.remove(sign)
+        if not alive:
+            self.abort()
+            if self._connection is not None and self._connection.state is not State.CLOSED:
+                self._connection.on_lost()
+        return alive
+
+    def _show_life(self, is_alive: bool) -> None:
+        for sign in self._signs_of_life:
+            if not sign.done():
+                sign.set_result(is_alive)
+
+    # -------------------------------------------------------------------------------- keep-alive
+
+    def _keep_alive(self) -> None:
+        """One interval is over: whoever was asked and kept silent, or never introduced himself, is gone."""
+        connection = self._connection
+        if connection is None or self._is_closing:
+            return
+        unsent_before, self._unsent_before = self._unsent_before, self.unsent_bytes
+        takes_nothing = unsent_before > OUTBOX_HIGH_BYTES and self._unsent_before >= unsent_before
+        if connection.state is State.START or (self._pinged if self._is_read else takes_nothing):
+            log.info("%s is disconnected: silent for too long", connection.address)
+            self.close()
+            # A peer that is dead never takes what is queued.
+            self._clock.call_later(self._config.keep_alive_s, self.abort)
+            return
+        self._pinged = True
+        self.write(PING)
+        self._timer = self._clock.call_later(self._config.keep_alive_s, self._keep_alive)
+
+    @property
+    def _address(self) -> str:
+        return "" if self._connection is None else self._connection.address
+
+    async def end(self) -> None:
+        """Close, and end what is under way."""
+        self.close()
+        await self._tasks.cancel()
+
+
+class BinaryServer:
+    """Listens for clients on one or more addresses."""
+
+    def __init__(self, broker: BrokerPort, clock: Clock, config: BrokerConfig) -> None:
+        self._broker = broker
+        self._clock = clock
+        self._config = config
+        self._servers: list[asyncio.Server] = []
+        self.clients: set[ClientProtocol] = set()
+
+    async def listen(self, host: str, port: int) -> int:
+        """Open a port (0: any free one); returns its number. May be called for several addresses."""
+
+        def make() -> ClientProtocol:
+            return ClientProtocol(self._broker, self._clock, self._config, self)
+
+        server = await asyncio.get_running_loop().create_server(make, host, port, backlog=BACKLOG)
+        self._servers.append(server)
+        opened: int = server.sockets[0].getsockname()[1]
+        return opened
+
+    async def stop_listening(self) -> None:
+        """Take no new clients."""
+        for server in self._servers:
+            server.close()
+
+    async def close(self) -> None:
+        """Disconnect everybody."""
+        await self.stop_listening()
+        await asyncio.gather(*(client.end() for client in list(self.clients)))
+        self._servers.clear()

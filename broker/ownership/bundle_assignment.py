@@ -1,0 +1,132 @@
+"""Which broker serves a bundle, and whether ours may still speak for its topics. No IO, no clock.
+
+    bundle free  ──▶ the broker that stands first in the bundle's order of the living brokers takes it
+    bundle owned ──▶ its owner; if the owner does not answer, wait until its session ends, then as above
+
+First stands the broker with the fewest bundles of the namespace; among equals the order is drawn for each bundle from
+a hash of both names (rendezvous hashing), so that brokers that are asked at the same moment agree without talking to
+each other.
+
+A broker's session with the metadata store ends when the store has not heard from it for the session's time. Counted
+from the last answer that the broker itself has seen, by its own clock, that moment is never before the store's: so
+whoever stops acknowledging then has stopped before another broker can have taken over. (Fencing is the guard behind
+this rule, not the other way round.)
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from broker.ownership.rules import BrokerAddress
+from magnetar_core.runtime.json_text import parse_json
+from magnetar_core.runtime.types import Corruption
+
+
+def preference(bundle: str, brokers: Iterable[str], owned: Mapping[str, int]) -> list[str]:
+    """Ids of *brokers*, the one that should serve *bundle* first; *owned* counts the bundles that each has."""
+    return sorted(brokers, key=lambda broker: (owned.get(broker, 0), _weight(bundle, broker), broker))
+
+
+def _weight(bundle: str, broker: str) -> bytes:
+    return hashlib.blake2b(f"{bundle}\0{broker}".encode(), digest_size=8).digest()
+
+
+def session_has_time(now_s: float, last_answer_s: float, session_timeout_s: float) -> bool:
+    """Whether our session cannot have ended yet; seconds of one monotonic clock."""
+    return now_s - last_answer_s < session_timeout_s
+
+
+# ----------------------------------------------------------------- nodes, in Apache's JSON
+
+
+def encode_owner(address: BrokerAddress, *, disabled: bool = False) -> bytes:
+    """The node `/namespace/<tenant>/<namespace>/<range>` of a bundle's owner; *disabled* while it unloads."""
+    value: dict[str, Any] = {
+        "nativeUrl": address.service_url,
+        "nativeUrlTls": address.service_url_tls or None,
+        "httpUrl": address.http_url,
+        "httpUrlTls": address.https_url or None,
+        "disabled": disabled,
+        "advertisedListeners": _listeners_value(address),
+    }
+    return json.dumps({key: item for key, item in value.items() if item is not None}, separators=(",", ":")).encode()
+
+
+def decode_owner(value: bytes, path: str) -> tuple[BrokerAddress, bool]:
+    """The owner in that node and whether it is unloading. Raises Corruption."""
+    try:
+        found = parse_json(value)
+        address = BrokerAddress(
+            found.get("nativeUrl") or "",
+            found.get("nativeUrlTls") or "",
+            found.get("httpUrl") or "",
+            found.get("httpUrlTls") or "",
+            _listeners(found),
+        )
+        return address, bool(found.get("disabled"))
+    except (ValueError, AttributeError, TypeError) as error:
+        raise Corruption(f"{path}: expected the JSON of a bundle's owner, found {value[:80]!r}") from error
+
+
+def encode_broker(address: BrokerAddress, version: str, started_ms: int) -> bytes:
+    """The node `/loadbalance/brokers/<id>` of a living broker."""
+    value = {
+        "webServiceUrl": address.http_url,
+        "pulsarServiceUrl": address.service_url,
+        "advertisedListeners": _listeners_value(address),
+        "protocols": {},
+        "persistentTopicsEnabled": True,
+        "nonPersistentTopicsEnabled": False,
+        "startTimestamp": started_ms,
+        "brokerVersion": version,
+        "brokerVersionString": version,
+        "lastStats": {},
+        "loadReportType": "LocalBrokerData",
+    }
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def decode_broker(value: bytes, path: str) -> BrokerAddress:
+    """How that broker is reached. Raises Corruption."""
+    try:
+        found = parse_json(value)
+        return BrokerAddress(
+            found.get("pulsarServiceUrl") or "",
+            found.get("pulsarServiceUrlTls") or "",
+            found.get("webServiceUrl") or "",
+            found.get("webServiceUrlTls") or "",
+            _listeners(found),
+        )
+    except (ValueError, AttributeError, TypeError) as error:
+        raise Corruption(f"{path}: expected the JSON of a broker, found {value[:80]!r}") from error
+
+
+def _listeners_value(address: BrokerAddress) -> dict[str, Any]:
+    return {
+        name: {"brokerServiceUrl": plain or None, "brokerServiceUrlTls": tls or None}
+        for name, (plain, tls) in address.listeners.items()
+    }
+
+
+def _listeners(found: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    return {
+        name: (item.get("brokerServiceUrl") or "", item.get("brokerServiceUrlTls") or "")
+        for name, item in (found.get("advertisedListeners") or {}).items()
+    }
+
+
+def encode_leader(broker_id: str, address: BrokerAddress) -> bytes:
+    """The node `/loadbalance/leader`."""
+    return json.dumps({"serviceUrl": address.http_url, "brokerId": broker_id}, separators=(",", ":")).encode()
+
+
+def decode_leader(value: bytes, path: str) -> tuple[str, str]:
+    """(broker id, HTTP URL) in that node; older brokers write the URL only. Raises Corruption."""
+    try:
+        found = parse_json(value)
+        url = found.get("serviceUrl") or ""
+        return found.get("brokerId") or urlsplit(url).netloc, url
+    except (ValueError, AttributeError, TypeError) as error:
+        raise Corruption(f"{path}: expected the JSON of the leading broker, found {value[:80]!r}") from error

@@ -1,0 +1,413 @@
+"""Takes bundles, keeps them while the session lives, and finds who has the others.
+
+    /loadbalance/brokers/<id>                 ephemeral: a living broker
+    /loadbalance/leader                       ephemeral: the broker that tools ask about the cluster
+    /namespace/<tenant>/<namespace>/<range>   ephemeral: the owner of a bundle
+
+The nodes are Apache's, so either broker finds the other's topics. Who should take a bundle is decided in
+`bundle_assignment`. A lookup for a bundle whose owner does not answer waits here until the owner's session has ended:
+clients that are told to come again back off, and lose more time than this wait takes.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+from broker.names import Bundles, TopicName
+from broker.ownership.bundle_assignment import (
+    decode_broker,
+    decode_leader,
+    decode_owner,
+    encode_broker,
+    encode_leader,
+    encode_owner,
+    preference,
+    session_has_time,
+)
+from broker.ownership.rules import BrokerAddress, Located, NoBrokerAvailable
+from magnetar_core.bookkeeper.metadata.store import (
+    NO_NODE,
+    Cancel,
+    MetadataError,
+    MetadataStore,
+    Node,
+    NoNode,
+    OutcomeUnknown,
+    SessionEvent,
+    SessionLost,
+    StoreUnavailable,
+    VersionConflict,
+)
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+BROKERS: Final = "/loadbalance/brokers"
+LEADER: Final = "/loadbalance/leader"
+NAMESPACE: Final = "/namespace"
+
+# How long a lookup waits for the end of a dead owner's session. Clients give a lookup 30 s; sessions take 2 s in a
+# developer's cluster and 30 s in Apache's configuration, where the client's retry takes over.
+TAKEOVER_WAIT_S: Final = 20.0
+
+# An owner is asked whether it still listens at most this often; a dead one refuses at once on the same machine.
+PROBE_TIMEOUT_S: Final = 0.5
+PROBE_VALID_S: Final = 0.5
+
+_RETRY_S: Final = 1.0
+
+
+class BundleOwnership:
+    """The ownership side of one broker. Implements `ownership_rules.Ownership`."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        clock: Clock,
+        *,
+        bundles_of: Callable[[str], Awaitable[Bundles]],
+        version: str,
+    ) -> None:
+        """*bundles_of* gives a namespace's bundles or raises what clients are told."""
+        self._store = store
+        self._clock = clock
+        self.broker_id = ""
+        self.address = BrokerAddress("")
+        self._bundles_of = bundles_of
+        self._version = version
+        self._started_ms = clock.wall_ms()
+        self._bundles: dict[str, Bundles] = {}  # namespaces that were asked for
+        self._owned: dict[str, Cancel] = {}  # bundle → how to stop watching its node
+        self._acquiring: dict[str, asyncio.Lock] = {}
+        self._unloading: dict[str, asyncio.Event] = {}  # bundle → set when it has been given back
+        self._lost_callbacks: list[Callable[[list[str]], None]] = []
+        self._probes: dict[str, tuple[float, bool]] = {}
+        self._tasks = Tasks("ownership")
+        self._cancel_session: Cancel | None = None
+        self._cancel_leader: Cancel | None = None
+        self.is_leader = False
+
+    async def start(self, broker_id: str, address: BrokerAddress) -> None:
+        """Show that this broker lives and listens at *address*; its id is `host:web port`. Raises StoreUnavailable."""
+        self.broker_id, self.address = broker_id, address
+        self._cancel_session = self._store.watch_session(self._on_session)
+        self._cancel_leader = self._store.watch_node(LEADER, self._on_leader_changed)
+        await self._register()
+        await self._campaign()
+
+    async def stop(self) -> None:
+        """Give every bundle back and leave; topics must be closed before."""
+        for cancel in (self._cancel_session, self._cancel_leader):
+            if cancel is not None:
+                cancel()
+        await self._tasks.cancel()
+        paths = [self._path(bundle) for bundle in self._owned]
+        for cancel in self._owned.values():
+            cancel()
+        self._owned.clear()
+        for path in [*paths, f"{BROKERS}/{self.broker_id}", *([LEADER] if self.is_leader else [])]:
+            try:
+                await self._give_back(path)
+            except (StoreUnavailable, SessionLost) as error:
+                log.warning("what this broker owns is free when its session ends: %s", error)
+                return  # the others would wait as long, for nothing
+            except MetadataError as error:
+                log.warning("%s stays until the session ends: %s", path, error)
+
+    async def _give_back(self, path: str) -> None:
+        """Remove a node if it is (still) ours: it may have become another broker's. Raises StoreUnavailable."""
+        node = await self._store.get(path)
+        if node is not None and node.own:
+            with contextlib.suppress(NoNode, VersionConflict):
+                await self._store.delete(path, node.version)
+
+    # ------------------------------------------------------------------------------- questions
+
+    def owns(self, topic: TopicName) -> bool:
+        """Whether the topic's bundle is ours now, and is not being given back."""
+        bundle = self.bundle_of(topic)
+        return bundle in self._owned and bundle not in self._unloading
+
+    def bundle_of(self, topic: TopicName) -> str | None:
+        """The bundle of a topic whose namespace was asked for before."""
+        bundles = self._bundles.get(topic.namespace)
+        return None if bundles is None else bundles.bundle_of(topic)
+
+    @property
+    def owned_bundles(self) -> list[str]:
+        return sorted(self._owned)
+
+    def may_acknowledge(self) -> bool:
+        """The session rule (see `bundle_assignment`)."""
+        return session_has_time(self._clock.monotonic(), self._store.last_answer, self._store.session_timeout_s)
+
+    def watch_lost(self, lost: Callable[[list[str]], None]) -> Callable[[], None]:
+        """Call *lost* with names of bundles that are ours no more."""
+        self._lost_callbacks.append(lost)
+        return lambda: self._lost_callbacks.remove(lost)
+
+    async def owner_of(self, bundle: str) -> BrokerAddress | None:
+        """Who has a bundle now; None if nobody has. Takes nothing. Raises StoreUnavailable, Corruption."""
+        if bundle in self._owned:
+            return self.address
+        node = await self._store.get(self._path(bundle))
+        return None if node is None or not node.value else decode_owner(node.value, node.path)[0]
+
+    async def brokers(self) -> dict[str, BrokerAddress]:
+        """The registered brokers by id; some may have just died. Raises Corruption."""
+        found = {}
+        for broker_id in await self._store.children(BROKERS):
+            node = await self._store.get(f"{BROKERS}/{broker_id}")
+            if node is not None:
+                found[broker_id] = decode_broker(node.value, node.path)
+        return found
+
+    async def leader(self) -> tuple[str, str]:
+        """(broker id, HTTP URL) of the leader; empty texts while there is none. Raises Corruption."""
+        node = await self._store.get(LEADER)
+        return ("", "") if node is None else decode_leader(node.value, node.path)
+
+    async def locate(self, topic: TopicName, *, authoritative: bool) -> Located:
+        """Who serves *topic*; takes its bundle where that falls to us.
+
+        Waits for the end of a dead owner's session and for a bundle that is being given back. Raises
+        NoBrokerAvailable, StoreUnavailable, Corruption, and what *bundles_of* raises for a namespace that does not
+        exist.
+        """
+        if not self.broker_id:
+            raise NoBrokerAvailable("This broker is starting")
+        bundles = self._bundles[topic.namespace] = await self._bundles_of(topic.namespace)
+        bundle = bundles.bundle_of(topic)
+        deadline = self._clock.monotonic() + TAKEOVER_WAIT_S
+        while bundle not in self._owned or bundle in self._unloading:
+            given_back = self._unloading.get(bundle)
+            if given_back is not None:
+                if not await self._wait(given_back, deadline):
+                    raise NoBrokerAvailable(f"Namespace bundle {bundle} is being unloaded")
+                continue
+            node = await self._store.get(self._path(bundle))
+            if node is None:
+                elsewhere = None if authoritative else await self._better_broker(bundle)
+                if elsewhere is not None:
+                    return Located(here=False, broker=elsewhere, redirect=True, authoritative=True)
+                await self._acquire(bundle)
+                continue
+            owner, unloading = decode_owner(node.value, node.path)
+            if node.own and not unloading:
+                self._adopt(bundle)
+            elif node.own or owner.service_url == self.address.service_url:
+                await self._remove_former(node)  # what could not be given back, or of a dead process at our address
+            elif unloading:
+                if not await self._wait_for_change(node, deadline):
+                    raise NoBrokerAvailable(f"Namespace bundle {bundle} is being unloaded by {owner.service_url}")
+            elif await self._answers(owner):
+                return Located(here=False, broker=owner)
+            elif not await self._wait_for_change(node, deadline):
+                raise NoBrokerAvailable(f"No broker was available to own {topic}: {owner.service_url} does not answer")
+        return Located(here=True, broker=self.address)
+
+    # ----------------------------------------------------------------------------------- bundles
+
+    async def _better_broker(self, bundle: str) -> BrokerAddress | None:
+        """The living broker that stands before us in the bundle's order; None if it is our turn."""
+        brokers = await self.brokers()
+        owned = await self._owned_by(bundle.rpartition("/")[0], brokers)
+        for broker_id in preference(bundle, {*brokers, self.broker_id}, owned):
+            if broker_id == self.broker_id:
+                return None
+            if await self._answers(brokers[broker_id]):
+                return brokers[broker_id]
+        return None
+
+    async def _owned_by(self, namespace: str, brokers: Mapping[str, BrokerAddress]) -> dict[str, int]:
+        """How many bundles of a namespace each broker has."""
+        ids = {address.service_url: broker_id for broker_id, address in brokers.items()}
+        owned: dict[str, int] = {}
+        for name in await self._store.children(f"{NAMESPACE}/{namespace}"):
+            node = await self._store.get(f"{NAMESPACE}/{namespace}/{name}")
+            if node is not None and node.value:
+                owner = ids.get(decode_owner(node.value, node.path)[0].service_url)
+                if owner is not None:
+                    owned[owner] = owned.get(owner, 0) + 1
+        return owned
+
+    async def _acquire(self, bundle: str) -> None:
+        """Try to become the owner; who is asks again afterwards."""
+        async with self._acquiring.setdefault(bundle, asyncio.Lock()):
+            if bundle in self._owned:
+                return
+            try:
+                await self._store.put(self._path(bundle), encode_owner(self.address), NO_NODE, ephemeral=True)
+            except (VersionConflict, OutcomeUnknown):
+                return
+            self._adopt(bundle)
+            log.info("owning %s", bundle)
+
+    def _adopt(self, bundle: str) -> None:
+        if bundle not in self._owned:
+            self._owned[bundle] = self._store.watch_node(self._path(bundle), lambda: self._on_node(bundle))
+
+    async def _remove_former(self, node: Node) -> None:
+        with contextlib.suppress(NoNode, VersionConflict, OutcomeUnknown):
+            await self._store.delete(node.path, node.version)
+
+    async def unload(self, bundle: str, close_topics: Callable[[], Awaitable[None]]) -> None:
+        """Give a bundle back: no new clients, topics closed by *close_topics*, node removed.
+
+        Topics that cannot be closed are reported as lost, and the error is passed on. Raises MetadataError.
+        """
+        under_way = self._unloading.get(bundle)
+        if under_way is not None:
+            await under_way.wait()
+            return
+        if bundle not in self._owned:
+            return
+        given_back = self._unloading[bundle] = asyncio.Event()
+        try:
+            path = self._path(bundle)
+            node = await self._store.get(path)
+            if node is None or not node.own:
+                return  # lost meanwhile; the watch tells it
+            await self._store.put(path, encode_owner(self.address, disabled=True), node.version, ephemeral=True)
+            try:
+                await close_topics()
+            except BaseException:
+                self._lose([bundle])
+                raise
+            finally:
+                cancel = self._owned.pop(bundle, None)
+                if cancel is not None:
+                    cancel()
+                try:
+                    await self._give_back(path)
+                except MetadataError as error:
+                    log.warning("%s is not served any more and could not be given back yet: %s", bundle, error)
+                    self._tasks.spawn(self._give_back_later(bundle), f"give back {bundle}")
+        finally:
+            del self._unloading[bundle]
+            given_back.set()
+
+    async def _give_back_later(self, bundle: str) -> None:
+        while bundle not in self._owned:  # taken again meanwhile: then it is to stay
+            try:
+                await self._give_back(self._path(bundle))
+                return
+            except MetadataError:
+                await self._clock.sleep(_RETRY_S)
+
+    def _on_node(self, bundle: str) -> None:
+        if bundle in self._owned:
+            self._tasks.spawn(self._check_owned(bundle), f"check {bundle}")
+
+    async def _check_owned(self, bundle: str) -> None:
+        with contextlib.suppress(MetadataError):
+            node = await self._store.get(self._path(bundle))
+            if (node is None or not node.own) and bundle in self._owned:
+                self._lose([bundle])
+
+    def _lose(self, bundles: list[str]) -> None:
+        for bundle in bundles:
+            cancel = self._owned.pop(bundle, None)
+            if cancel is not None:
+                cancel()
+        if bundles:
+            log.warning("not owning %s any more", ", ".join(bundles))
+            for callback in list(self._lost_callbacks):
+                callback(bundles)
+
+    async def _wait_for_change(self, node: Node, deadline: float) -> bool:
+        """Until the owner's node is gone or changed; False at *deadline*."""
+        changed = asyncio.Event()
+        cancel = self._store.watch_node(node.path, changed.set)
+        try:
+            now = await self._store.get(node.path)  # it may have gone before the watch stood
+            if now is None or now.version != node.version:
+                return True
+            return await self._wait(changed, deadline)
+        finally:
+            cancel()
+
+    async def _wait(self, event: asyncio.Event, deadline: float) -> bool:
+        """Until *event*; False at *deadline*."""
+        try:
+            async with asyncio.timeout(max(deadline - self._clock.monotonic(), 0)):
+                await event.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _answers(self, broker: BrokerAddress) -> bool:
+        """Whether somebody listens at *broker*'s address."""
+        url = broker.service_url or broker.service_url_tls
+        checked_s, answered = self._probes.get(url, (float("-inf"), False))
+        if self._clock.monotonic() - checked_s < PROBE_VALID_S:
+            return answered
+        parts = urlsplit(url)
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                _, writer = await asyncio.open_connection(parts.hostname, parts.port)
+            writer.close()
+            answered = True
+        except (OSError, TimeoutError, ValueError):
+            answered = False
+        self._probes[url] = (self._clock.monotonic(), answered)
+        return answered
+
+    @staticmethod
+    def _path(bundle: str) -> str:
+        return f"{NAMESPACE}/{bundle}"
+
+    # ------------------------------------------------------------------------- session and leader
+
+    def _on_session(self, event: SessionEvent) -> None:
+        if event is SessionEvent.LOST:
+            self.is_leader = False
+            self._lose(sorted(self._owned))
+            self._tasks.spawn(self._register_again(), "register again")
+
+    async def _register_again(self) -> None:
+        while True:
+            try:
+                await self._register()
+                await self._campaign()
+                return
+            except MetadataError as error:
+                log.warning("cannot register this broker again yet: %s", error)
+                await self._clock.sleep(_RETRY_S)
+
+    async def _register(self) -> None:
+        value = encode_broker(self.address, self._version, self._started_ms)
+        await self._claim(f"{BROKERS}/{self.broker_id}", value)
+
+    async def _claim(self, path: str, value: bytes) -> None:
+        """Put an ephemeral node of ours at a path that nobody else alive can want."""
+        while True:
+            try:
+                await self._store.put(path, value, NO_NODE, ephemeral=True)
+                return
+            except (VersionConflict, OutcomeUnknown):
+                node = await self._store.get(path)
+                if node is not None and node.own:
+                    return
+                if node is not None:
+                    await self._remove_former(node)
+
+    async def _campaign(self) -> None:
+        value = encode_leader(self.broker_id, self.address)
+        try:
+            await self._store.put(LEADER, value, NO_NODE, ephemeral=True)
+            self.is_leader = True
+        except (VersionConflict, OutcomeUnknown):
+            node = await self._store.get(LEADER)
+            self.is_leader = node is not None and node.own
+
+    def _on_leader_changed(self) -> None:
+        self._tasks.spawn(self._campaign_quietly(), "leader")
+
+    async def _campaign_quietly(self) -> None:
+        with contextlib.suppress(MetadataError):
+            await self._campaign()

@@ -1,0 +1,156 @@
+"""One attached consumer: what it may still be sent, and how an entry is sent to it. No IO."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from broker.topic.ports import Sink
+from broker.wire.frames import MessageHeads, without_broker_metadata, without_checksum
+from magnetar_core.runtime.types import Buffer
+from managed_ledger.position import Position
+
+if TYPE_CHECKING:
+    from broker.topic.subscription import Subscription
+
+# First protocol version whose clients know the checksum.
+CHECKSUM_VERSION: Final = 11
+
+# A client that sends FLOW for ever must not make the counter grow for ever.
+PERMITS_MAX: Final = 2**31 - 1
+
+
+class Consumer:
+    """A consumer on a connection. Permits count messages; a batch is never cut, so they may fall below zero."""
+
+    __slots__ = (
+        "_counted",
+        "_heads",
+        "_keeps_broker_metadata",
+        "_keeps_checksum",
+        "acked_messages",
+        "address",
+        "bytes_out",
+        "client_version",
+        "connected_since_ms",
+        "consumer_id",
+        "epoch",
+        "hash_ranges",
+        "is_blocked",
+        "is_java",
+        "last_acked_ms",
+        "last_flow_ms",
+        "last_rates",
+        "messages_out",
+        "metadata",
+        "name",
+        "partition",
+        "pending",
+        "permits",
+        "priority_level",
+        "redelivered_messages",
+        "sends_epoch",
+        "sink",
+        "subscription",
+        "unacked_messages",
+        "was_told_the_end",
+    )
+
+    def __init__(
+        self,
+        sink: Sink,
+        consumer_id: int,
+        name: str,
+        *,
+        partition: int = -1,
+        priority_level: int = 0,
+        protocol_version: int = 21,
+        keeps_broker_metadata: bool = False,
+        epoch: int | None = None,
+        hash_ranges: Sequence[tuple[int, int]] = (),
+        metadata: Mapping[str, str] | None = None,
+        address: str = "",
+        client_version: str = "",
+        connected_since_ms: int = 0,
+        is_java: bool = False,
+    ) -> None:
+        self.sink = sink
+        self.consumer_id = consumer_id
+        self.name = name
+        self.partition = partition
+        self.priority_level = priority_level
+        self.epoch = epoch
+        self.sends_epoch = False
+        self.hash_ranges = hash_ranges
+        self.metadata = dict(metadata or {})
+        self.address = address
+        self.client_version = client_version
+        self.connected_since_ms = connected_since_ms
+        self.is_java = is_java
+        self.was_told_the_end = False
+        self.subscription: Subscription | None = None
+        self.permits = 0
+        self.unacked_messages = 0
+        self.is_blocked = False
+        # Shared and Key_Shared: what it was sent and has not acknowledged, position → (messages, key's hash).
+        self.pending: dict[Position, tuple[int, int]] = {}
+        self.messages_out = 0
+        self.bytes_out = 0
+        self.redelivered_messages = 0
+        self.acked_messages = 0
+        self.last_acked_ms = 0
+        self.last_flow_ms = 0
+        self.last_rates = (0.0, 0.0, 0.0, 0.0)
+        self._counted = (0, 0, 0, 0)
+        self._heads = MessageHeads(consumer_id, partition)
+        self._keeps_checksum = protocol_version >= CHECKSUM_VERSION
+        self._keeps_broker_metadata = keeps_broker_metadata
+
+    def __repr__(self) -> str:
+        return f"Consumer(consumerId={self.consumer_id}, consumerName={self.name}, address={self.address})"
+
+    @property
+    def is_available(self) -> bool:
+        """Whether it can be sent something now."""
+        return self.permits > 0 and not self.is_blocked and self.sink.is_writable
+
+    def add_permits(self, permits: int) -> None:
+        self.permits = min(self.permits + permits, PERMITS_MAX)
+
+    def send(
+        self,
+        position: Position,
+        entry: Buffer,
+        messages: int,
+        redelivery_count: int = 0,
+        ack_set: Sequence[int] | None = None,
+    ) -> None:
+        """Send the entry at *position*, which costs *messages* permits."""
+        if not self._keeps_broker_metadata:
+            entry = without_broker_metadata(entry)
+        if not self._keeps_checksum:
+            entry = without_checksum(entry)
+        size = len(entry)
+        self._count_sent(messages, redelivery_count, size)
+        head = self._heads.head(
+            position[0],
+            position[1],
+            size,
+            redelivery_count,
+            ack_set,
+            self.epoch if self.sends_epoch else None,
+        )
+        self.sink.write_message(head, entry)
+
+    def _count_sent(self, messages: int, redelivery_count: int, size_bytes: int) -> None:
+        """An entry goes out that costs *messages* permits."""
+        self.permits -= messages
+        self.messages_out += messages
+        if redelivery_count:
+            self.redelivered_messages += messages
+        self.bytes_out += size_bytes
+
+    def take_rates(self, period_s: float) -> None:
+        """Set `last_rates` (messages out, bytes out, redelivered, acked; a second) for the period that ends now."""
+        counted = (self.messages_out, self.bytes_out, self.redelivered_messages, self.acked_messages)
+        out, size, again, acked = (now - before for now, before in zip(counted, self._counted, strict=True))
+        self.last_rates = (out / period_s, size / period_s, again / period_s, acked / period_s)
+        self._counted = counted

@@ -1,0 +1,223 @@
+"""How the parts that decide see the parts that do: protocols only, so that the former import none of the latter."""
+
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from magnetar_core.runtime.types import Buffer
+from managed_ledger.position import Position
+
+if TYPE_CHECKING:
+    from broker.topic.consumer import Consumer
+    from broker.topic.producer import Producer
+    from broker.topic.requests import Attached, ProducerRequest, SubscribeRequest
+    from broker.topic.subscription import Subscription
+    from broker.wire.frames import Send
+
+
+class EntryLike(Protocol):
+    """A stored entry (`managed_ledger.ledger.Entry`)."""
+
+    @property
+    def ledger_id(self) -> int: ...
+
+    @property
+    def entry_id(self) -> int: ...
+
+    @property
+    def data(self) -> Buffer: ...
+
+    @property
+    def position(self) -> Position: ...
+
+
+Entries = Sequence[EntryLike]
+
+
+class CursorPort(Protocol):
+    """A cursor, as a subscription uses it (`managed_ledger.cursors.managed_cursor.ManagedCursor`)."""
+
+    name: str
+
+    @property
+    def durable(self) -> bool: ...
+
+    @property
+    def mark_delete_position(self) -> Position: ...
+
+    @property
+    def read_position(self) -> Position: ...
+
+    def read(self, max_entries: int, max_bytes: int) -> Entries | Awaitable[Entries]: ...
+
+    def has_more(self) -> bool: ...
+
+    def mark_delete(self, position: Position, properties: Mapping[str, int] | None = None) -> None: ...
+
+    def delete(self, positions: Iterable[Position]) -> None: ...
+
+    def acknowledge_batch(self, position: Position, ack_set: Sequence[int], batch_size: int) -> bool: ...
+
+    def batch_ack_set(self, position: Position) -> list[int] | None: ...
+
+    def is_deleted(self, position: Position) -> bool: ...
+
+    def rewind(self) -> None: ...
+
+    async def reset(self, position: Position) -> None: ...
+
+    def backlog(self) -> int: ...
+
+
+class LedgerPort(Protocol):
+    """A managed ledger, as a subscription uses it."""
+
+    @property
+    def last_confirmed(self) -> Position: ...
+
+    @property
+    def is_terminated(self) -> bool: ...
+
+    def read(self, first: Position, max_entries: int, max_bytes: int) -> Entries | Awaitable[Entries]: ...
+
+    def previous_position(self, position: Position) -> Position: ...
+
+    def check_within(self, position: Position) -> None:
+        """Raises InvalidPosition for what lies beyond the end."""
+        ...
+
+
+class Cancellable(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Host(Protocol):
+    """What a subscription needs from the world around it."""
+
+    def now_ms(self) -> int:
+        """The wall clock."""
+        ...
+
+    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Cancellable: ...
+
+    def fetch(
+        self, work: Awaitable[Entries], done: Callable[[Entries | None], None], size_bytes: int, sink: "Sink | None"
+    ) -> None:
+        """Wait for a cold read of at most so many bytes; then `done(entries)`, or `done(None)` if it failed.
+
+        They are reserved meanwhile, also in the room of the *sink* that all of them are for.
+        """
+        ...
+
+    @property
+    def read_room_bytes(self) -> int:
+        """How much may be read now for all clients together; none at 0 and below."""
+        ...
+
+    def when_read_room(self, who: object, go_on: Callable[[], None]) -> None:
+        """Call *go_on* when there is room again, once for each *who*."""
+        ...
+
+    def guard(self, step: Callable[[], None], what: str) -> bool:
+        """Do a background step; False if it failed, which is logged with the topic's name."""
+        ...
+
+
+class Sink(Protocol):
+    """The connection of a consumer or producer."""
+
+    @property
+    def is_writable(self) -> bool:
+        """False while the peer does not read: nothing more is dispatched to it."""
+        ...
+
+    @property
+    def room_bytes(self) -> int:
+        """How much may be dispatched to it now, known before entries are read for it; none at 0 and below."""
+        ...
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing waits to be sent, and nothing is being read for it."""
+        ...
+
+    def reserve(self, size_bytes: int) -> None:
+        """So much is being read for it, or (negative) is not any more."""
+        ...
+
+    def write(self, frame: bytes) -> None: ...
+
+    def write_message(self, head: bytes, entry: Buffer) -> None: ...
+
+    async def is_alive(self) -> bool:
+        """Ask the peer (PING) and wait for a sign of life; a connection that gives none is closed."""
+        ...
+
+    def on_published(self, count: int, size_bytes: int) -> None:
+        """So many sends are answered, or need no answer any more."""
+        ...
+
+    def on_producer_closed(self, producer: object) -> None:
+        """The broker closed *producer*; its client was told."""
+        ...
+
+    def on_consumer_closed(self, consumer: object) -> None:
+        """The broker closed *consumer*; its client was told."""
+        ...
+
+
+class TopicPort(Protocol):
+    """A topic, as a connection uses it (`broker.topic.topic.Topic`)."""
+
+    def publish(self, run: "Sequence[tuple[Producer, Send]]") -> None: ...
+
+    async def attach_producer(self, request: "ProducerRequest") -> "Attached": ...
+
+    def close_producer(self, producer: "Producer", request_id: int) -> None: ...
+
+    def detach_producer(self, producer: "Producer") -> None: ...
+
+    async def subscribe(self, request: "SubscribeRequest") -> "Subscription": ...
+
+    def detach_consumer(self, consumer: "Consumer") -> None: ...
+
+    async def unsubscribe(self, consumer: "Consumer") -> None: ...
+
+    async def seek(
+        self, subscription: "Subscription", position: Position, ack_set: Sequence[int] = (), batch_size: int = 0
+    ) -> None: ...
+
+    async def position_at_ms(self, time_ms: int) -> Position: ...
+
+    async def last_message(self) -> tuple[Position, int]: ...
+
+
+class Outbox(Protocol):
+    """The socket below a connection."""
+
+    def write(self, buffer: Buffer) -> None:
+        """Queue *buffer*; all that one turn of the loop brings leaves in one write."""
+        ...
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What the socket has not taken yet of what was flushed."""
+        ...
+
+    async def until_drained(self) -> None:
+        """Return when the peer reads what it is sent."""
+        ...
+
+    def close(self) -> None:
+        """Send what is queued, then close."""
+        ...
+
+    async def is_alive(self) -> bool:
+        """Send a PING and wait for whatever comes; False (and closed) if nothing does."""
+        ...
+
+
+Spawn = Callable[[Coroutine[Any, Any, None], str], object]

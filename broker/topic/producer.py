@@ -1,0 +1,85 @@
+"""One attached producer: what it has under way, and who hears about it. No IO."""
+
+from collections.abc import Mapping
+
+from broker.topic.ports import Sink, TopicPort
+
+
+class Producer:
+    """A producer on a connection."""
+
+    __slots__ = (
+        "_counted",
+        "access_mode",
+        "address",
+        "bytes_in",
+        "client_version",
+        "closing",
+        "connected_since_ms",
+        "epoch",
+        "has_generated_name",
+        "is_closed",
+        "is_waiting",
+        "last_rates",
+        "messages_in",
+        "metadata",
+        "name",
+        "pending",
+        "producer_id",
+        "regroups",
+        "schema_version",
+        "sink",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: TopicPort,
+        sink: Sink,
+        producer_id: int,
+        name: str,
+        *,
+        epoch: int = 0,
+        has_generated_name: bool = False,
+        regroups: bool = False,
+        access_mode: int = 0,
+        schema_version: bytes = b"",
+        metadata: Mapping[str, str] | None = None,
+        address: str = "",
+        client_version: str = "",
+        connected_since_ms: int = 0,
+    ) -> None:
+        self.topic = topic
+        self.sink = sink
+        self.producer_id = producer_id
+        self.name = name
+        self.epoch = epoch
+        self.has_generated_name = has_generated_name
+        # Its messages came singly: whoever sends them again may put others into a batch with them.
+        self.regroups = regroups
+        self.access_mode = access_mode
+        self.schema_version = schema_version
+        self.metadata = dict(metadata or {})
+        self.address = address
+        self.client_version = client_version
+        self.connected_since_ms = connected_since_ms
+        # Sends that storage has not answered yet.
+        self.pending = 0
+        # The request that closes this producer once nothing is pending.
+        self.closing: int | None = None
+        self.is_closed = False
+        # It wants the topic for itself, and somebody else still has it.
+        self.is_waiting = False
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.last_rates = (0.0, 0.0)
+        self._counted = (0, 0)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def take_rates(self, period_s: float) -> None:
+        """Set `last_rates` (messages in, bytes in; a second) for the period that ends now."""
+        messages, size = self._counted
+        self.last_rates = ((self.messages_in - messages) / period_s, (self.bytes_in - size) / period_s)
+        self._counted = (self.messages_in, self.bytes_in)

@@ -1,0 +1,469 @@
+"""One subscription: a cursor, its consumers, and what they may ask for. No IO.
+
+Rules:
+
+1. The type is that of the connected consumers; with none connected the next consumer decides.
+2. While the subscription is fenced (seek, delete) nobody joins and nothing is read.
+3. After every event the pump runs: it reads and dispatches until nobody can take more, nothing is left, or a cold
+   read is under way. So no event may leave a consumer with permits and backlog waiting.
+4. A defect met while dispatching loses nothing: what was read and not sent cannot be told from what was, so the
+   consumers are disconnected. They come back by themselves, later at each try, and everything unacknowledged comes
+   again.
+5. What is read has room: at the consumers' connections, and in what the broker may have read and not sent for all.
+   Where there is none, the subscription waits in a row with the others. A client that has taken everything gets one
+   entry all the same, so that those who read never wait for those who do not.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
+
+from broker.errors import ConsumerBusy, MetadataFailure, NotAllowed, NotReady
+from broker.topic.batch_sizes import BatchSizes
+from broker.topic.consumer import Consumer
+from broker.topic.dispatchers import (
+    Dispatcher,
+    DispatchLimits,
+    KeySharedDispatcher,
+    Read,
+    SharedDispatcher,
+    SingleActiveDispatcher,
+    count_bits,
+    make_selector,
+)
+from broker.topic.ports import Cancellable, CursorPort, Entries, Host, LedgerPort
+from broker.wire import pulsar_pb2 as wire
+from broker.wire.frames import NO_ID, command
+from managed_ledger.errors import InvalidPosition
+from managed_ledger.messages import BATCH_MESSAGES_MAX
+from managed_ledger.messages_pb2 import MessageIdData
+from managed_ledger.position import Position, named_position
+
+# Reads that one event may cause before others get their turn on the loop: 10 × 100 entries are about 10 ms.
+READS_PER_EVENT_MAX: Final = 10
+
+# Ids of one ack. Clients group a thousand; each is a few microseconds on the loop.
+ACK_IDS_MAX: Final = 20_000
+
+# How long to wait after a cold read has failed. Bookies that are away come back in seconds.
+READ_RETRY_FIRST_MS: Final = 100
+READ_RETRY_LAST_MS: Final = 5_000
+
+_SINGLE_ACTIVE: Final = frozenset({wire.CommandSubscribe.Exclusive, wire.CommandSubscribe.Failover})
+_Type = wire.CommandSubscribe.SubType
+
+
+class KeySharedPolicy:
+    """How a Key_Shared consumer wants the keys to be shared out."""
+
+    __slots__ = ("allows_out_of_order", "is_sticky")
+
+    def __init__(self, is_sticky: bool = False, allows_out_of_order: bool = False) -> None:
+        self.is_sticky = is_sticky
+        self.allows_out_of_order = allows_out_of_order
+
+
+class Subscription:
+    """A subscription of a topic."""
+
+    def __init__(
+        self,
+        name: str,
+        cursor: CursorPort,
+        ledger: LedgerPort,
+        host: Host,
+        limits: DispatchLimits,
+        *,
+        topic: str,
+        partition: int = -1,
+        consistent_hashing: bool = True,
+        points: int = 100,
+        consumers_max: int = 0,
+    ) -> None:
+        self.name = name
+        self._dispatching = f"dispatching of {name}"
+        self.cursor = cursor
+        self.limits = limits
+        self.consumers_max = consumers_max
+        self.is_fenced = False
+        self.type: int | None = None
+        self.properties: Mapping[str, str] = {}
+        self._ledger = ledger
+        self._host = host
+        self._topic = topic
+        self._partition = partition
+        self._consistent_hashing = consistent_hashing
+        self._points = points
+        self._dispatcher: Dispatcher | None = None
+        self._is_reading = False
+        self.waits_for_room = False
+        self._timer: Cancellable | None = None
+        self._timer_at_ms = 0
+        self._retry_ms = 0
+        self.messages_out = 0
+        self.bytes_out = 0
+        self.last_consumed_ms = 0
+        self.last_acked_ms = 0
+        self.last_flow_ms = 0
+
+    # -------------------------------------------------------------------------------- consumers
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        return [] if self._dispatcher is None else self._dispatcher.consumers
+
+    @property
+    def is_durable(self) -> bool:
+        return self.cursor.durable
+
+    @property
+    def active_consumer(self) -> Consumer | None:
+        """The one that gets everything; None for Shared and Key_Shared."""
+        return self._dispatcher.active if isinstance(self._dispatcher, SingleActiveDispatcher) else None
+
+    @property
+    def type_name(self) -> str:
+        return "" if self.type is None else _Type.Name(self.type)
+
+    def check_newcomer(self, consumer: Consumer, kind: int, policy: KeySharedPolicy) -> None:
+        """Raises NotReady, ConsumerBusy, ConsumerAssignError; nothing changes."""
+        if self.is_fenced:
+            raise NotReady(f"Subscription {self.name} is fenced")
+        if not self.consumers or self._dispatcher is None:
+            return
+        if kind != self.type:
+            raise ConsumerBusy(
+                f"Subscription is of different type. Active subscription type of '{self.type_name}' is different "
+                f"than the connecting consumer's type '{_Type.Name(kind)}'."
+            )
+        if isinstance(self._dispatcher, KeySharedDispatcher) and (
+            self._dispatcher.is_sticky != policy.is_sticky
+            or self._dispatcher.allows_out_of_order != policy.allows_out_of_order
+        ):
+            raise ConsumerBusy("The connected consumers share out their keys in another way")
+        if self.consumers_max and len(self.consumers) >= self.consumers_max:
+            raise ConsumerBusy("Subscription reached max consumers limit")
+        self._dispatcher.check_newcomer(consumer)
+
+    def add_consumer(self, consumer: Consumer, kind: int, policy: KeySharedPolicy) -> None:
+        """Attach *consumer*; it gets nothing before its first permits. Raises as `check_newcomer`."""
+        self.check_newcomer(consumer, kind, policy)
+        if not self.consumers or self._dispatcher is None:
+            self._dispatcher = self._make_dispatcher(kind, policy)
+            self.type = kind
+        self._dispatcher.add(consumer)
+        consumer.subscription = self
+        self.pump()
+
+    def _make_dispatcher(self, kind: int, policy: KeySharedPolicy) -> Dispatcher:
+        if kind in _SINGLE_ACTIVE:
+            return SingleActiveDispatcher(
+                self.cursor,
+                self.limits,
+                is_failover=kind == wire.CommandSubscribe.Failover,
+                topic=self._topic,
+                partition=self._partition,
+                now_ms=self._host.now_ms,
+            )
+        if kind == wire.CommandSubscribe.Shared:
+            return SharedDispatcher(self.cursor, self.limits, self._host.now_ms)
+        selector = make_selector(
+            is_sticky=policy.is_sticky, consistent_hashing=self._consistent_hashing, points=self._points
+        )
+        return KeySharedDispatcher(
+            self.cursor,
+            self.limits,
+            self._host.now_ms,
+            selector,
+            is_sticky=policy.is_sticky,
+            allows_out_of_order=policy.allows_out_of_order,
+        )
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Detach *consumer*; what it had pending goes to the others."""
+        if self._dispatcher is not None and consumer in self._dispatcher.consumers:
+            self.messages_out += consumer.messages_out
+            self.bytes_out += consumer.bytes_out
+            self._dispatcher.remove(consumer)
+            # In the next turn: hundreds may leave in this one (their connection is gone), and what one of them had
+            # must not go to the next of them.
+            self._arm(self._host.now_ms())
+
+    def check_may_unsubscribe(self, consumer: Consumer) -> None:
+        """Raises MetadataFailure unless *consumer* is the only one."""
+        if self.consumers != [consumer]:
+            raise MetadataFailure("Unconnected or shared consumer attempting to unsubscribe")
+
+    def apply_limits(self, limits: DispatchLimits) -> None:
+        """The namespace's policies changed."""
+        self.limits = limits
+        if self._dispatcher is not None:
+            self._dispatcher.limits = limits
+            self.pump()
+
+    # -------------------------------------------------------------------------------- requests
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        consumer.last_flow_ms = self.last_flow_ms = self._host.now_ms()
+        consumer.add_permits(permits)
+        self.pump()
+
+    def acknowledge(self, consumer: Consumer, ack: wire.CommandAck) -> None:
+        """Take an ack. Raises InvalidPosition for ids that mean nothing (`named_position`), and for a cumulative one
+        beyond the end: then nothing of the ack is taken. Single ids of entries that there are not are passed over:
+        they may have been trimmed."""
+        consumer.last_acked_ms = self.last_acked_ms = self._host.now_ms()
+        if ack.ack_type == wire.CommandAck.Cumulative:
+            self._acknowledge_up_to(consumer, ack)
+        else:
+            self._acknowledge_single(consumer, ack)
+        if self._ledger.is_terminated:
+            self.tell_the_end()
+        if consumer.permits > 0 or len(self.consumers) > 1:
+            self.pump()  # a limit may have been lifted, or a key may go to its new consumer
+
+    def _acknowledge_single(self, consumer: Consumer, ack: wire.CommandAck) -> None:
+        done: list[Position] = []
+        dispatcher = self._dispatcher
+        if len(ack.message_id) > ACK_IDS_MAX:
+            raise InvalidPosition(f"an ack has {len(ack.message_id)} ids, and may have {ACK_IDS_MAX}; split it")
+        positions = [_checked(one) for one in ack.message_id]
+        for position, message_id in zip(positions, ack.message_id, strict=True):
+            if not message_id.ack_set:
+                done.append(position)
+                continue
+            if not self.limits.batch_index_acks:
+                continue  # the client acks the whole entry once its batch is complete
+            words = list(message_id.ack_set)
+            size = self._batch_size(position, words, message_id.batch_size)
+            if size is None:
+                continue
+            whole = self.cursor.acknowledge_batch(position, words, size)
+            if dispatcher is not None:
+                remaining = 0 if whole else count_bits(self.cursor.batch_ack_set(position) or ())
+                dispatcher.on_acked(position, remaining)
+        consumer.acked_messages += len(ack.message_id)
+        if done:
+            self.cursor.delete(done)
+            if dispatcher is not None:
+                for position in done:
+                    dispatcher.on_acked(position, 0)
+
+    def _acknowledge_up_to(self, consumer: Consumer, ack: wire.CommandAck) -> None:
+        if self.type not in _SINGLE_ACTIVE or len(ack.message_id) != 1:
+            return  # meaningless where several consumers share the entries: must not move the cursor
+        message_id = ack.message_id[0]
+        position = _checked(message_id)
+        if message_id.ack_set:
+            if not self.limits.batch_index_acks:
+                return
+            self._ledger.check_within(position)  # what stands before it would be all there is
+            words = list(message_id.ack_set)
+            self.cursor.mark_delete(self._ledger.previous_position(position))
+            size = self._batch_size(position, words, message_id.batch_size)
+            if size is not None:
+                self.cursor.acknowledge_batch(position, words, size)
+        else:
+            self.cursor.mark_delete(position)
+        consumer.acked_messages += 1
+
+    def _batch_size(self, position: Position, words: Sequence[int], claimed: int) -> int | None:
+        """How many messages the batch has; None: this part of an ack is passed over (`broker.topic.batch_sizes`)."""
+        sizes = BatchSizes() if self._dispatcher is None else self._dispatcher.batch_sizes
+        return sizes.size(position, claimed or _highest_bit(words))
+
+    def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None) -> None:
+        """Deliver again: *positions*, or everything *consumer* has not acknowledged."""
+        if self._dispatcher is not None:
+            self._dispatcher.redeliver(consumer, positions, epoch)
+            self.pump()
+
+    def disconnect_consumers(self) -> list[Consumer]:
+        """Detach all consumers and tell their clients, who subscribe again by themselves."""
+        gone = list(self.consumers)
+        for consumer in gone:
+            _tell_closed(consumer)
+            if self._dispatcher is not None:
+                self._dispatcher.remove(consumer)
+        return gone
+
+    async def reset_to(self, position: Position, ack_set: Sequence[int] = (), batch_size: int = 0) -> None:
+        """Go to *position*, the next entry to deliver; consumers are disconnected first and rejoin afterwards.
+
+        Raises NotReady if the subscription is being reset already, and what the cursor raises.
+        """
+        if self.is_fenced:
+            raise NotReady(f"Subscription {self.name} is being reset already")
+        self.is_fenced = True
+        try:
+            self.disconnect_consumers()
+            await self.cursor.reset(position)
+            if ack_set and self.limits.batch_index_acks:
+                size = self._batch_size(position, ack_set, batch_size)
+                if size is not None:
+                    self.cursor.acknowledge_batch(position, ack_set, size)
+        finally:
+            self.is_fenced = False
+
+    # -------------------------------------------------------------------------------- the pump
+
+    def pump(self) -> None:
+        """Rule 3. Never raises: the event that it follows is somebody else's."""
+        if not self._host.guard(self._pump, self._dispatching):
+            self._start_anew()
+
+    def _start_anew(self) -> None:
+        """Rule 4."""
+        gone, self._dispatcher = self.consumers, None  # in whatever state it is
+        self.cursor.rewind()
+        for consumer in gone:
+            consumer.pending.clear()
+            consumer.unacked_messages = 0
+            _tell_closed(consumer)
+            consumer.sink.on_consumer_closed(consumer)
+
+    def _pump(self) -> None:
+        dispatcher = self._dispatcher
+        self.waits_for_room = False
+        if dispatcher is None or self._is_reading or self.is_fenced:
+            return
+        for _ in range(READS_PER_EVENT_MAX):
+            read = dispatcher.next_read()
+            if read is None:
+                self._set_timer()
+                return
+            sink = dispatcher.sink_of_reads()
+            room_bytes = self._host.read_room_bytes
+            if room_bytes <= 0:
+                if sink is None or not sink.is_idle:  # rule 5
+                    self._host.when_read_room(self, self.pump)
+                    self.waits_for_room = True
+                    return
+                read = read._replace(entries_max=1)
+            elif room_bytes < read.bytes_max:
+                read = read._replace(bytes_max=room_bytes)
+            found = self._read(read)
+            if not isinstance(found, Sequence):
+                self._is_reading = True
+                self._host.fetch(found, self._on_fetched(dispatcher, read), read.bytes_max, sink)
+                return
+            self._on_entries(dispatcher, read, found)
+            if not found and read.first is None:
+                self._set_timer()
+                return
+        self._arm(self._host.now_ms())
+
+    def _read(self, read: Read) -> Entries | Awaitable[Entries]:
+        if read.first is None:
+            return self.cursor.read(read.entries_max, read.bytes_max)
+        return self._ledger.read(read.first, read.entries_max, read.bytes_max)
+
+    def _on_fetched(self, dispatcher: Dispatcher, read: Read) -> Callable[[Entries | None], None]:
+        def done(entries: Entries | None) -> None:
+            self._is_reading = False
+            if entries is None:
+                self._retry_ms = min(max(self._retry_ms * 2, READ_RETRY_FIRST_MS), READ_RETRY_LAST_MS)
+                self._arm(self._host.now_ms() + self._retry_ms)
+                return
+            self._retry_ms = 0
+            if dispatcher is self._dispatcher and not self.is_fenced:
+                fetched = entries
+                if not self._host.guard(lambda: self._on_entries(dispatcher, read, fetched), self._dispatching):
+                    self._start_anew()
+                    return
+            self.pump()
+
+        return done
+
+    def _on_entries(self, dispatcher: Dispatcher, read: Read, entries: Entries) -> None:
+        if entries:
+            self.last_consumed_ms = self._host.now_ms()
+        dispatcher.on_entries(read, entries)
+
+    def _set_timer(self) -> None:
+        at_ms = None if self._dispatcher is None else self._dispatcher.next_timer_ms()
+        if at_ms is not None:
+            self._arm(at_ms)
+
+    def _arm(self, at_ms: int) -> None:
+        """Pump at *at_ms* at the latest. One timer; an earlier wish replaces a later one."""
+        if self._timer is not None:
+            if self._timer_at_ms <= at_ms:
+                return
+            self._timer.cancel()
+        self._timer_at_ms = at_ms
+        self._timer = self._host.call_later(max(at_ms - self._host.now_ms(), 0), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.pump()
+
+    def close(self) -> None:
+        """No more timers and reads."""
+        self.is_fenced = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # -------------------------------------------------------------------------------- what is to be seen
+
+    def tell_the_end(self) -> None:
+        """Tell Java's consumers that the terminated topic holds nothing more for them; others would disconnect."""
+        if self.cursor.backlog():
+            return
+        for consumer in self.consumers:
+            if consumer.is_java and not consumer.was_told_the_end:
+                consumer.was_told_the_end = True
+                consumer.sink.write(command(wire.BaseCommand.REACHED_END_OF_TOPIC, consumer_id=consumer.consumer_id))
+
+    @property
+    def unacked_messages(self) -> int:
+        return sum(consumer.unacked_messages for consumer in self.consumers)
+
+    def draining_hashes(self, consumer: Consumer) -> tuple[list[tuple[int, int, int]], int]:
+        """Key_Shared: the hashes that *consumer* holds for another one, as (hash, entries left, blocked attempts); and
+        how many it has finished."""
+        dispatcher = self._dispatcher
+        if not isinstance(dispatcher, KeySharedDispatcher):
+            return [], 0
+        return dispatcher.draining_hashes(consumer), dispatcher.drained_count(consumer)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether rule 3 is broken: somebody could take what there is, and nothing is under way (for tests)."""
+        dispatcher = self._dispatcher
+        if dispatcher is None or self._is_reading or self.is_fenced or self._timer is not None or self.waits_for_room:
+            return False
+        return dispatcher.next_read() is not None
+
+
+def _tell_closed(consumer: Consumer) -> None:
+    consumer.sink.write(command(wire.BaseCommand.CLOSE_CONSUMER, consumer_id=consumer.consumer_id, request_id=NO_ID))
+
+
+def _checked(message_id: MessageIdData) -> Position:
+    """What an ack names. Raises InvalidPosition for what is no id, or no part of a batch."""
+    position = named_position(message_id.ledgerId, message_id.entryId)
+    words = len(message_id.ack_set)
+    if words * 64 >= BATCH_MESSAGES_MAX + 64 or message_id.batch_size < 0:
+        raise InvalidPosition(
+            f"{position}: batch_size {message_id.batch_size} and an ack_set of {words} words: a batch has at most "
+            f"{BATCH_MESSAGES_MAX} messages"
+        )
+    return position
+
+
+def check_type(kind: int, allowed: frozenset[str], *, read_compacted: bool) -> None:
+    """Raises NotAllowed for what the namespace forbids or this broker does not have."""
+    if allowed and _Type.Name(kind) not in allowed:
+        raise NotAllowed(f"Subscription type {_Type.Name(kind)} is not enabled for this namespace")
+    if read_compacted and kind not in _SINGLE_ACTIVE:
+        raise NotAllowed("readCompacted only allowed on failover or exclusive subscriptions")
+
+
+def _highest_bit(words: Sequence[int]) -> int:
+    """How many messages a batch has at least, of which these words remain. Acks of Java do not say the size; the
+    bits above are acknowledged either way."""
+    for at in range(len(words) - 1, -1, -1):
+        if words[at]:
+            return at * 64 + (words[at] & 0xFFFF_FFFF_FFFF_FFFF).bit_length()
+    return 0

@@ -1,0 +1,415 @@
+"""`magnetar doctor`: asks everybody in a cluster, with short time limits, and tells what is wrong.
+
+    metadata store ── bookies ── disks, HTTP of each      ┐
+                   ├─ records of ledgers                  ├──▶ ClusterFacts ──▶ doctor_rules ──▶ findings
+                   └─ marks of auto-recovery              │
+    brokers' HTTP ─── each broker, its health; topics     ┘
+
+Each question has a limit of its own. One that fails is noted with its reason, and the others go on.
+"""
+
+from collections.abc import Awaitable, Iterable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from magnetar.cli import output as show
+from magnetar.cli.options import admin_option, json_option, metadata_of, metadata_option, print_json, urls_of
+from magnetar.inspect.doctor_rules import (
+    BACKLOG_WARN,
+    BookieFacts,
+    BrokerFacts,
+    ClusterFacts,
+    Finding,
+    LedgerFacts,
+    Level,
+    SubscriptionFacts,
+    Unasked,
+    examine,
+    exit_code,
+)
+
+if TYPE_CHECKING:
+    from magnetar.inspect.inspector import Inspector, KnownBookie, LedgerRecord
+    from magnetar_core.runtime.clock import Clock
+
+T = TypeVar("T")
+
+# One question to one server. A server that needs longer for a word is in trouble.
+TIMEOUT_S: Final = 5.0
+# A broker's health check writes to bookies, and waits for those that are away before it gives up.
+HEALTH_TIMEOUT_S: Final = 15.0
+# The first answer of the metadata store: its client tries all servers, for the length of a session.
+METADATA_TIMEOUT_S: Final = 15.0
+# All bookies tell of their disks; each may take the whole of its own limit.
+DISKS_TIMEOUT_S: Final = 30.0
+# Whether something listens at the address of a bookie that is away.
+LISTEN_TIMEOUT_S: Final = 1.0
+
+LEDGERS_LOOKED_AT: Final = 10_000
+LOOK_S: Final = 20.0
+"""For the records of ledgers, and for the topics, each."""
+LEDGERS_AT_ONCE: Final = 500
+
+# Topics whose broker does not answer: the others would tell the same.
+TOPIC_FAILURES_MAX: Final = 3
+
+# Answers of an HTTP admin are a few KiB; what is longer comes from something else.
+ANSWER_BYTES_MAX: Final = 1 << 20
+
+_MARKS: Final = {Level.ERROR: ("error", "red"), Level.WARNING: ("warning", "yellow"), Level.INFO: ("note", None)}
+
+
+@click.command()
+@click.option("--namespace", "namespaces", multiple=True, default=("public/default",), show_default=True,
+              help="Whose subscriptions to look at; may be given more than once.")  # fmt: skip
+@click.option("--backlog", type=click.IntRange(min=1), default=BACKLOG_WARN, show_default=True,
+              help="A subscription that nobody reads is a finding from so many entries on.")  # fmt: skip
+@click.option("--ledgers", "ledgers_max", type=click.IntRange(min=0), default=LEDGERS_LOOKED_AT, show_default=True,
+              help="Look at the copies of so many ledgers, the newest first.")  # fmt: skip
+@click.option("--time-limit", "look_s", type=click.FloatRange(min=1), default=LOOK_S, show_default=True,
+              help="Seconds for the ledgers, and for the topics; what was not looked at then is said.")  # fmt: skip
+@metadata_option
+@json_option
+@admin_option
+def doctor(
+    namespaces: tuple[str, ...],
+    backlog: int,
+    ledgers_max: int,
+    look_s: float,
+    metadata_url: str | None,
+    tls_directory: str | None,
+    as_json: bool,
+    admin_url: str,
+) -> None:
+    """Look at a cluster, and say in plain words what is wrong and what to do.
+
+    Exit code 0: nothing; 1: warnings; 2: errors.
+
+    Example:  magnetar doctor --admin-url http://127.0.0.1:8080,http://127.0.0.1:8081
+    """
+    import asyncio
+
+    with show.bar("looking") as drawn:
+        rounds = Rounds(namespaces, ledgers_max, look_s, drawn)
+        facts = asyncio.run(rounds.facts(metadata_of(metadata_url, admin_url), tls_directory, urls_of(admin_url)))
+    findings = examine(facts, backlog_warn=backlog)
+    code = exit_code(findings)
+    if as_json:
+        print_json([{"level": one.level.name, "where": one.where, "text": one.text, "way_out": one.way_out}
+                    for one in findings])  # fmt: skip
+    else:
+        _show(facts, findings)
+    raise click.exceptions.Exit(code)
+
+
+def _show(facts: ClusterFacts, findings: Iterable[Finding]) -> None:
+    for one in findings:
+        word, colour = _MARKS[one.level]
+        click.echo(f"{click.style(word, fg=colour, bold=colour is not None)}  {one.where}: {one.text}")
+        if one.way_out:
+            click.echo(f"    → {one.way_out}")
+    looked = (
+        f"{len(facts.bookies or ())} bookies, {len(facts.brokers)} brokers, {len(facts.ledgers)} ledgers, "
+        f"{len(facts.subscriptions)} subscriptions"
+    )
+    if not findings:
+        click.echo(f"{click.style('fine', fg='green')}  {looked}")
+    else:
+        click.echo(f"looked at {looked}")
+
+
+# ---------------------------------------------------------------------------------------- asking
+
+
+class Rounds:
+    """One look at a cluster; used once."""
+
+    def __init__(self, namespaces: Iterable[str], ledgers_max: int, look_s: float, drawn: show.Bar) -> None:
+        self._namespaces = tuple(namespaces)
+        self._ledgers_max = ledgers_max
+        self._look_s = look_s
+        self._drawn = drawn
+        self._unasked: list[Unasked] = []
+
+    async def facts(self, metadata_url: str, tls_directory: str | None, admin_urls: list[str]) -> ClusterFacts:
+        """Raises ConfigurationError for a URL or a folder that is none."""
+        import asyncio
+
+        found = await asyncio.gather(self._stored(metadata_url, tls_directory), self._served(admin_urls))
+        known: dict[str, Any] = {name: value for part in found for name, value in part.items()}
+        return ClusterFacts(metadata_url, unasked=tuple(self._unasked), **known)
+
+    async def _ask(self, what: str, question: Awaitable[T], otherwise: T, limit_s: float) -> T:
+        import asyncio
+
+        from magnetar_core.runtime.types import MagnetarError
+
+        try:
+            async with asyncio.timeout(limit_s):
+                return await question
+        except TimeoutError:
+            self._unasked.append(Unasked(what, f"no answer within {limit_s:g} s"))
+        except (MagnetarError, OSError) as error:
+            self._unasked.append(Unasked(what, str(error)))
+        except (KeyError, TypeError, ValueError) as error:
+            self._unasked.append(Unasked(what, f"the answer cannot be understood ({type(error).__name__}: {error})"))
+        return otherwise
+
+    # ------------------------------------------------------------------- metadata store and bookies
+
+    async def _stored(self, metadata_url: str, tls_directory: str | None) -> dict[str, Any]:
+        import asyncio
+        from contextlib import AsyncExitStack
+
+        from magnetar.inspect.inspector import inspecting
+        from magnetar_core.runtime.types import ConfigurationError, MagnetarError
+
+        async with AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(METADATA_TIMEOUT_S):
+                    inspector = await stack.enter_async_context(inspecting(metadata_url, tls_directory))
+                    metadata_s = await _quickest_answer_s(inspector)
+            except ConfigurationError:
+                raise
+            except TimeoutError:
+                return {"metadata_error": f"no answer within {METADATA_TIMEOUT_S:g} s"}
+            except (MagnetarError, OSError) as error:
+                return {"metadata_error": str(error)}
+            bookies, ledgers, recovery = await asyncio.gather(
+                self._bookies(inspector), self._ledgers(inspector), self._recovery(inspector)
+            )
+            silent = tuple(Unasked(host, why) for host, why in inspector.silent_hosts.items())
+            return {"metadata_s": metadata_s, "silent_hosts": silent, "bookies": bookies, **ledgers, **recovery}
+
+    async def _bookies(self, inspector: "Inspector") -> tuple[BookieFacts, ...] | None:
+        import asyncio
+
+        registered = await self._ask("bookies", inspector.bookies(), None, METADATA_TIMEOUT_S)
+        if registered is None:
+            return None
+        disks = await self._ask("disks of the bookies", inspector.cluster.spaces(), {}, DISKS_TIMEOUT_S)
+        return tuple(await asyncio.gather(*(self._bookie(inspector, one, disks) for one in registered)))
+
+    async def _bookie(self, inspector: "Inspector", known: "KnownBookie", disks: dict[str, Any]) -> BookieFacts:
+        import asyncio
+
+        if known.state == "away":
+            return BookieFacts(known.bookie_id, known.state, listens=await _listens(inspector, known.bookie_id))
+        space = disks.get(known.bookie_id)
+        if isinstance(space, str):
+            return BookieFacts(known.bookie_id, known.state, error=space)
+        reasons: tuple[str, ...] = ()
+        skew_s: float | None = None
+        if known.http:
+            question = asyncio.to_thread(_bookie_http, known.http, inspector.clock)
+            what = f"HTTP admin of bookie {known.bookie_id}"
+            reasons, skew_s = await self._ask(what, question, (reasons, skew_s), 2 * TIMEOUT_S)
+        total_bytes, free_bytes = (0, 0) if space is None else (space.total_bytes, space.free_bytes)
+        return BookieFacts(known.bookie_id, known.state, total_bytes, free_bytes, reasons, skew_s=skew_s)
+
+    async def _ledgers(self, inspector: "Inspector") -> dict[str, Any]:
+        began_s = inspector.clock.monotonic()
+        ids = await self._ask("the list of ledgers", inspector.ledger_ids(), [], self._look_s)
+        looked = ids[::-1][: self._ledgers_max]
+        found: dict[int, LedgerRecord] = {}
+        left = len(ids)
+        for at in range(0, len(looked), LEDGERS_AT_ONCE):
+            if inspector.clock.monotonic() - began_s > self._look_s:
+                break
+            self._drawn.at(at, len(looked), "ledgers")
+            some = looked[at : at + LEDGERS_AT_ONCE]
+            records = await self._ask("records of ledgers", inspector.records_of(some), None, self._look_s)
+            if records is None:
+                break
+            found |= records
+            left -= len(some)
+        return {
+            "ledgers_left": left,
+            "ledgers": tuple(_ledger_facts(ledger_id, one) for ledger_id, one in found.items() if one.metadata),
+            "unreadable": tuple(
+                Unasked(f"ledger {ledger_id}", one.problem) for ledger_id, one in found.items() if one.metadata is None
+            ),
+        }
+
+    async def _recovery(self, inspector: "Inspector") -> dict[str, Any]:
+        info = await self._ask("auto-recovery", inspector.cluster.info(), None, METADATA_TIMEOUT_S)
+        if info is None:
+            return {}
+        marked: list[int] = []
+        if info.cluster_under_replicated:
+            marked = await self._ask("marks of auto-recovery", inspector.under_replicated(), marked, METADATA_TIMEOUT_S)
+        return {
+            "under_replicated": tuple(marked),
+            "replication_disabled": not info.ledger_replication_enabled,
+            "auditor": info.auditor_id,
+        }
+
+    # ----------------------------------------------------------------------- brokers and their topics
+
+    async def _served(self, admin_urls: list[str]) -> dict[str, Any]:
+        import asyncio
+
+        from magnetar.cli.options import admin_of
+        from magnetar.inspect.broker_admin import AdminError
+        from magnetar_core.runtime.daemon import new_clock
+
+        if not admin_urls:
+            admin_of("")  # says what is wrong
+
+        def brokers_at(url: str) -> list[str] | str:
+            try:
+                return sorted(_admin(url).call("GET", "/admin/v2/brokers"))
+            except (AdminError, TypeError) as error:
+                return str(error)
+
+        told = dict(zip(admin_urls, await asyncio.gather(*(asyncio.to_thread(brokers_at, url) for url in admin_urls)),
+                        strict=True))  # fmt: skip
+        answered = [url for url, found in told.items() if not isinstance(found, str)]
+        if not answered:
+            return {"brokers_error": "; ".join(map(str, told.values()))}
+        admin_url = answered[0]
+        clock = new_clock()
+        brokers, ensemble_size, topics = await asyncio.gather(
+            asyncio.gather(*(asyncio.to_thread(_broker, one, clock) for one in told[admin_url])),
+            self._ask("settings of the brokers", asyncio.to_thread(_ensemble_size, admin_url), 0, 2 * TIMEOUT_S),
+            self._topics(admin_url, clock),
+        )
+        silent = tuple(Unasked(url, found) for url, found in told.items() if isinstance(found, str))
+        return {"brokers": tuple(brokers), "silent_admins": silent, "ensemble_size": ensemble_size, **topics}
+
+    async def _topics(self, admin_url: str, clock: "Clock") -> dict[str, Any]:
+        import asyncio
+
+        names: list[str] = []
+        for namespace in self._namespaces:
+            question = asyncio.to_thread(_admin(admin_url).topics, namespace)
+            names += await self._ask(f"topics of {namespace}", question, [], 2 * TIMEOUT_S)
+        found: list[SubscriptionFacts] = []
+        began_s = clock.monotonic()
+        failures_before = len(self._unasked)
+        looked_at = 0
+        for name in names:
+            if clock.monotonic() - began_s > self._look_s or len(self._unasked) - failures_before >= TOPIC_FAILURES_MAX:
+                break
+            question = asyncio.to_thread(_subscriptions, admin_url, name)
+            found += await self._ask(f"topic {name}", question, [], 2 * TIMEOUT_S)
+            looked_at += 1
+        return {"topics_left": len(names) - looked_at, "subscriptions": tuple(found)}
+
+
+async def _quickest_answer_s(inspector: "Inspector") -> float:
+    """Of three: one that waits for a moment says nothing."""
+    answers = []
+    for _ in range(3):
+        began_s = inspector.clock.monotonic()
+        await inspector.store.exists(inspector.root)
+        answers.append(inspector.clock.monotonic() - began_s)
+    return min(answers)
+
+
+async def _listens(inspector: "Inspector", bookie_id: str) -> bool:
+    import asyncio
+
+    from magnetar_core.bookkeeper.metadata.store import MetadataError
+
+    try:
+        async with asyncio.timeout(LISTEN_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(*await inspector.directory.address_of(bookie_id))
+    except (OSError, TimeoutError, MetadataError):
+        return False
+    writer.close()
+    return True
+
+
+def _ledger_facts(ledger_id: int, record: "LedgerRecord") -> LedgerFacts:
+    one = record.metadata
+    assert one is not None, "the others are told of as unreadable"
+    return LedgerFacts(ledger_id, one.write_quorum, one.segments, one.last_entry_id if one.is_closed else None)
+
+
+# ---------------------------------------------------------------------- what blocks, on other threads
+
+
+def _admin(url: str) -> Any:
+    from magnetar.inspect.broker_admin import AdminClient
+
+    return AdminClient(url, timeout_s=TIMEOUT_S)
+
+
+def _get(url: str, clock: "Clock", timeout_s: float = TIMEOUT_S) -> tuple[int, Any, float | None]:
+    """(status, JSON or text, how far its clock is ahead in seconds or None). Raises OSError."""
+    import json
+
+    from magnetar_core.runtime.http_client import ask
+
+    deadline_s = clock.monotonic() + timeout_s
+    answer = ask("GET", url, timeout_s=timeout_s, max_bytes=ANSWER_BYTES_MAX,
+                 is_late=lambda: clock.monotonic() > deadline_s)  # fmt: skip
+    try:
+        found: Any = json.loads(answer.body or b"null")
+    except ValueError:
+        found = answer.body.decode(errors="replace")
+    return answer.status, found, _ahead_s(answer.headers.get("Date"), clock)
+
+
+def _ahead_s(date: str | None, clock: "Clock") -> float | None:
+    """From the Date of an answer, which knows whole seconds only."""
+    import email.utils
+
+    if date is None:
+        return None
+    try:
+        return email.utils.parsedate_to_datetime(date).timestamp() + 0.5 - clock.wall_ms() / 1000
+    except ValueError:
+        return None
+
+
+def _bookie_http(url: str, clock: "Clock") -> tuple[tuple[str, ...], float | None]:
+    """(why it is read-only, how far its clock is ahead); Apache's bookie does not tell why. Raises OSError."""
+    status, found, skew_s = _get(f"{url}/api/v1/magnetar/status", clock)
+    held = found["state"]["reasons"] if status == 200 else {}
+    return tuple(f"{name}: {text}".rstrip(": ") for name, text in held.items()), skew_s
+
+
+def _broker(broker_id: str, clock: "Clock") -> BrokerFacts:
+    url = f"http://{broker_id}"
+    try:
+        _, _, skew_s = _get(f"{url}/admin/v2/brokers/ready", clock)
+    except OSError as error:
+        return BrokerFacts(broker_id, url, error=str(error))
+    try:
+        status, said, _ = _get(f"{url}/admin/v2/brokers/health", clock, HEALTH_TIMEOUT_S)
+    except OSError as error:
+        return BrokerFacts(broker_id, url, health=str(error), skew_s=skew_s)
+    reason = said.get("reason", said) if isinstance(said, dict) else said
+    return BrokerFacts(broker_id, url, health="" if status < 300 else f"{reason}"[:300], skew_s=skew_s)
+
+
+def _ensemble_size(admin_url: str) -> int:
+    settings = _admin(admin_url).call("GET", "/admin/v2/brokers/configuration/runtime")
+    return int(settings.get("managedLedgerDefaultEnsembleSize") or 0)
+
+
+def _subscriptions(admin_url: str, topic: str) -> list[SubscriptionFacts]:
+    admin = _admin(admin_url)
+    stats = admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/stats")
+    found = []
+    for name, facts in stats["subscriptions"].items():
+        consumers = facts["consumers"]
+        is_blocked = facts["blockedSubscriptionOnUnackedMsgs"] or (
+            consumers and all(one["blockedConsumerOnUnackedMsgs"] for one in consumers)
+        )
+        found.append(
+            SubscriptionFacts(
+                topic,
+                name,
+                facts["type"],
+                facts["msgBacklog"],
+                facts["unackedMessages"],
+                len(consumers),
+                sum(one["availablePermits"] for one in consumers),
+                bool(is_blocked),
+            )
+        )
+    return found

@@ -1,0 +1,296 @@
+"""`magnetar ledgers` and `magnetar bookies`: from the metadata store and the bookies themselves, without a broker."""
+
+from collections.abc import Awaitable, Callable
+from typing import IO, TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from magnetar.cli import output as show
+from magnetar.cli.guesses import Guessing
+from magnetar.cli.options import admin_option, json_option, metadata_of, metadata_option, now_ms, print_json
+
+if TYPE_CHECKING:
+    from magnetar.inspect.inspector import Copy, Inspector, LedgerRecord
+    from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
+
+T = TypeVar("T")
+
+# Entries that `ledgers show` looks at, if nobody says how many; each is asked of every bookie that has it.
+ENTRIES_SHOWN = 20
+LEDGER_ID = click.IntRange(min=0)
+
+# Records that are asked for between two looks at how far it is.
+LEDGERS_AT_ONCE = 500
+
+# What a person wants to see of a payload.
+_PREVIEW_BYTES = 48
+
+
+def _run(
+    metadata_url: str | None, admin_url: str, tls_directory: str | None, ask: "Callable[[Inspector], Awaitable[T]]"
+) -> T:
+    import asyncio
+
+    from magnetar.inspect.inspector import inspecting
+
+    url = metadata_of(metadata_url, admin_url)
+
+    async def go() -> T:
+        async with inspecting(url, tls_directory) as inspector:
+            return await ask(inspector)
+
+    return asyncio.run(go())
+
+
+# --------------------------------------------------------------------------------------- bookies
+
+
+@click.group(cls=Guessing)
+def bookies() -> None:
+    """Bookies of a cluster. See also `magnetar bookie`, which runs one or asks one over its HTTP admin."""
+
+
+@bookies.command("list")
+@admin_option
+@metadata_option
+@json_option
+def list_bookies(metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool) -> None:
+    """Bookies that are there, and those that are away.
+
+    Example:  magnetar bookies list
+    """
+    found = _run(metadata_url, admin_url, tls_directory, lambda inspector: inspector.bookies())
+    if as_json:
+        print_json([one._asdict() for one in found])
+        return
+    show.table(("bookie", "state", "address", "HTTP admin"), [tuple(one) for one in found])
+
+
+# --------------------------------------------------------------------------------------- ledgers
+
+
+@click.group(cls=Guessing)
+def ledgers() -> None:
+    """Ledgers of a cluster: what stands in the metadata, and what the bookies have."""
+
+
+@ledgers.command("list")
+@admin_option
+@metadata_option
+@json_option
+@click.option("--bookie", "bookie_id", help="Only those with copies on this bookie.")
+def list_ledgers(
+    metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool, bookie_id: str | None
+) -> None:
+    """All ledgers with state, size, quorums and bookies.
+
+    Example:  magnetar ledgers list --bookie 127.0.0.1:3181
+    """
+
+    async def ask(inspector: "Inspector") -> "dict[int, LedgerRecord]":
+        ids = await inspector.ledger_ids()
+        found: dict[int, LedgerRecord] = {}
+        with show.bar("ledgers", len(ids)) as drawn:
+            for at in range(0, len(ids), LEDGERS_AT_ONCE):
+                found |= await inspector.records_of(ids[at : at + LEDGERS_AT_ONCE])
+                drawn.at(at)
+        return found
+
+    found = _run(metadata_url, admin_url, tls_directory, ask)
+    if bookie_id is not None:
+        found = {
+            ledger_id: one for ledger_id, one in found.items() if one.metadata and bookie_id in one.metadata.bookies()
+        }
+    if as_json:
+        print_json(
+            [
+                {"ledger_id": ledger_id, "problem": problem} if one is None else _facts(ledger_id, one, created_ms)
+                for ledger_id, (one, created_ms, problem) in found.items()
+            ]
+        )
+        return
+    now = now_ms()
+    show.table(
+        ("ledger", "state", "entries", "size", "E/Qw/Qa", "made", "last ensemble"),
+        [_row(ledger_id, record, now) for ledger_id, record in found.items()],
+    )
+
+
+def _row(ledger_id: int, record: "LedgerRecord", now: int) -> tuple[str, ...]:
+    one = record.metadata
+    if one is None:
+        return str(ledger_id), "unreadable", "", "", "", "", record.problem
+    return (
+        str(ledger_id),
+        one.state.name.lower().replace("_", " "),
+        str(one.last_entry_id + 1) if one.is_closed else "-",
+        show.size(one.length) if one.is_closed else "-",
+        f"{one.ensemble_size}/{one.write_quorum}/{one.ack_quorum}",
+        show.age(record.created_ms, now) if record.created_ms else "-",
+        " ".join(one.last_segment.ensemble),
+    )
+
+
+def _facts(ledger_id: int, one: "LedgerMetadata", created_ms: int) -> dict[str, Any]:
+    return {
+        "ledger_id": ledger_id,
+        "problem": None,
+        "state": one.state.name,
+        "last_entry_id": one.last_entry_id if one.is_closed else None,
+        "length": one.length if one.is_closed else None,
+        "ensemble_size": one.ensemble_size,
+        "write_quorum": one.write_quorum,
+        "ack_quorum": one.ack_quorum,
+        "digest": one.digest_type.name,
+        "ctime_ms": created_ms or None,
+        "segments": [{"first_entry_id": first, "ensemble": list(members)} for first, members in one.segments],
+        "custom": {name: value.decode(errors="replace") for name, value in one.custom_metadata},
+    }
+
+
+@ledgers.command("show")
+@click.argument("ledger_id", type=LEDGER_ID)
+@click.option("--from", "first", type=LEDGER_ID, default=0, show_default=True, help="First entry.")
+@click.option("--to", "last", type=LEDGER_ID, help=f"Last entry; else the {ENTRIES_SHOWN - 1} behind the first.")
+@click.option("--all", "everything", is_flag=True, help="Every entry.")
+@admin_option
+@metadata_option
+@json_option
+def show_ledger(
+    ledger_id: int,
+    first: int,
+    last: int | None,
+    everything: bool,
+    metadata_url: str | None,
+    admin_url: str,
+    tls_directory: str | None,
+    as_json: bool,
+) -> None:
+    """What is in LEDGER_ID, entry by entry, from every bookie that should have it. Exit code 2 if a copy is not good.
+
+    A ledger that is written to is neither fenced nor closed by this.
+
+    Example:  magnetar ledgers show 7 --from 100 --to 110
+    """
+
+    async def ask(inspector: "Inspector") -> "tuple[LedgerMetadata, int, int, list[Copy], list[list[Copy]]]":
+        metadata, created_ms = await _record(inspector, ledger_id)
+        end, silent = await inspector.last_entry(ledger_id, metadata)
+        stop = end if everything else min(end, first + ENTRIES_SHOWN - 1 if last is None else last)
+        copies = []
+        with show.progress(range(first, stop + 1), "entries") as entry_ids:
+            for entry_id in entry_ids:
+                copies.append(await inspector.copies(ledger_id, entry_id, metadata))
+        return metadata, created_ms, end, silent, copies
+
+    metadata, created_ms, end, silent, found = _run(metadata_url, admin_url, tls_directory, ask)
+    if as_json:
+        print_json({**_facts(ledger_id, metadata, created_ms), "last_entry_there": end,
+                    "not_asked": [{"bookie": one.bookie_id, "detail": one.detail} for one in silent],
+                    "entries": [_entry_facts(first + at, copies) for at, copies in enumerate(found)]})  # fmt: skip
+    else:
+        _show_record(ledger_id, metadata, created_ms, end, silent)
+        _show_entries(first, end, found)
+    if silent or any(copy.verdict != "good" for copies in found for copy in copies):
+        raise click.exceptions.Exit(2)
+
+
+async def _record(inspector: "Inspector", ledger_id: int) -> "tuple[LedgerMetadata, int]":
+    """(what is recorded, when it was made or 0).
+
+    Raises MagnetarError if there is no such ledger, or its record makes no sense.
+    """
+    from magnetar_core.runtime.types import MagnetarError
+
+    record = (await inspector.records_of([ledger_id])).get(ledger_id)
+    if record is None:
+        raise MagnetarError(f"there is no ledger {ledger_id}; `magnetar ledgers list` shows those there are")
+    if record.metadata is None:
+        raise MagnetarError(record.problem)
+    return record.metadata, record.created_ms
+
+
+def _show_record(ledger_id: int, metadata: "LedgerMetadata", created_ms: int, end: int, silent: "list[Copy]") -> None:
+    rows = [
+        ("ledger", str(ledger_id)),
+        ("state", metadata.state.name.lower().replace("_", " ")),
+        ("E/Qw/Qa", f"{metadata.ensemble_size}/{metadata.write_quorum}/{metadata.ack_quorum}"),
+        ("digest", metadata.digest_type.name),
+        ("last entry", f"{end}" + ("" if metadata.is_closed else " (the last that a bookie has; it is not closed)")),
+    ]
+    rows += [("made", show.age(created_ms, now_ms()))] if created_ms else []
+    rows += [(name, value.decode(errors="replace")) for name, value in metadata.custom_metadata]
+    rows += [("not asked", f"{one.bookie_id}: {one.detail}; it may have more") for one in silent]
+    show.values(rows)
+    click.echo()
+    show.table(
+        ("from entry", "bookies"), [(str(entry_id), " ".join(members)) for entry_id, members in metadata.segments]
+    )
+    click.echo()
+
+
+def _show_entries(first: int, end: int, found: "list[list[Copy]]") -> None:
+    cells = []
+    for at, copies in enumerate(found):
+        facts = _entry_facts(first + at, copies)
+        cells.append(
+            (
+                str(facts["entry_id"]),
+                "-" if facts["last_add_confirmed"] is None else str(facts["last_add_confirmed"]),
+                "-" if facts["size"] is None else show.size(facts["size"]),
+                "  ".join(f"{copy.bookie_id} {copy.verdict}" for copy in copies),
+                facts["preview"],
+            )
+        )
+    show.table(("entry", "LAC", "size", "copies", "begins with"), cells)
+    if end > first + len(found) - 1:
+        click.echo(f"… up to {end}: see --from, --to, --all")
+
+
+def _entry_facts(entry_id: int, copies: "list[Copy]") -> dict[str, Any]:
+    good = next((copy.stored for copy in copies if copy.stored is not None), None)
+    return {
+        "entry_id": entry_id,
+        "last_add_confirmed": None if good is None else good.last_add_confirmed,
+        "size": None if good is None else len(good.payload),
+        "copies": [{"bookie": copy.bookie_id, "verdict": copy.verdict, "detail": copy.detail} for copy in copies],
+        "preview": "" if good is None else _preview(bytes(good.payload[:_PREVIEW_BYTES])),
+    }
+
+
+def _preview(data: bytes) -> str:
+    """Readable where it is text, dots elsewhere."""
+    return "".join(chr(byte) if 32 <= byte < 127 else "." for byte in data)
+
+
+@ledgers.command("read")
+@click.argument("ledger_id", type=LEDGER_ID)
+@click.argument("entry_id", type=LEDGER_ID)
+@click.option("-o", "--output", type=click.File("wb"), default="-", help="File to write to; else standard output.")
+@admin_option
+@metadata_option
+def read_entry(
+    ledger_id: int,
+    entry_id: int,
+    output: IO[bytes],
+    metadata_url: str | None,
+    admin_url: str,
+    tls_directory: str | None,
+) -> None:
+    """Write the payload of one entry, from the first bookie with a good copy.
+
+    Example:  magnetar ledgers read 7 0 -o entry.bin
+    """
+
+    async def ask(inspector: "Inspector") -> bytes:
+        from magnetar_core.runtime.types import MagnetarError
+
+        metadata, _ = await _record(inspector, ledger_id)
+        copies = await inspector.copies(ledger_id, entry_id, metadata)
+        for copy in copies:
+            if copy.stored is not None:
+                return bytes(copy.stored.payload)
+        told = "; ".join(f"{copy.bookie_id}: {copy.verdict}" for copy in copies)
+        raise MagnetarError(f"no bookie gave a good copy of ledger {ledger_id} entry {entry_id} ({told})")
+
+    output.write(_run(metadata_url, admin_url, tls_directory, ask))

@@ -1,0 +1,213 @@
+"""The command `magnetar`. Each verb imports what it needs when it runs, so that `--help` answers at once."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from magnetar import __version__
+from magnetar.cli import output as show
+from magnetar.cli.bookie import bookie
+from magnetar.cli.doctor import doctor
+from magnetar.cli.guesses import Guessing
+from magnetar.cli.ledgers import bookies, ledgers
+from magnetar.cli.messages import consume, produce, read, tail
+from magnetar.cli.options import json_option, print_json
+from magnetar.cli.tenancy import brokers, namespaces, schemas, tenants
+from magnetar.cli.topics import lag, subscriptions, topics
+
+if TYPE_CHECKING:
+    from magnetar.processes.cluster import Cluster
+
+PORT = click.IntRange(0, 65535)
+AT_LEAST_ONE = click.IntRange(min=1)
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+class _Commands(Guessing):
+    """Turns our errors into one line and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from magnetar_core.runtime.own_packages import check_own_packages
+        from magnetar_core.runtime.types import ConfigurationError, MagnetarError
+
+        try:
+            check_own_packages()
+            return super().invoke(ctx)
+        except MagnetarError as error:
+            click.echo(f"magnetar: {error}", err=True)
+            ctx.exit(1 if isinstance(error, ConfigurationError) else 2)
+
+
+@click.group(cls=_Commands, context_settings=CONTEXT)
+@click.version_option(__version__, prog_name="magnetar")
+def main() -> None:
+    """A Pulsar-compatible message store.
+
+    Start with `magnetar standalone`, then `magnetar produce my-topic -m hello` and `magnetar read my-topic`.
+    """
+
+
+@main.command(hidden=True)
+def version() -> None:
+    """The version, as `magnetar --version` tells it.
+
+    Example:  magnetar version
+    """
+    click.echo(f"magnetar, version {__version__}")
+
+
+config_option = click.option(
+    "--config", type=click.Path(path_type=Path, dir_okay=False), help="File of name=value lines, with Apache's names."
+)
+
+
+@main.command()
+@click.option("--data", type=click.Path(path_type=Path, file_okay=False), default=Path("data"), show_default=True,
+              help="Folder for everything that is stored.")  # fmt: skip
+@config_option
+@click.option("--bookies", type=AT_LEAST_ONE, default=1, show_default=True,
+              help="Bookies in this process; their ports start at 3181.")  # fmt: skip
+@click.option("--port", type=PORT, help="Port of the binary protocol (brokerServicePort); 0 takes a free one.")
+@click.option("--web-port", type=PORT, help="Port of HTTP (webServicePort); 0 takes a free one.")
+@click.option("--bookie-port", type=PORT, help="Port of the first bookie (bookiePort); 0 takes free ones.")
+def standalone(
+    data: Path, config: Path | None, bookies: int, port: int | None, web_port: int | None, bookie_port: int | None
+) -> None:
+    """Run broker, bookies and metadata in one process.
+
+    Clients connect to pulsar://127.0.0.1:6650. Data survive a crash: a message is acknowledged when it is on disk.
+
+    Example:  magnetar standalone --data ./data
+    """
+    from magnetar.processes.standalone import run_standalone
+
+    sys.exit(
+        run_standalone(
+            data, config, bookies=bookies, service_port=port, web_port=web_port, first_bookie_port=bookie_port
+        )
+    )
+
+
+main.add_command(bookie)
+
+
+@main.command()
+@config_option
+def broker(config: Path | None) -> None:
+    """Run a broker: serves topics to Pulsar clients.
+
+    Example:  magnetar broker --config broker.conf
+    """
+    from magnetar.processes.servers import run_broker
+
+    sys.exit(run_broker(config))
+
+
+# --------------------------------------------------------------------------------------- cluster
+
+
+@main.group(cls=Guessing)
+def cluster() -> None:
+    """A developer's cluster on this machine: ZooKeeper, bookies, brokers, each its own process."""
+
+
+directory_option = click.option(
+    "--directory", type=click.Path(path_type=Path, file_okay=False), default=Path("cluster"), show_default=True,
+    help="Folder of the cluster: configuration, logs and data of each process.",
+)  # fmt: skip
+
+
+@cluster.command()
+@directory_option
+@click.option("--bookies", type=AT_LEAST_ONE, default=3, show_default=True, help="Number of bookies.")
+@click.option("--brokers", type=AT_LEAST_ONE, default=2, show_default=True, help="Number of brokers.")
+@click.option("--free-ports", is_flag=True, help="Take any free ports instead of 2181, 3181…, 6650…, 6750…, 8080….")
+def up(directory: Path, bookies: int, brokers: int, free_ports: bool) -> None:
+    """Start it, or start again what does not run.
+
+    Example:  magnetar cluster up --bookies 3 --brokers 2
+    """
+    from magnetar.processes.cluster import Cluster
+
+    made = Cluster(directory)
+    with show.bar("the processes start"):
+        made.up(bookies=bookies, brokers=brokers, free_ports=free_ports)
+    _show_cluster(made)
+
+
+@cluster.command()
+@directory_option
+def down(directory: Path) -> None:
+    """Stop every process; the data stay.
+
+    Example:  magnetar cluster down
+    """
+    from magnetar.processes.cluster import Cluster
+
+    with show.bar("the processes stop"):
+        Cluster(directory).down()
+    click.echo("stopped")
+
+
+@cluster.command()
+@directory_option
+@json_option
+def status(directory: Path, as_json: bool) -> None:
+    """What runs, on which ports. Exit code 2 if something does not run.
+
+    Example:  magnetar cluster status
+    """
+    from magnetar.processes.cluster import Cluster
+
+    found = Cluster(directory)
+    if as_json:
+        members = [
+            {"name": one.name, "kind": one.kind, "running": found.is_running(one.name), "pid": one.pid,
+             "port": one.port, "http_port": one.web_port or None, "grpc_port": one.grpc_port or None}
+            for one in found.state.members
+        ]  # fmt: skip
+        print_json({"service_url": found.service_url, "admin_urls": found.admin_urls, "metadata": found.metadata_url,
+                    "grpc_addresses": found.grpc_addresses, "processes": members})  # fmt: skip
+    else:
+        _show_cluster(found)
+    if not all(found.is_running(one.name) for one in found.state.members):
+        sys.exit(2)
+
+
+def _show_cluster(found: "Cluster") -> None:
+    rows = []
+    for member in found.state.members:
+        ports = f"{member.port}" + (f", HTTP {member.web_port}" if member.web_port else "")
+        ports += f", gRPC {member.grpc_port}" if member.grpc_port else ""
+        rows.append((member.name, "running" if found.is_running(member.name) else "stopped", str(member.pid), ports))
+    show.table(("process", "state", "pid", "port"), rows)
+    click.echo(f"service URL {found.service_url}, metadata {found.metadata_url}, logs in {found.directory}/*/log")
+    if found.grpc_addresses:
+        click.echo(f"topic API {','.join(found.grpc_addresses)}")
+
+
+for _command in (
+    topics, subscriptions, lag, tenants, namespaces, schemas, brokers, bookies, ledgers, doctor, produce, consume, read,
+    tail,
+):  # fmt: skip
+    main.add_command(_command)
+
+
+# ------------------------------------------------------------------------------------- completion
+
+
+@main.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh"]))
+def completion(shell: str) -> None:
+    """What makes SHELL complete the commands and options of magnetar; put it into ~/.bashrc or ~/.zshrc.
+
+    Example:  magnetar completion bash
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None, "bash and zsh come with click"
+    click.echo(kind(main, {}, "magnetar", "_MAGNETAR_COMPLETE").source())

@@ -1,0 +1,151 @@
+"""What the commands share: options, and how an answer is printed for scripts."""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from magnetar_core.runtime.types import MagnetarError
+
+if TYPE_CHECKING:
+    from magnetar.inspect.broker_admin import AdminClient
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+ADMIN_URL: Final = "http://127.0.0.1:8080"
+SERVICE_URL: Final = "pulsar://127.0.0.1:6650"
+METADATA_URL: Final = "zk:127.0.0.1:2181"
+# Whoever pressed the tab key waits for it.
+COMPLETION_S: Final = 1.0
+# For a broker to say where its metadata are; one that is slower is passed over.
+METADATA_ASK_S: Final = 5.0
+
+
+def admin_option(command: F) -> F:
+    return click.option(
+        "--admin-url", default=ADMIN_URL, show_default=True, envvar="MAGNETAR_ADMIN_URL",
+        help="HTTP of a broker; several, separated by commas, are tried in turn.",
+    )(command)  # fmt: skip
+
+
+def service_option(command: F) -> F:
+    return click.option(
+        "--service-url", default=SERVICE_URL, show_default=True, envvar="MAGNETAR_SERVICE_URL",
+        help="Brokers, as clients name them.",
+    )(command)  # fmt: skip
+
+
+def yes_option(command: F) -> F:
+    return click.option("-y", "--yes", is_flag=True, help="Do not ask.")(command)
+
+
+class NotConfirmed(MagnetarError):
+    """Something that cannot be undone was not confirmed, and nobody is there to be asked."""
+
+
+def confirm(question: str, is_confirmed: bool) -> None:
+    """Ask whoever sits at the terminal. Raises NotConfirmed without one, click.Abort after a no."""
+    if is_confirmed:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise NotConfirmed(f"{question} Nobody can be asked here: add --yes")
+    click.confirm(question, abort=True, err=True)
+
+
+def done(text: str, as_json: bool, **facts: Any) -> None:
+    """Tell people with *text*, and scripts with *facts*, what was done."""
+    if as_json:
+        print_json(facts)
+    else:
+        click.echo(text)
+
+
+def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Names for the shell: topics of public/default, or of the namespace that was typed; none if no broker answers."""
+    from magnetar.inspect.broker_admin import AdminClient, AdminError
+
+    namespace, typed = "public/default", incomplete
+    prefix = ""
+    if incomplete.count("/") >= 2:
+        head = incomplete.removeprefix("persistent://").split("/")
+        prefix, namespace = incomplete[: incomplete.rindex("/") + 1], "/".join(head[:2])
+        typed = incomplete[len(prefix) :]
+    url = ctx.params.get("admin_url") or os.environ.get("MAGNETAR_ADMIN_URL") or ADMIN_URL
+    try:
+        partitioned, plain = AdminClient(urls_of(url), timeout_s=COMPLETION_S).whole_topics(namespace)
+    except AdminError:
+        return []
+    names = sorted(name.rpartition("/")[2] for name in (*partitioned, *plain))
+    return [prefix + name for name in names if name.startswith(typed)]
+
+
+topic_argument: Final = click.argument("topic", shell_complete=complete_topics)
+
+
+def metadata_option(command: F) -> F:
+    """Where the metadata is, and the certificates for bookies that demand TLS."""
+    command = click.option(
+        "--tls-directory", envvar="MAGNETAR_TLS_DIRECTORY",
+        help="Folder with tls.crt, tls.key and ca.crt, where bookies demand TLS.",
+    )(command)  # fmt: skip
+    return click.option(
+        "--metadata", "metadata_url", envvar="MAGNETAR_METADATA_URL",
+        help="Metadata store: zk:HOST:PORT[,HOST:PORT…], zk://HOST:PORT/ledgers as bookies have it, or rocksdb:FOLDER. "
+        f"Default: the one of the broker at --admin-url; if none answers, {METADATA_URL}.",
+    )(command)  # fmt: skip
+
+
+def metadata_of(metadata_url: str | None, admin_url: str) -> str:
+    """The metadata store that was named, else that of the first broker at *admin_url* that answers, else the usual one.
+
+    Raises MagnetarError if a broker keeps its metadata in a folder that is not on this machine.
+    """
+    from magnetar.inspect.broker_admin import AdminClient, AdminError
+
+    if metadata_url is not None:
+        return metadata_url
+    for url in urls_of(admin_url):
+        try:
+            settings = AdminClient(url, timeout_s=METADATA_ASK_S).call("GET", "/admin/v2/brokers/configuration/runtime")
+            found = str(settings.get("metadataStoreUrl") or "")
+        except (AdminError, AttributeError):  # not there, or no broker
+            continue
+        scheme, _, place = found.partition(":")
+        if scheme == "rocksdb" and not os.path.isdir(place):
+            raise MagnetarError(
+                f"the broker at {url} keeps its metadata in the folder {place}, which is not on this machine: type "
+                "this there, or name another store with --metadata"
+            )
+        if found:
+            return found
+    return METADATA_URL
+
+
+def json_option(command: F) -> F:
+    return click.option("--json", "as_json", is_flag=True, help="As JSON, for scripts.")(command)
+
+
+def urls_of(text: str) -> list[str]:
+    """The addresses in a list with commas."""
+    return [one.strip().rstrip("/") for one in text.split(",") if one.strip()]
+
+
+def admin_of(url: str) -> "AdminClient":
+    """The admin of the brokers at *url*, one or several with commas. Raises AdminError if there is none in it."""
+    from magnetar.inspect.broker_admin import AdminClient
+
+    return AdminClient(urls_of(url))
+
+
+def print_json(value: Any) -> None:
+    import json
+
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def now_ms() -> int:
+    from magnetar_core.runtime.clock import LoopClock
+
+    return LoopClock().wall_ms()

@@ -1,0 +1,81 @@
+"""Places in a topic, as people type them and as they are shown: one form for ids, and every form is understood."""
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from magnetar_core.runtime.types import MagnetarError
+from managed_ledger.message_id import EARLIEST, LATEST, MessageId
+
+if TYPE_CHECKING:
+    from magnetar.inspect.broker_admin import AdminClient
+
+PLACE_HELP: Final = (
+    "earliest, latest, the id of a message (12:1:-1), a time (2026-03-01T12:00), or how long ago (90s, 15m, 2h, 3d)."
+)
+
+_AGO: Final = re.compile(r"(\d+)\s*(ms|s|min|m|h|d)")
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class PlaceError(MagnetarError):
+    """A place in a topic that cannot be read."""
+
+
+def place_of(text: str, now_ms: int) -> MessageId | int:
+    """An id (EARLIEST and LATEST for the ends), or milliseconds since 1970. Raises PlaceError."""
+    if text in ("earliest", "latest"):
+        return EARLIEST if text == "earliest" else LATEST
+    try:
+        return MessageId.parse(text)
+    except ValueError:
+        pass
+    if found := _AGO.fullmatch(text):
+        return now_ms - int(found[1]) * _UNITS_MS[found[2]]
+    from datetime import datetime
+
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise PlaceError(f"{text!r} is no place in a topic: write {PLACE_HELP[:-1]}") from None
+
+
+def json_of(place: MessageId) -> dict[str, int]:
+    """As the admin API takes it."""
+    return {"ledgerId": place.ledger_id, "entryId": place.entry_id, "partitionIndex": place.partition}
+
+
+def id_of(answer: dict[str, int]) -> MessageId:
+    """As the admin API gives it."""
+    return MessageId(
+        answer["ledgerId"], answer["entryId"], answer.get("partitionIndex", -1), answer.get("batchIndex", -1)
+    )
+
+
+def shown_id(message_id: Any) -> str:
+    """The id of the official client, in the form in which ids are shown here."""
+    if isinstance(message_id, str):
+        return str(MessageId.parse(message_id))
+    one = message_id
+    return str(MessageId(one.ledger_id(), one.entry_id(), one.partition(), one.batch_index()))
+
+
+def subscription_path(admin: "AdminClient", topic: str, name: str) -> str:
+    from urllib.parse import quote
+
+    return f"/admin/v2/{admin.path_of(topic)}/subscription/{quote(name, safe='')}"
+
+
+def create_at(admin: "AdminClient", topic: str, name: str, place: MessageId | int) -> None:
+    """Make a subscription that begins at *place*. Raises AdminError, with status 409 if it is there already."""
+    if isinstance(place, int):  # only one that is there can be moved to a time
+        admin.call("PUT", subscription_path(admin, topic, name), json_of(EARLIEST))
+        admin.call("POST", f"{subscription_path(admin, topic, name)}/resetcursor/{place}")
+    else:
+        admin.call("PUT", subscription_path(admin, partition_of(admin, topic, place), name), json_of(place))
+
+
+def partition_of(admin: "AdminClient", topic: str, place: MessageId) -> str:
+    """The partition of *topic* that the id *place* belongs to; *topic* itself if it has none, or the id is an end."""
+    if place in (EARLIEST, LATEST) or place.partition < 0 or not admin.partitions(topic):
+        return topic
+    return f"{topic}-partition-{place.partition}"

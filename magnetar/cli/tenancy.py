@@ -1,0 +1,417 @@
+"""`magnetar tenants`, `namespaces`, `schemas` and `brokers`."""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from magnetar.cli import output as show
+from magnetar.cli.guesses import Guessing
+from magnetar.cli.options import (
+    admin_of,
+    admin_option,
+    confirm,
+    done,
+    json_option,
+    now_ms,
+    print_json,
+    topic_argument,
+    yes_option,
+)
+from magnetar.inspect.broker_admin import AdminError
+
+_V2 = "/admin/v2"
+
+
+def _lines(found: list[str], as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+    else:
+        for name in found:
+            click.echo(name)
+
+
+def _facts(found: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+    else:
+        rows = [(name, value if isinstance(value, str) else json.dumps(value)) for name, value in sorted(found.items())]
+        show.values(rows or [("", "nothing is set")])
+
+
+# --------------------------------------------------------------------------------------- tenants
+
+
+@click.group(cls=Guessing)
+def tenants() -> None:
+    """Tenants: whose namespaces there are."""
+
+
+@tenants.command("list")
+@json_option
+@admin_option
+def list_tenants(as_json: bool, admin_url: str) -> None:
+    """Names of the tenants.
+
+    Example:  magnetar tenants list
+    """
+    _lines(sorted(admin_of(admin_url).call("GET", f"{_V2}/tenants")), as_json)
+
+
+@tenants.command("show")
+@click.argument("tenant")
+@json_option
+@admin_option
+def show_tenant(tenant: str, as_json: bool, admin_url: str) -> None:
+    """Who may administer TENANT, and on which clusters it may be.
+
+    Example:  magnetar tenants show public
+    """
+    _facts(admin_of(admin_url).call("GET", f"{_V2}/tenants/{quote(tenant, safe='')}"), as_json)
+
+
+@tenants.command("create")
+@click.argument("tenant")
+@click.option("--admin-role", "roles", multiple=True, help="A role that may administer it; more may be given.")
+@click.option("--cluster", "clusters", multiple=True, help="A cluster that it may use; all that are known, if none.")
+@json_option
+@admin_option
+def create_tenant(
+    tenant: str, roles: tuple[str, ...], clusters: tuple[str, ...], as_json: bool, admin_url: str
+) -> None:
+    """Make TENANT.
+
+    Example:  magnetar tenants create shop
+    """
+    admin = admin_of(admin_url)
+    allowed = list(clusters) or admin.call("GET", f"{_V2}/clusters")
+    body = {"adminRoles": list(roles), "allowedClusters": allowed}
+    admin.call("PUT", f"{_V2}/tenants/{quote(tenant, safe='')}", body)
+    done("created", as_json, tenant=tenant, **body)
+
+
+@tenants.command("delete")
+@click.argument("tenant")
+@yes_option
+@json_option
+@admin_option
+def delete_tenant(tenant: str, yes: bool, as_json: bool, admin_url: str) -> None:
+    """Delete TENANT, which must have no namespaces. Asks first, unless --yes is given.
+
+    Example:  magnetar tenants delete shop --yes
+    """
+    confirm(f"Delete tenant {tenant}?", yes)
+    admin_of(admin_url).call("DELETE", f"{_V2}/tenants/{quote(tenant, safe='')}")
+    done("deleted", as_json, tenant=tenant)
+
+
+# ------------------------------------------------------------------------------------ namespaces
+
+
+@click.group(cls=Guessing)
+def namespaces() -> None:
+    """Namespaces: groups of topics with policies."""
+
+
+@namespaces.command("list")
+@click.argument("tenant", default="public")
+@json_option
+@admin_option
+def list_namespaces(tenant: str, as_json: bool, admin_url: str) -> None:
+    """Namespaces of TENANT (public).
+
+    Example:  magnetar namespaces list public
+    """
+    _lines(sorted(admin_of(admin_url).call("GET", f"{_V2}/namespaces/{quote(tenant, safe='')}")), as_json)
+
+
+@namespaces.command("show")
+@click.argument("namespace")
+@json_option
+@admin_option
+def show_namespace(namespace: str, as_json: bool, admin_url: str) -> None:
+    """Policies of NAMESPACE.
+
+    Example:  magnetar namespaces show public/default
+    """
+    admin = admin_of(admin_url)
+    found = admin.call("GET", admin.namespace_path(namespace))
+    if not as_json:
+        found = {name: value for name, value in found.items() if value not in (None, {}, [], "")}
+    _facts(found, as_json)
+
+
+@namespaces.command("create")
+@click.argument("namespace")
+@click.option("--bundles", type=click.IntRange(min=1), help="Parts that brokers share out; else the broker's default.")
+@json_option
+@admin_option
+def create_namespace(namespace: str, bundles: int | None, as_json: bool, admin_url: str) -> None:
+    """Make NAMESPACE (tenant/namespace).
+
+    Example:  magnetar namespaces create public/orders
+    """
+    body = {"bundles": {"numBundles": bundles}} if bundles else None
+    admin = admin_of(admin_url)
+    admin.call("PUT", admin.namespace_path(namespace), body)
+    done("created", as_json, namespace=namespace)
+
+
+@namespaces.command("delete")
+@click.argument("namespace")
+@yes_option
+@json_option
+@admin_option
+def delete_namespace(namespace: str, yes: bool, as_json: bool, admin_url: str) -> None:
+    """Delete NAMESPACE, which must have no topics. Asks first, unless --yes is given.
+
+    Example:  magnetar namespaces delete public/orders --yes
+    """
+    confirm(f"Delete namespace {namespace} with its policies?", yes)
+    admin = admin_of(admin_url)
+    admin.call("DELETE", admin.namespace_path(namespace))
+    done("deleted", as_json, namespace=namespace)
+
+
+@namespaces.command("unload")
+@click.argument("namespace")
+@admin_option
+def unload_namespace(namespace: str, admin_url: str) -> None:
+    """Let go of all topics of NAMESPACE, so that brokers share them out anew.
+
+    Example:  magnetar namespaces unload public/default
+    """
+    admin = admin_of(admin_url)
+    admin.call("PUT", admin.namespace_path(namespace) + "/unload")
+    click.echo("unloaded")
+
+
+@namespaces.command("get-policy")
+@click.argument("namespace")
+@click.argument("policy")
+@admin_option
+def get_policy(namespace: str, policy: str, admin_url: str) -> None:
+    """One POLICY of NAMESPACE, by its name in the admin API; as JSON.
+
+    Example:  magnetar namespaces get-policy public/default retention
+    """
+    admin = admin_of(admin_url)
+    print_json(admin.call("GET", f"{admin.namespace_path(namespace)}/{quote(policy, safe='')}"))
+
+
+@namespaces.command("set-policy")
+@click.argument("namespace")
+@click.argument("policy")
+@click.argument("value")
+@admin_option
+def set_policy(namespace: str, policy: str, value: str, admin_url: str) -> None:
+    """Set POLICY of NAMESPACE to VALUE, which is JSON; null takes it away.
+
+    Example:  magnetar namespaces set-policy public/default deduplication true
+    """
+    try:
+        body = json.loads(value)
+    except ValueError as error:
+        raise AdminError(f"{value!r} is no JSON ({error}); texts need quotes: '\"text\"'") from None
+    admin = admin_of(admin_url)
+    path = f"{admin.namespace_path(namespace)}/{quote(policy, safe='')}"
+    if body is None:
+        admin.call("DELETE", path)
+    else:
+        admin.call("POST", path, body)
+    click.echo("set")
+
+
+@namespaces.command("set-retention")
+@click.argument("namespace")
+@click.option("--minutes", type=click.IntRange(min=-1), required=True, help="Keep read messages so long; -1 for ever.")
+@click.option("--megabytes", type=click.IntRange(min=-1), default=-1, show_default=True, help="At most so much.")
+@admin_option
+def set_retention(namespace: str, minutes: int, megabytes: int, admin_url: str) -> None:
+    """How long NAMESPACE keeps messages that every subscription has acknowledged.
+
+    Example:  magnetar namespaces set-retention public/default --minutes 1440
+    """
+    admin_of(admin_url).set_retention(namespace, minutes=minutes, megabytes=megabytes)
+    click.echo("set")
+
+
+# --------------------------------------------------------------------------------------- schemas
+
+
+@click.group(cls=Guessing)
+def schemas() -> None:
+    """Schemas of topics."""
+
+
+@schemas.command("list")
+@topic_argument
+@json_option
+@admin_option
+def list_schemas(topic: str, as_json: bool, admin_url: str) -> None:
+    """Every version of TOPIC's schema.
+
+    Example:  magnetar schemas list orders
+    """
+    admin = admin_of(admin_url)
+    found = admin.call("GET", f"{admin.schema_path(topic)}/schemas")["getSchemaResponses"]
+    if as_json:
+        print_json(found)
+        return
+    now = now_ms()
+    rows = [(str(one["version"]), one["type"], show.age(one["timestamp"], now), _short(one["data"])) for one in found]
+    show.table(("version", "type", "made", "definition"), rows)
+
+
+def _short(text: str) -> str:
+    one_line = " ".join(text.split())
+    return one_line if len(one_line) <= 80 else one_line[:79] + "…"
+
+
+@schemas.command("show")
+@topic_argument
+@click.option("--version", type=click.IntRange(min=0), help="That version; else the newest.")
+@json_option
+@admin_option
+def show_schema(topic: str, version: int | None, as_json: bool, admin_url: str) -> None:
+    """TOPIC's schema.
+
+    Example:  magnetar schemas show orders
+    """
+    admin = admin_of(admin_url)
+    found = admin.call("GET", f"{admin.schema_path(topic)}/schema" + ("" if version is None else f"/{version}"))
+    if as_json:
+        print_json(found)
+        return
+    click.echo(f"version {found['version']}, {found['type']}, made {show.age(found['timestamp'], now_ms())}")
+    try:
+        click.echo(json.dumps(json.loads(found["data"]), indent=2))
+    except ValueError:
+        click.echo(found["data"])
+
+
+@schemas.command("upload")
+@topic_argument
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
+@click.option("--type", "kind", type=click.Choice(["AVRO", "JSON", "STRING", "BYTES"], case_sensitive=False),
+              default="AVRO", show_default=True, help="What the definition is.")  # fmt: skip
+@click.option("--check", is_flag=True, help="Only say whether it is compatible. Exit code 2 if not.")
+@admin_option
+def upload_schema(topic: str, file: Path, kind: str, check: bool, admin_url: str) -> None:
+    """Give TOPIC the schema in FILE (an Avro definition as JSON; - is standard input).
+
+    Example:  magnetar schemas upload orders order.avsc
+    """
+    try:
+        with click.open_file(str(file), encoding="utf-8") as source:
+            definition = source.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise AdminError(f"cannot read {file}: {error}") from None
+    admin = admin_of(admin_url)
+    body = {"type": kind.upper(), "schema": definition, "properties": {}}
+    if check:
+        found = admin.call("POST", f"{admin.schema_path(topic)}/compatibility", body)
+        word = "compatible" if found["compatibility"] else "not compatible"
+        click.echo(f"{word} ({found['schemaCompatibilityStrategy']})")
+        if not found["compatibility"]:
+            raise click.exceptions.Exit(2)
+        return
+    found = admin.call("POST", f"{admin.schema_path(topic)}/schema", body)
+    click.echo(f"version {_version(found['version'])}")
+
+
+def _version(found: Any) -> str:
+    number = found["version"] if isinstance(found, dict) else found
+    if isinstance(number, str):  # the eight bytes of the number
+        return str(int.from_bytes(base64.b64decode(number)))
+    return str(number)
+
+
+@schemas.command("delete")
+@topic_argument
+@yes_option
+@json_option
+@admin_option
+def delete_schema(topic: str, yes: bool, as_json: bool, admin_url: str) -> None:
+    """Take TOPIC's schema away; its versions stay in messages. Asks first, unless --yes is given.
+
+    Example:  magnetar schemas delete orders --yes
+    """
+    confirm(f"Take the schema of {topic} away?", yes)
+    admin = admin_of(admin_url)
+    admin.call("DELETE", f"{admin.schema_path(topic)}/schema")
+    done("deleted", as_json, topic=topic)
+
+
+# --------------------------------------------------------------------------------------- brokers
+
+
+@click.group(cls=Guessing)
+def brokers() -> None:
+    """Brokers of the cluster."""
+
+
+@brokers.command("list")
+@json_option
+@admin_option
+def list_brokers(as_json: bool, admin_url: str) -> None:
+    """Brokers that are there, and which of them leads.
+
+    Example:  magnetar brokers list
+    """
+    admin = admin_of(admin_url)
+    names = sorted(admin.call("GET", f"{_V2}/brokers"))
+    leader = admin.call("GET", f"{_V2}/brokers/leaderBroker").get("brokerId")
+    if as_json:
+        print_json([{"broker": name, "leader": name == leader} for name in names])
+        return
+    show.table(("broker", ""), [(name, "leader" if name == leader else "") for name in names])
+
+
+@brokers.command("health")
+@json_option
+@admin_option
+def health(as_json: bool, admin_url: str) -> None:
+    """Let a broker write a message and read it back. Exit code 2 if it cannot.
+
+    Example:  magnetar brokers health
+    """
+    try:
+        with show.bar("the broker writes and reads"):
+            said = admin_of(admin_url).call("GET", f"{_V2}/brokers/health")
+    except AdminError as error:
+        if as_json:
+            print_json({"healthy": False, "reason": str(error)})
+        raise
+    done(said, as_json, healthy=True, reason="")
+
+
+@brokers.command("config")
+@click.argument("name", default="")
+@json_option
+@admin_option
+def config(name: str, as_json: bool, admin_url: str) -> None:
+    """The settings of a broker that are in force; with NAME, those that contain it.
+
+    Example:  magnetar brokers config ledger
+    """
+    found = admin_of(admin_url).call("GET", f"{_V2}/brokers/configuration/runtime")
+    chosen = {key: value for key, value in found.items() if name.lower() in key.lower()}
+    if as_json:
+        print_json(chosen)
+    else:
+        for key, value in sorted(chosen.items()):
+            click.echo(f"{key}={value}")
+
+
+@brokers.command("metrics")
+@admin_option
+def metrics(admin_url: str) -> None:
+    """The numbers of a broker, as Prometheus reads them.
+
+    Example:  magnetar brokers metrics
+    """
+    click.echo(str(admin_of(admin_url).call("GET", "/metrics")), nl=False)

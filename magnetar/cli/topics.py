@@ -1,0 +1,387 @@
+"""`magnetar topics`, `subscriptions` and `lag`: what a broker knows of topics."""
+
+from typing import Any
+
+import click
+
+from magnetar.cli import output as show
+from magnetar.cli.guesses import Guessing
+from magnetar.cli.options import (
+    admin_of,
+    admin_option,
+    complete_topics,
+    confirm,
+    done,
+    json_option,
+    now_ms,
+    print_json,
+    topic_argument,
+    yes_option,
+)
+from magnetar.cli.places import (
+    PLACE_HELP,
+    PlaceError,
+    create_at,
+    id_of,
+    json_of,
+    partition_of,
+    place_of,
+    subscription_path,
+)
+from managed_ledger.message_id import EARLIEST, LATEST
+
+
+@click.group(cls=Guessing)
+def topics() -> None:
+    """List, create, look at and delete topics."""
+
+
+@topics.command("list")
+@click.argument("namespace", default="public/default")
+@json_option
+@admin_option
+def list_topics(namespace: str, as_json: bool, admin_url: str) -> None:
+    """Topics of NAMESPACE (public/default).
+
+    Example:  magnetar topics list public/default
+    """
+    admin = admin_of(admin_url)
+    partitioned_names, plain = admin.whole_topics(namespace)
+    partitioned = {name: admin.partitions(name) for name in partitioned_names}
+    if as_json:
+        print_json([{"topic": name, "partitions": partitioned.get(name, 0)} for name in sorted([*partitioned, *plain])])
+        return
+    for name, count in partitioned.items():
+        click.echo(f"{name}  ({count} partitions)")
+    for name in plain:
+        click.echo(name)
+
+
+@topics.command("create")
+@topic_argument
+@click.option("-p", "--partitions", type=click.IntRange(min=0), default=0, show_default=True,
+              help="0 makes a topic without partitions.")  # fmt: skip
+@json_option
+@admin_option
+def create_topic(topic: str, partitions: int, as_json: bool, admin_url: str) -> None:
+    """Create TOPIC.
+
+    Example:  magnetar topics create orders --partitions 4
+    """
+    admin_of(admin_url).create_topic(topic, partitions)
+    done("created", as_json, topic=topic, partitions=partitions)
+
+
+@topics.command("set-partitions")
+@topic_argument
+@click.argument("partitions", type=click.IntRange(min=1))
+@admin_option
+def set_partitions(topic: str, partitions: int, admin_url: str) -> None:
+    """Give TOPIC more PARTITIONS, in all. There is no way back to fewer.
+
+    Example:  magnetar topics set-partitions orders 8
+    """
+    admin = admin_of(admin_url)
+    admin.call("POST", f"/admin/v2/{admin.path_of(topic)}/partitions", partitions)
+    click.echo(f"{topic} has {partitions} partitions")
+
+
+@topics.command("delete")
+@topic_argument
+@click.option("--force", is_flag=True, help="Also while producers and consumers are connected.")
+@yes_option
+@json_option
+@admin_option
+def delete_topic(topic: str, force: bool, yes: bool, as_json: bool, admin_url: str) -> None:
+    """Delete TOPIC (all partitions) with its data. Asks first, unless --yes or --force is given.
+
+    Example:  magnetar topics delete orders --yes
+    """
+    confirm(f"Delete {topic} with all its messages and subscriptions?", yes or force)
+    admin_of(admin_url).delete_topic(topic, force=force)
+    done("deleted", as_json, topic=topic)
+
+
+@topics.command("stats")
+@topic_argument
+@json_option
+@admin_option
+def topic_stats(topic: str, as_json: bool, admin_url: str) -> None:
+    """Producers, subscriptions and sizes of TOPIC.
+
+    Example:  magnetar topics stats orders
+    """
+    stats = admin_of(admin_url).stats(topic)
+    if as_json:
+        print_json(stats)
+        return
+    click.echo(
+        f"{stats['msgInCounter']} messages in, {stats['msgOutCounter']} out; "
+        f"{show.size(stats['storageSize'])} stored; {len(stats['publishers'])} producers"
+    )
+    rows = [
+        (name, sub["type"] or "-", str(sub["msgBacklog"]), str(sub["unackedMessages"]), str(len(sub["consumers"])))
+        for name, sub in sorted(stats["subscriptions"].items())
+    ]
+    if rows:
+        show.table(("subscription", "type", "backlog", "unacknowledged", "consumers"), rows)
+
+
+@topics.command("ledgers")
+@topic_argument
+@json_option
+@admin_option
+def topic_ledgers(topic: str, as_json: bool, admin_url: str) -> None:
+    """Ledgers and cursors of TOPIC (of one partition), as the broker has them.
+
+    Example:  magnetar topics ledgers orders
+    """
+    admin = admin_of(admin_url)
+    _must_be_one(admin, topic)
+    found = admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/internalStats")
+    if as_json:
+        print_json(found)
+        return
+    last = found["ledgers"][-1]["ledgerId"] if found["ledgers"] else None
+    rows = []
+    for one in found["ledgers"]:
+        is_open = one["ledgerId"] == last and not one["entries"]
+        entries, size = (
+            (found["currentLedgerEntries"], found["currentLedgerSize"]) if is_open else (one["entries"], one["size"])
+        )
+        rows.append((str(one["ledgerId"]), str(entries), show.size(size), "open" if is_open else "closed"))
+    show.table(("ledger", "entries", "size", "state"), rows)
+    click.echo(f"last confirmed {found['lastConfirmedEntry']}")
+    cursors = [
+        (name, one["markDeletePosition"], one["readPosition"], one.get("individuallyDeletedMessages") or "[]")
+        for name, one in sorted(found["cursors"].items())
+    ]
+    if cursors:
+        click.echo()
+        show.table(("cursor", "acknowledged up to", "reads next", "acknowledged beyond"), cursors)
+
+
+@topics.command("lookup")
+@topic_argument
+@json_option
+@admin_option
+def lookup(topic: str, as_json: bool, admin_url: str) -> None:
+    """Which broker serves TOPIC (each of its partitions).
+
+    Example:  magnetar topics lookup orders
+    """
+    admin = admin_of(admin_url)
+    found = {name: admin.owner_url(name) for name in admin.partition_names(topic)}
+    if as_json:
+        print_json(found)
+    else:
+        show.table(("topic", "broker"), list(found.items()))
+
+
+@topics.command("last-id")
+@topic_argument
+@json_option
+@admin_option
+def last_id(topic: str, as_json: bool, admin_url: str) -> None:
+    """The last message of TOPIC (of one partition).
+
+    Example:  magnetar topics last-id orders
+    """
+    admin = admin_of(admin_url)
+    _must_be_one(admin, topic)
+    found = admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/lastMessageId")
+    if as_json:
+        print_json(found)
+    else:
+        click.echo(id_of(found))
+
+
+@topics.command("unload")
+@topic_argument
+@admin_option
+def unload(topic: str, admin_url: str) -> None:
+    """Let go of TOPIC, so that it is opened again where it belongs. Clients come back by themselves.
+
+    Example:  magnetar topics unload orders
+    """
+    admin = admin_of(admin_url)
+    for name in admin.partition_names(topic):
+        admin.call("PUT", f"/admin/v2/{admin.path_of(name)}/unload")
+    click.echo("unloaded")
+
+
+@topics.command("terminate")
+@topic_argument
+@click.confirmation_option(prompt="Nothing can be written to it any more, ever. Go on?")
+@admin_option
+def terminate(topic: str, admin_url: str) -> None:
+    """End TOPIC: what is in it can be read, nothing more can be written.
+
+    Example:  magnetar topics terminate orders --yes
+    """
+    admin = admin_of(admin_url)
+    _must_be_one(admin, topic)
+    found = admin.call("POST", f"/admin/v2/{admin.path_of(topic)}/terminate")
+    click.echo(f"terminated; the last message is {id_of(found)}")
+
+
+def _must_be_one(admin: Any, topic: str) -> None:
+    count = admin.partitions(topic)
+    if count:
+        raise PlaceError(f"{topic} has {count} partitions: name one, {topic}-partition-0 to {count - 1}")
+
+
+# -------------------------------------------------------------------------------- subscriptions
+
+
+@click.group(cls=Guessing)
+def subscriptions() -> None:
+    """List, create, move and delete the subscriptions of a topic."""
+
+
+@subscriptions.command("list")
+@topic_argument
+@json_option
+@admin_option
+def list_subscriptions(topic: str, as_json: bool, admin_url: str) -> None:
+    """Subscriptions of TOPIC.
+
+    Example:  magnetar subscriptions list orders
+    """
+    admin = admin_of(admin_url)
+    found = admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/subscriptions")
+    if as_json:
+        print_json(found)
+    else:
+        for name in found:
+            click.echo(name)
+
+
+@subscriptions.command("create")
+@topic_argument
+@click.argument("name")
+@click.option("--from", "start", default="latest", show_default=True, help=PLACE_HELP)
+@json_option
+@admin_option
+def create_subscription(topic: str, name: str, start: str, as_json: bool, admin_url: str) -> None:
+    """Make subscription NAME on TOPIC, so that messages are kept for it.
+
+    Example:  magnetar subscriptions create orders billing --from earliest
+    """
+    admin = admin_of(admin_url)
+    create_at(admin, topic, name, place_of(start, now_ms()))
+    done("created", as_json, topic=topic, subscription=name, start=start)
+
+
+@subscriptions.command("delete")
+@topic_argument
+@click.argument("name")
+@click.option("--force", is_flag=True, help="Also while consumers are connected.")
+@yes_option
+@json_option
+@admin_option
+def delete_subscription(topic: str, name: str, force: bool, yes: bool, as_json: bool, admin_url: str) -> None:
+    """Delete subscription NAME of TOPIC with its position. Asks first, unless --yes or --force is given.
+
+    Example:  magnetar subscriptions delete orders billing --yes
+    """
+    confirm(f"Delete subscription {name} of {topic} with its position?", yes or force)
+    admin = admin_of(admin_url)
+    admin.call("DELETE", f"{subscription_path(admin, topic, name)}?force={str(force).lower()}")
+    done("deleted", as_json, topic=topic, subscription=name)
+
+
+@subscriptions.command("seek")
+@topic_argument
+@click.argument("name")
+@click.argument("place")
+@admin_option
+def seek(topic: str, name: str, place: str, admin_url: str) -> None:
+    """Let subscription NAME of TOPIC go on at PLACE.
+
+    PLACE: earliest, latest, the id of a message as it is shown (that one comes next, with its batch), a time or
+    how long ago (15m, 2h, 3d).
+
+    Example:  magnetar subscriptions seek orders billing 2h
+    """
+    admin = admin_of(admin_url)
+    path = f"{subscription_path(admin, topic, name)}/resetcursor"
+    where = place_of(place, now_ms())
+    if isinstance(where, int):
+        admin.call("POST", f"{path}/{where}")
+    elif where == LATEST:
+        admin.call("POST", subscription_path(admin, topic, name) + "/skip_all")
+    elif where == EARLIEST:
+        admin.call("POST", f"{path}/0")
+    else:
+        admin.call(
+            "POST", f"{subscription_path(admin, partition_of(admin, topic, where), name)}/resetcursor", json_of(where)
+        )
+    click.echo(f"{name} goes on at {place}")
+
+
+@subscriptions.command("clear")
+@topic_argument
+@click.argument("name")
+@admin_option
+def clear(topic: str, name: str, admin_url: str) -> None:
+    """Acknowledge everything for subscription NAME of TOPIC.
+
+    Example:  magnetar subscriptions clear orders billing
+    """
+    admin = admin_of(admin_url)
+    admin.call("POST", subscription_path(admin, topic, name) + "/skip_all")
+    click.echo(f"{name} has no backlog")
+
+
+# ----------------------------------------------------------------------------------------- lag
+
+
+@click.command()
+@click.argument("topics_", metavar="[TOPIC]...", nargs=-1, shell_complete=complete_topics)
+@click.option("--namespace", default="public/default", show_default=True, help="All its topics, if none is named.")
+@click.option("--partitions", is_flag=True, help="Each partition for itself.")
+@json_option
+@admin_option
+def lag(topics_: tuple[str, ...], namespace: str, partitions: bool, as_json: bool, admin_url: str) -> None:
+    """How far subscriptions are behind. The largest backlog comes first; it counts entries, which may be batches.
+
+    Example:  magnetar lag orders --partitions
+    """
+    admin = admin_of(admin_url)
+    names = list(topics_)
+    if not names:
+        partitioned, plain = admin.whole_topics(namespace)
+        names = partitioned + plain
+    found = []
+    with show.progress(names, "topics") as shown:
+        for name in shown:
+            found += _lags(admin, name, partitions)
+    found.sort(key=lambda one: (-one["backlog"], one["topic"], one["subscription"]))
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (one["topic"], one["subscription"], one["type"] or "-", str(one["backlog"]), str(one["unacknowledged"]),
+         str(one["consumers"]), "stuck" if one["blocked"] else "")
+        for one in found
+    ]  # fmt: skip
+    show.table(("topic", "subscription", "type", "backlog", "unacknowledged", "consumers", ""), rows)
+
+
+def _lags(admin: Any, topic: str, partitions: bool) -> list[dict[str, Any]]:
+    found = []
+    for name in admin.partition_names(topic) if partitions else [topic]:
+        for subscription, facts in admin.stats(name)["subscriptions"].items():
+            found.append(
+                {
+                    "topic": name,
+                    "subscription": subscription,
+                    "type": facts["type"],
+                    "backlog": facts["msgBacklog"],
+                    "unacknowledged": facts["unackedMessages"],
+                    "consumers": len(facts["consumers"]),
+                    "blocked": bool(facts.get("blockedSubscriptionOnUnackedMsgs")),
+                }
+            )
+    return found

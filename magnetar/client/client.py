@@ -1,0 +1,339 @@
+"""The simple topic API for programs without an event loop.
+
+    with magnetar.Client("localhost:6648") as client:
+        client.producer("orders").send(b"payload", key="k")
+        with client.consumer("orders", "billing") as consumer:
+            for message in consumer:
+                consumer.ack(message)
+
+One thread in the background runs the event loop of `AsyncClient`; the calls here wait for it. The objects may be
+used from several threads. A client does not survive a fork: make one in the child.
+"""
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+from magnetar.client.async_client import (
+    OPERATION_TIMEOUT_S,
+    QUEUE_SIZE,
+    SEND_TIMEOUT_S,
+    AsyncClient,
+    AsyncConsumer,
+    AsyncProducer,
+    AsyncReader,
+    AsyncTopics,
+    Start,
+    check_readable,
+)
+from magnetar.client.errors import ClientClosed
+from magnetar.client.values import Message, Outgoing, Schema, Time
+from managed_ledger.message_id import MessageId
+
+R = TypeVar("R")
+
+
+class _Loop:
+    """An event loop on a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="magnetar client", daemon=True)
+        self._thread.start()
+        self._is_closed = False
+
+    def run(self, work: Coroutine[Any, Any, R]) -> R:
+        if self._is_closed:
+            work.close()
+            raise ClientClosed("the client is closed")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+
+class Client:
+    """A client of the topic API. Its calls raise TopicError; see `magnetar.client.errors`.
+
+    *addresses* are host:port of the gRPC ports of one or more brokers, in one text separated by commas or as several
+    texts; any one of them that is up will do. *operation_timeout_s* bounds every call but sends.
+    """
+
+    def __init__(self, addresses: str | Sequence[str], *, operation_timeout_s: float = OPERATION_TIMEOUT_S) -> None:
+        self._loop = _Loop()
+
+        async def make() -> AsyncClient:
+            return AsyncClient(addresses, operation_timeout_s=operation_timeout_s)
+
+        try:
+            self._client = self._loop.run(make())
+        except BaseException:
+            self._loop.close()
+            raise
+        self.topics = Topics(self._loop, self._client.topics)
+
+    def producer(
+        self,
+        topic: str,
+        *,
+        name: str = "",
+        schema: Schema | None = None,
+        mix_keys: bool = False,
+        send_timeout_s: float = SEND_TIMEOUT_S,
+    ) -> "Producer":
+        """As `AsyncClient.producer`."""
+
+        async def make() -> AsyncProducer:
+            return self._client.producer(
+                topic, name=name, schema=schema, mix_keys=mix_keys, send_timeout_s=send_timeout_s
+            )
+
+        return Producer(self._loop, self._loop.run(make()))
+
+    def consumer(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        type: str = "exclusive",
+        name: str = "",
+        from_earliest: bool = False,
+        queue_size: int = QUEUE_SIZE,
+        sticky_ranges: Sequence[tuple[int, int]] = (),
+        allow_out_of_order: bool = False,
+        priority: int = 0,
+        schema: Schema | None = None,
+    ) -> "Consumer":
+        """As `AsyncClient.consumer`, but subscribed when it returns."""
+
+        async def make() -> AsyncConsumer:
+            return await self._client.consumer(
+                topic,
+                subscription,
+                type=type,
+                name=name,
+                from_earliest=from_earliest,
+                queue_size=queue_size,
+                sticky_ranges=sticky_ranges,
+                allow_out_of_order=allow_out_of_order,
+                priority=priority,
+                schema=schema,
+            ).open()
+
+        return Consumer(self._loop, self._loop.run(make()))
+
+    def reader(
+        self, topic: str, *, start: Start = "earliest", inclusive: bool = False, queue_size: int = QUEUE_SIZE
+    ) -> "Reader":
+        """As `AsyncClient.reader`, but at its start when it returns."""
+
+        async def make() -> AsyncReader:
+            made = self._client.reader(topic, start=start, inclusive=inclusive, queue_size=queue_size)
+            await made.open()
+            return made
+
+        return Reader(self._loop, self._loop.run(make()))
+
+    def close(self) -> None:
+        """Close all producers (after what they sent is answered), consumers and readers."""
+        try:
+            self._loop.run(self._client.close())
+        except ClientClosed:
+            return
+        self._loop.close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Producer:
+    """Sends messages to one topic. Made by `Client.producer`."""
+
+    def __init__(self, loop: _Loop, producer: AsyncProducer) -> None:
+        self._loop = loop
+        self._producer = producer
+        self.topic = producer.topic
+
+    @property
+    def name(self) -> str:
+        """The name under which messages are stored; empty before the first one."""
+        return self._producer.name
+
+    @property
+    def last_sequence_id(self) -> int:
+        """As `AsyncProducer.last_sequence_id`."""
+        return self._producer.last_sequence_id
+
+    def send(
+        self,
+        payload: bytes,
+        *,
+        key: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time: Time | None = None,
+        deliver_at: Time | None = None,
+        ordering_key: bytes = b"",
+        sequence_id: int | None = None,
+    ) -> MessageId:
+        """As `AsyncProducer.send`: returns when the message is on disk on the ack quorum."""
+        return self._loop.run(
+            self._producer.send(
+                payload,
+                key=key,
+                properties=properties,
+                event_time=event_time,
+                deliver_at=deliver_at,
+                ordering_key=ordering_key,
+                sequence_id=sequence_id,
+            )
+        )
+
+    def send_many(
+        self, messages: Sequence[Outgoing | bytes], *, first_sequence_id: int | None = None
+    ) -> list[MessageId]:
+        """As `AsyncProducer.send_many`."""
+        return self._loop.run(self._producer.send_many(messages, first_sequence_id=first_sequence_id))
+
+    def flush(self) -> None:
+        """Wait until everything that was sent (by other threads too) is acknowledged or has failed."""
+        self._loop.run(self._producer.flush())
+
+    def close(self) -> None:
+        """Flush and disconnect."""
+        self._loop.run(self._producer.close())
+
+    def __enter__(self) -> "Producer":
+        self._loop.run(self._producer.open())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Consumer:
+    """Receives the messages of one subscription. Made by `Client.consumer`."""
+
+    def __init__(self, loop: _Loop, consumer: AsyncConsumer) -> None:
+        self._loop = loop
+        self._consumer = consumer
+        self._lock = threading.Lock()
+        self.topic = consumer.topic
+
+    def receive(self, timeout_s: float | None = None) -> Message:
+        """As `AsyncConsumer.receive`. Raises TimeoutError, UnreadableMessage, TopicError."""
+        with self._lock:
+            message = self._consumer.take()
+            if message is not None:  # without a trip to the other thread
+                return check_readable(message)
+            return self._loop.run(self._consumer.receive(timeout_s))
+
+    def receive_batch(self, max_messages: int = 100, timeout_s: float | None = None) -> list[Message]:
+        """As `AsyncConsumer.receive_batch`."""
+        with self._lock:
+            return self._loop.run(self._consumer.receive_batch(max_messages, timeout_s))
+
+    def __iter__(self) -> Iterator[Message]:
+        """All messages, as they come; ends when the consumer is closed."""
+        while True:
+            try:
+                message = self.receive()
+            except ClientClosed:
+                return
+            yield message
+
+    def ack(self, messages: Message | MessageId | Iterable[Message | MessageId]) -> None:
+        """As `AsyncConsumer.ack`."""
+        self._consumer.ack(messages)
+
+    def ack_cumulative(self, message: Message | MessageId) -> None:
+        """As `AsyncConsumer.ack_cumulative`."""
+        self._loop.run(self._consumer.ack_cumulative(message))
+
+    def nack(self, messages: Message | MessageId | Iterable[Message | MessageId], *, delay_s: float = 60.0) -> None:
+        """As `AsyncConsumer.nack`."""
+        self._loop.run(self._consumer.nack(messages, delay_s=delay_s))
+
+    def flush(self) -> None:
+        """Wait until the broker has all acks so far."""
+        self._loop.run(self._consumer.flush())
+
+    def seek(self, to: Start) -> None:
+        """As `AsyncConsumer.seek`."""
+        self._loop.run(self._consumer.seek(to))
+
+    def unsubscribe(self) -> None:
+        """Remove the subscription and close."""
+        self._loop.run(self._consumer.unsubscribe())
+
+    def close(self) -> None:
+        """Send the acks that wait, then disconnect."""
+        self._loop.run(self._consumer.close())
+
+    def __enter__(self) -> "Consumer":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Reader(Consumer):
+    """Reads a topic without leaving a subscription. Made by `Client.reader`."""
+
+    def __init__(self, loop: _Loop, reader: AsyncReader) -> None:
+        super().__init__(loop, reader)
+        self._reader = reader
+
+    def has_more(self) -> bool:
+        """Whether there are messages behind the last one that was received."""
+        return self._loop.run(self._reader.has_more())
+
+    def __enter__(self) -> "Reader":
+        return self
+
+
+class Topics:
+    """Topics: create, delete, list, stats; as `AsyncTopics`."""
+
+    def __init__(self, loop: _Loop, topics: AsyncTopics) -> None:
+        self._loop = loop
+        self._topics = topics
+
+    def create(self, topic: str, *, partitions: int = 0) -> None:
+        """Make a topic. Raises TopicInUse if it exists."""
+        self._loop.run(self._topics.create(topic, partitions=partitions))
+
+    def partitions(self, topic: str) -> int:
+        """0 for a topic that is not partitioned. Raises TopicDoesNotExist."""
+        return self._loop.run(self._topics.partitions(topic))
+
+    def delete(self, topic: str, *, force: bool = False) -> None:
+        """Delete a topic with its partitions, messages and subscriptions."""
+        self._loop.run(self._topics.delete(topic, force=force))
+
+    def list(self, namespace: str = "public/default") -> "list[str]":
+        """Full names of the topics of a namespace."""
+        return self._loop.run(self._topics.list(namespace))
+
+    def stats(self, topic: str) -> dict[str, Any]:
+        """Statistics as Pulsar's admin API gives them."""
+        return self._loop.run(self._topics.stats(topic))

@@ -1,0 +1,61 @@
+"""What calls of the topic API can fail with.
+
+TopicError                  a call failed; `code` is gRPC's status
+ ├─ TopicUnavailable        no broker could do it within the timeout; trying again later may help
+ ├─ TopicDoesNotExist       the topic, its namespace or subscription
+ ├─ TopicInUse              a producer's name, an exclusive subscription or a topic is taken
+ ├─ MessageRefused          this message is not stored, and sending it again does not help
+ ├─ UnreadableMessage       what is stored cannot be taken apart (encrypted, chunked, damaged)
+ └─ ClientClosed
+"""
+
+from magnetar_core.runtime.types import MagnetarError
+
+
+class TopicError(MagnetarError):
+    """A call failed; the text names the topic and the way out."""
+
+    code: str = ""
+    """gRPC's name of the status, for example FAILED_PRECONDITION; empty where the client itself refused."""
+
+    def __init__(self, text: str, code: str = "") -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class TopicUnavailable(TopicError):
+    """No broker answered, or none serves the topic now."""
+
+
+class TopicDoesNotExist(TopicError):
+    """The topic, its namespace or the subscription does not exist."""
+
+
+class TopicInUse(TopicError):
+    """Somebody else has what was asked for."""
+
+
+class MessageRefused(TopicError):
+    """The broker will not store this message."""
+
+
+class UnreadableMessage(TopicError):
+    """The message is there, but what it holds cannot be read; `message.id` can be acknowledged to skip it."""
+
+    message: object = None
+
+
+class ClientClosed(TopicError):
+    """The client, producer or consumer was closed."""
+
+
+def error_of(code: str, text: str) -> TopicError:
+    """The error for a status."""
+    kinds = {
+        "NOT_FOUND": TopicDoesNotExist,
+        "ALREADY_EXISTS": TopicInUse,
+        "UNAVAILABLE": TopicUnavailable,
+        "DEADLINE_EXCEEDED": TopicUnavailable,
+        "RESOURCE_EXHAUSTED": TopicUnavailable,
+    }
+    return kinds.get(code, TopicError)(text, code)

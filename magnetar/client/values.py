@@ -1,0 +1,188 @@
+"""What programs hand to the topic API and get from it. No IO."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from magnetar_core.topics import topics_pb2 as api
+from managed_ledger.message_id import MessageId
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Time = int | datetime
+"""Milliseconds since 1970 (UTC), or a datetime (one without a time zone is local time)."""
+
+TYPES: Final = {
+    "exclusive": api.EXCLUSIVE,
+    "shared": api.SHARED,
+    "failover": api.FAILOVER,
+    "key_shared": api.KEY_SHARED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message for `send_many`; times as in `Producer.send`."""
+
+    payload: bytes
+    key: str | None = None
+    properties: Mapping[str, str] | None = None
+    event_time: Time | None = None
+    deliver_at: Time | None = None
+    ordering_key: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A schema as Pulsar's registry keeps it. *type* is Pulsar's number: 1 STRING, 2 JSON, 3 PROTOBUF, 4 AVRO, …"""
+
+    type: int
+    data: bytes = b""
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def to_api(self) -> api.Schema:
+        return api.Schema(type=self.type, data=self.data, properties=dict(self.properties))
+
+
+class Message:
+    """A message that was received. Payloads are bytes, times milliseconds since 1970."""
+
+    __slots__ = ("_delivery", "_message", "_source", "topic")
+
+    def __init__(self, topic: str, delivery: Any, message: Any, source: Any) -> None:
+        self.topic = topic
+        """Full name; of the partition, where there are some."""
+        self._delivery = delivery
+        self._message = message
+        self._source = source
+
+    @property
+    def payload(self) -> bytes:
+        data: bytes = self._message.payload
+        return data
+
+    @property
+    def id(self) -> MessageId:
+        delivery = self._delivery
+        size = delivery.batch_size
+        return MessageId(
+            delivery.ledger_id,
+            delivery.entry_id,
+            self._source.partition,
+            self._message.batch_index if size else -1,
+            size,
+        )
+
+    @property
+    def key(self) -> str | None:
+        return self._message.key if self._message.HasField("key") else None
+
+    @property
+    def key_is_base64(self) -> bool:
+        """The key is base64 of bytes."""
+        return bool(self._message.key_is_base64)
+
+    @property
+    def ordering_key(self) -> bytes:
+        return bytes(self._message.ordering_key)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return dict(self._message.properties)
+
+    @property
+    def event_time_ms(self) -> int:
+        """0 if the sender gave none."""
+        return int(self._message.event_time_ms)
+
+    @property
+    def publish_time_ms(self) -> int:
+        return int(self._delivery.publish_time_ms)
+
+    @property
+    def is_null(self) -> bool:
+        """A deletion: there is no payload at all."""
+        return bool(self._message.is_null)
+
+    @property
+    def sequence_id(self) -> int:
+        return int(self._message.sequence_id)
+
+    @property
+    def producer_name(self) -> str:
+        return str(self._delivery.producer_name)
+
+    @property
+    def redelivery_count(self) -> int:
+        """How often it was delivered before (SHARED and KEY_SHARED)."""
+        return int(self._delivery.redelivery_count)
+
+    @property
+    def schema_version(self) -> bytes:
+        return bytes(self._delivery.schema_version)
+
+    @property
+    def problem(self) -> str:
+        """Why the payload is not what was sent; empty if it is."""
+        return str(self._delivery.problem)
+
+    def __repr__(self) -> str:
+        return f"Message({self.topic}, {self.id}, {len(self.payload)} bytes)"
+
+
+def time_ms(value: Time) -> int:
+    """Milliseconds since 1970. Raises ValueError for times before."""
+    ms = round(value.timestamp() * 1000) if isinstance(value, datetime) else value
+    if ms <= 0:
+        raise ValueError(f"{value} is not a time after 1970 in milliseconds")
+    return ms
+
+
+def outgoing(one: "Outgoing | bytes") -> api.Message:
+    """The message as the broker takes it. Raises TypeError, ValueError."""
+    if isinstance(one, bytes):
+        return api.Message(payload=one)
+    if not isinstance(one, Outgoing):
+        raise TypeError(f"a message is bytes or Outgoing, not {type(one).__name__}")
+    made = api.Message(payload=one.payload, key=one.key, ordering_key=one.ordering_key)
+    if one.properties:
+        made.properties.update(one.properties)
+    if one.event_time is not None:
+        made.event_time_ms = time_ms(one.event_time)
+    if one.deliver_at is not None:
+        made.deliver_at_ms = time_ms(one.deliver_at)
+    return made
+
+
+def id_to_api(one: MessageId) -> api.MessageId:
+    made = api.MessageId(ledger_id=one.ledger_id, entry_id=one.entry_id, batch_size=one.batch_size)
+    if one.partition >= 0:
+        made.partition = one.partition
+    if one.batch_index >= 0:
+        made.batch_index = one.batch_index
+    return made
+
+
+def id_from_api(one: api.MessageId) -> MessageId:
+    return MessageId(
+        one.ledger_id,
+        one.entry_id,
+        one.partition if one.HasField("partition") else -1,
+        one.batch_index if one.HasField("batch_index") else -1,
+        one.batch_size,
+    )
+
+
+def partition_of_key(key: str, partitions: int) -> int:
+    """The partition of a key, as Java's client chooses it (its default, JavaStringHash)."""
+    hash_ = 0
+    units = key.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(units), 2):
+        hash_ = (31 * hash_ + (units[at] << 8 | units[at + 1])) & 0xFFFF_FFFF
+    return (hash_ & 0x7FFF_FFFF) % partitions
+
+
+def check_batch(messages: "Sequence[Outgoing | bytes]") -> list[api.Message]:
+    return [outgoing(one) for one in messages]

@@ -1,0 +1,164 @@
+"""The few admin calls that the command line and the demo make. Standard library only."""
+
+import json
+import urllib.parse
+from collections.abc import Sequence
+from typing import Any
+
+from magnetar_core.runtime.http_client import ask
+from magnetar_core.runtime.types import MagnetarError
+
+# Every call is small; a takeover that it has to wait for takes a few seconds.
+TIMEOUT_S = 30.0
+
+
+class AdminError(MagnetarError):
+    """The broker refused, or none answered. *status* is 0 then."""
+
+    def __init__(self, text: str, status: int = 0) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class AdminClient:
+    """Asks one broker, or the first of several that answers."""
+
+    def __init__(self, urls: str | Sequence[str], *, timeout_s: float = TIMEOUT_S) -> None:
+        """Raises AdminError if *urls* is empty. *timeout_s* is that of one answer."""
+        self._urls = [urls] if isinstance(urls, str) else list(urls)
+        if not self._urls:
+            raise AdminError("there is no address in --admin-url: write http://host:port[,http://host:port…]")
+        self._timeout_s = timeout_s
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        """The JSON (or text) of an answer, None if it is empty. Raises AdminError."""
+        last: AdminError | None = None
+        for url in self._urls:
+            try:
+                return self._call_one(method, url.rstrip("/") + path, body)
+            except AdminError as error:
+                if error.status:
+                    raise
+                last = error
+        assert last is not None, "there is at least one URL"
+        raise last
+
+    def _call_one(self, method: str, url: str, body: Any) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        for _ in range(5):  # each redirect leads to the owner; more than a few are a loop
+            try:
+                answer = ask(method, url, data, timeout_s=self._timeout_s)
+                if answer.status in (301, 302, 307, 308):
+                    url = urllib.parse.urljoin(url, answer.headers.get("Location") or "")
+                    continue
+            except (OSError, ValueError) as error:
+                raise AdminError(
+                    f"no broker answers at {url}: {error}. Is it running? Give its address with --admin-url."
+                ) from None
+            if answer.status < 300:
+                return _decode(answer.body)
+            reason = _decode(answer.body)
+            reason = reason.get("reason", reason) if isinstance(reason, dict) else reason
+            raise AdminError(f"{reason or answer.reason} (HTTP {answer.status} from {url})", answer.status)
+        raise AdminError(f"{url} redirects in a circle", 508)
+
+    # --------------------------------------------------------------------------------- topics
+
+    @staticmethod
+    def path_of(topic: str) -> str:
+        """`persistent/<tenant>/<namespace>/<encoded topic>`. Raises AdminError."""
+        domain, separator, rest = topic.partition("://")
+        parts = (rest if separator else topic).split("/")
+        if not separator:
+            domain = "persistent"
+            if len(parts) == 1:
+                parts = ["public", "default", *parts]
+        if len(parts) < 3 or not all(parts):
+            raise AdminError(f"{topic!r} is not a topic: write name, tenant/namespace/name or persistent://…")
+        local = urllib.parse.quote("/".join(parts[2:]), safe="")
+        return f"{domain}/{parts[0]}/{parts[1]}/{local}"
+
+    def topics(self, namespace: str) -> list[str]:
+        """Full names, partitions one by one."""
+        return sorted(self.call("GET", f"/admin/v2/persistent/{_namespace(namespace)}"))
+
+    def partitioned_topics(self, namespace: str) -> list[str]:
+        return sorted(self.call("GET", f"/admin/v2/persistent/{_namespace(namespace)}/partitioned"))
+
+    def whole_topics(self, namespace: str) -> tuple[list[str], list[str]]:
+        """(topics with partitions, topics without), each named once."""
+        partitioned = self.partitioned_topics(namespace)
+        known = set(partitioned)
+        return partitioned, [name for name in self.topics(namespace) if name.rpartition("-partition-")[0] not in known]
+
+    def partitions(self, topic: str) -> int:
+        """0 for a topic without partitions."""
+        return int(self.call("GET", f"/admin/v2/{self.path_of(topic)}/partitions")["partitions"])
+
+    def partition_names(self, topic: str) -> list[str]:
+        """The topics that brokers serve for *topic*: its partitions, or itself if it has none."""
+        count = self.partitions(topic)
+        return [f"{topic}-partition-{number}" for number in range(count)] or [topic]
+
+    def schema_path(self, topic: str) -> str:
+        """Where the schemas of *topic* are; those of a partition are its topic's. Raises AdminError."""
+        whole, _, number = topic.rpartition("-partition-")
+        return f"/admin/v2/schemas/{self.path_of(whole if number.isdigit() else topic).partition('/')[2]}"
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        path = f"/admin/v2/{self.path_of(topic)}"
+        if partitions:
+            self.call("PUT", path + "/partitions", partitions)
+        else:
+            self.call("PUT", path)
+
+    def delete_topic(self, topic: str, *, force: bool) -> None:
+        path = f"/admin/v2/{self.path_of(topic)}"
+        suffix = "/partitions" if self.partitions(topic) else ""
+        self.call("DELETE", f"{path}{suffix}?force={str(force).lower()}")
+
+    def stats(self, topic: str) -> dict[str, Any]:
+        """Of a partitioned topic the sum of its partitions."""
+        path = f"/admin/v2/{self.path_of(topic)}"
+        if self.partitions(topic):
+            return dict(self.call("GET", path + "/partitioned-stats"))
+        return dict(self.call("GET", path + "/stats"))
+
+    def owner_url(self, topic: str) -> str:
+        """Service URL of the broker that serves *topic* (one partition, or one without)."""
+        return str(self.call("GET", f"/lookup/v2/topic/{self.path_of(topic)}")["brokerUrl"])
+
+    # ----------------------------------------------------------------------------- namespaces
+
+    @staticmethod
+    def namespace_path(namespace: str) -> str:
+        """Raises AdminError."""
+        return f"/admin/v2/namespaces/{_namespace(namespace)}"
+
+    def set_deduplication(self, namespace: str, enabled: bool) -> None:
+        self.call("POST", f"{self.namespace_path(namespace)}/deduplication", enabled)
+
+    def set_retention(self, namespace: str, *, minutes: int, megabytes: int) -> None:
+        """-1 keeps without limit."""
+        self.call(
+            "POST",
+            f"{self.namespace_path(namespace)}/retention",
+            {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes},
+        )
+
+
+def _namespace(text: str) -> str:
+    """As it stands in paths."""
+    parts = text.split("/")
+    if len(parts) != 2 or not all(parts):
+        raise AdminError(f"{text!r} is not a namespace: write tenant/namespace")
+    return "/".join(urllib.parse.quote(part, safe="") for part in parts)
+
+
+def _decode(data: bytes) -> Any:
+    if not data:
+        return None
+    try:
+        return json.loads(data)
+    except ValueError:
+        return data.decode(errors="replace")

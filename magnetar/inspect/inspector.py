@@ -1,0 +1,240 @@
+"""A look at a cluster from outside: its metadata, its bookies, the copies of entries. Nothing is changed or fenced."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, NamedTuple
+
+from bookie.admin.cluster_view import ClusterView
+from magnetar_core.bookkeeper.client.config import ClientConfig
+from magnetar_core.bookkeeper.client.connection import ConnectionPool
+from magnetar_core.bookkeeper.client.errors import BookieUnavailable, BookKeeperError, NoSuchEntry, NoSuchLedger
+from magnetar_core.bookkeeper.metadata import underreplication
+from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
+from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, check_layout
+from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
+from magnetar_core.bookkeeper.metadata.store import MetadataStore, NoNode, StoreUnavailable
+from magnetar_core.bookkeeper.metadata.url import open_store, split_service_uri
+from magnetar_core.bookkeeper.tls.contexts import Certificates, client_context
+from magnetar_core.bookkeeper.tls.files import TlsFiles, directory_files
+from magnetar_core.bookkeeper.wire.entry import DigestMismatch, EntryCodec, StoredEntry
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.daemon import new_clock
+from magnetar_core.runtime.types import Corruption
+
+# Questions to the metadata store under way at once.
+CONCURRENT_MAX: Final = 64
+
+# Marks of auto-recovery that are counted: each has a path of its own, and beyond it is just "many".
+MARKS_MAX: Final = 1_000
+_MARK_LEVELS: Final = 5
+
+READ_TIMEOUT_S: Final = 5.0
+# A server of the metadata store that does not take a connection in this time counts as away.
+PROBE_TIMEOUT_S: Final = 2.0
+ZOOKEEPER_PORT: Final = 2181
+CONNECT_TIMEOUT_MS: Final = 3_000
+SESSION_S: Final = 10.0
+LAST_ENTRY: Final = -1
+
+
+class Copy(NamedTuple):
+    """What one bookie has of an entry."""
+
+    bookie_id: str
+    verdict: str
+    """good, damaged, missing, unreachable, or what the bookie answered"""
+    detail: str
+    stored: StoredEntry | None
+
+
+class KnownBookie(NamedTuple):
+    """One bookie of a cluster."""
+
+    bookie_id: str
+    state: str
+    """writable, read-only, or away: it is known by its cookie only"""
+    address: str
+    http: str
+
+
+class LedgerRecord(NamedTuple):
+    """What stands in the metadata about one ledger; *metadata* is None if it makes no sense."""
+
+    metadata: LedgerMetadata | None
+    created_ms: int
+    """Wall clock of its creator, or of the store where the record does not say; 0: nobody knows"""
+    problem: str = ""
+
+
+class Inspector:
+    """Reads from a cluster. Made by `inspecting`."""
+
+    def __init__(self, store: MetadataStore, root: str, clock: Clock, tls: TlsFiles | None = None) -> None:
+        """With *tls* bookies are asked over TLS only. Raises ConfigurationError."""
+        self.store = store
+        self.root = root
+        self.clock = clock
+        self.silent_hosts: dict[str, str] = {}
+        """Servers of the metadata store that take no connection, and why."""
+        self.ledgers = LedgerStore(store, root)
+        self.directory = BookieDirectory(store, root, clock)
+        certificates = None if tls is None else Certificates(tls, client_context, clock)
+        self.cluster = ClusterView(store, root, clock, certificates)
+        self._pool = ConnectionPool(
+            self.directory,
+            clock,
+            ClientConfig(timeout_s=READ_TIMEOUT_S, connect_timeout_ms=CONNECT_TIMEOUT_MS, tls=tls),
+        )
+
+    async def start(self) -> None:
+        """Raises MetadataError."""
+        await check_layout(self.store, self.root)
+        await self.directory.start()
+
+    async def close(self) -> None:
+        await self._pool.close()
+        await self.directory.stop()
+
+    async def ledger_ids(self) -> list[int]:
+        """All ledgers, rising. Raises MetadataError."""
+        return sorted([ledger_id async for ledger_id in self.ledgers.list()])
+
+    async def records_of(self, ledger_ids: Sequence[int]) -> dict[int, LedgerRecord]:
+        """Of those that are (still) there, by id. Raises MetadataError."""
+        found: dict[int, LedgerRecord] = {}
+        limit = asyncio.Semaphore(CONCURRENT_MAX)
+
+        async def read(ledger_id: int) -> None:
+            async with limit:
+                try:
+                    record = await self.ledgers.read(ledger_id)
+                    found[ledger_id] = LedgerRecord(record.metadata, record.created_ms)
+                except NoNode:
+                    return
+                except Corruption as error:
+                    found[ledger_id] = LedgerRecord(None, 0, str(error))
+
+        await asyncio.gather(*map(read, ledger_ids))
+        return dict(sorted(found.items()))
+
+    async def under_replicated(self) -> list[int]:
+        """Ledgers that auto-recovery has marked, up to MARKS_MAX. Raises MetadataError."""
+        paths = [underreplication.marks_path(self.root)]
+        for _ in range(_MARK_LEVELS):
+            names = await asyncio.gather(*map(self.store.children, paths))
+            paths = [f"{path}/{name}" for path, below in zip(paths, names, strict=True) for name in below][:MARKS_MAX]
+        marks = [path.rpartition("/urL")[2] for path in paths]
+        return sorted(int(mark) for mark in marks if mark.isdigit())
+
+    async def bookies(self) -> list[KnownBookie]:
+        """All that are registered or have a cookie, by name. Raises MetadataError."""
+        known = {
+            *await self.store.children(f"{self.root}/cookies"), *self.directory.writable, *self.directory.read_only
+        }  # fmt: skip
+        found = []
+        for bookie_id in sorted(known):
+            if bookie_id not in self.directory.available:
+                found.append(KnownBookie(bookie_id, "away", "", ""))
+                continue
+            info = await self.directory.info_of(bookie_id)
+            http = next((one for one in info.endpoints if one.protocol == "http"), None)
+            rpc = info.rpc
+            found.append(
+                KnownBookie(
+                    bookie_id,
+                    "read-only" if bookie_id in self.directory.read_only else "writable",
+                    "" if rpc is None else f"{rpc.host}:{rpc.port}",
+                    "" if http is None else f"http://{http.host}:{http.port}",
+                )
+            )
+        return found
+
+    async def last_entry(self, ledger_id: int, metadata: LedgerMetadata) -> tuple[int, list[Copy]]:
+        """The last entry that any bookie of an open ledger has (that of the metadata once it is closed), and who could
+        not be asked."""
+        if metadata.is_closed:
+            return metadata.last_entry_id, []
+        copies = await asyncio.gather(
+            *(self._copy(one, ledger_id, LAST_ENTRY, metadata) for one in sorted(set(metadata.last_segment.ensemble)))
+        )
+        last = max((copy.stored.entry_id for copy in copies if copy.stored is not None), default=-1)
+        return last, [copy for copy in copies if copy.verdict not in ("good", "missing")]
+
+    async def copies(self, ledger_id: int, entry_id: int, metadata: LedgerMetadata) -> list[Copy]:
+        """What each bookie of the entry's write set has."""
+        ensemble = metadata.ensemble_for(entry_id)
+        members = [ensemble[(entry_id + at) % len(ensemble)] for at in range(metadata.write_quorum)]
+        return list(await asyncio.gather(*(self._copy(one, ledger_id, entry_id, metadata) for one in members)))
+
+    async def _copy(self, bookie_id: str, ledger_id: int, entry_id: int, metadata: LedgerMetadata) -> Copy:
+        try:
+            data = await self._pool.get(bookie_id, ledger_id).read(ledger_id, entry_id)
+            codec = EntryCodec(metadata.digest_type, metadata.password)
+            stored = codec.open(bytes(data), ledger_id, None if entry_id == LAST_ENTRY else entry_id)
+        except (NoSuchEntry, NoSuchLedger) as error:
+            return Copy(bookie_id, "missing", str(error), None)
+        except DigestMismatch as error:
+            return Copy(bookie_id, "damaged", str(error), None)
+        except BookieUnavailable as error:
+            return Copy(bookie_id, "unreachable", str(error), None)
+        except BookKeeperError as error:
+            return Copy(bookie_id, "failed", str(error), None)
+        return Copy(bookie_id, "good", "", stored)
+
+
+@asynccontextmanager
+async def inspecting(metadata_url: str, tls_directory: str | None = None) -> AsyncIterator[Inspector]:
+    """An Inspector of the cluster at *metadata_url* (`zk:host:port`, or `zk://host:port/root` as bookies have it).
+
+    *tls_directory*: a folder with tls.crt, tls.key and ca.crt, where bookies demand TLS.
+
+    Raises ConfigurationError, MetadataError.
+    """
+    url, root = split_service_uri(metadata_url) if "://" in metadata_url else (metadata_url, "/ledgers")
+    tls = directory_files(tls_directory, "--tls-directory") if tls_directory else None
+    clock = new_clock()
+    silent = await _silent_hosts(url)
+    store = await open_store(url, clock, session_timeout_s=SESSION_S, read_only=True)
+    try:
+        made = Inspector(store, root, clock, tls)
+        made.silent_hosts = silent
+        await made.start()
+        try:
+            yield made
+        finally:
+            await made.close()
+    finally:
+        await store.close()
+
+
+async def _silent_hosts(url: str) -> dict[str, str]:
+    """Which ZooKeeper servers in *url* take no connection. Raises StoreUnavailable if none does: said at once, not
+    after all tries of the client."""
+    scheme, _, place = url.partition(":")
+    if scheme != "zk":
+        return {}
+    hosts = [one for one in place.partition("/")[0].split(",") if one]
+
+    async def why_silent(text: str) -> str:
+        host, separator, port = text.rpartition(":")
+        try:
+            number = int(port) if separator else ZOOKEEPER_PORT
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                _, writer = await asyncio.open_connection(host if separator else text, number)
+        except TimeoutError:
+            return f"nothing within {PROBE_TIMEOUT_S:g} s"
+        except (OSError, ValueError) as error:
+            return (error.strerror if isinstance(error, OSError) else None) or str(error)
+        writer.close()
+        return ""
+
+    found = dict(zip(hosts, await asyncio.gather(*map(why_silent, hosts)), strict=True))
+    silent = {host: why for host, why in found.items() if why}
+    if len(silent) == len(hosts):
+        told = "; ".join(f"{host}: {why}" for host, why in silent.items())
+        raise StoreUnavailable(
+            f"no ZooKeeper answers ({told}). Is one running? Give it with --metadata, or with "
+            "--admin-url a broker that uses it."
+        )
+    return silent

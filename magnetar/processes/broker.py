@@ -1,0 +1,163 @@
+"""Puts the parts of a broker together, for a process of its own and for standalone alike."""
+
+import errno
+import logging
+import os
+import socket
+from dataclasses import replace
+
+from broker.broker import Broker, initialise_cluster
+from broker.config import BrokerConfig
+from broker.names import Bundles
+from broker.ownership.ownership import BundleOwnership
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.metadata.store import MetadataStore
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.tasks import Parts
+from magnetar_core.runtime.types import ConfigurationError, MagnetarError
+
+log = logging.getLogger(__name__)
+
+
+# The listener under which brokers find each other's gRPC ports (`broker.grpc.service.LISTENER`).
+GRPC_LISTENER = "magnetar-grpc"
+
+
+# What a broker that stops gives a metadata store that is away to come back, in all: sealing ledgers and giving bundles
+# back are courtesies to the next owner, who does without.
+STOP_WAIT_S = 2.0
+
+
+class PortInUse(MagnetarError):
+    """One of the broker's ports cannot be opened, usually because something else listens there."""
+
+
+async def start_broker(
+    config: BrokerConfig,
+    store: MetadataStore,
+    bookkeeper: BookKeeper,
+    clock: Clock,
+    parts: Parts,
+    *,
+    version: str,
+    preferred_grpc_port: int | None = None,
+) -> Broker:
+    """Start a broker whose stores are open; *parts* learns how to stop it. Raises MagnetarError.
+
+    Where grpcServicePort is *preferred_grpc_port* and in use, any free port is taken instead.
+    The binary port comes first and HTTP after it: loading the HTTP library takes longer than all the rest.
+    """
+    _check_ports(config)
+    web_socket = _reserve(config)
+    grpc_socket = _reserve_grpc(config, preferred_grpc_port)
+
+    async def bundles_of(namespace: str) -> Bundles:
+        return (await broker.namespace(namespace)).bundles
+
+    ownership = BundleOwnership(store, clock, bundles_of=bundles_of, version=version)
+    await initialise_cluster(store, config)
+    web_port = web_socket.getsockname()[1] if web_socket is not None else 0
+    config = replace(config, web_port=web_port or None)  # the one that was really opened
+    broker = Broker(config, store, bookkeeper, clock, ownership=ownership)
+    try:
+        await broker.start()
+    except OSError as error:
+        raise _port_error(
+            "port", config.bind_address, config.service_port, "brokerServicePort (--port)", error
+        ) from None
+    host = broker.address.service_url.partition("://")[2].rpartition(":")[0]
+    if grpc_socket is not None:  # other brokers send gRPC clients there
+        listener = (f"grpc://{host}:{grpc_socket.getsockname()[1]}", "")
+        broker.address = broker.address._replace(listeners={**broker.address.listeners, GRPC_LISTENER: listener})
+    await ownership.start(f"{host}:{web_port}", broker.address)
+    parts.add("ownership", ownership.stop)
+    parts.add("broker", broker.close)
+    if web_socket is not None:
+        from broker.admin.server import AdminServer
+
+        admin = AdminServer(broker, ownership, version=version)
+        await admin.start(web_socket)
+        parts.add("admin", admin.stop)
+    if grpc_socket is not None:
+        from broker.grpc.service import GrpcServer
+
+        grpc_server, grpc_port = GrpcServer(broker), grpc_socket.getsockname()[1]
+        try:
+            await grpc_server.start(config.bind_address, grpc_port)
+        except OSError as error:
+            raise PortInUse(f"{error}. Stop what uses it, or set grpcServicePort to another one.") from None
+        finally:
+            grpc_socket.close()
+        parts.add("gRPC", grpc_server.stop)
+
+    async def hurry() -> None:
+        store.hurry(STOP_WAIT_S)
+
+    parts.add("patience", hurry)  # the first to be stopped
+    return broker
+
+
+def grpc_address(broker: Broker) -> str:
+    """host:port of the topic API over gRPC; empty if it is off."""
+    return broker.address.listeners.get(GRPC_LISTENER, ("", ""))[0].removeprefix("grpc://")
+
+
+def _reserve(config: BrokerConfig) -> socket.socket | None:
+    """The HTTP socket, bound before anything is started: a port that is taken is found at once."""
+    if config.web_port is None:
+        return None
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind((config.bind_address, config.web_port))
+    except OSError as error:
+        made.close()
+        setting = "webServicePort (--web-port)"
+        raise _port_error("HTTP port", config.bind_address, config.web_port, setting, error) from None
+    return made
+
+
+def _reserve_grpc(config: BrokerConfig, preferred_port: int | None = None) -> socket.socket | None:
+    """Hold the gRPC port until gRPC, which opens its ports itself and is loaded late, takes it over."""
+    if config.grpc_port is None:
+        return None
+    try:
+        return _reserve_grpc_port(config.bind_address, config.grpc_port)
+    except PortInUse:
+        if config.grpc_port != preferred_port:
+            raise
+        return _reserve_grpc_port(config.bind_address, 0)
+
+
+def _reserve_grpc_port(host: str, port: int) -> socket.socket:
+    """gRPC's sockets share ports (SO_REUSEPORT), so two servers could have one and not know. This one does not share
+    when it takes the port, and listens, so that nobody else gets it; it shares afterwards, with gRPC only."""
+    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        held.bind((host, port))
+        held.listen(1)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    except OSError as error:
+        held.close()
+        raise _port_error("gRPC port", host, port, "grpcServicePort", error) from None
+    return held
+
+
+def _check_ports(config: BrokerConfig) -> None:
+    """Some systems take the rest of a number that is too large, and listen elsewhere."""
+    ports = {"brokerServicePort": config.service_port, "webServicePort": config.web_port}
+    ports["grpcServicePort"] = config.grpc_port
+    wrong = [f"{name} ({port}) must be 0 to 65535" for name, port in ports.items() if port and not 0 <= port <= 65535]
+    if wrong:
+        raise ConfigurationError("\n".join(wrong))
+
+
+def _port_error(what: str, address: str, port: int | None, setting: str, error: OSError) -> PortInUse:
+    where = f"cannot open the {what} {address}:{port}"
+    if isinstance(error, socket.gaierror):
+        return PortInUse(f"{where}: {address} is not an address of this machine; set bindAddress to one")
+    if error.errno == errno.EADDRINUSE:
+        return PortInUse(f"{where}: it is in use. Stop what uses it, or set {setting} to another one.")
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    return PortInUse(f"{where}: {reason}. Set bindAddress or {setting} differently.")

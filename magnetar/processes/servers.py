@@ -1,0 +1,104 @@
+"""`magnetar bookie` and `magnetar broker`: one server in a process of its own."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from magnetar import __version__
+from magnetar_core.runtime.daemon import Shutdown, new_clock, read_properties, read_settings, run
+from magnetar_core.runtime.files import OsFiles
+from magnetar_core.runtime.observe import start_logging
+from magnetar_core.runtime.tasks import Parts
+from magnetar_core.runtime.types import ConfigurationError
+
+if TYPE_CHECKING:
+    from broker.config import BrokerConfig
+
+
+def say_ready(text: str) -> None:
+    """The one line that tells people (and `magnetar cluster`) that a server can be used."""
+    print(text, flush=True)
+
+
+def read_broker_settings(
+    path: Path | None, *, defaults: Mapping[str, str] | None = None, overrides: Mapping[str, str] | None = None
+) -> "BrokerConfig":
+    """Settings of a broker from its file and the environment; ConfigurationError names the file and every problem.
+
+    *defaults* stand behind the file, *overrides* before everything.
+    """
+    from broker.config import load_broker_config
+    from magnetar_core.runtime.config import with_origin
+
+    values = read_properties(path)
+    try:
+        return load_broker_config({**(defaults or {}), **values}, os.environ, overrides=overrides)
+    except ConfigurationError as error:
+        raise ConfigurationError(with_origin(str(error), str(path or ""), os.environ)) from None
+
+
+def _start_logging() -> None:
+    """MAGNETAR_LOG_FORMAT=json makes each line an object, for log collectors; MAGNETAR_LOG_LEVEL is INFO by default."""
+    as_json = os.environ.get("MAGNETAR_LOG_FORMAT", "").lower() == "json"
+    start_logging(os.environ.get("MAGNETAR_LOG_LEVEL", "INFO").upper(), as_json=as_json)
+
+
+def run_bookie(config_path: Path | None) -> int:
+    """Run a bookie until it is told to stop; returns the exit code. Raises ConfigurationError."""
+    from bookie.config import IGNORED_SETTINGS, BookieConfig
+    from magnetar.processes.bookie import start_bookie
+    from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
+    from magnetar_core.bookkeeper.metadata.url import open_store, split_service_uri
+
+    _start_logging()
+    config = read_settings(BookieConfig, config_path, ignored=IGNORED_SETTINGS)
+    if not config.metadata_service_uri:
+        raise ConfigurationError("metadataServiceUri is not set, for example zk://127.0.0.1:2181/ledgers")
+    url, root = split_service_uri(config.metadata_service_uri)
+
+    async def start(parts: Parts, shutdown: Shutdown) -> None:
+        clock = new_clock()
+        store = await open_store(url, clock, session_timeout_s=config.session_timeout_ms / 1000)
+        parts.add("metadata", store.close)
+        await initialise_cluster(store, root)
+        bookie, http_url = await start_bookie(config, store, clock, OsFiles(), parts, shutdown, root=root)
+        host, port = bookie.address
+        say_ready(
+            f"magnetar bookie {bookie.bookie_id} is ready at {host}:{port}"
+            + (f", HTTP {http_url}" if http_url else "")
+            + f", metadata {url}{root}"
+        )
+
+    return run(start)
+
+
+def run_broker(config_path: Path | None) -> int:
+    """Run a broker until it is told to stop; returns the exit code. Raises ConfigurationError."""
+    from magnetar.processes.broker import grpc_address, start_broker
+    from magnetar_core.bookkeeper.client.client import BookKeeper
+    from magnetar_core.bookkeeper.client.config import ClientConfig
+    from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster as initialise_ledgers
+    from magnetar_core.bookkeeper.metadata.url import open_store
+
+    _start_logging()
+    config = read_broker_settings(config_path)
+
+    async def start(parts: Parts, shutdown: Shutdown) -> None:
+        clock = new_clock()
+        store = await open_store(config.metadata_store_url, clock, session_timeout_s=config.session_timeout_ms / 1000)
+        parts.add("metadata", store.close)
+        await initialise_ledgers(store, "/ledgers")
+        client = ClientConfig(tls=config.bookie_tls, slow_add_ms=config.bookkeeper_slow_add_ms)
+        bookkeeper = BookKeeper(store, clock, client)
+        await bookkeeper.open()
+        parts.add("ledger client", bookkeeper.close)
+        broker = await start_broker(config, store, bookkeeper, clock, parts, version=__version__)
+        say_ready(
+            f"magnetar broker is ready at {broker.address.service_url}"
+            + (f", HTTP {broker.address.http_url}" if broker.address.http_url else "")
+            + (f", gRPC {grpc}" if (grpc := grpc_address(broker)) else "")
+            + f", metadata {config.metadata_store_url}"
+        )
+
+    return run(start)

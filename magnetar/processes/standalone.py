@@ -1,0 +1,108 @@
+"""`magnetar standalone`: bookies, broker and metadata in one process, on a folder.
+
+    DATA/lock                  held while it runs
+    DATA/metadata/             RocksDB: ledgers, topics, policies
+    DATA/bookie-1/journal, DATA/bookie-1/ledgers        … one pair a bookie
+
+The parts are the same as in a cluster and talk over loopback sockets as they do there.
+"""
+
+import contextlib
+import os
+from pathlib import Path
+
+from magnetar import __version__
+from magnetar.processes.servers import say_ready
+from magnetar.processes.standalone_settings import GRPC_PORT, StandaloneSettings, read_standalone_settings
+from magnetar_core.runtime.daemon import Shutdown, new_clock, run
+from magnetar_core.runtime.files import Lock, OsFiles
+from magnetar_core.runtime.observe import start_logging
+from magnetar_core.runtime.tasks import Parts
+from magnetar_core.runtime.types import MagnetarError
+
+
+class DataInUse(MagnetarError):
+    """Another process runs on the same folder."""
+
+
+def run_standalone(
+    data: Path,
+    config_path: Path | None,
+    *,
+    bookies: int = 1,
+    service_port: int | None = None,
+    web_port: int | None = None,
+    first_bookie_port: int | None = None,
+) -> int:
+    """Run until interrupted; returns the exit code. Raises ConfigurationError."""
+    start_logging(os.environ.get("MAGNETAR_LOG_LEVEL", "WARNING"))
+    data = data.resolve()
+    settings = read_standalone_settings(
+        data,
+        config_path,
+        os.environ,
+        bookies=bookies,
+        service_port=service_port,
+        web_port=web_port,
+        first_bookie_port=first_bookie_port,
+    )
+
+    async def start(parts: Parts, shutdown: Shutdown) -> None:
+        await start_standalone(data, settings, parts, shutdown)
+
+    return run(start)
+
+
+async def start_standalone(data: Path, settings: StandaloneSettings, parts: Parts, shutdown: Shutdown) -> None:
+    """Start everything and print the one line that tells where. Raises MagnetarError."""
+    from bookie.bookie import Bookie, PortInUse
+    from magnetar.processes.broker import grpc_address, start_broker
+    from magnetar_core.bookkeeper.client.client import BookKeeper
+    from magnetar_core.bookkeeper.metadata.embedded import EmbeddedStore
+    from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
+
+    clock, files = new_clock(), OsFiles()
+    lock = _lock(data, files)
+
+    async def unlock() -> None:
+        lock.release()
+
+    parts.add("folder", unlock)
+    began_s = clock.monotonic()
+    store = await EmbeddedStore.open(str(data / "metadata"), clock)
+    parts.add("metadata", store.close)
+    await initialise_cluster(store, "/ledgers")
+    addresses = []
+    for number, config in enumerate(settings.bookies, 1):
+        bookie = Bookie(config, store, clock, files, on_failure=shutdown.fail)
+        try:
+            await bookie.start()
+        except PortInUse as error:
+            raise PortInUse(f"{error} (--bookie-port)") from None
+        parts.add(f"bookie {number}", bookie.stop)
+        addresses.append("{}:{}".format(*bookie.address))
+    bookkeeper = BookKeeper(store, clock)
+    await bookkeeper.open()
+    parts.add("ledger client", bookkeeper.close)
+    broker = await start_broker(
+        settings.broker, store, bookkeeper, clock, parts, version=__version__, preferred_grpc_port=GRPC_PORT
+    )
+    say_ready(
+        f"magnetar standalone is ready after {clock.monotonic() - began_s:.2f} s: {broker.address.service_url}, "
+        f"HTTP {broker.address.http_url or 'off'}, gRPC {grpc_address(broker) or 'off'}, "
+        f"bookies {', '.join(addresses)}, data in {data}"
+    )
+
+
+def _lock(data: Path, files: OsFiles) -> Lock:
+    try:
+        files.make_directories(str(data))
+        return files.lock(str(data / "lock"))
+    except BlockingIOError:
+        raise DataInUse(
+            f"{data} is in use by another magnetar standalone; stop that one, or give another folder with --data"
+        ) from None
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            data.rmdir()
+        raise MagnetarError(f"cannot use {data}: {error.strerror}") from None

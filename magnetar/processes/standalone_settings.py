@@ -1,0 +1,154 @@
+"""The settings of a standalone: those of its broker and of its bookies, in one file, as in Apache's `standalone.conf`.
+
+A name that either of them knows is known; what a standalone decides itself (its folders, the names of its bookies) is
+refused with the way out. `advertisedAddress`, the only name that both have, is the broker's.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from bookie.config import IGNORED_SETTINGS, BookieConfig
+from broker.config import APACHE_SETTINGS_WITHOUT_EFFECT, REFUSED_WHEN_ON, BrokerConfig, load_broker_config
+from magnetar_core.runtime.config import from_environment, load, names_of, unknown_setting, with_origin
+from magnetar_core.runtime.daemon import read_properties
+from magnetar_core.runtime.types import ConfigurationError
+
+FIRST_BOOKIE_PORT: Final = 3181
+GRPC_PORT: Final = 6648
+COPIES_MAX: Final = 3
+"""With several bookies, copies of each entry; one of them may be missing when it is acknowledged."""
+
+# Pulsar deletes what no subscription waits for, and after a minute the whole topic. Whoever tries things out on one
+# machine wants to find again what was published; a configuration file can say otherwise.
+KEEP_EVERYTHING: Final = {
+    "defaultRetentionTimeInMinutes": "-1",
+    "defaultRetentionSizeInMB": "-1",
+    "brokerDeleteInactiveTopicsEnabled": "false",
+}
+
+BROKER_NAMES: Final = names_of(BrokerConfig) | APACHE_SETTINGS_WITHOUT_EFFECT | REFUSED_WHEN_ON.keys()
+BOOKIE_NAMES: Final = (names_of(BookieConfig) | IGNORED_SETTINGS) - BROKER_NAMES
+
+_FOLDERS: Final = "everything of a standalone is stored below its --data; remove the setting"
+_OWN_PROCESS: Final = "remove the setting, or run bookies and broker as processes of their own"
+_DECIDED: Final[Mapping[str, str]] = {
+    "journalDirectory": _FOLDERS,
+    "journalDirectories": _FOLDERS,
+    "ledgerDirectories": _FOLDERS,
+    "metadataServiceUri": _FOLDERS,
+    "bookieId": f"the bookies of a standalone are called bookie-1, bookie-2, …; {_OWN_PROCESS}",
+}
+"""What a standalone decides itself. An empty text is no decision of anybody's."""
+
+_ANY_ADDRESS: Final = ("0.0.0.0", "::")
+
+
+class StandaloneSettings(NamedTuple):
+    """What the parts of a standalone are told."""
+
+    broker: BrokerConfig
+    bookies: tuple[BookieConfig, ...]
+
+
+def read_standalone_settings(
+    data: Path,
+    path: Path | None,
+    environ: Mapping[str, str],
+    *,
+    bookies: int,
+    service_port: int | None = None,
+    web_port: int | None = None,
+    first_bookie_port: int | None = None,
+) -> StandaloneSettings:
+    """The settings in the file at *path* and in *environ*, for a standalone on the folder *data*.
+
+    The ports win over both. Raises ConfigurationError with every problem, each with the file that it is in.
+    """
+    if bookies < 1:
+        raise ConfigurationError("--bookies must be at least 1")
+    values = {**read_properties(path), **from_environment(environ)}
+    ports = {"brokerServicePort": service_port, "webServicePort": web_port, "bookiePort": first_bookie_port}
+    values |= {name: str(port) for name, port in ports.items() if port is not None}
+    try:
+        return standalone_settings(data, values, bookies=bookies)
+    except ConfigurationError as error:
+        raise ConfigurationError(with_origin(str(error), str(path or ""), environ)) from None
+
+
+def standalone_settings(data: Path, values: Mapping[str, str], *, bookies: int) -> StandaloneSettings:
+    """Raises ConfigurationError with every problem of *values*."""
+    of_bookies = {name: text for name, text in values.items() if name in BOOKIE_NAMES}
+    of_broker = {name: text for name, text in values.items() if name in BROKER_NAMES}
+    problems = [
+        unknown_setting(name, [*BROKER_NAMES, *BOOKIE_NAMES])
+        for name in values
+        if name not in BROKER_NAMES and name not in BOOKIE_NAMES
+    ]
+    problems += [f"{name}={values[name]}: {why}" for name, why in _DECIDED.items() if values.get(name)]
+    broker: BrokerConfig | None = None
+    made: list[BookieConfig] = []
+    try:
+        broker = load_broker_config(
+            {**_broker_defaults(of_broker, bookies), **of_broker},
+            overrides={"metadataStoreUrl": f"rocksdb:{data / 'metadata'}"},
+        )
+        if broker.bookie_tls is not None:
+            problems.append(
+                f"{broker.bookie_tls.origin}: the bookies of a standalone are in its own process, on the loopback "
+                f"address and without TLS; {_OWN_PROCESS}"
+            )
+    except ConfigurationError as error:
+        problems.append(str(error))
+    try:
+        made = [_bookie(data, number, of_bookies) for number in range(bookies)]
+        problems += _bookie_problems(made[0])
+    except ConfigurationError as error:
+        problems.append(str(error))
+    if problems or broker is None:
+        raise ConfigurationError("\n".join(problems))
+    return StandaloneSettings(broker, tuple(made))
+
+
+def _broker_defaults(given: Mapping[str, str], bookies: int) -> dict[str, str]:
+    """Settings that fit one machine; a person's file wins over them."""
+    copies = min(bookies, COPIES_MAX)
+    return {
+        "bindAddress": "127.0.0.1",
+        "advertisedAddress": "localhost",
+        "clusterName": "standalone",
+        # 6648 if it is free, any other one if not, and where the binary port is any free one too.
+        "grpcServicePort": "0" if given.get("brokerServicePort") == "0" else str(GRPC_PORT),
+        "managedLedgerDefaultEnsembleSize": str(copies),
+        "managedLedgerDefaultWriteQuorum": str(copies),
+        "managedLedgerDefaultAckQuorum": str(min(copies, 2)),
+        "acknowledgmentAtBatchIndexLevelEnabled": "true",
+        **KEEP_EVERYTHING,
+    }
+
+
+def _bookie(data: Path, number: int, given: Mapping[str, str]) -> BookieConfig:
+    """Settings of one of the bookies, counted from 0. Raises ConfigurationError."""
+    place = data / f"bookie-{number + 1}"
+    listen = given.get("bookieListenAddress") or "127.0.0.1"
+    told = {name: text for name, text in given.items() if name not in _DECIDED}
+    decided = {
+        "bookieListenAddress": listen,
+        "advertisedAddress": "127.0.0.1" if listen in _ANY_ADDRESS else listen,
+        # The name in the cluster does not depend on the port, so that a folder may run on other ports.
+        "bookieId": f"bookie-{number + 1}",
+        "journalDirectories": str(place / "journal"),
+        "ledgerDirectories": str(place / "ledgers"),
+    }
+    first = load(BookieConfig, {"bookiePort": str(FIRST_BOOKIE_PORT), **told, **decided}, ignored=IGNORED_SETTINGS)
+    if number == 0 or first.port == 0:
+        return first
+    return load(BookieConfig, {**told, **decided, "bookiePort": str(first.port + number)}, ignored=IGNORED_SETTINGS)
+
+
+def _bookie_problems(config: BookieConfig) -> Iterator[str]:
+    if config.tls is not None:
+        yield f"{config.tls.origin}: the bookies of a standalone have no TLS; {_OWN_PROCESS}"
+    if config.http_address is not None:
+        name = "statsProviderClass" if config.is_metrics_only else "httpServerEnabled"
+        yield f"{name}: the bookies of a standalone have no HTTP of their own; {_OWN_PROCESS}"

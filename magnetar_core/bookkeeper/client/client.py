@@ -1,0 +1,168 @@
+"""The asynchronous BookKeeper client: create, open, recover and delete ledgers."""
+
+import logging
+import random
+
+from magnetar_core.bookkeeper.client.config import ClientConfig
+from magnetar_core.bookkeeper.client.connection import ConnectionPool
+from magnetar_core.bookkeeper.client.errors import (
+    BookKeeperError,
+    ClientClosed,
+    MetadataUnavailable,
+    NotEnoughBookies,
+    Unauthorized,
+)
+from magnetar_core.bookkeeper.client.handle import LedgerReadHandle, LedgerWriteHandle, mapped
+from magnetar_core.bookkeeper.client.placement import choose_ensemble
+from magnetar_core.bookkeeper.client.quorum import check_quorum
+from magnetar_core.bookkeeper.client.recovery_driver import recover_ledger
+from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
+from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, Versioned, check_layout
+from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment
+from magnetar_core.bookkeeper.metadata.store import MetadataError, MetadataStore
+from magnetar_core.bookkeeper.wire.entry import DigestType
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.types import Corruption
+
+log = logging.getLogger(__name__)
+
+
+class BookKeeper:
+    """One client of a cluster. All methods are called on the loop that opened it.
+
+    The metadata store belongs to the caller: `close` leaves it open.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        clock: Clock,
+        config: ClientConfig | None = None,
+        *,
+        root: str = "/ledgers",
+        rng: random.Random | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._config = config if config is not None else ClientConfig()
+        self._root = root
+        self._rng = rng if rng is not None else random.Random()
+        self.bookies = BookieDirectory(store, root, clock)
+        self.ledgers = LedgerStore(store, root)
+        self._pool: ConnectionPool | None = None
+        self._closed = False
+
+    async def open(self) -> None:
+        """Find out who is there.
+
+        Raises MetadataUnavailable, MetadataError for a layout that is not ours, ConfigurationError for files of TLS
+        that cannot be used.
+        """
+        assert self._pool is None, "opened twice"
+        await check_layout(self._store, self._root)
+        pool = ConnectionPool(self.bookies, self._clock, self._config)
+        await self.bookies.start()
+        self._pool = pool
+
+    async def close(self) -> None:
+        """End all connections; what is pending fails with ClientClosed. Ledgers that were being written stay open."""
+        if self._closed:
+            return
+        self._closed = True
+        await self.bookies.stop()
+        if self._pool is not None:
+            await self._pool.close()
+
+    async def create_ledger(
+        self,
+        *,
+        ensemble_size: int,
+        write_quorum: int,
+        ack_quorum: int,
+        digest_type: DigestType = DigestType.CRC32C,
+        password: bytes = b"",
+        custom_metadata: tuple[tuple[str, bytes], ...] = (),
+    ) -> LedgerWriteHandle:
+        """A new, empty ledger. No bookie is asked before the first entry.
+
+        Raises NotEnoughBookies, ImpossibleQuorum, MetadataUnavailable.
+        """
+        pool = self._open_pool()
+        check_quorum(ensemble_size, write_quorum, ack_quorum)  # and nothing is built before there are the bookies
+        writable = self.bookies.writable
+        unreachable = pool.unreachable
+        if len(writable - unreachable) >= ensemble_size:
+            writable = writable - unreachable
+        try:
+            ensemble = choose_ensemble(writable, ensemble_size, pool.quarantined, self._rng)
+        except NotEnoughBookies as error:
+            why = await self.bookies.shortage()
+            raise NotEnoughBookies(f"{error}; {why}" if why else str(error)) from None
+        metadata = LedgerMetadata(
+            ensemble_size=ensemble_size,
+            write_quorum=write_quorum,
+            ack_quorum=ack_quorum,
+            digest_type=digest_type,
+            password=password,
+            segments=(Segment(0, ensemble),),
+            custom_metadata=custom_metadata,
+        )
+        try:
+            ledger_id, versioned = await self.ledgers.create(metadata)
+        except MetadataError as error:
+            raise MetadataUnavailable(f"no ledger was created: {error}") from error
+        return LedgerWriteHandle(ledger_id, versioned, self.ledgers, pool, self._rng)
+
+    async def open_ledger(self, ledger_id: int, *, password: bytes = b"", recovery: bool) -> LedgerReadHandle:
+        """Open a ledger for reading.
+
+        With *recovery* an open ledger is taken over: its writer is fenced, its end found, and it is closed.
+        Without, it is left alone; the handle knows LAC as of now. Raises NoSuchLedger, Unauthorized,
+        RecoveryFailed, MetadataUnavailable.
+        """
+        pool = self._open_pool()
+        versioned = await self._read(ledger_id)
+        metadata = versioned.metadata
+        # Format 1 does not keep the password; the bookies will know.
+        if metadata.format_version > 1 and metadata.password != password:
+            raise Unauthorized(f"ledger {ledger_id}: wrong password")
+        if recovery and not metadata.is_closed:
+            versioned = await recover_ledger(ledger_id, versioned, self.ledgers, pool, self._rng)
+            metadata = versioned.metadata
+        if metadata.is_closed:
+            return LedgerReadHandle(ledger_id, versioned, self.ledgers, pool, metadata.last_entry_id, metadata.length)
+        handle = LedgerReadHandle(ledger_id, versioned, self.ledgers, pool, metadata.last_segment.first_entry_id - 1, 0)
+        await handle.read_last_confirmed()
+        return handle
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        """Remove the record; bookies drop the entries later. A ledger that does not exist counts as deleted."""
+        self._open_pool()
+        try:
+            await self.ledgers.delete(ledger_id)
+        except MetadataError as error:
+            raise mapped(error, ledger_id) from error
+
+    async def read_metadata(self, ledger_id: int) -> LedgerMetadata:
+        """Raises NoSuchLedger, MetadataUnavailable."""
+        return (await self._read(ledger_id)).metadata
+
+    async def is_open(self, ledger_id: int) -> bool:
+        """The ledger's record says OPEN. Raises NoSuchLedger, MetadataUnavailable."""
+        return (await self.read_metadata(ledger_id)).state is LedgerState.OPEN
+
+    async def _read(self, ledger_id: int) -> Versioned:
+        self._open_pool()
+        try:
+            return await self.ledgers.read(ledger_id)
+        except (MetadataError, Corruption) as error:
+            raise mapped(error, ledger_id) from error
+
+    def _open_pool(self) -> ConnectionPool:
+        if self._closed:
+            raise ClientClosed("the BookKeeper client was closed")
+        assert self._pool is not None, "BookKeeper.open() comes first"
+        return self._pool
+
+
+__all__ = ["BookKeeper", "BookKeeperError"]

@@ -1,0 +1,103 @@
+"""Settings of the BookKeeper client, under the names that Apache's broker and client give them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from magnetar_core.bookkeeper.tls.files import TlsFiles
+from magnetar_core.bookkeeper.wire.framing import MAX_FRAME_BYTES
+from magnetar_core.runtime.config import setting
+from magnetar_core.runtime.types import MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """How the client treats bookies."""
+
+    timeout_s: float = setting(
+        "bookkeeperClientTimeoutInSeconds", 30.0, help="an add or read without an answer fails after this"
+    )
+    connect_timeout_ms: int = setting(
+        "clientConnectTimeoutMillis", 10_000, help="a connection that is not there after this failed"
+    )
+    channels_per_bookie: int = setting(
+        "bookkeeperNumberOfChannelsPerBookie", 1, help="connections to each bookie; a ledger uses one of them"
+    )
+    speculative_read_timeout_ms: int = setting(
+        "bookkeeperClientSpeculativeReadTimeoutInMillis",
+        2_000,
+        help="ask the next replica as well after this; 0 turns it off",
+    )
+    quarantine_s: float = setting(
+        "bookkeeperClientHealthCheckQuarantineTimeInSeconds",
+        30.0,
+        help="new ensembles avoid a bookie for so long after it failed (Apache: 1800 after five errors)",
+    )
+    batch_read_enabled: bool = setting(
+        "bookkeeperEnableBatchRead", True, help="read runs of entries in one request where E equals Qw"
+    )
+    rackaware_policy_enabled: bool = setting(
+        "bookkeeperClientRackawarePolicyEnabled", False, help="not supported: bookies are chosen at random"
+    )
+    frame_bytes_max: int = setting(
+        "nettyMaxFrameSizeBytes", MAX_FRAME_BYTES, help="largest frame a bookie may send; must be that of the bookies"
+    )
+    # Entries of one ledger without an acknowledgement. At 64 bytes each it is the memory of some 30 MB; whoever
+    # publishes has smaller limits of their own, so reaching it means that they do not work.
+    pending_adds_max: int = setting(
+        "maxPendingAddsPerLedger", 200_000, help="unacknowledged entries of one ledger, above it adds are refused"
+    )
+    pending_bytes_max: int = setting(
+        "maxPendingBytesPerLedger", 512 * MIB, help="unacknowledged bytes of one ledger, above it adds are refused"
+    )
+    # What waits for a bookie that does not take it. Adds complete without the slowest bookie, so nothing else bounds
+    # this. Above it new entries wait: a bookie that drains its queue is alive, and replacing it would send everything
+    # once more to the next one, which is no faster.
+    outbox_bytes_max: int = setting(
+        "maxOutboxBytesPerBookie", 64 * MIB, help="unsent bytes for one bookie, above it new entries wait"
+    )
+    # Only for a bookie whose outbox is full: it stops everybody, so its silence is noticed before the time-out.
+    full_silence_s: float = setting(
+        "maxSilenceOfFullBookieInSeconds",
+        5.0,
+        help="a bookie with a full outbox that neither answers nor takes data for so long counts as failed",
+    )
+
+    hold_adds_s: float = setting(
+        "holdAddsWithoutBookiesInSeconds",
+        30.0,
+        help="entries wait so long for bookies to come back where too few are left, then they fail; 0: at once",
+    )
+
+    slow_add_ms: int = setting(
+        "bookkeeperClientSlowAddMillis",
+        1_000,
+        help="an add that takes longer is logged with its stages and bookies, one line a second at most; 0: none",
+    )
+
+    tls: TlsFiles | None = None
+    """With what bookies are reached over TLS; None: in clear. There is nothing between: with it, a bookie that does
+    not offer TLS counts as unreachable."""
+
+    def problems(self) -> Iterator[str]:
+        if self.rackaware_policy_enabled:
+            yield (
+                "bookkeeperClientRackawarePolicyEnabled=true is not supported: ensembles are chosen at random, "
+                "without knowledge of racks; set it to false"
+            )
+        if self.timeout_s <= 0:
+            yield f"bookkeeperClientTimeoutInSeconds ({self.timeout_s}) must be above 0"
+        if self.hold_adds_s < 0:
+            yield f"holdAddsWithoutBookiesInSeconds ({self.hold_adds_s}) must not be negative"
+        if self.full_silence_s <= 0:
+            yield f"maxSilenceOfFullBookieInSeconds ({self.full_silence_s}) must be above 0"
+        if self.outbox_bytes_max < self.frame_bytes_max:
+            yield (
+                f"maxOutboxBytesPerBookie ({self.outbox_bytes_max}) must hold the largest frame "
+                f"(nettyMaxFrameSizeBytes {self.frame_bytes_max})"
+            )
+        if self.slow_add_ms < 0:
+            yield f"bookkeeperClientSlowAddMillis ({self.slow_add_ms}) must not be negative"
+        if self.channels_per_bookie < 1:
+            yield f"bookkeeperNumberOfChannelsPerBookie ({self.channels_per_bookie}) must be at least 1"
+        if self.frame_bytes_max < 1 * MIB:
+            yield f"nettyMaxFrameSizeBytes ({self.frame_bytes_max}) must be at least {MIB}"

@@ -1,0 +1,363 @@
+"""Who is there: a bookie registers itself, everybody else watches the register.
+
+    <root>/available/<bookieId>            ephemeral: takes new ledgers
+    <root>/available/readonly/<bookieId>   ephemeral: only answers reads
+    <root>/cookies/<bookieId>              persistent: which directories belong to the bookie
+
+Between two modes a bookie may be in both places for an instant; writable wins. All of it is a hint
+(correctness I59): whether a bookie is there is known when it answers.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import Callable
+from typing import Final
+
+from magnetar_core.bookkeeper.metadata import ledger_store
+from magnetar_core.bookkeeper.metadata.bookie_info import (
+    BookieServiceInfo,
+    bookie_id_problem,
+    decode_info,
+    info_of_id,
+)
+from magnetar_core.bookkeeper.metadata.store import (
+    NO_NODE,
+    Cancel,
+    MetadataError,
+    MetadataStore,
+    Node,
+    NoNode,
+    OutcomeUnknown,
+    SessionEvent,
+    SessionLost,
+    StoreUnavailable,
+    VersionConflict,
+)
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+_READONLY: Final = "readonly"
+
+# How long a registration waits for the node of a session that is dying, where sessions have no time-out.
+_WAIT_WITHOUT_TIMEOUT_S: Final = 30.0
+
+# How long it waits for a node that names its own address: whoever registered there is gone, since this process has the
+# port now, and left a session of a length that it chose. ZooKeeper grants 20 ticks, 40 s as shipped.
+_WAIT_FOR_FORMER_S: Final = 60.0
+
+# Leaving is a courtesy to the others: a bookie that is told to stop does not wait longer for a store that is away.
+_LEAVE_MAX_S: Final = 3.0
+
+# Bookies of a kind that an error names.
+_TOLD_MAX: Final = 10
+
+# A store that is away: how long until the next try. Events make it earlier; this is the net below them.
+_RETRY_S: Final = 1.0
+
+
+class BookieIdInUse(MetadataError):
+    """Another living process is registered under this bookie id."""
+
+
+class BookieRegistration:
+    """The registration of one bookie. Registers anew by itself after the session was lost.
+
+    *on_failure* is called if that did not succeed; Apache's bookie exits then, and so should whoever owns this.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        root: str,
+        bookie_id: str,
+        clock: Clock,
+        *,
+        on_failure: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        problem = bookie_id_problem(bookie_id)
+        if problem is not None:
+            raise MetadataError(problem)
+        self._store = store
+        self._root = root
+        self._bookie_id = bookie_id
+        self._clock = clock
+        self._tasks = Tasks(f"registration of {bookie_id}", on_failure)
+        self._info: BookieServiceInfo | None = None
+        self._read_only = False
+        self._reason = ""
+        # One change of mode at a time; a re-registration is one.
+        self._turn = asyncio.Lock()
+        self._cancel_watch: Cancel | None = None
+
+    @property
+    def read_only(self) -> bool:
+        return self._read_only
+
+    async def register(self, info: BookieServiceInfo) -> None:
+        """Show that the bookie is there, in its present mode.
+
+        The address must be taken already. Waits for the node of a former process to go: if it names the same
+        address up to 60 s, else at most the session's time. Raises BookieIdInUse, StoreUnavailable.
+        """
+        async with self._turn:
+            self._info = info
+            if self._cancel_watch is None:
+                self._cancel_watch = self._store.watch_session(self._on_session)
+            await self._create(self._own_path)
+
+    async def set_read_only(self, read_only: bool, reason: str = "") -> None:
+        """Change the mode. The new node is there before the old one goes, so nobody sees the bookie missing.
+
+        *reason* says to everybody why the bookie is read-only.
+        """
+        async with self._turn:
+            if (read_only, reason) == (self._read_only, self._reason):
+                return
+            old_path = self._own_path
+            self._read_only, self._reason = read_only, reason
+            if self._info is None:
+                return
+            await self._create(self._own_path)
+            if old_path != self._own_path:
+                await self._delete(old_path)
+
+    async def unregister(self) -> None:
+        """Leave; returns when others can see it (or the store is away, and the session's end will do it)."""
+        if self._cancel_watch is not None:
+            self._cancel_watch()
+            self._cancel_watch = None
+        await self._tasks.cancel()
+        async with self._turn:
+            if self._info is None:
+                return
+            self._info = None
+            try:
+                async with asyncio.timeout(_LEAVE_MAX_S):
+                    for path in (self._path(False), self._path(True)):
+                        node = await self._store.get(path)
+                        if node is not None and node.own:
+                            await self._delete(path)
+            except (StoreUnavailable, SessionLost, TimeoutError) as error:
+                reason = str(error) or f"the metadata store did not answer within {_LEAVE_MAX_S:.0f} s"
+                log.warning("%s stays registered until its session ends: %s", self._bookie_id, reason)
+
+    async def read_cookie(self) -> Node | None:
+        return await self._store.get(self._cookie_path)
+
+    async def write_cookie(self, value: bytes, expected_version: int | None) -> int:
+        """*expected_version* NO_NODE for the first one. Raises VersionConflict."""
+        return await self._store.put(self._cookie_path, value, expected_version)
+
+    async def delete_cookie(self, expected_version: int | None) -> None:
+        """Raises NoNode, VersionConflict."""
+        await self._store.delete(self._cookie_path, expected_version)
+
+    async def instance_id(self) -> str:
+        """Raises NoNode if the cluster metadata was not initialised."""
+        return await ledger_store.instance_id(self._store, self._root)
+
+    @property
+    def _cookie_path(self) -> str:
+        return f"{self._root}/cookies/{self._bookie_id}"
+
+    @property
+    def _own_path(self) -> str:
+        return self._path(self._read_only)
+
+    def _path(self, read_only: bool) -> str:
+        return f"{self._root}/available/{_READONLY + '/' if read_only else ''}{self._bookie_id}"
+
+    def _on_session(self, event: SessionEvent) -> None:
+        if event is SessionEvent.LOST and self._info is not None:
+            self._tasks.spawn(self._register_again(), "register again")
+
+    async def _register_again(self) -> None:
+        async with self._turn:
+            while self._info is not None:
+                try:
+                    await self._create(self._own_path)
+                except (StoreUnavailable, SessionLost) as error:
+                    log.warning("%s: not registered yet: %s", self._bookie_id, error)
+                    await self._clock.sleep(_RETRY_S)
+                else:
+                    log.info("%s: registered again under a new session", self._bookie_id)
+                    return
+
+    async def _create(self, path: str) -> None:
+        assert self._info is not None
+        value = (self._info.with_reason(self._reason) if self._read_only else self._info).encode()
+        session_s = self._store.session_timeout_s
+        wait_s = session_s if math.isfinite(session_s) else _WAIT_WITHOUT_TIMEOUT_S
+        began_s = self._clock.monotonic()
+        changed = asyncio.Event()
+        cancel = self._store.watch_node(path, changed.set)
+        try:
+            while True:
+                changed.clear()
+                node = await self._store.get(path)
+                if node is None:
+                    # Taken or unknown: the next turn reads what is there.
+                    with contextlib.suppress(VersionConflict, OutcomeUnknown):
+                        await self._store.put(path, value, NO_NODE, ephemeral=True)
+                        return
+                elif node.own:
+                    if node.value != value:
+                        await self._store.put(path, value, node.version)
+                    return
+                else:
+                    if self._is_former_self(node.value):
+                        wait_s = max(wait_s, _WAIT_FOR_FORMER_S)
+                    left_s = began_s + wait_s - self._clock.monotonic()
+                    if left_s <= 0:
+                        raise BookieIdInUse(
+                            f"{path} is held by another session for {wait_s:.1f} s: is another bookie "
+                            f"with the id {self._bookie_id} running? Give this one its own bookieId."
+                        )
+                    timer = self._clock.call_later(left_s, changed.set)
+                    await changed.wait()
+                    timer.cancel()
+        finally:
+            cancel()
+
+    def _is_former_self(self, value: bytes) -> bool:
+        """Whether a registration names the address that this process has now."""
+        assert self._info is not None
+        other = decode_info(self._bookie_id, value)
+        ours = {(one.host, one.port) for one in self._info.endpoints}
+        return other is not None and any((one.host, one.port) in ours for one in other.endpoints)
+
+    async def _delete(self, path: str) -> None:
+        with contextlib.suppress(NoNode):
+            await self._store.delete(path)
+
+
+class BookieDirectory:
+    """Which bookies are there, kept current by watches."""
+
+    def __init__(self, store: MetadataStore, root: str = "/ledgers", clock: Clock | None = None) -> None:
+        self._store = store
+        self._root = root
+        self._clock = clock
+        self._writable: frozenset[str] = frozenset()
+        self._read_only: frozenset[str] = frozenset()
+        self._listeners: list[Callable[[], None]] = []
+        self._addresses: dict[str, tuple[str, int]] = {}
+        self._tasks = Tasks("bookie directory")
+        self._cancels: list[Cancel] = []
+        self._reading = False
+        self._changed = False
+
+    async def start(self) -> None:
+        """Read the register and watch it. Raises StoreUnavailable."""
+        for path in (f"{self._root}/available", f"{self._root}/available/{_READONLY}"):
+            self._cancels.append(self._store.watch_children(path, self._on_change))
+        await self._read()
+
+    async def stop(self) -> None:
+        for cancel in self._cancels:
+            cancel()
+        self._cancels.clear()
+        self._listeners.clear()
+        await self._tasks.cancel()
+
+    @property
+    def writable(self) -> frozenset[str]:
+        """Bookies that take new ledgers."""
+        return self._writable
+
+    @property
+    def read_only(self) -> frozenset[str]:
+        """Bookies that only answer reads."""
+        return self._read_only
+
+    @property
+    def available(self) -> frozenset[str]:
+        return self._writable | self._read_only
+
+    def watch(self, changed: Callable[[], None]) -> Cancel:
+        """Call *changed* after the sets above have become different."""
+        self._listeners.append(changed)
+
+        def cancel() -> None:
+            if changed in self._listeners:
+                self._listeners.remove(changed)
+
+        return cancel
+
+    async def info_of(self, bookie_id: str) -> BookieServiceInfo:
+        """What *bookie_id* registered. Raises NoNode if it is not registered and its id is not host:port."""
+        for path in (f"{self._root}/available/", f"{self._root}/available/{_READONLY}/"):
+            node = await self._store.get(path + bookie_id)
+            if node is not None:
+                info = decode_info(bookie_id, node.value)
+                if info is not None and info.rpc is not None:
+                    return info
+        info = info_of_id(bookie_id)
+        if info is None:
+            raise NoNode(f"bookie {bookie_id} is not registered, and its id is not host:port")
+        return info
+
+    async def shortage(self) -> str:
+        """Which bookies take no new entries, and why, as far as it can be known: for the text of an error."""
+        told = []
+        try:
+            for bookie_id in sorted(self._read_only)[:_TOLD_MAX]:
+                reason = (await self.info_of(bookie_id)).read_only_reason
+                told.append(f"{bookie_id} is read-only" + (f" ({reason})" if reason else ""))
+            cookies = await self._store.children(f"{self._root}/cookies")
+            told += [f"{bookie_id} is away" for bookie_id in sorted({*cookies} - self.available)[:_TOLD_MAX]]
+        except MetadataError as error:
+            told.append(f"why, the metadata store does not say: {error}")
+        return "; ".join(told)
+
+    async def address_of(self, bookie_id: str) -> tuple[str, int]:
+        """(host, port) for BookKeeper's protocol. Raises NoNode, StoreUnavailable."""
+        known = self._addresses.get(bookie_id)
+        if known is None:
+            endpoint = (await self.info_of(bookie_id)).rpc
+            assert endpoint is not None
+            known = endpoint.host, endpoint.port
+            # Only what is registered is remembered: a change of the register clears the memory.
+            if bookie_id in self._writable or bookie_id in self._read_only:
+                self._addresses[bookie_id] = known
+        return known
+
+    def _on_change(self) -> None:
+        self._changed = True
+        if not self._reading:
+            self._reading = True
+            self._tasks.spawn(self._follow(), "read")
+
+    async def _follow(self) -> None:
+        try:
+            while self._changed:
+                self._changed = False
+                try:
+                    await self._read()
+                except MetadataError as error:
+                    # What we knew stays: a store that is away says nothing about bookies.
+                    log.warning("the bookie directory could not be read: %s", error)
+                    self._changed = True
+                    if self._clock is None:
+                        await asyncio.sleep(_RETRY_S)
+                    else:
+                        await self._clock.sleep(_RETRY_S)
+        finally:
+            self._reading = False
+
+    async def _read(self) -> None:
+        writable = frozenset(await self._store.children(f"{self._root}/available")) - {_READONLY}
+        read_only = frozenset(await self._store.children(f"{self._root}/available/{_READONLY}")) - writable
+        self._addresses.clear()
+        if (writable, read_only) == (self._writable, self._read_only):
+            return
+        self._writable, self._read_only = writable, read_only
+        for changed in tuple(self._listeners):
+            try:
+                changed()
+            except Exception:
+                log.exception("a watch of the bookie directory failed")

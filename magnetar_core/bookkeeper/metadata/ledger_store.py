@@ -1,0 +1,272 @@
+"""Ledger records in the metadata store: ids, compare-and-set, listing, and a new cluster's first nodes.
+
+An answer that was lost is never guessed (correctness I56): a change whose outcome is unknown is sent again with the
+same expected version. If the store then reports a conflict, the record itself tells whose change it was: by the
+creator token for `create`, by equality for `write`.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import random
+import re
+import uuid
+from collections.abc import AsyncIterator
+from typing import Final, NamedTuple
+
+from magnetar_core.bookkeeper.metadata.ledgers import (
+    SHORT_ID_LIMIT,
+    LedgerMetadata,
+    decode,
+    encode,
+    ledger_id_of,
+    ledger_path,
+)
+from magnetar_core.bookkeeper.metadata.store import (
+    NO_NODE,
+    MetadataError,
+    MetadataStore,
+    NoNode,
+    NotEmpty,
+    OutcomeUnknown,
+    StoreUnavailable,
+    VersionConflict,
+)
+from magnetar_core.runtime.types import Corruption
+
+LAYOUT: Final = b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
+_LAYOUT_NAME: Final = b"org.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory"
+
+# A change that was sent this often without an answer is given up; each try waits for the store as long as the
+# store's own time-out says.
+_TRIES: Final = 5
+# Ids that turn out to be taken: only after somebody removed `idgen`. Each try moves the counter on.
+_ID_TRIES: Final = 1_000
+
+_SHORT_TOP: Final = re.compile(r"\d{2}")
+_LONG_TOP: Final = re.compile(r"\d{3}")
+_INNER: Final = re.compile(r"\d{4}")
+
+
+class Versioned(NamedTuple):
+    """A record and the version it was read or written with. *created_ms* is wall-clock time."""
+
+    metadata: LedgerMetadata
+    version: int
+    created_ms: int = 0
+
+
+class LedgerStore:
+    """The records of all ledgers of one cluster, below *root*."""
+
+    def __init__(self, store: MetadataStore, root: str = "/ledgers") -> None:
+        self._store = store
+        self._root = root
+        self._tokens = random.SystemRandom()
+
+    async def create(self, metadata: LedgerMetadata) -> tuple[int, Versioned]:
+        """Record a new ledger under an id that no ledger had before.
+
+        Raises StoreUnavailable, OutcomeUnknown (the record may exist; nobody refers to it).
+        """
+        for _ in range(_ID_TRIES):
+            ledger_id, id_node = await self._generate_id()
+            try:
+                versioned = await self.create_with_id(ledger_id, metadata)
+            except VersionConflict:
+                versioned = None
+            finally:
+                # Ephemeral: if this delete is lost it goes with the session.
+                with contextlib.suppress(MetadataError):
+                    await self._store.delete(id_node)
+            if versioned is not None:
+                return ledger_id, versioned
+        raise MetadataError(f"{self._root}: {_ID_TRIES} generated ledger ids in a row are taken")
+
+    async def create_with_id(self, ledger_id: int, metadata: LedgerMetadata) -> Versioned:
+        """Record a new ledger under *ledger_id*. Raises VersionConflict if there is one already."""
+        token = self._tokens.getrandbits(63)
+        metadata = dataclasses.replace(metadata, ctoken=token)
+        path = ledger_path(self._root, ledger_id)
+        data = encode(metadata)
+        in_doubt = False
+        for attempt in range(_TRIES):
+            try:
+                return Versioned(metadata, await self._store.put(path, data, NO_NODE))
+            except OutcomeUnknown:
+                in_doubt = True
+                if attempt == _TRIES - 1:
+                    raise
+            except VersionConflict:
+                found = await self.read(ledger_id) if in_doubt else None
+                if found is not None and found.metadata.ctoken == token:
+                    return found
+                raise
+        raise AssertionError("unreachable")
+
+    async def read(self, ledger_id: int) -> Versioned:
+        """Raises NoNode if there is no such ledger, Corruption if its record cannot be read."""
+        path = ledger_path(self._root, ledger_id)
+        node = await self._store.get(path)
+        if node is None:
+            raise NoNode(f"ledger {ledger_id} does not exist ({path})")
+        try:
+            metadata = decode(node.value)
+        except Corruption as error:
+            raise Corruption(f"{path}: {error}") from error
+        created_ms = node.created_ms if metadata.ctime_ms is None else metadata.ctime_ms
+        return Versioned(metadata, node.version, created_ms)
+
+    async def write(self, ledger_id: int, metadata: LedgerMetadata, version: int) -> Versioned:
+        """Replace the record that was read at *version*.
+
+        Raises VersionConflict (read again and decide anew), NoNode (deleted), OutcomeUnknown.
+        """
+        path = ledger_path(self._root, ledger_id)
+        data = encode(metadata)
+        in_doubt = False
+        for attempt in range(_TRIES):
+            try:
+                return Versioned(metadata, await self._store.put(path, data, version))
+            except OutcomeUnknown:
+                in_doubt = True
+                if attempt == _TRIES - 1:
+                    raise
+            except VersionConflict:
+                found = await self.read(ledger_id)  # NoNode if it was deleted meanwhile
+                if in_doubt and found.version == version + 1 and found.metadata == metadata:
+                    return found
+                raise
+        raise AssertionError("unreachable")
+
+    async def delete(self, ledger_id: int) -> None:
+        """Remove the record, whatever its version; one that is not there counts as removed."""
+        path = ledger_path(self._root, ledger_id)
+        for attempt in range(_TRIES):
+            try:
+                await self._store.delete(path)
+                break
+            except NoNode:
+                break
+            except OutcomeUnknown:
+                if attempt == _TRIES - 1:
+                    raise
+        parent = path.rpartition("/")[0]
+        while parent != self._root:
+            try:
+                await self._store.delete(parent)
+            except NoNode:
+                pass
+            except (NotEmpty, VersionConflict, StoreUnavailable):
+                break
+            parent = parent.rpartition("/")[0]
+
+    async def list(self) -> AsyncIterator[int]:
+        """Every ledger that exists for the whole of the iteration, ids ascending (correctness I61).
+
+        An error of the store ends the iteration with that error, never silently.
+        """
+        tops = await self._store.children(self._root)
+        for top in tops:
+            if _SHORT_TOP.fullmatch(top):
+                async for ledger_id in self._walk(f"{self._root}/{top}", 1):
+                    yield ledger_id
+        for top in tops:
+            if _LONG_TOP.fullmatch(top):
+                async for ledger_id in self._walk(f"{self._root}/{top}", 3):
+                    yield ledger_id
+
+    async def _walk(self, path: str, levels: int) -> AsyncIterator[int]:
+        names = await self._store.children(path)
+        for name in names:
+            if levels == 0:
+                ledger_id = ledger_id_of(f"{path}/{name}")
+                if ledger_id is not None:
+                    yield ledger_id
+            elif _INNER.fullmatch(name):
+                async for ledger_id in self._walk(f"{path}/{name}", levels - 1):
+                    yield ledger_id
+
+    async def _generate_id(self) -> tuple[int, str]:
+        """A new id and the ephemeral node that it was taken from."""
+        if not await self._store.exists(f"{self._root}/idgen-long"):
+            node = await self._sequential(f"{self._root}/idgen/ID-")
+            number = _suffix(node)
+            if 0 <= number < SHORT_ID_LIMIT:
+                return number, node
+            with contextlib.suppress(MetadataError):
+                await self._store.delete(node)
+        return await self._generate_long_id()
+
+    async def _generate_long_id(self) -> tuple[int, str]:
+        root = f"{self._root}/idgen-long"
+        for _ in range(_TRIES):
+            highs = [_suffix(name) for name in await self._store.children(root) if name.startswith("HOB-")]
+            high = max(highs, default=1)
+            node = await self._sequential(f"{root}/HOB-{high:010d}/ID-")
+            low = _suffix(node)
+            if 0 <= low < SHORT_ID_LIMIT:
+                return high << 32 | low, node
+            with contextlib.suppress(VersionConflict):
+                await self._store.put(f"{root}/HOB-{high + 1:010d}", b"", NO_NODE)
+        raise MetadataError(f"{root}: the counters are used up as fast as new ones are made")
+
+    async def _sequential(self, prefix: str) -> str:
+        for _ in range(_TRIES):
+            # A number that was drawn but not told is lost, which is harmless.
+            with contextlib.suppress(OutcomeUnknown):
+                return await self._store.put_sequential(prefix, b"", ephemeral=True)
+        raise StoreUnavailable(f"{prefix}: no answer to {_TRIES} tries to draw a number")
+
+
+async def initialise_cluster(store: MetadataStore, root: str = "/ledgers") -> str:
+    """Make the nodes that a cluster needs, where they are missing; return the instance id.
+
+    May run at the same time in several processes. Raises MetadataError if the cluster has another layout.
+    """
+    await check_layout(store, root)
+    for path in (f"{root}/available/readonly", f"{root}/cookies", f"{root}/idgen"):
+        await _ensure(store, path, b"")
+    await _ensure(store, f"{root}/INSTANCEID", str(uuid.uuid4()).encode())
+    await _ensure(store, f"{root}/LAYOUT", LAYOUT)
+    await check_layout(store, root)
+    return await instance_id(store, root)
+
+
+async def check_layout(store: MetadataStore, root: str) -> None:
+    """Raises MetadataError if the ledgers below *root* are not in the hierarchical layout."""
+    node = await store.get(f"{root}/LAYOUT")
+    if node is None:
+        return
+    lines = node.value.split(b"\n")
+    if len(lines) < 2 or lines[0] not in (b"1", b"2") or lines[1].rpartition(b":")[0] != _LAYOUT_NAME:
+        raise MetadataError(f"{root}/LAYOUT is {node.value!r}; only {_LAYOUT_NAME.decode()} is supported")
+
+
+async def instance_id(store: MetadataStore, root: str) -> str:
+    """The id that ties bookies' directories to this cluster. Raises NoNode before `initialise_cluster`."""
+    node = await store.get(f"{root}/INSTANCEID")
+    if node is None:
+        raise NoNode(f"{root}/INSTANCEID does not exist: the cluster metadata was not initialised")
+    return node.value.decode()
+
+
+async def _ensure(store: MetadataStore, path: str, value: bytes) -> None:
+    for _ in range(_TRIES):
+        if await store.exists(path):
+            return
+        try:
+            await store.put(path, value, NO_NODE)
+            return
+        except VersionConflict:
+            return
+        except OutcomeUnknown:
+            await asyncio.sleep(0)
+    raise StoreUnavailable(f"{path}: no answer to {_TRIES} tries to create it")
+
+
+def _suffix(name: str) -> int:
+    """The number that the store appended: ten digits, or a sign and ten digits once it has overflown."""
+    found = re.search(r"-(-?\d{10,})$", name)
+    assert found is not None, f"{name} has no sequence number"
+    return int(found[1])

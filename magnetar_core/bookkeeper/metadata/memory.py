@@ -1,0 +1,235 @@
+"""The metadata tree in memory: the twin of the real stores for tests and for everything that needs no durability.
+
+Several sessions share one tree. Faults are under the caller's control: a session can expire, be suspended, or lose
+the answer to its next change (applied or not).
+"""
+
+import math
+from collections.abc import Callable
+from enum import Enum
+
+from magnetar_core.bookkeeper.metadata.store import (
+    ANY_VERSION,
+    Cancel,
+    Node,
+    OutcomeUnknown,
+    SessionEvent,
+    SessionLost,
+    StoreUnavailable,
+)
+from magnetar_core.bookkeeper.metadata.tree import (
+    PERSISTENT,
+    Change,
+    Record,
+    check_path,
+    name_of,
+    parent_of,
+    plan_delete,
+    plan_put,
+)
+from magnetar_core.bookkeeper.metadata.watches import Watches
+from magnetar_core.runtime.clock import Clock
+
+
+class LostAnswer(Enum):
+    """What happens to the next change of a session whose answer is lost."""
+
+    APPLIED = "applied"
+    NOT_APPLIED = "not applied"
+
+
+class _Tree:
+    def __init__(self) -> None:
+        self.records: dict[str, Record] = {"/": Record(b"", 0, PERSISTENT, 0, 0)}
+        self.names: dict[str, set[str]] = {"/": set()}
+        self.sequences: dict[str, int] = {}
+        self.sessions: dict[int, MemoryStore] = {}
+        self.sessions_made = 0
+
+    def record(self, path: str) -> Record | None:
+        return self.records.get(path)
+
+    def has_children(self, path: str) -> bool:
+        return bool(self.names.get(path))
+
+    def apply(self, changes: list[Change]) -> None:
+        for change in changes:
+            path = change.path
+            if change.record is None:
+                del self.records[path]
+                self.names.pop(path, None)
+                self.sequences.pop(path, None)
+                self.names[parent_of(path)].discard(name_of(path))
+            else:
+                self.records[path] = change.record
+                if change.appeared:
+                    self.names.setdefault(parent_of(path), set()).add(name_of(path))
+            for session in self.sessions.values():
+                session.notice(change)
+
+    def end_session(self, number: int) -> None:
+        own = [path for path, record in self.records.items() if record.owner == number]
+        self.apply([Change(path, None, False) for path in own])
+
+
+class MemoryStore:
+    """One session over a tree in memory; `session()` makes more over the same tree."""
+
+    def __init__(self, clock: Clock, *, session_timeout_s: float = math.inf, _tree: _Tree | None = None) -> None:
+        self._clock = clock
+        self._session_timeout_s = session_timeout_s
+        self._tree = _Tree() if _tree is None else _tree
+        self._watches = Watches()
+        self._lose_next: LostAnswer | None = None
+        self._suspended_since: float | None = None
+        self._closed = False
+        self.before_change: Callable[[str], None] | None = None
+        """Called with the path before each put or delete; a test may raise here, or change the tree."""
+        self._begin_session()
+
+    def session(self) -> "MemoryStore":
+        """Another session over the same tree."""
+        return MemoryStore(self._clock, session_timeout_s=self._session_timeout_s, _tree=self._tree)
+
+    # What tests do to a session.
+
+    def expire(self) -> None:
+        """End the session as if its time had passed; a new one is there at once, without ephemeral nodes."""
+        self._tree.sessions.pop(self._number)
+        self._tree.end_session(self._number)
+        self._suspended_since = None
+        self._begin_session()
+        self._watches.session_changed(SessionEvent.LOST)
+        self._watches.everything_changed()
+
+    def suspend(self) -> None:
+        """Answer nothing until `resume`."""
+        if self._suspended_since is None:
+            self._suspended_since = self._clock.monotonic()
+            self._watches.session_changed(SessionEvent.SUSPENDED)
+
+    def resume(self) -> None:
+        if self._suspended_since is not None:
+            self._suspended_since = None
+            self._watches.session_changed(SessionEvent.CONNECTED)
+            self._watches.everything_changed()
+
+    def lose_next_answer(self, fate: LostAnswer) -> None:
+        """The next put or delete raises OutcomeUnknown; whether it is applied is up to *fate*."""
+        self._lose_next = fate
+
+    # MetadataStore
+
+    async def get(self, path: str) -> Node | None:
+        self._check_open(path)
+        record = self._tree.record(path)
+        return None if record is None else node_of(path, record, self._number)
+
+    async def exists(self, path: str) -> bool:
+        self._check_open(path)
+        return self._tree.record(path) is not None
+
+    async def put(
+        self,
+        path: str,
+        value: bytes,
+        expected_version: int | None = ANY_VERSION,
+        *,
+        ephemeral: bool = False,
+    ) -> int:
+        self._check_open(path)
+        if self.before_change is not None:
+            self.before_change(path)
+        owner = self._number if ephemeral else PERSISTENT
+        now_ms = self._clock.wall_ms()
+        changes, version = plan_put(self._tree, path, bytes(value), expected_version, owner, now_ms)
+        self._change(path, changes)
+        return version
+
+    async def put_sequential(self, path_prefix: str, value: bytes, *, ephemeral: bool = False) -> str:
+        parent = parent_of(path_prefix)
+        number = self._tree.sequences.get(parent, 0)
+        path = f"{path_prefix}{number:010d}"
+        self._check_open(path)
+        owner = self._number if ephemeral else PERSISTENT
+        changes, _ = plan_put(self._tree, path, bytes(value), -1, owner, self._clock.wall_ms())
+        self._tree.sequences[parent] = number + 1
+        self._change(path, changes)
+        return path
+
+    async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
+        self._check_open(path)
+        if self.before_change is not None:
+            self.before_change(path)
+        self._change(path, plan_delete(self._tree, path, expected_version))
+
+    async def children(self, path: str) -> list[str]:
+        self._check_open(path)
+        return sorted(self._tree.names.get(path, ()))
+
+    def watch_node(self, path: str, changed: Callable[[], None]) -> Cancel:
+        check_path(path)
+        return self._watches.watch_node(path, changed)
+
+    def watch_children(self, path: str, changed: Callable[[], None]) -> Cancel:
+        check_path(path)
+        return self._watches.watch_children(path, changed)
+
+    def watch_session(self, changed: Callable[[SessionEvent], None]) -> Cancel:
+        return self._watches.watch_session(changed)
+
+    @property
+    def session_timeout_s(self) -> float:
+        return self._session_timeout_s
+
+    @property
+    def last_answer(self) -> float:
+        return self._clock.monotonic() if self._suspended_since is None else self._suspended_since
+
+    def hurry(self, wait_s: float) -> None:
+        """Nothing here waits for anybody."""
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._watches.clear()
+        self._tree.sessions.pop(self._number, None)
+        self._tree.end_session(self._number)
+
+    def notice(self, change: Change) -> None:
+        """A session of the same tree changed a node."""
+        if self._suspended_since is None:
+            self._watches.applied(change)
+
+    def _begin_session(self) -> None:
+        self._tree.sessions_made += 1
+        self._number = self._tree.sessions_made
+        self._tree.sessions[self._number] = self
+
+    def _change(self, path: str, changes: list[Change]) -> None:
+        fate, self._lose_next = self._lose_next, None
+        if fate is not LostAnswer.NOT_APPLIED:
+            self._tree.apply(changes)
+        if fate is not None:
+            raise OutcomeUnknown(f"{path}: the connection was lost during the change")
+
+    def _check_open(self, path: str) -> None:
+        check_path(path)
+        if self._closed:
+            raise SessionLost(f"{path}: the metadata store was closed")
+        if self._suspended_since is not None:
+            raise StoreUnavailable(f"{path}: the metadata store does not answer")
+
+
+def node_of(path: str, record: Record, session: int) -> Node:
+    """*record* as the session numbered *session* reads it."""
+    return Node(
+        path,
+        record.value,
+        record.version,
+        record.owner != PERSISTENT,
+        record.owner == session,
+        record.created_ms,
+        record.modified_ms,
+    )

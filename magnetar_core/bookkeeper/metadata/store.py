@@ -1,0 +1,155 @@
+"""One interface for the metadata tree: who may say what about ledgers, bookies and topics.
+
+Implementations: `MemoryStore` (memory.py), `EmbeddedStore` (embedded.py, RocksDB in this process), `ZooKeeperStore`
+(zookeeper.py, Apache's own layout). tests/conformance runs one suite over all of them.
+
+Rules every implementation keeps:
+
+1. Paths are absolute (`/ledgers/available`), without a trailing slash. The value of a node is bytes, maybe
+   empty. A new node has version 0; each successful `put` adds one.
+2. `put` and `delete` with an expected version are atomic compare-and-set. NO_NODE (-1) means "must not exist".
+3. Missing parents are created by `put`, with empty values. `delete` refuses a node that has children.
+4. A connection that is lost during `put` or `delete` makes the outcome unknown: `OutcomeUnknown` is raised, and
+   the author reads again and decides by a nonce in the value (correctness I56). It is never reported as
+   a conflict or a success.
+5. Ephemeral nodes end with the session. After `SessionLost` was reported nothing authored under the old session is
+   sent (I62); sessions and watches are hints, authority comes from compare-and-set (I59).
+6. Watches are persistent (no re-arming by the caller), may merge several changes into one call, and call back on
+   the event loop. After a reconnect they fire once, so that the caller reads again.
+"""
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Final, NamedTuple, Protocol
+
+from magnetar_core.runtime.types import MagnetarError
+
+NO_NODE: Final = -1
+"""As an expected version: the node must not exist."""
+
+ANY_VERSION: Final[None] = None
+"""As an expected version: whatever is there."""
+
+
+class MetadataError(MagnetarError):
+    """The metadata store could not do what was asked; the text names the path."""
+
+
+class VersionConflict(MetadataError):
+    """Somebody else changed (or created, or removed) the node since it was read."""
+
+
+class NoNode(MetadataError):
+    """The node does not exist."""
+
+
+class NotEmpty(MetadataError):
+    """The node has children and cannot be deleted."""
+
+
+class StoreUnavailable(MetadataError):
+    """The store did not answer; nothing was changed by this call."""
+
+
+class OutcomeUnknown(StoreUnavailable):
+    """The connection broke while a change was under way: it may have happened or not."""
+
+
+class SessionLost(MetadataError):
+    """The session under which this was asked has ended; its ephemeral nodes are gone."""
+
+
+class Node(NamedTuple):
+    """A node as it was read. Times are the store's wall clock in milliseconds since 1970."""
+
+    path: str
+    value: bytes
+    version: int
+    ephemeral: bool = False
+    own: bool = False
+    """Ephemeral and made by the session that read it."""
+    created_ms: int = 0
+    modified_ms: int = 0
+
+
+class SessionEvent(Enum):
+    """What became of the session with the store."""
+
+    SUSPENDED = "suspended"
+    """No answer at the moment; the session may still live."""
+    CONNECTED = "connected"
+    """Answers again, same session; watches have fired."""
+    LOST = "lost"
+    """The old session has ended, its ephemeral nodes are gone, a new session is there (or being made)."""
+
+
+Cancel = Callable[[], None]
+
+
+class MetadataStore(Protocol):
+    """The metadata tree. All methods are called on the event loop that opened the store."""
+
+    async def get(self, path: str) -> Node | None:
+        """The node, or None if it does not exist. Raises StoreUnavailable."""
+        ...
+
+    async def exists(self, path: str) -> bool: ...
+
+    async def put(
+        self,
+        path: str,
+        value: bytes,
+        expected_version: int | None = ANY_VERSION,
+        *,
+        ephemeral: bool = False,
+    ) -> int:
+        """Write *value*; return the new version. Creates the node (and its parents) where allowed.
+
+        Raises VersionConflict, OutcomeUnknown, SessionLost (ephemeral only).
+        """
+        ...
+
+    async def put_sequential(self, path_prefix: str, value: bytes, *, ephemeral: bool = False) -> str:
+        """Create `<path_prefix><ten digits, growing>`; return its path."""
+        ...
+
+    async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
+        """Raises NoNode, VersionConflict, NotEmpty, OutcomeUnknown."""
+        ...
+
+    async def children(self, path: str) -> list[str]:
+        """Names of the children, sorted; empty if the node does not exist."""
+        ...
+
+    def watch_node(self, path: str, changed: Callable[[], None]) -> Cancel:
+        """Call *changed* after the node was created, written or removed."""
+        ...
+
+    def watch_children(self, path: str, changed: Callable[[], None]) -> Cancel:
+        """Call *changed* after a child was created or removed, or the node itself was."""
+        ...
+
+    def watch_session(self, changed: Callable[[SessionEvent], None]) -> Cancel: ...
+
+    @property
+    def session_timeout_s(self) -> float:
+        """The session time that was negotiated; infinite where the store lives in this process."""
+        ...
+
+    @property
+    def last_answer(self) -> float:
+        """Our own monotonic clock when the store last answered anything (heartbeats included).
+
+        The client library reports a lost session only after it has reconnected (measured: 9 s late at a
+        2 s session), so whoever must stop at the session's end compares this with its own clock.
+        """
+        ...
+
+    def hurry(self, wait_s: float) -> None:
+        """Whoever calls this is stopping: from now on all requests together wait for a store that is away for
+        *wait_s* and no longer; then they raise StoreUnavailable at once."""
+        ...
+
+    async def close(self) -> None:
+        """End the session: ephemeral nodes go at once."""
+        ...

@@ -1,0 +1,521 @@
+"""The metadata tree in Apache ZooKeeper, through kazoo.
+
+kazoo works on threads of its own. Each of its events hops to the loop once; nothing here blocks the loop.
+
+What kazoo does not give, and how it is made up for:
+
+* Watches are one-shot in ZooKeeper. On an event the watch is set again *before* the caller is told: the server
+  answers in order, so what the caller reads then cannot be older than the new watch. After a reconnect all
+  watches are set again and all callers are told.
+* kazoo holds requests back while it is not connected, for as long as that takes. Here a request waits for the
+  connection first, at most a session's time; only what was handed to kazoo while connected can have been applied.
+* Heartbeats are not told to anybody. `last_answer` is kept by an `exists` a third of the session's time apart;
+  it is the moment when the answered request was *sent*: from then on the server counts the session's time.
+* A connect request that a starting server swallows would cost kazoo the session: it is given up early.
+* kazoo tells that a session was lost only once it has reconnected; whoever must stop earlier looks at `last_answer`.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    SessionExpiredError,
+    SessionMovedError,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.serialization import Connect
+from kazoo.protocol.states import EventType, KazooState, WatchedEvent
+from kazoo.retry import KazooRetry
+
+from magnetar_core.bookkeeper.metadata.store import (
+    ANY_VERSION,
+    NO_NODE,
+    Cancel,
+    MetadataError,
+    Node,
+    NoNode,
+    NotEmpty,
+    OutcomeUnknown,
+    SessionEvent,
+    SessionLost,
+    StoreUnavailable,
+    VersionConflict,
+)
+from magnetar_core.bookkeeper.metadata.tree import check_path, check_value, parent_of
+from magnetar_core.bookkeeper.metadata.watches import Watches
+from magnetar_core.runtime.clock import Clock, Timer
+from magnetar_core.runtime.types import ConfigurationError
+
+log = logging.getLogger(__name__)
+
+# "The connection broke": the server may have got the request, or not.
+_BROKEN: Final = (ConnectionLoss, ConnectionClosedError, SessionExpiredError, SessionMovedError, KazooTimeoutError)
+
+# Each round of a change that depends on what is there (create or set; create with its parents) can lose a race
+# with somebody who deletes or creates the same nodes.
+_ROUNDS: Final = 20
+
+# How long the first connect request waits for its answer; each further one twice as long, up to the session time,
+# so that a server which needs longer gets it.
+_CONNECT_ANSWER_S: Final = 1.0
+
+# kazoo is woken by one byte a request through a socket pair, which must not fill up (some hundred KiB): a request
+# more would block the loop. Pipelining is at its best long before.
+_IN_FLIGHT_MAX: Final = 1_000
+
+
+class ZooKeeperStore:
+    """One session with ZooKeeper. Made by `open`."""
+
+    def __init__(self, hosts: str, chroot: str, session_timeout_s: float, clock: Clock) -> None:
+        self._hosts = hosts
+        self._chroot = chroot
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._watches = Watches()
+        # Which server watches are set: (path, of children) → which setting of it. An event of an older setting
+        # must not set another one, or they would become more and more.
+        self._armed: dict[tuple[str, bool], int] = {}
+        self._settings = 0
+        self._connected = asyncio.Event()
+        self._epoch = 0
+        """Counts sessions: what was asked under an older one is not sent."""
+        self._closed = False
+        self._last_answer = clock.monotonic()
+        self._timer: Timer | None = None
+        self._in_flight = asyncio.Semaphore(_IN_FLIGHT_MAX)
+        self._session_s = session_timeout_s
+        self._give_up = math.inf  # by the clock; see `hurry`
+        self._waiting: set[asyncio.Timeout] = set()
+        """Of requests that wait for a connection."""
+        kazoo_client: Any = KazooClient  # kazoo has no types
+        kazoo_retry: Any = KazooRetry
+        self._client: Any = kazoo_client(
+            hosts=hosts,
+            timeout=session_timeout_s,
+            # Try for ever, quickly: a server that comes back is found within half a second.
+            connection_retry=kazoo_retry(max_tries=-1, delay=0.05, backoff=2, max_delay=0.5),
+            logger=_quiet_logger(),
+        )
+        self._client.add_listener(self._on_kazoo_state)
+        self._watch_over_connecting()
+
+    @classmethod
+    async def open(cls, hosts: str, session_timeout_s: float, clock: Clock) -> "ZooKeeperStore":
+        """Connect to `host:port[,host:port…][/chroot]`; the chroot is made if it is missing.
+
+        Raises StoreUnavailable if no server answers within the session's time (10 s at least).
+        """
+        servers, slash, chroot = hosts.partition("/")
+        if not all(part.strip() for part in servers.split(",")):
+            raise ConfigurationError(f"zk:{hosts}: expected host:port[,host:port][/chroot]")
+        store = cls(servers, slash + chroot.rstrip("/") if chroot else "", session_timeout_s, clock)
+        # start_async joins threads of a former start; there are none, so it returns at once.
+        store._client.start_async()
+        try:
+            await store._connection(max(session_timeout_s, 10.0))
+            if store._chroot:
+                await store._create_path(store._chroot)
+        except BaseException:
+            await store.close()
+            raise
+        store._beat()
+        return store
+
+    # MetadataStore
+
+    async def get(self, path: str) -> Node | None:
+        check_path(path)
+
+        def ask() -> Any:
+            return self._client.get_async(self._real(path))
+
+        try:
+            value, stat = await self._ask(path, ask)
+        except NoNodeError:
+            return None
+        return self._node(path, value, stat)
+
+    async def exists(self, path: str) -> bool:
+        check_path(path)
+        return await self._ask(path, lambda: self._client.exists_async(self._real(path))) is not None
+
+    async def put(
+        self,
+        path: str,
+        value: bytes,
+        expected_version: int | None = ANY_VERSION,
+        *,
+        ephemeral: bool = False,
+    ) -> int:
+        check_path(path)
+        check_value(path, value)
+        value = bytes(value)
+        real = self._real(path)
+        epoch = self._epoch
+        version = -1 if expected_version is None else expected_version
+        for _ in range(_ROUNDS):
+            if expected_version != NO_NODE:
+                try:
+                    stat = await self._change(
+                        path, epoch, ephemeral, lambda: self._client.set_async(real, value, version)
+                    )
+                    return int(stat.version)
+                except BadVersionError:
+                    raise VersionConflict(f"{path} does not have version {expected_version}") from None
+                except NoNodeError:
+                    if expected_version is not None:
+                        raise VersionConflict(f"{path} does not exist, expected version {expected_version}") from None
+            try:
+                await self._create(path, epoch, ephemeral, value)
+                if ephemeral and epoch != self._epoch:
+                    # The answer was read late: whoever made the node would believe that it has it.
+                    raise SessionLost(f"{path}: the session ended while the node was made, and the node with it")
+                return 0
+            except NodeExistsError:
+                if expected_version == NO_NODE:
+                    raise VersionConflict(f"{path} exists, expected no node") from None
+        raise StoreUnavailable(f"{path}: others create and delete it all the time")
+
+    async def put_sequential(self, path_prefix: str, value: bytes, *, ephemeral: bool = False) -> str:
+        check_path(parent_of(path_prefix))
+        check_value(path_prefix, value)
+        made: str = await self._create(path_prefix, self._epoch, ephemeral, bytes(value), sequence=True)
+        return made[len(self._chroot) :]
+
+    async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
+        check_path(path)
+        version = -1 if expected_version is None else expected_version
+        if expected_version == NO_NODE:
+            raise VersionConflict(f"{path}: expected no node, and was to delete it")
+        try:
+            await self._change(path, self._epoch, False, lambda: self._client.delete_async(self._real(path), version))
+        except NoNodeError:
+            raise NoNode(f"{path} does not exist") from None
+        except BadVersionError:
+            raise VersionConflict(f"{path} does not have version {expected_version}") from None
+        except NotEmptyError:
+            raise NotEmpty(f"{path} has children") from None
+
+    async def children(self, path: str) -> list[str]:
+        check_path(path)
+        try:
+            names = await self._ask(path, lambda: self._client.get_children_async(self._real(path)))
+        except NoNodeError:
+            return []
+        return sorted(name for name in names if self._chroot or path != "/" or name != "zookeeper")
+
+    def watch_node(self, path: str, changed: Callable[[], None]) -> Cancel:
+        check_path(path)
+        cancel = self._watches.watch_node(path, changed)
+        self._arm(path, False)
+        return cancel
+
+    def watch_children(self, path: str, changed: Callable[[], None]) -> Cancel:
+        check_path(path)
+        cancel = self._watches.watch_children(path, changed)
+        self._arm(path, True)
+        return cancel
+
+    def watch_session(self, changed: Callable[[SessionEvent], None]) -> Cancel:
+        return self._watches.watch_session(changed)
+
+    @property
+    def session_timeout_s(self) -> float:
+        return self._session_s
+
+    @property
+    def last_answer(self) -> float:
+        """When the latest answered request was sent: the server counts the session's time from then on."""
+        return self._last_answer
+
+    def hurry(self, wait_s: float) -> None:
+        self._give_up = min(self._give_up, self._clock.monotonic() + wait_s)
+        latest = asyncio.get_running_loop().time() + wait_s
+        for limit in self._waiting:
+            when = limit.when()
+            limit.reschedule(latest if when is None else min(when, latest))
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._watches.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+        # Both join kazoo's threads.
+        await self._loop.run_in_executor(None, self._stop)
+
+    def _stop(self) -> None:
+        try:
+            self._client.stop()
+        except Exception as error:
+            log.warning("ending the ZooKeeper session: %s", error)
+        with contextlib.suppress(Exception):
+            self._client.close()
+
+    # Requests
+
+    def _real(self, path: str) -> str:
+        if not self._chroot:
+            return path
+        return self._chroot if path == "/" else self._chroot + path
+
+    async def _connection(self, timeout_s: float) -> None:
+        if self._closed:
+            raise SessionLost(f"{self._hosts}: the ZooKeeper session was closed")
+        if self._connected.is_set():
+            return
+        try:
+            async with asyncio.timeout(timeout_s) as limit:
+                self._waiting.add(limit)
+                try:
+                    await self._connected.wait()
+                finally:
+                    self._waiting.discard(limit)
+        except TimeoutError:
+            waited = f"answered within {timeout_s:.1f} s" if timeout_s > 0 else "answers"
+            raise StoreUnavailable(f"no ZooKeeper server of {self._hosts} {waited}; nothing was changed") from None
+
+    async def _ask(self, path: str, ask: Callable[[], Any]) -> Any:
+        """A read: sent again after a broken connection, within one session's time."""
+        deadline = self._clock.monotonic() + self._patience_s
+        while True:
+            await self._connection(max(deadline - self._clock.monotonic(), 0.0))
+            try:
+                return await self._send(ask)
+            except _BROKEN as error:
+                if self._clock.monotonic() >= deadline:
+                    raise StoreUnavailable(f"{path}: the connection to ZooKeeper broke: {error!r}") from error
+                # kazoo tells the broken requests before it tells that it is not connected.
+                await self._clock.sleep(0.01)
+            except (KazooException, TimeoutError) as error:
+                if isinstance(error, NoNodeError):
+                    raise
+                raise StoreUnavailable(f"{path}: {error!r}") from error
+
+    async def _change(self, path: str, epoch: int, of_session: bool, ask: Callable[[], Any]) -> Any:
+        """A change: sent once. *epoch* is the session under which it was decided."""
+        await self._connection(self._patience_s)
+        if epoch != self._epoch:
+            if of_session:
+                raise SessionLost(f"{path}: the session ended before this was sent")
+            raise StoreUnavailable(f"{path}: the session ended before this was sent; nothing was changed")
+        try:
+            return await self._send(ask)
+        except _BROKEN as error:
+            raise OutcomeUnknown(f"{path}: the connection to ZooKeeper broke during the change") from error
+        except (BadVersionError, NoNodeError, NodeExistsError, NotEmptyError):
+            raise
+        except TimeoutError as error:
+            raise OutcomeUnknown(f"{path}: ZooKeeper did not answer") from error
+        except KazooException as error:
+            raise MetadataError(f"{path}: {error!r}") from error
+
+    async def _create(self, path: str, epoch: int, ephemeral: bool, value: bytes, sequence: bool = False) -> Any:
+        """Raises NodeExistsError. Parents are made where they are missing."""
+        real = self._chroot + path if sequence else self._real(path)
+        for _ in range(_ROUNDS):
+            try:
+                return await self._change(
+                    path,
+                    epoch,
+                    ephemeral,
+                    lambda: self._client.create_async(real, value, ephemeral=ephemeral, sequence=sequence),
+                )
+            except NoNodeError:
+                await self._create_path(parent_of(real))
+        raise StoreUnavailable(f"{path}: others delete its parents all the time")
+
+    async def _create_path(self, real: str) -> None:
+        """Make the persistent node *real* (chroot included) and its parents, with empty values."""
+        missing = [real]
+        while missing:
+            node = missing[-1]
+            try:
+                await self._change(node, self._epoch, False, lambda: self._client.create_async(node, b""))  # noqa: B023
+            except NodeExistsError:
+                missing.pop()
+            except NoNodeError:
+                missing.append(parent_of(node))
+                if len(missing) > 1_000:
+                    raise StoreUnavailable(f"{real}: others delete its parents all the time") from None
+            else:
+                missing.pop()
+
+    @property
+    def _patience_s(self) -> float:
+        """How long a request may wait: a session's time, then its author's ephemeral nodes are gone anyway."""
+        return min(max(self._session_s, 1.0), max(self._give_up - self._clock.monotonic(), 0.0))
+
+    async def _send(self, ask: Callable[[], Any]) -> Any:
+        """Hand a request to kazoo and wait for its answer. Raises kazoo's errors, TimeoutError."""
+        async with self._in_flight:
+            sent = self._clock.monotonic()
+            answer: asyncio.Future[Any] = self._loop.create_future()
+
+            def on_kazoo_thread(result: Any) -> None:
+                self._hop(self._on_answer, answer, result, sent)
+
+            ask().rawlink(on_kazoo_thread)
+            # kazoo drops a connection on which heartbeats stay unanswered, so answers come or the connection
+            # breaks within a session's time; twice that is the net below.
+            # (A server that is there and slow gets a moment also from one who is in a hurry.)
+            async with asyncio.timeout(max(2 * self._patience_s, _CONNECT_ANSWER_S)):
+                return await answer
+
+    def _on_answer(self, answer: "asyncio.Future[Any]", result: Any, sent: float) -> None:
+        error = result.exception
+        if error is None or not isinstance(error, _BROKEN):
+            self._last_answer = max(self._last_answer, sent)
+        if answer.done():
+            return
+        if error is None:
+            answer.set_result(result.value)
+        else:
+            answer.set_exception(error)
+
+    def _hop(self, callback: Callable[..., None], *arguments: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            self._loop.call_soon_threadsafe(callback, *arguments)
+
+    def _node(self, path: str, value: bytes, stat: Any) -> Node:
+        identity = self._client.client_id
+        own = identity is not None and stat.ephemeralOwner == identity[0]
+        return Node(
+            path,
+            value or b"",
+            stat.version,
+            stat.ephemeralOwner != 0,
+            own and stat.ephemeralOwner != 0,
+            stat.ctime,
+            stat.mtime,
+        )
+
+    # Watches
+
+    def _arm(self, path: str, of_children: bool) -> None:
+        """Set the server's watch for *path*, if it is wanted and not set."""
+        key = (path, of_children)
+        if key in self._armed or self._closed or not self._connected.is_set():
+            return  # `_arm_all` does it after the connection is there
+        self._settings += 1
+        setting = self._armed[key] = self._settings
+        real = self._real(path)
+
+        def on_event(event: WatchedEvent) -> None:
+            if event.type != EventType.NONE:  # NONE: the connection broke; `_arm_all` will do it
+                self._hop(self._on_watch_event, key, setting)
+
+        def on_appearance_watched(result: Any) -> None:
+            if result.exception is None and result.value is not None:
+                self._hop(self._on_watch_event, key, setting)  # it appeared in between
+
+        def on_children_watched(result: Any) -> None:
+            # There are no children to watch: wait for the node to appear.
+            if isinstance(result.exception, NoNodeError):
+                self._client.exists_async(real, watch=on_event).rawlink(on_appearance_watched)
+
+        if of_children:
+            self._client.get_children_async(real, watch=on_event).rawlink(on_children_watched)
+        else:
+            self._client.exists_async(real, watch=on_event)
+
+    def _on_watch_event(self, key: tuple[str, bool], setting: int) -> None:
+        path, of_children = key
+        watched = self._watches.watched_children if of_children else self._watches.watched_nodes
+        if self._armed.get(key) == setting:
+            del self._armed[key]
+            if path in watched:
+                self._arm(path, of_children)
+        if of_children:
+            self._watches.children_changed(path)
+        else:
+            self._watches.node_changed(path)
+
+    # Session
+
+    def _watch_over_connecting(self) -> None:
+        """Listen in on kazoo's connect requests, whose answers pass through `_invoke`.
+
+        The server may grant another session time than was asked for, and kazoo keeps that to itself. And a
+        server that has just bound its port may swallow a connect request without ever answering (seen with
+        3.9); kazoo would wait for the whole session time, at the end of which the session is gone.
+        """
+        connection = self._client._connection
+        invoke = connection._invoke
+        patience_s = _CONNECT_ANSWER_S
+
+        def listening(timeout: Any, request: Any, *arguments: Any, **keywords: Any) -> Any:
+            nonlocal patience_s
+            if not isinstance(request, Connect):
+                return invoke(timeout, request, *arguments, **keywords)
+            allowed_s, patience_s = min(timeout, patience_s), patience_s * 2
+            result = invoke(allowed_s, request, *arguments, **keywords)
+            patience_s = _CONNECT_ANSWER_S
+            if result[0].time_out > 0:
+                self._session_s = result[0].time_out / 1000.0
+            return result
+
+        connection._invoke = listening
+
+    def _on_kazoo_state(self, state: str) -> None:
+        """On kazoo's thread: hops, and nothing else."""
+        self._hop(self._on_state, state)
+
+    def _on_state(self, state: str) -> None:
+        if self._closed:
+            return
+        self._armed.clear()
+        if state == KazooState.CONNECTED:
+            self._connected.set()
+            for path in tuple(self._watches.watched_nodes):
+                self._arm(path, False)
+            for path in tuple(self._watches.watched_children):
+                self._arm(path, True)
+            self._watches.session_changed(SessionEvent.CONNECTED)
+            self._watches.everything_changed()
+            self._beat_now()
+        elif state == KazooState.SUSPENDED:
+            self._connected.clear()
+            self._watches.session_changed(SessionEvent.SUSPENDED)
+        elif state == KazooState.LOST:
+            self._connected.clear()
+            self._epoch += 1
+            self._watches.session_changed(SessionEvent.LOST)
+
+    def _beat(self) -> None:
+        """A question to the server a third of the session's time apart, to know that the session lives."""
+        if self._closed:
+            return
+        self._beat_now()
+        self._timer = self._clock.call_later(self._session_s / 3, self._beat)
+
+    def _beat_now(self) -> None:
+        if not self._connected.is_set():
+            return
+        sent = self._clock.monotonic()
+        self._client.exists_async("/").rawlink(lambda result: self._hop(self._on_beat, result, sent))
+
+    def _on_beat(self, result: Any, sent: float) -> None:
+        if not isinstance(result.exception, _BROKEN):
+            self._last_answer = max(self._last_answer, sent)
+
+
+def _quiet_logger() -> logging.Logger:
+    """kazoo logs each try to reconnect, twice a second while a server is away; our own events say it once."""
+    logger = logging.getLogger("magnetar.kazoo")
+    logger.setLevel(logging.ERROR)
+    return logger

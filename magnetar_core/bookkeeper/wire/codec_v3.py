@@ -1,0 +1,318 @@
+"""The third wire protocol: protobuf requests and answers, matched by transaction id.
+
+An operation without any answer or an answer of header and status alone is legal: whoever asked falls back to
+the ids it asked for. Values are the generated messages; this module makes and reads whole frames and knows
+what is common to all operations.
+"""
+
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Final
+
+from google.protobuf.message import DecodeError, Message
+
+from magnetar_core.bookkeeper.wire import bookkeeper_pb2 as pb
+from magnetar_core.bookkeeper.wire.codec_v2 import V2Error
+from magnetar_core.bookkeeper.wire.framing import LENGTH, MalformedFrame
+from magnetar_core.runtime.types import Buffer
+from magnetar_core.runtime.varint import varint
+
+# Field 1, length-delimited: the header of every Request. A frame of the second protocol starts with 2, 1 or 0,
+# none of which is a legal tag, so one byte tells them apart.
+FIRST_BYTE: Final = 0x0A
+
+# Ids are int64 on the wire, where negative ones are written as these bits.
+_U64: Final = 0xFFFF_FFFF_FFFF_FFFF
+
+HIGH_PRIORITY: Final = 100
+"""What Apache's client sends for recovery."""
+
+DEFERRED_SYNC: Final = 1
+"""Bit of AddRequest.writeFlags: answer before the entry is durable; FORCE_LEDGER makes it so."""
+
+READ_ENTRY: Final = pb.OperationType.READ_ENTRY
+ADD_ENTRY: Final = pb.OperationType.ADD_ENTRY
+AUTH: Final = pb.OperationType.AUTH
+WRITE_LAC: Final = pb.OperationType.WRITE_LAC
+READ_LAC: Final = pb.OperationType.READ_LAC
+GET_BOOKIE_INFO: Final = pb.OperationType.GET_BOOKIE_INFO
+START_TLS: Final = pb.OperationType.START_TLS
+FORCE_LEDGER: Final = pb.OperationType.FORCE_LEDGER
+GET_LIST_OF_ENTRIES: Final = pb.OperationType.GET_LIST_OF_ENTRIES_OF_LEDGER
+
+FENCE_LEDGER: Final = pb.ReadRequest.Flag.FENCE_LEDGER
+ENTRY_PIGGYBACK: Final = pb.ReadRequest.Flag.ENTRY_PIGGYBACK
+RECOVERY_ADD: Final = pb.AddRequest.Flag.RECOVERY_ADD
+TOTAL_DISK_CAPACITY: Final = 1
+FREE_DISK_SPACE: Final = 2
+
+
+class V3Error(IntEnum):
+    """The `status` of an answer."""
+
+    EOK = 0
+    ENOLEDGER = 402
+    ENOENTRY = 403
+    EBADREQ = 404
+    EIO = 501
+    EUA = 502
+    EBADVERSION = 503
+    EFENCED = 504
+    EREADONLY = 505
+    ETOOMANYREQUESTS = 506
+    EUNKNOWNLEDGERSTATE = 507
+
+
+OF_V2: Final[dict[int, V3Error]] = {int(error): V3Error[error.name] for error in V2Error}
+"""The same refusal in this protocol's numbers."""
+
+TO_V2: Final[dict[int, V2Error]] = {int(V3Error[error.name]): error for error in V2Error}
+
+assert len(OF_V2) == len(TO_V2) == len(V3Error)
+
+_AVAILABILITY_HEADER: Final = struct.Struct(">ii56x")
+_AVAILABILITY_GROUP: Final = struct.Struct(">qqii")
+
+
+def is_v3(frame: memoryview) -> bool:
+    """Whether a request's payload is of this protocol (an empty one is of none)."""
+    return len(frame) > 0 and frame[0] == FIRST_BYTE
+
+
+def frame_of(message: pb.Request | pb.Response) -> bytes:
+    """The whole frame of *message*."""
+    body: bytes = message.SerializeToString()
+    return LENGTH.pack(len(body)) + body
+
+
+def parse_request(frame: Buffer) -> pb.Request:
+    """Raises MalformedFrame."""
+    message = pb.Request()
+    _parse(message, frame)
+    return message
+
+
+def parse_response(frame: Buffer) -> pb.Response:
+    """Raises MalformedFrame."""
+    message = pb.Response()
+    _parse(message, frame)
+    return message
+
+
+def _parse(message: Message, frame: Buffer) -> None:
+    try:
+        message.ParseFromString(frame)  # type: ignore[arg-type]  # takes any buffer
+        whole = message.IsInitialized()  # parsing alone does not miss a required field
+    except DecodeError:
+        whole = False
+    if not whole:
+        raise MalformedFrame(f"{len(frame)} bytes that are no {type(message).__name__}")
+
+
+# ---------------------------------------------------------------------------------- client's side
+
+
+def request(operation: int, txn_id: int, *, priority: int = 0) -> pb.Request:
+    """A request with its header; the caller fills in the operation's own message."""
+    made = pb.Request()
+    header = made.header
+    header.version = pb.ProtocolVersion.VERSION_THREE
+    header.operation = operation  # type: ignore[assignment]  # enum values are plain integers
+    header.txnId = txn_id
+    if priority:
+        header.priority = priority
+    return made
+
+
+def add_request(
+    txn_id: int,
+    ledger_id: int,
+    entry_id: int,
+    master_key: bytes,
+    body: bytes,
+    *,
+    recovery: bool = False,
+    write_flags: int = 0,
+    priority: int = 0,
+) -> bytes:
+    """A whole add frame; *body* is the stored entry."""
+    made = request(ADD_ENTRY, txn_id, priority=priority)
+    add = made.addRequest
+    add.ledgerId, add.entryId, add.masterKey, add.body = ledger_id, entry_id, master_key, body
+    if write_flags:
+        add.writeFlags = write_flags
+    if recovery:
+        add.flag = RECOVERY_ADD
+    return frame_of(made)
+
+
+def read_request(
+    txn_id: int,
+    ledger_id: int,
+    entry_id: int,
+    *,
+    fence_with: bytes | None = None,
+    previous_lac: int | None = None,
+    timeout_ms: int | None = None,
+    piggyback: bool = False,
+    priority: int = 0,
+) -> bytes:
+    """A whole read frame. *fence_with* is the master key of a fencing read; *previous_lac* makes it a long poll."""
+    made = request(READ_ENTRY, txn_id, priority=priority)
+    read = made.readRequest
+    read.ledgerId, read.entryId = ledger_id, entry_id
+    if fence_with is not None:
+        read.masterKey = fence_with
+        read.flag = FENCE_LEDGER
+    elif piggyback:
+        read.flag = ENTRY_PIGGYBACK
+    if previous_lac is not None:
+        read.previousLAC = previous_lac
+    if timeout_ms is not None:
+        read.timeOut = timeout_ms
+    return frame_of(made)
+
+
+def write_lac_request(txn_id: int, ledger_id: int, lac: int, master_key: bytes, body: bytes) -> bytes:
+    """A whole frame; *body* comes from `EntryCodec.explicit_lac`."""
+    made = request(WRITE_LAC, txn_id)
+    write = made.writeLacRequest
+    write.ledgerId, write.lac, write.masterKey, write.body = ledger_id, lac, master_key, body
+    return frame_of(made)
+
+
+def read_lac_request(txn_id: int, ledger_id: int) -> bytes:
+    made = request(READ_LAC, txn_id)
+    made.readLacRequest.ledgerId = ledger_id
+    return frame_of(made)
+
+
+def force_ledger_request(txn_id: int, ledger_id: int) -> bytes:
+    made = request(FORCE_LEDGER, txn_id)
+    made.forceLedgerRequest.ledgerId = ledger_id
+    return frame_of(made)
+
+
+def list_of_entries_request(txn_id: int, ledger_id: int) -> bytes:
+    made = request(GET_LIST_OF_ENTRIES, txn_id)
+    made.getListOfEntriesOfLedgerRequest.ledgerId = ledger_id
+    return frame_of(made)
+
+
+def bookie_info_request(txn_id: int, requested: int = TOTAL_DISK_CAPACITY | FREE_DISK_SPACE) -> bytes:
+    made = request(GET_BOOKIE_INFO, txn_id)
+    made.getBookieInfoRequest.requested = requested
+    return frame_of(made)
+
+
+def start_tls_request(txn_id: int) -> bytes:
+    made = request(START_TLS, txn_id)
+    made.startTLSRequest.SetInParent()
+    return frame_of(made)
+
+
+# ---------------------------------------------------------------------------------- server's side
+
+
+def response(operation: int, txn_id: int, status: int) -> pb.Response:
+    """An answer with header and status; the caller fills in the operation's own message, if it has one."""
+    made = pb.Response()
+    header = made.header
+    header.version = pb.ProtocolVersion.VERSION_THREE
+    header.operation = operation  # type: ignore[assignment]
+    header.txnId = txn_id
+    made.status = status  # type: ignore[assignment]
+    return made
+
+
+def add_response(txn_id: int, status: int, ledger_id: int, entry_id: int) -> bytes:
+    """A whole answer to an add: by hand, in half the time, since there is one for every entry."""
+    txn, code = varint(txn_id), varint(status)
+    part = b"\x08%b\x10%b\x18%b" % (code, varint(ledger_id & _U64), varint(entry_id & _U64))
+    body = b"\x0a%c\x08\x03\x10\x02\x18%b\x10%b\xaa\x06%c%b" % (5 + len(txn), txn, code, len(part), part)
+    return LENGTH.pack(len(body)) + body
+
+
+def read_response(
+    txn_id: int,
+    status: int,
+    ledger_id: int,
+    entry_id: int,
+    *,
+    body: Buffer | None = None,
+    max_lac: int | None = None,
+    lac_update_ms: int | None = None,
+) -> bytes:
+    """A whole answer to a read; *max_lac* is what the bookie knows now, *lac_update_ms* when it learnt it."""
+    made = response(READ_ENTRY, txn_id, status)
+    read = made.readResponse
+    read.status, read.ledgerId, read.entryId = status, ledger_id, entry_id  # type: ignore[assignment]
+    if body is not None:
+        read.body = bytes(body)
+    if max_lac is not None:
+        read.maxLAC = max_lac
+    if lac_update_ms is not None:
+        read.lacUpdateTimestamp = lac_update_ms
+    return frame_of(made)
+
+
+# ----------------------------------------------------------------- which entries a bookie has
+
+
+def encode_availability(entry_ids: Sequence[int]) -> bytes:
+    """The answer to GET_LIST_OF_ENTRIES for *entry_ids*, which rise strictly.
+
+        ┌─────────────┬────────────┬───────────┐
+        │ version (4) │ groups (4) │ zero (56) │   version 0; per group:
+        ├─────────────┴────┬───────┴──────────┬┴─────────┬────────────┐
+        │ first start (8)  │ last start (8)   │ size (4) │ period (4) │
+        └──────────────────┴──────────────────┴──────────┴────────────┘
+
+    A group is a number of runs of `size` entries, `period` apart: what striping makes.
+    """
+    runs: list[tuple[int, int]] = []  # (first, size)
+    for entry_id in entry_ids:
+        if runs and runs[-1][0] + runs[-1][1] == entry_id:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            assert not runs or entry_id > runs[-1][0], "entry ids must rise"
+            runs.append((entry_id, 1))
+    groups: list[list[int]] = []  # first start, last start, size, period
+    for first, size in runs:
+        if groups and groups[-1][2] == size:
+            group = groups[-1]
+            distance = first - group[1]
+            if group[3] == 0 and distance < 2**31:
+                group[1], group[3] = first, distance
+                continue
+            if group[3] == distance:
+                group[1] = first
+                continue
+        groups.append([first, first, size, 0])
+    parts = [_AVAILABILITY_HEADER.pack(0, len(groups))]
+    parts.extend(_AVAILABILITY_GROUP.pack(*group) for group in groups)
+    return b"".join(parts)
+
+
+def decode_availability(data: Buffer) -> list[tuple[int, int, int, int]]:
+    """(first start, last start, size, period) of each group. Raises MalformedFrame."""
+    try:
+        version, count = _AVAILABILITY_HEADER.unpack_from(data)
+        if version != 0:
+            raise MalformedFrame(f"a list of entries in version {version}")
+        if len(data) != _AVAILABILITY_HEADER.size + count * _AVAILABILITY_GROUP.size:
+            raise MalformedFrame(f"a list of {count} groups in {len(data)} bytes")
+        return list(_AVAILABILITY_GROUP.iter_unpack(memoryview(data)[_AVAILABILITY_HEADER.size :]))
+    except struct.error:
+        raise MalformedFrame(f"a list of entries of {len(data)} bytes") from None
+
+
+def is_available(groups: Sequence[tuple[int, int, int, int]], entry_id: int) -> bool:
+    """Whether a decoded list contains *entry_id*."""
+    for first, last, size, period in groups:
+        if first <= entry_id < last + size:
+            offset = (entry_id - first) % period if period else entry_id - first
+            if offset < size:
+                return True
+    return False

@@ -1,0 +1,216 @@
+"""Configuration is a value, checked once, completely.
+
+A setting is a field of a frozen dataclass; its name in files is Apache's (`journalDirectory`), given by
+`setting(...)`. Files have the form of Apache's `*.conf`: `name=value` lines, `#` comments. This module
+takes text and gives values; the daemon reads the file.
+"""
+
+import dataclasses
+import difflib
+import math
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, TypeVar
+
+from magnetar_core.runtime.types import ConfigurationError
+
+C = TypeVar("C")
+
+# Read from the environment as well: PULSAR_PREFIX_journalDirectory=… (Apache's containers do the same).
+ENVIRONMENT_PREFIX = "PULSAR_PREFIX_"
+
+# What a number may be where its setting does not say it. Times: a hundred years, which every timer can take; other
+# numbers: what Java's `int` holds, in which Apache keeps most of them.
+_YEARS_S: Final = 100 * 365 * 86_400
+_MOST_BY_UNIT: Final = {
+    "_ms": _YEARS_S * 1000,
+    "_s": _YEARS_S,
+    "_minutes": _YEARS_S // 60,
+    "port": 65_535,
+    "_port": 65_535,
+    "_port_tls": 65_535,
+}
+_MOST: Final = 2**31 - 1
+
+
+def setting(
+    name: str,
+    default: Any = dataclasses.MISSING,
+    *,
+    help: str,
+    parse: Callable[[str], Any] | None = None,
+    aliases: tuple[str, ...] = (),
+    least: float = 0,
+    most: float | None = None,
+) -> Any:
+    """A field whose name in configuration files is *name* (Apache's own where Apache has the setting).
+
+    *aliases* are older names for the same. A number is *least* to *most*; None: what its unit allows.
+    """
+    metadata = {"name": name, "help": help, "parse": parse, "aliases": aliases, "least": least, "most": most}
+    if default is dataclasses.MISSING:
+        return dataclasses.field(metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def parse_properties(text: str, source: str) -> dict[str, str]:
+    """The `name=value` lines of *text*; a later line wins. *source* names the file in errors."""
+    values: dict[str, str] = {}
+    problems = []
+    for number, raw in enumerate(text.splitlines(), start=1):
+        line = raw.strip()
+        if not line or line.startswith(("#", "!")):
+            continue
+        name, separator, value = line.partition("=")
+        if not separator:
+            problems.append(f"{source} line {number}: {line!r} is not name=value")
+            continue
+        values[name.strip()] = value.strip()
+    if problems:
+        raise ConfigurationError("\n".join(problems))
+    return values
+
+
+def load(
+    kind: type[C],
+    values: Mapping[str, str],
+    environ: Mapping[str, str] | None = None,
+    *,
+    ignored: frozenset[str] = frozenset(),
+    overrides: Mapping[str, str] | None = None,
+) -> C:
+    """Make a *kind* from setting names and texts; *environ* wins over *values*, *overrides* over both.
+
+    *ignored* are Apache's settings that mean nothing here; they are accepted so that a person can bring
+    their file.
+
+    Raises ConfigurationError with every problem at once: unknown settings (with the nearest known one),
+    texts that do not parse, and what the value's own `problems()` yields.
+    """
+    assert dataclasses.is_dataclass(kind)
+    fields = {field.metadata["name"]: field for field in dataclasses.fields(kind) if "name" in field.metadata}
+    merged = dict(values)
+    for key, value in (environ or {}).items():
+        if key.startswith(ENVIRONMENT_PREFIX):
+            merged[key.removeprefix(ENVIRONMENT_PREFIX)] = value
+    merged.update(overrides or {})
+    for name, field in fields.items():
+        for alias in field.metadata["aliases"]:
+            if alias in merged:
+                merged.setdefault(name, merged.pop(alias))
+
+    problems = []
+    arguments: dict[str, Any] = {}
+    hints = typing.get_type_hints(kind)
+    for name, text in merged.items():
+        if name not in fields:
+            if name not in ignored:
+                problems.append(unknown_setting(name, [*fields, *ignored]))
+            continue
+        field = fields[name]
+        try:
+            arguments[field.name] = (field.metadata["parse"] or _parser(hints[field.name]))(text)
+        except ValueError as error:
+            problems.append(f"{name}={text}: {error}")
+    for name, field in fields.items():
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if required and name not in merged:
+            problems.append(f"{name} is not set ({field.metadata['help']})")
+    if not problems:
+        made: C = kind(**arguments)
+        problems.extend(problems_of(made))
+        if not problems:
+            return made
+    raise ConfigurationError("\n".join(problems))
+
+
+def problems_of(value: Any) -> Iterator[str]:
+    """Numbers out of their range, and what the `problems()` of *value* and of the dataclasses inside it yield."""
+    yield from _out_of_range(value)
+    own = getattr(value, "problems", None)
+    if own is not None:
+        yield from own()
+    for field in dataclasses.fields(value):
+        inner = getattr(value, field.name)
+        if dataclasses.is_dataclass(inner):
+            yield from problems_of(inner)
+
+
+def _out_of_range(value: Any) -> Iterator[str]:
+    for field in dataclasses.fields(value):
+        number = getattr(value, field.name)
+        if "least" not in field.metadata or isinstance(number, bool) or not isinstance(number, int | float):
+            continue
+        least, most = field.metadata["least"], field.metadata["most"]
+        if most is None:
+            most = next((most for unit, most in _MOST_BY_UNIT.items() if field.name.endswith(unit)), _MOST)
+        if not (math.isfinite(number) and least <= number <= most):
+            yield f"{field.metadata['name']} ({number}) must be {least} to {most}"
+
+
+def describe(kind: type) -> Iterator[tuple[str, str, str]]:
+    """(name, default as text, help) of each setting, for `--help` and the documentation."""
+    for field in dataclasses.fields(kind):
+        if "name" in field.metadata:
+            default = "" if field.default is dataclasses.MISSING else str(field.default)
+            yield field.metadata["name"], default, field.metadata["help"]
+
+
+def names_of(kind: type) -> frozenset[str]:
+    """Every name of a setting of *kind*, older ones included."""
+    fields = [field.metadata for field in dataclasses.fields(kind) if "name" in field.metadata]
+    return frozenset(name for field in fields for name in (field["name"], *field["aliases"]))
+
+
+def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The settings in *environ*."""
+    return {
+        key.removeprefix(ENVIRONMENT_PREFIX): value
+        for key, value in environ.items()
+        if key.startswith(ENVIRONMENT_PREFIX)
+    }
+
+
+def with_origin(problems: str, source: str, environ: Mapping[str, str]) -> str:
+    """*problems*, one a line, each with where the first setting that it names was given: the environment, or the file
+    *source* if there is one."""
+    given = from_environment(environ)
+
+    def located(line: str) -> str:
+        name = next((word for word in re.findall(r"\w+", line) if word in given), None)
+        if name is not None:
+            return f"{ENVIRONMENT_PREFIX}{name} in the environment: {line}"
+        return f"{source}: {line}" if source else line
+
+    return "\n".join(map(located, problems.splitlines()))
+
+
+def unknown_setting(name: str, known: Iterable[str]) -> str:
+    """What to say of a setting that nobody knows; names the nearest of *known*."""
+    nearest = difflib.get_close_matches(name, known, n=1)
+    return f"unknown setting {name}" + (f"; did you mean {nearest[0]}?" if nearest else "")
+
+
+def _parser(kind: Any) -> Callable[[str], Any]:
+    if isinstance(kind, types.UnionType):
+        inner = _parser(next(member for member in kind.__args__ if member is not types.NoneType))
+        return lambda text: inner(text) if text else None
+    if typing.get_origin(kind) is tuple:
+        inner = _parser(kind.__args__[0])
+        return lambda text: tuple(inner(part.strip()) for part in text.split(",") if part.strip())
+    if kind is bool:
+        return _parse_bool
+    if kind is int:
+        return lambda text: int(text)
+    if kind is float:
+        return lambda text: float(text)
+    assert kind is str, f"no text form for {kind}"
+    return lambda text: text
+
+
+def _parse_bool(text: str) -> bool:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    raise ValueError("expected true or false")

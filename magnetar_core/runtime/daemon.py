@@ -1,0 +1,141 @@
+"""What every server process does around its parts: arguments to settings, loop, signals, orderly stop."""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from magnetar_core.runtime.clock import LoopClock
+from magnetar_core.runtime.config import load, parse_properties, with_origin
+from magnetar_core.runtime.tasks import Parts
+from magnetar_core.runtime.types import ConfigurationError, MagnetarError
+
+log = logging.getLogger(__name__)
+
+C = TypeVar("C")
+
+# Exit codes (Apache's, where it has one for the case).
+EXIT_OK = 0
+EXIT_CONFIGURATION = 1
+EXIT_FAILED = 2
+
+# So many new objects come before the youngest are looked through, and so many of these rounds before older ones are.
+_COLLECTOR_THRESHOLDS = (10_000, 20, 20)
+
+
+class Shutdown:
+    """Ends a daemon: by a signal, or by a part that cannot go on."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self.failure: BaseException | None = None
+
+    def request(self) -> None:
+        self._event.set()
+
+    def fail(self, error: BaseException) -> None:
+        """A part is lost and the process must not linger half alive (correctness I52)."""
+        if self.failure is None:
+            self.failure = error
+            log.critical("stopping: %s", error)
+        self._event.set()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+
+
+def read_properties(path: Path | None) -> dict[str, str]:
+    """The settings in the file at *path*; none without one. Raises ConfigurationError, which names the file."""
+    if path is None:
+        return {}
+    try:
+        return parse_properties(path.read_text(encoding="utf-8"), str(path))
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"cannot read {path}: it is not UTF-8 text ({error})") from None
+
+
+def read_settings(
+    kind: type[C],
+    path: Path | None,
+    *,
+    ignored: frozenset[str] = frozenset(),
+    overrides: Mapping[str, str] | None = None,
+) -> C:
+    """Settings of a daemon from its file and the environment; ConfigurationError names every problem."""
+    values = read_properties(path)
+    try:
+        return load(kind, values, os.environ, ignored=ignored, overrides=overrides)
+    except ConfigurationError as error:
+        raise ConfigurationError(with_origin(str(error), str(path or ""), os.environ)) from None
+
+
+def run(start: Callable[[Parts, Shutdown], Awaitable[None]]) -> int:
+    """Run a daemon until SIGINT or SIGTERM; returns its exit code.
+
+    *start* starts the parts and registers how each is stopped. An error in it is shown as one line.
+    """
+    try:
+        import uvloop
+    except ImportError:  # not built for every platform; asyncio's own loop does the same, slower
+        new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    else:
+        new_loop = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        return runner.run(_main(start))
+
+
+async def _main(start: Callable[[Parts, Shutdown], Awaitable[None]]) -> int:
+    parts, shutdown = Parts(), Shutdown()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, shutdown.request)
+    starting = asyncio.ensure_future(_as_coroutine(start(parts, shutdown)))
+    stopping = asyncio.ensure_future(shutdown.wait())
+    try:
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await starting
+        else:
+            starting.result()
+            _calm_collector()
+            await stopping
+    except (MagnetarError, OSError) as error:
+        print(f"magnetar: {error}", file=sys.stderr)
+        return EXIT_CONFIGURATION if isinstance(error, ConfigurationError) else EXIT_FAILED
+    finally:
+        stopping.cancel()
+        await parts.stop()
+    if shutdown.failure is not None:
+        print(f"magnetar: {shutdown.failure}", file=sys.stderr)
+        return EXIT_FAILED
+    return EXIT_OK
+
+
+def _calm_collector() -> None:
+    """Let the search for reference cycles pass over what the start has made, and come less often.
+
+    By default it comes with every 700 objects more, and when a quarter of all are new it goes through all of them, with
+    the interpreter's lock held. A flush of 30,000 entries makes 60,000 that live for as long as the flush.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_COLLECTOR_THRESHOLDS)
+
+
+async def _as_coroutine(work: Awaitable[None]) -> None:
+    await work
+
+
+def new_clock() -> LoopClock:
+    """The machine's clock, for the outermost layer, which has none to hand on yet."""
+    return LoopClock()

@@ -1,0 +1,194 @@
+"""Metrics and log lines.
+
+Counters on the hot path are plain integers on their owner; they are read when somebody scrapes. A scrape
+asks each registered source for its `Sample`s and `Summary`s and writes Prometheus text.
+
+A log record may carry `fields` (a mapping, given as `extra={"fields": …}`): as JSON they are members of the line's
+object, as text they follow the message as `name=value`.
+"""
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from time import gmtime
+from typing import Final, NamedTuple
+
+from prometheus_client.utils import floatToGoString
+
+from magnetar_core.runtime.clock import Clock
+
+Labels = tuple[tuple[str, str], ...]
+
+
+class Sample(NamedTuple):
+    """One number at this moment. Counters only grow; their names end in `_total`, or *kind* says what they are."""
+
+    name: str
+    value: float
+    labels: Labels = ()
+    help: str = ""
+    kind: str = ""
+    """`counter` or `gauge`; empty: what the name says"""
+
+
+class Summary(NamedTuple):
+    """How one kind of operation was distributed: quantile → value, and total number and sum of all there ever were."""
+
+    name: str
+    quantiles: Mapping[float, float]
+    total: float
+    sum: float
+    labels: Labels = ()
+    help: str = ""
+
+
+Source = Callable[[], "Iterable[Sample | Summary]"]
+
+
+class Metrics:
+    """Everything that one process can tell about itself."""
+
+    def __init__(self) -> None:
+        self._sources: list[Source] = []
+
+    def add(self, source: Source) -> Callable[[], None]:
+        """Ask *source* at each scrape; returns a call that takes it out again."""
+        self._sources.append(source)
+        return lambda: self._sources.remove(source)
+
+    def exposition(self) -> bytes:
+        """The text that Prometheus reads.
+
+        prometheus-client's own writer gives every counter a name that ends in `_total`; Apache's do not.
+        """
+        families: dict[str, tuple[str, str, list[str]]] = {}
+        for source in list(self._sources):
+            for sample in source():
+                kind = _kind(sample)
+                found = families.get(sample.name)
+                if found is None:
+                    found = families[sample.name] = (kind, sample.help or sample.name, [])
+                assert found[0] == kind, f"{sample.name} is a {found[0]} and a {kind}"
+                found[2].extend(_lines(sample))
+        parts: list[str] = []
+        for name, (kind, text, lines) in families.items():
+            help_text = text.replace("\\", "\\\\").replace("\n", "\\n")
+            parts += (f"# HELP {name} {help_text}\n# TYPE {name} {kind}\n", *lines)
+        return "".join(parts).encode()
+
+
+def _kind(sample: Sample | Summary) -> str:
+    if isinstance(sample, Summary):
+        return "summary"
+    return sample.kind or ("counter" if sample.name.endswith("_total") else "gauge")
+
+
+def _lines(sample: Sample | Summary) -> Iterator[str]:
+    if isinstance(sample, Sample):
+        yield _line(sample.name, sample.labels, sample.value)
+        return
+    for quantile, value in sample.quantiles.items():
+        yield _line(sample.name, (*sample.labels, ("quantile", str(quantile))), value)
+    yield _line(f"{sample.name}_count", sample.labels, sample.total)
+    yield _line(f"{sample.name}_sum", sample.labels, sample.sum)
+
+
+def _line(name: str, labels: Labels, value: float) -> str:
+    if labels:
+        name += "{" + ",".join(f'{label}="{_escaped(text)}"' for label, text in sorted(labels)) + "}"
+    return f"{name} {floatToGoString(value)}\n"  # type: ignore[no-untyped-call]
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+# One line a second at most: a disk that hangs makes hundreds of operations slow at once.
+_SLOW_LINE_S: Final = 1.0
+
+
+class SlowOperations:
+    """Logs operations that took long, with how long each of their stages took."""
+
+    def __init__(self, log: logging.Logger, clock: Clock, threshold_ms: float) -> None:
+        """*threshold_ms* 0: nothing is slow."""
+        self._log = log
+        self._clock = clock
+        self.threshold_s = threshold_ms / 1000 if threshold_ms > 0 else float("inf")
+        self._next_s = float("-inf")
+        self._left_out = 0
+        self.count = 0
+        """Slow operations, also those without a line."""
+
+    def report(self, operation: str, total_s: float, stages_s: Mapping[str, float], **details: object) -> None:
+        """*operation* took *total_s*, which is above the threshold; *stages_s*: stage → seconds, in order."""
+        self.count += 1
+        now = self._clock.monotonic()
+        if now < self._next_s:
+            self._left_out += 1
+            return
+        self._next_s = now + _SLOW_LINE_S
+        fields: dict[str, object] = {"operation": operation, **details, "total_ms": round(total_s * 1000, 1)}
+        fields |= {f"{stage}_ms": round(seconds * 1000, 1) for stage, seconds in stages_s.items()}
+        if self._left_out:
+            fields["left_out"] = self._left_out
+            self._left_out = 0
+        self._log.warning("slow operation", extra={"fields": fields})
+
+
+class _LineFormatter(logging.Formatter):
+    """`2026-01-02T03:04:05.678Z INFO  room  text`; one line, a traceback below it."""
+
+    default_msec_format = "%s.%03dZ"
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+
+    converter = staticmethod(gmtime)
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-5s %(name)s  %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        fields = getattr(record, "fields", None)
+        text = super().formatMessage(record)
+        if fields:
+            text += "  " + " ".join(f"{name}={_as_text(value)}" for name, value in fields.items())
+        return text
+
+
+class _JsonFormatter(logging.Formatter):
+    """One JSON object a line, for log collectors."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time_ms": int(record.created * 1000),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        fields = getattr(record, "fields", None)
+        if fields:
+            # What the line says of itself stays.
+            line = {**fields, **line}
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def _as_text(value: object) -> str:
+    """*value* as one word, in JSON's quotes where it is none."""
+    if isinstance(value, Mapping):
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+    text = str(value)
+    return text if text and not set(text) & {" ", '"', "=", "\n"} else json.dumps(text, ensure_ascii=False)
+
+
+def start_logging(level: str = "INFO", *, as_json: bool = False) -> None:
+    """Send log lines to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonFormatter() if as_json else _LineFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    logging.getLogger("kazoo").setLevel(logging.WARNING)
+    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)

@@ -1,0 +1,161 @@
+"""Background tasks that cannot get lost, and an orderly stop."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.types import MagnetarError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Failed:
+    """What a background step gives that did not succeed."""
+
+
+FAILED: Final = Failed()
+
+
+async def attempt(what: str, step: Awaitable[T]) -> T | Failed:
+    """Wait for a step that nobody asked for and nobody would hear the error of. FAILED if it did not succeed.
+
+    The one rule for such steps: an error of ours (MagnetarError) is one warning, any other a defect, logged with its
+    traceback; either way the step has failed, nothing else is harmed, and who began it tries again with back-off.
+    *what* names the topic and the step.
+    """
+    try:
+        return await step
+    except Exception as error:
+        report_failure(what, error)
+        return FAILED
+
+
+def attempt_now(what: str, step: Callable[[], T]) -> T | Failed:
+    """As `attempt`, for a step that waits for nothing."""
+    try:
+        return step()
+    except Exception as error:
+        report_failure(what, error)
+        return FAILED
+
+
+def report_failure(what: str, error: Exception) -> None:
+    """Log that a background step failed, as `attempt` does; for who cannot afford a text before it has failed."""
+    if isinstance(error, MagnetarError):
+        log.warning("%s failed: %s", what, error)
+    else:
+        log.error("%s failed: %r", what, error, exc_info=error)
+
+
+class Bell:
+    """Wakes whoever waits for something to become so; each looks for itself. For one event loop."""
+
+    def __init__(self) -> None:
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    def ring(self) -> None:
+        """Something has changed."""
+        waiters, self._waiters = self._waiters, set()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def until(self, is_so: Callable[[], bool], clock: Clock, timeout_s: float) -> bool:
+        """Wait until *is_so*, looking at every ring, *timeout_s* at most; returns whether it is."""
+        is_late = False
+
+        def give_up() -> None:
+            nonlocal is_late
+            is_late = True
+            self.ring()
+
+        timer = clock.call_later(timeout_s, give_up)
+        try:
+            while not is_so() and not is_late:
+                await self.rung()
+        finally:
+            timer.cancel()
+        return is_so()
+
+    async def rung(self) -> None:
+        """Wait for the next ring."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.discard(waiter)
+
+
+class Tasks:
+    """The tasks of one owner: kept alive, named, their failures reported, ended together.
+
+    asyncio itself holds only weak references to tasks and reports a failure when the task is collected,
+    which may be never.
+    """
+
+    def __init__(self, owner: str, on_failure: Callable[[BaseException], None] | None = None) -> None:
+        self._owner = owner
+        self._on_failure = on_failure
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str, *, awaited: bool = False) -> asyncio.Task[Any]:
+        """Run *work*; a failure is logged, and given to *on_failure* if there is one.
+
+        The failure of a task that is *awaited* is the business of whoever awaits it.
+        """
+        assert not self._closed, f"{self._owner} is stopped"
+        task = asyncio.get_running_loop().create_task(work, name=f"{self._owner}/{name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard if awaited else self._done)
+        return task
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    async def cancel(self) -> None:
+        """Cancel what runs and wait until it has ended. Nothing can be spawned afterwards."""
+        self._closed = True
+        here = asyncio.current_task()
+        tasks = [task for task in self._tasks if task is not here]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            log.error("task %s failed: %s", task.get_name(), error, exc_info=error)
+            if self._on_failure is not None:
+                self._on_failure(error)
+
+
+class Parts:
+    """The parts of a daemon: started one after the other, stopped in the opposite order."""
+
+    def __init__(self) -> None:
+        self._stops: list[tuple[str, Callable[[], Awaitable[None]]]] = []
+
+    def add(self, name: str, stop: Callable[[], Awaitable[None]]) -> None:
+        """Register how to stop a part that has just been started."""
+        self._stops.append((name, stop))
+
+    async def stop(self, timeout_s: float = 30.0) -> None:
+        """Stop every part, the last started first; one that fails does not keep the others running."""
+        while self._stops:
+            name, stop = self._stops.pop()
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await stop()
+            except TimeoutError:
+                log.error("stopping %s took longer than %.0f s; going on without it", name, timeout_s)
+            except Exception as error:
+                log.error("stopping %s failed: %s", name, error, exc_info=error)

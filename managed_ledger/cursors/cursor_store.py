@@ -1,0 +1,275 @@
+"""Where a cursor's state survives: its node in the metadata store, and while it is in use a ledger of its own.
+
+    node   cursorsLedgerId = -1, position, ranges, batches     a cursor that was closed in order, or never moved
+    node   cursorsLedgerId =  L, position (a lower bound),     in use: the last entry of ledger L is the state
+           properties as they were then
+
+Rules:
+
+1. Each entry of a cursor ledger is the whole state. The order of writes when a new ledger is begun: create it, add the
+   state, then switch the node, then delete the former ledger; a crash between any two leaves a state that is complete.
+2. A ledger whose state cannot be read is passed over for what the node says: position and properties of one moment,
+   earlier than the last. Messages come again, and none is lost (correctness I95).
+3. Without a ledger to write to, the state goes into the node.
+4. The node is written only by the topic's owner: before each switch the topic's record is asked whether we are that.
+   A former owner may have its cursor ledger fenced and still hold the newest version of the node.
+
+(pulsar.md 4.7)
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
+
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.client.errors import BookKeeperError, NoSuchEntry, NoSuchLedger
+from magnetar_core.bookkeeper.client.handle import LedgerWriteHandle
+from magnetar_core.bookkeeper.metadata.store import MetadataStore
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.types import Corruption
+from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.cursors.ack_ranges import AckRange
+from managed_ledger.errors import (
+    CursorExists,
+    CursorNotFound,
+    ManagedLedgerFenced,
+    RecordInDoubt,
+    StorageUnavailable,
+)
+from managed_ledger.position import Position
+from managed_ledger.records import (
+    batches_in,
+    decode_cursor_info,
+    decode_position_info,
+    position_info,
+    put_state_into,
+    ranges_in,
+)
+from managed_ledger.records_pb2 import ManagedCursorInfo, PositionInfo
+from managed_ledger.versioned_record import VersionedRecord
+
+log = logging.getLogger(__name__)
+
+NO_LEDGER = -1
+
+
+class CursorSnapshot(NamedTuple):
+    """The state of a cursor at one moment."""
+
+    mark_delete_position: Position
+    ranges: list[AckRange]
+    batches: list[tuple[Position, list[int]]]
+    properties: dict[str, int]
+
+
+class CursorStore:
+    """Loads and stores the state of one cursor. Calls do not overlap: the cursor makes one at a time."""
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        cursor: str,
+        path: str,
+        bookkeeper: BookKeeper,
+        store: MetadataStore,
+        clock: Clock,
+        config: ManagedLedgerConfig,
+        check_owner: Callable[[], Awaitable[None]],
+    ) -> None:
+        """*check_owner* raises ManagedLedgerFenced if the topic has another owner now (rule 4)."""
+        self._topic = topic
+        self._cursor = cursor
+        self._bookkeeper = bookkeeper
+        self._clock = clock
+        self._config = config
+        self._check_owner = check_owner
+        self._record = VersionedRecord(store, path)
+        self._handle: LedgerWriteHandle | None = None
+        self._handle_since = 0.0
+        self.ledger_id = NO_LEDGER
+        self.string_properties: dict[str, str] = {}
+
+    @property
+    def ledger_last_entry(self) -> int:
+        return self._handle.last_add_confirmed if self._handle is not None else -1
+
+    async def create(self, position: Position, properties: Mapping[str, int], texts: Mapping[str, str]) -> None:
+        """Make the node of a new cursor. Raises CursorExists, StorageUnavailable."""
+        self.string_properties = dict(texts)
+        try:
+            await self._write_node(CursorSnapshot(position, [], [], dict(properties)), NO_LEDGER, whole=True)
+        except ManagedLedgerFenced:
+            raise CursorExists(f"cursor {self._cursor} of {self._topic} exists") from None
+
+    async def load(self, first: Position) -> CursorSnapshot:
+        """The stored state. Raises CursorNotFound, Corruption, StorageUnavailable.
+
+        A cursor ledger that is gone, empty or damaged leaves what the node says (rule 2), or *first* if that is later.
+        """
+        value = await self._record.read()
+        if value is None:
+            raise CursorNotFound(f"cursor {self._cursor} of {self._topic} does not exist")
+        info = decode_cursor_info(value, f"cursor {self._cursor} of {self._topic}")
+        self.string_properties = {item.name: item.value for item in info.cursorProperties}
+        self.ledger_id = info.cursorsLedgerId
+        if info.cursorsLedgerId == NO_LEDGER:
+            return _snapshot(Position(info.markDeleteLedgerId, info.markDeleteEntryId), info)
+        state = await self._last_state(info.cursorsLedgerId)
+        if state is not None:
+            return _snapshot(Position(state.ledgerId, state.entryId), state)
+        position = max(first, Position(info.markDeleteLedgerId, info.markDeleteEntryId))
+        log.warning("cursor %s of %s: its ledger %s holds no state; going on from %s", self._cursor, self._topic,
+                    info.cursorsLedgerId, position)  # fmt: skip
+        return _snapshot(position, info)
+
+    async def _last_state(self, ledger_id: int) -> PositionInfo | None:
+        try:
+            handle = await self._bookkeeper.open_ledger(ledger_id, password=self._config.password, recovery=True)
+        except NoSuchLedger:
+            return None
+        except BookKeeperError as error:
+            raise StorageUnavailable(f"cannot open ledger {ledger_id} of cursor {self._cursor}: {error}") from error
+        try:
+            if handle.last_add_confirmed < 0:
+                return None
+            last = handle.last_add_confirmed
+            entries = await handle.read(last, last)
+            return decode_position_info(entries[0].payload, f"ledger {ledger_id} of cursor {self._cursor}")
+        except (NoSuchEntry, NoSuchLedger, Corruption) as error:  # no replica has it, or none is whole: rule 2
+            log.error("cursor %s of %s: its last state is lost: %s", self._cursor, self._topic, error)
+            return None
+        except BookKeeperError as error:
+            raise StorageUnavailable(f"cannot read ledger {ledger_id} of cursor {self._cursor}: {error}") from error
+        finally:
+            await handle.close()
+
+    async def persist(self, snapshot: CursorSnapshot) -> None:
+        """Store *snapshot*; on return it survives. Raises ManagedLedgerFenced, StorageUnavailable."""
+        snapshot = _first_ranges(snapshot, self._config.cursor_ranges_max)
+        state = position_info(
+            snapshot.mark_delete_position,
+            snapshot.ranges,
+            snapshot.properties.items(),
+            snapshot.batches,
+        ).SerializeToString()
+        if self._handle is not None and not self._is_used_up(self._handle):
+            try:
+                await self._handle.add(state)
+                return
+            except BookKeeperError as error:
+                log.warning("cursor %s of %s: writing to ledger %s failed (%s); beginning another one",
+                            self._cursor, self._topic, self.ledger_id, error)  # fmt: skip
+        await self._check_owner()
+        try:
+            await self._begin_ledger(snapshot, state)
+        except BookKeeperError as error:
+            log.warning("cursor %s of %s: no ledger for it (%s); its state goes into its node",
+                        self._cursor, self._topic, error)  # fmt: skip
+            await self._put_into_node(_first_ranges(snapshot, self._config.cursor_ranges_in_node_max))
+        await self._check_owner()  # who took over since the first look has read the node before we wrote it
+
+    def _is_used_up(self, handle: LedgerWriteHandle) -> bool:
+        age_s = self._clock.monotonic() - self._handle_since
+        return (
+            handle.last_add_confirmed + 1 >= self._config.cursor_ledger_entries_max
+            or age_s > self._config.cursor_ledger_age_max_s
+        )
+
+    async def _begin_ledger(self, snapshot: CursorSnapshot, state: bytes) -> None:
+        """Raises BookKeeperError (there is no new ledger), ManagedLedgerFenced, StorageUnavailable."""
+        former = self.ledger_id
+        await self.let_go()
+        handle = await self._bookkeeper.create_ledger(
+            ensemble_size=self._config.ensemble_size,
+            write_quorum=self._config.write_quorum,
+            ack_quorum=self._config.ack_quorum,
+            digest_type=self._config.digest_type,
+            password=self._config.password,
+            custom_metadata=(
+                ("application", b"pulsar"),
+                ("component", b"managed-ledger"),
+                ("pulsar/cursor", self._cursor.encode()),
+                ("pulsar/managed-ledger", self._topic.encode()),
+            ),
+        )
+        try:
+            await handle.add(state)
+            await self._write_node(snapshot, handle.ledger_id, whole=False)
+        except RecordInDoubt:
+            await handle.abandon()  # the node may name it: it stays (I57)
+            raise
+        except (BookKeeperError, ManagedLedgerFenced, StorageUnavailable):
+            await handle.abandon()
+            await self._drop(handle.ledger_id)
+            raise
+        self._handle = handle
+        self._handle_since = self._clock.monotonic()
+        if former != NO_LEDGER:
+            await self._drop(former)
+
+    async def let_go(self) -> None:
+        """Write no more to the present ledger."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            await handle.abandon()
+
+    async def close(self, snapshot: CursorSnapshot) -> None:
+        """Put the state where the next owner finds it without recovering a ledger."""
+        snapshot = _first_ranges(snapshot, self._config.cursor_ranges_max)
+        if len(snapshot.ranges) > self._config.cursor_ranges_in_node_max:
+            await self.persist(snapshot)
+            if self._handle is not None:
+                await self._handle.close()
+            return
+        await self._check_owner()
+        await self._put_into_node(snapshot)
+
+    async def _put_into_node(self, snapshot: CursorSnapshot) -> None:
+        former = self.ledger_id
+        await self.let_go()
+        await self._write_node(snapshot, NO_LEDGER, whole=True)
+        if former != NO_LEDGER:
+            await self._drop(former)
+
+    async def delete(self) -> None:
+        """Remove the cursor: its node first, then its ledger. Raises ManagedLedgerFenced, StorageUnavailable."""
+        await self._record.delete()
+        await self.let_go()
+        if self.ledger_id != NO_LEDGER:
+            await self._drop(self.ledger_id)
+
+    async def _write_node(self, snapshot: CursorSnapshot, ledger_id: int, *, whole: bool) -> None:
+        info = ManagedCursorInfo(
+            cursorsLedgerId=ledger_id,
+            markDeleteLedgerId=snapshot.mark_delete_position.ledger_id,
+            markDeleteEntryId=snapshot.mark_delete_position.entry_id,
+            lastActive=self._clock.wall_ms(),
+        )
+        if whole:
+            put_state_into(info, snapshot.ranges, snapshot.properties.items(), snapshot.batches)
+        else:
+            put_state_into(info, (), snapshot.properties.items(), ())
+        for name, value in self.string_properties.items():
+            info.cursorProperties.add(name=name, value=value)
+        await self._record.write(info.SerializeToString())
+        self.ledger_id = ledger_id
+
+    async def _drop(self, ledger_id: int) -> None:
+        """Delete a ledger that nothing refers to any more; a failure leaves garbage, not damage."""
+        try:
+            await self._bookkeeper.delete_ledger(ledger_id)
+        except NoSuchLedger:
+            pass
+        except BookKeeperError as error:
+            log.warning("ledger %s of cursor %s could not be deleted: %s", ledger_id, self._cursor, error)
+
+
+def _first_ranges(snapshot: CursorSnapshot, ranges_max: int) -> CursorSnapshot:
+    """What is stored of *snapshot* where *ranges_max* ranges are: messages behind the others come again."""
+    return snapshot._replace(ranges=snapshot.ranges[:ranges_max])
+
+
+def _snapshot(position: Position, info: PositionInfo | ManagedCursorInfo) -> CursorSnapshot:
+    properties = {item.name: item.value for item in info.properties}
+    return CursorSnapshot(position, list(ranges_in(info)), list(batches_in(info)), properties)

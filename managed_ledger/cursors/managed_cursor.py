@@ -1,0 +1,326 @@
+"""A cursor with its ledger below it and its state on disk: `CursorState` decides, this reads and stores."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from magnetar_core.runtime.clock import Clock, Timer
+from magnetar_core.runtime.tasks import FAILED, attempt
+from managed_ledger.cursors.cursor import CursorState
+from managed_ledger.cursors.cursor_store import CursorSnapshot, CursorStore
+from managed_ledger.errors import ManagedLedgerClosed, ManagedLedgerFenced
+from managed_ledger.position import EARLIEST, LATEST, Position
+
+if TYPE_CHECKING:
+    from managed_ledger.ledger import Entry, ManagedLedger
+
+# How long after a failure the state is stored again; doubles up to the second number.
+_RETRY_FIRST_S: Final = 0.1
+_RETRY_LAST_S: Final = 5.0
+
+
+class ManagedCursor:
+    """One subscription's place in a managed ledger.
+
+    Acknowledgements take effect in memory at once. A durable cursor stores them at most once per
+    `mark_delete_interval_s`, on `flush`, and when it is closed; what was acknowledged since is delivered again after
+    a crash. A cursor that is not durable stores nothing and does not hold back trimming.
+    """
+
+    def __init__(
+        self,
+        ledger: "ManagedLedger",
+        name: str,
+        state: CursorState,
+        clock: Clock,
+        store: CursorStore | None,
+        mark_delete_interval_s: float,
+    ) -> None:
+        self._ledger = ledger
+        self.name = name
+        self._state = state
+        self._clock = clock
+        self._store = store
+        self._interval_s = mark_delete_interval_s
+        self._persisted_version = state.version
+        self.persisted_mark_delete_position = state.mark_delete_position
+        self._last_persist_s = float("-inf")
+        self._retry_s = 0.0
+        self._timer: Timer | None = None
+        self._writing = asyncio.Lock()
+        self._reads_valid = 0  # a cold read that was begun before a rewind or reset has nothing to say any more
+        self.is_closed = False
+
+    # -------------------------------------------------------------------------------- positions
+
+    @property
+    def durable(self) -> bool:
+        return self._store is not None
+
+    @property
+    def mark_delete_position(self) -> Position:
+        return self._state.mark_delete_position
+
+    @property
+    def read_position(self) -> Position:
+        return self._state.read_position
+
+    @property
+    def properties(self) -> dict[str, int]:
+        """Numbers stored with the position (de-duplication keeps its sequence ids here)."""
+        return self._state.properties
+
+    @property
+    def string_properties(self) -> dict[str, str]:
+        return {} if self._store is None else self._store.string_properties
+
+    @property
+    def ledger_id(self) -> int:
+        """The ledger that holds this cursor's state, -1 if there is none."""
+        return -1 if self._store is None else self._store.ledger_id
+
+    @property
+    def ledger_last_entry(self) -> int:
+        return -1 if self._store is None else self._store.ledger_last_entry
+
+    @property
+    def range_count(self) -> int:
+        """How many runs of entries were acknowledged out of order."""
+        return self._state.range_count
+
+    def ranges_text(self) -> str:
+        """`[(5:1..5:3]]`, as Pulsar's internal statistics show it."""
+        return (
+            "["
+            + ",".join(
+                f"({item.ledger_id}:{item.first - 1}..{item.ledger_id}:{item.last}]" for item in self._state.ranges()
+            )
+            + "]"
+        )
+
+    def is_deleted(self, position: Position) -> bool:
+        """Whether the entry is acknowledged."""
+        return self._state.is_deleted(position)
+
+    def batch_ack_set(self, position: Position) -> list[int] | None:
+        """Words of the batch indexes that remain; None if the batch is not partly acknowledged."""
+        return self._state.batch_ack_set(position)
+
+    def has_more(self) -> bool:
+        """Whether there is something to read now."""
+        self._state.skip_deleted()
+        return self._state.has_more()
+
+    def backlog(self) -> int:
+        """Entries that are not acknowledged."""
+        return self._state.backlog()
+
+    # ------------------------------------------------------------------------------------ reads
+
+    def read(self, max_entries: int, max_bytes: int) -> "Sequence[Entry] | Awaitable[Sequence[Entry]]":
+        """The next entries that are not acknowledged; moves the read position behind them.
+
+        Empty only at the end. An awaitable is returned where memory does not have them; one that is overtaken by
+        `rewind` or `reset` comes back empty. Only one may be under way at a time.
+        """
+        while True:
+            self._state.skip_deleted()
+            if not self._state.has_more():
+                return []
+            found = self._ledger.read(self._state.read_position, max_entries, max_bytes)
+            if not isinstance(found, Sequence):
+                return self._read_cold(found, max_entries, max_bytes, self._reads_valid)
+            if not found:
+                return []
+            taken = self._take(found)
+            if taken:
+                return taken
+
+    async def _read_cold(
+        self, pending: "Awaitable[Sequence[Entry]]", max_entries: int, max_bytes: int, valid: int
+    ) -> "Sequence[Entry]":
+        while True:
+            found = await pending
+            if valid != self._reads_valid or not found:
+                return []
+            taken = self._take(found)
+            if taken:
+                return taken
+            more = self.read(max_entries, max_bytes)
+            if isinstance(more, Sequence):
+                return more
+            pending = more
+
+    def _take(self, found: "Sequence[Entry]") -> "list[Entry]":
+        self._state.moved_past(found[-1].position)
+        return [entry for entry in found if not self._state.is_deleted(entry.position)]
+
+    def rewind(self) -> None:
+        """Read again from the first entry that is not acknowledged."""
+        self._reads_valid += 1
+        self._state.rewind()
+
+    # --------------------------------------------------------------------------------- changes
+
+    def mark_delete(self, position: Position, properties: Mapping[str, int] | None = None) -> None:
+        """Acknowledge everything up to *position*. Raises InvalidPosition beyond the end of the topic."""
+        self._state.mark_delete(position, dict(properties) if properties is not None else None)
+        self._changed()
+
+    def delete(self, positions: Iterable[Position]) -> None:
+        """Acknowledge single entries; unknown ones are ignored."""
+        if self._state.delete(positions):
+            self._changed()
+
+    def acknowledge_batch(self, position: Position, ack_set: Sequence[int], batch_size: int) -> bool:
+        """Acknowledge the batch indexes whose bit in *ack_set* is clear; True when the whole entry became done."""
+        done = self._state.acknowledge_batch(position, ack_set, batch_size)
+        self._changed()
+        return done
+
+    async def reset(self, position: Position) -> None:
+        """Seek: *position* is read next (EARLIEST and LATEST allowed); stored before this returns.
+
+        Raises ManagedLedgerFenced, StorageUnavailable.
+        """
+        if self._store is None:
+            self._reads_valid += 1
+            self._state.reset(self._existing(position))
+            return
+        async with self._writing:
+            self._check_open()
+            # A trim that is under way was decided without us; from the next one on nothing is taken that we go back to.
+            async with self._ledger.record_lock:
+                position = self._existing(position)
+                before = self._ledger.previous_position(position)
+                self.persisted_mark_delete_position = min(self.persisted_mark_delete_position, before)
+            snapshot = CursorSnapshot(before, [], [], dict(self._state.properties))
+            version = self._state.version
+            await self._persist(snapshot)
+            # Stored first: a seek that failed has not happened.
+            is_stored = version == self._state.version
+            self._reads_valid += 1
+            self._state.reset(position)
+            if is_stored:
+                self._persisted_version = self._state.version
+        self._changed()
+        self._ledger.cursor_was_stored()
+
+    def _existing(self, position: Position) -> Position:
+        """The first entry that there is at or after *position*, or the place where the next one will be."""
+        if position == LATEST or position > self._ledger.last_confirmed:
+            return self._ledger.next_position(self._ledger.last_confirmed)
+        if position < self._ledger.first_position or position == EARLIEST:
+            return self._ledger.first_position
+        return position
+
+    def ledgers_changed(self) -> None:
+        """The list of ledgers lost its oldest ones."""
+        self._state.ledgers_changed()
+
+    # ------------------------------------------------------------------------------------ disk
+
+    def _changed(self) -> None:
+        if self._store is None or self.is_closed or self._timer is not None:
+            return
+        if self._state.version == self._persisted_version:
+            return
+        wait_s = self._last_persist_s + max(self._interval_s, self._retry_s) - self._clock.monotonic()
+        self._timer = self._clock.call_later(max(wait_s, 0.0), self._persist_soon)
+
+    def _persist_soon(self) -> None:
+        self._timer = None
+        if not self.is_closed and not self._writing.locked():
+            self._ledger.spawn(self._persist_quietly(), f"cursor {self.name}")
+
+    async def _persist_quietly(self) -> None:
+        if await attempt(f"{self._ledger.name}: storing its cursor {self.name}", self._flush_unless_ended()) is FAILED:
+            self._changed()
+
+    async def _flush_unless_ended(self) -> None:
+        with contextlib.suppress(ManagedLedgerFenced, ManagedLedgerClosed):  # the managed ledger knows
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Store what has changed; on return it survives. Raises ManagedLedgerFenced, StorageUnavailable."""
+        if self._store is None:
+            return
+        async with self._writing:
+            self._check_open()
+            if self._state.version == self._persisted_version:
+                return
+            version = self._state.version
+            await self._persist(self._snapshot())
+            self._persisted_version = version
+        self._changed()
+        self._ledger.cursor_was_stored()
+
+    def _check_open(self) -> None:
+        self._ledger.check_not_fenced()
+        if self.is_closed:
+            raise ManagedLedgerClosed(f"cursor {self.name} of {self._ledger.name} is closed")
+
+    async def _persist(self, snapshot: CursorSnapshot) -> None:
+        assert self._store is not None
+        self._last_persist_s = self._clock.monotonic()
+        self._persisted_version = -1  # after a failure we do not know what is stored, so it is stored again
+        try:
+            await self._store.persist(snapshot)
+        except ManagedLedgerFenced as error:
+            self._ledger.fence(error)
+            raise
+        except Exception:
+            self._retry_s = min(max(self._retry_s * 2, _RETRY_FIRST_S), _RETRY_LAST_S)
+            self._changed()
+            raise
+        self._retry_s = 0.0
+        self.persisted_mark_delete_position = snapshot.mark_delete_position
+
+    def _snapshot(self) -> CursorSnapshot:
+        return CursorSnapshot(
+            self._state.mark_delete_position,
+            list(self._state.ranges()),
+            list(self._state.batches()),
+            dict(self._state.properties),
+        )
+
+    async def close(self) -> None:
+        """Store the state in the metadata node and let go of the cursor ledger."""
+        if self.is_closed:
+            return
+        self._stop_timer()
+        async with self._writing:
+            self.is_closed = True
+            if self._store is not None:
+                await self._store.close(self._snapshot())
+
+    def abandon(self) -> None:
+        """Stop without writing anything: somebody else owns the topic now."""
+        self._stop_timer()
+        self.is_closed = True
+        self._reads_valid += 1
+
+    async def let_go(self) -> None:
+        """As `abandon`, and give up the cursor ledger."""
+        self.abandon()
+        if self._store is not None:
+            await self._store.let_go()
+
+    async def remove(self) -> None:
+        """Delete the stored state. Only the managed ledger calls this, which then forgets the cursor.
+
+        If that fails the cursor is what it was. Raises ManagedLedgerFenced, StorageUnavailable.
+        """
+        try:
+            async with self._writing:
+                if self._store is not None:
+                    await self._store.delete()
+                self.abandon()
+        finally:
+            self._changed()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

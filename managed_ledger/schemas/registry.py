@@ -1,0 +1,307 @@
+"""The schemas of topics and their versions, where Pulsar keeps them.
+
+    /schemas/<tenant>/<namespace>/<topic>   locator: the newest version, and where each one is
+        └─ ledger of its own per version, entry 0: the schema
+
+A locator is written by compare-and-set; whoever loses deletes the ledger just written and looks again. (pulsar.md 6.2)
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+from google.protobuf.message import DecodeError
+
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.client.errors import BookKeeperError, NoSuchLedger
+from magnetar_core.bookkeeper.metadata.store import MetadataStore
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.types import KIB, MIB, Corruption
+from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.errors import IncompatibleSchema, ManagedLedgerFenced, RecordInDoubt, StorageUnavailable
+from managed_ledger.records_pb2 import IndexEntry, SchemaEntry, SchemaInfo, SchemaLocator, SchemaPosition
+from managed_ledger.schemas.compatibility import (
+    Schema,
+    SchemaType,
+    Strategy,
+    check_compatible,
+    check_valid,
+    same_schema,
+)
+from managed_ledger.versioned_record import VersionedRecord
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+ROOT: Final = "/schemas"
+
+# Two brokers that register at the same moment: one of them looks again.
+ATTEMPTS_MAX: Final = 10
+
+# Versions are small and never change; a topic rarely has more than a few. What their definitions take all together has
+# a limit, too: one may have megabytes.
+CACHED_MAX: Final = 2_000
+CACHED_BYTES_MAX: Final = 32 * MIB
+
+
+class StoredSchema(NamedTuple):
+    """One version. A deleted one is a tombstone without definition."""
+
+    version: int
+    schema: Schema
+    timestamp_ms: int
+    user: str
+    deleted: bool
+
+
+def version_bytes(version: int) -> bytes:
+    """A version as it stands in commands and message metadata: 8 bytes, big-endian."""
+    return version.to_bytes(8, "big", signed=True)
+
+
+def version_of(data: bytes) -> int | None:
+    """The version that *data* means; None for no bytes. Old clients send 64 bytes, of which the first 8 count."""
+    return int.from_bytes(data[:8], "big", signed=True) if len(data) >= 8 else None
+
+
+# Definitions that are larger than this, all together, are looked at on another thread: Avro takes 0.15 s for 1 MB.
+INLINE_BYTES_MAX: Final = 64 * KIB
+
+
+async def apart(work: Callable[..., R], *arguments: Any) -> R:
+    """*work* with schemas (and whatever else), not on the loop where the schemas are large. Raises what it raises."""
+    size = sum(len(one.data) for one in arguments if isinstance(one, Schema))
+    return work(*arguments) if size <= INLINE_BYTES_MAX else await asyncio.to_thread(work, *arguments)
+
+
+def _check_compatible(strategy: Strategy, new: Schema, *old: Schema) -> None:
+    check_compatible(new, old, strategy)
+
+
+class SchemaRegistry:
+    """Reads and registers schemas. *schema_id* is `<tenant>/<namespace>/<encoded topic>`, without partition."""
+
+    def __init__(
+        self, bookkeeper: BookKeeper, store: MetadataStore, clock: Clock, config: ManagedLedgerConfig | None = None
+    ) -> None:
+        self._bookkeeper = bookkeeper
+        self._store = store
+        self._clock = clock
+        self._config = config or ManagedLedgerConfig()
+        self._cache: dict[tuple[str, int, int], StoredSchema] = {}
+        self._cached_bytes = 0
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    async def get(self, schema_id: str, version: int | None = None) -> StoredSchema | None:
+        """A version, or the newest; None if there is none or it was deleted. Raises StorageUnavailable, Corruption."""
+        _, locator = await self._locator(schema_id)
+        if locator is None:
+            return None
+        if version is None:
+            found = await self._read(schema_id, locator.info)
+        else:
+            entries = [entry for entry in locator.index if entry.version == version]
+            if not entries:
+                return None
+            found = await self._read(schema_id, entries[0])
+        return None if found is None or found.deleted else found
+
+    async def versions(self, schema_id: str) -> list[StoredSchema]:
+        """All versions since the last deletion, oldest first."""
+        _, locator = await self._locator(schema_id)
+        return [] if locator is None else await self._live(schema_id, locator)
+
+    async def put_if_absent(
+        self,
+        schema_id: str,
+        schema: Schema,
+        strategy: Strategy,
+        *,
+        user: str = "",
+        allow_update: bool = True,
+    ) -> int:
+        """The version of *schema*; registers it if it is new and fits what is there.
+
+        Raises IncompatibleSchema, StorageUnavailable.
+        """
+        await apart(check_valid, schema)
+        async with self._locks.setdefault(schema_id, asyncio.Lock()):
+            for _ in range(ATTEMPTS_MAX):
+                record, locator = await self._locator(schema_id)
+                live = [] if locator is None else await self._live(schema_id, locator)
+                for known in live:
+                    if await apart(same_schema, schema, known.schema):
+                        return known.version
+                if live and not allow_update:
+                    raise IncompatibleSchema(f"{schema_id} does not take new schemas by itself")
+                if live:
+                    await apart(_check_compatible, strategy, schema, *(known.schema for known in live))
+                version = await self._append(schema_id, record, locator, schema, user, deleted=False)
+                if version is not None:
+                    return version
+        raise StorageUnavailable(f"schema {schema_id} is being changed by others all the time")
+
+    async def check(self, schema_id: str, schema: Schema, strategy: Strategy) -> None:
+        """Whether *schema* could be registered now. Raises IncompatibleSchema."""
+        await apart(check_valid, schema)
+        live = await self.versions(schema_id)
+        for known in live:
+            if await apart(same_schema, schema, known.schema):
+                return
+        if live:
+            await apart(_check_compatible, strategy, schema, *(known.schema for known in live))
+
+    async def delete(self, schema_id: str, *, force: bool = False) -> int | None:
+        """Add a tombstone, or with *force* remove every trace; returns the tombstone's (or last) version."""
+        async with self._locks.setdefault(schema_id, asyncio.Lock()):
+            for _ in range(ATTEMPTS_MAX):
+                record, locator = await self._locator(schema_id)
+                if locator is None:
+                    return None
+                if force:
+                    try:
+                        await record.delete()
+                    except ManagedLedgerFenced:
+                        continue
+                    for entry in locator.index:
+                        await self._drop(entry.position.ledgerId)
+                    return int(locator.info.version)
+                version = await self._append(schema_id, record, locator, Schema(SchemaType.NONE, b""), "", deleted=True)
+                if version is not None:
+                    return version
+        raise StorageUnavailable(f"schema {schema_id} is being changed by others all the time")
+
+    async def ledgers(self, schema_id: str) -> list[int]:
+        """The ledgers that hold this schema's versions."""
+        _, locator = await self._locator(schema_id)
+        return [] if locator is None else [int(entry.position.ledgerId) for entry in locator.index]
+
+    # ---------------------------------------------------------------------------------- storage
+
+    async def _locator(self, schema_id: str) -> tuple[VersionedRecord, SchemaLocator | None]:
+        record = VersionedRecord(self._store, f"{ROOT}/{schema_id}")
+        value = await record.read()
+        if not value:  # an empty node is the parent of others, not a locator
+            return record, None
+        try:
+            return record, SchemaLocator.FromString(value)
+        except DecodeError as error:
+            raise Corruption(f"the locator of schema {schema_id} cannot be decoded: {error}") from None
+
+    async def _live(self, schema_id: str, locator: SchemaLocator) -> list[StoredSchema]:
+        found: list[StoredSchema] = []
+        for entry in locator.index:
+            stored = await self._read(schema_id, entry)
+            if stored is None:
+                continue
+            if stored.deleted:
+                found.clear()
+            else:
+                found.append(stored)
+        return found
+
+    async def _read(self, schema_id: str, entry: IndexEntry) -> StoredSchema | None:
+        ledger_id, entry_id = entry.position.ledgerId, entry.position.entryId
+        key = (schema_id, ledger_id, entry.version)
+        if key in self._cache:
+            return self._cache[key]
+        try:
+            handle = await self._bookkeeper.open_ledger(ledger_id, password=self._config.password, recovery=False)
+            try:
+                # The ledger is closed before its locator is written by us; Pulsar may leave it open, and then the
+                # last entry is not confirmed by a following one.
+                stored = await handle.read_unconfirmed(entry_id, entry_id)
+            finally:
+                await handle.close()
+        except NoSuchLedger:
+            log.warning("schema %s version %s: its ledger %s is gone", schema_id, entry.version, ledger_id)
+            return None
+        except BookKeeperError as error:
+            raise StorageUnavailable(f"schema {schema_id} version {entry.version}: {error}") from error
+        found = _decode(schema_id, entry.version, bytes(stored[0].payload))
+        if len(self._cache) >= CACHED_MAX or self._cached_bytes + len(found.schema.data) > CACHED_BYTES_MAX:
+            self._cache.clear()
+            self._cached_bytes = 0
+        self._cache[key] = found
+        self._cached_bytes += len(found.schema.data)
+        return found
+
+    async def _append(
+        self,
+        schema_id: str,
+        record: VersionedRecord,
+        locator: SchemaLocator | None,
+        schema: Schema,
+        user: str,
+        *,
+        deleted: bool,
+    ) -> int | None:
+        """Write a version and switch the locator; None if somebody else was faster."""
+        version = 0 if locator is None else locator.info.version + 1
+        digest = hashlib.sha256(schema.data).digest()
+        info = SchemaInfo(
+            schema_id=schema_id,
+            user=user,
+            type=SchemaInfo.SchemaType.Name(schema.type + 1),
+            schema=schema.data,
+            timestamp=self._clock.wall_ms(),
+            deleted=deleted,
+        )
+        for key, value in schema.properties:
+            info.props.add(key=key, value=value)
+        nowhere = IndexEntry(version=0, position=SchemaPosition(ledgerId=-1, entryId=-1), hash=digest)
+        index: Sequence[IndexEntry] = [nowhere] if locator is None else list(locator.index)
+        entry = SchemaEntry(schema_data=info.SerializeToString(), index=index)
+        ledger_id = await self._write_ledger(schema_id, entry.SerializeToString())
+        here = IndexEntry(version=version, position=SchemaPosition(ledgerId=ledger_id, entryId=0), hash=digest)
+        former = [] if locator is None else list(locator.index)
+        switched = SchemaLocator(info=here, index=[*former, here])
+        try:
+            await record.write(switched.SerializeToString())
+        except ManagedLedgerFenced:
+            await self._drop(ledger_id)
+            return None
+        except RecordInDoubt:
+            raise  # the locator may name the ledger: it stays (correctness I57)
+        except StorageUnavailable:
+            await self._drop(ledger_id)
+            raise
+        return int(version)
+
+    async def _write_ledger(self, schema_id: str, data: bytes) -> int:
+        try:
+            handle = await self._bookkeeper.create_ledger(
+                ensemble_size=self._config.ensemble_size,
+                write_quorum=self._config.write_quorum,
+                ack_quorum=self._config.ack_quorum,
+                digest_type=self._config.digest_type,
+                password=self._config.password,
+                custom_metadata=(
+                    ("application", b"pulsar"),
+                    ("component", b"schema"),
+                    ("pulsar/schemaId", schema_id.encode()),
+                ),
+            )
+            await handle.add(data)
+            await handle.close()
+        except BookKeeperError as error:
+            raise StorageUnavailable(f"schema {schema_id} cannot be stored: {error}") from error
+        return handle.ledger_id
+
+    async def _drop(self, ledger_id: int) -> None:
+        with contextlib.suppress(BookKeeperError):
+            await self._bookkeeper.delete_ledger(ledger_id)
+
+
+def _decode(schema_id: str, version: int, data: bytes) -> StoredSchema:
+    try:
+        info = SchemaInfo.FromString(SchemaEntry.FromString(data).schema_data)
+        kind = SchemaType(info.type - 1)
+    except (DecodeError, ValueError) as error:
+        raise Corruption(f"version {version} of schema {schema_id} cannot be decoded: {error}") from None
+    properties = tuple((item.key, item.value) for item in info.props)
+    return StoredSchema(version, Schema(kind, info.schema, properties), info.timestamp, info.user, info.deleted)
