@@ -2,17 +2,22 @@
 
 Entries come in runs of consecutive ids and leave oldest first, over all ledgers of one topic. A buffer that is a view
 keeps the whole chunk alive in which it was received; neighbours share the chunk, so the count of payload bytes is
-close to what is held as long as whole runs come and go.
+close to what is held as long as whole runs come and go. An entry counts for its bytes and for what Python needs to
+keep it: of entries of a hundred bytes that is most.
 """
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Final
 
 from magnetar_core.runtime.types import Buffer
 
+# A view, a place in a dict and one in the order, and their numbers.
+_OVERHEAD_BYTES: Final = 400
+
 
 class EntryCache:
-    """Keeps at most *bytes_max* of the newest entries."""
+    """Keeps at most *bytes_max* of the newest entries, as they count."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -26,7 +31,7 @@ class EntryCache:
         if ledger is None:
             ledger = self._ledgers[ledger_id] = {}
         for entry_id, data in enumerate(run, start=first_entry_id):
-            size = len(data)
+            size = len(data) + _OVERHEAD_BYTES
             ledger[entry_id] = data
             self._order.append((ledger_id, entry_id, size))
             self.bytes_used += size

@@ -152,7 +152,7 @@ class Machine:
         self.bookkeeper = MemoryBookKeeper()
         self.index_acks = rng.random() < 0.5
         self.trims = rng.random() < 0.4
-        self.cache_bytes = rng.choice([1, 2_000, 1 << 20])
+        self.cache_bytes = rng.choice([1, 8_000, 1 << 20])
         self.config = BrokerConfig(batch_index_acks=self.index_acks, failover_delay_ms=0, max_read_batch_entries=7)
         keep = RetentionRule() if self.trims else RetentionRule(time_ms=-1, bytes_max=-1)
         self.ledger_config = ManagedLedgerConfig(

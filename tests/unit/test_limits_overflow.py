@@ -35,7 +35,7 @@ from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.runtime.files import MemoryFiles, replace_file
 from magnetar_core.runtime.types import MIB, ConfigurationError
-from managed_ledger.entry_cache import EntryCache
+from managed_ledger.entry_cache import _OVERHEAD_BYTES, EntryCache
 from managed_ledger.errors import IncompatibleSchema
 from managed_ledger.schemas.compatibility import DEPTH_MAX, cannot_read
 from tests.support.bookie_disks import stored_entry
@@ -373,9 +373,10 @@ async def test_the_namespace_not_used_for_longest_is_forgotten(world: World, mon
 
 
 def test_the_oldest_entries_leave_a_full_cache() -> None:
-    cache = EntryCache(100)
+    size = 30 + _OVERHEAD_BYTES  # what Python needs for it counts, too
+    cache = EntryCache(3 * size + 20)
     cache.put_run(1, 0, [bytes(30)] * 5)
-    assert cache.bytes_used == 90
+    assert cache.bytes_used == 3 * size
     assert cache.get_run(1, 0, 4, 1_000) == []
     assert len(cache.get_run(1, 2, 4, 1_000)) == 3
 

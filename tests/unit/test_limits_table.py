@@ -45,6 +45,7 @@ NO_LIMITS: Final = {
     "broker.grpc.partial:_OVERHEAD_BYTES": "what a batch counts for in a limit",
     "broker.grpc.publish:_METADATA_BYTES": "what a message counts for in a limit",
     "magnetar_core.bookkeeper.client.connection:_REFUSE_S_MAX": "a wait between two tries",
+    "managed_ledger.entry_cache:_OVERHEAD_BYTES": "what an entry counts for in a limit",
     "magnetar_core.bookkeeper.client.writer:_ADD_OVERHEAD_BYTES": "what an entry counts for in a limit",
 }
 

@@ -151,7 +151,7 @@ async def test_a_record_in_doubt_that_another_wrote_is_the_other_s(world: World)
 
 
 def test_a_cache_gives_nothing_behind_a_gap() -> None:
-    cache = EntryCache(1_000)
+    cache = EntryCache(10_000)
     cache.put_run(1, 0, [b"a", b"b"])
     cache.put_run(1, 3, [b"d"])
     assert cache.get_run(1, 0, 5, 100) == [b"a", b"b"]
