@@ -150,10 +150,10 @@ async def main(directory, kept):
         for ledger_id in mine:
             if ledger_id % 10 == 0:
                 print("kept", ledger_id, flush=True)
-        bookie.admin.operations.flush()
+        bookie.operations.flush()
         for _ in range(3):
-            bookie.admin.operations.trigger_gc(force_major=True)
-            status = await bookie.admin.operations.gc_settled()
+            bookie.operations.trigger_gc(force_major=True)
+            status = await bookie.operations.gc_settled()
             assert status.failed is None, status.failed
             assert not status.damaged_logs, status.damaged_logs
         print("compacted", status.compacted_logs, flush=True)
