@@ -28,7 +28,17 @@ from tests.mutants.catalogue import Mutant
 MUTANTS = (*BOOKIE_MUTANTS, *ledger_client.MUTANTS, *managed_ledger.MUTANTS, *broker.MUTANTS)
 
 ROOT = Path(__file__).parent.parent.parent
-COPIED = ("autorecovery", "bookie", "broker", "connectors", "magnetar", "managed_ledger", "tests", "pyproject.toml")
+COPIED = (
+    "autorecovery",
+    "bookie",
+    "broker",
+    "connectors",
+    "magnetar",
+    "magnetar_core",
+    "managed_ledger",
+    "tests",
+    "pyproject.toml",
+)
 
 # A mutant that makes a server wait for ever is seen too; no tests that are named together take as long.
 _TIMEOUT_S = 180.0
@@ -59,7 +69,7 @@ class Workshop:
                 shutil.copytree(source, directory / name, ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 shutil.copy2(source, directory / name)
-        for package in ("bookie", "broker", "magnetar", "managed_ledger"):
+        for package in ("bookie", "broker", "magnetar", "magnetar_core", "managed_ledger"):
             found = self._python("-c", f"import {package}; print({package}.__file__)").stdout.strip()
             assert Path(found).is_relative_to(directory), f"the copy is not what is imported, {found} is"
 
