@@ -190,7 +190,7 @@ def _bookies(facts: ClusterFacts) -> Iterator[Finding]:
     elif facts.ensemble_size and len(writable) == facts.ensemble_size:
         yield Finding(
             Level.WARNING, "bookies",
-            f"{len(writable)} bookies take new entries, as many as a ledger needs: none may fail",
+            f"as many take new entries as a ledger needs ({len(writable)}): none may fail",
             "start one more",
         )  # fmt: skip
     for one in facts.bookies:
