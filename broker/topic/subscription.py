@@ -365,7 +365,7 @@ class Subscription:
                 self._arm(self._host.now_ms() + self._retry_ms)
                 return
             self._retry_ms = 0
-            if dispatcher is self._dispatcher and not self.is_fenced:
+            if dispatcher is self._dispatcher and not self.is_fenced and not self._is_overtaken(read, entries):
                 fetched = entries
                 if not self._host.guard(lambda: self._on_entries(dispatcher, read, fetched), self._dispatching):
                     self._start_anew()
@@ -373,6 +373,11 @@ class Subscription:
             self.pump()
 
         return done
+
+    def _is_overtaken(self, read: Read, entries: Entries) -> bool:
+        """Whether the cursor was rewound when the entries were there already, and not handed over yet: they come again,
+        behind what is before them."""
+        return read.first is None and bool(entries) and self.cursor.read_position <= entries[-1].position
 
     def _on_entries(self, dispatcher: Dispatcher, read: Read, entries: Entries) -> None:
         if entries:

@@ -56,7 +56,9 @@ from managed_ledger.retention import RetentionRule, RolloverRule
 from tests.support.memory_bookkeeper import MemoryBookKeeper
 from tests.support.sole_owner import SoleOwner
 
-SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else range(int(os.environ.get("MAGNETAR_SIM_SEEDS", "40")))
+COUNT = int(os.environ.get("MAGNETAR_SIM_SEEDS", "40"))
+# Those behind COUNT found something once: entries that were read before a rewind and handed over after it.
+SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else sorted({*range(COUNT), 850, 1125})
 
 NAME: Final = TopicName.parse("persistent://public/default/t")
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = (
