@@ -19,6 +19,7 @@ from tests.support.bookie_disks import KEY, on_each_operation, stored_entry
 from tests.support.bookie_world import add_all
 from tests.support.crash_images import StepThread
 from tests.support.serving import Wire, World
+from tests.support.transports import NotingTransport
 from tests.support.waiting import eventually
 
 
@@ -166,25 +167,6 @@ async def test_a_read_brings_so_many_entries_along(world: World) -> None:
 # -- answers
 
 
-class Told:
-    """The transport of a connection; keeps what it is given."""
-
-    def __init__(self, transport: Any) -> None:
-        self._transport = transport
-        self.writes: list[list[int]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def write(self, data: Any) -> None:
-        self.writes.append([len(data)])
-        self._transport.write(data)
-
-    def writelines(self, buffers: Sequence[Any]) -> None:
-        self.writes.append([len(buffer) for buffer in buffers])
-        self._transport.writelines(buffers)
-
-
 async def test_large_answers_of_one_turn_are_not_joined(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bookie.serving.server._JOIN_BYTES", 300)
     async with world.serving() as bookie:
@@ -192,7 +174,7 @@ async def test_large_answers_of_one_turn_are_not_joined(world: World, monkeypatc
         for entry_id, size in ((0, 10), (1, 400)):
             assert await wire.add(stored_entry(1, entry_id, bytes(size))) == 0
         connection: Any = only_connection(bookie)
-        connection._transport = told = Told(connection._transport)
+        connection._transport = told = NotingTransport(connection._transport)
         for entry_id, size in ((0, 10), (1, 400)):
             assert await wire.read(1, entry_id) == stored_entry(1, entry_id, bytes(size))
         small, large = told.writes

@@ -411,6 +411,26 @@ async def test_only_the_single_consumer_may_unsubscribe() -> None:
     bench.subscription.check_may_unsubscribe(bench.consumers[1])
 
 
+@pytest.mark.parametrize("kind", [EXCLUSIVE, FAILOVER])
+async def test_entries_that_are_there_when_the_cursor_is_rewound_come_behind_what_is_before_them(kind: int) -> None:
+    """A read has ended, and is handed over in a later turn of the loop: meanwhile everything is to come again."""
+    bench = Bench(failover_delay_ms=0, read_entries_max=2)
+    await bench.append(*map(entry, range(2)))
+    peer = bench.join(1, kind, permits=100, priority=1)
+    bench.ledger.cold = True
+    await bench.append(*map(entry, range(2, 4)))
+    work, done = bench.host.fetching.pop()
+    entries = await work
+    if kind == FAILOVER:
+        peer = bench.join(2, kind, permits=100)  # comes before the first one, and is active now
+    else:
+        peer.got.clear()
+        bench.redeliver(1)
+    done(entries)
+    await bench.host.finish_fetching()
+    assert peer.got == [0, 1, 2, 3]
+
+
 async def test_a_cold_read_that_a_seek_overtakes_delivers_nothing() -> None:
     bench = Bench()
     await bench.append(*map(entry, range(4)))
