@@ -75,11 +75,17 @@ class ManagedLedgerFactory:
             # What it still stores, we have to find.
             await attempt(f"{name}: closing what was open before", former.close())
         ledger = ManagedLedger(name, self._bookkeeper, self._store, self._clock, config, self._cache)
+        ledger.on_ended = self._forget_ended
         try:
             await ledger.open(create=create)
         except MetadataError as error:
             raise StorageUnavailable(f"cannot open {name}: {error}") from error
         return ledger
+
+    def _forget_ended(self, ledger: ManagedLedger) -> None:
+        task = self._open.get(ledger.name)
+        if task is not None and _result_of(task) is ledger:
+            del self._open[ledger.name]
 
     def _forget_failure(self, name: str) -> Callable[[asyncio.Task[ManagedLedger]], None]:
         def done(task: asyncio.Task[ManagedLedger]) -> None:
@@ -101,7 +107,6 @@ class ManagedLedgerFactory:
         """Delete a topic's data. Raises ManagedLedgerNotFound, StorageUnavailable."""
         ledger = await self.open(name, create=False)
         await ledger.delete()
-        self._open.pop(name, None)
 
     async def discard(self, name: str) -> None:
         """Delete a topic that cannot be opened because a record of it cannot be understood (RecordUnreadable).
@@ -146,11 +151,7 @@ class ManagedLedgerFactory:
             await self._clock.sleep(self._maintenance_interval_s)
             for name, task in list(self._open.items()):
                 ledger = _result_of(task)
-                if ledger is None:
-                    continue
-                if not _usable(ledger):
-                    if ledger.has_ended and self._open.get(name) is task:
-                        del self._open[name]
+                if ledger is None or not _usable(ledger):
                     continue
                 await attempt(f"{name}: maintenance", ledger.maintain())
 

@@ -47,7 +47,7 @@ from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import FAILED, Tasks, attempt, attempt_now
-from magnetar_core.runtime.types import Buffer, Corruption
+from magnetar_core.runtime.types import Buffer, Corruption, bare
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursors.cursor import CursorState
 from managed_ledger.cursors.cursor_store import CursorStore
@@ -176,6 +176,8 @@ class ManagedLedger:
         self.name = name
         self.config = config
         self.listener: AppendListener = _NoListener()
+        self.on_ended: Callable[[ManagedLedger], None] = lambda ledger: None
+        """Called when this object has closed or deleted what is its, and does nothing any more."""
         self.cursors: dict[str, ManagedCursor] = {}
         self._bookkeeper = bookkeeper
         self._store = store
@@ -252,6 +254,8 @@ class ManagedLedger:
         if self._info.HasField("terminatedPosition"):
             self._state = State.TERMINATED
             await self._recover_last()
+            async with self.record_lock:
+                await self._write_record(list(self._ledgers))  # so that a former owner finds out when it asks
             return
         await self._recover_last()
         empty = [info.ledgerId for info in self._ledgers if not info.entries]
@@ -436,11 +440,6 @@ class ManagedLedger:
         self._tasks.spawn(work, name)
 
     @property
-    def has_ended(self) -> bool:
-        """Closed, deleted or fenced, and done with it: this object writes nothing any more."""
-        return self._ending is not None and self._ending.done()
-
-    @property
     def _is_ended(self) -> bool:
         return self._state in (State.CLOSED, State.FENCED)
 
@@ -487,7 +486,7 @@ class ManagedLedger:
     def _refusal(self) -> ManagedLedgerError:
         if self._state is State.TERMINATED:
             return ManagedLedgerTerminated(f"{self.name} was terminated")
-        return self._error or ManagedLedgerClosed(f"{self.name} is closed")
+        return ManagedLedgerClosed(f"{self.name} is closed") if self._error is None else bare(self._error)
 
     def _send_queued(self) -> None:
         """Send what waits, as far as the present ledger has room."""
@@ -687,7 +686,7 @@ class ManagedLedger:
 
     def _end(self, state: State, error: ManagedLedgerError) -> None:
         self._state = state
-        self._error = error
+        self._error = bare(error)
         contexts = self._take_waiting()
         for cursor in self.cursors.values():
             cursor.abandon()
@@ -984,6 +983,7 @@ class ManagedLedger:
         """
         if self._ending is None:
             self._ending = asyncio.ensure_future(self._close())
+            self._ending.add_done_callback(lambda _: self.on_ended(self))
         await asyncio.shield(self._ending)
 
     async def _close(self) -> None:
@@ -1006,16 +1006,25 @@ class ManagedLedger:
         await self._let_go()
 
     async def _let_go(self) -> None:
-        """End what runs in the background, and what holds on to bookies. Writes nothing."""
+        """End what runs in the background, and what holds on to bookies. Writes nothing.
+
+        Cursors know this ledger: it forgets them, so that nobody needs the collector to be rid of both.
+        """
         await self._tasks.cancel()
         handle, self._handle = self._handle, None
         if handle is not None:
             await handle.abandon()
-        for cursor in self.cursors.values():
+        cursors, self.cursors = self.cursors, {}
+        for cursor in cursors.values():
             await cursor.let_go()
         for reader in self._readers.values():
             await reader.close()
         self._readers.clear()
+
+    def forget_owner(self) -> None:
+        """Who listened and watched is told nothing more, and not held by this ledger any longer."""
+        self.listener = _NoListener()
+        self._watchers.clear()
 
     async def delete(self) -> None:
         """Remove the topic's data: list of ledgers, cursors, ledgers, record.
@@ -1027,6 +1036,7 @@ class ManagedLedger:
         if self._ending is not None:
             raise ManagedLedgerClosed(f"{self.name} is being closed")
         self._ending = asyncio.ensure_future(self._delete())
+        self._ending.add_done_callback(lambda _: self.on_ended(self))
         await asyncio.shield(self._ending)
 
     async def _delete(self) -> None:

@@ -182,29 +182,6 @@ class Connection:
         self._publishes = 0
         self._publish_bytes = 0
         self._is_paused = False
-        self._handlers: Mapping[int, Callable[[Any], None]] = {
-            _T.PING: self._on_ping,
-            _T.PONG: self._ignore,
-            _T.LOOKUP: self._on_lookup,
-            _T.PARTITIONED_METADATA: self._on_partitions,
-            _T.GET_TOPICS_OF_NAMESPACE: self._on_topics_of_namespace,
-            _T.PRODUCER: self._on_producer,
-            _T.CLOSE_PRODUCER: self._on_close_producer,
-            _T.SUBSCRIBE: self._on_subscribe,
-            _T.FLOW: self._on_flow,
-            _T.ACK: self._on_ack,
-            _T.REDELIVER_UNACKNOWLEDGED_MESSAGES: self._on_redeliver,
-            _T.UNSUBSCRIBE: self._on_unsubscribe,
-            _T.CLOSE_CONSUMER: self._on_close_consumer,
-            _T.SEEK: self._on_seek,
-            _T.GET_LAST_MESSAGE_ID: self._on_last_message_id,
-            _T.CONSUMER_STATS: self._on_consumer_stats,
-            _T.GET_SCHEMA: self._on_get_schema,
-            _T.GET_OR_CREATE_SCHEMA: self._on_get_or_create_schema,
-            _T.WATCH_TOPIC_LIST: self._refuse("Topic list watching is not served; supports_topic_watchers is false"),
-            _T.WATCH_TOPIC_LIST_CLOSE: self._on_watch_close,
-            **dict.fromkeys(_TRANSACTION_REQUESTS, self._refuse("Transactions are not enabled.")),
-        }
 
     # -------------------------------------------------------------------------------- in
 
@@ -239,10 +216,10 @@ class Connection:
                 raise MalformedFrame(f"{_T.Type.Name(kind)} before CONNECT")
             self._on_connect(made.connect)
             return
-        handler = self._handlers.get(kind)
+        handler = _HANDLERS.get(kind)
         if handler is None or entry is not None:
             raise MalformedFrame(f"{_T.Type.Name(kind)} is nothing that a client sends now")
-        handler(getattr(made, BODY_OF_TYPE[kind]))
+        handler(self, getattr(made, BODY_OF_TYPE[kind]))
 
     def on_lost(self) -> None:
         """The connection is gone: so are its producers and consumers."""
@@ -437,11 +414,12 @@ class Connection:
     def _ignore(self, body: object) -> None:
         pass
 
-    def _refuse(self, text: str) -> Callable[[Any], None]:
-        def refuse(body: Any) -> None:
-            self._error(body.request_id, wire.NotAllowedError, text)
+    def _refuse_watching(self, body: wire.CommandWatchTopicList) -> None:
+        text = "Topic list watching is not served; supports_topic_watchers is false"
+        self._error(body.request_id, wire.NotAllowedError, text)
 
-        return refuse
+    def _refuse_transactions(self, body: Any) -> None:
+        self._error(body.request_id, wire.NotAllowedError, "Transactions are not enabled.")
 
     def _on_watch_close(self, close: wire.CommandWatchTopicListClose) -> None:
         self._success(close.request_id)
@@ -936,6 +914,40 @@ class Connection:
         return lambda code, text: _error(request_id, code, text)
 
 
+_TRANSACTION_REQUESTS: Final = (
+    _T.TC_CLIENT_CONNECT_REQUEST,
+    _T.NEW_TXN,
+    _T.ADD_PARTITION_TO_TXN,
+    _T.ADD_SUBSCRIPTION_TO_TXN,
+    _T.END_TXN,
+    _T.END_TXN_ON_PARTITION,
+    _T.END_TXN_ON_SUBSCRIPTION,
+)
+
+_HANDLERS: Final[Mapping[int, Callable[[Connection, Any], None]]] = {
+    _T.PING: Connection._on_ping,
+    _T.PONG: Connection._ignore,
+    _T.LOOKUP: Connection._on_lookup,
+    _T.PARTITIONED_METADATA: Connection._on_partitions,
+    _T.GET_TOPICS_OF_NAMESPACE: Connection._on_topics_of_namespace,
+    _T.PRODUCER: Connection._on_producer,
+    _T.CLOSE_PRODUCER: Connection._on_close_producer,
+    _T.SUBSCRIBE: Connection._on_subscribe,
+    _T.FLOW: Connection._on_flow,
+    _T.ACK: Connection._on_ack,
+    _T.REDELIVER_UNACKNOWLEDGED_MESSAGES: Connection._on_redeliver,
+    _T.UNSUBSCRIBE: Connection._on_unsubscribe,
+    _T.CLOSE_CONSUMER: Connection._on_close_consumer,
+    _T.SEEK: Connection._on_seek,
+    _T.GET_LAST_MESSAGE_ID: Connection._on_last_message_id,
+    _T.CONSUMER_STATS: Connection._on_consumer_stats,
+    _T.GET_SCHEMA: Connection._on_get_schema,
+    _T.GET_OR_CREATE_SCHEMA: Connection._on_get_or_create_schema,
+    _T.WATCH_TOPIC_LIST: Connection._refuse_watching,
+    _T.WATCH_TOPIC_LIST_CLOSE: Connection._on_watch_close,
+    **dict.fromkeys(_TRANSACTION_REQUESTS, Connection._refuse_transactions),
+}
+
 _PONG: Final = command(_T.PONG)
 PING: Final = command(_T.PING)
 
@@ -948,17 +960,6 @@ def _not_of_transactions(topic: TopicName) -> TopicName:
     if topic.base == COORDINATORS:
         raise NotAllowed("Transactions are not enabled.")
     return topic
-
-
-_TRANSACTION_REQUESTS: Final = (
-    _T.TC_CLIENT_CONNECT_REQUEST,
-    _T.NEW_TXN,
-    _T.ADD_PARTITION_TO_TXN,
-    _T.ADD_SUBSCRIPTION_TO_TXN,
-    _T.END_TXN,
-    _T.END_TXN_ON_PARTITION,
-    _T.END_TXN_ON_SUBSCRIPTION,
-)
 
 
 def _batch_problem(send: Send) -> str | None:

@@ -141,8 +141,9 @@ class ClientProtocol(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._show_life(False)
-        if self._connection is not None and self._connection.state is not State.CLOSED:
-            self._connection.on_lost()
+        connection, self._connection = self._connection, None  # each knows the other: nothing is left to the collector
+        if connection is not None and connection.state is not State.CLOSED:
+            connection.on_lost()
         # What is under way finishes by itself: its producer or consumer is detached as soon as it is there.
 
     # -------------------------------------------------------------------------------- outbox

@@ -880,6 +880,7 @@ class Topic:
         self._disconnect_all()
         await attempt(f"{self.name}: closing its ledger", self.ledger.close())
         await self._tasks.cancel()
+        self._untie()
 
     async def _wait_for_answers(self) -> None:
         if self.ledger.pending_count:
@@ -897,6 +898,7 @@ class Topic:
         """Let go of what an abandoned topic still holds."""
         await self._after_drop()
         await self._tasks.cancel()
+        self._untie()
 
     async def delete(self) -> None:
         """Remove the topic with all its data; its clients are disconnected. Raises BrokerError."""
@@ -907,6 +909,13 @@ class Topic:
             raise broker_error(error) from error
         finally:
             await self._tasks.cancel()
+            self._untie()
+
+    def _untie(self) -> None:
+        """Nothing below points back here any more: a topic that has ended goes at once, with all that it held, and not
+        when the collector comes by."""
+        self.ledger.forget_owner()
+        self._stop_watching = _do_nothing
 
     def _disconnect_all(self) -> None:
         if self.is_closed:
@@ -926,6 +935,9 @@ class Topic:
             for consumer in subscription.disconnect_consumers():
                 consumer.sink.on_consumer_closed(consumer)
             subscription.close()
+
+
+def _do_nothing() -> None: ...
 
 
 def broker_error(error: ManagedLedgerError) -> BrokerError:

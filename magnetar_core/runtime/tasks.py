@@ -100,7 +100,7 @@ class Tasks:
 
     def __init__(self, owner: str, on_failure: Callable[[BaseException], None] | None = None) -> None:
         self._owner = owner
-        self._on_failure = on_failure
+        self.on_failure = on_failure
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
 
@@ -134,8 +134,8 @@ class Tasks:
         error = task.exception()
         if error is not None:
             log.error("task %s failed: %s", task.get_name(), error, exc_info=error)
-            if self._on_failure is not None:
-                self._on_failure(error)
+            if self.on_failure is not None:
+                self.on_failure(error)
 
 
 class Parts:

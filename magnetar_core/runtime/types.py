@@ -1,7 +1,7 @@
 """What every room may name: buffers, size units, and the one class for damaged data."""
 
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """Bytes that nobody changes after they were handed over (correctness I54)."""
@@ -16,6 +16,20 @@ GIB: Final = 1024 * MIB
 
 class MagnetarError(Exception):
     """Root of every error that this package raises on purpose."""
+
+
+E = TypeVar("E", bound=MagnetarError)
+
+
+def bare(error: E) -> E:
+    """A copy of *error* without the frames that it came through: they hold all that was worked on there.
+
+    For errors that are kept, or raised more than once: whoever keeps the error itself keeps what its frames hold, which
+    is mostly he himself, and only the collector of cycles would ever find it.
+    """
+    made = type(error).__new__(type(error), *error.args)
+    made.__dict__.update(error.__dict__)
+    return made
 
 
 class Corruption(MagnetarError):

@@ -13,6 +13,8 @@ Rules:
 3. Without a ledger to write to, the state goes into the node.
 4. The node is written only by the topic's owner: before each switch the topic's record is asked whether we are that.
    A former owner may have its cursor ledger fenced and still hold the newest version of the node.
+5. A former owner that asked before we took over may write after we have read. What it wrote is older than what we
+   know: while the topic's record is ours, its node is written over, and a ledger that it named goes.
 
 (pulsar.md 4.7)
 """
@@ -98,7 +100,9 @@ class CursorStore:
         """Make the node of a new cursor. Raises CursorExists, StorageUnavailable."""
         self.string_properties = dict(texts)
         try:
-            await self._write_node(CursorSnapshot(position, [], [], dict(properties)), NO_LEDGER, whole=True)
+            await self._record.write(
+                self._node(CursorSnapshot(position, [], [], dict(properties)), NO_LEDGER, whole=True)
+            )
         except ManagedLedgerFenced:
             raise CursorExists(f"cursor {self._cursor} of {self._topic} exists") from None
 
@@ -234,12 +238,51 @@ class CursorStore:
 
     async def delete(self) -> None:
         """Remove the cursor: its node first, then its ledger. Raises ManagedLedgerFenced, StorageUnavailable."""
-        await self._record.delete()
+        stray = await self._change_node(self._record.delete)
         await self.let_go()
-        if self.ledger_id != NO_LEDGER:
-            await self._drop(self.ledger_id)
+        for ledger_id in stray | {self.ledger_id} - {NO_LEDGER}:
+            await self._drop(ledger_id)
 
     async def _write_node(self, snapshot: CursorSnapshot, ledger_id: int, *, whole: bool) -> None:
+        """Raises ManagedLedgerFenced, StorageUnavailable."""
+        value = self._node(snapshot, ledger_id, whole=whole)
+        stray = await self._change_node(lambda: self._record.write(value))
+        former, self.ledger_id = self.ledger_id, ledger_id
+        for named in stray - {former}:  # the former one goes with the switch
+            await self._drop(named)
+
+    async def _change_node(self, change: Callable[[], Awaitable[None]]) -> set[int]:
+        """Make *change*, over what a former owner wrote after we had read (rule 5).
+
+        The ledgers that only the former owner's node named are returned. A node that is gone was deleted by it: then
+        this raises ManagedLedgerFenced, and whoever opens the topic again finds no such cursor.
+        """
+        stray: set[int] = set()
+        while True:
+            try:
+                await change()
+            except ManagedLedgerFenced:
+                # Read, and then asked: who took over after the question will have another version in its place when it
+                # writes; the other way round we might go on from what the next owner wrote.
+                value = await self._record.read()
+                await self._check_owner()
+                if value is None:
+                    raise
+                log.warning("cursor %s of %s: a former owner wrote its node late; writing over it",
+                            self._cursor, self._topic)  # fmt: skip
+                stray |= self._ledger_in(value)
+            else:
+                return stray
+
+    def _ledger_in(self, value: bytes) -> set[int]:
+        try:
+            info = decode_cursor_info(value, f"cursor {self._cursor} of {self._topic}")
+        except Corruption as error:
+            log.warning("%s", error)
+            return set()
+        return {info.cursorsLedgerId} - {NO_LEDGER}
+
+    def _node(self, snapshot: CursorSnapshot, ledger_id: int, *, whole: bool) -> bytes:
         info = ManagedCursorInfo(
             cursorsLedgerId=ledger_id,
             markDeleteLedgerId=snapshot.mark_delete_position.ledger_id,
@@ -252,8 +295,7 @@ class CursorStore:
             put_state_into(info, (), snapshot.properties.items(), ())
         for name, value in self.string_properties.items():
             info.cursorProperties.add(name=name, value=value)
-        await self._record.write(info.SerializeToString())
-        self.ledger_id = ledger_id
+        return info.SerializeToString()
 
     async def _drop(self, ledger_id: int) -> None:
         """Delete a ledger that nothing refers to any more; a failure leaves garbage, not damage."""

@@ -312,6 +312,27 @@ MUTANTS = (
         FAULTS,
     ),
     Mutant(
+        "a cursor's node is written over that the next owner wrote between question and reading",
+        "managed_ledger/cursors/cursor_store.py",
+        "                value = await self._record.read()\n                await self._check_owner()\n",
+        "                await self._check_owner()\n                value = await self._record.read()\n",
+        FAULTS,
+    ),
+    Mutant(
+        "a former owner's late write takes the topic from the new one",
+        "managed_ledger/cursors/cursor_store.py",
+        "                if value is None:\n                    raise\n",
+        "                raise\n",
+        FAULTS,
+    ),
+    Mutant(
+        "a terminated topic is opened and not taken over",
+        "managed_ledger/ledger.py",
+        "self._write_record(list(self._ledgers))  # so that",
+        "asyncio.sleep(0)  # so that",
+        FAULTS,
+    ),
+    Mutant(
         "ranges of a restored cursor are forgotten",
         "managed_ledger/ledger.py",
         "state.restore(snapshot.ranges, snapshot.batches, snapshot.properties.items())",

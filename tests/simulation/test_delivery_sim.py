@@ -57,8 +57,9 @@ from tests.support.memory_bookkeeper import MemoryBookKeeper
 from tests.support.sole_owner import SoleOwner
 
 COUNT = int(os.environ.get("MAGNETAR_SIM_SEEDS", "40"))
-# Those behind COUNT found something once: entries that were read before a rewind and handed over after it.
-SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else sorted({*range(COUNT), 850, 1125})
+# Those behind COUNT found something once: entries that were read before a rewind and handed over after it (850, 1125),
+# a cursor's node that a former owner wrote after the new one had read it (547).
+SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else sorted({*range(COUNT), 547, 850, 1125})
 
 NAME: Final = TopicName.parse("persistent://public/default/t")
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = (
@@ -168,7 +169,7 @@ class Machine:
         self.models: dict[str, Model] = {}
         self.numbers = 0
         self.sequence = 0
-        self.waiting_for_ids: list[int] = []
+        self.append_errors: list[Exception] = []
         self.topic: Topic
         self.former: list[tuple[Topic, ManagedLedgerFactory]] = []
         self.factory: ManagedLedgerFactory
@@ -201,7 +202,7 @@ class Machine:
             self.order.append(position)
 
     def on_append_failed(self, contexts: Sequence[int], error: Exception) -> None:
-        raise AssertionError(f"nothing fails here: {error}")
+        self.append_errors.append(error)  # raised where somebody waits: here it would only be logged
 
     def on_closed(self, error: Exception) -> None: ...
 
@@ -222,6 +223,7 @@ class Machine:
         wanted = len(self.order) + count
         self.ledger.append(entries, sizes)
         while len(self.order) < wanted:
+            assert not self.append_errors, f"nothing fails here: {self.append_errors}"
             await asyncio.sleep(0)
 
     async def unload(self) -> None:

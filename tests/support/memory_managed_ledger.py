@@ -4,6 +4,7 @@ Faults are under the test's control: appends can be held back or fail, reads can
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
@@ -201,7 +202,12 @@ class MemoryManagedLedger:
 
     def watch_appends(self, callback: Callable[[], None]) -> Callable[[], None]:
         self._watchers.append(callback)
-        return lambda: self._watchers.remove(callback)
+
+        def cancel() -> None:
+            with contextlib.suppress(ValueError):
+                self._watchers.remove(callback)
+
+        return cancel
 
     # -------------------------------------------------------------------------------- appending
 
@@ -331,6 +337,10 @@ class MemoryManagedLedger:
         while self._pending and not self.hold:
             await asyncio.sleep(0)
         self.is_open = False
+        self._watchers.clear()
+
+    def forget_owner(self) -> None:
+        self.listener = _Silent()
         self._watchers.clear()
 
     async def delete(self) -> None:

@@ -42,7 +42,7 @@ from magnetar_core.bookkeeper.metadata.store import MetadataError, NoNode, Versi
 from magnetar_core.bookkeeper.wire.entry import EntryCodec, StoredEntry, master_key
 from magnetar_core.runtime.clock import Timer
 from magnetar_core.runtime.tasks import Tasks
-from magnetar_core.runtime.types import Buffer, Corruption
+from magnetar_core.runtime.types import Buffer, Corruption, bare
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +66,9 @@ class LedgerListener(Protocol):
     def on_failed(self, error: BookKeeperError) -> None:
         """Nothing behind the last acknowledged entry will be acknowledged. Called once."""
         ...
+
+
+def _do_nothing() -> None: ...
 
 
 def mapped(error: Exception, ledger_id: int) -> BookKeeperError:
@@ -232,10 +235,13 @@ class LedgerWriteHandle:
         if entry_id <= self._notified:
             return entry_id
         if self._failure is not None:
-            raise self._failure
+            raise bare(self._failure)
         done: asyncio.Future[int] = self._loop.create_future()
         self._waiting.append((entry_id, done))
-        return await done
+        try:
+            return await done
+        finally:
+            del done  # its error would hold this frame, and this frame it
 
     async def close(self) -> LedgerMetadata:
         """Seal the ledger after the last acknowledged entry. Pending entries fail and are not part of it.
@@ -251,6 +257,7 @@ class LedgerWriteHandle:
         """Let go without touching the metadata: the ledger stays open until somebody recovers it."""
         self._stop(ClientClosed(f"ledger {self.ledger_id}: the handle was given up"))
         await self._tasks.cancel()
+        self._loop.call_soon(self._let_go)
 
     def set_length(self, length: int) -> None:
         """Recovery: the ledger's length before the entry that is appended next."""
@@ -442,7 +449,7 @@ class LedgerWriteHandle:
             self._failure_told = True
             for _, done in self._waiting:
                 if not done.done():
-                    done.set_exception(self._failure)
+                    done.set_exception(bare(self._failure))
             self._waiting.clear()
             if self.listener is not None:
                 self.listener.on_failed(self._failure)
@@ -479,8 +486,19 @@ class LedgerWriteHandle:
             self._left_out_timer.cancel()
             self._left_out_timer = None
         if self._failure is None:
-            self._failure = error
+            self._failure = bare(error)
             self._notify_soon()
+
+    def _let_go(self) -> None:
+        """Drop what points back here, after the last call of the listener: a broker makes and ends a handle for each
+        ledger and each cursor, and should not wait for the collector to untie them."""
+        self._cancel_watch = _do_nothing
+        self._tasks.on_failure = None
+        self.listener = None
+        self._watch = None  # answers of slow bookies still come
+        self._channels.clear()
+        if self._closing is not None and self._closing.done() and self._closing.exception() is not None:
+            self._closing = None  # it holds its error, and that the frames of `_close`
 
     def _on_broken(self, error: BaseException) -> None:
         """A fault of this program in an ensemble change: the barrier would stay up for ever."""
@@ -491,7 +509,7 @@ class LedgerWriteHandle:
         async with self._turn:
             writer = self._writer
             if isinstance(writer.error, LedgerFenced | NoSuchLedger):
-                raise writer.error
+                raise bare(writer.error)
             had_pending = writer.pending_count > 0
             last, length = writer.close()
             self._cancel_watch()
@@ -501,6 +519,7 @@ class LedgerWriteHandle:
                 await self._seal(last, length)
             except (MetadataError, Corruption) as error:
                 raise mapped(error, self.ledger_id) from error
+        self._loop.call_soon(self._let_go)
         return self._versioned.metadata
 
     async def _seal(self, last: int, length: int) -> None:

@@ -41,7 +41,7 @@ from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerStat
 from magnetar_core.bookkeeper.wire.codec_v2 import FLAG_HIGH_PRIORITY, FLAG_RECOVERY_ADD, add_request_head
 from magnetar_core.bookkeeper.wire.entry import HEADER_BYTES, EntryCodec
 from magnetar_core.bookkeeper.wire.framing import MAX_FRAME_BYTES
-from magnetar_core.runtime.types import Buffer
+from magnetar_core.runtime.types import Buffer, bare
 
 # Opcode, master key: what stands before the stored entry in an add's frame.
 _ADD_OVERHEAD_BYTES: Final = 24
@@ -191,7 +191,7 @@ class LedgerWriter:
         """
         if self.state is not State.OPEN:
             assert self.error is not None
-            raise self.error
+            raise bare(self.error)
         ledger_id, lac = self.ledger_id, self.last_add_confirmed
         entry_id, length = self.last_add_pushed, self.length
         head_of, flags, key = self._codec.head, self._flags, self._master_key
@@ -382,7 +382,7 @@ class LedgerWriter:
 
     def _fail(self, error: BookKeeperError) -> Failed:
         self.state = State.FAILED
-        self.error = error
+        self.error = bare(error)
         self._drop_pending()
         return Failed(error)
 

@@ -1,7 +1,11 @@
 """The broker on managed ledgers and bookies as they are, all in this process."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import gc
+import logging
+import weakref
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,15 +13,22 @@ import pytest
 
 from bookie.bookie import Bookie
 from bookie.config import BookieConfig
+from broker.binary.connection import Connection
 from broker.broker import Broker, initialise_cluster
 from broker.names import TopicName
+from broker.topic.subscription import Subscription
+from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.client.config import ClientConfig
+from magnetar_core.bookkeeper.client.handle import LedgerReadHandle, LedgerWriteHandle
 from magnetar_core.bookkeeper.metadata import ledger_store
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.files import OsFiles
+from managed_ledger.cursors.managed_cursor import ManagedCursor
+from managed_ledger.ledger import ManagedLedger
 from tests.support.sole_owner import SoleOwner
 from tests.unit.broker.conftest import CONFIG
 from tests.unit.broker.raw_client import RawClient
@@ -34,6 +45,7 @@ class Cluster:
         self.clock = LoopClock()
         self.store = MemoryStore(self.clock)
         self.config = replace(CONFIG, ensemble_size=3, write_quorum=3, ack_quorum=2)
+        self.client_config = ClientConfig()
         self.bookies: list[Bookie] = []
         self.brokers: list[tuple[Broker, BookKeeper]] = []
 
@@ -54,7 +66,7 @@ class Cluster:
 
     async def broker(self) -> Broker:
         store = self.store.session()
-        bookkeeper = BookKeeper(store, self.clock)
+        bookkeeper = BookKeeper(store, self.clock, self.client_config)
         await bookkeeper.open()
         broker = Broker(self.config, store, bookkeeper, self.clock, ownership=SoleOwner())
         await broker.start()
@@ -137,3 +149,68 @@ async def test_a_topic_rolls_over_under_load_and_keeps_its_order(cluster: Cluste
     await asyncio.sleep(0)
     client.close()
     consumer.close()
+
+
+# ------------------------------------------------------------------------------- what is left of what has ended
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    logging.disable()  # pytest keeps what is logged, errors with their frames among it
+    yield
+    logging.disable(logging.NOTSET)
+    gc.enable()
+
+
+# Whoever is held by none of these is small, or held by the loop.
+HELD = (Topic, Subscription, Connection, ManagedLedger, ManagedCursor, LedgerWriteHandle, LedgerReadHandle)
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("how", ["unload", "delete", "take over"])
+async def test_what_a_topic_and_its_clients_held_goes_without_the_collector(cluster: Cluster, how: str) -> None:
+    """A server lives for months, and its collector comes by seldom: what has ended must not wait for it."""
+    cluster.config = replace(cluster.config, max_entries_per_ledger=7, min_rollover_minutes=0, deduplication=True)
+    cluster.client_config = ClientConfig(timeout_s=2.0)  # so long a handle is known for its entries' deadlines
+    broker, other = await cluster.broker(), await cluster.broker()
+    before = {id(one) for one in gc.get_objects() if isinstance(one, HELD)}
+    client = await RawClient.connect(broker.port)
+    await client.produce(TOPIC)
+    for number, kind in enumerate(wire.CommandSubscribe.SubType.values()):
+        await client.subscribe(TOPIC, consumer_id=number, subscription=f"s{number}", subType=kind, permits=100)
+    client.publish(1, *range(20))
+    received = dict.fromkeys(range(4), 0)
+    while min(received.values()) < 20:
+        answer = await client.answer()
+        if answer.type == BaseCommand.MESSAGE:
+            number, one = answer.message.consumer_id, answer.message.message_id
+            received[number] += 1
+            if received[number] % 2:
+                client.send(BaseCommand.ACK, consumer_id=number, ack_type=0, message_id=[one])
+    client.send(BaseCommand.PING)
+    await client.expect(BaseCommand.PONG)
+    living = [weakref.ref(one) for one in gc.get_objects() if isinstance(one, HELD) and id(one) not in before]
+    assert {type(one()) for one in living} >= set(HELD) - {LedgerReadHandle}
+    client.close()
+    if how == "unload":
+        await broker.unload(TopicName.parse(TOPIC))
+    elif how == "delete":
+        await broker.delete_topic(TopicName.parse(TOPIC), force=True)
+    else:
+        theirs = await RawClient.connect(other.port)
+        await theirs.produce(TOPIC)
+        at_old = await RawClient.connect(broker.port)
+        await at_old.produce(TOPIC, producer_id=7)
+        theirs.close()
+        at_old.close()
+
+    def left() -> Counter[str]:
+        return Counter(type(one()).__name__ for one in living if one() is not None)
+
+    for _ in range(100):
+        if not left():
+            break
+        await asyncio.sleep(0.1)
+    assert not left()

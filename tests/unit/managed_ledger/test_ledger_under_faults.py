@@ -22,6 +22,7 @@ from magnetar_core.bookkeeper.metadata.memory import MemoryStore
 from magnetar_core.bookkeeper.metadata.store import MetadataError, OutcomeUnknown, StoreUnavailable
 from magnetar_core.runtime.clock import LoopClock
 from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.cursors.managed_cursor import ManagedCursor
 from managed_ledger.errors import (
     EntryRefused,
     InvalidPosition,
@@ -604,11 +605,13 @@ async def test_an_old_owner_does_not_store_cursors(world: World) -> None:
     cursor.mark_delete(Position(first.ledger_id, 0))
     await cursor.flush()
     new = await world.open()
+    before = await world.store.get(CURSOR)
     cursor.mark_delete(Position(first.ledger_id, 3))
     with pytest.raises(ManagedLedgerFenced):
         await cursor.flush()
     await old.ledger.close()
     await settle()
+    assert await world.store.get(CURSOR) == before
     theirs = new.ledger.cursors["s"]
     theirs.mark_delete(Position(first.ledger_id, 1))
     await theirs.flush()
@@ -624,13 +627,156 @@ async def test_an_old_owner_that_closes_in_order_does_not_store_cursors_either(w
     cursor.mark_delete(Position(first.ledger_id, 0))
     await cursor.flush()
     new = await world.open()
+    before = await world.store.get(CURSOR)
     cursor.mark_delete(Position(first.ledger_id, 3))
     await old.ledger.close()
+    assert await world.store.get(CURSOR) == before
     theirs = new.ledger.cursors["s"]
     theirs.mark_delete(Position(first.ledger_id, 1))
     await theirs.flush()
     await settle()
     assert new.recorder.closed == []
+
+
+class LateWriter:
+    """A former owner that looked whether it is the owner, and writes its cursor's node after the new one read it."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.old: Broker
+        self.new: Broker
+        self.named = -1
+        """The ledger that the late node names."""
+
+    async def write_late(self, what: str = "put") -> ManagedCursor:
+        """The new owner's cursor, which knows nothing of what is in its node. *what*: `put` or `delete`."""
+        self.old = await self._world.open()
+        theirs = await self.old.ledger.open_cursor("s", EARLIEST)
+        await self.old.publish(0, 4)
+        theirs.mark_delete(self.old.ledger.first_position)
+        await theirs.flush()
+        theirs.mark_delete(self.old.ledger.last_confirmed)
+        # Another ledger has to come, and the node to change.
+        self._world.bookkeeper.ledgers[theirs.ledger_id].closed = True
+        gate = Gate(what)
+
+        async def at_the_cursor(kind: str, path: str) -> None:
+            if path == CURSOR:
+                await gate(kind, path)
+
+        self.old.store.on_step = at_the_cursor
+        changing = asyncio.create_task(theirs.flush() if what == "put" else self.old.ledger.delete_cursor("s"))
+        await gate.reached.wait()
+        self.new = await self._world.open()
+        ours = self.new.ledger.cursors["s"]
+        assert ours.mark_delete_position == self.new.ledger.first_position
+        gate.open()
+        if what == "put":
+            with pytest.raises(ManagedLedgerFenced):
+                await changing
+            self.named = (await stored_cursor(self._world)).cursorsLedgerId
+            assert self.named not in (-1, ours.ledger_id)
+        else:
+            await changing
+        return ours
+
+
+@pytest.mark.parametrize("how", ["flush", "close", "seek"])
+async def test_what_a_former_owner_wrote_late_is_written_over_and_takes_nothing_from_the_new_one(
+    world: World, how: str
+) -> None:
+    """Its node is older than what the new owner knows, and no reason for it to let go of the topic."""
+    late = LateWriter(world)
+    cursor = await late.write_late()
+    third = late.new.ledger.next_position(late.new.ledger.next_position(late.new.ledger.first_position))
+    if how == "seek":
+        await cursor.reset(late.new.ledger.next_position(third))
+    else:
+        cursor.mark_delete(third)
+        await (cursor.flush() if how == "flush" else late.new.ledger.close())
+    assert late.new.recorder.closed == []
+    assert late.named not in world.bookkeeper.ledgers
+    await world.check_record()
+    assert (await world.open()).ledger.cursors["s"].mark_delete_position == third
+
+
+async def test_a_subscription_whose_node_a_former_owner_wrote_late_can_be_deleted(world: World) -> None:
+    late = LateWriter(world)
+    await late.write_late()
+    await late.new.ledger.delete_cursor("s")
+    assert late.new.recorder.closed == []
+    assert late.named not in world.bookkeeper.ledgers
+    assert (await world.open()).ledger.cursors == {}
+
+
+async def test_a_topic_whose_cursor_a_former_owner_wrote_late_can_be_deleted(world: World) -> None:
+    late = LateWriter(world)
+    await late.write_late()
+    await late.new.ledger.delete()
+    assert world.bookkeeper.ledgers == {}
+    assert not await world.store.exists(RECORD)
+
+
+async def test_a_subscription_that_a_former_owner_deleted_late_does_not_come_back(world: World) -> None:
+    late = LateWriter(world)
+    cursor = await late.write_late("delete")
+    cursor.mark_delete(late.new.ledger.last_confirmed)
+    with pytest.raises(ManagedLedgerFenced):
+        await cursor.flush()
+    assert (await world.open()).ledger.cursors == {}
+
+
+@pytest.mark.parametrize("step", ["before", "put", "get cursor", "get record", "put again"])
+async def test_who_is_not_the_owner_any_more_writes_over_nothing(world: World, step: str) -> None:
+    """A third owner comes before any step of the new owner's, and stores a seek."""
+    late = LateWriter(world)
+    cursor = await late.write_late()
+    seen: list[bytes] = []
+
+    async def third_comes() -> None:
+        third = await world.open()
+        await third.ledger.cursors["s"].reset(EARLIEST)
+        seen.append((await stored_cursor(world)).SerializeToString())
+
+    async def at_step(what: str, path: str) -> None:
+        if path not in (CURSOR, RECORD) or what not in ("get", "put") or seen:
+            return
+        place = f"{what} {'cursor' if path == CURSOR else 'record'}"
+        if place == "put cursor":
+            place = "put" if "put" not in steps else "put again"
+        steps.append(place)
+        if place == step and ("put" in steps or place == "put"):
+            await third_comes()
+
+    steps: list[str] = []
+    if step == "before":
+        await third_comes()
+    else:
+        late.new.store.on_step = at_step
+    cursor.mark_delete(late.new.ledger.last_confirmed)
+    with pytest.raises(ManagedLedgerFenced):
+        await cursor.flush()
+    assert (await stored_cursor(world)).SerializeToString() == seen[0]
+    assert late.new.ledger.state == "Fenced"
+
+
+async def test_opening_a_terminated_topic_takes_it_from_its_former_owner(world: World) -> None:
+    """It begins no ledger, which is how others find out."""
+    old = await world.open()
+    theirs = await old.ledger.open_cursor("s", EARLIEST)
+    await old.publish(0, 4)
+    await old.ledger.terminate()
+    new = await world.open()
+    assert new.ledger.is_terminated
+    theirs.mark_delete(old.ledger.last_confirmed)
+    with pytest.raises(ManagedLedgerFenced):
+        await theirs.flush()
+    assert old.ledger.state == "Fenced"
+    ours = new.ledger.cursors["s"]
+    ours.mark_delete(new.ledger.first_position)
+    await ours.flush()
+    assert new.ledger.state == "Terminated"
+    assert (await world.open()).ledger.cursors["s"].backlog() == 3
 
 
 async def test_an_old_owner_makes_no_subscriptions(world: World) -> None:
