@@ -34,9 +34,7 @@ demo: $(VENV)/demo ## the flights of 2013 through a cluster that loses a broker 
 
 crash: $(VENV)/dev ## power cuts, faulty disks, kill -9, fuzz: 20,000 disk images and more (minutes)
 	MAGNETAR_CRASH_IMAGES=20000 MAGNETAR_INDEX_IMAGES=500 MAGNETAR_KILL_ROUNDS=100 MAGNETAR_FAULT_RUNS=3000 \
-	MAGNETAR_FUZZ_FRAMES=20000 $(BIN)/python -m pytest -n 2 tests/crash/test_crash_images.py \
-	tests/crash/test_index_contract.py tests/crash/test_storage_schedules.py tests/crash/test_fault_files.py \
-	tests/crash/test_fuzz.py tests/crash/test_kill_loop.py tests/crash/test_bookie_storage.py tests/crash/test_bookie_kill.py
+	MAGNETAR_FUZZ_FRAMES=20000 $(BIN)/python -m pytest -n 2 -m crash tests/crash
 
 sim: $(VENV)/dev ## delivery over many short ledgers: 2,000 runs of drawn events (minutes); SEED=n repeats one
 	MAGNETAR_SIM_SEEDS=2000 $(BIN)/python -m pytest -n 2 tests/simulation/test_delivery_sim.py

@@ -1,7 +1,11 @@
-"""Says which seeds are drawn, so that a run can be had again."""
+"""Marks what is here, and says which seeds are drawn, so that a run can be had again."""
 
 import datetime
 import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
 
 SETTINGS = {
     "MAGNETAR_CRASH_IMAGES": "800",
@@ -19,6 +23,13 @@ def pytest_configure() -> None:
     )
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """The hook sees the items of every folder."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker("crash")
 
 
 def pytest_report_header() -> str:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
+from tests.golden.test_admin_bodies import CALLS, Replay
 from tests.support.bookie_admin_world import recorded_cluster
 from tests.support.golden import REPLAYS, Report, golden, load, names
-from tests.unit.broker.admin_world import AdminWorld, Answer
-from tests.unit.broker.test_admin_golden import CALLS, Replay
+from tests.unit.broker.admin.admin_world import AdminWorld, Answer
 
 # Members whose value each broker makes up: only their type is compared, and whether they are there at all.
 OWN: Final = re.compile(

@@ -12,6 +12,13 @@ MODULES = [
     if path.stem != Path(__file__).stem
 ]
 
+# What reads files that another module claims, with another part of the product.
+SECOND_READERS = {
+    "tests.golden.test_admin_bodies": "test_http",
+    "tests.golden.test_records": "test_managed_ledger_records",
+    "tests.golden.test_spark_rows": "test_entries",
+}
+
 # Tells about the others.
 NOT_RECORDED = {"README.md"}
 
@@ -40,8 +47,9 @@ def test_every_declaration_says_what_it_does() -> None:
 
 def test_every_golden_module_declares_its_files() -> None:
     declared = {coverage.test.rpartition(".")[0] for coverage in COVERAGE}
-    undeclared = [module.__name__ for module in MODULES if module.__name__ not in declared]
-    assert undeclared == []
+    assert {f"tests.golden.{claims}" for claims in SECOND_READERS.values()} <= declared
+    undeclared = {module.__name__ for module in MODULES if module.__name__ not in declared}
+    assert undeclared == set(SECOND_READERS)
 
 
 def test_known_differences_name_tests_and_files_that_exist_and_give_reasons() -> None:

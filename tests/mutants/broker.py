@@ -3,12 +3,12 @@
 from tests.mutants.catalogue import Mutant
 
 UNIT = "tests/unit/broker"
-RULES = (f"{UNIT}/test_rules.py",)
-DISPATCH = (f"{UNIT}/test_dispatch.py",)
-ACKS = (f"{UNIT}/test_acks_over_ledgers.py",)
+RULES = (f"{UNIT}/topic/test_rules.py",)
+DISPATCH = (f"{UNIT}/topic/test_dispatch.py",)
+ACKS = (f"{UNIT}/topic/test_acks_over_ledgers.py",)
 DISPATCH_PROPERTIES = ("tests/property/test_broker_dispatch.py",)
 WHOLE = (f"{UNIT}/test_broker.py",)
-OWNERSHIP = (f"{UNIT}/test_ownership.py",)
+OWNERSHIP = (f"{UNIT}/ownership/test_ownership.py",)
 
 MUTANTS = (
     # -- de-duplication

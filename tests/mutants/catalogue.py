@@ -50,14 +50,14 @@ MUTANTS = (
         "bookie/storage/journal/writer.py",
         "        self.written_bytes += end - start\n",
         "        self.written_bytes += end - start\n        self.mark = Mark(file_id, end)\n",
-        (f"{UNIT}/test_journal_safety.py",),
+        (f"{UNIT}/storage/journal/test_journal_safety.py",),
     ),
     Mutant(
         "what was put before a refusal was known is written behind it",
         "bookie/storage/journal/writer.py",
         "while late < len(puts) and puts[late][0] <= self._refused_number:",
         "while late < 0:",
-        (f"{UNIT}/test_journal_safety.py",),
+        (f"{UNIT}/storage/journal/test_journal_safety.py",),
     ),
     Mutant(
         "a journal that failed goes on",
@@ -80,7 +80,7 @@ MUTANTS = (
         "bookie/storage/journal/format.py",
         "        return bool(crc == _group_crc(self._file_id, start, durable, length, group))",
         "        return bool(crc >= 0 and len(group) >= 0)",
-        (f"{UNIT}/test_journal.py",),
+        (f"{UNIT}/storage/journal/test_journal.py",),
     ),
     Mutant(
         "damage in the middle of a journal counts as its end",
@@ -94,14 +94,14 @@ MUTANTS = (
         "bookie/storage/journal/replay.py",
         "                if torn is not None:\n                    raise",
         "                if torn is None and not torn and count < 0:\n                    raise",
-        (f"{UNIT}/test_journal.py",),
+        (f"{UNIT}/storage/journal/test_journal.py",),
     ),
     Mutant(
         "a missing journal file is passed over",
         "bookie/storage/journal/replay.py",
         "        if later != earlier + 1:",
         "        if later < earlier:",
-        (f"{UNIT}/test_journal.py",),
+        (f"{UNIT}/storage/journal/test_journal.py",),
     ),
     Mutant(
         "replay forgets fences",
@@ -305,7 +305,7 @@ MUTANTS = (
         "bookie/maintenance/garbage.py",
         "gone = sorted(ledger_id for ledger_id in absent if ledger_id in self._absent)",
         "gone = sorted(absent)",
-        (f"{UNIT}/test_garbage.py",),
+        (f"{UNIT}/maintenance/test_garbage.py",),
     ),
     Mutant(
         "a record that cannot be read counts as absent",
@@ -313,21 +313,21 @@ MUTANTS = (
         "                absent.append(ledger_id)\n            except Corruption as error:\n",
         "                absent.append(ledger_id)\n            except Corruption as error:\n"
         "                absent.append(ledger_id)\n",
-        (f"{UNIT}/test_garbage.py",),
+        (f"{UNIT}/maintenance/test_garbage.py",),
     ),
     Mutant(
         "an empty listing deletes everything",
         "bookie/maintenance/garbage.py",
         "    if listed == 0 and limits.refuse_empty and local:\n",
         "    if listed == 0 and limits.refuse_empty and local < 0:\n",
-        (f"{UNIT}/test_garbage.py",),
+        (f"{UNIT}/maintenance/test_garbage.py",),
     ),
     Mutant(
         "a ledger with entries to flush is deleted",
         "bookie/maintenance/collector.py",
         "                if self._cache.has_ledger(ledger_id) or ledger.fence_waiters is not None:\n",
         "                if ledger.fence_waiters is not None:\n",
-        (f"{UNIT}/test_garbage.py",),
+        (f"{UNIT}/maintenance/test_garbage.py",),
     ),
     Mutant(
         "a deletion that failed forgets what was to be written",
@@ -405,7 +405,7 @@ MUTANTS = (
         "bookie/storage/entry_log/compacting.py",
         "            if now and fmt.split_location(now)[0] == self._old_log_id:\n",
         "            if now:\n",
-        (f"{UNIT}/test_compaction.py", "-k", "written_again"),
+        (f"{UNIT}/maintenance/test_compaction.py", "-k", "written_again"),
     ),
     # -- read-only
     Mutant(
@@ -437,13 +437,13 @@ MUTANTS = (
         "            for reason, detail in self._status_files.read().items():\n"
         "                self._reasons.set(reason, detail)\n",
         "            self._status_files.read()\n",
-        (f"{UNIT}/test_read_only.py", "-k", "operators_reason"),
+        (f"{UNIT}/disks/test_read_only.py", "-k", "operators_reason"),
     ),
     Mutant(
         "a full disk has room again at once",
         "bookie/disks/read_only.py",
         "(limits.room_share if was_full else limits.full_share)",
         "limits.full_share",
-        (f"{UNIT}/test_read_only.py", "-k", "above_one_mark"),
+        (f"{UNIT}/disks/test_read_only.py", "-k", "above_one_mark"),
     ),
 )

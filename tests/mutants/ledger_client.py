@@ -3,12 +3,12 @@
 from tests.mutants.catalogue import Mutant
 
 CLIENT = "magnetar_core/bookkeeper/client"
-WRITER = ("tests/unit/client/test_writer.py",)
+WRITER = ("tests/unit/magnetar_core/bookkeeper/client/test_writer.py",)
 WRITER_SIMULATION = ("tests/simulation/test_writer_sim.py",)
-RECOVERY = ("tests/unit/client/test_recovery.py",)
+RECOVERY = ("tests/unit/magnetar_core/bookkeeper/client/test_recovery.py",)
 QUORUM = ("tests/property/test_quorum.py",)
-WHOLE = ("tests/unit/client/test_client.py",)
-READING = ("tests/unit/client/test_recovery.py",)
+WHOLE = ("tests/unit/magnetar_core/bookkeeper/client/test_client.py",)
+READING = ("tests/unit/magnetar_core/bookkeeper/client/test_recovery.py",)
 
 MUTANTS = (
     # -- writing
@@ -219,7 +219,7 @@ MUTANTS = (
     Mutant(
         "a fenced writer seals the ledger",
         f"{CLIENT}/handle.py",
-        "            if isinstance(writer.error, LedgerFenced | NoSuchLedger):\n                raise writer.error\n",
+        "            if isinstance(writer.error, LedgerFenced | NoSuchLedger):\n                raise bare(writer.error)\n",
         "",
         WHOLE,
     ),

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from managed_ledger.position import Position
-from tests.unit.broker.dispatching import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Bench, entry
+from tests.unit.broker.topic.dispatching import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Bench, entry
 
 KEYS = 7
 

@@ -14,7 +14,7 @@ from connectors.spark.rows import RowBuilder
 from connectors.spark.values import AvroValues, columns_of
 from managed_ledger.schemas.compatibility import Schema, SchemaType
 from managed_ledger.schemas.registry import StoredSchema
-from tests.unit.spark.entries import TOPIC, add, batch, message, plain
+from tests.unit.connectors.spark.entries import TOPIC, add, batch, message, plain
 
 INT = st.integers(-(1 << 31), (1 << 31) - 1)
 LONG = st.one_of(st.integers(-(1 << 63), (1 << 63) - 1), st.integers(-200, 200))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import BrokerEntryMetadata, SingleMessageMetadata
-from tests.unit.spark.entries import (
+from tests.unit.connectors.spark.entries import (
     ALL_METADATA,
     batch,
     batch_payload,

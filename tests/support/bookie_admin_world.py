@@ -23,7 +23,7 @@ from magnetar_core.runtime.types import Buffer, MagnetarError
 from tests.support.bookie_disks import stored_entry
 from tests.support.golden import load
 from tests.support.serving import CONFIG, Wire, World
-from tests.unit.broker.admin_world import Answer
+from tests.unit.broker.admin.admin_world import Answer
 
 Call = Callable[[str, str, Any], Awaitable[Answer]]
 

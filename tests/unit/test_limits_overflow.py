@@ -42,9 +42,9 @@ from tests.support.bookie_disks import stored_entry
 from tests.support.serving import Wire
 from tests.support.serving import World as BookieWorld
 from tests.unit.broker.conftest import World, world
-from tests.unit.broker.dispatching import EXCLUSIVE, KEY_SHARED, SHARED, Bench, entry
+from tests.unit.broker.grpc.conftest import client, door
 from tests.unit.broker.raw_client import RawClient
-from tests.unit.topic_api.conftest import client, door
+from tests.unit.broker.topic.dispatching import EXCLUSIVE, KEY_SHARED, SHARED, Bench, entry
 
 __all__ = ["client", "door", "world"]
 

@@ -8,7 +8,7 @@ from broker.wire.frames import BODY_OF_TYPE, command, parse_frame, payload_frame
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter
 from magnetar_core.runtime.types import Buffer
-from tests.unit.broker.dispatching import entry
+from tests.unit.broker.topic.dispatching import entry
 
 TIMEOUT_S = 5.0
 

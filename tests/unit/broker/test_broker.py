@@ -23,8 +23,8 @@ from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
 from tests.support.batches import plain_batch
 from tests.unit.broker.conftest import CONFIG, World
-from tests.unit.broker.dispatching import entry
 from tests.unit.broker.raw_client import RawClient
+from tests.unit.broker.topic.dispatching import entry
 
 TOPIC = "persistent://public/default/t"
 NAME = TopicName.parse(TOPIC)

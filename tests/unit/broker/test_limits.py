@@ -13,8 +13,8 @@ from broker.wire.pulsar_pb2 import BaseCommand
 from tests.support.memory_managed_ledger import MemoryCursor
 from tests.support.transports import NotingTransport
 from tests.unit.broker.conftest import World
-from tests.unit.broker.dispatching import entry
 from tests.unit.broker.raw_client import RawClient
+from tests.unit.broker.topic.dispatching import entry
 
 TOPIC = "persistent://public/default/t"
 

@@ -18,10 +18,10 @@ from magnetar_core.runtime.types import MIB
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
 from tests.support.waiting import eventually
+from tests.unit.broker.binary.test_connection import connected
 from tests.unit.broker.conftest import World
-from tests.unit.broker.dispatching import EXCLUSIVE, SHARED, Bench, entry
 from tests.unit.broker.raw_client import RawClient
-from tests.unit.broker.test_connection import connected
+from tests.unit.broker.topic.dispatching import EXCLUSIVE, SHARED, Bench, entry
 
 TOPIC = "persistent://public/default/t"
 

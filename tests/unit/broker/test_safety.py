@@ -14,9 +14,9 @@ from managed_ledger.errors import EntryRefused, InvalidPosition, ManagedLedgerFe
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
 from tests.unit.broker.conftest import World
-from tests.unit.broker.dispatching import EXCLUSIVE, Bench, entry
 from tests.unit.broker.raw_client import RawClient
 from tests.unit.broker.test_broker import eventually
+from tests.unit.broker.topic.dispatching import EXCLUSIVE, Bench, entry
 
 TOPIC = "persistent://public/default/t"
 NAME = TopicName.parse(TOPIC)

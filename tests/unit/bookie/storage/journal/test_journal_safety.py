@@ -1,0 +1,138 @@
+"""What a journal must not do when the disk is full, or when a file of it is damaged."""
+
+import asyncio
+import errno
+import threading
+from typing import Any
+
+import pytest
+
+from bookie.storage.journal import format as fmt
+from bookie.storage.journal.format import Mark
+from bookie.storage.journal.writer import SLICE_BYTES, Item, Journal, NoSpace
+from magnetar_core.runtime.files import MemoryFiles
+from magnetar_core.runtime.types import Buffer, Corruption
+from tests.support.bookie_disks import stored_entry
+from tests.unit.bookie.storage.journal.test_journal import DIRECTORY, content, records_in, write, writer_on
+
+
+def records(*entries: bytes) -> list[Buffer]:
+    made: list[Buffer] = []
+    for entry in entries:
+        made += [fmt.LENGTH.pack(len(entry)), entry]
+    return made
+
+
+class FullDisk:
+    """Refuses the writes to the journal that are asked for."""
+
+    def __init__(self, files: MemoryFiles) -> None:
+        self.refuse = 0
+        self.after = 0
+        self.refused = threading.Event()
+        self.seen: list[Any] = []
+        files.on_operation.append(self)
+
+    def __call__(self, kind: str, path: str) -> None:
+        if kind == "write" and path.endswith(".txn") and self.refuse:
+            if self.after:
+                self.after -= 1
+                return
+            self.refuse -= 1
+            self.refused.set()
+            raise OSError(errno.ENOSPC, "no space left", path)
+
+
+async def test_nothing_that_was_taken_before_a_refusal_was_known_is_written_behind_it() -> None:
+    """The refused group may hold the LEDGER_KEY without which a replay passes over the entries of the next one."""
+    files = MemoryFiles()
+    disk = FullDisk(files)
+    writer = writer_on(files)
+    refusals: list[NoSpace] = []
+    answers: dict[str, Exception | None] = {}
+    journal = Journal(writer, "journal", lambda error: None, refusals.append)
+    journal.start()
+    disk.refuse = 1
+    journal.put(
+        records(*fmt.ledger_key_record(1, b"k" * 20)[1:], stored_entry(1, 0)), True, answers.__setitem__, "first"
+    )
+    assert disk.refused.wait(5)
+    # The loop has not heard of it: whoever is here believes that the key is in the journal.
+    journal.put(records(stored_entry(1, 1)), True, answers.__setitem__, "second")
+    while len(answers) < 2:
+        await asyncio.sleep(0.001)
+    assert isinstance(answers["first"], NoSpace)
+    assert isinstance(answers["second"], NoSpace)
+    assert refusals
+    # Now everybody knows, and writes the key again.
+    journal.put(
+        records(*fmt.ledger_key_record(1, b"k" * 20)[1:], stored_entry(1, 1)), True, answers.__setitem__, "third"
+    )
+    while len(answers) < 3:
+        await asyncio.sleep(0.001)
+    assert answers["third"] is None
+    await journal.stop()
+    assert [record.entry_id for record in records_in(files)] == [fmt.LEDGER_KEY, 1]
+
+
+def test_the_mark_does_not_pass_a_group_that_is_cut_off_again() -> None:
+    """A checkpoint that saw it would persist a place behind records that are written later."""
+    files = MemoryFiles()
+    disk = FullDisk(files)
+    writer = writer_on(files)
+    write(writer, stored_entry(1, 0))
+    before = writer.mark
+    marks: list[Mark] = []
+    files.on_operation.append(lambda kind, path: marks.append(writer.mark))
+    disk.refuse, disk.after = 1, 2
+    entries = [stored_entry(1, n, bytes(1 << 20)) for n in range(1, 14)]
+    item: Item = (records(*entries), True, lambda argument, error: None, None)
+    assert sum(map(len, entries)) > 3 * SLICE_BYTES
+    assert isinstance(writer.write([item]), NoSpace)
+    assert set(marks) == {before}
+    assert writer.mark == before
+    write(writer, stored_entry(1, 1))
+    assert [record.entry_id for record in records_in(files)] == [0, 1]
+
+
+def test_a_file_whose_header_is_gone_is_damage_and_not_empty() -> None:
+    """I40: a sector of zeros at the wrong place must not hide the acknowledged rest of the file."""
+    files = MemoryFiles()
+    for file_id in (16, 17):
+        write(writer_on(files, file_id), stored_entry(1, file_id))
+    files.open(f"{DIRECTORY}/11.txn", writable=True).write_at(0, bytes(512))
+    with pytest.raises(Corruption, match=r"11.txn.*header"):
+        records_in(files)
+
+
+def test_a_file_without_a_header_before_one_with_records_is_damage() -> None:
+    files = MemoryFiles()
+    for file_id in (16, 17, 18):
+        write(writer_on(files, file_id), stored_entry(1, file_id))
+    files.open(f"{DIRECTORY}/11.txn", writable=True).truncate(0)
+    with pytest.raises(Corruption, match=r"11.txn.*header"):
+        records_in(files)
+
+
+def test_the_marked_file_has_a_header() -> None:
+    files = MemoryFiles()
+    writer = writer_on(files)
+    write(writer, stored_entry(1, 0))
+    mark = writer.mark
+    write(writer, stored_entry(1, 1))
+    files.open(f"{DIRECTORY}/10.txn", writable=True).truncate(100)
+    with pytest.raises(Corruption, match=r"10.txn.*header"):
+        records_in(files, mark)
+
+
+@pytest.mark.parametrize("left", [0, 3, 100, 511])
+def test_a_new_file_that_a_crash_left_without_its_header_is_empty(left: int) -> None:
+    files = MemoryFiles()
+    write(writer_on(files, 16), stored_entry(1, 0))
+    writer_on(files, 17)
+    files.open(f"{DIRECTORY}/11.txn", writable=True).truncate(left)
+    assert [record.entry_id for record in records_in(files)] == [0]
+    files.open(f"{DIRECTORY}/11.txn", writable=True).write_at(0, bytes(1 << 21))  # upstream's preallocation
+    assert [record.entry_id for record in records_in(files)] == [0]
+    files.open(f"{DIRECTORY}/11.txn", writable=True).truncate(left)
+    assert len(content(files, "11.txn")) == left

@@ -1,0 +1,591 @@
+"""The admin API where it decides something: whose topic it is, what is refused, what happens in all partitions."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pulsar
+import pytest
+
+import broker.admin.server
+from broker.names import TopicName
+from broker.policies import new_policies
+from magnetar_core.bookkeeper.metadata.store import VersionConflict
+from managed_ledger.schemas.compatibility import Schema, SchemaType, Strategy
+from tests.support.vectors import load
+from tests.unit.broker.admin.admin_world import AdminWorld, Side
+from tests.unit.broker.test_official_client import EARLIEST, QUIET
+
+ADMIN = "/admin/v2"
+NAMESPACE = f"{ADMIN}/namespaces/public/default"
+TOPICS = f"{ADMIN}/persistent/public/default"
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[AdminWorld]:
+    async with AsyncExitStack() as stack:
+        made = AdminWorld(stack)
+        await made.open()
+        yield made
+
+
+def publish(url: str, topic: str, count: int) -> None:
+    client = pulsar.Client(url, logger=QUIET)
+    producer = client.create_producer(topic)
+    for number in range(count):
+        producer.send(b"%d" % number, partition_key=f"k{number}")
+    client.close()
+
+
+async def owned_by(world: AdminWorld, side: Side, name: str) -> None:
+    """Make a topic that *side* serves."""
+    topic = TopicName.parse(name)
+    assert (await side.ownership.locate(topic, authoritative=True)).here
+    assert (await world.call(side, "PUT", f"{TOPICS}/{topic.local}")).status == 204
+
+
+# ------------------------------------------------------------------------------------- ownership
+
+
+async def test_a_call_about_a_topic_is_sent_to_its_owner(world: AdminWorld) -> None:
+    a, b = await world.side(), await world.side()
+    await owned_by(world, a, "t")
+    for method, path in [
+        ("GET", "/stats"), ("GET", "/internalStats"), ("GET", "/subscriptions"), ("GET", "/lastMessageId"),
+        ("PUT", "/unload"), ("PUT", "/subscription/s"), ("POST", "/terminate"), ("DELETE", "?force=true"),
+    ]:  # fmt: skip
+        sent = await world.call(b, method, f"{TOPICS}/t{path}")
+        assert sent.status == 307
+        location = sent.headers["Location"]
+        assert location.startswith(f"{a.http_url}{TOPICS}/t{path.partition('?')[0]}?")
+        assert "authoritative=false" in location
+        assert ("force=true" in location) == (method == "DELETE")
+    assert (await world.call(b, "GET", f"{TOPICS}/t/stats", follow=True)).json["ownerBroker"] == a.id
+
+
+async def test_a_free_bundle_is_offered_to_the_broker_whose_turn_it_is(world: AdminWorld) -> None:
+    a, b = await world.side(), await world.side()
+    first, second = [await world.call(side, "PUT", f"{TOPICS}/t") for side in (a, b)]
+    if first.status == 307:  # it is the turn of b, who shall not send it back
+        assert first.headers["Location"] == f"{b.http_url}{TOPICS}/t?authoritative=true"
+        assert second.status == 204
+    else:
+        assert first.status == 204
+        assert second.headers["Location"] == f"{a.http_url}{TOPICS}/t?authoritative=false"
+    lookup = [await world.call(side, "GET", "/lookup/v2/topic/persistent/public/default/t") for side in (a, b)]
+    assert lookup[0].json == lookup[1].json
+
+
+async def test_a_dead_owner_without_successor_is_503(world: AdminWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.ownership.ownership.TAKEOVER_WAIT_S", 0.05)
+    a, b = await world.side(), await world.side()
+    await owned_by(world, a, "t")
+    await a.broker.server.stop_listening()
+    found = await world.call(b, "GET", f"{TOPICS}/t/stats")
+    assert found.status == 503
+    assert a.url in found.reason
+
+
+async def test_partitions_are_asked_wherever_they_are(world: AdminWorld) -> None:
+    a, b = await world.side(), await world.side()
+    assert (await world.call(a, "PUT", f"{TOPICS}/p/partitions", 6)).status == 204
+    # Twice: the brokers agree from the first call on.
+    for side in (a, b):
+        stats = (await world.call(side, "GET", f"{TOPICS}/p/partitioned-stats")).json
+        assert len(stats["partitions"]) == 6
+        assert {one["ownerBroker"] for one in stats["partitions"].values()} == {a.id, b.id}
+    await world.run(publish, a.url, "p", 20)
+    for path, status in [("PUT /subscription/s", 204), ("PUT /subscription/s", 409)]:
+        method, _, rest = path.partition(" ")
+        earliest = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
+        assert (await world.call(b, method, f"{TOPICS}/p{rest}", earliest)).status == status
+    assert (await world.call(a, "GET", f"{TOPICS}/p/subscriptions")).json == ["s"]
+    stats = (await world.call(a, "GET", f"{TOPICS}/p/partitioned-stats?perPartition=false")).json
+    assert stats["msgInCounter"] == 20
+    assert stats["subscriptions"]["s"]["msgBacklog"] == 20
+    assert stats["partitions"] == {}
+    assert (await world.call(b, "POST", f"{TOPICS}/p/subscription/s/skip_all")).status == 204
+    stats = (await world.call(b, "GET", f"{TOPICS}/p/partitioned-stats")).json
+    assert stats["subscriptions"]["s"]["msgBacklog"] == 0
+    assert (await world.call(b, "POST", f"{TOPICS}/p/subscription/s/resetcursor/0")).status == 204
+    stats = (await world.call(b, "GET", f"{TOPICS}/p/partitioned-stats")).json
+    assert stats["subscriptions"]["s"]["msgBacklog"] == 20
+    assert (await world.call(b, "DELETE", f"{TOPICS}/p/subscription/s")).status == 204
+    assert (await world.call(b, "DELETE", f"{TOPICS}/p/subscription/s")).status == 404
+    assert (await world.call(b, "POST", f"{TOPICS}/p/subscription/s/skip_all")).status == 404
+    position = {"ledgerId": 0, "entryId": 0}
+    assert (await world.call(b, "POST", f"{TOPICS}/p/subscription/s/resetcursor", position)).status == 405
+    assert (await world.call(b, "DELETE", f"{TOPICS}/p/partitions")).status == 204
+    assert (await world.call(a, "GET", TOPICS)).json == []
+
+
+async def test_a_partition_in_use_keeps_its_topic_from_being_deleted(world: AdminWorld) -> None:
+    a = await world.side()
+    await world.call(a, "PUT", f"{TOPICS}/p/partitions", 2)
+    client = await world.run(lambda: pulsar.Client(a.url, logger=QUIET))
+    await world.run(lambda: client.subscribe("p", "s"))
+    for path in ("p/partitions", "p/subscription/s", "p-partition-0"):
+        found = await world.call(a, "DELETE", f"{TOPICS}/{path}")
+        assert found.status == 412
+    assert (await world.call(a, "DELETE", f"{TOPICS}/p/partitions?force=true")).status == 204
+    await world.run(client.close)
+
+
+async def test_a_namespace_is_unloaded_from_all_brokers_by_any(world: AdminWorld) -> None:
+    a, b = await world.side(), await world.side()
+    await world.call(a, "PUT", f"{TOPICS}/p/partitions", 8)
+    await world.call(a, "GET", f"{TOPICS}/p/partitioned-stats")
+    assert a.ownership.owned_bundles
+    assert b.ownership.owned_bundles
+    assert (await world.call(b, "PUT", f"{NAMESPACE}/unload")).status == 204
+    assert a.ownership.owned_bundles == b.ownership.owned_bundles == []
+    assert not a.broker.topics
+    assert not b.broker.topics
+
+
+async def test_a_bundle_is_unloaded_by_its_owner(world: AdminWorld) -> None:
+    a, b = await world.side(), await world.side()
+    await owned_by(world, a, "t")
+    bundle = a.ownership.owned_bundles[0].rpartition("/")[2]
+    sent = await world.call(b, "PUT", f"{NAMESPACE}/{bundle}/unload")
+    assert sent.status == 307
+    assert sent.headers["Location"] == f"{a.http_url}{NAMESPACE}/{bundle}/unload"
+    for _ in range(2):  # also when nobody has it any more
+        assert (await world.call(b, "PUT", f"{NAMESPACE}/{bundle}/unload", follow=True)).status == 204
+    assert a.ownership.owned_bundles == []
+    found = await world.call(a, "PUT", f"{NAMESPACE}/0x00000000_0x00000001/unload")
+    assert found.status == 412
+    assert "0x00000000_0x00000001" in found.reason
+
+
+# ---------------------------------------------------------------------------------------- brokers
+
+
+async def test_several_health_checks_at_once_are_all_answered(world: AdminWorld) -> None:
+    a = await world.side()
+    answers = await asyncio.gather(*(world.call(a, "GET", f"{ADMIN}/brokers/health") for _ in range(10)))
+    assert {(answer.status, answer.text) for answer in answers} == {(200, "ok")}
+
+
+async def test_a_broker_that_cannot_store_is_not_healthy(world: AdminWorld) -> None:
+    a = await world.side()
+    world.bookkeeper.out_of_bookies = True
+    found = await world.call(a, "GET", f"{ADMIN}/brokers/health")
+    assert found.status == 500
+    assert "the storage does not work" in found.reason
+    world.bookkeeper.out_of_bookies = False
+    assert (await world.call(a, "GET", f"{ADMIN}/brokers/health")).status == 200
+
+
+async def test_a_health_check_does_not_wait_for_ever(world: AdminWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker.admin.server, "HEALTH_TIMEOUT_S", 0.05)
+    a = await world.side()
+    world.bookkeeper.hold = True
+    found = await world.call(a, "GET", f"{ADMIN}/brokers/health")
+    assert (found.status, "no answer in time" in found.reason) == (500, True)
+    world.bookkeeper.hold = False
+    for handle in world.bookkeeper.handles:
+        handle.release()
+
+
+async def test_another_cluster_is_not_ours(world: AdminWorld) -> None:
+    a = await world.side()
+    assert (await world.call(a, "GET", f"{ADMIN}/brokers/elsewhere")).status == 404
+    assert (await world.call(a, "GET", f"{ADMIN}/brokers/lab/127.0.0.1:1/ownedNamespaces")).status == 404
+
+
+async def test_metrics_count_what_is_there(world: AdminWorld) -> None:
+    a = await world.side()
+    await owned_by(world, a, "t")
+    await world.call(a, "PUT", f"{TOPICS}/t/subscription/s")
+    text = (await world.call(a, "GET", "/metrics/")).text
+    assert "pulsar_topics_count 1.0" in text
+    assert "pulsar_lb_bundles_owned 1.0" in text
+    assert 'pulsar_subscription_back_log{subscription="s",topic="persistent://public/default/t"} 0.0' in text
+
+
+async def test_settings_are_shown_as_texts(world: AdminWorld) -> None:
+    a = await world.side()
+    found = (await world.call(a, "GET", f"{ADMIN}/brokers/configuration/runtime")).json
+    assert found["clusterName"] == "lab"
+    assert found["acknowledgmentAtBatchIndexLevelEnabled"] == "true"
+    assert found.keys() == set((await world.call(a, "GET", f"{ADMIN}/brokers/configuration")).json)
+
+
+# ------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize("data", [b"{", b"[1", b"\xff\xfe", b"nul", b"[" * 100_000])
+async def test_a_body_that_is_not_json_is_400(world: AdminWorld, data: bytes) -> None:
+    a = await world.side()
+    found = await world.call(a, "POST", f"{NAMESPACE}/retention", data=data)
+    assert found.status == 400
+    assert "not JSON" in found.reason
+
+
+async def test_a_body_that_is_too_large_is_413(world: AdminWorld) -> None:
+    a = await world.side()
+    found = await world.call(a, "POST", f"{NAMESPACE}/retention", data=b" " * (broker.admin.server.BODY_BYTES_MAX + 1))
+    assert found.status == 413
+    assert found.reason
+
+
+REFUSED_POLICIES: list[tuple[str, Any]] = [
+    ("retention", 7),
+    ("retention", {}),
+    ("retention", {"retentionTimeInMinutes": -2, "retentionSizeInMB": 1}),
+    ("retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 5}),
+    ("retention", {"retentionTimeInMinutes": "1", "retentionSizeInMB": 1}),
+    ("persistence", {"bookkeeperEnsemble": 1, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 1}),
+    ("persistence", {"bookkeeperEnsemble": "3", "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 2}),
+    ("deduplication", 1),
+    ("deduplication", "true"),
+    ("maxProducersPerTopic", -1),
+    ("maxProducersPerTopic", True),
+    ("schemaCompatibilityStrategy", "SOMETIMES"),
+    ("autoTopicCreation", {}),
+    ("autoTopicCreation", {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": "x"}),
+    ("subscriptionTypesEnabled", "Shared"),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), REFUSED_POLICIES)
+async def test_a_policy_that_makes_no_sense_is_refused_and_nothing_changes(
+    world: AdminWorld, name: str, value: Any
+) -> None:
+    a = await world.side()
+    before = (await world.call(a, "GET", NAMESPACE)).json
+    method = "PUT" if name == "schemaCompatibilityStrategy" else "POST"
+    found = await world.call(a, method, f"{NAMESPACE}/{name}", value)
+    assert found.status == (400 if name == "persistence" else 412)
+    assert found.reason
+    assert (await world.call(a, "GET", NAMESPACE)).json == before
+    assert (await world.call(a, "PUT", f"{TOPICS}/t")).status == 204  # the namespace can still be read
+
+
+async def test_members_that_are_not_ours_survive_a_change(world: AdminWorld) -> None:
+    a = await world.side()
+    await a.store.put("/admin/policies/public/default", json.dumps({**new_policies("lab", 4), "future": [1]}).encode())
+    assert (await world.call(a, "POST", f"{NAMESPACE}/deduplication", True)).status == 204
+    record = (await world.call(a, "GET", NAMESPACE)).json
+    assert record["future"] == [1]
+    assert record["deduplicationEnabled"] is True
+
+
+async def test_changes_at_the_same_moment_are_both_kept(world: AdminWorld) -> None:
+    a, b = await world.side(), await world.side()
+    names = ["maxProducersPerTopic", "maxConsumersPerTopic", "maxConsumersPerSubscription"]
+    answers = await asyncio.gather(
+        *(world.call(side, "POST", f"{NAMESPACE}/{name}", 7) for side in (a, b) for name in names)
+    )
+    assert {answer.status for answer in answers} == {204}
+    for name in names:
+        assert (await world.call(a, "GET", f"{NAMESPACE}/{name}")).json == 7
+
+
+async def test_who_always_loses_against_others_is_told_so(world: AdminWorld) -> None:
+    a = await world.side()
+
+    def conflict(path: str) -> None:
+        if path == "/admin/policies/public/default":
+            raise VersionConflict(path)
+
+    a.store.before_change = conflict
+    found = await world.call(a, "POST", f"{NAMESPACE}/deduplication", True)
+    assert (found.status, found.reason) == (409, "Concurrent modification")
+
+
+@pytest.mark.parametrize(
+    ("bundles", "status"),
+    [
+        ({"numBundles": 0}, 204),  # the default
+        ({"numBundles": 7}, 204),
+        ({"boundaries": ["0x00000000", "0x10000000", "0xffffffff"]}, 204),
+        ({"numBundles": -1}, 412),
+        ({"numBundles": 5000}, 412),
+        ({"numBundles": "4"}, 412),
+        ({"boundaries": ["0x00000000", "0x10000000"]}, 412),
+        ({"boundaries": ["0x00000000", "0x20000000", "0x10000000", "0xffffffff"]}, 412),
+        ({"boundaries": [0, 1]}, 412),
+    ],
+)
+async def test_a_namespace_is_cut_as_asked_or_not_at_all(
+    world: AdminWorld, bundles: dict[str, Any], status: int
+) -> None:
+    a = await world.side()
+    found = await world.call(a, "PUT", f"{ADMIN}/namespaces/public/n", {"bundles": bundles})
+    assert found.status == status
+    cut = await world.call(a, "GET", f"{ADMIN}/namespaces/public/n/bundles")
+    if status != 204:
+        assert found.reason
+        assert cut.status == 404
+        return
+    expected = bundles.get("boundaries")
+    if expected:
+        assert cut.json["boundaries"] == expected
+    assert cut.json["numBundles"] == len(cut.json["boundaries"]) - 1
+    assert (await world.call(a, "PUT", f"{ADMIN}/persistent/public/n/t")).status == 204
+
+
+@pytest.mark.parametrize("count", [0, -1, True, "4", None, 10_001, 1.5])
+async def test_a_number_of_partitions_that_makes_no_sense_is_406(world: AdminWorld, count: Any) -> None:
+    a = await world.side()
+    found = await world.call(a, "PUT", f"{TOPICS}/p/partitions", data=json.dumps(count).encode())
+    assert found.status == 406
+    assert "Number of partitions" in found.reason
+
+
+async def test_names_that_break_the_rules_are_412(world: AdminWorld) -> None:
+    a = await world.side()
+    for path in ("tenants/a%20b", "namespaces/public/a%2Fb", "clusters/a%20b"):
+        assert (await world.call(a, "PUT", f"{ADMIN}/{path}", {"allowedClusters": ["lab"]})).status == 412
+    assert (await world.call(a, "PUT", f"{TOPICS}/a%2Fb")).status == 412
+
+
+async def test_what_is_in_use_is_not_deleted_by_force(world: AdminWorld) -> None:
+    a = await world.side()
+    for path in ("tenants/public", "namespaces/public/default"):
+        assert (await world.call(a, "DELETE", f"{ADMIN}/{path}?force=true")).status == 405
+
+
+async def test_a_tenant_names_clusters_that_exist(world: AdminWorld) -> None:
+    a = await world.side()
+    bodies: list[Any] = [{}, {"allowedClusters": []}, {"allowedClusters": ["nowhere"]}, {"allowedClusters": "lab"}]
+    for body in bodies:
+        assert (await world.call(a, "PUT", f"{ADMIN}/tenants/t", body)).status == 412
+
+
+async def test_a_record_that_cannot_be_read_is_named(world: AdminWorld) -> None:
+    a = await world.side()
+    await a.store.put("/admin/policies/broken", b"{")
+    await a.store.put("/admin/policies/broken/n", b"[]")
+    await a.store.put("/admin/partitioned-topics/public/default/persistent/p", b"?")
+    for method, path, place in [
+        ("GET", "tenants/broken", "/admin/policies/broken"),
+        ("GET", "namespaces/broken/n", "/admin/policies/broken/n"),
+        ("POST", "namespaces/broken/n/deduplication", "/admin/policies/broken/n"),
+        ("GET", "persistent/broken/n", "/admin/policies/broken/n"),
+        ("GET", "persistent/public/default/p/subscriptions", "/persistent/p"),
+    ]:
+        found = await world.call(a, method, f"{ADMIN}/{path}", True if method == "POST" else None)
+        assert found.status == 500, path
+        assert place in found.reason
+
+
+async def test_a_metadata_store_that_is_away_is_said_to_be_away(world: AdminWorld) -> None:
+    a = await world.side()
+    a.store.suspend()
+    found = await world.call(a, "GET", f"{ADMIN}/tenants")
+    assert found.status == 500
+    assert "does not answer" in found.reason
+    a.store.resume()
+
+
+async def test_what_is_not_there_says_so(world: AdminWorld) -> None:
+    a = await world.side()
+    for method, path in [
+        ("GET", f"{ADMIN}/worker/cluster"), ("POST", f"{TOPICS}/t/subscription/s/skip/5"),
+        ("PATCH", f"{ADMIN}/tenants"), ("GET", f"{NAMESPACE}/messageTTL"),
+        ("PUT", f"{ADMIN}/non-persistent/public/default/t"),
+        ("GET", "/admin/v3/transactions/transactionCoordinatorStats"),
+    ]:  # fmt: skip
+        found = await world.call(a, method, path)
+        assert found.status == 501
+        assert f"{method} {path} is not supported by this broker yet" == found.reason
+    assert (await world.call(a, "GET", "/nowhere")).status == 404
+
+
+# ---------------------------------------------------------------------------------------- topics
+
+
+async def test_a_deleted_namespace_leaves_no_owner_behind(world: AdminWorld) -> None:
+    a = await world.side()
+    path = f"{ADMIN}/namespaces/public/n"
+    for count in (2, 8):  # made anew with other bundles
+        assert (await world.call(a, "PUT", path, {"bundles": {"numBundles": count}})).status == 204
+        assert (await world.call(a, "PUT", f"{ADMIN}/persistent/public/n/t")).status == 204
+        assert (await world.call(a, "DELETE", path)).status == 409
+        assert (await world.call(a, "DELETE", f"{ADMIN}/persistent/public/n/t")).status == 204
+        assert (await world.call(a, "DELETE", path)).status == 204
+        assert a.ownership.owned_bundles == []
+        assert (await world.call(a, "GET", path)).status == 404
+
+
+@pytest.mark.parametrize("name", ["a b", "a+b", "a%b", "ü", "a:b", "~", "x-partition-01"])
+async def test_names_are_encoded_once(world: AdminWorld, name: str) -> None:
+    from urllib.parse import quote
+
+    a = await world.side()
+    path = f"{TOPICS}/{quote(name, safe='')}"
+    assert (await world.call(a, "PUT", path)).status == 204
+    assert (await world.call(a, "GET", TOPICS)).json == [f"persistent://public/default/{name}"]
+    await world.run(publish, a.url, f"persistent://public/default/{name}", 3)
+    assert (await world.call(a, "GET", f"{path}/stats")).json["msgInCounter"] == 3
+    assert (await world.call(a, "PUT", f"{path}/subscription/my%2520sub%252Fscription")).status == 204
+    assert (await world.call(a, "GET", f"{path}/subscriptions")).json == ["my sub/scription"]
+    assert (await world.call(a, "DELETE", f"{path}/subscription/my%2520sub%252Fscription")).status == 204
+    assert (await world.call(a, "DELETE", path)).status == 204
+
+
+async def test_a_subscription_is_moved_to_a_position_a_time_and_the_end(world: AdminWorld) -> None:
+    a = await world.side()
+    await world.run(publish, a.url, "t", 10)
+
+    async def backlog() -> int:
+        stats = (await world.call(a, "GET", f"{TOPICS}/t/stats")).json
+        found: int = stats["subscriptions"]["s"]["msgBacklog"]
+        return found
+
+    sub = f"{TOPICS}/t/subscription/s"
+    assert (await world.call(a, "PUT", sub, "earliest")).status == 204
+    assert await backlog() == 10
+    last = (await world.call(a, "GET", f"{TOPICS}/t/lastMessageId")).json
+    assert (last["entryId"], last["partitionIndex"], last["batchIndex"]) == (9, -1, -1)
+    for body, left in [
+        ({"ledgerId": last["ledgerId"], "entryId": 4}, 6),
+        ({"ledgerId": last["ledgerId"], "entryId": 4, "isExcluded": True}, 5),
+        ({"ledgerId": -1, "entryId": -1, "partitionIndex": -1}, 10),
+        ({"ledgerId": 2**63 - 1, "entryId": 2**63 - 1, "partitionIndex": -1}, 0),
+    ]:
+        assert (await world.call(a, "POST", f"{sub}/resetcursor", body)).status == 204
+        assert await backlog() == left
+    assert (await world.call(a, "POST", f"{sub}/resetcursor/0")).status == 204
+    assert await backlog() == 10
+    assert (await world.call(a, "POST", f"{sub}/skip_all")).status == 204
+    assert await backlog() == 0
+    bad: list[Any] = [{}, {"ledgerId": "x", "entryId": 1}, [1], 5]
+    for body in bad:
+        assert (await world.call(a, "POST", f"{sub}/resetcursor", body)).status == 412
+    assert (await world.call(a, "POST", f"{sub}/resetcursor/yesterday")).status == 412
+    first = (await world.call(a, "GET", f"{TOPICS}/t/messageid/0")).json
+    assert (first["ledgerId"], first["entryId"]) == (last["ledgerId"], 0)
+    after = (await world.call(a, "GET", f"{TOPICS}/t/messageid/99999999999999")).json
+    assert (after["ledgerId"], after["entryId"]) == (last["ledgerId"], 9)
+
+
+async def test_properties_of_topics_are_kept_and_merged(world: AdminWorld) -> None:
+    a = await world.side()
+    assert (await world.call(a, "PUT", f"{TOPICS}/t", {"a": "1"})).status == 204
+    assert (
+        await world.call(a, "PUT", f"{TOPICS}/p/partitions", {"partitions": 2, "properties": {"a": "1"}})
+    ).status == 204
+    for name in ("t", "p"):
+        path = f"{TOPICS}/{name}/properties"
+        assert (await world.call(a, "PUT", path, {"b": "2"})).status == 204
+        assert (await world.call(a, "GET", path)).json == {"a": "1", "b": "2"}
+        assert (await world.call(a, "DELETE", f"{path}?key=a")).status == 204
+        assert (await world.call(a, "GET", path)).json == {"b": "2"}
+        assert (await world.call(a, "PUT", path, {"b": 2})).status == 412
+    assert (await world.call(a, "POST", f"{TOPICS}/p/partitions", 3)).status == 204
+    found = (await world.call(a, "GET", f"{TOPICS}/p/partitions")).json
+    assert found == {"partitions": 3, "deleted": False, "properties": {"b": "2"}}
+    assert (await world.call(a, "PUT", f"{TOPICS}/t2", ["x"])).status == 412
+
+
+async def test_bodies_that_clients_send_for_none_are_taken(world: AdminWorld) -> None:
+    a = await world.side()
+    assert (await world.call(a, "PUT", f"{TOPICS}/t1", data=b"null")).status == 204
+    assert (await world.call(a, "PUT", f"{TOPICS}/t2", data=b'""')).status == 204
+    assert (await world.call(a, "PUT", f"{TOPICS}/t1/subscription/s", data=b"null")).status == 204
+    assert (await world.call(a, "PUT", f"{ADMIN}/namespaces/public/n", data=b"null")).status == 204
+    assert (await world.call(a, "DELETE", f"{TOPICS}/t2", data=b"null")).status == 204
+
+
+async def test_a_topic_with_subscriptions_but_without_clients_is_deleted(world: AdminWorld) -> None:
+    a = await world.side()
+
+    def subscribe() -> pulsar.Client:
+        client = pulsar.Client(a.url, logger=QUIET)
+        client.subscribe("t", "s", initial_position=EARLIEST)
+        return client
+
+    client = await world.run(subscribe)
+    found = await world.call(a, "DELETE", f"{TOPICS}/t")
+    assert found.status == 412
+    await world.run(client.close)
+    assert (await world.call(a, "DELETE", f"{TOPICS}/t")).status == 204
+    assert (await world.call(a, "GET", f"{TOPICS}/t/stats")).status == 404
+
+
+async def test_partitions_that_got_lost_are_made_again(world: AdminWorld) -> None:
+    a = await world.side()
+    await world.call(a, "PUT", f"{TOPICS}/p/partitions", 3)
+    await world.call(a, "DELETE", f"{TOPICS}/p-partition-1?force=true")
+    assert len((await world.call(a, "GET", TOPICS)).json) == 2
+    stats = (await world.call(a, "GET", f"{TOPICS}/p/partitioned-stats")).json
+    assert (len(stats["partitions"]), stats["metadata"]["partitions"]) == (2, 3)
+    assert (await world.call(a, "POST", f"{TOPICS}/p/createMissedPartitions")).status == 204
+    assert len((await world.call(a, "GET", TOPICS)).json) == 3
+    for path in ("t/createMissedPartitions", "t/partitions"):
+        assert (await world.call(a, "POST", f"{TOPICS}/{path}", 5)).status == 404
+
+
+async def test_an_unloaded_topic_comes_back_with_what_it_had(world: AdminWorld) -> None:
+    a = await world.side()
+    await world.call(a, "PUT", f"{TOPICS}/t/subscription/s")
+    await world.run(publish, a.url, "t", 5)
+    await world.call(a, "PUT", f"{TOPICS}/t/subscription/s", "earliest")
+    assert (await world.call(a, "PUT", f"{TOPICS}/t/unload")).status == 204
+    assert not a.broker.topics
+    stats = (await world.call(a, "GET", f"{TOPICS}/t/stats")).json
+    assert stats["subscriptions"]["s"]["msgBacklog"] == 5
+
+
+async def test_a_terminated_topic_says_its_last_position(world: AdminWorld) -> None:
+    a = await world.side()
+    await world.run(publish, a.url, "t", 4)
+    found = (await world.call(a, "POST", f"{TOPICS}/t/terminate")).json
+    assert (found["entryId"], found["partitionIndex"]) == (3, -1)
+    assert (await world.call(a, "GET", f"{TOPICS}/t/internalStats")).json["state"] == "Terminated"
+
+
+# --------------------------------------------------------------------------------------- schemas
+
+
+async def test_a_key_value_schema_is_taken_and_shown_as_json(world: AdminWorld) -> None:
+    a = await world.side()
+    golden = load("http/192-get-admin-v2-schemas-public-default-kv-INLINE-schema.json")["response"]["json"]
+    path = f"{ADMIN}/schemas/public/default/kv"
+    body = {"type": "KEY_VALUE", "schema": golden["data"], "properties": golden["properties"]}
+    assert (await world.call(a, "POST", f"{path}/schema", body)).json == {"version": {"version": 0}}
+    found = (await world.call(a, "GET", f"{path}/schema")).json
+    assert found["data"] == golden["data"]
+    stored = await a.broker.schemas.get("public/default/kv")
+    assert stored is not None
+    value = json.dumps(json.loads(golden["data"])["value"], separators=(",", ":")).encode()
+    assert stored.schema.data == bytes(4) + len(value).to_bytes(4, "big") + value
+    assert (await world.call(a, "POST", f"{path}/version", body)).json == {"version": 0}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {}, [], {"type": "NONSENSE"}, {"type": "AVRO", "schema": 7}, {"type": "JSON", "schema": "{"},
+        {"type": "KEY_VALUE", "schema": "{}"}, {"type": "KEY_VALUE", "schema": "junk"}, {"type": ["AVRO"]},
+        {"type": "AVRO", "schema": '"int"', "properties": {"a": 1}},
+    ],
+)  # fmt: skip
+async def test_a_schema_that_is_none_is_422(world: AdminWorld, body: Any) -> None:
+    a = await world.side()
+    for verb in ("schema", "compatibility", "version"):
+        found = await world.call(a, "POST", f"{ADMIN}/schemas/public/default/t/{verb}", body)
+        assert found.status == 422
+        assert found.reason
+
+
+async def test_a_version_that_is_no_number_is_404(world: AdminWorld) -> None:
+    a = await world.side()
+    await a.broker.schemas.put_if_absent("public/default/t", Schema(SchemaType.STRING, b""), Strategy.FULL)
+    for version in ("x", "1.5", "-7", "%C2%B2"):  # the last is a digit only to Unicode
+        found = await world.call(a, "GET", f"{ADMIN}/schemas/public/default/t/schema/{version}")
+        assert found.status == 404
+    assert (await world.call(a, "GET", f"{ADMIN}/schemas/public/default/t/schema/0")).status == 200
+
+
+async def test_an_unknown_listener_is_503(world: AdminWorld) -> None:
+    a = await world.side()
+    found = await world.call(a, "GET", "/lookup/v2/topic/persistent/public/default/t?listenerName=outside")
+    assert found.status == 503
+    assert "outside" in found.reason

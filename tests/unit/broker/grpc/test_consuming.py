@@ -1,0 +1,493 @@
+"""Acks, nacks, seeks, permits, readers and Key_Shared through the gRPC door."""
+
+import asyncio
+import time
+import zlib
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pulsar
+import pytest
+
+from broker.grpc.consume import ConsumeCall
+from broker.grpc.partial import PartialBatches
+from broker.grpc.status import Refused
+from broker.names import TopicName
+from broker.topic.subscription import Subscription
+from broker.wire.pulsar_pb2 import BaseCommand
+from magnetar.client.async_client import AsyncClient, AsyncConsumer
+from magnetar.client.errors import TopicError, TopicInUse, UnreadableMessage
+from magnetar.client.values import Message, Outgoing, partition_of_key
+from magnetar_core.topics import topics_pb2 as api
+from managed_ledger.message_id import EARLIEST, MessageId
+from managed_ledger.messages import encode_entry
+from managed_ledger.messages_pb2 import ZLIB, MessageMetadata, SingleMessageMetadata
+from tests.support.batches import plain_batch
+from tests.unit.broker.conftest import World
+from tests.unit.broker.grpc.conftest import open_grpc
+from tests.unit.broker.raw_client import RawClient
+from tests.unit.broker.test_official_client import client as official
+
+
+def subscription(world: World, topic: str = "t", name: str = "s") -> Subscription:
+    return world.broker.topics[TopicName.parse(topic)].subscriptions[name]
+
+
+async def take(consumer: AsyncConsumer, count: int) -> list[Message]:
+    return [await consumer.receive(5) for _ in range(count)]
+
+
+async def nothing_more(consumer: AsyncConsumer) -> bool:
+    return await consumer.receive_batch(1, timeout_s=0.1) == []
+
+
+def texts(messages: list[Message]) -> list[str]:
+    return [one.payload.decode() for one in messages]
+
+
+async def until(check: Any) -> None:
+    for _ in range(500):
+        if check():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not come about")
+
+
+@pytest.mark.parametrize("index_acks", [True, False])
+@pytest.mark.parametrize("kind", ["exclusive", "shared"])
+async def test_a_batch_is_done_when_all_its_messages_are(world: World, index_acks: bool, kind: str) -> None:
+    await world.restart(batch_index_acks=index_acks)
+    server = await open_grpc(world)
+    async with AsyncClient(f"127.0.0.1:{server.port}", operation_timeout_s=5) as client:
+        async with client.consumer("t", "s", type=kind) as consumer:
+            await client.producer("t").send_many([b"0", b"1", b"2"])
+            messages = await take(consumer, 3)
+            consumer.ack([messages[2], messages[0]])
+            await consumer.flush()
+            assert subscription(world).cursor.backlog() == 1
+        async with client.consumer("t", "s", type=kind) as consumer:
+            expected = ["1"] if index_acks else ["0", "1", "2"]
+            again = await take(consumer, len(expected))
+            assert texts(again) == expected
+            consumer.ack(again)
+            await consumer.flush()
+            assert subscription(world).cursor.backlog() == 0
+    await server.stop()
+
+
+async def test_a_cumulative_ack_takes_all_before(world: World, client: AsyncClient) -> None:
+    async with client.consumer("t", "s") as consumer:
+        await client.producer("t").send_many([b"0", b"1"])
+        await client.producer("t").send_many([b"2", b"3", b"4"])
+        messages = await take(consumer, 5)
+        await consumer.ack_cumulative(messages[3])
+    async with client.consumer("t", "s") as consumer:
+        (last,) = await take(consumer, 1)
+        assert last.payload == b"4"
+        await consumer.ack_cumulative(last)
+        assert subscription(world).cursor.backlog() == 0
+    async with client.consumer("t", "x", type="shared", from_earliest=True) as consumer:
+        (first,) = await take(consumer, 1)
+        with pytest.raises(TopicError, match="EXCLUSIVE or FAILOVER"):
+            await consumer.ack_cumulative(first)
+
+
+async def test_a_null_value_in_a_batch_without_sequence_ids_stays_one(world: World, client: AsyncClient) -> None:
+    """Its metadata are as long as those of a plain message."""
+    singles = [SingleMessageMetadata(payload_size=1), SingleMessageMetadata(payload_size=0, null_value=True)]
+    batch = b"".join(
+        len(head).to_bytes(4, "big") + head + b"x" * one.payload_size
+        for one, head in ((one, one.SerializeToString()) for one in singles)
+    )
+    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=2)
+    async with client.consumer("t", "s") as consumer:
+        raw = await RawClient.connect(int(world.url.rpartition(":")[2]))
+        await raw.produce("t")
+        raw.publish(1, 0, data=encode_entry(metadata, batch))
+        received = await take(consumer, 2)
+        raw.close()
+    assert [(one.payload, one.is_null) for one in received] == [(b"x", False), (b"", True)]
+
+
+async def test_acks_that_cannot_be_are_refused_and_end_the_call_if_nobody_waits(
+    world: World, client: AsyncClient
+) -> None:
+    def request(index: int, size: int, entry_id: int = 0, **more: Any) -> api.ConsumeRequest:
+        id_ = api.MessageId(ledger_id=ledger, entry_id=entry_id, batch_index=index, batch_size=size)
+        return api.ConsumeRequest(acks=[id_], **more)
+
+    async with client.consumer("t", "s", type="shared") as consumer:
+        ledger = (await client.producer("t").send_many([b"0", b"1", b"2"]))[0].ledger_id
+        messages = await take(consumer, 3)
+        consumer.ack(messages[0])
+        await consumer.flush()
+        (attached,) = subscription(world).consumers
+        call = attached.sink
+        assert isinstance(call, ConsumeCall)
+        with pytest.raises(Refused, match="do not go together") as caught:
+            await call.handle(request(2**31 - 1, 3))
+        assert caught.value.code.name == "INVALID_ARGUMENT"
+        call._left = PartialBatches(bytes_max=1_000)
+        for _ in range(5):
+            await client.producer("t").send_many([b"a", b"b"])
+        for number in range(4):
+            await call.handle(request(0, 2, number + 1))
+        with pytest.raises(Refused, match="acknowledged in part") as caught:
+            await call.handle(request(0, 2, 5))
+        assert caught.value.code.name == "RESOURCE_EXHAUSTED"
+        await call.handle(request(0, 2, 5, request_id=7))
+        (answer,) = [item for _, item in call._out if isinstance(item, api.ConsumeResponse)]
+        assert (answer.done, "acknowledged in part" in answer.error) == (7, True)
+
+
+async def test_a_nack_brings_a_shared_message_again(client: AsyncClient) -> None:
+    async with client.consumer("t", "s", type="shared") as consumer:
+        for n in range(3):
+            await client.producer("t").send(b"%d" % n)
+        messages = await take(consumer, 3)
+        consumer.ack([messages[0], messages[2]])
+        await consumer.nack(messages[1], delay_s=0.02)
+        (again,) = await take(consumer, 1)
+        assert (again.payload, again.redelivery_count) == (b"1", 1)
+        assert await nothing_more(consumer)
+
+
+async def test_a_nack_keeps_the_order_of_an_exclusive_subscription(client: AsyncClient) -> None:
+    async with client.consumer("t", "s", queue_size=4) as consumer:
+        for n in range(6):
+            await client.producer("t").send(b"%d" % n)
+        messages = await take(consumer, 3)
+        consumer.ack(messages[0])
+        await consumer.nack(messages[1], delay_s=0)
+        assert texts(await take(consumer, 5)) == ["1", "2", "3", "4", "5"]
+        assert await nothing_more(consumer)
+
+
+async def test_seeks_by_id_time_and_ends(world: World, client: AsyncClient) -> None:
+    async with client.consumer("t", "s") as consumer:
+        ids = [await client.producer("t").send(b"first")]
+        ids += await client.producer("t").send_many([b"0", b"1", b"2"])
+        await asyncio.sleep(0.02)
+        await client.producer("t").send(b"last")
+        messages = await take(consumer, 5)
+        await consumer.seek(ids[2])
+        assert texts(await take(consumer, 3)) == ["1", "2", "last"]
+        await consumer.seek("earliest")
+        assert texts(await take(consumer, 5)) == ["first", "0", "1", "2", "last"]
+        await consumer.seek(messages[4].publish_time_ms)
+        assert texts(await take(consumer, 1)) == ["last"]
+        await consumer.seek("latest")
+        assert await nothing_more(consumer)
+        await client.producer("t").send(b"new")
+        assert texts(await take(consumer, 1)) == ["new"]
+
+
+async def test_readers_begin_where_they_are_told(world: World, client: AsyncClient) -> None:
+    ids = await client.producer("t").send_many([b"0", b"1", b"2"])
+    ids.append(await client.producer("t").send(b"3"))
+
+    async def read(**where: Any) -> list[str]:
+        async with client.reader("t", **where) as reader:
+            found = []
+            while await reader.has_more():
+                found.append((await reader.receive(5)).payload.decode())
+            assert await nothing_more(reader)
+            return found
+
+    assert await read() == ["0", "1", "2", "3"]
+    assert await read(start="latest") == []
+    assert await read(start=ids[1]) == ["2", "3"]
+    assert await read(start=ids[1], inclusive=True) == ["1", "2", "3"]
+    assert await read(start=ids[2]) == ["3"]
+    assert await read(start=ids[3]) == []
+    assert await read(start=1) == ["0", "1", "2", "3"]
+    assert await read(start=int(time.time() * 1000) + 1000) == []
+    assert await read(start=datetime.now(UTC) - timedelta(hours=1)) == ["0", "1", "2", "3"]
+    assert not world.broker.topics[TopicName.parse("t")].subscriptions
+
+
+async def test_a_reader_of_an_empty_topic_has_nothing_more(client: AsyncClient) -> None:
+    async with client.reader("t") as reader:
+        assert not await reader.has_more()
+        await client.producer("t").send(b"x")
+        assert await reader.has_more()
+
+
+async def test_a_slow_consumer_is_sent_no_more_than_its_permits(world: World, client: AsyncClient) -> None:
+    async with client.consumer("t", "s", queue_size=10) as consumer:
+        for n in range(50):
+            await client.producer("t").send(b"%d" % n)
+        await asyncio.sleep(0.05)
+        (attached,) = subscription(world).consumers
+        assert attached.messages_out == 10
+        assert texts(await take(consumer, 50)) == [str(n) for n in range(50)]
+
+
+async def test_a_consumer_that_does_not_read_is_not_sent_megabytes(world: World, client: AsyncClient) -> None:
+    async with client.consumer("t", "s", queue_size=1000) as consumer:
+        for link in consumer._links.values():
+            link._queue.put = lambda *_: None
+        for _ in range(60):
+            await client.producer("t").send(b"x" * 200_000)
+        (attached,) = subscription(world).consumers
+        assert isinstance(attached.sink, ConsumeCall)
+        assert attached.sink._out_bytes <= 3 * 1024 * 1024
+
+
+async def test_an_exclusive_subscription_that_is_taken_says_so(client: AsyncClient) -> None:
+    async with client.consumer("t", "s"):
+        with pytest.raises(TopicInUse, match=r"Exclusive consumer is already connected.*SHARED"):
+            await client.consumer("t", "s").open()
+
+
+async def test_the_last_consumer_can_remove_the_subscription(world: World, client: AsyncClient) -> None:
+    consumer = await client.consumer("t", "s", type="shared").open()
+    other = await client.consumer("t", "s", type="shared").open()
+    with pytest.raises(TopicError, match="shared consumer attempting to unsubscribe"):
+        await consumer.unsubscribe()
+    await other.close()
+    await client.producer("t").send(b"x")
+    assert (await consumer.receive(5)).payload == b"x"
+    await consumer.unsubscribe()
+    await asyncio.sleep(0.1)
+    assert not world.broker.topics[TopicName.parse("t")].subscriptions
+
+
+async def test_key_shared_on_both_doors_keeps_keys_in_order(world: World, client: AsyncClient) -> None:
+    keys = [f"k{n}" for n in range(8)]
+    async with (
+        client.consumer("t", "s", type="key_shared", name="one") as one,
+        client.consumer("t", "s", type="key_shared", name="two") as two,
+    ):
+        for round_ in range(5):
+            await client.producer("t").send_many([Outgoing(b"%d" % round_, key=key) for key in keys])
+        owner: dict[str, str] = {}
+        seen: dict[str, list[str]] = {}
+        count = 0
+        while count < 40:
+            for consumer in (one, two):
+                for message in await consumer.receive_batch(100, timeout_s=0.05):
+                    assert message.key is not None
+                    assert owner.setdefault(message.key, "one" if consumer is one else "two") == (
+                        "one" if consumer is one else "two"
+                    )
+                    seen.setdefault(message.key, []).append(message.payload.decode())
+                    consumer.ack(message)
+                    count += 1
+        assert seen == {key: ["0", "1", "2", "3", "4"] for key in keys}
+        assert len(set(owner.values())) == 2
+
+
+async def test_sticky_ranges_share_out_the_hashes(client: AsyncClient) -> None:
+    async with (
+        client.consumer("t", "s", type="key_shared", sticky_ranges=[(0, 32767)]) as low,
+        client.consumer("t", "s", type="key_shared", sticky_ranges=[(32768, 65535)]) as high,
+    ):
+        await client.producer("t").send_many([Outgoing(b"x", key=f"k{n}") for n in range(40)])
+        first = await low.receive_batch(100, timeout_s=5)
+        second = await high.receive_batch(100, timeout_s=5)
+        assert first
+        assert second
+        with pytest.raises(TopicError, match="conflict"):
+            await client.consumer("t", "s", type="key_shared", sticky_ranges=[(5, 6)]).open()
+
+
+async def test_an_official_and_a_grpc_consumer_share_a_subscription(world: World, client: AsyncClient) -> None:
+    async with client.consumer("t", "s", type="shared", queue_size=5) as consumer:
+
+        def scenario() -> list[str]:
+            with official(world.url) as c:
+                other = c.subscribe("t", "s", consumer_type=pulsar.ConsumerType.Shared, receiver_queue_size=100)
+                producer = c.create_producer("t")
+                for n in range(40):
+                    producer.send(b"%d" % n)
+                found = []
+                while True:
+                    try:
+                        found.append(other.receive(300))
+                    except pulsar.Timeout:
+                        break
+                    other.acknowledge(found[-1])
+                return [one.data().decode() for one in found]
+
+        theirs = await world.run(scenario)
+        ours: list[str] = []
+        while batch := await consumer.receive_batch(100, timeout_s=0.3):
+            consumer.ack(batch)
+            ours += texts(batch)
+        assert ours
+        assert theirs
+        assert sorted(ours + theirs, key=int) == [str(n) for n in range(40)]
+
+
+async def test_what_cannot_be_read_here_says_why_and_can_be_skipped(world: World, client: AsyncClient) -> None:
+    def scenario() -> None:
+        with official(world.url) as c:
+            producer = c.create_producer("t", batching_enabled=False, chunking_enabled=True)
+            producer.send(b"x" * (6 * 1024 * 1024))
+
+    async with client.consumer("t", "s") as consumer:
+        await world.run(scenario)
+        with pytest.raises(UnreadableMessage, match="chunk") as caught:
+            await consumer.receive(5)
+        assert isinstance(caught.value.message, Message)
+        consumer.ack(caught.value.message)
+
+
+def batch_entry(payload: bytes, count: int, **fields: Any) -> bytes:
+    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=count, **fields)
+    return encode_entry(metadata, payload)
+
+
+async def publish_raw(world: World, *entries: bytes) -> None:
+    """Entries as a producer may make them, which says of itself that each is one message."""
+    raw = await RawClient.connect(int(world.url.rpartition(":")[2]))
+    await raw.produce("t")
+    for number, data in enumerate(entries):
+        raw.publish(1, number, data=data)
+        await raw.expect(BaseCommand.SEND_RECEIPT)
+    raw.close()
+
+
+@pytest.mark.parametrize(("limit", "most"), [("DELIVERY_MESSAGES_MAX", 100), ("DELIVERY_BYTES_MAX", 100 * (10 + 24))])
+async def test_a_large_batch_goes_out_in_pieces(
+    world: World, client: AsyncClient, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
+) -> None:
+    pieces: list[int] = []
+    take_frame = ConsumeCall.take
+
+    async def noting(call: ConsumeCall) -> Any:
+        frame = await take_frame(call)
+        pieces.extend(len(one.messages) for one in (frame.deliveries if frame is not None else ()))
+        return frame
+
+    monkeypatch.setattr(ConsumeCall, "take", noting)
+    monkeypatch.setattr(f"broker.grpc.consume.{limit}", most)
+    monkeypatch.setattr("broker.grpc.consume.FRAME_BYTES", 1_000)
+    monkeypatch.setattr("broker.grpc.consume.INLINE_BYTES_MAX", 1_000)
+    batch = plain_batch(1_050, b"0123456789")
+    entry = batch_entry(zlib.compress(batch), 1_050, compression=ZLIB, uncompressed_size=len(batch))
+    async with client.consumer("t", "s", queue_size=2_000) as consumer:
+        await publish_raw(world, entry)
+        await client.producer("t").send(b"next")
+        messages = await take(consumer, 1_051)
+        assert [one.id.batch_index for one in messages] == [*range(1_050), -1]
+        assert {one.id.batch_size for one in messages[:-1]} == {1_050}
+        (attached,) = subscription(world).consumers
+        assert attached.messages_out == 1_051
+        assert pieces == [100] * 10 + [50, 1]
+        consumer.ack(messages[1_049:])
+        await consumer.nack(messages[0], delay_s=0)
+        again = await take(consumer, 1_049)
+        assert [one.id.batch_index for one in again] == [*range(1_049)]
+        consumer.ack(again)
+        await consumer.flush()
+        assert subscription(world).cursor.backlog() == 0
+
+
+async def test_entries_that_cannot_be_unpacked_cost_one_message_and_name_the_entry(
+    world: World, client: AsyncClient
+) -> None:
+    batch = plain_batch(100, b"x")
+    packed = zlib.compress(batch)
+    limit = 4 * world.broker.config.max_message_bytes
+    async with client.consumer("t", "s", queue_size=10) as consumer:
+        await publish_raw(
+            world,
+            batch_entry(b"x", 2**31 - 1),
+            batch_entry(packed, 100, compression=ZLIB, uncompressed_size=len(batch) - 1),
+            batch_entry(packed, 100, compression=ZLIB, uncompressed_size=limit + 1),
+            batch_entry(plain_batch(2) + b"\xff" * 12, 3),
+        )
+        await client.producer("t").send(b"next")
+        for entry_id, words in enumerate(
+            ("at most 1000000", f"its metadata say {len(batch) - 1}", f"limit of {limit} .maxUncompressedEntrySize")
+        ):
+            with pytest.raises(UnreadableMessage, match=f"t: .*{entry_id}.*: .*{words}") as caught:
+                await consumer.receive(5)
+            assert isinstance(caught.value.message, Message)
+            consumer.ack(caught.value.message)
+        consumer.ack(await take(consumer, 2))
+        with pytest.raises(UnreadableMessage, match="message 2 of a batch of 3") as caught:
+            await consumer.receive(5)
+        assert isinstance(caught.value.message, Message)
+        consumer.ack(caught.value.message)
+        (last,) = await take(consumer, 1)
+        assert last.payload == b"next"
+        consumer.ack(last)
+        await consumer.flush()
+        assert subscription(world).cursor.backlog() == 0
+        (attached,) = subscription(world).consumers
+        await until(lambda: 5 < attached.permits <= 10)  # the client grants again what half of its queue took
+
+
+async def test_partitions_are_one_topic(world: World, client: AsyncClient) -> None:
+    await client.topics.create("p", partitions=3)
+    assert await client.topics.partitions("p") == 3
+    async with client.consumer("p", "s") as consumer:
+        messages = [Outgoing(b"%d" % n, key=f"k{n}") for n in range(30)]
+        producer = client.producer("p")
+        ids = await producer.send_many(messages)
+        await producer.close()  # or it makes a partition again that is deleted
+        assert {one.partition for one in ids} == {0, 1, 2}
+        received = await take(consumer, 30)
+        assert sorted(texts(received), key=int) == [str(n) for n in range(30)]
+        assert {one.id for one in received} == set(ids)
+        consumer.ack(received)
+        await consumer.flush()
+        assert subscription(world, "p-partition-1").cursor.backlog() == 0
+    listed = await client.topics.list()
+    assert listed == [f"persistent://public/default/p-partition-{n}" for n in range(3)]
+    await client.topics.delete("p", force=True)
+    assert await client.topics.list() == []
+
+
+def test_keys_choose_partitions_as_in_java() -> None:
+    # String.hashCode of Java: "hello" 99162322, "polygenelubricants" -2147483648 (its sign is dropped).
+    assert partition_of_key("hello", 10) == 2
+    assert partition_of_key("polygenelubricants", 7) == 0
+    assert partition_of_key("𝄞", 1000) == (0xD834 * 31 + 0xDD1E) % 1000
+    assert partition_of_key("", 3) == 0
+
+
+async def test_a_consumer_comes_back_when_its_topic_was_closed(world: World, client: AsyncClient) -> None:
+    async with client.consumer("t", "s") as consumer:
+        await client.producer("t").send_many([b"0", b"1"])
+        first, _ = await take(consumer, 2)
+        consumer.ack(first)
+        await consumer.flush()
+        await world.broker.unload(TopicName.parse("t"))
+        assert texts(await take(consumer, 1)) == ["1"]
+        await client.producer("t").send(b"2")
+        assert texts(await take(consumer, 1)) == ["2"]
+
+
+async def test_a_reader_goes_on_where_it_was_when_its_topic_was_closed(world: World, client: AsyncClient) -> None:
+    ids = await client.producer("t").send_many([b"0", b"1", b"2"])
+    async with client.reader("t") as reader:
+        assert (await reader.receive(5)).id == ids[0]
+        await world.broker.unload(TopicName.parse("t"))
+        await asyncio.sleep(0.1)
+        assert [(await reader.receive(5)).id for _ in range(2)] == ids[1:]
+
+
+def test_message_ids_are_printed_parsed_and_compared() -> None:
+    id_ = MessageId(3, 7, 1, 2, 10)
+    assert str(id_) == "3:7:1:2:10"
+    assert MessageId.parse(str(id_)) == id_
+    assert MessageId.parse(str(id_)).batch_size == 10
+    assert MessageId.parse("3:7") == MessageId(3, 7)
+    assert str(MessageId(3, 7)) == "3:7:-1"
+    for text in ("3:7:1:2", "(3,7,1,2)", "(3, 7, 1, 2)"):  # as Java's and Python's clients of Pulsar print it
+        assert MessageId.parse(text) == MessageId(3, 7, 1, 2)
+        assert str(MessageId.parse(text)) == "3:7:1:2"
+    assert MessageId.parse("(-1,-1,-1,-1)") == EARLIEST
+    assert MessageId.parse("3:-1") == MessageId(3, -1), "before the first of a ledger"
+    assert MessageId.from_bytes(id_.to_bytes()) == id_
+    assert MessageId(3, 6, 1, 9) < id_ < replace(id_, batch_index=3) < MessageId(4, 0)
+    for text in ("", "3", "a:b", "1:2:3:4:5:6", "(1,2,3)", "(1:2:3:4)", "1,2,3,4", "-3:1", "3:-2", "9" * 20 + ":1"):
+        with pytest.raises(ValueError, match="message id"):
+            MessageId.parse(text)
+    with pytest.raises(ValueError, match="message id"):
+        MessageId.from_bytes(b"\xff\xff")

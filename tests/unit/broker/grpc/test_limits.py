@@ -1,0 +1,108 @@
+"""Limits of the topic API's client in `docs/limits.md`: what happens beyond them."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from broker.names import TopicName
+from broker.ownership.rules import Located
+from magnetar.client.async_client import AsyncClient
+from magnetar.client.errors import MessageRefused, TopicUnavailable
+from magnetar.client.streams import FRAME_BYTES, FRAME_MESSAGES, LOOKUPS_MAX, PublishLink
+from magnetar.client.values import Outgoing
+from tests.unit.broker.conftest import World, world
+from tests.unit.broker.grpc.conftest import client, door
+
+__all__ = ["client", "door", "world"]
+
+
+@pytest.fixture
+def frames(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The payloads' sizes of each request that goes out."""
+    made: list[list[int]] = []
+    next_request = PublishLink._next
+
+    def noting(link: PublishLink) -> Any:
+        request = next_request(link)
+        if request is not None:
+            made.append([len(one.payload) for one in request.messages])
+        return request
+
+    monkeypatch.setattr(PublishLink, "_next", noting)
+    return made
+
+
+async def send(client: AsyncClient, sizes: list[int]) -> None:
+    """All at once; they come in this order."""
+    async with client.producer("t") as producer:
+        ids = await producer.send_many([bytes(size) for size in sizes])
+    assert len(set(ids)) == len(sizes)
+    stored = []
+    async with client.reader("t") as reader:
+        while await reader.has_more():
+            stored.append(len((await reader.receive(5)).payload))
+    assert stored == sizes
+
+
+async def test_messages_of_one_call_go_in_frames_of_so_many(client: AsyncClient, frames: list[list[int]]) -> None:
+    await send(client, [1] * (2 * FRAME_MESSAGES + 5))
+    assert list(map(len, frames)) == [FRAME_MESSAGES, FRAME_MESSAGES, 5]
+
+
+LARGE = FRAME_BYTES + 1
+HUGE = 4_000_000
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([60_000] * 10, [4, 4, 2]),
+        ([1, 1, LARGE, 1, 1], [2, 1, 2]),
+        ([LARGE, LARGE], [1, 1]),
+        ([HUGE] * 3 + [1] * 1_500, [1, 1, 1, FRAME_MESSAGES, 500]),
+        ([1] * 1_500 + [HUGE] * 3, [FRAME_MESSAGES, 500, 1, 1, 1]),
+    ],
+    ids=["even", "one large", "all large", "huge ones first", "huge ones last"],
+)
+async def test_bytes_of_one_call_go_in_frames_of_so_many(
+    client: AsyncClient, frames: list[list[int]], sizes: list[int], expected: list[int]
+) -> None:
+    await send(client, sizes)
+    assert list(map(len, frames)) == expected
+    assert all(sum(frame) <= FRAME_BYTES or len(frame) == 1 for frame in frames)
+
+
+async def test_several_calls_share_frames_up_to_the_limit(client: AsyncClient, frames: list[list[int]]) -> None:
+    async with client.producer("t") as producer:
+        await producer.send(b"")
+        frames.clear()
+        ids = await asyncio.gather(*(producer.send_many([bytes(60_000)] * 3) for _ in range(4)))
+    assert len({id_ for some in ids for id_ in some}) == 12
+    assert list(map(len, frames)) == [4, 4, 4]
+
+
+async def test_properties_count_in_a_frame_as_well(client: AsyncClient, frames: list[list[int]]) -> None:
+    large = Outgoing(b"x", properties={"p": "y" * HUGE})
+    async with client.producer("t") as producer:
+        assert len(set(await producer.send_many([large] * 3))) == 3
+        with pytest.raises(MessageRefused, match=r"a message of 80000\d\d bytes is larger than .* maxMessageSize"):
+            await producer.send_many([Outgoing(b"x", properties={"p": "y" * 2 * HUGE})])
+    assert list(map(len, frames)) == [1, 1, 1]
+
+
+async def test_a_lookup_is_sent_on_so_often(world: World, client: AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = TopicName.parse("t")
+    world.ownership.elsewhere[name] = Located(False, world.broker.address, redirect=True)
+    lookups = 0
+    lookup = world.broker.lookup
+
+    async def counting(*arguments: Any, **named: Any) -> Any:
+        nonlocal lookups
+        lookups += 1
+        return await lookup(*arguments, **named)
+
+    monkeypatch.setattr(world.broker, "lookup", counting)
+    with pytest.raises(TopicUnavailable, match=f"{LOOKUPS_MAX} brokers sent us on; try again later"):
+        await client._brokers.owner("t")
+    assert lookups == LOOKUPS_MAX

@@ -1,0 +1,466 @@
+from typing import Any
+
+import pytest
+
+from broker.errors import ConsumerAssignError, ConsumerBusy, MetadataFailure
+from broker.topic.dispatchers import _failover_points
+from broker.topic.sticky_keys import murmur3
+from broker.topic.subscription import KeySharedPolicy
+from broker.wire import pulsar_pb2 as wire
+from broker.wire.frames import NO_ID
+from broker.wire.pulsar_pb2 import BaseCommand
+from managed_ledger.errors import InvalidPosition
+from managed_ledger.messages import encode_entry
+from managed_ledger.messages_pb2 import ZSTD, MessageMetadata
+from managed_ledger.position import EARLIEST, Position
+from tests.unit.broker.topic.dispatching import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Bench, Peer, entry
+
+
+def active_changes(peer: Peer) -> list[bool]:
+    return [one.active_consumer_change.is_active for one in peer.commands]
+
+
+async def test_nothing_is_sent_before_permits_and_no_more_than_permitted() -> None:
+    bench = Bench()
+    await bench.append(*map(entry, range(5)))
+    peer = bench.join(1, EXCLUSIVE)
+    assert peer.got == []
+    bench.flow(1, 2)
+    assert peer.got == [0, 1]
+    bench.flow(1, 10)
+    assert peer.got == [0, 1, 2, 3, 4]
+    await bench.append(entry(5))
+    assert peer.got[-1] == 5
+    assert bench.consumers[1].permits == 6
+
+
+async def test_permits_count_messages_and_a_batch_is_not_cut() -> None:
+    bench = Bench()
+    await bench.append(entry(0, batch=5), entry(5, batch=5), entry(10))
+    peer = bench.join(1, SHARED, permits=3)
+    assert peer.got == [0]
+    assert bench.consumers[1].permits == -2
+    bench.flow(1, 3)
+    assert peer.got == [0, 1]
+
+
+@pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED, KEY_SHARED])
+@pytest.mark.parametrize("count", [2**31 - 1, 1_000, 0, -1])
+async def test_a_stored_batch_that_claims_too_many_messages_starves_nobody(kind: int, count: int) -> None:
+    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=count)
+    packed = MessageMetadata(compression=ZSTD, uncompressed_size=2**32 - 1)
+    bench = Bench()
+    await bench.append(encode_entry(metadata, b"x" * 100))
+    packed.MergeFrom(metadata)
+    packed.num_messages_in_batch = 2**31 - 1
+    packed.sequence_id = 1
+    await bench.append(encode_entry(packed, b"x" * 100), entry(2))
+    peer = bench.join(1, kind, permits=5)
+    assert peer.got == [0, 1, 2]
+    assert bench.consumers[1].permits == 2
+
+
+@pytest.mark.parametrize("kind", [FAILOVER, KEY_SHARED])
+async def test_what_many_leave_behind_in_one_turn_is_shared_out_once(
+    kind: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lost connection takes hundreds of consumers with it."""
+    hashed = 0
+
+    def counting(data: bytes) -> int:
+        nonlocal hashed
+        hashed += 1
+        return murmur3(data)
+
+    monkeypatch.setattr("broker.topic.dispatchers.murmur3", counting)
+    monkeypatch.setattr("broker.topic.sticky_keys.murmur3", counting)
+    _failover_points.cache_clear()
+    bench = Bench(failover_delay_ms=0)
+    count, keys = 100, 200
+    for number in range(count):
+        bench.join(number, kind, permits=1_000)
+    await bench.append(*(entry(number, key=f"k{number}") for number in range(keys)))
+    assert hashed <= count * 101 + count + keys + 1, "each consumer's points once"
+    hashed = 0
+    bench.leave(*range(1, count))
+    assert hashed <= count + keys
+    left = bench.peers[0].messages
+    assert {one.message_id.entryId for one in left} == set(range(keys))
+    if kind == KEY_SHARED:
+        assert {one.redelivery_count for one in left} == {0, 1}, "given back once, not from one leaving to the next"
+
+
+@pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED])
+async def test_the_size_of_a_batch_is_that_of_its_entry_whatever_an_ack_says(kind: int) -> None:
+    def ack(**fields: Any) -> None:
+        command = wire.CommandAck(consumer_id=1, ack_type=wire.CommandAck.Individual)
+        command.message_id.add(ledgerId=1, entryId=0, **fields)
+        bench.subscription.acknowledge(bench.consumers[1], command)
+        bench.check()
+
+    bench = Bench()
+    await bench.append(entry(0, batch=3), entry(3))
+    bench.join(1, kind, permits=10)
+    for size in (2**31 - 1, 1_000_000, 2, 1):  # 0 and 2 are left
+        ack(ack_set=[0b101], batch_size=size)
+        assert bench.cursor.batch_ack_set(Position(1, 0)) == [0b101]
+    for fields in (
+        {"ack_set": [0] * 300_000, "batch_size": 3},
+        {"ack_set": [-1] * 15_626},
+        {"ack_set": [1], "batch_size": -1},
+        {"batch_size": -(2**31)},
+    ):
+        with pytest.raises(InvalidPosition, match=r"1:0: batch_size .* a batch has at most 1000000 messages"):
+            ack(**fields)
+    assert bench.cursor.batch_ack_set(Position(1, 0)) == [0b101]
+    ack(ack_set=[0, 0, 1 << 62])  # beyond the batch: nothing of it is left
+    assert bench.cursor.is_deleted(Position(1, 0))
+
+
+@pytest.mark.parametrize("size", [4_097, 1_000_000, 2**31 - 1])
+async def test_an_ack_of_a_batch_that_was_not_sent_makes_no_large_set(size: int) -> None:
+    bench = Bench()
+    bench.join(1, SHARED)
+    await bench.append(entry(0, batch=3), entry(3, batch=3))
+    command = wire.CommandAck(consumer_id=1, ack_type=wire.CommandAck.Individual)
+    command.message_id.add(ledgerId=1, entryId=0, ack_set=[1], batch_size=size)
+    command.message_id.add(ledgerId=1, entryId=1, ack_set=[1], batch_size=4_096)
+    bench.subscription.acknowledge(bench.consumers[1], command)
+    assert bench.cursor.batch_ack_set(Position(1, 0)) is None, "it comes again as a whole"
+    assert bench.cursor.batch_ack_set(Position(1, 1)) == [1]
+
+
+async def test_an_ack_has_a_limited_number_of_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.topic.subscription.ACK_IDS_MAX", 3)
+    bench = Bench()
+    await bench.append(*map(entry, range(5)))
+    bench.join(1, SHARED, permits=10)
+    with pytest.raises(InvalidPosition, match="has 4 ids, and may have 3; split it"):
+        bench.ack(1, 0, 1, 2, 3)
+    bench.ack(1, 0, 1, 2)
+    assert bench.cursor.backlog() == 2
+
+
+async def test_markers_are_acknowledged_and_not_sent() -> None:
+    for kind in (EXCLUSIVE, SHARED):
+        bench = Bench()
+        await bench.append(entry(0), entry(1, marker=1), entry(2))
+        assert bench.join(1, kind, permits=10).got == [0, 2]
+        bench.ack(1, 0)
+        assert bench.cursor.mark_delete_position == (1, 1)
+
+
+async def test_a_second_exclusive_consumer_waits_for_the_first_to_leave() -> None:
+    bench = Bench()
+    await bench.append(entry(0), entry(1))
+    bench.join(1, EXCLUSIVE, permits=10)
+    with pytest.raises(ConsumerBusy):
+        bench.join(2, EXCLUSIVE)
+    with pytest.raises(ConsumerBusy):
+        bench.join(2, SHARED)
+    bench.ack(1, 0)
+    bench.leave(1)
+    assert bench.join(2, SHARED, permits=10).got == [1]
+
+
+async def test_redelivery_to_an_exclusive_consumer_begins_at_the_first_open_entry() -> None:
+    bench = Bench()
+    await bench.append(*map(entry, range(4)))
+    peer = bench.join(1, EXCLUSIVE, permits=100, epoch=0)
+    bench.ack(1, 1, cumulative=True)
+    bench.redeliver(1, 3, epoch=1)
+    assert peer.got == [0, 1, 2, 3, 2, 3]
+    assert [message.consumer_epoch for message in peer.messages] == [0, 0, 0, 0, 1, 1]
+
+
+async def test_failover_tells_all_consumers_and_waits_before_it_switches() -> None:
+    bench = Bench(partition=0)
+    await bench.append(*map(entry, range(3)))
+    first = bench.join(1, FAILOVER, permits=10)
+    second = bench.join(2, FAILOVER, permits=10)
+    assert (active_changes(first), active_changes(second)) == ([], [False])
+    assert first.got == []
+    bench.pass_time(1.0)
+    assert (active_changes(first), active_changes(second)) == ([True], [False, False])
+    assert first.got == [0, 1, 2]
+    bench.ack(1, 0)
+    bench.leave(1)
+    assert second.got == []
+    bench.pass_time(1.0)
+    assert active_changes(second) == [False, False, True]
+    assert second.got == [1, 2]
+
+
+async def test_what_was_read_for_the_former_active_consumer_is_not_sent_to_the_next_one_before_its_turn() -> None:
+    bench = Bench(partition=0)
+    await bench.append(*map(entry, range(3)))
+    first = bench.join(1, FAILOVER, permits=10)
+    bench.ledger.cold = True
+    bench.pass_time(1.0)
+    second = bench.join(2, FAILOVER, permits=10)
+    bench.leave(1)
+    await bench.host.finish_fetching()
+    assert (first.got, second.got) == ([], [])
+    bench.pass_time(1.0)
+    await bench.host.finish_fetching()
+    assert second.got == [0, 1, 2]
+
+
+async def test_failover_prefers_the_best_priority_and_shares_partitions_out() -> None:
+    for partition, wanted in ((0, 1), (1, 2), (2, 1)):
+        bench = Bench(partition=partition)
+        bench.join(3, FAILOVER, priority=1)
+        bench.join(2, FAILOVER)
+        bench.join(1, FAILOVER)
+        assert bench.subscription.active_consumer is bench.consumers[wanted]
+    bench = Bench()
+    for number in range(4):
+        bench.join(number, FAILOVER)
+    assert bench.subscription.active_consumer is not None
+
+
+async def test_shared_gives_turns_and_skips_who_cannot_take_more() -> None:
+    bench = Bench(round_robin_messages=2)
+    one, two = bench.join(1, SHARED), bench.join(2, SHARED)
+    bench.flow(1, 100)
+    bench.flow(2, 3)
+    await bench.append(*map(entry, range(12)))
+    assert sorted(one.got + two.got) == list(range(12))
+    assert len(two.got) == 3
+    bench.peers[1].is_writable = False
+    await bench.append(entry(12))
+    assert 12 not in one.got + two.got
+    bench.flow(2, 1)
+    assert two.got[-1] == 12
+
+
+async def test_shared_serves_the_best_priority_first() -> None:
+    bench = Bench()
+    low, high = bench.join(1, SHARED, permits=100, priority=1), bench.join(2, SHARED, permits=3)
+    await bench.append(*map(entry, range(5)))
+    assert (high.got, low.got) == ([0, 1, 2], [3, 4])
+
+
+async def test_what_is_refused_comes_before_what_is_new_and_lowest_first() -> None:
+    bench = Bench()
+    await bench.append(*map(entry, range(6)))
+    peer = bench.join(1, SHARED, permits=4)
+    bench.redeliver(1, 2, 0)
+    bench.flow(1, 4)
+    assert peer.got == [0, 1, 2, 3, 0, 2, 4, 5]
+    assert [message.redelivery_count for message in peer.messages] == [0, 0, 0, 0, 1, 1, 0, 0]
+    bench.redeliver(1, 99)
+    bench.ack(1, 0, 1, 2, 3, 4, 5)
+    assert bench.cursor.backlog() == 0
+    assert bench.consumers[1].unacked_messages == 0
+
+
+async def test_what_a_leaving_consumer_had_goes_to_the_others_and_counts() -> None:
+    bench = Bench()
+    await bench.append(*map(entry, range(4)))
+    bench.join(1, SHARED, permits=4)
+    other = bench.join(2, SHARED, permits=10)
+    bench.ack(1, 1)
+    bench.leave(1)
+    assert other.got == [0, 2, 3]
+    assert {message.redelivery_count for message in other.messages} == {1}
+    bench.leave(2)
+    last = bench.join(3, SHARED, permits=10)
+    assert last.got == [0, 2, 3]
+    assert {message.redelivery_count for message in last.messages} == {
+        0
+    }  # as Apache's: the last one took the counts along
+
+
+async def test_a_consumer_with_too_much_unacknowledged_waits_until_half_is_done() -> None:
+    bench = Bench(unacked_per_consumer_max=4)
+    await bench.append(*map(entry, range(10)))
+    peer = bench.join(1, SHARED, permits=1)
+    bench.flow(1, 2)
+    bench.flow(1, 1)
+    bench.flow(1, 50)
+    assert peer.got == [0, 1, 2, 3]
+    assert bench.consumers[1].is_blocked
+    bench.ack(1, 0)
+    assert len(peer.got) == 4
+    bench.ack(1, 1)
+    assert len(peer.got) > 4
+
+
+async def test_a_subscription_with_too_much_unacknowledged_waits() -> None:
+    bench = Bench(unacked_per_subscription_max=2, read_entries_max=1)
+    await bench.append(*map(entry, range(5)))
+    one, two = bench.join(1, SHARED, permits=10), bench.join(2, SHARED, permits=10)
+    assert len(one.got) + len(two.got) == 2
+    bench.ack(1, one.got[0])
+    assert len(one.got) + len(two.got) == 3
+
+
+async def test_single_messages_of_a_batch_leave_the_others() -> None:
+    bench = Bench()
+    await bench.append(entry(0, batch=10))
+    peer = bench.join(1, SHARED, permits=100)
+    bench.ack(1, 0, ack_set=[1022])
+    assert bench.consumers[1].unacked_messages == 9
+    bench.ack(1, 0, ack_set=[486])
+    bench.redeliver(1)
+    assert [list(message.ack_set) for message in peer.messages] == [[], [486]]
+    assert bench.consumers[1].permits == 100 - 10 - 6
+    bench.ack(1, 0, ack_set=[25])  # what was acknowledged stays so: 486 & 25 is 0
+    assert bench.cursor.backlog() == 0
+
+
+async def test_a_cumulative_ack_inside_a_batch_keeps_its_rest() -> None:
+    bench = Bench()
+    await bench.append(entry(0), entry(1, batch=10), entry(11))
+    peer = bench.join(1, EXCLUSIVE, permits=100)
+    bench.ack(1, 1, cumulative=True, ack_set=[1008])
+    assert bench.cursor.mark_delete_position == (1, 0)
+    bench.redeliver(1)
+    assert peer.got == [0, 1, 2, 1, 2]
+    assert list(peer.messages[3].ack_set) == [1008]
+
+
+async def test_a_cumulative_ack_on_shared_moves_nothing() -> None:
+    bench = Bench()
+    await bench.append(*map(entry, range(3)))
+    bench.join(1, SHARED, permits=10)
+    bench.ack(1, 2, cumulative=True)
+    assert bench.cursor.backlog() == 3
+
+
+async def test_delayed_messages_wait_on_shared_only() -> None:
+    bench = Bench(delayed_strict=True)
+    at_ms = bench.host.now_ms() + 5000
+    await bench.append(entry(0, deliver_at_ms=at_ms), entry(1))
+    shared = bench.join(1, SHARED, permits=10)
+    assert shared.got == [1]
+    bench.pass_time(4.9)
+    assert shared.got == [1]
+    bench.pass_time(0.1)
+    assert shared.got == [1, 0]
+    other = Bench()
+    await other.append(entry(0, deliver_at_ms=at_ms + 10_000))
+    assert other.join(1, EXCLUSIVE, permits=1).got == [0]
+
+
+async def test_keys_stay_together_and_wait_for_their_consumer() -> None:
+    bench = Bench()
+    peers = {number: bench.join(number, KEY_SHARED, permits=1000) for number in range(3)}
+    await bench.append(*(entry(number, key=f"k{number % 10}") for number in range(60)))
+    owner: dict[int, int] = {}
+    for number, peer in peers.items():
+        assert peer.got == sorted(peer.got)
+        for entry_id in peer.got:
+            assert owner.setdefault(entry_id % 10, number) == number
+    assert sum(len(peer.got) for peer in peers.values()) == 60
+
+
+async def test_a_key_moves_only_when_its_former_consumer_has_nothing_of_it_left() -> None:
+    bench = Bench()
+    policy = KeySharedPolicy(is_sticky=False)
+    first = bench.join(1, KEY_SHARED, permits=1000, policy=policy)
+    await bench.append(*(entry(number, key=f"k{number % 10}") for number in range(20)))
+    second = bench.join(2, KEY_SHARED, permits=1000, policy=policy)
+    await bench.append(*(entry(number, key=f"k{number % 10}") for number in range(20, 40)))
+    assert first.got[:20] == list(range(20))
+    assert second.got == []  # everything that is his now has entries open at the first
+    bench.ack(1, *range(20))
+    assert second.got == sorted(second.got)
+    moved = {entry_id % 10 for entry_id in second.got}
+    assert moved
+    assert moved.isdisjoint({entry_id % 10 for entry_id in first.got[20:]})
+    assert sorted(first.got[20:] + second.got) == list(range(20, 40))
+
+
+async def test_sticky_ranges_are_checked_and_kept() -> None:
+    bench = Bench()
+    policy = KeySharedPolicy(is_sticky=True)
+    low = bench.join(1, KEY_SHARED, permits=100, policy=policy, hash_ranges=[(0, 32767)])
+    with pytest.raises(ConsumerAssignError):
+        bench.join(2, KEY_SHARED, policy=policy, hash_ranges=[(100, 200)])
+    with pytest.raises(ConsumerBusy):
+        bench.join(2, KEY_SHARED)
+    await bench.append(*(entry(number, key=f"key{number}") for number in range(8)))
+    assert low.got == [1, 2, 4, 5, 7]
+    high = bench.join(3, KEY_SHARED, permits=100, policy=policy, hash_ranges=[(32768, 65535)])
+    assert high.got == [0, 3, 6]
+
+
+async def test_seek_disconnects_before_it_moves() -> None:
+    bench = Bench()
+    await bench.append(*map(entry, range(4)))
+    peer = bench.join(1, SHARED, permits=10)
+    bench.ack(1, 0, 1, 2, 3)
+    await bench.subscription.reset_to(Position(1, 2))
+    (closed,) = peer.commands
+    assert closed.type == BaseCommand.CLOSE_CONSUMER
+    assert closed.close_consumer.request_id == NO_ID
+    assert bench.join(2, SHARED, permits=10).got == [2, 3]
+    await bench.subscription.reset_to(EARLIEST)
+    assert bench.join(3, EXCLUSIVE, permits=10).got == [0, 1, 2, 3]
+
+
+async def test_only_the_single_consumer_may_unsubscribe() -> None:
+    bench = Bench()
+    bench.join(1, SHARED)
+    bench.join(2, SHARED)
+    with pytest.raises(MetadataFailure):
+        bench.subscription.check_may_unsubscribe(bench.consumers[1])
+    bench.leave(2)
+    bench.subscription.check_may_unsubscribe(bench.consumers[1])
+
+
+@pytest.mark.parametrize("kind", [EXCLUSIVE, FAILOVER])
+async def test_entries_that_are_there_when_the_cursor_is_rewound_come_behind_what_is_before_them(kind: int) -> None:
+    """A read has ended, and is handed over in a later turn of the loop: meanwhile everything is to come again."""
+    bench = Bench(failover_delay_ms=0, read_entries_max=2)
+    await bench.append(*map(entry, range(2)))
+    peer = bench.join(1, kind, permits=100, priority=1)
+    bench.ledger.cold = True
+    await bench.append(*map(entry, range(2, 4)))
+    work, done = bench.host.fetching.pop()
+    entries = await work
+    if kind == FAILOVER:
+        peer = bench.join(2, kind, permits=100)  # comes before the first one, and is active now
+    else:
+        peer.got.clear()
+        bench.redeliver(1)
+    done(entries)
+    await bench.host.finish_fetching()
+    assert peer.got == [0, 1, 2, 3]
+
+
+async def test_a_cold_read_that_a_seek_overtakes_delivers_nothing() -> None:
+    bench = Bench()
+    await bench.append(*map(entry, range(4)))
+    bench.ledger.cold = True
+    gone = bench.join(1, EXCLUSIVE, permits=10)
+    await bench.subscription.reset_to(Position(1, 3))
+    there = bench.join(2, EXCLUSIVE, permits=10)
+    await bench.host.finish_fetching()
+    assert (gone.got, there.got) == ([], [3])
+
+
+async def test_a_failed_read_is_tried_again() -> None:
+    bench = Bench()
+    await bench.append(entry(0))
+    bench.ledger.cold = True
+    peer = bench.join(1, EXCLUSIVE, permits=10)
+    work, done = bench.host.fetching.pop()
+    await work
+    bench.cursor.rewind()
+    done(None)
+    assert bench.host.fetching == []
+    bench.pass_time(0.2)
+    await bench.host.finish_fetching()
+    assert peer.got == [0]
+
+
+async def test_an_entry_that_nobody_understands_goes_out_as_one_message() -> None:
+    bench = Bench()
+    await bench.append(b"\x00", b"\x00\x00\x00\x05ab", entry(2))
+    for number, kind in ((1, EXCLUSIVE), (2, SHARED), (3, KEY_SHARED)):
+        peer = bench.join(number, kind, permits=10)
+        assert peer.got == [0, 1, 2]
+        bench.leave(number)

@@ -1,0 +1,157 @@
+"""`AsyncClient` is `Client` with `await`: the same names, the same arguments, the same answers."""
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from typing import Any
+
+import pytest
+
+import magnetar
+from broker.grpc.service import GrpcServer
+from magnetar.client import async_client, client
+from magnetar.client.errors import TopicError
+from tests.unit.broker.conftest import world
+from tests.unit.broker.grpc.conftest import door
+
+__all__ = ["door", "world"]
+
+PAIRS = [
+    (client.Client, async_client.AsyncClient),
+    (client.Producer, async_client.AsyncProducer),
+    (client.Consumer, async_client.AsyncConsumer),
+    (client.Reader, async_client.AsyncReader),
+    (client.Topics, async_client.AsyncTopics),
+]
+
+# What a program with an event loop can do besides: open without waiting for the first message, look without waiting.
+ONLY_ASYNC = {"open", "take"}
+
+
+def public(kind: type) -> dict[str, Any]:
+    return {name: inspect.getattr_static(kind, name) for name in dir(kind) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize(("blocking", "awaited"), PAIRS)
+def test_names_and_arguments_are_the_same(blocking: type, awaited: type) -> None:
+    one, other = public(blocking), public(awaited)
+    assert other.keys() - ONLY_ASYNC == one.keys()
+    for name, member in one.items():
+        assert isinstance(member, property) == isinstance(other[name], property), name
+        if callable(member):
+            mine, theirs = inspect.signature(member).parameters, inspect.signature(other[name]).parameters
+            assert [(p.name, p.kind, p.default) for p in mine.values()] == [
+                (p.name, p.kind, p.default) for p in theirs.values()
+            ], name
+
+
+class Awaited:
+    """The asynchronous objects with `await` before every call."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    async def call(self, what: str, /, *arguments: Any, **options: Any) -> Any:
+        made = getattr(self.inner, what)(*arguments, **options)
+        assert isinstance(made, Awaitable), f"{what} cannot be awaited"
+        return wrapped(await made)
+
+    async def take(self, count: int) -> list[Any]:
+        assert isinstance(self.inner, AsyncIterator) or hasattr(self.inner, "__aiter__")
+        found: list[Any] = []
+        async for one in self.inner:
+            found.append(one)
+            if len(found) == count:
+                break
+        return found
+
+
+class Blocking:
+    """The blocking objects, on another thread."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    async def call(self, what: str, /, *arguments: Any, **options: Any) -> Any:
+        return wrapped(await asyncio.to_thread(getattr(self.inner, what), *arguments, **options), Blocking)
+
+    async def take(self, count: int) -> list[Any]:
+        def some(messages: Iterator[Any]) -> list[Any]:
+            return [next(messages) for _ in range(count)]
+
+        return await asyncio.to_thread(some, iter(self.inner))
+
+
+def wrapped(value: Any, kind: type = Awaited) -> Any:
+    return kind(value) if type(value).__name__.endswith(("Producer", "Consumer", "Reader")) else value
+
+
+async def program(made: Any, topic: str) -> list[Any]:
+    """Everything that a client can do; what it saw, without ids of ledgers."""
+    seen: list[Any] = []
+    topics = type(made)(made.inner.topics)
+    seen.append(await topics.call("create", topic))
+    seen.append(await topics.call("partitions", topic))
+    producer = await made.call("producer", topic, name="named")
+    consumer = await made.call("consumer", topic, "s", type="exclusive", from_earliest=True)
+    id_ = await producer.call("send", b"first", key="k", properties={"a": "b"})
+    ids = await producer.call("send_many", [b"second", magnetar.Outgoing(b"third", key="k")])
+    await producer.call("flush")
+    seen += [type(id_), len(ids), producer.inner.name, producer.inner.last_sequence_id, producer.inner.topic]
+    (first,) = await consumer.take(1)
+    seen += [first.payload, first.key, first.properties]
+    seen.append(await consumer.call("ack", first))
+    second = await consumer.call("receive", 5)
+    seen.append(await consumer.call("ack_cumulative", second))
+    batch = await consumer.call("receive_batch", 10, 5)
+    seen.append([one.payload for one in batch])
+    seen.append(await consumer.call("nack", batch, delay_s=0.0))
+    seen.append((await consumer.call("receive", 5)).payload)
+    seen.append(await consumer.call("flush"))
+    seen.append(await consumer.call("seek", "earliest"))
+    seen.append((await consumer.call("receive", 5)).payload)
+    try:
+        await consumer.call("seek", "nowhere")
+    except ValueError as error:
+        seen.append(str(error))
+    seen.append(await consumer.call("unsubscribe"))
+    reader = await made.call("reader", topic, start=id_, inclusive=True)
+    seen.append(await reader.call("has_more"))
+    seen.append([one.payload for one in await reader.take(3)])
+    seen.append(await reader.call("has_more"))
+    try:
+        await reader.call("ack", first)
+    except TopicError as error:
+        seen.append(type(error))
+    for one in (reader, producer):
+        seen.append(await one.call("close"))
+    seen.append((await topics.call("stats", topic))["msgInCounter"])
+    seen.append(topic.rpartition("/")[2] in str(await topics.call("list")))
+    seen.append(await topics.call("delete", topic, force=True))
+    return [str(one).replace(topic, "TOPIC") for one in seen]
+
+
+async def test_a_program_has_the_same_answers_with_and_without_await(door: GrpcServer) -> None:
+    address = f"127.0.0.1:{door.port}"
+    async with magnetar.AsyncClient(address, operation_timeout_s=5) as made:
+        awaited = await program(Awaited(made), "persistent://public/default/awaited")
+    blocking_client = await asyncio.to_thread(magnetar.Client, address, operation_timeout_s=5)
+    try:
+        blocking = await program(Blocking(blocking_client), "persistent://public/default/blocking")
+    finally:
+        await asyncio.to_thread(blocking_client.close)
+    assert awaited == blocking
+    assert "[b'first', b'second', b'third']" in awaited
+
+
+@pytest.mark.parametrize("kind", [magnetar.Client, magnetar.AsyncClient])
+async def test_the_address_of_another_door_is_said_at_once(kind: Any) -> None:
+    for address, words in (
+        ("pulsar://localhost:6650", "binary protocol.*6648 of a standalone; write host:port"),
+        ("pulsar+ssl://localhost:6651", "binary protocol"),
+        ("http://localhost:8080", "is HTTP: the topic API is at the gRPC port"),
+        ("grpc://localhost:6648", "leave grpc:// out"),
+        ("localhost", "is not host:port"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            kind(address)
