@@ -30,7 +30,7 @@ from magnetar_core.runtime.types import Corruption, MagnetarError
 from tests.support.bookie_disks import CODEC, KEY, Disk, stored_entry
 from tests.support.crash_images import Life, crashed, crashed_files, until_end
 from tests.support.fault_files import FAULTS, FaultRun
-from tests.support.serving import Wire, World
+from tests.support.serving import BookieMachines, Wire
 
 RUNS = int(os.environ["MAGNETAR_FAULT_RUNS"])
 SEED = os.environ["MAGNETAR_CRASH_SEED"]
@@ -103,7 +103,7 @@ def test_each_operation_of_a_life_with_everything_in_it_may_fail(seed: int, dire
 
 
 async def test_a_slow_disk_delays_answers_and_nothing_else() -> None:
-    world = World()
+    world = BookieMachines()
     async with world.serving() as bookie:
         wire = await Wire.connect(bookie)
 
@@ -123,7 +123,7 @@ async def test_a_slow_disk_delays_answers_and_nothing_else() -> None:
 
 
 async def test_after_a_failed_fsync_nobody_is_answered_any_more() -> None:
-    world = World()
+    world = BookieMachines()
     async with world.serving() as bookie:
         wires = [await Wire.connect(bookie) for _ in range(3)]
 

@@ -23,7 +23,7 @@ from magnetar_core.runtime.types import KIB, MIB, Corruption, MagnetarError
 from tests.support.bookie_disks import CODEC, KEY, Disk, stored_entry
 from tests.support.crash_images import Life, crashed
 from tests.support.damage import damaged
-from tests.support.serving import Wire, World
+from tests.support.serving import BookieMachines, Wire
 
 FRAMES = int(os.environ["MAGNETAR_FUZZ_FRAMES"])
 SEED = os.environ["MAGNETAR_CRASH_SEED"]
@@ -87,7 +87,7 @@ async def test_malformed_frames_end_their_connection_and_no_more(third: bool) ->
     rng = random.Random(f"{SEED} {third}")
     unhandled: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: unhandled.append(context))
-    world = World()
+    world = BookieMachines()
     async with world.serving(frame_bytes_max=FRAME_MAX) as bookie:
         healthy = await Wire.connect(bookie)
         kept = stored_entry(1000, 0, b"kept")
@@ -116,7 +116,7 @@ async def test_malformed_frames_end_their_connection_and_no_more(third: bool) ->
         assert await (await Wire.connect(bookie)).read(1000, 0) == kept
 
 
-def disk_bytes(world: World) -> int:
+def disk_bytes(world: BookieMachines) -> int:
     return sum(len(inode.cached) for inode in world.files._entries.values())
 
 
@@ -147,7 +147,7 @@ async def fuzz(bookie: Bookie, rng: random.Random, third: bool, count: int) -> N
 
 
 async def test_a_frame_that_is_announced_and_never_sent_costs_nothing() -> None:
-    world = World()
+    world = BookieMachines()
     async with world.serving() as bookie:
         wires = [await Wire.connect(bookie) for _ in range(50)]
         tracemalloc.start()

@@ -30,7 +30,7 @@ from magnetar_core.runtime.types import Corruption
 from tests.support.bookie_disks import KEY, OTHER_KEY, TINY, Disk, stored_entry
 from tests.support.bookie_world import LyingWorld
 from tests.support.crash_images import Life, crashed, crashed_files, until_end
-from tests.support.serving import HurriedClock, Wire, World
+from tests.support.serving import BookieMachines, HurriedClock, Wire
 
 SMALL_LOGS = replace(TINY, log_bytes_max=4096)
 LOGS = "/l0/current"
@@ -404,7 +404,7 @@ def test_r_b18_deferred_adds_are_answered_without_waiting_for_a_sync_that_never_
 
 @pytest.mark.parametrize("where", [".txn", ".log"])
 async def test_r_b19_a_loop_that_dies_takes_the_bookie_out_of_service(where: str) -> None:
-    world = World()
+    world = BookieMachines()
     async with world.serving() as bookie:
         wire = await Wire.connect(bookie)
         assert await wire.add(stored_entry(1, 0)) == OK
@@ -537,7 +537,7 @@ def test_r_b21_a_location_that_leads_to_another_entry_is_an_error() -> None:
 
 
 async def test_r_b13_recovery_is_told_of_damage_and_not_of_absence() -> None:
-    world = World()
+    world = BookieMachines()
     async with world.serving() as bookie:
         assert await (await Wire.connect(bookie)).add(stored_entry(1, 0, b"x" * 100)) == OK
     world.files.open("/bookie/ledgers/current/0.log", writable=True).write_at(1024 + 8, b"damage")
@@ -742,7 +742,7 @@ def test_r_b25_an_explicit_lac_is_not_lower_after_restarts() -> None:
 
 
 async def test_r_b26_a_fence_is_taken_while_no_directory_has_room() -> None:
-    world = World(HurriedClock())
+    world = BookieMachines(HurriedClock())
     async with world.serving(reserve_mib=1, write_cache_mib=1) as bookie:
         wire = await Wire.connect(bookie)
         assert await wire.add(stored_entry(1, 0)) == OK
@@ -758,7 +758,7 @@ async def test_r_b26_a_fence_is_taken_while_no_directory_has_room() -> None:
 
 @pytest.mark.parametrize("lost", ["the cookie in the store", "the journal directory", "a ledger directory"])
 async def test_r_b27_a_bookie_that_lost_a_part_of_itself_does_not_serve(lost: str) -> None:
-    world = World()
+    world = BookieMachines()
     async with world.serving() as bookie:
         assert await (await Wire.connect(bookie)).add(stored_entry(1, 0)) == OK
     if lost == "the cookie in the store":
@@ -808,7 +808,7 @@ def test_r_l26_recovery_writes_to_a_fenced_ledger_after_a_restart_too() -> None:
 
 
 async def test_r_b31_what_was_taken_from_the_socket_cannot_change_any_more() -> None:
-    world = World()
+    world = BookieMachines()
     async with world.serving() as bookie:
         wire = await Wire.connect(bookie)
         entry = stored_entry(1, 0, b"first")
@@ -839,7 +839,7 @@ async def test_r_b33_a_disk_that_is_full_at_the_start_serves_read_only_from_what
 
 
 async def test_r_b33_a_disk_without_any_room_is_named() -> None:
-    world = World()
+    world = BookieMachines()
     async with world.serving() as bookie:
         assert await (await Wire.connect(bookie)).add(stored_entry(1, 0, b"x" * 3000)) == OK
         image = crashed_files(world.files, random.Random(1), "keep all")

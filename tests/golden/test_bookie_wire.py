@@ -17,7 +17,7 @@ from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.bookkeeper.wire.entry import master_key
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
 from tests.support.golden import DECODES, ENCODES, REPLAYS, Report, b64, beside, golden, load, rows
-from tests.support.serving import HurriedClock, Wire, World
+from tests.support.serving import BookieMachines, HurriedClock, Wire
 
 OPCODES: Final = {"ADDENTRY": 1, "READENTRY": 2, "AUTH": 3, "BATCH_READ_ENTRY": 7}
 # Operations that the second protocol had once or has names for; a bookie hangs up on them.
@@ -315,7 +315,7 @@ def test_sessions_with_bookies(report: Report) -> None:
 async def session(name: str) -> dict[int, Said]:
     """Say again what the clients said, to as many bookies as there were."""
     vector = file_of(name)
-    world = World(HurriedClock())
+    world = BookieMachines(HurriedClock())
     async with contextlib.AsyncExitStack() as stack:
         bookies: dict[int, Bookie] = {}
         for port in sorted({row.get("port", 3181) for row in rows(vector)}):

@@ -35,7 +35,7 @@ HERE: Final = Path(__file__).parent
 Cell = Callable[[str, str], None]
 
 
-class World:
+class Column:
     """The cluster of one column, and what was acknowledged in it."""
 
     def __init__(self, cluster: MixedCluster, column: str) -> None:
@@ -93,7 +93,7 @@ def owner_among(brokers: list[Server], topic: str) -> Server:
 
 
 @pytest.fixture(scope="module", params=COLUMNS, ids=lambda column: column.replace(" ", "-").replace(",", ""))
-def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Column]:
     column: str = request.param
     with MixedCluster(tmp_path_factory.mktemp("swap") / "cluster") as cluster:
         cluster.start_zookeeper()
@@ -104,10 +104,10 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             cluster.add("bookie", brand, wait=brand == "ours")
         for bookie in cluster.of("bookie"):
             bookie.wait_ready()
-        yield World(cluster, column)
+        yield Column(cluster, column)
 
 
-def test_our_broker(world: World, cell: Cell) -> None:
+def test_our_broker(world: Column, cell: Cell) -> None:
     cell("our broker", world.column)
     first, second = world.brokers("ours", "ours")
     with Load(url_of(first, second), "persistent://public/default/by-ours") as load:
@@ -126,7 +126,7 @@ def test_our_broker(world: World, cell: Cell) -> None:
     world.all_bookies()
 
 
-def test_apache_broker(world: World, cell: Cell) -> None:
+def test_apache_broker(world: Column, cell: Cell) -> None:
     cell("Apache broker", world.column)
     (broker,) = world.brokers("apache")
     with Load(broker.service_url, "persistent://public/default/by-apache") as load:
@@ -146,7 +146,7 @@ class Reading(Record):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(("old_brand", "new_brand"), [("ours", "apache"), ("apache", "ours")])
-def test_hand_over(world: World, cell: Cell, old_brand: Brand, new_brand: Brand) -> None:
+def test_hand_over(world: Column, cell: Cell, old_brand: Brand, new_brand: Brand) -> None:
     """The owner is paused with a writer on it; the other takes over; the old one wakes up and must not acknowledge."""
     cell(f"hand-over {_name(old_brand)} → {_name(new_brand)}, the old owner still alive", world.column)
     (old,) = world.brokers(old_brand)
@@ -279,7 +279,7 @@ DIGESTS: Final = [("CRC32C", "", "v2"), ("HMAC", "secret", "v3")]
 
 @pytest.mark.parametrize(("digest", "password", "protocol"), DIGESTS)
 def test_apache_client_recovers_what_ours_left_open(
-    world: World, cell: Cell, java_classes: Path, digest: str, password: str, protocol: str
+    world: Column, cell: Cell, java_classes: Path, digest: str, password: str, protocol: str
 ) -> None:
     cell("Apache's ledger client recovers what ours left open", world.column)
     writer = subprocess.Popen(
@@ -310,7 +310,7 @@ def test_apache_client_recovers_what_ours_left_open(
 
 @pytest.mark.parametrize(("digest", "password", "protocol"), DIGESTS)
 def test_our_client_recovers_what_apache_left_open(
-    world: World, cell: Cell, java_classes: Path, digest: str, password: str, protocol: str
+    world: Column, cell: Cell, java_classes: Path, digest: str, password: str, protocol: str
 ) -> None:
     cell("our ledger client recovers what Apache's left open", world.column)
     said = world.cluster.java(
@@ -342,7 +342,7 @@ async def recovered(metadata_url: str, ledger_id: int, password: bytes) -> tuple
 # --------------------------------------------------------------------------------------------- Spark
 
 
-def test_our_spark_source(world: World, cell: Cell, spark: SparkSession) -> None:
+def test_our_spark_source(world: Column, cell: Cell, spark: SparkSession) -> None:
     cell("our Spark source", world.column)
     assert world.stored, "no topic was written"
     world.brokers()  # none runs

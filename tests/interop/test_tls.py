@@ -42,7 +42,7 @@ def apaches_settings(folder: Path) -> dict[str, Any]:
     }
 
 
-class World:
+class TlsCluster:
     def __init__(self, directory: Path, cluster: MixedCluster) -> None:
         self.cluster = cluster
         self.authority = Authority(directory / "tls")
@@ -88,11 +88,11 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsCluster]:
     """One bookie of ours by our one setting (with roles), one by Apache's settings, and one of Apache's."""
     directory = tmp_path_factory.mktemp("secure")
     with MixedCluster(directory / "cluster", copies=3) as cluster:
-        made = World(directory, cluster)
+        made = TlsCluster(directory, cluster)
         cluster.start_zookeeper()
         cluster.initialise("apache")
         roles: dict[str, Any] = {"bookieAuthProviderFactoryClass": ROLES, "authorizedRoles": "broker,storage"}
@@ -103,7 +103,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.mark.parametrize("protocol", ["v2", "v3"])
-def test_apaches_client_over_tls(world: World, cell: Cell, protocol: str) -> None:
+def test_apaches_client_over_tls(world: TlsCluster, cell: Cell, protocol: str) -> None:
     cell("Apache's ledger client over TLS", "our bookies and Apache's")
     (line,) = world.java("write", protocol, world.broker, COUNT)
     assert line.startswith("LEDGER "), line
@@ -112,14 +112,14 @@ def test_apaches_client_over_tls(world: World, cell: Cell, protocol: str) -> Non
 
 
 @pytest.mark.parametrize("protocol", ["v2", "v3"])
-def test_our_client_over_tls(world: World, cell: Cell, protocol: str) -> None:
+def test_our_client_over_tls(world: TlsCluster, cell: Cell, protocol: str) -> None:
     cell("our ledger client over TLS", "our bookies and Apache's")
     ledger_id, _ = world.ours(world.broker)
     assert world.java("read", protocol, world.broker, ledger_id) == [f"ENTRY entry {number}" for number in range(COUNT)]
 
 
 @pytest.mark.parametrize("who", ["stranger", "clear"])
-def test_who_is_not_admitted_gets_nothing_from_either(world: World, cell: Cell, who: str) -> None:
+def test_who_is_not_admitted_gets_nothing_from_either(world: TlsCluster, cell: Cell, who: str) -> None:
     cell("a client without the role, or without TLS", "our bookies and Apache's")
     assert world.java("write", "v2", world.stranger if who == "stranger" else "-", 1)[0].startswith("FAILED ")
     with pytest.raises(BookKeeperError):
@@ -127,7 +127,7 @@ def test_who_is_not_admitted_gets_nothing_from_either(world: World, cell: Cell, 
 
 
 @pytest.mark.parametrize("brand", ["ours", "apache"])
-def test_a_broker_and_spark_over_tls(world: World, cell: Cell, brand: str, spark: SparkSession) -> None:
+def test_a_broker_and_spark_over_tls(world: TlsCluster, cell: Cell, brand: str, spark: SparkSession) -> None:
     cell("a broker (ours, Apache's) whose bookies want TLS", "our bookies and Apache's")
     settings: dict[str, Any] = {
         "bookkeeperTLSClientAuthentication": "true",

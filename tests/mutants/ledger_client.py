@@ -219,7 +219,8 @@ MUTANTS = (
     Mutant(
         "a fenced writer seals the ledger",
         f"{CLIENT}/handle.py",
-        "            if isinstance(writer.error, LedgerFenced | NoSuchLedger):\n                raise bare(writer.error)\n",
+        "            if isinstance(writer.error, LedgerFenced | NoSuchLedger):\n"
+        "                raise bare(writer.error)\n",
         "",
         WHOLE,
     ),

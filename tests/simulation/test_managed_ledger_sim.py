@@ -4,7 +4,7 @@ What may happen (correctness, part B): calls take any number of turns and overta
 adding, recovering and deleting ledgers fail, before or after they took effect; answers of the metadata store are
 lost, applied or not; a broker stops dead at any await; another one takes over although the former lives.
 
-What must hold, whatever happens (part A5): see `World.check_step`, `Recorder` and `World.check_end`.
+What must hold, whatever happens (part A5): see `Recorder`, and `check_step` and `check_end` of `TopicUnderTakeovers`.
 
 `SEED=8315` repeats one run.
 """
@@ -76,7 +76,7 @@ class Recorder:
     """What one opened managed ledger told. Rules: each append is answered once; nothing is acknowledged after the end,
     before its ledger is listed (I86), or out of order (I88)."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "TopicUnderTakeovers") -> None:
         self.world = world
         self.sent: list[int] = []
         self.answered: list[int] = []
@@ -105,7 +105,7 @@ class Recorder:
 class Broker:
     """One process. Once it is dead, nothing that it awaits ever comes, and nothing that it sends arrives."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "TopicUnderTakeovers") -> None:
         self.world = world
         self.is_dead = False
         self.store = FaultyStore(world.store.session(), self._store_step)
@@ -164,7 +164,7 @@ class Broker:
         self.recorder.sent = self.recorder.answered  # nobody is left to hear of the rest
 
 
-class World:
+class TopicUnderTakeovers:
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)
         self.clock = ManualClock()
@@ -471,13 +471,13 @@ async def read_all(ledger: ManagedLedger) -> list[Entry]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_acknowledged_is_lost_doubled_or_skipped_whoever_owns_the_topic(seed: int) -> None:
-    asyncio.run(World(seed).run())
+    asyncio.run(TopicUnderTakeovers(seed).run())
 
 
 def test_the_runs_reach_what_they_are_for() -> None:
     total = dict.fromkeys(("acknowledged", "takeovers", "deaths", "trimmed", "failures", "ledgers", "seeks"), 0)
     for seed in range(20):
-        world = World(seed)
+        world = TopicUnderTakeovers(seed)
         asyncio.run(world.run())
         total["acknowledged"] += len(world.acknowledged)
         total["takeovers"] += world.takeovers

@@ -4,14 +4,14 @@ import os
 
 import pytest
 
-from tests.support.ledger_world import World
+from tests.support.simulated_ledger import SimulatedLedger
 
 SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else range(400)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_acknowledged_entry_is_lost_whatever_the_network_does(seed: int) -> None:
-    world = World(seed)
+    world = SimulatedLedger(seed)
     for _ in range(world.rng.randint(50, 500)):
         world.step()
     world.settle()
@@ -36,7 +36,7 @@ def test_no_acknowledged_entry_is_lost_whatever_the_network_does(seed: int) -> N
 def test_the_runs_reach_what_they_are_for() -> None:
     changes = recovered = acknowledged = raced = readmitted = 0
     for seed in range(150):
-        world = World(seed)
+        world = SimulatedLedger(seed)
         for _ in range(world.rng.randint(50, 500)):
             world.step()
         changes += len(world.metadata.segments) - 1

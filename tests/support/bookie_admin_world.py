@@ -22,7 +22,7 @@ from magnetar_core.bookkeeper.wire.entry import DigestType
 from magnetar_core.runtime.types import Buffer, MagnetarError
 from tests.support.bookie_disks import stored_entry
 from tests.support.golden import load
-from tests.support.serving import CONFIG, Wire, World
+from tests.support.serving import CONFIG, BookieMachines, Wire
 from tests.unit.broker.admin.admin_world import Answer
 
 Call = Callable[[str, str, Any], Awaitable[Answer]]
@@ -53,7 +53,11 @@ class Client:
 
 @asynccontextmanager
 async def administered(
-    world: World, config: BookieConfig = CONFIG, *, ledgers: LedgerAccess | None = None, is_started: bool = True
+    world: BookieMachines,
+    config: BookieConfig = CONFIG,
+    *,
+    ledgers: LedgerAccess | None = None,
+    is_started: bool = True,
 ) -> AsyncIterator[Client]:
     """A bookie with its admin. Not *is_started*: the admin listens, the bookie does not serve yet."""
     reader = LedgerReader(world.store, world.clock, ROOT)
@@ -98,7 +102,7 @@ class RecordedEntries:
 @asynccontextmanager
 async def recorded_cluster() -> AsyncIterator[Call]:
     """A bookie with the id, the directories and the neighbours of the recorded one."""
-    world = World()
+    world = BookieMachines()
     config = replace(
         CONFIG,
         bookie_id="127.0.0.1:3181",
@@ -124,7 +128,7 @@ async def recorded_cluster() -> AsyncIterator[Call]:
         yield client.call
 
 
-async def _elect_and_mark(world: World) -> None:
+async def _elect_and_mark(world: BookieMachines) -> None:
     """An auditor, and ledger 14 without one of its copies."""
     root = f"{ROOT}/underreplication"
     vote = b'bookieId: "127.0.0.1:3183"\n'
@@ -132,7 +136,7 @@ async def _elect_and_mark(world: World) -> None:
     await world.store.put(f"{root}/ledgers/0000/0000/0000/000e/urL0000000014", b'replica: "node-d"\n', NO_NODE)
 
 
-async def _write_records(world: World) -> None:
+async def _write_records(world: BookieMachines) -> None:
     """The records of all ledgers that were there; those of the second page are not known, and like the first."""
     known = {int(name): record for name, record in load(RECORDS)["response"]["json"].items()}
     for name in load(LIST)["response"]["json"]:

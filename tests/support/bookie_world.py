@@ -14,10 +14,10 @@ from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.files import DiskUsage
 from magnetar_core.runtime.types import GIB
 from tests.support.bookie_disks import KEY
-from tests.support.serving import CONFIG, Wire, World
+from tests.support.serving import CONFIG, BookieMachines, Wire
 
 
-class LyingWorld(World):
+class LyingWorld(BookieMachines):
     """*usage_of* says how full the file system below a directory is."""
 
     def __init__(self, clock: Clock | None = None) -> None:

@@ -39,7 +39,7 @@ class HurriedClock(LoopClock):
         return super().call_later(delay_s / 20, callback)
 
 
-class World:
+class BookieMachines:
     """What bookies of one cluster outlive in: disks, indexes, the metadata store."""
 
     def __init__(self, clock: Clock | None = None) -> None:

@@ -26,3 +26,10 @@ async def eventually(check: Callable[[], object | Awaitable[object]], timeout_s:
         if loop.time() > deadline:
             raise failure or AssertionError(f"it did not come about in {timeout_s:.0f} s")
         await asyncio.sleep(0.005)
+
+
+async def settle(turns: int = 50) -> None:
+    """Let the loop do what it does without waiting for anything: *turns* turns, and one look at sockets and timers."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.005)

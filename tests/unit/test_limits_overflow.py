@@ -39,9 +39,8 @@ from managed_ledger.entry_cache import _OVERHEAD_BYTES, EntryCache
 from managed_ledger.errors import IncompatibleSchema
 from managed_ledger.schemas.compatibility import DEPTH_MAX, cannot_read
 from tests.support.bookie_disks import stored_entry
-from tests.support.serving import Wire
-from tests.support.serving import World as BookieWorld
-from tests.unit.broker.conftest import World, world
+from tests.support.serving import BookieMachines, Wire
+from tests.unit.broker.conftest import BrokerInMemory, world
 from tests.unit.broker.grpc.conftest import client, door
 from tests.unit.broker.raw_client import RawClient
 from tests.unit.broker.topic.dispatching import EXCLUSIVE, KEY_SHARED, SHARED, Bench, entry
@@ -52,7 +51,7 @@ TOPIC = "persistent://public/default/t"
 
 
 @pytest.fixture
-async def raw(world: World) -> AsyncIterator[RawClient]:
+async def raw(world: BrokerInMemory) -> AsyncIterator[RawClient]:
     client = await RawClient.connect(world.broker.port)
     yield client
     client.close()
@@ -145,7 +144,7 @@ async def test_keys_that_wait_are_looked_past_up_to_a_limit(monkeypatch: pytest.
 
 
 async def test_requests_that_wait_stop_the_reading(
-    world: World, raw: RawClient, monkeypatch: pytest.MonkeyPatch
+    world: BrokerInMemory, raw: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("broker.binary.connection.REQUESTS_MAX", 4)
     world.ledgers.hold_opening = asyncio.Event()
@@ -163,7 +162,7 @@ async def test_requests_that_wait_stop_the_reading(
 
 
 async def test_too_many_ids_to_redeliver_mean_all_that_is_open(
-    world: World, raw: RawClient, monkeypatch: pytest.MonkeyPatch
+    world: BrokerInMemory, raw: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("broker.binary.connection.REDELIVERED_IDS_MAX", 2)
     await raw.produce(TOPIC)
@@ -179,7 +178,7 @@ async def test_too_many_ids_to_redeliver_mean_all_that_is_open(
 
 
 async def test_frames_of_one_chunk_are_worked_on_in_turns(
-    world: World, raw: RawClient, monkeypatch: pytest.MonkeyPatch
+    world: BrokerInMemory, raw: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns: list[int] = []
     on_frames = Connection.on_frames
@@ -198,7 +197,7 @@ async def test_frames_of_one_chunk_are_worked_on_in_turns(
     assert (sum(turns), max(turns)) == (10, 3)
 
 
-async def test_who_leaves_an_immense_answer_unread_is_disconnected(world: World, raw: RawClient) -> None:
+async def test_who_leaves_an_immense_answer_unread_is_disconnected(world: BrokerInMemory, raw: RawClient) -> None:
     (client,) = world.broker.server.clients
     client.write(bytes(WRITE_BUFFER_MAX_BYTES + 32 * 1024 * 1024))
     async with asyncio.timeout(20):
@@ -206,7 +205,7 @@ async def test_who_leaves_an_immense_answer_unread_is_disconnected(world: World,
             await asyncio.sleep(0.01)
 
 
-async def test_topics_are_opened_so_many_at_a_time(world: World) -> None:
+async def test_topics_are_opened_so_many_at_a_time(world: BrokerInMemory) -> None:
     await world.restart(max_concurrent_topic_loads=2)
     world.ledgers.opened.clear()
     world.ledgers.hold_opening = asyncio.Event()
@@ -218,7 +217,7 @@ async def test_topics_are_opened_so_many_at_a_time(world: World) -> None:
     assert [topic.name for topic in await asyncio.gather(*opening)] == names
 
 
-async def test_topics_are_closed_so_many_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_topics_are_closed_so_many_at_a_time(world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.broker.CLOSING_MAX", 2)
     for number in range(6):
         await world.broker.topic_for_producer(TopicName.parse(f"{TOPIC}{number}"))
@@ -277,7 +276,7 @@ async def test_delayed_nacks_of_a_call_are_limited(client: AsyncClient, monkeypa
 
 @pytest.mark.parametrize(("limit", "most"), [("PENDING_MESSAGES_MAX", 4), ("PENDING_BYTES_MAX", 4 * 164)])
 async def test_send_waits_while_too_much_is_not_acknowledged(
-    world: World, client: AsyncClient, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
+    world: BrokerInMemory, client: AsyncClient, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
 ) -> None:
     monkeypatch.setattr(f"magnetar.client.streams.{limit}", most)
     async with client.producer("t") as producer:
@@ -294,7 +293,7 @@ async def test_send_waits_while_too_much_is_not_acknowledged(
         assert len(set(ids)) == 20
 
 
-async def test_lookups_under_way_are_limited(world: World) -> None:
+async def test_lookups_under_way_are_limited(world: BrokerInMemory) -> None:
     await world.restart(max_concurrent_lookups=1)
     is_held = asyncio.Event()
     locate = world.ownership.locate
@@ -330,7 +329,7 @@ async def refuse_one_more(raw: RawClient) -> None:
 
 
 @pytest.mark.parametrize("setting", ["max_consumers_per_topic", "max_consumers_per_subscription"])
-async def test_consumers_are_limited(world: World, setting: str) -> None:
+async def test_consumers_are_limited(world: BrokerInMemory, setting: str) -> None:
     await world.restart(**{setting: 2})
     raw = await RawClient.connect(world.broker.port)
     for number in range(2):
@@ -340,7 +339,9 @@ async def test_consumers_are_limited(world: World, setting: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["max_consumers_per_topic", "max_consumers_per_subscription"])
-async def test_a_limit_of_consumers_holds_where_some_are_already(world: World, raw: RawClient, policy: str) -> None:
+async def test_a_limit_of_consumers_holds_where_some_are_already(
+    world: BrokerInMemory, raw: RawClient, policy: str
+) -> None:
     await raw.subscribe(TOPIC, subType=wire.CommandSubscribe.Shared)
     topic = world.broker.topics[TopicName.parse(TOPIC)]
     await world.set_policies("public/default", **{policy: 1})
@@ -350,7 +351,7 @@ async def test_a_limit_of_consumers_holds_where_some_are_already(world: World, r
     await refuse_one_more(raw)
 
 
-async def test_producers_of_a_topic_are_limited(world: World) -> None:
+async def test_producers_of_a_topic_are_limited(world: BrokerInMemory) -> None:
     await world.restart(max_producers_per_topic=1)
     raw = await RawClient.connect(world.broker.port)
     await raw.produce(TOPIC)
@@ -359,7 +360,9 @@ async def test_producers_of_a_topic_are_limited(world: World) -> None:
     raw.close()
 
 
-async def test_the_namespace_not_used_for_longest_is_forgotten(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_namespace_not_used_for_longest_is_forgotten(
+    world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("broker.broker.NAMESPACES_MAX", 2)
     names = [f"public/n{number}" for number in range(4)]
     for name in names:
@@ -429,7 +432,7 @@ def test_start_tls_has_a_limit() -> None:
 
 
 async def test_long_polls_beyond_the_limit_are_answered_at_once() -> None:
-    async with BookieWorld().serving() as bookie:
+    async with BookieMachines().serving() as bookie:
         bookie.server.limits = bookie.server.limits._replace(long_polls=2)
         assert await (await Wire.connect(bookie)).add(stored_entry(1, 0)) == 0
         wire = await Wire.connect(bookie)
@@ -446,7 +449,7 @@ async def test_an_answer_to_a_batch_read_ends_at_the_bookies_limit_too() -> None
     entries = [stored_entry(1, entry_id, bytes(100)) for entry_id in range(10)]
     three = 36 + 3 * (len(entries[0]) + 4)
     for limit, expected in ((5 * MIB, 10), (three, 3), (three - 1, 2)):
-        async with BookieWorld().serving(batch_read_bytes_max=limit) as bookie:
+        async with BookieMachines().serving(batch_read_bytes_max=limit) as bookie:
             wire = await Wire.connect(bookie)
             for one in entries:
                 assert await wire.add(one) == 0

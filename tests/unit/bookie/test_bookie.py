@@ -19,7 +19,7 @@ from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.runtime.types import MIB, Corruption
 from tests.support.bookie_disks import CODEC, KEY, OTHER_KEY, on_each_operation, stored_entry
-from tests.support.serving import CONFIG, HurriedClock, Wire, World
+from tests.support.serving import CONFIG, BookieMachines, HurriedClock, Wire
 from tests.support.waiting import eventually
 
 FENCE, RECOVERY, HIGH = v2.FLAG_DO_FENCING, v2.FLAG_RECOVERY_ADD, v2.FLAG_HIGH_PRIORITY
@@ -28,12 +28,12 @@ EUA_V3 = 502
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> BookieMachines:
+    return BookieMachines()
 
 
 @pytest.fixture
-async def bookie(world: World) -> AsyncIterator[Bookie]:
+async def bookie(world: BookieMachines) -> AsyncIterator[Bookie]:
     async with world.serving() as bookie:
         yield bookie
 
@@ -48,7 +48,7 @@ async def wire(bookie: Bookie) -> AsyncIterator[Wire]:
 # -- durability and restarts
 
 
-async def test_nothing_is_answered_before_it_is_synced(world: World, wire: Wire) -> None:
+async def test_nothing_is_answered_before_it_is_synced(world: BookieMachines, wire: Wire) -> None:
     operations: list[str] = []
     stop = on_each_operation(world.files, lambda kind, path: operations.append(kind))
     assert await wire.add(stored_entry(1, 0, b"a")) == 0
@@ -56,7 +56,7 @@ async def test_nothing_is_answered_before_it_is_synced(world: World, wire: Wire)
     assert operations == ["write", "sync"]
 
 
-async def test_entries_fences_and_lacs_survive_restarts(world: World) -> None:
+async def test_entries_fences_and_lacs_survive_restarts(world: BookieMachines) -> None:
     for life in range(3):
         async with world.serving() as bookie:
             wire = await Wire.connect(bookie)
@@ -74,14 +74,14 @@ async def test_entries_fences_and_lacs_survive_restarts(world: World) -> None:
             wire.close()
 
 
-async def test_a_key_cannot_be_changed_by_a_restart(world: World) -> None:
+async def test_a_key_cannot_be_changed_by_a_restart(world: BookieMachines) -> None:
     async with world.serving() as bookie:
         assert await (await Wire.connect(bookie)).add(stored_entry(1, 0)) == 0
     async with world.serving() as bookie:
         assert await (await Wire.connect(bookie)).add(stored_entry(1, 1), key=OTHER_KEY) == 102
 
 
-async def test_many_entries_are_flushed_and_read_back_in_any_order(world: World) -> None:
+async def test_many_entries_are_flushed_and_read_back_in_any_order(world: BookieMachines) -> None:
     async with world.serving(write_cache_mib=1, read_cache_mib=0, log_bytes_max=6 * MIB) as bookie:
         wire = await Wire.connect(bookie)
         entries = {(1 + n % 3, n): stored_entry(1 + n % 3, n, b"%d" % n * 2000) for n in range(1500)}
@@ -103,7 +103,7 @@ async def test_many_entries_are_flushed_and_read_back_in_any_order(world: World)
         assert bookie.server.counters.cold_reads > 0
 
 
-async def test_adds_wait_while_both_halves_of_the_cache_are_full(world: World) -> None:
+async def test_adds_wait_while_both_halves_of_the_cache_are_full(world: BookieMachines) -> None:
     async with world.serving(write_cache_mib=1, log_bytes_max=6 * MIB) as bookie:
         started = asyncio.Event()
         go_on: list[bool] = []
@@ -138,7 +138,7 @@ async def test_adds_wait_while_both_halves_of_the_cache_are_full(world: World) -
         stop()
 
 
-async def test_an_add_of_an_existing_entry_wins_over_what_was_cached(world: World) -> None:
+async def test_an_add_of_an_existing_entry_wins_over_what_was_cached(world: BookieMachines) -> None:
     async with world.serving() as bookie:
         wire = await Wire.connect(bookie)
         assert await wire.add(stored_entry(1, 0, b"first")) == 0
@@ -162,7 +162,7 @@ async def test_negative_ids_and_stubs_of_entries_are_refused(wire: Wire) -> None
 # -- fencing
 
 
-async def test_every_fence_reply_waits_for_its_record(world: World, bookie: Bookie) -> None:
+async def test_every_fence_reply_waits_for_its_record(world: BookieMachines, bookie: Bookie) -> None:
     wire = await Wire.connect(bookie)
     operations: list[str] = []
     stop = on_each_operation(world.files, lambda kind, path: operations.append(kind))
@@ -192,7 +192,7 @@ async def test_adds_that_came_before_a_fence_in_one_chunk_are_answered(wire: Wir
 # -- the third protocol
 
 
-async def test_deferred_entries_become_durable_by_force(world: World, bookie: Bookie) -> None:
+async def test_deferred_entries_become_durable_by_force(world: BookieMachines, bookie: Bookie) -> None:
     wire = await Wire.connect(bookie)
     operations: list[str] = []
     stop = on_each_operation(world.files, lambda kind, path: operations.append(kind))
@@ -248,7 +248,7 @@ async def test_long_polls_of_a_lost_connection_are_forgotten(bookie: Bookie) -> 
     await eventually(lambda: bookie.server.long_polls == 0)
 
 
-async def test_the_lac_of_a_ledger_from_an_earlier_life_is_read_from_disk(world: World) -> None:
+async def test_the_lac_of_a_ledger_from_an_earlier_life_is_read_from_disk(world: BookieMachines) -> None:
     async with world.serving() as bookie:
         wire = await Wire.connect(bookie)
         for entry_id in range(5):
@@ -275,7 +275,7 @@ async def test_the_lac_of_a_ledger_from_an_earlier_life_is_read_from_disk(world:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-async def test_batch_reads_stop_at_gaps_and_limits(world: World, restart: bool) -> None:
+async def test_batch_reads_stop_at_gaps_and_limits(world: BookieMachines, restart: bool) -> None:
     present = [0, 1, 2, 3, 5, 6]
     entries = {entry_id: stored_entry(1, entry_id, b"x" * 100) for entry_id in present}
     async with world.serving() as bookie:
@@ -310,7 +310,7 @@ async def check_batches(wire: Wire, entries: dict[int, bytes]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["write", "sync"])
-async def test_a_journal_that_cannot_be_written_ends_the_bookie(world: World, kind: str) -> None:
+async def test_a_journal_that_cannot_be_written_ends_the_bookie(world: BookieMachines, kind: str) -> None:
     async with world.serving() as bookie:
         wire, idle = await Wire.connect(bookie), await Wire.connect(bookie)
         assert await wire.add(stored_entry(1, 0)) == 0
@@ -334,7 +334,7 @@ async def test_a_journal_that_cannot_be_written_ends_the_bookie(world: World, ki
         assert await (await Wire.connect(bookie)).read(1, 0) == stored_entry(1, 0)
 
 
-async def test_a_flush_that_fails_ends_the_bookie_and_moves_no_mark(world: World) -> None:
+async def test_a_flush_that_fails_ends_the_bookie_and_moves_no_mark(world: BookieMachines) -> None:
     async with world.serving() as bookie:
         wire = await Wire.connect(bookie)
         assert await wire.add(stored_entry(1, 0)) == 0
@@ -352,7 +352,7 @@ async def test_a_flush_that_fails_ends_the_bookie_and_moves_no_mark(world: World
         assert await (await Wire.connect(bookie)).read(1, 0) == stored_entry(1, 0)
 
 
-async def test_a_full_disk_makes_the_bookie_read_only_until_there_is_room(world: World) -> None:
+async def test_a_full_disk_makes_the_bookie_read_only_until_there_is_room(world: BookieMachines) -> None:
     world.clock = HurriedClock()
     async with world.serving(reserve_mib=1, write_cache_mib=1, disk_check_interval_ms=1000) as bookie:
         wire = await Wire.connect(bookie)
@@ -378,7 +378,7 @@ async def test_a_full_disk_makes_the_bookie_read_only_until_there_is_room(world:
         assert await wire.add(stored_entry(9, 0)) == EFENCED
 
 
-async def test_a_flush_without_space_is_repeated_when_there_is_room(world: World) -> None:
+async def test_a_flush_without_space_is_repeated_when_there_is_room(world: BookieMachines) -> None:
     world.clock = HurriedClock()
     async with world.serving(write_cache_mib=1, disk_check_interval_ms=1000) as bookie:
         wire = await Wire.connect(bookie)
@@ -399,7 +399,7 @@ async def test_a_flush_without_space_is_repeated_when_there_is_room(world: World
         assert await wire.read(1, 0) == stored_entry(1, 0, b"kept")
 
 
-async def test_a_location_that_leads_elsewhere_is_an_error_and_not_an_absence(world: World) -> None:
+async def test_a_location_that_leads_elsewhere_is_an_error_and_not_an_absence(world: BookieMachines) -> None:
     async with world.serving() as bookie:
         assert await (await Wire.connect(bookie)).add(stored_entry(1, 0)) == 0
     async with world.serving() as bookie:
@@ -423,7 +423,7 @@ async def test_what_cannot_be_read_ends_its_connection_and_no_other(
     assert await wire.add(stored_entry(1, 0)) == 0
 
 
-async def test_adds_before_a_malformed_frame_of_the_same_chunk_are_journaled(world: World) -> None:
+async def test_adds_before_a_malformed_frame_of_the_same_chunk_are_journaled(world: BookieMachines) -> None:
     async with world.serving() as bookie:
         bad = await Wire.connect(bookie)
         entry = stored_entry(1, 0)
@@ -448,7 +448,7 @@ async def test_a_peer_that_reads_no_answers_is_not_read_either(bookie: Bookie) -
     assert len(slow.frames) == count
 
 
-async def test_many_adds_in_flight_hold_the_connection_and_all_are_answered(world: World) -> None:
+async def test_many_adds_in_flight_hold_the_connection_and_all_are_answered(world: BookieMachines) -> None:
     async with world.serving(adds_per_connection=10) as bookie:
         wire = await Wire.connect(bookie)
         for entry_id in range(500):
@@ -462,7 +462,7 @@ async def test_many_adds_in_flight_hold_the_connection_and_all_are_answered(worl
 # -- identity
 
 
-async def test_a_new_bookie_leaves_its_cookie_everywhere_and_registers(world: World) -> None:
+async def test_a_new_bookie_leaves_its_cookie_everywhere_and_registers(world: BookieMachines) -> None:
     async with world.serving() as bookie:
         node = await world.store.get("/ledgers/cookies/bookie-1")
         assert node is not None
@@ -473,7 +473,7 @@ async def test_a_new_bookie_leaves_its_cookie_everywhere_and_registers(world: Wo
     assert children(world, "/ledgers/available") == {"readonly"}
 
 
-def children(world: World, path: str) -> set[str]:
+def children(world: BookieMachines, path: str) -> set[str]:
     coroutine = world.store.children(path)
     try:
         coroutine.send(None)
@@ -490,7 +490,7 @@ def children(world: World, path: str) -> set[str]:
         ({"bookie_id": "bookie-2"}, "bookie id bookie-1, expected bookie-2"),
     ],
 )
-async def test_directories_of_another_bookie_are_not_served(world: World, changes: dict, reason: str) -> None:  # type: ignore[type-arg]
+async def test_directories_of_another_bookie_are_not_served(world: BookieMachines, changes: dict, reason: str) -> None:  # type: ignore[type-arg]
     async with world.serving():
         pass
     with pytest.raises(CookieMismatch, match=reason):
@@ -500,7 +500,7 @@ async def test_directories_of_another_bookie_are_not_served(world: World, change
         pass
 
 
-async def test_a_bookie_with_an_emptied_disk_does_not_come_up_empty(world: World) -> None:
+async def test_a_bookie_with_an_emptied_disk_does_not_come_up_empty(world: BookieMachines) -> None:
     async with world.serving():
         pass
     world.files.remove("/bookie/ledgers/current/VERSION")
@@ -508,7 +508,7 @@ async def test_a_bookie_with_an_emptied_disk_does_not_come_up_empty(world: World
         await world.bookie().start()
 
 
-async def test_a_deleted_cookie_keeps_data_from_being_served(world: World) -> None:
+async def test_a_deleted_cookie_keeps_data_from_being_served(world: BookieMachines) -> None:
     async with world.serving():
         pass
     await world.store.delete("/ledgers/cookies/bookie-1")
@@ -516,7 +516,7 @@ async def test_a_deleted_cookie_keeps_data_from_being_served(world: World) -> No
         await world.bookie().start()
 
 
-async def test_a_first_start_that_was_cut_short_is_repeated(world: World) -> None:
+async def test_a_first_start_that_was_cut_short_is_repeated(world: BookieMachines) -> None:
     await initialise_cluster(world.store)
 
     def cut(kind: str, path: str) -> None:
@@ -532,13 +532,13 @@ async def test_a_first_start_that_was_cut_short_is_repeated(world: World) -> Non
         pass
 
 
-async def test_a_second_bookie_on_the_same_directories_is_refused(world: World) -> None:
+async def test_a_second_bookie_on_the_same_directories_is_refused(world: BookieMachines) -> None:
     async with world.serving():
         with pytest.raises(DirectoryInUse, match=r"/bookie/storage/journal is in use.*journalDirectories"):
             await world.bookie().start()
 
 
-async def test_a_second_bookie_on_the_same_port_is_refused(world: World) -> None:
+async def test_a_second_bookie_on_the_same_port_is_refused(world: BookieMachines) -> None:
     async with world.serving() as bookie:
         other = world.bookie(
             port=bookie.address[1], bookie_id="b2", journal_directories=("/b2",), ledger_directories=("/b2",)
@@ -547,7 +547,7 @@ async def test_a_second_bookie_on_the_same_port_is_refused(world: World) -> None
             await other.start()
 
 
-async def test_several_bookies_live_in_one_process(world: World) -> None:
+async def test_several_bookies_live_in_one_process(world: BookieMachines) -> None:
     names = ["a", "b", "c"]
     async with (
         world.serving(bookie_id="a", journal_directories=("/a/j",), ledger_directories=("/a/l",)) as a,
@@ -561,7 +561,7 @@ async def test_several_bookies_live_in_one_process(world: World) -> None:
         assert children(world, "/ledgers/available") == {"readonly", *names}
 
 
-async def test_damage_in_the_middle_of_a_journal_keeps_the_bookie_down(world: World) -> None:
+async def test_damage_in_the_middle_of_a_journal_keeps_the_bookie_down(world: BookieMachines) -> None:
     async with world.serving() as bookie:
         wire = await Wire.connect(bookie)
         for entry_id in range(6):
@@ -576,7 +576,7 @@ async def test_damage_in_the_middle_of_a_journal_keeps_the_bookie_down(world: Wo
         await world.bookie().start()
 
 
-async def test_a_forced_read_only_bookie_takes_recovery_adds_only(world: World) -> None:
+async def test_a_forced_read_only_bookie_takes_recovery_adds_only(world: BookieMachines) -> None:
     async with world.serving(force_read_only=True) as bookie:
         wire = await Wire.connect(bookie)
         assert await wire.add(stored_entry(1, 0)) == EREADONLY

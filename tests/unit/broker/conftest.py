@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 @dataclass
-class World:
+class BrokerInMemory:
     """A broker over storage in memory, on a free port."""
 
     config: BrokerConfig
@@ -51,7 +51,7 @@ class World:
         await self.broker.start()
 
 
-def _make(world: World) -> Broker:
+def _make(world: BrokerInMemory) -> Broker:
     return Broker(
         world.config,
         world.store,
@@ -74,10 +74,10 @@ CONFIG = BrokerConfig(
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
+async def world() -> AsyncIterator[BrokerInMemory]:
     store = MemoryStore(LoopClock())
     await initialise_cluster(store, CONFIG)
-    made = World(CONFIG, store, SoleOwner(), MemoryLedgers(), MemorySchemas(), None)  # type: ignore[arg-type]
+    made = BrokerInMemory(CONFIG, store, SoleOwner(), MemoryLedgers(), MemorySchemas(), None)  # type: ignore[arg-type]
     made.broker = _make(made)
     await made.broker.start()
     yield made

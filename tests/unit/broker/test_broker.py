@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -22,7 +22,8 @@ from managed_ledger.errors import ManagedLedgerFenced, StorageUnavailable
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
 from tests.support.batches import plain_batch
-from tests.unit.broker.conftest import CONFIG, World
+from tests.support.waiting import eventually, settle
+from tests.unit.broker.conftest import CONFIG, BrokerInMemory
 from tests.unit.broker.raw_client import RawClient
 from tests.unit.broker.topic.dispatching import entry
 
@@ -32,29 +33,16 @@ SHARED = wire.CommandSubscribe.Shared
 
 
 @pytest.fixture
-async def raw(world: World) -> AsyncIterator[RawClient]:
+async def raw(world: BrokerInMemory) -> AsyncIterator[RawClient]:
     client = await RawClient.connect(world.broker.port)
     yield client
     client.close()
 
 
-async def settle() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
-
-
-async def eventually(check: Any) -> None:
-    for _ in range(500):
-        if check():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not come about")
-
-
 # ------------------------------------------------------------------------------------ loading
 
 
-async def test_many_who_ask_at_once_open_a_topic_once(world: World) -> None:
+async def test_many_who_ask_at_once_open_a_topic_once(world: BrokerInMemory) -> None:
     world.ledgers.hold_opening = asyncio.Event()
     asking = [asyncio.create_task(world.broker.topic_for_producer(NAME)) for _ in range(10)]
     await settle()
@@ -64,7 +52,7 @@ async def test_many_who_ask_at_once_open_a_topic_once(world: World) -> None:
 
 
 async def test_who_asked_before_a_topic_was_open_and_goes_on_afterwards_gets_the_same(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exists, slow = world.ledgers.exists, asyncio.Event()
 
@@ -85,7 +73,7 @@ async def test_who_asked_before_a_topic_was_open_and_goes_on_afterwards_gets_the
 
 
 async def test_a_topic_that_is_being_closed_is_opened_again_when_it_has_closed(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     former = await world.broker.topic_for_producer(NAME)
     closed, close = asyncio.Event(), former.close
@@ -106,7 +94,7 @@ async def test_a_topic_that_is_being_closed_is_opened_again_when_it_has_closed(
     assert former.is_closed
 
 
-async def test_a_topic_whose_bundle_went_while_it_was_opened_is_not_served(world: World) -> None:
+async def test_a_topic_whose_bundle_went_while_it_was_opened_is_not_served(world: BrokerInMemory) -> None:
     world.ledgers.hold_opening = asyncio.Event()
     asking = asyncio.create_task(world.broker.topic_for_producer(NAME))
     await settle()
@@ -117,7 +105,7 @@ async def test_a_topic_whose_bundle_went_while_it_was_opened_is_not_served(world
     assert NAME not in world.broker.topics
 
 
-async def test_a_producer_s_name_is_its_own(world: World, raw: RawClient) -> None:
+async def test_a_producer_s_name_is_its_own(world: BrokerInMemory, raw: RawClient) -> None:
     await raw.produce(TOPIC, producer_name="me")
     other = await RawClient.connect(world.broker.port)
     other.send(BaseCommand.PRODUCER, topic=TOPIC, producer_id=1, request_id=1, producer_name="me")
@@ -125,7 +113,7 @@ async def test_a_producer_s_name_is_its_own(world: World, raw: RawClient) -> Non
     other.close()
 
 
-async def test_a_topic_that_could_not_be_opened_is_opened_anew(world: World, raw: RawClient) -> None:
+async def test_a_topic_that_could_not_be_opened_is_opened_anew(world: BrokerInMemory, raw: RawClient) -> None:
     world.ledgers.fail_opening = StorageUnavailable("no bookies")
     raw.send(BaseCommand.PRODUCER, topic=TOPIC, producer_id=1, request_id=1)
     assert await raw.refused() == wire.PersistenceError
@@ -143,7 +131,9 @@ async def test_a_cluster_is_initialised_twice_without_harm() -> None:
     assert node.value == b"changed"
 
 
-async def test_a_closed_id_is_free_again_and_a_close_overtakes_an_opening(world: World, raw: RawClient) -> None:
+async def test_a_closed_id_is_free_again_and_a_close_overtakes_an_opening(
+    world: BrokerInMemory, raw: RawClient
+) -> None:
     world.ledgers.hold_opening = asyncio.Event()
     raw.send(BaseCommand.PRODUCER, topic=TOPIC, producer_id=1, request_id=1, producer_name="me")
     raw.send(BaseCommand.SUBSCRIBE, topic=TOPIC, subscription="s", subType=SHARED, consumer_id=1, request_id=2)
@@ -162,7 +152,7 @@ async def test_a_closed_id_is_free_again_and_a_close_overtakes_an_opening(world:
 # ------------------------------------------------------------------------------------ ownership
 
 
-async def test_what_is_served_elsewhere_is_refused_and_looked_up(world: World, raw: RawClient) -> None:
+async def test_what_is_served_elsewhere_is_refused_and_looked_up(world: BrokerInMemory, raw: RawClient) -> None:
     world.ownership.move(NAME, BrokerAddress("pulsar://other:6650", listeners={"out": ("pulsar://far:1", "")}))
     raw.send(BaseCommand.LOOKUP, topic=TOPIC, request_id=1)
     answer = (await raw.expect(BaseCommand.LOOKUP_RESPONSE)).lookupTopicResponse
@@ -188,7 +178,7 @@ async def test_what_is_served_elsewhere_is_refused_and_looked_up(world: World, r
     assert await raw.refused() == wire.ServiceNotReady
 
 
-async def test_after_its_bundle_is_lost_a_topic_confirms_nothing(world: World, raw: RawClient) -> None:
+async def test_after_its_bundle_is_lost_a_topic_confirms_nothing(world: BrokerInMemory, raw: RawClient) -> None:
     await raw.produce(TOPIC)
     await raw.subscribe(TOPIC)
     world.ledger(TOPIC).hold = True
@@ -204,7 +194,7 @@ async def test_after_its_bundle_is_lost_a_topic_confirms_nothing(world: World, r
     assert await raw.nothing_came()
 
 
-async def test_receipts_wait_while_the_session_is_in_doubt(world: World, raw: RawClient) -> None:
+async def test_receipts_wait_while_the_session_is_in_doubt(world: BrokerInMemory, raw: RawClient) -> None:
     await raw.produce(TOPIC)
     world.ownership.acknowledges = False
     raw.publish(1, 0, 1)
@@ -216,7 +206,7 @@ async def test_receipts_wait_while_the_session_is_in_doubt(world: World, raw: Ra
     assert [receipt.message_id.entryId for receipt in receipts] == [0, 1, 2]
 
 
-async def test_receipts_that_waited_never_leave_once_the_bundle_is_lost(world: World, raw: RawClient) -> None:
+async def test_receipts_that_waited_never_leave_once_the_bundle_is_lost(world: BrokerInMemory, raw: RawClient) -> None:
     await raw.produce(TOPIC)
     world.ownership.acknowledges = False
     raw.publish(1, 0)
@@ -229,7 +219,7 @@ async def test_receipts_that_waited_never_leave_once_the_bundle_is_lost(world: W
     assert await raw.nothing_came()
 
 
-async def closed_before_its_permits(world: World, raw: RawClient, consumer_id: int = 1) -> None:
+async def closed_before_its_permits(world: BrokerInMemory, raw: RawClient, consumer_id: int = 1) -> None:
     raw.send(
         BaseCommand.SUBSCRIBE, topic=TOPIC, consumer_id=consumer_id, request_id=2, subscription=f"s{consumer_id}",
         subType=wire.CommandSubscribe.Exclusive,
@@ -240,7 +230,7 @@ async def closed_before_its_permits(world: World, raw: RawClient, consumer_id: i
 
 
 async def test_a_consumer_whose_client_missed_that_it_was_closed_is_told_again(
-    world: World, raw: RawClient, monkeypatch: pytest.MonkeyPatch
+    world: BrokerInMemory, raw: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Go's does where that comes right behind the answer to SUBSCRIBE: it sends its permits, and waits for ever."""
     monkeypatch.setattr("broker.binary.connection.TELL_AGAIN_MS", 50)
@@ -255,7 +245,7 @@ async def test_a_consumer_whose_client_missed_that_it_was_closed_is_told_again(
 
 @pytest.mark.parametrize("then", ["subscribes", "closes", "had permits"])
 async def test_who_knows_that_its_consumer_was_closed_is_not_told_again(
-    world: World, raw: RawClient, monkeypatch: pytest.MonkeyPatch, then: str
+    world: BrokerInMemory, raw: RawClient, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
     monkeypatch.setattr("broker.binary.connection.TELL_AGAIN_MS", 50)
     if then == "had permits":
@@ -274,7 +264,7 @@ async def test_who_knows_that_its_consumer_was_closed_is_not_told_again(
 
 
 async def test_consumers_that_are_told_again_are_limited(
-    world: World, raw: RawClient, monkeypatch: pytest.MonkeyPatch
+    world: BrokerInMemory, raw: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("broker.binary.connection.TELL_AGAIN_MS", 1)
     monkeypatch.setattr("broker.binary.connection.EARLY_CLOSED_MAX", 2)
@@ -287,7 +277,7 @@ async def test_consumers_that_are_told_again_are_limited(
     assert await raw.nothing_came()
 
 
-async def test_a_topic_taken_over_by_another_broker_is_dropped(world: World, raw: RawClient) -> None:
+async def test_a_topic_taken_over_by_another_broker_is_dropped(world: BrokerInMemory, raw: RawClient) -> None:
     await raw.produce(TOPIC)
     world.ledger(TOPIC).fence(ManagedLedgerFenced("taken"))
     await raw.expect(BaseCommand.CLOSE_PRODUCER)
@@ -298,7 +288,7 @@ async def test_a_topic_taken_over_by_another_broker_is_dropped(world: World, raw
 # ------------------------------------------------------------------------------------ storage
 
 
-async def test_when_storage_fails_producers_are_sent_away_and_come_back(world: World, raw: RawClient) -> None:
+async def test_when_storage_fails_producers_are_sent_away_and_come_back(world: BrokerInMemory, raw: RawClient) -> None:
     await world.set_policies("public/default", deduplicationEnabled=True)
     await raw.produce(TOPIC, producer_name="me")
     ledger = world.ledger(TOPIC)
@@ -313,7 +303,7 @@ async def test_when_storage_fails_producers_are_sent_away_and_come_back(world: W
     assert ledger.entries_total == 1
 
 
-async def test_a_terminated_topic_refuses_messages_and_producers(world: World, raw: RawClient) -> None:
+async def test_a_terminated_topic_refuses_messages_and_producers(world: BrokerInMemory, raw: RawClient) -> None:
     await raw.produce(TOPIC)
     world.ledger(TOPIC).is_terminated = True
     raw.publish(1, 7)
@@ -323,7 +313,7 @@ async def test_a_terminated_topic_refuses_messages_and_producers(world: World, r
     assert await raw.refused() == wire.TopicTerminatedError
 
 
-async def test_a_closing_producer_is_told_after_its_last_receipt(world: World, raw: RawClient) -> None:
+async def test_a_closing_producer_is_told_after_its_last_receipt(world: BrokerInMemory, raw: RawClient) -> None:
     await raw.produce(TOPIC)
     world.ledger(TOPIC).hold = True
     raw.publish(1, 0)
@@ -334,7 +324,7 @@ async def test_a_closing_producer_is_told_after_its_last_receipt(world: World, r
     assert (await raw.expect(BaseCommand.SUCCESS)).success.request_id == 9
 
 
-async def test_a_waiting_producer_is_told_twice(world: World, raw: RawClient) -> None:
+async def test_a_waiting_producer_is_told_twice(world: BrokerInMemory, raw: RawClient) -> None:
     mode = wire.ProducerAccessMode
     first = await raw.produce(TOPIC, 1, producer_access_mode=mode.Value("Exclusive"))
     assert (first.topic_epoch, first.producer_ready) == (0, True)
@@ -358,7 +348,9 @@ async def test_a_waiting_producer_is_told_twice(world: World, raw: RawClient) ->
     assert answers[2].producer_success.topic_epoch == 2
 
 
-async def test_a_client_that_comes_back_replaces_its_own_generated_producer(world: World, raw: RawClient) -> None:
+async def test_a_client_that_comes_back_replaces_its_own_generated_producer(
+    world: BrokerInMemory, raw: RawClient
+) -> None:
     name = (await raw.produce(TOPIC, user_provided_producer_name=False)).producer_name
     again = await RawClient.connect(world.broker.port)
     taken = await again.produce(TOPIC, producer_name=name, user_provided_producer_name=False, epoch=1)
@@ -367,7 +359,7 @@ async def test_a_client_that_comes_back_replaces_its_own_generated_producer(worl
     again.close()
 
 
-async def test_the_consumer_of_a_lost_connection_makes_place(world: World, raw: RawClient) -> None:
+async def test_the_consumer_of_a_lost_connection_makes_place(world: BrokerInMemory, raw: RawClient) -> None:
     await world.restart(active_consumer_probe_ms=20)
     dead = await RawClient.connect(world.broker.port)
     await dead.subscribe(TOPIC)  # and never answers the PING
@@ -380,7 +372,7 @@ async def test_the_consumer_of_a_lost_connection_makes_place(world: World, raw: 
 # ------------------------------------------------------------------------------------ policies and time
 
 
-async def test_changed_policies_reach_open_topics(world: World, raw: RawClient) -> None:
+async def test_changed_policies_reach_open_topics(world: BrokerInMemory, raw: RawClient) -> None:
     await raw.produce(TOPIC, producer_name="p")  # the name that stands in the entries
     raw.publish(1, 5)
     await raw.expect(BaseCommand.SEND_RECEIPT)
@@ -394,7 +386,7 @@ async def test_changed_policies_reach_open_topics(world: World, raw: RawClient) 
     await eventually(lambda: DEDUPLICATION_CURSOR not in world.ledger(TOPIC).cursors)
 
 
-async def test_sequence_ids_are_stored_every_so_many_entries(world: World) -> None:
+async def test_sequence_ids_are_stored_every_so_many_entries(world: BrokerInMemory) -> None:
     await world.restart(deduplication=True, deduplication_entries=3)
     raw = await RawClient.connect(world.broker.port)
     await raw.produce(TOPIC, producer_name="me")
@@ -407,7 +399,7 @@ async def test_sequence_ids_are_stored_every_so_many_entries(world: World) -> No
     raw.close()
 
 
-async def test_topics_that_nobody_uses_are_deleted(world: World, raw: RawClient) -> None:
+async def test_topics_that_nobody_uses_are_deleted(world: BrokerInMemory, raw: RawClient) -> None:
     for topic in ("used", "subscribed", "idle"):
         await raw.produce(topic, {"used": 1}.get(topic, 2))
         if topic == "subscribed":
@@ -427,12 +419,12 @@ async def test_topics_that_nobody_uses_are_deleted(world: World, raw: RawClient)
     ]
 
 
-async def test_an_initial_subscription_is_made_for_the_producer(world: World, raw: RawClient) -> None:
+async def test_an_initial_subscription_is_made_for_the_producer(world: BrokerInMemory, raw: RawClient) -> None:
     await raw.produce(TOPIC, initial_subscription_name="dlq")
     assert list(world.ledger(TOPIC).cursors) == ["dlq"]
 
 
-async def test_partitions_beyond_the_count_are_not_made(world: World, raw: RawClient) -> None:
+async def test_partitions_beyond_the_count_are_not_made(world: BrokerInMemory, raw: RawClient) -> None:
     await world.store.put(NAME.partitions_path, b'{"partitions":2,"deleted":false}')
     await world.set_policies("public/default", autoTopicCreationOverride={"allowAutoTopicCreation": False})
     await raw.produce(f"{TOPIC}-partition-1")
@@ -444,7 +436,7 @@ async def test_partitions_beyond_the_count_are_not_made(world: World, raw: RawCl
 
 @pytest.mark.parametrize("suffix", ["", "-partition-0"])
 async def test_the_coordinators_of_transactions_are_refused_where_clients_look_for_them(
-    world: World, raw: RawClient, suffix: str
+    world: BrokerInMemory, raw: RawClient, suffix: str
 ) -> None:
     """Also where an Apache cluster has made the topic: initialising one does."""
     topic = f"persistent://pulsar/system/transaction_coordinator_assign{suffix}"
@@ -457,7 +449,7 @@ async def test_the_coordinators_of_transactions_are_refused_where_clients_look_f
     assert (found.error, found.message) == (wire.NotAllowedError, "Transactions are not enabled.")
 
 
-async def test_what_is_not_served_says_so(world: World, raw: RawClient) -> None:
+async def test_what_is_not_served_says_so(world: BrokerInMemory, raw: RawClient) -> None:
     raw.send(BaseCommand.PRODUCER, topic="non-persistent://public/default/t", producer_id=1, request_id=1)
     assert await raw.refused() == wire.NotAllowedError
     raw.send(
@@ -476,7 +468,7 @@ async def test_what_is_not_served_says_so(world: World, raw: RawClient) -> None:
 # ------------------------------------------------------------------------------------ sockets
 
 
-async def test_reading_pauses_while_too_much_is_unanswered(world: World) -> None:
+async def test_reading_pauses_while_too_much_is_unanswered(world: BrokerInMemory) -> None:
     await world.restart(max_pending_publishes=10)
     raw = await RawClient.connect(world.broker.port)
     await raw.produce(TOPIC)
@@ -494,7 +486,7 @@ async def test_reading_pauses_while_too_much_is_unanswered(world: World) -> None
     raw.close()
 
 
-async def test_nothing_more_is_dispatched_to_a_client_that_does_not_read(world: World, raw: RawClient) -> None:
+async def test_nothing_more_is_dispatched_to_a_client_that_does_not_read(world: BrokerInMemory, raw: RawClient) -> None:
     await raw.produce(TOPIC)
     slow = await RawClient.connect(world.broker.port)
     await slow.subscribe(TOPIC, permits=10_000)
@@ -512,7 +504,7 @@ async def test_nothing_more_is_dispatched_to_a_client_that_does_not_read(world: 
     slow.close()
 
 
-async def test_a_batch_that_claims_what_its_bytes_cannot_hold_is_refused(world: World, raw: RawClient) -> None:
+async def test_a_batch_that_claims_what_its_bytes_cannot_hold_is_refused(world: BrokerInMemory, raw: RawClient) -> None:
     await raw.produce(TOPIC, producer_name="p")
     for number, (count, says, words) in enumerate(
         [
@@ -534,12 +526,12 @@ async def test_a_batch_that_claims_what_its_bytes_cannot_hold_is_refused(world: 
     assert world.broker.topics[NAME].messages_in == 10
 
 
-async def test_a_frame_above_the_limit_ends_the_connection(world: World, raw: RawClient) -> None:
+async def test_a_frame_above_the_limit_ends_the_connection(world: BrokerInMemory, raw: RawClient) -> None:
     raw.writer.write((CONFIG.max_message_bytes + 10 * 1024 + 1).to_bytes(4, "big"))
     assert await raw.ended()
 
 
-async def test_a_frame_cut_anywhere_is_put_together(world: World, raw: RawClient) -> None:
+async def test_a_frame_cut_anywhere_is_put_together(world: BrokerInMemory, raw: RawClient) -> None:
     data = bytes.fromhex("00000009 00000005 0812 920100") * 2
     for at in range(len(data)):
         raw.writer.write(data[at : at + 1])
@@ -577,7 +569,9 @@ async def test_the_silent_are_asked_once_and_then_disconnected() -> None:
     await server.close()
 
 
-async def test_a_stopped_broker_has_closed_its_topics_and_told_its_clients(world: World, raw: RawClient) -> None:
+async def test_a_stopped_broker_has_closed_its_topics_and_told_its_clients(
+    world: BrokerInMemory, raw: RawClient
+) -> None:
     await raw.produce(TOPIC)
     ledger = world.ledger(TOPIC)
     await world.broker.close()

@@ -12,7 +12,7 @@ from broker.wire.frames import command
 from broker.wire.pulsar_pb2 import BaseCommand
 from tests.support.memory_managed_ledger import MemoryCursor
 from tests.support.transports import NotingTransport
-from tests.unit.broker.conftest import World
+from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.raw_client import RawClient
 from tests.unit.broker.topic.dispatching import entry
 
@@ -20,7 +20,7 @@ TOPIC = "persistent://public/default/t"
 
 
 async def test_small_frames_leave_as_one_and_large_ones_as_they_are(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("broker.binary.server.JOINED_BYTES_MAX", 100)
     raw = await RawClient.connect(world.broker.port)
@@ -43,7 +43,7 @@ def is_established(one: socket.socket) -> bool:
 
 
 async def test_so_many_connections_wait_to_be_accepted_and_the_others_are_tried_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("broker.binary.server.BACKLOG", 3)
     await world.restart()
@@ -61,7 +61,7 @@ async def test_so_many_connections_wait_to_be_accepted_and_the_others_are_tried_
 
 @pytest.mark.parametrize("limit", ["REPLAY_ENTRIES", "REPLAY_BYTES"])
 async def test_a_topic_with_deduplication_replays_its_entries_in_steps(
-    world: World, monkeypatch: pytest.MonkeyPatch, limit: str
+    world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     raw = await RawClient.connect(world.broker.port)
     await raw.produce(TOPIC, producer_name="p")

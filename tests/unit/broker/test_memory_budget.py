@@ -19,7 +19,7 @@ from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
 from tests.support.waiting import eventually
 from tests.unit.broker.binary.test_connection import connected
-from tests.unit.broker.conftest import World
+from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.raw_client import RawClient
 from tests.unit.broker.topic.dispatching import EXCLUSIVE, SHARED, Bench, entry
 
@@ -146,7 +146,7 @@ def test_the_defaults_follow_the_memory_that_there_is(tmp_path: Any) -> None:
 # ---------------------------------------------------------------------------------- what connections count
 
 
-async def test_what_is_published_is_counted_until_it_is_answered(world: World) -> None:
+async def test_what_is_published_is_counted_until_it_is_answered(world: BrokerInMemory) -> None:
     client = await RawClient.connect(world.broker.port)
     await client.produce(TOPIC)
     ledger = world.ledger(TOPIC)
@@ -166,7 +166,7 @@ async def test_what_is_published_is_counted_until_it_is_answered(world: World) -
     await eventually(lambda: world.broker.publishes.used_bytes == 0)
 
 
-async def test_connections_are_not_read_while_all_together_have_too_much(world: World) -> None:
+async def test_connections_are_not_read_while_all_together_have_too_much(world: BrokerInMemory) -> None:
     """And all go on when it is stored; each message is answered once."""
     world.broker.publishes.limit_bytes = 1 * MIB
     data = large(0, 100_000)
@@ -196,7 +196,7 @@ async def test_connections_are_not_read_while_all_together_have_too_much(world: 
     await eventually(lambda: (budget.used_bytes, budget.kept_bytes, budget.waiting_count) == (0, 0, 0))
 
 
-async def test_half_a_frame_is_counted_and_forgotten_with_its_connection(world: World) -> None:
+async def test_half_a_frame_is_counted_and_forgotten_with_its_connection(world: BrokerInMemory) -> None:
     client = await RawClient.connect(world.broker.port)
     client.writer.write((1_000_000).to_bytes(4, "big") + bytes(500_000))
     budget = world.broker.publishes
@@ -205,7 +205,7 @@ async def test_half_a_frame_is_counted_and_forgotten_with_its_connection(world: 
     await eventually(lambda: budget.used_bytes == 0)
 
 
-async def test_what_a_client_does_not_read_is_counted_and_its_consumers_wait(world: World) -> None:
+async def test_what_a_client_does_not_read_is_counted_and_its_consumers_wait(world: BrokerInMemory) -> None:
     client = await RawClient.connect(world.broker.port)
     await client.produce(TOPIC)
     await client.subscribe(TOPIC, permits=0, initialPosition=wire.CommandSubscribe.Earliest)
@@ -228,7 +228,7 @@ async def test_what_a_client_does_not_read_is_counted_and_its_consumers_wait(wor
 
 
 @pytest.mark.parametrize("cold", [True, False])
-async def test_subscriptions_of_one_connection_take_turns(world: World, cold: bool) -> None:
+async def test_subscriptions_of_one_connection_take_turns(world: BrokerInMemory, cold: bool) -> None:
     client = await RawClient.connect(world.broker.port)
     await client.produce(TOPIC)
     for number in range(4):
@@ -304,7 +304,7 @@ async def test_without_room_in_the_broker_nothing_is_read_but_one_entry_for_a_cl
     assert peer.got == list(range(10))
 
 
-async def test_reading_under_way_is_counted_and_forgotten_with_its_topic(world: World) -> None:
+async def test_reading_under_way_is_counted_and_forgotten_with_its_topic(world: BrokerInMemory) -> None:
     client = await RawClient.connect(world.broker.port)
     await client.produce(TOPIC)
     client.publish(1, *range(3))

@@ -1,7 +1,7 @@
 """The official Python client (the C++ one underneath) against the broker, with storage in memory."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,7 +9,7 @@ import pulsar
 import pytest
 from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String, StringSchema
 
-from tests.unit.broker.conftest import World
+from tests.unit.broker.conftest import BrokerInMemory
 
 EARLIEST = pulsar.InitialPosition.Earliest
 TIMEOUT_MS = 5000
@@ -46,16 +46,7 @@ def texts(messages: list[Any]) -> list[str]:
     return [message.data().decode() for message in messages]
 
 
-def until(check: Callable[[], bool]) -> None:
-    """Wait for what another thread brings about."""
-    for _ in range(500):
-        if check():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it did not come about")
-
-
-async def test_what_is_sent_arrives_in_order_with_key_and_properties(world: World) -> None:
+async def test_what_is_sent_arrives_in_order_with_key_and_properties(world: BrokerInMemory) -> None:
     def scenario() -> None:
         with client(world.url) as c:
             consumer = c.subscribe("t", "s")
@@ -72,7 +63,7 @@ async def test_what_is_sent_arrives_in_order_with_key_and_properties(world: Worl
     await world.run(scenario)
 
 
-async def test_batches_arrive_message_by_message(world: World) -> None:
+async def test_batches_arrive_message_by_message(world: BrokerInMemory) -> None:
     def scenario() -> None:
         with client(world.url) as c:
             consumer = c.subscribe("t", "s", receiver_queue_size=10)
@@ -89,7 +80,7 @@ async def test_batches_arrive_message_by_message(world: World) -> None:
 
 
 @pytest.mark.parametrize("codec", ["LZ4", "ZLib", "ZSTD", "SNAPPY"])
-async def test_compressed_messages_pass_unchanged(world: World, codec: str) -> None:
+async def test_compressed_messages_pass_unchanged(world: BrokerInMemory, codec: str) -> None:
     def scenario() -> None:
         with client(world.url) as c:
             consumer = c.subscribe("t", "s")
@@ -100,7 +91,7 @@ async def test_compressed_messages_pass_unchanged(world: World, codec: str) -> N
     await world.run(scenario)
 
 
-async def test_a_message_of_10_mib_is_sent_in_chunks(world: World) -> None:
+async def test_a_message_of_10_mib_is_sent_in_chunks(world: BrokerInMemory) -> None:
     data = bytes(range(256)) * 40 * 1024
 
     def scenario() -> None:
@@ -114,7 +105,7 @@ async def test_a_message_of_10_mib_is_sent_in_chunks(world: World) -> None:
     assert world.ledger("t").entries_total == 3
 
 
-async def test_a_shared_subscription_gives_each_message_to_one_consumer(world: World) -> None:
+async def test_a_shared_subscription_gives_each_message_to_one_consumer(world: BrokerInMemory) -> None:
     def scenario() -> None:
         with client(world.url) as c:
             consumers = [c.subscribe("t", "s", pulsar.ConsumerType.Shared) for _ in range(2)]
@@ -128,7 +119,7 @@ async def test_a_shared_subscription_gives_each_message_to_one_consumer(world: W
     await world.run(scenario)
 
 
-async def test_what_is_refused_comes_again_with_a_growing_count(world: World) -> None:
+async def test_what_is_refused_comes_again_with_a_growing_count(world: BrokerInMemory) -> None:
     def scenario() -> None:
         with client(world.url) as c:
             consumer = c.subscribe("t", "s", pulsar.ConsumerType.Shared, negative_ack_redelivery_delay_ms=50)
@@ -144,7 +135,7 @@ async def test_what_is_refused_comes_again_with_a_growing_count(world: World) ->
     await world.run(scenario)
 
 
-async def test_what_is_not_acknowledged_in_time_comes_again(world: World) -> None:
+async def test_what_is_not_acknowledged_in_time_comes_again(world: BrokerInMemory) -> None:
     def scenario() -> None:
         with client(world.url) as c:
             consumer = c.subscribe("t", "s", pulsar.ConsumerType.Shared, unacked_messages_timeout_ms=10_000)
@@ -156,7 +147,7 @@ async def test_what_is_not_acknowledged_in_time_comes_again(world: World) -> Non
     await world.run(scenario)
 
 
-async def test_what_a_consumer_leaves_behind_goes_to_the_other_one(world: World) -> None:
+async def test_what_a_consumer_leaves_behind_goes_to_the_other_one(world: BrokerInMemory) -> None:
     def scenario() -> None:
         with client(world.url) as one, client(world.url) as two:
             first = one.subscribe("t", "s", pulsar.ConsumerType.Shared)
@@ -173,7 +164,7 @@ async def test_what_a_consumer_leaves_behind_goes_to_the_other_one(world: World)
     await world.run(scenario)
 
 
-async def test_a_second_exclusive_consumer_is_refused(world: World) -> None:
+async def test_a_second_exclusive_consumer_is_refused(world: BrokerInMemory) -> None:
     def scenario() -> None:
         with client(world.url) as c:
             c.subscribe("t", "s")
@@ -185,7 +176,7 @@ async def test_a_second_exclusive_consumer_is_refused(world: World) -> None:
     await world.run(scenario)
 
 
-async def test_a_failover_consumer_takes_over_what_was_not_acknowledged(world: World) -> None:
+async def test_a_failover_consumer_takes_over_what_was_not_acknowledged(world: BrokerInMemory) -> None:
     def scenario() -> None:
         with client(world.url) as one, client(world.url) as two:
             kind = pulsar.ConsumerType.Failover
@@ -201,7 +192,7 @@ async def test_a_failover_consumer_takes_over_what_was_not_acknowledged(world: W
     await world.run(scenario)
 
 
-async def test_a_key_stays_with_one_consumer_and_in_order(world: World) -> None:
+async def test_a_key_stays_with_one_consumer_and_in_order(world: BrokerInMemory) -> None:
     def scenario() -> None:
         with client(world.url) as c:
             kind = pulsar.ConsumerType.KeyShared
@@ -230,7 +221,7 @@ async def test_a_key_stays_with_one_consumer_and_in_order(world: World) -> None:
     await world.run(scenario)
 
 
-async def test_seek_by_id_and_by_time(world: World) -> None:
+async def test_seek_by_id_and_by_time(world: BrokerInMemory) -> None:
     def scenario() -> None:
         with client(world.url) as c:
             consumer = c.subscribe("t", "s")
@@ -254,7 +245,7 @@ async def test_seek_by_id_and_by_time(world: World) -> None:
     await world.run(scenario)
 
 
-async def test_a_reader_knows_whether_there_is_more_and_leaves_nothing_behind(world: World) -> None:
+async def test_a_reader_knows_whether_there_is_more_and_leaves_nothing_behind(world: BrokerInMemory) -> None:
     def scenario() -> None:
         with client(world.url) as c:
             producer = c.create_producer("t")
@@ -278,7 +269,7 @@ async def test_a_reader_knows_whether_there_is_more_and_leaves_nothing_behind(wo
     assert world.ledger("t").cursors == {}
 
 
-async def test_an_empty_topic_has_no_message_available(world: World) -> None:
+async def test_an_empty_topic_has_no_message_available(world: BrokerInMemory) -> None:
     def scenario() -> None:
         with client(world.url) as c:
             reader = c.create_reader("t", pulsar.MessageId.earliest)
@@ -287,7 +278,7 @@ async def test_an_empty_topic_has_no_message_available(world: World) -> None:
     await world.run(scenario)
 
 
-async def test_single_messages_of_a_batch_are_acknowledged(world: World) -> None:
+async def test_single_messages_of_a_batch_are_acknowledged(world: BrokerInMemory) -> None:
     def scenario() -> None:
         with client(world.url) as c:
             kind = pulsar.ConsumerType.Shared
@@ -308,7 +299,7 @@ async def test_single_messages_of_a_batch_are_acknowledged(world: World) -> None
     await world.run(scenario)
 
 
-async def test_partitions_are_served_each_for_itself(world: World) -> None:
+async def test_partitions_are_served_each_for_itself(world: BrokerInMemory) -> None:
     await world.restart(auto_topic_creation_type="partitioned", default_partitions=3)
 
     def scenario() -> None:
@@ -324,7 +315,7 @@ async def test_partitions_are_served_each_for_itself(world: World) -> None:
     assert len(world.ledgers.by_name) == 3
 
 
-async def test_a_pattern_consumer_finds_its_topics(world: World) -> None:
+async def test_a_pattern_consumer_finds_its_topics(world: BrokerInMemory) -> None:
     def scenario() -> None:
         import re
 
@@ -349,7 +340,7 @@ class OtherRow(Record):  # type: ignore[misc]
     name = Integer(required=True)
 
 
-async def test_schemas_are_registered_and_compared(world: World) -> None:
+async def test_schemas_are_registered_and_compared(world: BrokerInMemory) -> None:
     def scenario() -> None:
         with client(world.url) as c:
             for topic, schema in (("avro", AvroSchema(Row)), ("json", JsonSchema(Row))):
@@ -369,7 +360,7 @@ async def test_schemas_are_registered_and_compared(world: World) -> None:
     assert [len(versions) for versions in world.schemas.by_id.values()] == [1, 1, 1]
 
 
-async def test_access_modes_of_producers(world: World) -> None:
+async def test_access_modes_of_producers(world: BrokerInMemory) -> None:
     mode = pulsar.ProducerAccessMode
 
     def scenario() -> None:
@@ -388,7 +379,7 @@ async def test_access_modes_of_producers(world: World) -> None:
     assert world.ledger("t").properties == {"pulsar.topic.epoch": "1"}
 
 
-async def test_a_taken_name_is_refused(world: World) -> None:
+async def test_a_taken_name_is_refused(world: BrokerInMemory) -> None:
     def scenario() -> None:
         with client(world.url) as c:
             c.create_producer("t", producer_name="me")
@@ -399,7 +390,7 @@ async def test_a_taken_name_is_refused(world: World) -> None:
     await world.run(scenario)
 
 
-async def test_a_message_sent_twice_is_stored_once_also_after_a_restart(world: World) -> None:
+async def test_a_message_sent_twice_is_stored_once_also_after_a_restart(world: BrokerInMemory) -> None:
     await world.restart(deduplication=True)
 
     def send(first: int, count: int) -> int:
@@ -418,7 +409,7 @@ async def test_a_message_sent_twice_is_stored_once_also_after_a_restart(world: W
     assert world.ledger("t").entries_total == 8
 
 
-async def test_delayed_messages_wait_on_a_shared_subscription(world: World) -> None:
+async def test_delayed_messages_wait_on_a_shared_subscription(world: BrokerInMemory) -> None:
     await world.restart(delayed_delivery_strict=True)
 
     def scenario() -> None:
@@ -436,7 +427,7 @@ async def test_delayed_messages_wait_on_a_shared_subscription(world: World) -> N
     await world.run(scenario)
 
 
-async def test_clients_come_back_after_an_unload_and_nothing_is_lost(world: World) -> None:
+async def test_clients_come_back_after_an_unload_and_nothing_is_lost(world: BrokerInMemory) -> None:
     topic = "persistent://public/default/t"
 
     def first(c: pulsar.Client) -> tuple[Any, Any]:
@@ -466,7 +457,7 @@ async def test_clients_come_back_after_an_unload_and_nothing_is_lost(world: Worl
         await world.run(c.close)
 
 
-async def test_unknown_namespaces_and_absent_topics_are_not_found(world: World) -> None:
+async def test_unknown_namespaces_and_absent_topics_are_not_found(world: BrokerInMemory) -> None:
     await world.set_policies("public/noauto", autoTopicCreationOverride={"allowAutoTopicCreation": False})
 
     def scenario() -> None:
@@ -480,7 +471,7 @@ async def test_unknown_namespaces_and_absent_topics_are_not_found(world: World) 
     await world.run(scenario)
 
 
-async def test_a_subscription_is_removed_by_its_only_consumer(world: World) -> None:
+async def test_a_subscription_is_removed_by_its_only_consumer(world: BrokerInMemory) -> None:
     def scenario() -> None:
         with client(world.url) as c:
             one = c.subscribe("t", "s", pulsar.ConsumerType.Shared)

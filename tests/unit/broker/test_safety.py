@@ -13,9 +13,9 @@ from broker.wire.pulsar_pb2 import BaseCommand
 from managed_ledger.errors import EntryRefused, InvalidPosition, ManagedLedgerFenced
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
-from tests.unit.broker.conftest import World
+from tests.support.waiting import eventually
+from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.raw_client import RawClient
-from tests.unit.broker.test_broker import eventually
 from tests.unit.broker.topic.dispatching import EXCLUSIVE, Bench, entry
 
 TOPIC = "persistent://public/default/t"
@@ -24,7 +24,7 @@ UNSET = 2**64 - 1  # -1 on the wire
 
 
 @pytest.fixture
-async def raw(world: World) -> AsyncIterator[RawClient]:
+async def raw(world: BrokerInMemory) -> AsyncIterator[RawClient]:
     client = await RawClient.connect(world.broker.port)
     yield client
     client.close()
@@ -59,7 +59,9 @@ async def test_a_part_of_a_batch_that_is_not_there_cannot_be_acknowledged() -> N
     assert bench.cursor.backlog() == 3
 
 
-async def test_a_topic_whose_ledger_has_ended_is_dropped_and_opened_again(world: World, raw: RawClient) -> None:
+async def test_a_topic_whose_ledger_has_ended_is_dropped_and_opened_again(
+    world: BrokerInMemory, raw: RawClient
+) -> None:
     """I111: whatever kept it from telling us."""
     await raw.produce(TOPIC)
     world.ledger(TOPIC).is_open = False
@@ -71,7 +73,7 @@ async def test_a_topic_whose_ledger_has_ended_is_dropped_and_opened_again(world:
     assert (await raw.expect(BaseCommand.SEND_RECEIPT)).send_receipt.message_id.entryId == 0
 
 
-async def test_a_ledger_that_ended_before_anybody_listened_is_not_served(world: World, raw: RawClient) -> None:
+async def test_a_ledger_that_ended_before_anybody_listened_is_not_served(world: BrokerInMemory, raw: RawClient) -> None:
     taken = world.ledgers.open
 
     async def open_and_lose(*arguments: Any, **options: Any) -> Any:
@@ -86,7 +88,9 @@ async def test_a_ledger_that_ended_before_anybody_listened_is_not_served(world: 
     await raw.produce(TOPIC)
 
 
-async def test_an_entry_that_no_bookie_takes_is_refused_and_the_others_are_stored(world: World, raw: RawClient) -> None:
+async def test_an_entry_that_no_bookie_takes_is_refused_and_the_others_are_stored(
+    world: BrokerInMemory, raw: RawClient
+) -> None:
     await raw.produce(TOPIC)
     ledger = world.ledger(TOPIC)
     taken = ledger.append

@@ -1,6 +1,5 @@
 """The managed ledger over a BookKeeper in memory: order, rollover, takeover, cursors, trimming."""
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,7 +24,7 @@ from managed_ledger.ledger import Entry, ManagedLedger
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.retention import RetentionRule, RolloverRule
 from tests.support.memory_bookkeeper import MemoryBookKeeper
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, settle
 
 NAME = "public/default/persistent/t"
 KEEP = RetentionRule(time_ms=-1, bytes_max=-1)
@@ -54,7 +53,7 @@ class Recorder:
         self.closed.append(error)
 
 
-class World:
+class SharedStorage:
     """One cluster and any number of brokers' views of it."""
 
     def __init__(self) -> None:
@@ -80,17 +79,11 @@ class World:
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
+async def world() -> AsyncIterator[SharedStorage]:
+    world = SharedStorage()
     yield world
     for factory in world.factories:
         await factory.close()
-
-
-async def settle() -> None:
-    for _ in range(50):
-        await asyncio.sleep(0)
-    await asyncio.sleep(0.005)
 
 
 def payloads(first: int, last: int) -> list[bytes]:
@@ -113,7 +106,7 @@ async def read_all(ledger: ManagedLedger, first: Position = EARLIEST) -> list[En
         first = ledger.next_position(entries[-1].position)
 
 
-async def test_appends_complete_in_order_over_rollovers(world: World) -> None:
+async def test_appends_complete_in_order_over_rollovers(world: SharedStorage) -> None:
     ledger, recorder = await world.open()
     ledger.append(payloads(0, 35), list(range(35)))
     await settle()
@@ -126,7 +119,7 @@ async def test_appends_complete_in_order_over_rollovers(world: World) -> None:
     assert ledger.bytes_total == sum(map(len, payloads(0, 35)))
 
 
-async def test_the_record_is_in_pulsar_s_form(world: World) -> None:
+async def test_the_record_is_in_pulsar_s_form(world: SharedStorage) -> None:
     ledger, _ = await world.open()
     await publish(ledger, 0, 12)
     node = await world.store.get("/managed-ledgers/" + NAME)
@@ -146,7 +139,7 @@ async def test_the_record_is_in_pulsar_s_form(world: World) -> None:
     }
 
 
-async def test_a_new_owner_sees_everything_and_the_old_one_is_mute(world: World) -> None:
+async def test_a_new_owner_sees_everything_and_the_old_one_is_mute(world: SharedStorage) -> None:
     old, old_recorder = await world.open()
     await publish(old, 0, 13)
     new, recorder = await world.open()
@@ -160,7 +153,7 @@ async def test_a_new_owner_sees_everything_and_the_old_one_is_mute(world: World)
     assert len(recorder.appended) == 2
 
 
-async def test_an_old_owner_cannot_change_the_record(world: World) -> None:
+async def test_an_old_owner_cannot_change_the_record(world: SharedStorage) -> None:
     old, recorder = await world.open()
     await publish(old, 0, 5)
     await world.open()
@@ -172,7 +165,7 @@ async def test_an_old_owner_cannot_change_the_record(world: World) -> None:
         await old.open_cursor("late")
 
 
-async def test_a_failed_write_goes_on_in_the_next_ledger_without_loss_or_doubling(world: World) -> None:
+async def test_a_failed_write_goes_on_in_the_next_ledger_without_loss_or_doubling(world: SharedStorage) -> None:
     ledger, recorder = await world.open()
     world.bookkeeper.hold = True
     ledger.append(payloads(0, 6), list(range(6)))
@@ -190,7 +183,7 @@ async def test_a_failed_write_goes_on_in_the_next_ledger_without_loss_or_doublin
     assert recorder.failed == []
 
 
-async def test_without_bookies_appends_fail_after_the_time_out(world: World) -> None:
+async def test_without_bookies_appends_fail_after_the_time_out(world: SharedStorage) -> None:
     ledger, recorder = await world.open()
     world.bookkeeper.out_of_bookies = True
     world.bookkeeper.handles[-1].fail(BookieUnavailable("gone"))
@@ -202,7 +195,7 @@ async def test_without_bookies_appends_fail_after_the_time_out(world: World) -> 
     assert [context for context, _ in recorder.failed] == ["x", "y"]
 
 
-async def test_fencing_by_a_bookie_ends_the_old_owner(world: World) -> None:
+async def test_fencing_by_a_bookie_ends_the_old_owner(world: SharedStorage) -> None:
     ledger, recorder = await world.open()
     world.bookkeeper.hold = True
     ledger.append([b"x"], ["x"])
@@ -212,7 +205,7 @@ async def test_fencing_by_a_bookie_ends_the_old_owner(world: World) -> None:
     assert isinstance(recorder.failed[0][1], ManagedLedgerFenced)
 
 
-async def test_cold_reads_come_from_the_bookies(world: World) -> None:
+async def test_cold_reads_come_from_the_bookies(world: SharedStorage) -> None:
     world.cache_bytes_max = 40
     ledger, _ = await world.open()
     await publish(ledger, 0, 25)
@@ -220,13 +213,13 @@ async def test_cold_reads_come_from_the_bookies(world: World) -> None:
     assert world.bookkeeper.reads > 0
 
 
-async def test_a_missing_topic_is_not_made_by_reading_it(world: World) -> None:
+async def test_a_missing_topic_is_not_made_by_reading_it(world: SharedStorage) -> None:
     with pytest.raises(ManagedLedgerNotFound):
         await world.factory().open(NAME, create=False)
     assert not await world.factory().exists(NAME)
 
 
-async def test_cursors_survive_with_holes_and_batches(world: World) -> None:
+async def test_cursors_survive_with_holes_and_batches(world: SharedStorage) -> None:
     ledger, _ = await world.open()
     cursor = await ledger.open_cursor("my sub", EARLIEST, {"p": "q"})
     await publish(ledger, 0, 12)
@@ -253,7 +246,7 @@ async def test_cursors_survive_with_holes_and_batches(world: World) -> None:
     assert ledger.cursors["my sub"].ledger_id == -1
 
 
-async def test_a_cursor_reads_what_is_open_and_again_after_rewind(world: World) -> None:
+async def test_a_cursor_reads_what_is_open_and_again_after_rewind(world: SharedStorage) -> None:
     ledger, _ = await world.open()
     await publish(ledger, 0, 15)
     cursor = await ledger.open_cursor("s", EARLIEST)
@@ -280,7 +273,7 @@ async def test_a_cursor_reads_what_is_open_and_again_after_rewind(world: World) 
     assert await drain() == payloads(15, 16)
 
 
-async def test_a_cold_read_that_was_overtaken_by_a_seek_says_nothing(world: World) -> None:
+async def test_a_cold_read_that_was_overtaken_by_a_seek_says_nothing(world: SharedStorage) -> None:
     world.cache_bytes_max = 0
     ledger, _ = await world.open()
     await publish(ledger, 0, 5)
@@ -292,7 +285,7 @@ async def test_a_cold_read_that_was_overtaken_by_a_seek_says_nothing(world: Worl
     assert cursor.read_position.entry_id == 3
 
 
-async def test_acknowledging_beyond_the_end_is_refused(world: World) -> None:
+async def test_acknowledging_beyond_the_end_is_refused(world: SharedStorage) -> None:
     ledger, _ = await world.open()
     await publish(ledger, 0, 2)
     cursor = await ledger.open_cursor("s", EARLIEST)
@@ -302,7 +295,7 @@ async def test_acknowledging_beyond_the_end_is_refused(world: World) -> None:
     assert cursor.backlog() == 2
 
 
-async def test_consumed_ledgers_go_and_the_slowest_cursor_holds_them(world: World) -> None:
+async def test_consumed_ledgers_go_and_the_slowest_cursor_holds_them(world: SharedStorage) -> None:
     ledger, _ = await world.open(replace(CONFIG, retention=RetentionRule()))
     fast = await ledger.open_cursor("fast", EARLIEST)
     slow = await ledger.open_cursor("slow", EARLIEST)
@@ -325,7 +318,7 @@ async def test_consumed_ledgers_go_and_the_slowest_cursor_holds_them(world: Worl
     assert reopened.entries_total <= 5
 
 
-async def test_readers_do_not_hold_data_and_leave_no_trace(world: World) -> None:
+async def test_readers_do_not_hold_data_and_leave_no_trace(world: SharedStorage) -> None:
     ledger, _ = await world.open(replace(CONFIG, retention=RetentionRule()))
     reader = ledger.new_non_durable_cursor("reader", EARLIEST)
     assert not reader.durable
@@ -338,7 +331,7 @@ async def test_readers_do_not_hold_data_and_leave_no_trace(world: World) -> None
     assert await world.store.children("/managed-ledgers/" + NAME) == []
 
 
-async def test_a_terminated_topic_takes_nothing_more(world: World) -> None:
+async def test_a_terminated_topic_takes_nothing_more(world: SharedStorage) -> None:
     ledger, recorder = await world.open()
     await publish(ledger, 0, 3)
     last = await ledger.terminate()
@@ -350,7 +343,7 @@ async def test_a_terminated_topic_takes_nothing_more(world: World) -> None:
     assert [entry.data for entry in await read_all(reopened)] == payloads(0, 3)
 
 
-async def test_find_first_bisects_over_ledgers(world: World) -> None:
+async def test_find_first_bisects_over_ledgers(world: SharedStorage) -> None:
     ledger, _ = await world.open()
     assert await ledger.find_first(lambda entry: True) is None
     await publish(ledger, 0, 25)
@@ -361,7 +354,7 @@ async def test_find_first_bisects_over_ledgers(world: World) -> None:
     assert await ledger.find_first(lambda entry: False) is None
 
 
-async def test_deleting_leaves_nothing_behind(world: World) -> None:
+async def test_deleting_leaves_nothing_behind(world: SharedStorage) -> None:
     ledger, _ = await world.open()
     cursor = await ledger.open_cursor("s", EARLIEST)
     await publish(ledger, 0, 15)
@@ -372,7 +365,7 @@ async def test_deleting_leaves_nothing_behind(world: World) -> None:
     assert not await world.store.exists("/managed-ledgers/" + NAME)
 
 
-async def test_properties_are_stored_before_the_call_returns(world: World) -> None:
+async def test_properties_are_stored_before_the_call_returns(world: SharedStorage) -> None:
     ledger, _ = await world.open()
     await ledger.set_properties({"pulsar.topic.epoch": "3"})
     reopened, _ = await world.open()
@@ -382,7 +375,7 @@ async def test_properties_are_stored_before_the_call_returns(world: World) -> No
 # ---------------------------------------------------------------------------------- defects
 
 
-async def test_a_cursor_that_cannot_be_stored_keeps_nobody_from_closing(world: World) -> None:
+async def test_a_cursor_that_cannot_be_stored_keeps_nobody_from_closing(world: SharedStorage) -> None:
     """Whatever the error: the ledger is sealed, the other cursors are stored, and the topic can be opened again."""
     factory = world.factory()
     ledger = await factory.open(NAME)
@@ -404,7 +397,7 @@ async def test_a_cursor_that_cannot_be_stored_keeps_nobody_from_closing(world: W
     await factory.close()
 
 
-async def test_a_cursor_is_stored_again_after_an_unforeseen_error(world: World) -> None:
+async def test_a_cursor_is_stored_again_after_an_unforeseen_error(world: SharedStorage) -> None:
     ledger, _ = await world.open()
     await publish(ledger, 0, 5)
     cursor = await ledger.open_cursor("s", EARLIEST)
@@ -422,7 +415,7 @@ async def test_a_cursor_is_stored_again_after_an_unforeseen_error(world: World) 
     assert not failures
 
 
-async def test_an_owner_with_a_defect_is_told_that_its_ledger_has_ended(world: World) -> None:
+async def test_an_owner_with_a_defect_is_told_that_its_ledger_has_ended(world: SharedStorage) -> None:
     """It cannot be known which of its receipts left: everybody has to ask again."""
     ledger, recorder = await world.open()
     await publish(ledger, 0, 2)
@@ -438,7 +431,7 @@ async def test_an_owner_with_a_defect_is_told_that_its_ledger_has_ended(world: W
     assert [entry.data for entry in await read_all(reopened)] == payloads(0, 4)
 
 
-async def test_a_watcher_with_a_defect_keeps_nothing_from_the_others(world: World) -> None:
+async def test_a_watcher_with_a_defect_keeps_nothing_from_the_others(world: SharedStorage) -> None:
     ledger, _ = await world.open()
     told = []
 

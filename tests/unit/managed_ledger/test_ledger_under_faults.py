@@ -40,8 +40,8 @@ from managed_ledger.records_pb2 import ManagedLedgerInfo
 from managed_ledger.retention import RetentionRule, RolloverRule
 from tests.support.faulty_store import FaultyStore
 from tests.support.memory_bookkeeper import MemoryBookKeeper
-from tests.support.waiting import eventually
-from tests.unit.managed_ledger.test_ledger import Recorder, payloads, read_all, settle
+from tests.support.waiting import eventually, settle
+from tests.unit.managed_ledger.test_ledger import Recorder, payloads, read_all
 
 NAME = "public/default/persistent/t"
 RECORD = f"/managed-ledgers/{NAME}"
@@ -58,7 +58,7 @@ CONFIG = ManagedLedgerConfig(
 class Broker:
     """One process: its own sessions, its own factory."""
 
-    def __init__(self, world: "World", config: ManagedLedgerConfig) -> None:
+    def __init__(self, world: "FaultyStorage", config: ManagedLedgerConfig) -> None:
         self.store = FaultyStore(world.store.session())
         self.bookkeeper = world.bookkeeper.session()
         self.factory = ManagedLedgerFactory(self.bookkeeper.client, self.store, world.clock, config)
@@ -93,7 +93,7 @@ class Broker:
         return seen
 
 
-class World:
+class FaultyStorage:
     def __init__(self) -> None:
         self.clock = LoopClock()
         self.store = MemoryStore(self.clock)
@@ -127,8 +127,8 @@ class World:
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
+async def world() -> AsyncIterator[FaultyStorage]:
+    world = FaultyStorage()
     yield world
     for broker in world.brokers:
         broker.store.on_step = None
@@ -162,7 +162,7 @@ def wrote(seen: Sequence[str]) -> int:
 # ------------------------------------------------------------------------------------- the record in doubt
 
 
-async def test_a_ledger_whose_listing_is_in_doubt_is_not_deleted(world: World) -> None:
+async def test_a_ledger_whose_listing_is_in_doubt_is_not_deleted(world: FaultyStorage) -> None:
     """R-M2, I57: the record was written, the answer was lost, and so were the next questions."""
     broker = await world.open()
     doubts: dict[str, list[StoreUnavailable]] = {
@@ -188,7 +188,7 @@ async def test_a_ledger_whose_listing_is_in_doubt_is_not_deleted(world: World) -
     assert await world.read_anew() == payloads(0, 7)
 
 
-async def test_a_write_of_the_record_that_was_lost_on_the_way_is_made_again(world: World) -> None:
+async def test_a_write_of_the_record_that_was_lost_on_the_way_is_made_again(world: FaultyStorage) -> None:
     broker = await world.open()
     broker.on_record("put", OutcomeUnknown("lost"), OutcomeUnknown("lost"))
     await broker.publish(0, 7)
@@ -196,7 +196,7 @@ async def test_a_write_of_the_record_that_was_lost_on_the_way_is_made_again(worl
     await world.check_record()
 
 
-async def test_ledgers_that_were_left_behind_in_doubt_go_when_the_record_is_known_again(world: World) -> None:
+async def test_ledgers_that_were_left_behind_in_doubt_go_when_the_record_is_known_again(world: FaultyStorage) -> None:
     """I101: none of them is named by anything, so none of them stays."""
     broker = await world.open()
     broker.on_record("put", *[OutcomeUnknown("lost")] * 8)
@@ -211,7 +211,7 @@ async def test_ledgers_that_were_left_behind_in_doubt_go_when_the_record_is_know
 
 
 async def test_a_ledger_that_is_given_up_while_the_record_is_written_with_it_stays_until_the_next_time(
-    world: World,
+    world: FaultyStorage,
 ) -> None:
     """I57: what a write of the record names must not go when that write succeeds."""
     broker = await world.open()
@@ -236,7 +236,7 @@ async def test_a_ledger_that_is_given_up_while_the_record_is_written_with_it_sta
     assert len(world.bookkeeper.ledgers) == 2
 
 
-async def test_an_error_that_nobody_foresaw_ends_the_topic_and_does_not_leave_it_waiting(world: World) -> None:
+async def test_an_error_that_nobody_foresaw_ends_the_topic_and_does_not_leave_it_waiting(world: FaultyStorage) -> None:
     """I111: a broker that is never told cannot open it again."""
     broker = await world.open()
     broker.on_record("put", MetadataError("not allowed"))
@@ -252,7 +252,7 @@ async def test_an_error_that_nobody_foresaw_ends_the_topic_and_does_not_leave_it
 # ------------------------------------------------------------------------------------- fencing and closing
 
 
-async def test_a_fence_during_a_rollover_is_final(world: World) -> None:
+async def test_a_fence_during_a_rollover_is_final(world: FaultyStorage) -> None:
     """R-M1, I90."""
     for what in ("close", "create", "created"):
         broker = await world.open()
@@ -270,7 +270,7 @@ async def test_a_fence_during_a_rollover_is_final(world: World) -> None:
         assert len(broker.recorder.closed) == 1, what
 
 
-async def test_a_fence_while_the_record_is_written_is_final(world: World) -> None:
+async def test_a_fence_while_the_record_is_written_is_final(world: FaultyStorage) -> None:
     broker = await world.open()
     gate = Gate("put")
     broker.store.on_step = gate
@@ -284,7 +284,7 @@ async def test_a_fence_while_the_record_is_written_is_final(world: World) -> Non
     assert await world.read_anew() == payloads(0, 5)
 
 
-async def test_closing_during_a_rollover_is_final(world: World) -> None:
+async def test_closing_during_a_rollover_is_final(world: FaultyStorage) -> None:
     broker = await world.open()
     gate = Gate("create")
     broker.bookkeeper.on_step = gate
@@ -299,7 +299,7 @@ async def test_closing_during_a_rollover_is_final(world: World) -> None:
     assert await world.read_anew() == payloads(0, 5)
 
 
-async def test_a_failure_that_is_told_during_a_rollover_begins_no_second_one(world: World) -> None:
+async def test_a_failure_that_is_told_during_a_rollover_begins_no_second_one(world: FaultyStorage) -> None:
     """R-M5, I91: with two of them entries are acknowledged at places where they do not stand."""
     broker = await world.open()
     gate = Gate("close")
@@ -316,7 +316,7 @@ async def test_a_failure_that_is_told_during_a_rollover_begins_no_second_one(wor
     assert await world.read_anew() == payloads(0, 8)
 
 
-async def test_a_close_that_fails_once_is_made_again(world: World) -> None:
+async def test_a_close_that_fails_once_is_made_again(world: FaultyStorage) -> None:
     broker = await world.open()
     errors: list[BookKeeperError] = [MetadataUnavailable("away")]
 
@@ -330,7 +330,7 @@ async def test_a_close_that_fails_once_is_made_again(world: World) -> None:
     await eventually(world.check_record)
 
 
-async def test_writes_that_fail_while_the_full_ledger_waits_for_its_last_answers(world: World) -> None:
+async def test_writes_that_fail_while_the_full_ledger_waits_for_its_last_answers(world: FaultyStorage) -> None:
     broker = await world.open()
     broker.bookkeeper.hold = True
     broker.ledger.append(payloads(0, 8), list(range(8)))
@@ -344,7 +344,7 @@ async def test_writes_that_fail_while_the_full_ledger_waits_for_its_last_answers
     assert await world.read_anew() == payloads(0, 8)
 
 
-async def test_entries_that_the_last_owner_was_not_told_of_are_seen_by_the_next_one(world: World) -> None:
+async def test_entries_that_the_last_owner_was_not_told_of_are_seen_by_the_next_one(world: FaultyStorage) -> None:
     """I25: they were on their way, recovery found them; the former owner acknowledges nothing."""
     old = await world.open()
     old.bookkeeper.hold = True
@@ -360,7 +360,7 @@ async def test_entries_that_the_last_owner_was_not_told_of_are_seen_by_the_next_
     assert [bytes(entry.data) for entry in await read_all(new.ledger)] == payloads(0, 2)
 
 
-async def test_more_than_a_ledger_may_have_pending_is_sent_in_parts(world: World) -> None:
+async def test_more_than_a_ledger_may_have_pending_is_sent_in_parts(world: FaultyStorage) -> None:
     """What gathered during a rollover may be more than the handle takes at once."""
     broker = await world.open(replace(CONFIG, rollover=replace(CONFIG.rollover, entries_max=100_000)))
     handle: Any = broker.bookkeeper.handles[-1]
@@ -377,7 +377,7 @@ async def test_more_than_a_ledger_may_have_pending_is_sent_in_parts(world: World
     assert broker.acknowledged == list(range(40_000))
 
 
-async def test_an_entry_that_no_ledger_takes_fails_alone(world: World) -> None:
+async def test_an_entry_that_no_ledger_takes_fails_alone(world: FaultyStorage) -> None:
     """Another ledger would refuse it as well, and one after that."""
     broker = await world.open()
     handle: Any = broker.bookkeeper.handles[-1]
@@ -399,7 +399,7 @@ async def test_an_entry_that_no_ledger_takes_fails_alone(world: World) -> None:
 # ---------------------------------------------------------------------------------------- terminate
 
 
-async def test_a_termination_that_could_not_be_stored_is_no_termination(world: World) -> None:
+async def test_a_termination_that_could_not_be_stored_is_no_termination(world: FaultyStorage) -> None:
     """I92: who is told that a topic is terminated must find it so after the next takeover."""
     broker = await world.open()
     await broker.publish(0, 3)
@@ -417,7 +417,7 @@ async def test_a_termination_that_could_not_be_stored_is_no_termination(world: W
     assert [bytes(entry.data) for entry in await read_all(again.ledger)] == payloads(0, 5)
 
 
-async def test_a_topic_in_use_can_be_terminated_and_every_append_is_answered(world: World) -> None:
+async def test_a_topic_in_use_can_be_terminated_and_every_append_is_answered(world: FaultyStorage) -> None:
     """R-M14, R-M15: publishing goes on, so there is always something pending."""
     broker = await world.open()
     sent = 0
@@ -437,7 +437,7 @@ async def test_a_topic_in_use_can_be_terminated_and_every_append_is_answered(wor
     await world.check_record()
 
 
-async def test_a_termination_by_an_old_owner_fences_it(world: World) -> None:
+async def test_a_termination_by_an_old_owner_fences_it(world: FaultyStorage) -> None:
     old = await world.open()
     await old.publish(0, 2)
     await world.open()
@@ -451,7 +451,7 @@ async def test_a_termination_by_an_old_owner_fences_it(world: World) -> None:
 # ------------------------------------------------------------------------------------ deleting, trimming
 
 
-async def test_an_old_owner_cannot_delete_the_topic(world: World) -> None:
+async def test_an_old_owner_cannot_delete_the_topic(world: FaultyStorage) -> None:
     """R-T1: its clients went to the new owner, so to the old one the topic looks unused."""
     old = await world.open()
     await old.publish(0, 3)
@@ -461,7 +461,7 @@ async def test_an_old_owner_cannot_delete_the_topic(world: World) -> None:
     assert await world.read_anew() == payloads(0, 3)
 
 
-async def test_a_deletion_that_stops_half_way_leaves_a_topic_that_can_be_used(world: World) -> None:
+async def test_a_deletion_that_stops_half_way_leaves_a_topic_that_can_be_used(world: FaultyStorage) -> None:
     broker = await world.open()
     await broker.publish(0, 12)
     left = [MetadataUnavailable("away")] * 20
@@ -486,7 +486,7 @@ async def test_a_deletion_that_stops_half_way_leaves_a_topic_that_can_be_used(wo
     assert not await world.store.exists(RECORD)
 
 
-async def test_trimming_by_an_old_owner_deletes_nothing(world: World) -> None:
+async def test_trimming_by_an_old_owner_deletes_nothing(world: FaultyStorage) -> None:
     none = replace(CONFIG, retention=RetentionRule())
     old = await world.open()
     await old.publish(0, 12)
@@ -498,7 +498,7 @@ async def test_trimming_by_an_old_owner_deletes_nothing(world: World) -> None:
     assert len(old.recorder.closed) == 1
 
 
-async def test_a_subscription_that_could_not_be_removed_still_holds_its_messages(world: World) -> None:
+async def test_a_subscription_that_could_not_be_removed_still_holds_its_messages(world: FaultyStorage) -> None:
     """I93: unsubscribing failed, so nothing was unsubscribed."""
     broker = await world.open(replace(CONFIG, retention=RetentionRule()))
     cursor = await broker.ledger.open_cursor("s", EARLIEST)
@@ -524,7 +524,7 @@ async def test_a_subscription_that_could_not_be_removed_still_holds_its_messages
     assert not await world.store.exists(CURSOR)
 
 
-async def test_bisection_is_right_although_old_ledgers_go_meanwhile(world: World) -> None:
+async def test_bisection_is_right_although_old_ledgers_go_meanwhile(world: FaultyStorage) -> None:
     broker = await world.open(replace(CONFIG, retention=RetentionRule()))
     cursor = await broker.ledger.open_cursor("s", EARLIEST)
     await broker.publish(0, 33)
@@ -546,13 +546,13 @@ async def test_bisection_is_right_although_old_ledgers_go_meanwhile(world: World
 # ------------------------------------------------------------------------------------------ cursors
 
 
-async def stored_cursor(world: World) -> Any:
+async def stored_cursor(world: FaultyStorage) -> Any:
     node = await world.store.get(CURSOR)
     assert node is not None
     return decode_cursor_info(node.value, "s")
 
 
-async def test_a_cursor_whose_ledger_is_gone_keeps_its_properties(world: World) -> None:
+async def test_a_cursor_whose_ledger_is_gone_keeps_its_properties(world: FaultyStorage) -> None:
     """I95, R-M12, R-M17: without them de-duplication would forget every producer."""
     broker = await world.open()
     cursor = await broker.ledger.open_cursor("s", EARLIEST)
@@ -567,7 +567,7 @@ async def test_a_cursor_whose_ledger_is_gone_keeps_its_properties(world: World) 
     assert again.properties == {"producer": 7}
 
 
-async def test_a_cursor_whose_last_state_is_damaged_goes_on_from_its_node(world: World) -> None:
+async def test_a_cursor_whose_last_state_is_damaged_goes_on_from_its_node(world: FaultyStorage) -> None:
     broker = await world.open()
     cursor = await broker.ledger.open_cursor("s", EARLIEST)
     await broker.publish(0, 4)
@@ -580,7 +580,7 @@ async def test_a_cursor_whose_last_state_is_damaged_goes_on_from_its_node(world:
     assert again.properties == {"producer": 7}
 
 
-async def test_without_bookies_acknowledgements_are_stored_in_the_node(world: World) -> None:
+async def test_without_bookies_acknowledgements_are_stored_in_the_node(world: FaultyStorage) -> None:
     """R-M10: else they come again after a restart, and nothing can be trimmed."""
     broker = await world.open()
     cursor = await broker.ledger.open_cursor("s", EARLIEST)
@@ -596,7 +596,7 @@ async def test_without_bookies_acknowledgements_are_stored_in_the_node(world: Wo
     assert again.properties == {"producer": 7}
 
 
-async def test_an_old_owner_does_not_store_cursors(world: World) -> None:
+async def test_an_old_owner_does_not_store_cursors(world: FaultyStorage) -> None:
     """I90, I94: its cursor ledger is fenced; another one must not take its place."""
     old = await world.open()
     cursor = await old.ledger.open_cursor("s", EARLIEST)
@@ -619,7 +619,7 @@ async def test_an_old_owner_does_not_store_cursors(world: World) -> None:
     assert (await world.open()).ledger.cursors["s"].mark_delete_position == Position(first.ledger_id, 1)
 
 
-async def test_an_old_owner_that_closes_in_order_does_not_store_cursors_either(world: World) -> None:
+async def test_an_old_owner_that_closes_in_order_does_not_store_cursors_either(world: FaultyStorage) -> None:
     old = await world.open()
     cursor = await old.ledger.open_cursor("s", EARLIEST)
     await old.publish(0, 4)
@@ -641,7 +641,7 @@ async def test_an_old_owner_that_closes_in_order_does_not_store_cursors_either(w
 class LateWriter:
     """A former owner that looked whether it is the owner, and writes its cursor's node after the new one read it."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: FaultyStorage) -> None:
         self._world = world
         self.old: Broker
         self.new: Broker
@@ -683,7 +683,7 @@ class LateWriter:
 
 @pytest.mark.parametrize("how", ["flush", "close", "seek"])
 async def test_what_a_former_owner_wrote_late_is_written_over_and_takes_nothing_from_the_new_one(
-    world: World, how: str
+    world: FaultyStorage, how: str
 ) -> None:
     """Its node is older than what the new owner knows, and no reason for it to let go of the topic."""
     late = LateWriter(world)
@@ -700,7 +700,7 @@ async def test_what_a_former_owner_wrote_late_is_written_over_and_takes_nothing_
     assert (await world.open()).ledger.cursors["s"].mark_delete_position == third
 
 
-async def test_a_subscription_whose_node_a_former_owner_wrote_late_can_be_deleted(world: World) -> None:
+async def test_a_subscription_whose_node_a_former_owner_wrote_late_can_be_deleted(world: FaultyStorage) -> None:
     late = LateWriter(world)
     await late.write_late()
     await late.new.ledger.delete_cursor("s")
@@ -709,7 +709,7 @@ async def test_a_subscription_whose_node_a_former_owner_wrote_late_can_be_delete
     assert (await world.open()).ledger.cursors == {}
 
 
-async def test_a_topic_whose_cursor_a_former_owner_wrote_late_can_be_deleted(world: World) -> None:
+async def test_a_topic_whose_cursor_a_former_owner_wrote_late_can_be_deleted(world: FaultyStorage) -> None:
     late = LateWriter(world)
     await late.write_late()
     await late.new.ledger.delete()
@@ -717,7 +717,7 @@ async def test_a_topic_whose_cursor_a_former_owner_wrote_late_can_be_deleted(wor
     assert not await world.store.exists(RECORD)
 
 
-async def test_a_subscription_that_a_former_owner_deleted_late_does_not_come_back(world: World) -> None:
+async def test_a_subscription_that_a_former_owner_deleted_late_does_not_come_back(world: FaultyStorage) -> None:
     late = LateWriter(world)
     cursor = await late.write_late("delete")
     cursor.mark_delete(late.new.ledger.last_confirmed)
@@ -727,7 +727,7 @@ async def test_a_subscription_that_a_former_owner_deleted_late_does_not_come_bac
 
 
 @pytest.mark.parametrize("step", ["before", "put", "get cursor", "get record", "put again"])
-async def test_who_is_not_the_owner_any_more_writes_over_nothing(world: World, step: str) -> None:
+async def test_who_is_not_the_owner_any_more_writes_over_nothing(world: FaultyStorage, step: str) -> None:
     """A third owner comes before any step of the new owner's, and stores a seek."""
     late = LateWriter(world)
     cursor = await late.write_late()
@@ -760,7 +760,7 @@ async def test_who_is_not_the_owner_any_more_writes_over_nothing(world: World, s
     assert late.new.ledger.state == "Fenced"
 
 
-async def test_opening_a_terminated_topic_takes_it_from_its_former_owner(world: World) -> None:
+async def test_opening_a_terminated_topic_takes_it_from_its_former_owner(world: FaultyStorage) -> None:
     """It begins no ledger, which is how others find out."""
     old = await world.open()
     theirs = await old.ledger.open_cursor("s", EARLIEST)
@@ -779,7 +779,7 @@ async def test_opening_a_terminated_topic_takes_it_from_its_former_owner(world: 
     assert (await world.open()).ledger.cursors["s"].backlog() == 3
 
 
-async def test_an_old_owner_makes_no_subscriptions(world: World) -> None:
+async def test_an_old_owner_makes_no_subscriptions(world: FaultyStorage) -> None:
     """R-M6, I96: the new owner does not know of it and would trim what it needs."""
     old = await world.open()
     new = await world.open()
@@ -792,7 +792,7 @@ async def test_an_old_owner_makes_no_subscriptions(world: World) -> None:
     assert new.recorder.closed == []
 
 
-async def test_a_ledger_that_repair_closed_is_replaced_and_the_cursor_goes_on(world: World) -> None:
+async def test_a_ledger_that_repair_closed_is_replaced_and_the_cursor_goes_on(world: FaultyStorage) -> None:
     """I75, R-T4: auto-recovery closes ledgers of idle writers; that is no other owner."""
     broker = await world.open()
     cursor = await broker.ledger.open_cursor("s", EARLIEST)
@@ -806,7 +806,7 @@ async def test_a_ledger_that_repair_closed_is_replaced_and_the_cursor_goes_on(wo
     assert (await world.open()).ledger.cursors["s"].mark_delete_position == Position(first.ledger_id, 1)
 
 
-async def test_a_subscription_whose_making_was_in_doubt_can_be_made_again(world: World) -> None:
+async def test_a_subscription_whose_making_was_in_doubt_can_be_made_again(world: FaultyStorage) -> None:
     broker = await world.open()
 
     async def lost(what: str, path: str) -> None:
@@ -833,7 +833,7 @@ async def test_a_subscription_whose_making_was_in_doubt_can_be_made_again(world:
     assert broker.recorder.closed == []
 
 
-async def test_a_seek_that_could_not_be_stored_has_not_happened(world: World) -> None:
+async def test_a_seek_that_could_not_be_stored_has_not_happened(world: FaultyStorage) -> None:
     """A failed seek forwards must not make messages disappear."""
     broker = await world.open()
     cursor = await broker.ledger.open_cursor("s", EARLIEST)
@@ -862,7 +862,7 @@ async def test_a_seek_that_could_not_be_stored_has_not_happened(world: World) ->
     assert (await world.open()).ledger.cursors["s"].backlog() == 1
 
 
-async def test_after_a_seek_of_unknown_outcome_the_state_is_stored_again(world: World) -> None:
+async def test_after_a_seek_of_unknown_outcome_the_state_is_stored_again(world: FaultyStorage) -> None:
     """The seek was stored, its caller was told that it failed, and the next flush must not find nothing to do."""
     broker = await world.open()
     cursor = await broker.ledger.open_cursor("s", EARLIEST)
@@ -891,7 +891,7 @@ async def test_after_a_seek_of_unknown_outcome_the_state_is_stored_again(world: 
     assert (await world.open()).ledger.cursors["s"].backlog() == 3
 
 
-async def test_a_seek_back_holds_what_it_went_back_to(world: World) -> None:
+async def test_a_seek_back_holds_what_it_went_back_to(world: FaultyStorage) -> None:
     """I96: from the moment on at which the seek was asked for."""
     broker = await world.open(replace(CONFIG, retention=RetentionRule()))
     keeper = await broker.ledger.open_cursor("keeper", EARLIEST)
@@ -912,7 +912,7 @@ async def test_a_seek_back_holds_what_it_went_back_to(world: World) -> None:
     assert cursor.backlog() == 12
 
 
-async def test_a_seek_back_waits_for_a_trim_that_was_decided_before(world: World) -> None:
+async def test_a_seek_back_waits_for_a_trim_that_was_decided_before(world: FaultyStorage) -> None:
     """I96: it says where it went only when nothing can take that away any more."""
     broker = await world.open(replace(CONFIG, retention=RetentionRule()))
     cursor = await broker.ledger.open_cursor("s", EARLIEST)
@@ -936,7 +936,7 @@ async def test_a_seek_back_waits_for_a_trim_that_was_decided_before(world: World
     assert cursor.backlog() == broker.ledger.entries_total == 2
 
 
-async def test_acknowledging_what_does_not_exist_changes_nothing(world: World) -> None:
+async def test_acknowledging_what_does_not_exist_changes_nothing(world: FaultyStorage) -> None:
     broker = await world.open()
     cursor = await broker.ledger.open_cursor("s", EARLIEST)
     await broker.publish(0, 2)
@@ -953,7 +953,7 @@ async def test_acknowledging_what_does_not_exist_changes_nothing(world: World) -
 # ---------------------------------------------------------------------------------- opening and closing
 
 
-async def test_reopening_waits_until_the_former_owner_in_this_process_has_closed(world: World) -> None:
+async def test_reopening_waits_until_the_former_owner_in_this_process_has_closed(world: FaultyStorage) -> None:
     """I110: what was acknowledged before an orderly close is not delivered again."""
     broker = await world.open()
     cursor = await broker.ledger.open_cursor("s", EARLIEST)
@@ -978,7 +978,7 @@ async def test_reopening_waits_until_the_former_owner_in_this_process_has_closed
     await reopened.cursors["s"].flush()
 
 
-async def test_a_cursor_that_cannot_be_closed_does_not_keep_the_others_from_it(world: World) -> None:
+async def test_a_cursor_that_cannot_be_closed_does_not_keep_the_others_from_it(world: FaultyStorage) -> None:
     broker = await world.open(replace(CONFIG, cursor_ranges_in_node_max=1))
     many = await broker.ledger.open_cursor("a", EARLIEST)
     few = await broker.ledger.open_cursor("s", EARLIEST)
@@ -1000,7 +1000,7 @@ async def test_a_cursor_that_cannot_be_closed_does_not_keep_the_others_from_it(w
     assert again.ledger.cursors["a"].range_count == 2
 
 
-async def test_a_failed_opening_leaves_no_handle_behind_and_the_next_one_works(world: World) -> None:
+async def test_a_failed_opening_leaves_no_handle_behind_and_the_next_one_works(world: FaultyStorage) -> None:
     broker = await world.open()
     await broker.ledger.open_cursor("s", EARLIEST)
     await broker.publish(0, 3)
@@ -1015,7 +1015,7 @@ async def test_a_failed_opening_leaves_no_handle_behind_and_the_next_one_works(w
     await world.check_record()
 
 
-async def test_a_damaged_cursor_is_an_error_that_names_it(world: World) -> None:
+async def test_a_damaged_cursor_is_an_error_that_names_it(world: FaultyStorage) -> None:
     broker = await world.open()
     await broker.ledger.open_cursor("s", EARLIEST)
     await broker.ledger.close()
@@ -1026,7 +1026,7 @@ async def test_a_damaged_cursor_is_an_error_that_names_it(world: World) -> None:
         await other.open()
 
 
-async def test_a_closed_managed_ledger_makes_no_cursors(world: World) -> None:
+async def test_a_closed_managed_ledger_makes_no_cursors(world: FaultyStorage) -> None:
     broker = await world.open()
     await broker.ledger.close()
     with pytest.raises(ManagedLedgerClosed):
@@ -1034,7 +1034,7 @@ async def test_a_closed_managed_ledger_makes_no_cursors(world: World) -> None:
     assert not await world.store.exists(CURSOR)
 
 
-async def test_maintenance_survives_what_it_did_not_expect(world: World) -> None:
+async def test_maintenance_survives_what_it_did_not_expect(world: FaultyStorage) -> None:
     """I71: one topic must not end it for all others."""
     broker = Broker(world, CONFIG)
     world.brokers.append(broker)
@@ -1052,7 +1052,7 @@ async def test_maintenance_survives_what_it_did_not_expect(world: World) -> None
     await eventually(lambda: len(calls) > 2)
 
 
-async def test_fencing_by_bookies_during_the_opening_is_noticed(world: World) -> None:
+async def test_fencing_by_bookies_during_the_opening_is_noticed(world: FaultyStorage) -> None:
     broker = Broker(world, CONFIG)
     world.brokers.append(broker)
     seed = await world.open()

@@ -24,8 +24,8 @@ from managed_ledger.schemas.registry import ATTEMPTS_MAX, SchemaRegistry
 from managed_ledger.versioned_record import TRIES_MAX, VersionedRecord
 from tests.support.faulty_store import FaultyStore
 from tests.support.memory_bookkeeper import MemoryBookKeeper
-from tests.unit.managed_ledger.test_ledger import settle
-from tests.unit.managed_ledger.test_ledger_under_faults import CONFIG, RECORD, Broker, World, world
+from tests.support.waiting import settle
+from tests.unit.managed_ledger.test_ledger_under_faults import CONFIG, RECORD, Broker, FaultyStorage, world
 
 __all__ = ["world"]
 
@@ -34,7 +34,7 @@ __all__ = ["world"]
 
 @pytest.mark.parametrize("is_closed_in_order", [True, False])
 async def test_holes_beyond_the_limit_are_delivered_again_after_a_restart(
-    world: World, is_closed_in_order: bool
+    world: FaultyStorage, is_closed_in_order: bool
 ) -> None:
     most = ledger_config(BrokerConfig(max_unacked_ranges=3)).cursor_ranges_max
     config = replace(CONFIG, cursor_ranges_max=most)
@@ -53,7 +53,7 @@ async def test_holes_beyond_the_limit_are_delivered_again_after_a_restart(
     assert after.backlog() == 9
 
 
-async def test_without_bookies_a_cursor_stores_no_more_holes_either(world: World) -> None:
+async def test_without_bookies_a_cursor_stores_no_more_holes_either(world: FaultyStorage) -> None:
     """Its state goes into its node then."""
     broker = await world.open(replace(CONFIG, cursor_ranges_max=3))
     await broker.publish(0, 5)
@@ -71,7 +71,7 @@ async def test_without_bookies_a_cursor_stores_no_more_holes_either(world: World
 # ------------------------------------------------------------------------------------- appending, opening
 
 
-async def test_what_gathered_is_handed_to_the_ledger_in_runs(world: World) -> None:
+async def test_what_gathered_is_handed_to_the_ledger_in_runs(world: FaultyStorage) -> None:
     broker = await world.open(replace(CONFIG, rollover=replace(CONFIG.rollover, entries_max=100_000)))
     handle: Any = broker.bookkeeper.handles[-1]
     taken, runs = handle.append, []
@@ -90,7 +90,7 @@ async def test_what_gathered_is_handed_to_the_ledger_in_runs(world: World) -> No
 
 @pytest.mark.parametrize("others", [OPEN_ATTEMPTS_MAX - 1, OPEN_ATTEMPTS_MAX])
 async def test_an_opening_ends_after_so_many_conflicts(
-    world: World, others: int, monkeypatch: pytest.MonkeyPatch
+    world: FaultyStorage, others: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another broker writes the record whenever we are about to."""
     monkeypatch.setattr("managed_ledger.ledger.RETRY_FIRST_S", 0.0)

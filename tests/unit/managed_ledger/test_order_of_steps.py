@@ -15,18 +15,18 @@ from managed_ledger.position import EARLIEST
 from managed_ledger.versioned_record import VersionedRecord
 from tests.support.faulty_store import FaultyStore
 from tests.support.memory_bookkeeper import MemoryReadHandle
-from tests.unit.managed_ledger.test_ledger import NAME, World, publish
+from tests.unit.managed_ledger.test_ledger import NAME, SharedStorage, publish
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    made = World()
+async def world() -> AsyncIterator[SharedStorage]:
+    made = SharedStorage()
     yield made
     for factory in made.factories:
         await factory.close()
 
 
-async def test_everybody_who_waits_for_entries_is_told(world: World) -> None:
+async def test_everybody_who_waits_for_entries_is_told(world: SharedStorage) -> None:
     ledger, _ = await world.open()
     told: list[str] = []
     for name in ("first", "second", "third"):
@@ -35,7 +35,7 @@ async def test_everybody_who_waits_for_entries_is_told(world: World) -> None:
     assert told == ["first", "second", "third"]
 
 
-async def test_what_a_former_ledger_still_says_is_not_said_of_the_present_one(world: World) -> None:
+async def test_what_a_former_ledger_still_says_is_not_said_of_the_present_one(world: SharedStorage) -> None:
     ledger, recorder = await world.open()
     await publish(ledger, 0, 10)  # as many as a ledger takes
     former = world.bookkeeper.handles[0]
@@ -46,7 +46,9 @@ async def test_what_a_former_ledger_still_says_is_not_said_of_the_present_one(wo
     assert ledger.pending_count == 1
 
 
-async def test_bookies_are_not_asked_for_what_is_not_confirmed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bookies_are_not_asked_for_what_is_not_confirmed(
+    world: SharedStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.cache_bytes_max = 0
     ledger, _ = await world.open()
     await publish(ledger, 0, 5)
@@ -65,7 +67,7 @@ async def test_bookies_are_not_asked_for_what_is_not_confirmed(world: World, mon
     assert asked == [(0, 5)]
 
 
-async def test_a_cursor_s_state_is_in_its_new_ledger_before_the_node_names_it(world: World) -> None:
+async def test_a_cursor_s_state_is_in_its_new_ledger_before_the_node_names_it(world: SharedStorage) -> None:
     steps: list[str] = []
     path = cursor_path(NAME, "s")
 
@@ -88,7 +90,7 @@ async def test_a_cursor_s_state_is_in_its_new_ledger_before_the_node_names_it(wo
     assert steps == ["state", "node"]
 
 
-async def test_what_is_acknowledged_while_a_cursor_is_stored_is_stored_next(world: World) -> None:
+async def test_what_is_acknowledged_while_a_cursor_is_stored_is_stored_next(world: SharedStorage) -> None:
     ledger, _ = await world.open()
     await publish(ledger, 0, 3)
     cursor = await ledger.open_cursor("s", EARLIEST)
@@ -115,7 +117,7 @@ async def test_what_is_acknowledged_while_a_cursor_is_stored_is_stored_next(worl
     assert after.cursors["s"].mark_delete_position == ledger.last_confirmed
 
 
-async def test_a_seek_is_stored_when_it_returns(world: World) -> None:
+async def test_a_seek_is_stored_when_it_returns(world: SharedStorage) -> None:
     ledger, _ = await world.open()
     await publish(ledger, 0, 3)
     cursor = await ledger.open_cursor("s", EARLIEST)
@@ -126,7 +128,7 @@ async def test_a_seek_is_stored_when_it_returns(world: World) -> None:
     assert after.cursors["s"].backlog() == 3
 
 
-async def test_a_record_in_doubt_that_another_wrote_is_the_other_s(world: World) -> None:
+async def test_a_record_in_doubt_that_another_wrote_is_the_other_s(world: SharedStorage) -> None:
     clock = LoopClock()
     inner = MemoryStore(clock)
     failures = 3

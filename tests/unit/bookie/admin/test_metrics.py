@@ -4,7 +4,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from tests.support.bookie_admin_world import administered
-from tests.support.serving import CONFIG, World
+from tests.support.serving import CONFIG, BookieMachines
 
 SUMMARIES = {
     "bookkeeper_server_ADD_ENTRY": {"success"},
@@ -45,7 +45,7 @@ GAUGES = (
 
 
 async def test_latencies_are_summaries_with_apaches_labels_and_the_rest_says_what_it_is() -> None:
-    world = World()
+    world = BookieMachines()
     async with administered(world) as admin:
         client = BookKeeper(world.store, world.clock)
         await client.open()

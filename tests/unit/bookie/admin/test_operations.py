@@ -16,21 +16,21 @@ from magnetar_core.bookkeeper.metadata.store import NO_NODE
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from magnetar_core.runtime.types import Buffer, MagnetarError
 from tests.support.bookie_admin_world import Client, administered
-from tests.support.serving import World
+from tests.support.serving import BookieMachines
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> BookieMachines:
+    return BookieMachines()
 
 
 @pytest.fixture
-async def admin(world: World) -> AsyncIterator[Client]:
+async def admin(world: BookieMachines) -> AsyncIterator[Client]:
     async with administered(world) as client:
         yield client
 
 
-async def new_ledger(world: World, count: int, *, password: bytes = b"", close: bool = True) -> int:
+async def new_ledger(world: BookieMachines, count: int, *, password: bytes = b"", close: bool = True) -> int:
     """A ledger with the entries `entry 0`, `entry 1`, …"""
     client = BookKeeper(world.store, world.clock)
     await client.open()
@@ -50,7 +50,7 @@ async def new_ledger(world: World, count: int, *, password: bytes = b"", close: 
 # -- before and after the start
 
 
-async def test_a_bookie_that_starts_is_alive_and_not_ready(world: World) -> None:
+async def test_a_bookie_that_starts_is_alive_and_not_ready(world: BookieMachines) -> None:
     async with administered(world, is_started=False) as admin:
         assert (await admin.call("GET", "/heartbeat")).text == "OK\n"
         assert (await admin.call("GET", "/metrics")).status == 200
@@ -73,7 +73,7 @@ async def test_a_bookie_that_failed_is_not_ready_and_says_why(admin: Client) -> 
 
 
 @pytest.mark.parametrize("password", [b"", b"secret"])
-async def test_entries_are_read_whatever_the_password(world: World, admin: Client, password: bytes) -> None:
+async def test_entries_are_read_whatever_the_password(world: BookieMachines, admin: Client, password: bytes) -> None:
     ledger_id = await new_ledger(world, 5, password=password)
     path = f"/api/v1/ledger/read?ledger_id={ledger_id}"
     assert (await admin.call("GET", path)).json == {str(number): f"entry {number}" for number in range(5)}
@@ -83,7 +83,7 @@ async def test_entries_are_read_whatever_the_password(world: World, admin: Clien
     assert list((await admin.call("GET", path + "&start_entry_id=4&end_entry_id=9")).json) == ["4"]
 
 
-async def test_reading_an_open_ledger_leaves_it_open(world: World, admin: Client) -> None:
+async def test_reading_an_open_ledger_leaves_it_open(world: BookieMachines, admin: Client) -> None:
     ledger_id = await new_ledger(world, 3, close=False)
     # The last entry is not confirmed by another one yet.
     found = (await admin.call("GET", f"/api/v1/ledger/read?ledger_id={ledger_id}")).json
@@ -91,12 +91,12 @@ async def test_reading_an_open_ledger_leaves_it_open(world: World, admin: Client
     assert (await LedgerStore(world.store).read(ledger_id)).metadata.state is LedgerState.OPEN
 
 
-async def test_an_empty_ledger_has_no_entries(world: World, admin: Client) -> None:
+async def test_an_empty_ledger_has_no_entries(world: BookieMachines, admin: Client) -> None:
     ledger_id = await new_ledger(world, 0)
     assert (await admin.call("GET", f"/api/v1/ledger/read?ledger_id={ledger_id}")).json == {}
 
 
-async def test_bytes_that_are_no_ascii_are_replaced(world: World) -> None:
+async def test_bytes_that_are_no_ascii_are_replaced(world: BookieMachines) -> None:
     class Entries:
         async def read(self, ledger_id: int, first: int, last: int | None) -> AsyncGenerator[tuple[int, Buffer], None]:
             yield 0, b"a\xff\x00"
@@ -107,7 +107,7 @@ async def test_bytes_that_are_no_ascii_are_replaced(world: World) -> None:
         assert found.headers["X-Content-Type-Options"] == "nosniff"
 
 
-async def test_an_answer_that_cannot_be_finished_is_cut(world: World) -> None:
+async def test_an_answer_that_cannot_be_finished_is_cut(world: BookieMachines) -> None:
     class Broken:
         async def read(self, ledger_id: int, first: int, last: int | None) -> AsyncGenerator[tuple[int, Buffer], None]:
             for entry_id in range(100):
@@ -120,7 +120,7 @@ async def test_an_answer_that_cannot_be_finished_is_cut(world: World) -> None:
         assert (await admin.call("GET", "/heartbeat")).status == 200
 
 
-async def test_records_are_listed_in_pages_and_a_damaged_one_is_no_end(world: World, admin: Client) -> None:
+async def test_records_are_listed_in_pages_and_a_damaged_one_is_no_end(world: BookieMachines, admin: Client) -> None:
     store = LedgerStore(world.store)
     metadata = LedgerMetadata(
         ensemble_size=1, write_quorum=1, ack_quorum=1, digest_type=DigestType.CRC32C, segments=(Segment(0, ("b",)),)
@@ -139,7 +139,7 @@ async def test_records_are_listed_in_pages_and_a_damaged_one_is_no_end(world: Wo
     assert (await admin.call("GET", "/api/v1/ledger/list")).json == dict.fromkeys(first | second)
 
 
-async def test_a_deleted_ledger_is_gone(world: World, admin: Client) -> None:
+async def test_a_deleted_ledger_is_gone(world: BookieMachines, admin: Client) -> None:
     ledger_id = await new_ledger(world, 1)
     for _ in range(2):
         found = await admin.call("DELETE", f"/api/v1/ledger/delete?ledger_id={ledger_id}")
@@ -159,7 +159,7 @@ async def test_pages_of_other_sites_change_nothing(admin: Client) -> None:
     assert (await admin.call("PUT", path, body, {"Origin": admin.url})).json == {"readOnly": True}
 
 
-async def test_an_answer_to_head_has_no_body(world: World, admin: Client) -> None:
+async def test_an_answer_to_head_has_no_body(world: BookieMachines, admin: Client) -> None:
     """It would be taken for the beginning of the next answer."""
     await new_ledger(world, 1)
     for _ in range(3):
@@ -186,7 +186,7 @@ async def test_garbage_is_collected_on_demand(admin: Client) -> None:
     assert (status["gc"]["rounds"], status["gc"]["phase"]) == (1, "idle")
 
 
-async def test_the_scrub_says_how_far_it_is(world: World, admin: Client) -> None:
+async def test_the_scrub_says_how_far_it_is(world: BookieMachines, admin: Client) -> None:
     ledger_id = await new_ledger(world, 3)
     assert (await admin.call("GET", "/api/v1/magnetar/ledgers")).json == [ledger_id]
     assert (await admin.call("GET", f"/api/v1/magnetar/ledgers?first={ledger_id + 1}")).json == []
@@ -196,7 +196,7 @@ async def test_the_scrub_says_how_far_it_is(world: World, admin: Client) -> None
     assert (found["passes"], found["ledgersDone"], found["ledgers"], found["entriesLost"]) == (1, 1, 1, 0)
 
 
-async def test_a_rebuild_of_the_index_says_how_far_it_is(world: World, admin: Client) -> None:
+async def test_a_rebuild_of_the_index_says_how_far_it_is(world: BookieMachines, admin: Client) -> None:
     await new_ledger(world, 3)
     path = "/api/v1/magnetar/rebuild_index"
     assert (await admin.call("GET", path)).json["startedMs"] is None
@@ -250,7 +250,7 @@ async def test_nothing_changes_with_get_or_post(admin: Client) -> None:
 # -- metrics
 
 
-async def test_numbers_have_apaches_names_and_ours(world: World, admin: Client) -> None:
+async def test_numbers_have_apaches_names_and_ours(world: BookieMachines, admin: Client) -> None:
     await new_ledger(world, 4)
     text = (await admin.call("GET", "/metrics")).text
     lines = set(text.splitlines())

@@ -13,7 +13,7 @@ from magnetar_core.bookkeeper.wire.entry import DigestType, EntryCodec
 from magnetar_core.runtime.types import KIB, MIB, Corruption
 from tests.support.bookie_disks import CODEC, stored_entry
 from tests.support.bookie_world import LyingWorld, add_all
-from tests.support.serving import HurriedClock, Wire, World
+from tests.support.serving import BookieMachines, HurriedClock, Wire
 from tests.support.waiting import eventually
 
 LOG = "/bookie/ledgers/current/0.log"
@@ -43,7 +43,7 @@ def world() -> Copies:
     return Copies()
 
 
-async def filled(world: World, ledgers: range, entries: int) -> None:
+async def filled(world: BookieMachines, ledgers: range, entries: int) -> None:
     """A life of the bookie that leaves entries in one closed log."""
     async with world.serving() as bookie:
         await add_all(bookie, (stored_entry(ledger_id, n, b"p" * 50) for ledger_id in ledgers for n in range(entries)))
@@ -56,7 +56,7 @@ async def scrubbed(bookie: Bookie) -> ScrubStatus:
     return bookie.operations.scrub_status()
 
 
-def damage(world: World, entry: bytes, at: int) -> None:
+def damage(world: BookieMachines, entry: bytes, at: int) -> None:
     """Change a byte of a stored entry."""
     file = world.files.open(LOG, writable=True)
     data = file.read_at(0, file.size_bytes())

@@ -12,17 +12,17 @@ from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.runtime.types import MIB
 from tests.support.bookie_disks import KEY, on_each_operation, stored_entry
 from tests.support.bookie_world import add_all
-from tests.support.serving import Wire, World
+from tests.support.serving import BookieMachines, Wire
 from tests.support.waiting import eventually
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> BookieMachines:
+    return BookieMachines()
 
 
 @pytest.mark.parametrize("limits", [{"adds_in_all": 50}, {"add_mib_in_all": 1}])
-async def test_the_adds_of_all_connections_together_are_limited(world: World, limits: dict[str, Any]) -> None:
+async def test_the_adds_of_all_connections_together_are_limited(world: BookieMachines, limits: dict[str, Any]) -> None:
     async with world.serving(write_cache_mib=64, **limits) as bookie:
         may_sync = threading.Event()
 
@@ -49,7 +49,7 @@ async def test_the_adds_of_all_connections_together_are_limited(world: World, li
         stop()
 
 
-async def test_the_reads_of_all_connections_together_are_limited(world: World) -> None:
+async def test_the_reads_of_all_connections_together_are_limited(world: BookieMachines) -> None:
     async with world.serving() as bookie:
         await add_all(bookie, (stored_entry(1, entry_id) for entry_id in range(200)))
     async with world.serving(reads_in_all=40, read_cache_mib=0) as bookie:
@@ -75,7 +75,7 @@ async def test_the_reads_of_all_connections_together_are_limited(world: World) -
         await eventually(lambda: not bookie.server.held)
 
 
-async def test_recovery_reads_do_not_wait_behind_catch_up_reads(world: World) -> None:
+async def test_recovery_reads_do_not_wait_behind_catch_up_reads(world: BookieMachines) -> None:
     async with world.serving() as bookie:
         wire = await Wire.connect(bookie)
         for ledger_id in (1, 2):
@@ -101,7 +101,7 @@ async def test_recovery_reads_do_not_wait_behind_catch_up_reads(world: World) ->
         await wire.until(3)
 
 
-async def test_thousands_of_readers_wait_for_one_ledger(world: World) -> None:
+async def test_thousands_of_readers_wait_for_one_ledger(world: BookieMachines) -> None:
     count = 3_000
     async with world.serving() as bookie:
         writer, wire = await Wire.connect(bookie), await Wire.connect(bookie)

@@ -18,14 +18,14 @@ from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from tests.support.bookie_disks import KEY, on_each_operation, stored_entry
 from tests.support.bookie_world import add_all
 from tests.support.crash_images import StepThread
-from tests.support.serving import Wire, World
+from tests.support.serving import BookieMachines, Wire
 from tests.support.transports import NotingTransport
 from tests.support.waiting import eventually
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> BookieMachines:
+    return BookieMachines()
 
 
 def add_frame(entry: bytes) -> bytes:
@@ -66,7 +66,7 @@ class Gate:
 # -- adds and reads without an answer
 
 
-async def test_the_bytes_of_unanswered_adds_hold_a_connection_until_half_are_answered(world: World) -> None:
+async def test_the_bytes_of_unanswered_adds_hold_a_connection_until_half_are_answered(world: BookieMachines) -> None:
     async with world.serving() as bookie:
         bookie.server.limits = bookie.server.limits._replace(add_bytes=1000)
         wire = await Wire.connect(bookie)
@@ -92,7 +92,7 @@ async def test_the_bytes_of_unanswered_adds_hold_a_connection_until_half_are_ans
         assert not is_held(bookie)
 
 
-async def test_the_unanswered_reads_of_a_connection_hold_it(world: World) -> None:
+async def test_the_unanswered_reads_of_a_connection_hold_it(world: BookieMachines) -> None:
     async with world.serving() as bookie:
         await add_all(bookie, (stored_entry(1, entry_id) for entry_id in range(100)))
     async with world.serving(reads_per_connection=10, read_cache_mib=0) as bookie:
@@ -132,7 +132,9 @@ async def test_so_many_reads_are_one_job(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (jobs, answered) == ([4, 4, 2], list(range(10)))
 
 
-async def test_a_list_of_entries_is_read_in_several_jobs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_list_of_entries_is_read_in_several_jobs(
+    world: BookieMachines, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("bookie.storage.ledger_storage._LIST_ENTRIES", 4)
     async with world.serving() as bookie:
         await add_all(bookie, (stored_entry(1, entry_id) for entry_id in range(10)))
@@ -154,7 +156,7 @@ async def test_a_list_of_entries_is_read_in_several_jobs(world: World, monkeypat
         assert bookie.server.counters.cold_reads - jobs == 3
 
 
-async def test_a_read_brings_so_many_entries_along(world: World) -> None:
+async def test_a_read_brings_so_many_entries_along(world: BookieMachines) -> None:
     async with world.serving() as bookie:
         await add_all(bookie, (stored_entry(1, entry_id) for entry_id in range(20)))
     async with world.serving(read_ahead_entries=5) as bookie:
@@ -167,7 +169,7 @@ async def test_a_read_brings_so_many_entries_along(world: World) -> None:
 # -- answers
 
 
-async def test_large_answers_of_one_turn_are_not_joined(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_answers_of_one_turn_are_not_joined(world: BookieMachines, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bookie.serving.server._JOIN_BYTES", 300)
     async with world.serving() as bookie:
         wire = await Wire.connect(bookie)
@@ -203,7 +205,7 @@ def connected(sockets: Sequence[socket.socket]) -> int:
 
 
 async def test_connections_beyond_the_backlog_come_when_the_others_were_accepted(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: BookieMachines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bookie.bookie._ACCEPT_BACKLOG", 2)
     async with world.serving() as bookie:

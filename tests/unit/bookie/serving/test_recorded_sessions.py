@@ -17,7 +17,7 @@ from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.bookkeeper.wire.entry import master_key
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter
 from tests.support.bookie_vectors import VECTORS, decoded, segments, streams
-from tests.support.serving import HurriedClock, Wire, World
+from tests.support.serving import BookieMachines, HurriedClock, Wire
 
 # Sessions that begin with what an earlier one left.
 AFTER = {
@@ -32,7 +32,7 @@ NAMES = sorted(
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_a_recorded_session_gets_the_recorded_answers(name: str) -> None:
-    world = World(HurriedClock())
+    world = BookieMachines(HurriedClock())
     ports = sorted({row.get("port", 3181) for row in segments(name)})
     async with contextlib.AsyncExitStack() as stack:
         bookies = {}

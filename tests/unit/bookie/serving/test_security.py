@@ -34,7 +34,7 @@ from magnetar_core.runtime.config import load
 from magnetar_core.runtime.types import ConfigurationError
 from tests.support.bookie_disks import KEY
 from tests.support.bookie_disks import stored_entry as stored
-from tests.support.serving import CONFIG, Wire, World
+from tests.support.serving import CONFIG, BookieMachines, Wire
 from tests.support.tls_files import Authority
 from tests.support.waiting import PATIENCE_S, eventually
 
@@ -112,7 +112,7 @@ async def write_and_read(wire: Wire, ledger_id: int) -> None:
 
 
 async def test_a_bookie_that_demands_tls_serves_both_protocols_over_it(authority: Authority) -> None:
-    async with World().serving(demanding(authority)) as bookie:
+    async with BookieMachines().serving(demanding(authority)) as bookie:
         wire = await over_tls(bookie, certificates(authority))
         await write_and_read(wire, 1)
         wire.close()
@@ -126,7 +126,7 @@ async def test_a_bookie_that_demands_tls_serves_both_protocols_over_it(authority
 
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
 async def test_large_entries_and_many_frames_pass_in_each_version(authority: Authority, version: str) -> None:
-    async with World().serving(demanding(authority, tls_protocols=(version,))) as bookie:
+    async with BookieMachines().serving(demanding(authority, tls_protocols=(version,))) as bookie:
         wire = await over_tls(bookie, certificates(authority))
         session = wire.writer.get_extra_info("ssl_object")
         assert session.version() == version
@@ -143,7 +143,7 @@ async def test_large_entries_and_many_frames_pass_in_each_version(authority: Aut
 
 
 async def test_where_tls_is_offered_clear_text_goes_on_as_before(authority: Authority) -> None:
-    async with World().serving(offering(authority)) as bookie:
+    async with BookieMachines().serving(offering(authority)) as bookie:
         wire = await Wire.connect(bookie)
         await write_and_read(wire, 1)
         wire.close()
@@ -156,7 +156,7 @@ async def test_where_tls_is_offered_clear_text_goes_on_as_before(authority: Auth
 
 
 async def test_the_first_frame_may_come_byte_by_byte(authority: Authority) -> None:
-    async with World().serving(offering(authority)) as bookie:
+    async with BookieMachines().serving(offering(authority)) as bookie:
         for request in (v3.add_request(1, 2, 0, KEY, stored(2, 0)), v3.start_tls_request(1)):
             wire = await Wire.connect(bookie)
             for byte in request:
@@ -169,7 +169,7 @@ async def test_the_first_frame_may_come_byte_by_byte(authority: Authority) -> No
 
 async def test_a_bookie_with_tls_says_so_in_its_registration(authority: Authority) -> None:
     for config, extensions in ((CONFIG, ()), (offering(authority), ("tls",)), (demanding(authority), ("tls",))):
-        world = World()
+        world = BookieMachines()
         async with world.serving(config):
             endpoint = (await BookieDirectory(world.store).info_of("bookie-1")).rpc
             assert endpoint is not None
@@ -177,7 +177,7 @@ async def test_a_bookie_with_tls_says_so_in_its_registration(authority: Authorit
 
 
 async def test_the_right_role_comes_in_and_others_are_refused(authority: Authority) -> None:
-    async with World().serving(with_roles(authority, "auditor", "broker")) as bookie:
+    async with BookieMachines().serving(with_roles(authority, "auditor", "broker")) as bookie:
         wire = await over_tls(bookie, certificates(authority))
         await write_and_read(wire, 1)
         wire.close()
@@ -187,7 +187,7 @@ async def test_the_right_role_comes_in_and_others_are_refused(authority: Authori
 
 
 async def test_the_wrong_role_keeps_its_connection_and_hears_no(authority: Authority) -> None:
-    async with World().serving(with_roles(authority, "auditor")) as bookie:
+    async with BookieMachines().serving(with_roles(authority, "auditor")) as bookie:
         wire = await Wire.connect(bookie)
         await handshake(wire, certificates(authority).context)
         assert (await wire.ask_v3(v3.read_request(3, 1, 0))).status == EUA
@@ -202,7 +202,7 @@ async def test_the_wrong_role_keeps_its_connection_and_hears_no(authority: Autho
 
 
 async def test_clear_text_is_refused_where_tls_is_demanded(authority: Authority) -> None:
-    async with World().serving(demanding(authority)) as bookie:
+    async with BookieMachines().serving(demanding(authority)) as bookie:
         wire = await Wire.connect(bookie)
         info = await wire.ask_v3(v3.bookie_info_request(5))
         assert (info.header.txnId, info.header.operation, info.status) == (5, v3.GET_BOOKIE_INFO, EUA)
@@ -226,7 +226,7 @@ async def test_clear_text_is_refused_where_tls_is_demanded(authority: Authority)
 
 async def test_nobody_comes_in_without_a_trusted_certificate(authority: Authority, others: Authority) -> None:
     ca = str(authority.certificate)
-    async with World().serving(demanding(authority)) as bookie:
+    async with BookieMachines().serving(demanding(authority)) as bookie:
         with pytest.raises(TlsFailed, match="may demand a certificate, and none is set here"):
             await over_tls(bookie, certificates(authority, certificate="", key=""))
         with pytest.raises(TlsFailed, match=r"does not accept the certificate .*others.*tls\.crt"):
@@ -239,19 +239,19 @@ async def test_nobody_comes_in_without_a_trusted_certificate(authority: Authorit
 
 
 async def test_a_client_may_insist_on_the_host_name(authority: Authority, tmp_path: Path) -> None:
-    async with World().serving(demanding(authority)) as bookie:
+    async with BookieMachines().serving(demanding(authority)) as bookie:
         with pytest.raises(TlsFailed, match=r"not accepted: .*127\.0\.0\.1"):
             await over_tls(bookie, certificates(authority, verify_hostname=True))
     ours = Authority(tmp_path / "ca")
     ours.folder("bookie", host="IP:127.0.0.1")
-    async with World().serving(demanding(ours)) as bookie:
+    async with BookieMachines().serving(demanding(ours)) as bookie:
         wire = await over_tls(bookie, certificates(ours, "bookie", verify_hostname=True))
         await write_and_read(wire, 1)
         wire.close()
 
 
 async def test_without_tls_start_tls_is_a_bad_request(authority: Authority) -> None:
-    async with World().serving() as bookie:
+    async with BookieMachines().serving() as bookie:
         wire = await Wire.connect(bookie)
         answer = await wire.ask_v3(v3.start_tls_request(4))
         assert (answer.header.txnId, answer.status) == (4, EBADREQ)
@@ -262,7 +262,7 @@ async def test_without_tls_start_tls_is_a_bad_request(authority: Authority) -> N
 
 
 async def test_start_tls_comes_first_and_once(authority: Authority) -> None:
-    async with World().serving(offering(authority)) as bookie:
+    async with BookieMachines().serving(offering(authority)) as bookie:
         wire = await Wire.connect(bookie)
         assert (await wire.ask_v3(v3.bookie_info_request(1))).status == 0
         assert (await wire.ask_v3(v3.start_tls_request(2))).status == EBADREQ
@@ -277,7 +277,7 @@ async def test_start_tls_comes_first_and_once(authority: Authority) -> None:
 async def test_bytes_that_come_too_early_end_the_connection(
     authority: Authority, make: Callable[[Authority], BookieConfig]
 ) -> None:
-    async with World().serving(make(authority)) as bookie:
+    async with BookieMachines().serving(make(authority)) as bookie:
         for more in (b"\x16\x03\x01", v3.bookie_info_request(2)):
             wire = await Wire.connect(bookie)
             wire.send(v3.start_tls_request(1), more)
@@ -289,7 +289,7 @@ async def test_bytes_that_come_too_early_end_the_connection(
 async def test_a_client_that_goes_during_the_handshake_harms_nobody(
     authority: Authority, make: Callable[[Authority], BookieConfig]
 ) -> None:
-    async with World().serving(make(authority)) as bookie:
+    async with BookieMachines().serving(make(authority)) as bookie:
         keeper = keeper_of(bookie)
         for sent in (b"", b"\x16\x03\x01\x02\x00", b"GET / HTTP/1.1\r\n\r\n" * 20):
             failed = keeper.handshakes_failed
@@ -308,7 +308,7 @@ async def test_failed_handshakes_are_counted_and_the_log_says_who_it_was_and_why
     authority: Authority, others: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     ca = str(authority.certificate)
-    async with World().serving(demanding(authority)) as bookie:
+    async with BookieMachines().serving(demanding(authority)) as bookie:
         keeper = keeper_of(bookie)
 
         async def failed_line(count: int) -> str:
@@ -344,7 +344,7 @@ async def test_failed_handshakes_are_counted_and_the_log_says_who_it_was_and_why
 
 
 async def test_tls_without_start_tls_is_named_where_tls_is_offered_too(authority: Authority) -> None:
-    async with World().serving(offering(authority)) as bookie:
+    async with BookieMachines().serving(offering(authority)) as bookie:
         wire = await Wire.connect(bookie)
         wire.send(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
         assert await wire.closed()
@@ -354,7 +354,7 @@ async def test_tls_without_start_tls_is_named_where_tls_is_offered_too(authority
 async def test_many_who_do_not_come_in_are_one_line_a_second(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world = World(ManualClock())
+    world = BookieMachines(ManualClock())
     async with world.serving(demanding(authority)) as bookie:
         keeper = keeper_of(bookie)
 
@@ -378,7 +378,7 @@ async def test_many_who_do_not_come_in_are_one_line_a_second(
 
 
 async def test_a_handshake_has_a_time_limit(authority: Authority) -> None:
-    async with World().serving(offering(authority)) as bookie:
+    async with BookieMachines().serving(offering(authority)) as bookie:
         keeper_of(bookie).handshake_s = 0.1
         wire = await Wire.connect(bookie)
         assert (await wire.ask_v3(v3.start_tls_request(1))).status == 0
@@ -386,7 +386,7 @@ async def test_a_handshake_has_a_time_limit(authority: Authority) -> None:
 
 
 async def test_a_bookie_stops_while_somebody_is_in_the_doorway(authority: Authority) -> None:
-    async with World().serving(demanding(authority)) as bookie:
+    async with BookieMachines().serving(demanding(authority)) as bookie:
         silent = await Wire.connect(bookie)
         shaking = await Wire.connect(bookie)
         assert (await shaking.ask_v3(v3.start_tls_request(1))).status == 0
@@ -397,7 +397,7 @@ async def test_a_bookie_stops_while_somebody_is_in_the_doorway(authority: Author
 
 async def test_who_is_refused_and_does_not_listen_is_not_read_on(authority: Authority) -> None:
     count = 60_000
-    async with World().serving(demanding(authority)) as bookie:
+    async with BookieMachines().serving(demanding(authority)) as bookie:
         wire = await Wire.connect(bookie)
         await eventually(lambda: len(keeper_of(bookie).waiting) == 1)
         (doorway,) = keeper_of(bookie).waiting
@@ -415,14 +415,14 @@ async def test_who_is_refused_and_does_not_listen_is_not_read_on(authority: Auth
 @pytest.mark.parametrize("junk", [b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff\x0a", b"\x00\x00\x00\x03\x0a\xff\xff"])
 async def test_junk_in_the_doorway_ends_the_connection(authority: Authority, junk: bytes) -> None:
     for config in (offering(authority), demanding(authority)):
-        async with World().serving(config) as bookie:
+        async with BookieMachines().serving(config) as bookie:
             wire = await Wire.connect(bookie)
             wire.send(junk, b"\x00" * 8)
             assert await wire.closed()
 
 
 async def test_an_auth_frame_without_authentication_is_answered_with_yes() -> None:
-    async with World().serving() as bookie:
+    async with BookieMachines().serving() as bookie:
         wire = await Wire.connect(bookie)
         auth = v3.request(v3.AUTH, 8)
         auth.authRequest.authPluginName, auth.authRequest.payload = "any", b"x"
@@ -435,7 +435,7 @@ async def test_an_auth_frame_without_authentication_is_answered_with_yes() -> No
 
 
 async def test_a_bookie_asks_itself_and_others_over_tls(authority: Authority) -> None:
-    async with World().serving(demanding(authority)) as bookie:
+    async with BookieMachines().serving(demanding(authority)) as bookie:
         sanity = await bookie.operations.sanity()
         assert sanity.passed, sanity.problems
         usage = await ask_disks(*bookie.address, certificates(authority, "bookie"))
@@ -541,10 +541,10 @@ async def test_files_that_cannot_be_used_stop_the_start_with_their_names(authori
     ):
         with pytest.raises(ConfigurationError, match=match):
             server_context(files, client_certificates=True)
-    async with World().serving() as bookie:
+    async with BookieMachines().serving() as bookie:
         assert bookie.address[1]
     with pytest.raises(ConfigurationError, match="cannot read the certificate"):
-        async with World().serving(tls_directory=str(tmp_path)):
+        async with BookieMachines().serving(tls_directory=str(tmp_path)):
             pass
 
 

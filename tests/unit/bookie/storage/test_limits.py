@@ -17,7 +17,7 @@ from bookie.storage.ledger_storage import Shelf
 from magnetar_core.runtime.files import File, MemoryFiles, OsFiles
 from magnetar_core.runtime.types import KIB, MIB
 from tests.support.bookie_disks import TINY, Disk, OpenedDisk, stored_entry
-from tests.support.serving import CONFIG, Wire, World
+from tests.support.serving import CONFIG, BookieMachines, Wire
 
 SETTINGS = replace(TINY, log_bytes_max=MIB, write_cache_bytes=MIB, read_ahead_entries=100)
 COUNT = 20
@@ -149,7 +149,7 @@ def journaled(files: MemoryFiles, directory: str) -> Sequence[bytes]:
 
 
 async def test_a_full_file_of_the_journal_is_followed_by_another() -> None:
-    world, directory = World(), "/bookie/storage/journal/current"
+    world, directory = BookieMachines(), "/bookie/storage/journal/current"
     async with world.serving(journal_file_mib_max=1) as bookie:
         wire = await Wire.connect(bookie)
         entries = [stored_entry(1, entry_id, b"%d" % entry_id * 400 * KIB) for entry_id in range(9)]

@@ -3,10 +3,10 @@
 import pytest
 
 from tests.unit.broker.binary.replay import Replay
-from tests.unit.broker.conftest import World
+from tests.unit.broker.conftest import BrokerInMemory
 
 
-async def replay(world: World, *names: str) -> None:
+async def replay(world: BrokerInMemory, *names: str) -> None:
     await world.set_policies("public/noauto", autoTopicCreationOverride={"allowAutoTopicCreation": False})
     await world.store.put(
         "/admin/partitioned-topics/public/default/persistent/parts", b'{"partitions":3,"deleted":false}'
@@ -36,15 +36,15 @@ async def replay(world: World, *names: str) -> None:
         "pulsar-java-seek",
     ],
 )
-async def test_a_recorded_conversation_gets_the_same_answers(world: World, name: str) -> None:
+async def test_a_recorded_conversation_gets_the_same_answers(world: BrokerInMemory, name: str) -> None:
     await replay(world, name)
 
 
-async def test_raw_frames_of_a_producer_a_consumer_and_an_old_client(world: World) -> None:
+async def test_raw_frames_of_a_producer_a_consumer_and_an_old_client(world: BrokerInMemory) -> None:
     await replay(world, "pulsarraw-produce", "pulsarraw-consume", "pulsarraw-v10")
 
 
-async def test_the_tour_of_the_c_plus_plus_client(world: World) -> None:
+async def test_the_tour_of_the_c_plus_plus_client(world: BrokerInMemory) -> None:
     for topic in ("pat-1", "pat-2"):
         await world.ledgers.open(f"public/default/persistent/{topic}")
     await replay(world, "pulsar-cpp-tour")

@@ -6,12 +6,12 @@ import pytest
 
 from broker.grpc.service import LISTENER, GrpcServer
 from magnetar.client.async_client import AsyncClient
-from tests.unit.broker.conftest import World, world
+from tests.unit.broker.conftest import BrokerInMemory, world
 
 __all__ = ["world"]
 
 
-async def open_grpc(made: World) -> GrpcServer:
+async def open_grpc(made: BrokerInMemory) -> GrpcServer:
     """The gRPC door of the world's broker; other brokers' lookups find it."""
     server = GrpcServer(made.broker)
     port = await server.start("127.0.0.1", 0)
@@ -21,7 +21,7 @@ async def open_grpc(made: World) -> GrpcServer:
 
 
 @pytest.fixture
-async def door(world: World) -> AsyncIterator[GrpcServer]:
+async def door(world: BrokerInMemory) -> AsyncIterator[GrpcServer]:
     server = await open_grpc(world)
     yield server
     await server.stop()

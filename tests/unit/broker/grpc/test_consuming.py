@@ -24,13 +24,14 @@ from managed_ledger.message_id import EARLIEST, MessageId
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import ZLIB, MessageMetadata, SingleMessageMetadata
 from tests.support.batches import plain_batch
-from tests.unit.broker.conftest import World
+from tests.support.waiting import eventually
+from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.grpc.conftest import open_grpc
 from tests.unit.broker.raw_client import RawClient
 from tests.unit.broker.test_official_client import client as official
 
 
-def subscription(world: World, topic: str = "t", name: str = "s") -> Subscription:
+def subscription(world: BrokerInMemory, topic: str = "t", name: str = "s") -> Subscription:
     return world.broker.topics[TopicName.parse(topic)].subscriptions[name]
 
 
@@ -46,17 +47,9 @@ def texts(messages: list[Message]) -> list[str]:
     return [one.payload.decode() for one in messages]
 
 
-async def until(check: Any) -> None:
-    for _ in range(500):
-        if check():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not come about")
-
-
 @pytest.mark.parametrize("index_acks", [True, False])
 @pytest.mark.parametrize("kind", ["exclusive", "shared"])
-async def test_a_batch_is_done_when_all_its_messages_are(world: World, index_acks: bool, kind: str) -> None:
+async def test_a_batch_is_done_when_all_its_messages_are(world: BrokerInMemory, index_acks: bool, kind: str) -> None:
     await world.restart(batch_index_acks=index_acks)
     server = await open_grpc(world)
     async with AsyncClient(f"127.0.0.1:{server.port}", operation_timeout_s=5) as client:
@@ -76,7 +69,7 @@ async def test_a_batch_is_done_when_all_its_messages_are(world: World, index_ack
     await server.stop()
 
 
-async def test_a_cumulative_ack_takes_all_before(world: World, client: AsyncClient) -> None:
+async def test_a_cumulative_ack_takes_all_before(world: BrokerInMemory, client: AsyncClient) -> None:
     async with client.consumer("t", "s") as consumer:
         await client.producer("t").send_many([b"0", b"1"])
         await client.producer("t").send_many([b"2", b"3", b"4"])
@@ -93,7 +86,9 @@ async def test_a_cumulative_ack_takes_all_before(world: World, client: AsyncClie
             await consumer.ack_cumulative(first)
 
 
-async def test_a_null_value_in_a_batch_without_sequence_ids_stays_one(world: World, client: AsyncClient) -> None:
+async def test_a_null_value_in_a_batch_without_sequence_ids_stays_one(
+    world: BrokerInMemory, client: AsyncClient
+) -> None:
     """Its metadata are as long as those of a plain message."""
     singles = [SingleMessageMetadata(payload_size=1), SingleMessageMetadata(payload_size=0, null_value=True)]
     batch = b"".join(
@@ -111,7 +106,7 @@ async def test_a_null_value_in_a_batch_without_sequence_ids_stays_one(world: Wor
 
 
 async def test_acks_that_cannot_be_are_refused_and_end_the_call_if_nobody_waits(
-    world: World, client: AsyncClient
+    world: BrokerInMemory, client: AsyncClient
 ) -> None:
     def request(index: int, size: int, entry_id: int = 0, **more: Any) -> api.ConsumeRequest:
         id_ = api.MessageId(ledger_id=ledger, entry_id=entry_id, batch_index=index, batch_size=size)
@@ -164,7 +159,7 @@ async def test_a_nack_keeps_the_order_of_an_exclusive_subscription(client: Async
         assert await nothing_more(consumer)
 
 
-async def test_seeks_by_id_time_and_ends(world: World, client: AsyncClient) -> None:
+async def test_seeks_by_id_time_and_ends(world: BrokerInMemory, client: AsyncClient) -> None:
     async with client.consumer("t", "s") as consumer:
         ids = [await client.producer("t").send(b"first")]
         ids += await client.producer("t").send_many([b"0", b"1", b"2"])
@@ -183,7 +178,7 @@ async def test_seeks_by_id_time_and_ends(world: World, client: AsyncClient) -> N
         assert texts(await take(consumer, 1)) == ["new"]
 
 
-async def test_readers_begin_where_they_are_told(world: World, client: AsyncClient) -> None:
+async def test_readers_begin_where_they_are_told(world: BrokerInMemory, client: AsyncClient) -> None:
     ids = await client.producer("t").send_many([b"0", b"1", b"2"])
     ids.append(await client.producer("t").send(b"3"))
 
@@ -214,7 +209,7 @@ async def test_a_reader_of_an_empty_topic_has_nothing_more(client: AsyncClient) 
         assert await reader.has_more()
 
 
-async def test_a_slow_consumer_is_sent_no_more_than_its_permits(world: World, client: AsyncClient) -> None:
+async def test_a_slow_consumer_is_sent_no_more_than_its_permits(world: BrokerInMemory, client: AsyncClient) -> None:
     async with client.consumer("t", "s", queue_size=10) as consumer:
         for n in range(50):
             await client.producer("t").send(b"%d" % n)
@@ -224,7 +219,7 @@ async def test_a_slow_consumer_is_sent_no_more_than_its_permits(world: World, cl
         assert texts(await take(consumer, 50)) == [str(n) for n in range(50)]
 
 
-async def test_a_consumer_that_does_not_read_is_not_sent_megabytes(world: World, client: AsyncClient) -> None:
+async def test_a_consumer_that_does_not_read_is_not_sent_megabytes(world: BrokerInMemory, client: AsyncClient) -> None:
     async with client.consumer("t", "s", queue_size=1000) as consumer:
         for link in consumer._links.values():
             link._queue.put = lambda *_: None
@@ -241,7 +236,7 @@ async def test_an_exclusive_subscription_that_is_taken_says_so(client: AsyncClie
             await client.consumer("t", "s").open()
 
 
-async def test_the_last_consumer_can_remove_the_subscription(world: World, client: AsyncClient) -> None:
+async def test_the_last_consumer_can_remove_the_subscription(world: BrokerInMemory, client: AsyncClient) -> None:
     consumer = await client.consumer("t", "s", type="shared").open()
     other = await client.consumer("t", "s", type="shared").open()
     with pytest.raises(TopicError, match="shared consumer attempting to unsubscribe"):
@@ -254,7 +249,7 @@ async def test_the_last_consumer_can_remove_the_subscription(world: World, clien
     assert not world.broker.topics[TopicName.parse("t")].subscriptions
 
 
-async def test_key_shared_on_both_doors_keeps_keys_in_order(world: World, client: AsyncClient) -> None:
+async def test_key_shared_on_both_doors_keeps_keys_in_order(world: BrokerInMemory, client: AsyncClient) -> None:
     keys = [f"k{n}" for n in range(8)]
     async with (
         client.consumer("t", "s", type="key_shared", name="one") as one,
@@ -293,7 +288,7 @@ async def test_sticky_ranges_share_out_the_hashes(client: AsyncClient) -> None:
             await client.consumer("t", "s", type="key_shared", sticky_ranges=[(5, 6)]).open()
 
 
-async def test_an_official_and_a_grpc_consumer_share_a_subscription(world: World, client: AsyncClient) -> None:
+async def test_an_official_and_a_grpc_consumer_share_a_subscription(world: BrokerInMemory, client: AsyncClient) -> None:
     async with client.consumer("t", "s", type="shared", queue_size=5) as consumer:
 
         def scenario() -> list[str]:
@@ -321,7 +316,7 @@ async def test_an_official_and_a_grpc_consumer_share_a_subscription(world: World
         assert sorted(ours + theirs, key=int) == [str(n) for n in range(40)]
 
 
-async def test_what_cannot_be_read_here_says_why_and_can_be_skipped(world: World, client: AsyncClient) -> None:
+async def test_what_cannot_be_read_here_says_why_and_can_be_skipped(world: BrokerInMemory, client: AsyncClient) -> None:
     def scenario() -> None:
         with official(world.url) as c:
             producer = c.create_producer("t", batching_enabled=False, chunking_enabled=True)
@@ -340,7 +335,7 @@ def batch_entry(payload: bytes, count: int, **fields: Any) -> bytes:
     return encode_entry(metadata, payload)
 
 
-async def publish_raw(world: World, *entries: bytes) -> None:
+async def publish_raw(world: BrokerInMemory, *entries: bytes) -> None:
     """Entries as a producer may make them, which says of itself that each is one message."""
     raw = await RawClient.connect(int(world.url.rpartition(":")[2]))
     await raw.produce("t")
@@ -352,7 +347,7 @@ async def publish_raw(world: World, *entries: bytes) -> None:
 
 @pytest.mark.parametrize(("limit", "most"), [("DELIVERY_MESSAGES_MAX", 100), ("DELIVERY_BYTES_MAX", 100 * (10 + 24))])
 async def test_a_large_batch_goes_out_in_pieces(
-    world: World, client: AsyncClient, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
+    world: BrokerInMemory, client: AsyncClient, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
 ) -> None:
     pieces: list[int] = []
     take_frame = ConsumeCall.take
@@ -387,7 +382,7 @@ async def test_a_large_batch_goes_out_in_pieces(
 
 
 async def test_entries_that_cannot_be_unpacked_cost_one_message_and_name_the_entry(
-    world: World, client: AsyncClient
+    world: BrokerInMemory, client: AsyncClient
 ) -> None:
     batch = plain_batch(100, b"x")
     packed = zlib.compress(batch)
@@ -419,10 +414,10 @@ async def test_entries_that_cannot_be_unpacked_cost_one_message_and_name_the_ent
         await consumer.flush()
         assert subscription(world).cursor.backlog() == 0
         (attached,) = subscription(world).consumers
-        await until(lambda: 5 < attached.permits <= 10)  # the client grants again what half of its queue took
+        await eventually(lambda: 5 < attached.permits <= 10)  # the client grants again what half of its queue took
 
 
-async def test_partitions_are_one_topic(world: World, client: AsyncClient) -> None:
+async def test_partitions_are_one_topic(world: BrokerInMemory, client: AsyncClient) -> None:
     await client.topics.create("p", partitions=3)
     assert await client.topics.partitions("p") == 3
     async with client.consumer("p", "s") as consumer:
@@ -451,7 +446,7 @@ def test_keys_choose_partitions_as_in_java() -> None:
     assert partition_of_key("", 3) == 0
 
 
-async def test_a_consumer_comes_back_when_its_topic_was_closed(world: World, client: AsyncClient) -> None:
+async def test_a_consumer_comes_back_when_its_topic_was_closed(world: BrokerInMemory, client: AsyncClient) -> None:
     async with client.consumer("t", "s") as consumer:
         await client.producer("t").send_many([b"0", b"1"])
         first, _ = await take(consumer, 2)
@@ -463,7 +458,9 @@ async def test_a_consumer_comes_back_when_its_topic_was_closed(world: World, cli
         assert texts(await take(consumer, 1)) == ["2"]
 
 
-async def test_a_reader_goes_on_where_it_was_when_its_topic_was_closed(world: World, client: AsyncClient) -> None:
+async def test_a_reader_goes_on_where_it_was_when_its_topic_was_closed(
+    world: BrokerInMemory, client: AsyncClient
+) -> None:
     ids = await client.producer("t").send_many([b"0", b"1", b"2"])
     async with client.reader("t") as reader:
         assert (await reader.receive(5)).id == ids[0]

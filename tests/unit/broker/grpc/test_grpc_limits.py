@@ -12,7 +12,7 @@ from broker.grpc.publish import SEQUENCE_ID_MAX
 from broker.grpc.service import SERVICE, STREAM_WINDOW_BYTES, GrpcServer
 from magnetar.client.async_client import AsyncClient
 from magnetar_core.topics import topics_pb2 as api
-from tests.unit.broker.conftest import World
+from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.grpc.conftest import open_grpc
 from tests.unit.broker.grpc.test_service import refused, stream
 
@@ -35,7 +35,9 @@ def messages(count: int, size: int) -> list[api.Message]:
     return [api.Message(payload=bytes(size)) for _ in range(count)]
 
 
-async def test_receipts_go_in_several_answers(world: World, channel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_receipts_go_in_several_answers(
+    world: BrokerInMemory, channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("broker.grpc.publish.RECEIPTS_PER_ANSWER", 3)
     call = await opened(channel, "Publish")
     too_large = messages(1, world.config.max_message_bytes)
@@ -64,7 +66,7 @@ async def test_sequence_ids_end(channel: Any) -> None:
 
 
 async def test_a_consume_call_that_is_full_goes_on_when_little_is_unsent(
-    world: World, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+    world: BrokerInMemory, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     low, high = 3_000, 10_000
     monkeypatch.setattr("broker.grpc.consume.QUEUE_HIGH_BYTES", high)
@@ -102,7 +104,7 @@ async def test_a_consume_call_that_is_full_goes_on_when_little_is_unsent(
 
 @pytest.mark.parametrize("window", [STREAM_WINDOW_BYTES, 16 * STREAM_WINDOW_BYTES])
 async def test_of_a_call_that_is_not_read_only_so_much_is_on_its_way(
-    world: World, monkeypatch: pytest.MonkeyPatch, window: int
+    world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch, window: int
 ) -> None:
     monkeypatch.setattr("broker.grpc.publish.STREAM_BYTES_MAX", 60_000)
     monkeypatch.setattr("broker.grpc.service.STREAM_WINDOW_BYTES", window)
@@ -132,7 +134,7 @@ async def test_of_a_call_that_is_not_read_only_so_much_is_on_its_way(
 
 
 @pytest.mark.parametrize("limit", ["REQUEST_BYTES_MIN", "REQUEST_PADDING_BYTES"])
-async def test_a_request_has_a_limit(world: World, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+async def test_a_request_has_a_limit(world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     monkeypatch.setattr(f"broker.grpc.service.{limit}", 20_000)
     most = 20_000
     if limit == "REQUEST_PADDING_BYTES":
@@ -159,7 +161,7 @@ async def test_a_request_has_a_limit(world: World, monkeypatch: pytest.MonkeyPat
 
 
 async def test_calls_of_a_connection_are_limited_and_the_others_wait(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("broker.grpc.service.STREAMS_PER_CONNECTION_MAX", 3)
     server = await open_grpc(world)

@@ -12,7 +12,7 @@ from magnetar.client.async_client import AsyncClient
 from magnetar.client.errors import TopicError
 from magnetar.client.values import Outgoing
 from tests.support.vectors import load, names
-from tests.unit.broker.conftest import World
+from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.test_official_client import QUIET
 
 KEYS = [f"k{n}" for n in range(12)]
@@ -23,7 +23,7 @@ def hash_of(key: str) -> int:
 
 
 @asynccontextmanager
-async def official(world: World) -> AsyncIterator[pulsar.Client]:
+async def official(world: BrokerInMemory) -> AsyncIterator[pulsar.Client]:
     """The official client, used from this loop: whatever waits for the broker runs on another thread."""
     made = pulsar.Client(world.url, logger=QUIET, operation_timeout_seconds=5)
     try:
@@ -35,7 +35,7 @@ async def official(world: World) -> AsyncIterator[pulsar.Client]:
 class Group:
     """Consumers of one subscription on both doors, and what they took, in the order in which they took it."""
 
-    def __init__(self, world: World, client: AsyncClient, binary: pulsar.Client) -> None:
+    def __init__(self, world: BrokerInMemory, client: AsyncClient, binary: pulsar.Client) -> None:
         self._world, self._client, self._binary = world, client, binary
         self.ours: dict[str, Any] = {}
         self.theirs: dict[str, Any] = {}
@@ -103,7 +103,9 @@ class Group:
         return found
 
 
-async def test_each_key_goes_to_one_consumer_whichever_door_it_came_by(world: World, client: AsyncClient) -> None:
+async def test_each_key_goes_to_one_consumer_whichever_door_it_came_by(
+    world: BrokerInMemory, client: AsyncClient
+) -> None:
     async with official(world) as binary:
         group = Group(world, client, binary)
         await group.join_ours("ours")
@@ -122,7 +124,7 @@ async def test_each_key_goes_to_one_consumer_whichever_door_it_came_by(world: Wo
 
 
 async def test_keys_keep_their_order_while_consumers_of_both_doors_come_and_go(
-    world: World, client: AsyncClient
+    world: BrokerInMemory, client: AsyncClient
 ) -> None:
     async with official(world) as binary:
         group = Group(world, client, binary)
@@ -156,7 +158,7 @@ async def test_keys_keep_their_order_while_consumers_of_both_doors_come_and_go(
         assert await group.take() == 0
 
 
-async def test_sticky_ranges_of_both_doors(world: World, client: AsyncClient) -> None:
+async def test_sticky_ranges_of_both_doors(world: BrokerInMemory, client: AsyncClient) -> None:
     def policy(*ranges: tuple[int, int]) -> Any:
         return pulsar.ConsumerKeySharedPolicy(key_shared_mode=pulsar.KeySharedMode.Sticky, sticky_ranges=list(ranges))
 
@@ -176,7 +178,7 @@ async def test_sticky_ranges_of_both_doors(world: World, client: AsyncClient) ->
 
 
 async def test_the_statistics_show_what_drains_in_the_shape_of_the_recorded_ones(
-    world: World, client: AsyncClient
+    world: BrokerInMemory, client: AsyncClient
 ) -> None:
     (name,) = names("http/119*.json")
     recorded = load(name)["response"]["json"]["subscriptions"]["live"]

@@ -11,7 +11,7 @@ from magnetar.client.async_client import AsyncClient
 from magnetar.client.errors import MessageRefused, TopicUnavailable
 from magnetar.client.streams import FRAME_BYTES, FRAME_MESSAGES, LOOKUPS_MAX, PublishLink
 from magnetar.client.values import Outgoing
-from tests.unit.broker.conftest import World, world
+from tests.unit.broker.conftest import BrokerInMemory, world
 from tests.unit.broker.grpc.conftest import client, door
 
 __all__ = ["client", "door", "world"]
@@ -91,7 +91,9 @@ async def test_properties_count_in_a_frame_as_well(client: AsyncClient, frames: 
     assert list(map(len, frames)) == [1, 1, 1]
 
 
-async def test_a_lookup_is_sent_on_so_often(world: World, client: AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lookup_is_sent_on_so_often(
+    world: BrokerInMemory, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = TopicName.parse("t")
     world.ownership.elsewhere[name] = Located(False, world.broker.address, redirect=True)
     lookups = 0

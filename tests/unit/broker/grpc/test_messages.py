@@ -16,7 +16,7 @@ from magnetar.client.errors import MessageRefused
 from magnetar.client.values import Message, Outgoing
 from magnetar_core.runtime.clock import LoopClock
 from managed_ledger.messages import messages_of, parse_metadata
-from tests.unit.broker.conftest import World
+from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.raw_client import RawClient
 from tests.unit.broker.test_official_client import EARLIEST, receive
 from tests.unit.broker.test_official_client import client as official
@@ -38,7 +38,7 @@ async def receive_all(consumer: Any, count: int) -> list[Message]:
     return received
 
 
-async def test_what_is_sent_is_received_in_order_and_acknowledged(client: AsyncClient, world: World) -> None:
+async def test_what_is_sent_is_received_in_order_and_acknowledged(client: AsyncClient, world: BrokerInMemory) -> None:
     async with client.consumer("t", "s") as consumer:
         ids = await client.producer("t").send_many([b"m%d" % n for n in range(2500)])
         assert ids == sorted(set(ids))
@@ -65,7 +65,7 @@ async def test_a_message_keeps_everything_it_was_given(client: AsyncClient) -> N
         assert {one.key for one in following} == {"k"}
 
 
-async def test_several_producers_share_an_entry(client: AsyncClient, world: World) -> None:
+async def test_several_producers_share_an_entry(client: AsyncClient, world: BrokerInMemory) -> None:
     producers = [client.producer("t", mix_keys=bool(n % 2)) for n in range(6)]
     await asyncio.gather(*(one.open() for one in producers))
     ids = await asyncio.gather(*(one.send(b"%d" % n) for n, one in enumerate(producers)))
@@ -73,7 +73,7 @@ async def test_several_producers_share_an_entry(client: AsyncClient, world: Worl
     assert len({(one.ledger_id, one.entry_id) for one in ids}) < 6
 
 
-async def test_keys_do_not_share_entries_unless_mixed(client: AsyncClient, world: World) -> None:
+async def test_keys_do_not_share_entries_unless_mixed(client: AsyncClient, world: BrokerInMemory) -> None:
     messages = [Outgoing(b"%d" % n, key=f"k{n % 3}") for n in range(9)]
     ids = await client.producer("t").send_many(messages)
     assert len({one.entry_id for one in ids}) == 3
@@ -90,7 +90,7 @@ async def test_a_message_that_is_too_large_is_refused_and_the_others_are_stored(
     assert small.entry_id == 0
 
 
-async def test_official_clients_read_what_came_by_grpc(world: World, client: AsyncClient) -> None:
+async def test_official_clients_read_what_came_by_grpc(world: BrokerInMemory, client: AsyncClient) -> None:
     ids = await client.producer("t").send_many(
         [Outgoing(b"m%d" % n, key="k", properties={"n": str(n)}, event_time=1000 + n) for n in range(5)]
     )
@@ -116,7 +116,7 @@ async def test_official_clients_read_what_came_by_grpc(world: World, client: Asy
     await world.run(scenario)
 
 
-async def test_what_official_clients_send_is_read_by_grpc(world: World, client: AsyncClient) -> None:
+async def test_what_official_clients_send_is_read_by_grpc(world: BrokerInMemory, client: AsyncClient) -> None:
     def scenario() -> None:
         with official(world.url) as c:
             for compression in (pulsar.CompressionType.NONE, pulsar.CompressionType.LZ4):
@@ -133,7 +133,7 @@ async def test_what_official_clients_send_is_read_by_grpc(world: World, client: 
         assert received[4].key == "k"
 
 
-async def test_a_named_producer_that_sends_again_is_stored_once(world: World, client: AsyncClient) -> None:
+async def test_a_named_producer_that_sends_again_is_stored_once(world: BrokerInMemory, client: AsyncClient) -> None:
     await world.set_policies("public/default", deduplicationEnabled=True)
     async with client.producer("t", name="p") as producer:
         await producer.send_many([b"a", b"b", b"c"], first_sequence_id=10)
@@ -153,7 +153,7 @@ async def test_a_named_producer_that_sends_again_is_stored_once(world: World, cl
 
 @pytest.mark.parametrize("is_given_up", [False, True])
 async def test_a_name_waits_until_what_it_sent_over_the_binary_port_is_stored(
-    world: World, client: AsyncClient, is_given_up: bool
+    world: BrokerInMemory, client: AsyncClient, is_given_up: bool
 ) -> None:
     await world.set_policies("public/default", deduplicationEnabled=True)
     raw = await RawClient.connect(int(world.url.rpartition(":")[2]))
@@ -186,7 +186,7 @@ async def test_a_name_waits_until_what_it_sent_over_the_binary_port_is_stored(
 
 @pytest.mark.parametrize("becomes_stored", [True, False])
 async def test_a_name_on_the_binary_port_waits_until_what_it_sent_over_grpc_is_stored(
-    world: World, client: AsyncClient, becomes_stored: bool, monkeypatch: pytest.MonkeyPatch
+    world: BrokerInMemory, client: AsyncClient, becomes_stored: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await world.set_policies("public/default", deduplicationEnabled=True)
     producer = client.producer("t", name="p", send_timeout_s=2)
@@ -223,7 +223,7 @@ async def test_a_name_on_the_binary_port_waits_until_what_it_sent_over_grpc_is_s
     assert not topic.is_storing_for("p")
 
 
-async def test_a_topic_closes_when_storage_has_answered(world: World) -> None:
+async def test_a_topic_closes_when_storage_has_answered(world: BrokerInMemory) -> None:
     """It is told, and does not look again and again."""
     raw = await RawClient.connect(int(world.url.rpartition(":")[2]))
     await raw.produce("t")
@@ -244,13 +244,13 @@ async def test_a_topic_closes_when_storage_has_answered(world: World) -> None:
     raw.close()
 
 
-async def test_named_producers_have_entries_of_their_own(world: World, client: AsyncClient) -> None:
+async def test_named_producers_have_entries_of_their_own(world: BrokerInMemory, client: AsyncClient) -> None:
     async with client.producer("t", name="a") as a, client.producer("t", name="b") as b:
         first, second = await asyncio.gather(a.send_many([b"1", b"2"]), b.send_many([b"3", b"4"]))
     assert {one.entry_id for one in first}.isdisjoint(one.entry_id for one in second)
 
 
-async def test_a_delayed_message_is_an_entry_with_its_time(world: World, client: AsyncClient) -> None:
+async def test_a_delayed_message_is_an_entry_with_its_time(world: BrokerInMemory, client: AsyncClient) -> None:
     due_ms = int(time.time() * 1000) + 3_600_000
     async with client.consumer("t", "s", type="shared") as consumer:
         await client.producer("t").send(b"later", deliver_at=due_ms)
@@ -261,7 +261,7 @@ async def test_a_delayed_message_is_an_entry_with_its_time(world: World, client:
     assert parse_metadata(entry.data).deliver_at_time == due_ms
 
 
-async def test_the_blocking_client(world: World, door: GrpcServer) -> None:
+async def test_the_blocking_client(world: BrokerInMemory, door: GrpcServer) -> None:
     def scenario() -> None:
         with (
             magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=5) as c,

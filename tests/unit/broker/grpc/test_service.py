@@ -22,7 +22,7 @@ from magnetar.client.values import Schema
 from magnetar_core.runtime.types import ConfigurationError
 from magnetar_core.topics import topics_pb2 as api
 from tests.support.sole_owner import SoleOwner
-from tests.unit.broker.conftest import World, _make
+from tests.unit.broker.conftest import BrokerInMemory, _make
 from tests.unit.broker.grpc.conftest import open_grpc
 
 
@@ -146,7 +146,7 @@ async def test_bytes_that_are_no_request_end_the_call_and_nothing_else(door: Grp
         assert list((await ask(api.ListTopicsRequest())).topics) == []
 
 
-async def test_a_call_that_is_cancelled_gives_its_place_back(world: World, door: GrpcServer) -> None:
+async def test_a_call_that_is_cancelled_gives_its_place_back(world: BrokerInMemory, door: GrpcServer) -> None:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{door.port}") as channel:
         for method, opening in (
             ("Publish", api.PublishRequest(open={"topic": "t", "producer_name": "p"})),
@@ -209,13 +209,13 @@ async def test_topics_are_created_listed_and_deleted(client: AsyncClient) -> Non
         await client.topics.stats("t")
 
 
-async def test_schemas_are_registered_and_checked(world: World, client: AsyncClient) -> None:
+async def test_schemas_are_registered_and_checked(world: BrokerInMemory, client: AsyncClient) -> None:
     async with client.producer("t", schema=Schema(1)) as producer, client.consumer("t", "s") as consumer:
         await producer.send(b"text")
         assert (await consumer.receive(5)).schema_version == b"\x00" * 8
 
 
-async def test_messages_are_sent_again_when_their_topic_was_closed(world: World, client: AsyncClient) -> None:
+async def test_messages_are_sent_again_when_their_topic_was_closed(world: BrokerInMemory, client: AsyncClient) -> None:
     await world.set_policies("public/default", deduplicationEnabled=True)
     async with client.consumer("t", "s") as consumer, client.producer("t", name="p") as producer:
         await producer.send(b"0")
@@ -229,7 +229,7 @@ async def test_messages_are_sent_again_when_their_topic_was_closed(world: World,
         assert [(await consumer.receive(5)).payload for _ in range(3)] == [b"1", b"2", b"3"]
 
 
-async def test_a_client_goes_on_at_the_broker_that_has_the_topic_now(world: World) -> None:
+async def test_a_client_goes_on_at_the_broker_that_has_the_topic_now(world: BrokerInMemory) -> None:
     """Two doors of one broker stand for two brokers: the first one closes."""
     first, second = await open_grpc(world), await open_grpc(world)
     addresses = [f"127.0.0.1:{first.port}", f"127.0.0.1:{second.port}"]
@@ -251,7 +251,7 @@ async def test_a_client_goes_on_at_the_broker_that_has_the_topic_now(world: Worl
         await third.stop()
 
 
-async def test_topics_that_move_between_brokers_lose_and_repeat_nothing(world: World) -> None:
+async def test_topics_that_move_between_brokers_lose_and_repeat_nothing(world: BrokerInMemory) -> None:
     await world.set_policies("public/default", deduplicationEnabled=True)
     other = replace(world, ownership=SoleOwner())
     other.broker = _make(other)

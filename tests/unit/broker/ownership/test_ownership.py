@@ -3,7 +3,7 @@
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -20,6 +20,7 @@ from magnetar_core.bookkeeper.metadata.store import MetadataError, StoreUnavaila
 from magnetar_core.runtime.clock import LoopClock, ManualClock
 from magnetar_core.runtime.types import Corruption
 from tests.support.faulty_store import FaultyStore
+from tests.support.waiting import eventually
 
 NAMESPACE = "public/default"
 BUNDLES = Bundles.equal(4)
@@ -41,16 +42,6 @@ ALL = [f"{NAMESPACE}/{text}" for text in BUNDLES.ranges]
 TOPICS = [topic_in(bundle) for bundle in ALL]
 
 
-async def until(check: Callable[[], Any], timeout_s: float = 5.0) -> None:
-    """Wait for what the loop brings about."""
-    async with asyncio.timeout(timeout_s):
-        while True:
-            found = check()
-            if found if not isinstance(found, Awaitable) else await found:
-                return
-            await asyncio.sleep(0.001)
-
-
 class Side:
     """One broker: its session, its address, its ownership, what it was told."""
 
@@ -68,7 +59,7 @@ class Side:
         assert (await self.ownership.locate(topic, authoritative=True)).here
 
 
-class World:
+class Brokers:
     def __init__(self, stack: AsyncExitStack) -> None:
         self._stack = stack
         self.root = MemoryStore(LoopClock())
@@ -101,15 +92,15 @@ class World:
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
+async def world() -> AsyncIterator[Brokers]:
     async with AsyncExitStack() as stack:
-        yield World(stack)
+        yield Brokers(stack)
 
 
 # ------------------------------------------------------------------------------------------ lookups
 
 
-async def test_a_free_bundle_goes_to_the_broker_that_stands_first_in_its_order(world: World) -> None:
+async def test_a_free_bundle_goes_to_the_broker_that_stands_first_in_its_order(world: Brokers) -> None:
     a, b = await world.side(), await world.side()
     for bundle, topic in zip(ALL, TOPICS, strict=True):
         first, second = (a, b) if preference(bundle, [a.id, b.id], {})[0] == a.id else (b, a)
@@ -120,7 +111,7 @@ async def test_a_free_bundle_goes_to_the_broker_that_stands_first_in_its_order(w
     assert a.ownership.owned_bundles == b.ownership.owned_bundles == []
 
 
-async def test_an_authoritative_lookup_takes_the_bundle_whoever_would_stand_first(world: World) -> None:
+async def test_an_authoritative_lookup_takes_the_bundle_whoever_would_stand_first(world: Brokers) -> None:
     a, _ = await world.side(), await world.side()
     for bundle, topic in zip(ALL, TOPICS, strict=True):
         located = await a.ownership.locate(topic, authoritative=True)
@@ -131,7 +122,7 @@ async def test_an_authoritative_lookup_takes_the_bundle_whoever_would_stand_firs
     assert a.ownership.owned_bundles == sorted(ALL)
 
 
-async def test_the_broker_with_fewer_bundles_of_the_namespace_is_chosen(world: World) -> None:
+async def test_the_broker_with_fewer_bundles_of_the_namespace_is_chosen(world: Brokers) -> None:
     a, b = await world.side(), await world.side()
     await a.take(TOPICS[0])
     for asked in (a, b):
@@ -147,13 +138,13 @@ async def test_the_broker_with_fewer_bundles_of_the_namespace_is_chosen(world: W
     assert (await a.ownership.locate(TOPICS[3], authoritative=False)).here
 
 
-async def test_a_registered_broker_that_does_not_listen_is_passed_over(world: World) -> None:
+async def test_a_registered_broker_that_does_not_listen_is_passed_over(world: Brokers) -> None:
     a, _ = await world.side(), await world.side(world.dead_port())
     for topic in TOPICS:
         assert (await a.ownership.locate(topic, authoritative=False)).here
 
 
-async def test_a_bundle_that_is_owned_elsewhere_is_answered_with_its_owner(world: World) -> None:
+async def test_a_bundle_that_is_owned_elsewhere_is_answered_with_its_owner(world: Brokers) -> None:
     a, b = await world.side(), await world.side()
     await a.take(TOPICS[0])
     for authoritative in (False, True):
@@ -163,7 +154,7 @@ async def test_a_bundle_that_is_owned_elsewhere_is_answered_with_its_owner(world
     assert not b.ownership.owns(TOPICS[0])
 
 
-async def test_many_lookups_at_once_take_a_bundle_once(world: World) -> None:
+async def test_many_lookups_at_once_take_a_bundle_once(world: Brokers) -> None:
     a, b = await world.side(), await world.side()
     located = await asyncio.gather(
         *(side.ownership.locate(TOPICS[0], authoritative=True) for side in (a, b) for _ in range(20))
@@ -176,19 +167,19 @@ async def test_many_lookups_at_once_take_a_bundle_once(world: World) -> None:
     assert node.version == 0
 
 
-async def test_a_namespace_that_does_not_exist_is_said_so(world: World) -> None:
+async def test_a_namespace_that_does_not_exist_is_said_so(world: Brokers) -> None:
     a = await world.side()
     with pytest.raises(TopicNotFound):
         await a.ownership.locate(TopicName.parse("persistent://none/none/t"), authoritative=True)
 
 
-async def test_before_it_is_started_nobody_is_available(world: World) -> None:
+async def test_before_it_is_started_nobody_is_available(world: Brokers) -> None:
     early = Side(world.root.session())
     with pytest.raises(NoBrokerAvailable, match="starting"):
         await early.ownership.locate(TOPICS[0], authoritative=True)
 
 
-async def test_a_change_whose_answer_is_lost_is_looked_at_again(world: World) -> None:
+async def test_a_change_whose_answer_is_lost_is_looked_at_again(world: Brokers) -> None:
     a = await world.side()
     for fate, topic in zip(LostAnswer, TOPICS, strict=False):
         a.store.lose_next_answer(fate)
@@ -196,7 +187,7 @@ async def test_a_change_whose_answer_is_lost_is_looked_at_again(world: World) ->
         assert await world.owner(BUNDLES.bundle_of(topic)) == a.ownership.address.service_url
 
 
-async def test_a_broken_owner_is_named(world: World) -> None:
+async def test_a_broken_owner_is_named(world: Brokers) -> None:
     a = await world.side()
     await world.root.put(f"/namespace/{ALL[0]}", b"not json")
     with pytest.raises(Corruption, match=f"/namespace/{ALL[0]}: .*not json"):
@@ -204,7 +195,7 @@ async def test_a_broken_owner_is_named(world: World) -> None:
     await a.take(TOPICS[1])
 
 
-async def test_a_broken_registration_is_named(world: World) -> None:
+async def test_a_broken_registration_is_named(world: Brokers) -> None:
     a = await world.side()
     await world.root.put(f"{BROKERS}/other:8080", b"{}}")
     with pytest.raises(Corruption, match=f"{BROKERS}/other:8080"):
@@ -214,7 +205,7 @@ async def test_a_broken_registration_is_named(world: World) -> None:
 # ---------------------------------------------------------------------------------------- takeover
 
 
-async def test_a_lookup_waits_until_the_session_of_a_dead_owner_ends(world: World) -> None:
+async def test_a_lookup_waits_until_the_session_of_a_dead_owner_ends(world: Brokers) -> None:
     dead, a = await world.side(world.dead_port()), await world.side()
     await dead.take(TOPICS[0])
     waiting = asyncio.create_task(a.ownership.locate(TOPICS[0], authoritative=False))
@@ -229,7 +220,7 @@ async def test_a_lookup_waits_until_the_session_of_a_dead_owner_ends(world: Worl
 
 
 async def test_who_waits_too_long_is_told_which_broker_does_not_answer(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(broker.ownership.ownership, "TAKEOVER_WAIT_S", 0.05)
     dead, a = await world.side(world.dead_port()), await world.side()
@@ -238,7 +229,7 @@ async def test_who_waits_too_long_is_told_which_broker_does_not_answer(
         await a.ownership.locate(TOPICS[0], authoritative=False)
 
 
-async def test_an_owner_that_comes_back_ends_the_wait(world: World) -> None:
+async def test_an_owner_that_comes_back_ends_the_wait(world: Brokers) -> None:
     """A restart at the same address removes the node of the former process and takes the bundle anew."""
     port = world.dead_port()
     dead, a = await world.side(port), await world.side()
@@ -255,7 +246,7 @@ async def test_an_owner_that_comes_back_ends_the_wait(world: World) -> None:
     await restarted.ownership.stop()
 
 
-async def test_a_restart_at_the_same_address_takes_over_its_own_former_nodes(world: World) -> None:
+async def test_a_restart_at_the_same_address_takes_over_its_own_former_nodes(world: Brokers) -> None:
     former = await world.side()
     await former.take(TOPICS[0])
     await former.take(TOPICS[1])
@@ -266,7 +257,7 @@ async def test_a_restart_at_the_same_address_takes_over_its_own_former_nodes(wor
     assert restarted.ownership.owned_bundles == [ALL[0]]
     assert list(await restarted.ownership.brokers()) == [former.id]
     former.store.expire()
-    await until(lambda: former.lost)
+    await eventually(lambda: former.lost)
     assert restarted.ownership.owns(TOPICS[0])
     assert await world.owner(ALL[0]) == restarted.ownership.address.service_url
     assert restarted.lost == []
@@ -276,7 +267,7 @@ async def test_a_restart_at_the_same_address_takes_over_its_own_former_nodes(wor
 # ------------------------------------------------------------------------------------------- losing
 
 
-async def test_bundles_of_a_session_that_ended_are_reported_once(world: World) -> None:
+async def test_bundles_of_a_session_that_ended_are_reported_once(world: Brokers) -> None:
     a, b = await world.side(), await world.side()
     for topic in TOPICS[:3]:
         await a.take(topic)
@@ -288,18 +279,18 @@ async def test_bundles_of_a_session_that_ended_are_reported_once(world: World) -
     await b.take(TOPICS[0])
 
 
-async def test_a_bundle_whose_node_somebody_removed_is_reported_once(world: World) -> None:
+async def test_a_bundle_whose_node_somebody_removed_is_reported_once(world: Brokers) -> None:
     a = await world.side()
     await a.take(TOPICS[0])
     await a.take(TOPICS[1])
     await world.root.delete(f"/namespace/{ALL[0]}")
-    await until(lambda: a.lost)
+    await eventually(lambda: a.lost)
     await asyncio.sleep(0.01)
     assert a.lost == [[ALL[0]]]
     assert a.ownership.owned_bundles == [ALL[1]]
 
 
-async def test_a_bundle_that_another_took_while_we_did_not_look_is_lost(world: World) -> None:
+async def test_a_bundle_that_another_took_while_we_did_not_look_is_lost(world: Brokers) -> None:
     a = await world.side()
     await a.take(TOPICS[0])
     a.store.suspend()
@@ -309,13 +300,13 @@ async def test_a_bundle_that_another_took_while_we_did_not_look_is_lost(world: W
     await asyncio.sleep(0.01)
     assert a.ownership.owns(TOPICS[0])  # nobody could tell us
     a.store.resume()
-    await until(lambda: a.lost == [[ALL[0]]])
+    await eventually(lambda: a.lost == [[ALL[0]]])
 
 
-async def test_after_its_session_ended_a_broker_shows_itself_again(world: World) -> None:
+async def test_after_its_session_ended_a_broker_shows_itself_again(world: Brokers) -> None:
     a, b = await world.side(), await world.side()
     a.store.expire()
-    await until(lambda: _registered(b, {a.id, b.id}))
+    await eventually(lambda: _registered(b, {a.id, b.id}))
     await a.take(TOPICS[0])
     assert a.ownership.owns(TOPICS[0])
 
@@ -325,7 +316,7 @@ async def _registered(side: Side, ids: set[str]) -> bool:
 
 
 async def test_one_who_cannot_register_again_at_once_tries_until_he_can(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(broker.ownership.ownership, "_RETRY_S", 0.01)
     a, b = await world.side(), await world.side()
@@ -337,7 +328,7 @@ async def test_one_who_cannot_register_again_at_once_tries_until_he_can(
 
     a.store.before_change = fail
     a.store.expire()
-    await until(lambda: _registered(b, {a.id, b.id}))
+    await eventually(lambda: _registered(b, {a.id, b.id}))
 
 
 # ---------------------------------------------------------------------------------------- unloading
@@ -347,7 +338,7 @@ async def _nothing() -> None:
     pass
 
 
-async def test_an_unloaded_bundle_is_free_after_its_topics_are_closed(world: World) -> None:
+async def test_an_unloaded_bundle_is_free_after_its_topics_are_closed(world: Brokers) -> None:
     a, b = await world.side(), await world.side()
     await a.take(TOPICS[0])
     steps: list[Any] = []
@@ -366,7 +357,7 @@ async def test_an_unloaded_bundle_is_free_after_its_topics_are_closed(world: Wor
     await b.take(TOPICS[0])
 
 
-async def test_lookups_wait_for_a_bundle_that_is_being_unloaded(world: World) -> None:
+async def test_lookups_wait_for_a_bundle_that_is_being_unloaded(world: Brokers) -> None:
     a, b = await world.side(), await world.side()
     await a.take(TOPICS[0])
     closed = asyncio.Event()
@@ -386,7 +377,7 @@ async def test_lookups_wait_for_a_bundle_that_is_being_unloaded(world: World) ->
     assert [first.here, second.here].count(True) == 1
 
 
-async def test_a_lookup_does_not_wait_for_ever_for_an_unload(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lookup_does_not_wait_for_ever_for_an_unload(world: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker.ownership.ownership, "TAKEOVER_WAIT_S", 0.02)
     a, b = await world.side(), await world.side()
     await a.take(TOPICS[0])
@@ -404,7 +395,7 @@ async def test_a_lookup_does_not_wait_for_ever_for_an_unload(world: World, monke
     await unloading
 
 
-async def test_two_unloads_at_once_close_the_topics_once(world: World) -> None:
+async def test_two_unloads_at_once_close_the_topics_once(world: Brokers) -> None:
     a = await world.side()
     await a.take(TOPICS[0])
     closings = 0
@@ -421,7 +412,7 @@ async def test_two_unloads_at_once_close_the_topics_once(world: World) -> None:
     assert closings == 1
 
 
-async def test_an_unload_that_outlives_the_session_leaves_the_next_owner_alone(world: World) -> None:
+async def test_an_unload_that_outlives_the_session_leaves_the_next_owner_alone(world: Brokers) -> None:
     a, b = await world.side(), await world.side()
     await a.take(TOPICS[0])
 
@@ -436,7 +427,7 @@ async def test_an_unload_that_outlives_the_session_leaves_the_next_owner_alone(w
     assert b.lost == []
 
 
-async def test_a_bundle_whose_topics_do_not_close_is_given_back_and_reported(world: World) -> None:
+async def test_a_bundle_whose_topics_do_not_close_is_given_back_and_reported(world: Brokers) -> None:
     a, b = await world.side(), await world.side()
     await a.take(TOPICS[0])
 
@@ -450,7 +441,7 @@ async def test_a_bundle_whose_topics_do_not_close_is_given_back_and_reported(wor
 
 
 async def test_a_node_that_cannot_be_removed_at_once_is_removed_later(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(broker.ownership.ownership, "_RETRY_S", 0.01)
     a = await world.side()
@@ -461,14 +452,14 @@ async def test_a_node_that_cannot_be_removed_at_once_is_removed_later(
 
     await a.ownership.unload(ALL[0], close_topics)
     assert not a.ownership.owns(TOPICS[0])
-    await until(lambda: _is_free(world, ALL[0]))
+    await eventually(lambda: _is_free(world, ALL[0]))
 
 
-async def _is_free(world: World, bundle: str) -> bool:
+async def _is_free(world: Brokers, bundle: str) -> bool:
     return await world.owner(bundle) is None
 
 
-async def test_who_stops_gives_everything_back(world: World) -> None:
+async def test_who_stops_gives_everything_back(world: Brokers) -> None:
     a, b = await world.side(), await world.side()
     await a.take(TOPICS[0])
     await a.take(TOPICS[1])
@@ -476,10 +467,10 @@ async def test_who_stops_gives_everything_back(world: World) -> None:
     await a.ownership.stop()
     assert await world.root.children(f"/namespace/{NAMESPACE}") == []
     assert list(await b.ownership.brokers()) == [b.id]
-    await until(lambda: b.ownership.is_leader)
+    await eventually(lambda: b.ownership.is_leader)
 
 
-async def test_who_stops_without_a_metadata_store_asks_it_once(world: World) -> None:
+async def test_who_stops_without_a_metadata_store_asks_it_once(world: Brokers) -> None:
     a = await world.side()
     for topic in TOPICS[:3]:
         await a.take(topic)
@@ -497,25 +488,25 @@ async def test_who_stops_without_a_metadata_store_asks_it_once(world: World) -> 
 # ------------------------------------------------------------------------------------------- leader
 
 
-async def test_the_first_broker_leads_until_its_session_ends(world: World) -> None:
+async def test_the_first_broker_leads_until_its_session_ends(world: Brokers) -> None:
     a, b = await world.side(), await world.side()
     assert (a.ownership.is_leader, b.ownership.is_leader) == (True, False)
     assert await b.ownership.leader() == (a.id, f"http://{a.id}")
     a.store.expire()
-    await until(lambda: a.ownership.is_leader or b.ownership.is_leader)
+    await eventually(lambda: a.ownership.is_leader or b.ownership.is_leader)
     await asyncio.sleep(0.01)
     assert a.ownership.is_leader != b.ownership.is_leader
     leader = a if a.ownership.is_leader else b
     assert (await a.ownership.leader())[0] == leader.id
 
 
-async def test_without_a_leader_there_is_no_name(world: World) -> None:
+async def test_without_a_leader_there_is_no_name(world: Brokers) -> None:
     a = await world.side()
     await a.ownership.stop()
     assert await a.ownership.leader() == ("", "")
 
 
-async def test_a_broken_leader_is_named(world: World) -> None:
+async def test_a_broken_leader_is_named(world: Brokers) -> None:
     a = await world.side()
     await world.root.put(LEADER, b"?")
     with pytest.raises(Corruption, match=LEADER):
@@ -543,7 +534,7 @@ async def test_receipts_stop_when_the_session_may_have_ended_by_our_own_clock() 
     assert ownership.may_acknowledge()
 
 
-async def test_a_store_that_is_away_is_said_to_be_away(world: World) -> None:
+async def test_a_store_that_is_away_is_said_to_be_away(world: Brokers) -> None:
     a = await world.side()
     a.store.suspend()
     with pytest.raises(MetadataError, match="does not answer"):
@@ -552,7 +543,7 @@ async def test_a_store_that_is_away_is_said_to_be_away(world: World) -> None:
     await a.take(TOPICS[0])
 
 
-async def test_a_node_that_goes_before_it_is_watched_is_not_waited_for(world: World) -> None:
+async def test_a_node_that_goes_before_it_is_watched_is_not_waited_for(world: Brokers) -> None:
     former, waiting = await world.side(), await world.side()
     await former.take(TOPICS[0])
     path = f"/namespace/{ALL[0]}"

@@ -11,7 +11,7 @@ from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
 from managed_ledger.messages_pb2 import MessageIdData
 from managed_ledger.position import Position
-from tests.unit.broker.conftest import World
+from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.raw_client import RawClient
 from tests.unit.broker.test_official_client import EARLIEST, client, texts
 from tests.unit.broker.topic.dispatching import EXCLUSIVE, SHARED, Bench, entry
@@ -31,7 +31,7 @@ WILD = [
 
 
 @pytest.fixture
-async def raw(world: World) -> AsyncIterator[RawClient]:
+async def raw(world: BrokerInMemory) -> AsyncIterator[RawClient]:
     """A client of a topic with the entries 1:0 to 1:2, 4:0 to 4:2 and 6:0 to 6:2."""
     client = await RawClient.connect(world.broker.port)
     await client.produce(TOPIC)
@@ -63,7 +63,9 @@ async def delivered(raw: RawClient, count: int) -> list[tuple[int, int]]:
 EVERY = [(ledger_id, entry_id) for ledger_id in (1, 4, 6) for entry_id in range(3)]
 
 
-async def test_an_ack_of_the_entry_before_the_first_loses_nothing_of_the_ledger(world: World, raw: RawClient) -> None:
+async def test_an_ack_of_the_entry_before_the_first_loses_nothing_of_the_ledger(
+    world: BrokerInMemory, raw: RawClient
+) -> None:
     await raw.subscribe(TOPIC, permits=1, initialPosition=wire.CommandSubscribe.Earliest)
     cursor = world.broker.topics[NAME].subscriptions["s"].cursor
     for at, (ledger_id, entry_id) in enumerate(EVERY):
@@ -79,7 +81,7 @@ async def test_an_ack_of_the_entry_before_the_first_loses_nothing_of_the_ledger(
 @pytest.mark.parametrize(("ledger_id", "entry_id"), WILD)
 @pytest.mark.parametrize("kind", [wire.CommandAck.Individual, CUMULATIVE])
 async def test_ids_that_mean_nothing_are_refused_in_acks(
-    world: World, raw: RawClient, ledger_id: int, entry_id: int, kind: int
+    world: BrokerInMemory, raw: RawClient, ledger_id: int, entry_id: int, kind: int
 ) -> None:
     await raw.subscribe(TOPIC, permits=0, initialPosition=wire.CommandSubscribe.Earliest)
     answer = await ack(raw, ledger_id, entry_id, kind)
@@ -90,7 +92,7 @@ async def test_ids_that_mean_nothing_are_refused_in_acks(
 
 @pytest.mark.parametrize(("ledger_id", "entry_id"), [(6, 3), (7, MINUS_ONE), (7, 0), (LATEST_ID, LATEST_ID)])
 async def test_what_lies_beyond_the_end_is_not_acknowledged(
-    world: World, raw: RawClient, ledger_id: int, entry_id: int
+    world: BrokerInMemory, raw: RawClient, ledger_id: int, entry_id: int
 ) -> None:
     await raw.subscribe(TOPIC, permits=0, initialPosition=wire.CommandSubscribe.Earliest)
     answer = await ack(raw, ledger_id, entry_id)
@@ -101,7 +103,7 @@ async def test_what_lies_beyond_the_end_is_not_acknowledged(
 
 
 async def test_an_entry_behind_the_end_of_an_older_ledger_is_that_ledgers_last_one(
-    world: World, raw: RawClient
+    world: BrokerInMemory, raw: RawClient
 ) -> None:
     await raw.subscribe(TOPIC, permits=0, initialPosition=wire.CommandSubscribe.Earliest)
     answer = await ack(raw, 1, 2**63 - 1)
@@ -145,7 +147,7 @@ async def test_ids_that_mean_nothing_redeliver_nothing(raw: RawClient, ledger_id
     [(MINUS_ONE, MINUS_ONE, 0), (4, MINUS_ONE, 3), (1, 2**62, 3), (2, 0, 3), (LATEST_ID, 2**48 - 1, 9), (9, 0, 9)],
 )
 async def test_a_seek_goes_to_the_next_entry_that_there_is(
-    world: World, raw: RawClient, ledger_id: int, entry_id: int, first: int
+    world: BrokerInMemory, raw: RawClient, ledger_id: int, entry_id: int, first: int
 ) -> None:
     await raw.subscribe(TOPIC, permits=0)
     wanted = MessageIdData(ledgerId=ledger_id, entryId=entry_id)
@@ -157,7 +159,7 @@ async def test_a_seek_goes_to_the_next_entry_that_there_is(
 
 
 @pytest.mark.parametrize("kind", ["reader", "consumer"])
-async def test_official_clients_get_everything_of_many_short_ledgers(world: World, kind: str) -> None:
+async def test_official_clients_get_everything_of_many_short_ledgers(world: BrokerInMemory, kind: str) -> None:
     """Each message is acknowledged cumulatively as it comes, the first of a batch by naming the entry before it."""
     count, rounds = 40, 12
 
@@ -198,7 +200,9 @@ async def test_official_clients_get_everything_of_many_short_ledgers(world: Worl
 # ---------------------------------------------------------------------------------- defects in background steps
 
 
-async def test_a_cold_read_that_fails_in_an_unforeseen_way_is_tried_again(world: World, raw: RawClient) -> None:
+async def test_a_cold_read_that_fails_in_an_unforeseen_way_is_tried_again(
+    world: BrokerInMemory, raw: RawClient
+) -> None:
     ledger = world.ledger(TOPIC)
     failures = [TypeError("a defect"), ValueError("another")]
 
@@ -247,7 +251,7 @@ async def test_a_defect_while_dispatching_loses_nothing_and_the_consumers_come_b
     assert again.got == list(range(6))
 
 
-async def test_a_defect_while_dispatching_keeps_no_receipt_back(world: World, raw: RawClient) -> None:
+async def test_a_defect_while_dispatching_keeps_no_receipt_back(world: BrokerInMemory, raw: RawClient) -> None:
     await raw.subscribe(TOPIC, permits=0)
 
     def broken() -> None:

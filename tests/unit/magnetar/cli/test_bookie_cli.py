@@ -13,19 +13,19 @@ from magnetar.cli import bookie as bookie_cli
 from magnetar.cli import main as cli
 from magnetar.cli import output as show
 from tests.support.bookie_admin_world import Client, administered
-from tests.support.serving import World
+from tests.support.serving import BookieMachines
 from tests.unit.bookie.admin.test_operations import new_ledger
 
 Run = Callable[..., Awaitable[Result]]
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> BookieMachines:
+    return BookieMachines()
 
 
 @pytest.fixture
-async def admin(world: World) -> AsyncIterator[Client]:
+async def admin(world: BookieMachines) -> AsyncIterator[Client]:
     async with administered(world) as client:
         yield client
 
@@ -51,7 +51,7 @@ def run(admin: Client, monkeypatch: pytest.MonkeyPatch) -> Run:
         "ledger delete 0 --yes",
     ],
 )  # fmt: skip
-async def test_commands_speak_to_people_and_to_scripts(world: World, run: Run, words: str) -> None:
+async def test_commands_speak_to_people_and_to_scripts(world: BookieMachines, run: Run, words: str) -> None:
     await new_ledger(world, 2)
     found = await run(*words.split())
     assert (found.exit_code, found.exception) == (0, None), found.output
@@ -59,7 +59,7 @@ async def test_commands_speak_to_people_and_to_scripts(world: World, run: Run, w
     json.loads((await run(*words.split(), "--json")).stdout if "delete" not in words else "0")
 
 
-async def test_a_ledger_is_shown_and_read(world: World, run: Run) -> None:
+async def test_a_ledger_is_shown_and_read(world: BookieMachines, run: Run) -> None:
     ledger_id = await new_ledger(world, 3)
     shown = (await run("ledgers", "--metadata")).stdout.splitlines()
     assert shown[1].split()[:6] == [str(ledger_id), "closed", "3", "21", "B", "1/1/1"]
@@ -69,7 +69,7 @@ async def test_a_ledger_is_shown_and_read(world: World, run: Run) -> None:
     assert [json.loads(line) for line in lines] == [{"entry": 0, "payload": "entry 0"}]
 
 
-async def test_a_ledger_is_deleted_only_after_a_yes(world: World, run: Run) -> None:
+async def test_a_ledger_is_deleted_only_after_a_yes(world: BookieMachines, run: Run) -> None:
     ledger_id = str(await new_ledger(world, 1))
     assert (await run("ledger", "delete", ledger_id, input="n\n")).exit_code == 1
     assert (await run("ledger", "show", ledger_id)).exit_code == 0
@@ -77,7 +77,9 @@ async def test_a_ledger_is_deleted_only_after_a_yes(world: World, run: Run) -> N
     assert (await run("ledger", "show", ledger_id)).exit_code == 2
 
 
-async def test_the_index_of_a_bookie_that_runs_is_rebuilt_after_a_yes(world: World, admin: Client, run: Run) -> None:
+async def test_the_index_of_a_bookie_that_runs_is_rebuilt_after_a_yes(
+    world: BookieMachines, admin: Client, run: Run
+) -> None:
     await new_ledger(world, 3)
     assert (await run("rebuild-index", input="n\n")).exit_code == 1
     assert admin.bookie.operations.rebuild_index_status().rebuilds == 0
@@ -88,7 +90,7 @@ async def test_the_index_of_a_bookie_that_runs_is_rebuilt_after_a_yes(world: Wor
         assert (await run("rebuild-index", "--yes", *words)).exit_code == 2
 
 
-async def test_entries_that_may_be_missing_are_an_exit_code(world: World, admin: Client, run: Run) -> None:
+async def test_entries_that_may_be_missing_are_an_exit_code(world: BookieMachines, admin: Client, run: Run) -> None:
     await new_ledger(world, 3)
     admin.bookie.checkpointer.flush()
     await admin.bookie.checkpointer.finish()
@@ -156,7 +158,7 @@ def test_shares_are_drawn() -> None:
     assert show.share(0, 0) == "-"
 
 
-async def test_a_bookie_that_was_just_killed_is_named_with_its_copies(world: World, run: Run) -> None:
+async def test_a_bookie_that_was_just_killed_is_named_with_its_copies(world: BookieMachines, run: Run) -> None:
     """It is registered until its session ends, and nobody has marked a ledger."""
     assert "copies         none is known to be missing" in (await run("cluster")).stdout
     with socket.socket() as probe:

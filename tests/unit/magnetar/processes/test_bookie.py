@@ -24,14 +24,14 @@ from magnetar_core.runtime.files import OsFiles
 from magnetar_core.runtime.tasks import Parts
 from magnetar_core.runtime.types import ConfigurationError, MagnetarError
 from tests.support.bookie_disks import stored_entry
-from tests.support.serving import CONFIG, Wire, World
+from tests.support.serving import CONFIG, BookieMachines, Wire
 
 PROMETHEUS = "org.apache.bookkeeper.stats.prometheus.PrometheusMetricsProvider"
 
 
 @asynccontextmanager
 async def process(**changes: Any) -> AsyncIterator[tuple[Bookie, str]]:
-    world, parts = World(), Parts()
+    world, parts = BookieMachines(), Parts()
     await initialise_cluster(world.store)
     config = replace(CONFIG, **changes)
     try:
@@ -130,14 +130,14 @@ def test_log_lines_are_json_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def rebuild(on_disk: dict[str, Any]) -> Callable[[], OfflineRebuild]:
-    return lambda: OfflineRebuild(replace(CONFIG, **on_disk), OsFiles(), World().clock)
+    return lambda: OfflineRebuild(replace(CONFIG, **on_disk), OsFiles(), BookieMachines().clock)
 
 
 @pytest.mark.parametrize("with_ledgers", [False, True])
 async def test_entries_are_there_after_the_index_was_rebuilt(
     on_disk: dict[str, Any], rebuild: Callable[[], OfflineRebuild], with_ledgers: bool
 ) -> None:
-    world = World()
+    world = BookieMachines()
     await initialise_cluster(world.store)
     config = replace(CONFIG, **on_disk)
 

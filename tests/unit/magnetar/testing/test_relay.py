@@ -60,7 +60,7 @@ class EchoServer:
             writer.transport.abort()
 
 
-class World:
+class RelayedServers:
     """Two servers, `a` and `b`; b's way to a is its own (as a server's way to ZooKeeper is)."""
 
     def __init__(self, a: EchoServer, b: EchoServer) -> None:
@@ -78,11 +78,11 @@ class World:
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
+async def world() -> AsyncIterator[RelayedServers]:
     a, b = EchoServer(), EchoServer()
     await a.start()
     await b.start()
-    made = World(a, b)
+    made = RelayedServers(a, b)
     yield made
     for name in ("a", "b"):
         made.relay.heal(name)
@@ -119,12 +119,12 @@ NOBODY = 0
 """The pid of a server that opened no connection."""
 
 
-async def test_bytes_pass_in_both_directions(world: World) -> None:
+async def test_bytes_pass_in_both_directions(world: RelayedServers) -> None:
     async with connected(world.to_a) as streams:
         await echo(streams, b"x" * (3 * HELD_BYTES_MAX))
 
 
-async def test_each_direction_ends_on_its_own(world: World) -> None:
+async def test_each_direction_ends_on_its_own(world: RelayedServers) -> None:
     async with connected(world.to_a) as (reader, writer):
         writer.write(b"last words")
         writer.write_eof()
@@ -132,7 +132,7 @@ async def test_each_direction_ends_on_its_own(world: World) -> None:
     assert world.a.ends == ["end"]
 
 
-async def test_a_reset_stays_a_reset(world: World) -> None:
+async def test_a_reset_stays_a_reset(world: RelayedServers) -> None:
     async with connected(world.to_a) as (reader, writer):
         await echo((reader, writer), b"x")
         made = writer.get_extra_info("socket")
@@ -141,7 +141,7 @@ async def test_a_reset_stays_a_reset(world: World) -> None:
         await eventually(lambda: world.a.ends == ["reset"])
 
 
-async def test_who_does_not_read_makes_the_sender_wait(world: World) -> None:
+async def test_who_does_not_read_makes_the_sender_wait(world: RelayedServers) -> None:
     async with connected(world.to_a) as (_, writer):
         writer.transport.set_write_buffer_limits(high=1)
         world.a.is_reading.clear()
@@ -157,7 +157,7 @@ async def test_who_does_not_read_makes_the_sender_wait(world: World) -> None:
         sending.cancel()
 
 
-async def test_across_a_cut_nothing_passes_and_then_all_goes_on_in_order(world: World) -> None:
+async def test_across_a_cut_nothing_passes_and_then_all_goes_on_in_order(world: RelayedServers) -> None:
     async with connected(world.to_a) as streams:
         await echo(streams, b"before")
         world.relay.cut("a", NOBODY, True)
@@ -171,7 +171,7 @@ async def test_across_a_cut_nothing_passes_and_then_all_goes_on_in_order(world: 
     assert world.a.received == b"beforeduringafter"
 
 
-async def test_a_connection_that_is_just_being_made_is_cut_too(world: World) -> None:
+async def test_a_connection_that_is_just_being_made_is_cut_too(world: RelayedServers) -> None:
     async with connected(world.to_a) as streams:
         streams[1].write(b"during")
         world.relay.cut("a", NOBODY, True)
@@ -181,7 +181,7 @@ async def test_a_connection_that_is_just_being_made_is_cut_too(world: World) -> 
         assert await streams[0].readexactly(6) == b"during"
 
 
-async def test_who_is_not_cut_off_notices_nothing(world: World) -> None:
+async def test_who_is_not_cut_off_notices_nothing(world: RelayedServers) -> None:
     async with connected(world.to_b) as streams:
         world.relay.cut("a", NOBODY, True)
         await echo(streams, b"x")
@@ -189,7 +189,7 @@ async def test_who_is_not_cut_off_notices_nothing(world: World) -> None:
             await echo(others, b"y")
 
 
-async def test_an_end_is_not_heard_of_before_the_cut_has_healed(world: World) -> None:
+async def test_an_end_is_not_heard_of_before_the_cut_has_healed(world: RelayedServers) -> None:
     async with connected(world.to_a) as streams:
         await echo(streams, b"before")
         world.relay.cut("a", NOBODY, True)
@@ -199,7 +199,7 @@ async def test_an_end_is_not_heard_of_before_the_cut_has_healed(world: World) ->
         assert await streams[0].read() == b""
 
 
-async def test_connecting_across_a_cut_is_not_answered(world: World) -> None:
+async def test_connecting_across_a_cut_is_not_answered(world: RelayedServers) -> None:
     world.relay.cut("a", NOBODY, True)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
@@ -213,7 +213,7 @@ async def test_connecting_across_a_cut_is_not_answered(world: World) -> None:
 
 
 @pytest.mark.parametrize("rounds", [3])
-async def test_a_door_can_be_plugged_again(world: World, rounds: int) -> None:
+async def test_a_door_can_be_plugged_again(world: RelayedServers, rounds: int) -> None:
     for _ in range(rounds):
         world.relay.cut("a", NOBODY, True)
         with pytest.raises(TimeoutError):
@@ -225,7 +225,7 @@ async def test_a_door_can_be_plugged_again(world: World, rounds: int) -> None:
     assert world.a.received == b"x" * rounds, "nothing of the plugs has reached the server"
 
 
-async def test_the_own_way_of_a_server_is_cut_with_it(world: World) -> None:
+async def test_the_own_way_of_a_server_is_cut_with_it(world: RelayedServers) -> None:
     async with connected(world.from_b_to_a) as own, connected(world.to_a) as others:
         await echo(own, b"x")
         world.relay.cut("b", NOBODY, True)
@@ -285,7 +285,7 @@ class OtherProcess:
             pass
 
 
-async def test_a_server_that_is_cut_off_reaches_nobody_either(world: World) -> None:
+async def test_a_server_that_is_cut_off_reaches_nobody_either(world: RelayedServers) -> None:
     with OtherProcess(world.to_a) as b:
         await b.say("connect")
         assert await b.say("one") == "one"
@@ -304,14 +304,14 @@ async def test_a_server_that_is_cut_off_reaches_nobody_either(world: World) -> N
         assert await b.say("five") == "five"
 
 
-async def test_a_server_reaches_itself(world: World) -> None:
+async def test_a_server_reaches_itself(world: RelayedServers) -> None:
     with OtherProcess(world.to_b) as b:
         await b.say("connect")
         world.relay.cut("b", b.pid, True)
         assert await b.say("myself") == "myself"
 
 
-async def test_two_that_are_cut_off_do_not_reach_each_other(world: World) -> None:
+async def test_two_that_are_cut_off_do_not_reach_each_other(world: RelayedServers) -> None:
     async with connected(world.from_b_to_a) as streams:
         world.relay.cut("a", NOBODY, True)
         world.relay.cut("b", NOBODY, True)
@@ -322,7 +322,7 @@ async def test_two_that_are_cut_off_do_not_reach_each_other(world: World) -> Non
         assert await streams[0].readexactly(1) == b"x"
 
 
-async def test_a_cut_that_is_not_silent_resets_and_refuses(world: World) -> None:
+async def test_a_cut_that_is_not_silent_resets_and_refuses(world: RelayedServers) -> None:
     with OtherProcess(world.to_a) as b:
         await b.say("connect")
         assert await b.say("one") == "one"
@@ -342,7 +342,7 @@ async def test_a_cut_that_is_not_silent_resets_and_refuses(world: World) -> None
     await eventually(lambda: world.b.ends == ["reset"])
 
 
-async def test_a_server_that_has_ended_refuses(world: World) -> None:
+async def test_a_server_that_has_ended_refuses(world: RelayedServers) -> None:
     world.relay.shut("a")
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection(*world.to_a)
@@ -351,14 +351,14 @@ async def test_a_server_that_has_ended_refuses(world: World) -> None:
         await echo(streams, b"x")
 
 
-async def test_where_nobody_listens_what_has_begun_is_reset(world: World) -> None:
+async def test_where_nobody_listens_what_has_begun_is_reset(world: RelayedServers) -> None:
     await world.a.stop()
     async with connected(world.to_a) as (reader, _):
         with pytest.raises(ConnectionResetError):
             await reader.read()
 
 
-async def test_at_the_end_what_is_under_way_still_passes(world: World) -> None:
+async def test_at_the_end_what_is_under_way_still_passes(world: RelayedServers) -> None:
     async with connected(world.to_a) as streams:
         world.relay.cut("a", NOBODY, True)
         world.relay.end()
@@ -369,7 +369,7 @@ async def test_at_the_end_what_is_under_way_still_passes(world: World) -> None:
     await world.relay.ended.wait()
 
 
-async def test_commands_that_cannot_be_obeyed_are_answered(world: World) -> None:
+async def test_commands_that_cannot_be_obeyed_are_answered(world: RelayedServers) -> None:
     assert obey(world.relay, "cut nobody 1 silent\n") == "there is no nobody; there are a, b"
     assert obey(world.relay, "cut a one silent\n").startswith("invalid literal")
     assert obey(world.relay, "cut a 1 loudly\n") == "not a command: cut a 1 loudly"

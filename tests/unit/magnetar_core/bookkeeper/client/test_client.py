@@ -1,7 +1,7 @@
 """The shells against bookies in this process."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +34,7 @@ from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerStat
 from magnetar_core.bookkeeper.wire.codec_v2 import ADD_ENTRY, BATCH_READ_ENTRY, FLAG_DO_FENCING, READ_ENTRY, V2Error
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from tests.support.fake_bookies import FakeCluster, fake_cluster
+from tests.support.waiting import eventually
 
 
 class Listener:
@@ -62,12 +63,6 @@ async def client(cluster: FakeCluster) -> BookKeeper:
 
 async def create(client: BookKeeper, e: int = 3, w: int = 3, a: int = 2, **more: object) -> LedgerWriteHandle:
     return await client.create_ledger(ensemble_size=e, write_quorum=w, ack_quorum=a, **more)  # type: ignore[arg-type]
-
-
-async def eventually(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.002)
 
 
 async def payloads(handle: LedgerReadHandle) -> list[bytes]:

@@ -35,7 +35,7 @@ from magnetar_core.bookkeeper.wire.codec_v2 import V2Error
 from magnetar_core.bookkeeper.wire.entry import DigestType, EntryCodec, StoredEntry
 from magnetar_core.runtime.config import load
 from magnetar_core.runtime.types import ConfigurationError
-from tests.support.ledger_world import Recovery, World
+from tests.support.simulated_ledger import Recovery, SimulatedLedger
 
 NO_ENTRY = NoSuchEntry("")
 NO_LEDGER = NoSuchLedger("")
@@ -99,9 +99,9 @@ def test_silence_and_errors_are_not_absence(unknown: BookKeeperError) -> None:
 
 def test_a_recovery_read_that_fences_stops_the_late_add() -> None:
     """R-L1: the fence to the third bookie is lost; its "no" to the recovery read must bind it."""
-    world = World(0)
+    world = SimulatedLedger(0)
     while world.quorum.ensemble_size != 3 or world.quorum.write != 3 or world.quorum.ack != 2:
-        world = World(world.rng.randrange(1_000_000))
+        world = SimulatedLedger(world.rng.randrange(1_000_000))
     b1, b2, b3 = world.metadata.last_segment.ensemble
     world.writer.append(1)
     world.pass_on("add", b2)

@@ -23,7 +23,7 @@ from magnetar_core.bookkeeper.tls.files import TlsFiles, directory_files, validi
 from magnetar_core.bookkeeper.wire.entry import DigestType, EntryCodec
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.types import ConfigurationError
-from tests.support.serving import CONFIG, World
+from tests.support.serving import CONFIG, BookieMachines
 from tests.support.tls_files import Authority
 
 
@@ -95,9 +95,9 @@ def test_the_dates_of_certificates_are_read_from_their_files(authority: Authorit
 
 
 @asynccontextmanager
-async def bookies(count: int, tls_directory: str, **changes: Any) -> AsyncIterator[tuple[World, list[Bookie]]]:
+async def bookies(count: int, tls_directory: str, **changes: Any) -> AsyncIterator[tuple[BookieMachines, list[Bookie]]]:
     """Bookies of one cluster, each with a disk of its own."""
-    worlds = [World() for _ in range(count)]
+    worlds = [BookieMachines() for _ in range(count)]
     store = worlds[0].store
     await initialise_cluster(store)
     made: list[Bookie] = []
@@ -115,7 +115,9 @@ async def bookies(count: int, tls_directory: str, **changes: Any) -> AsyncIterat
 
 
 @asynccontextmanager
-async def client_of(world: World, tls: TlsFiles | None, hold_adds_s: float = 30.0) -> AsyncIterator[BookKeeper]:
+async def client_of(
+    world: BookieMachines, tls: TlsFiles | None, hold_adds_s: float = 30.0
+) -> AsyncIterator[BookKeeper]:
     client = BookKeeper(world.store.session(), LoopClock(), ClientConfig(tls=tls, hold_adds_s=hold_adds_s))
     await client.open()
     try:
@@ -147,7 +149,7 @@ async def test_ledgers_are_written_read_and_recovered_over_tls(authority: Author
             assert batch
 
 
-async def _failure(world: World, tls: TlsFiles | None) -> BookKeeperError:
+async def _failure(world: BookieMachines, tls: TlsFiles | None) -> BookKeeperError:
     async with client_of(world, tls) as client:
         handle = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
         with pytest.raises(BookKeeperError) as error:
@@ -155,7 +157,7 @@ async def _failure(world: World, tls: TlsFiles | None) -> BookKeeperError:
         return error.value
 
 
-async def _read_failure(world: World, ledger_id: int, tls: TlsFiles | None) -> str:
+async def _read_failure(world: BookieMachines, ledger_id: int, tls: TlsFiles | None) -> str:
     async with client_of(world, tls) as client:
         with pytest.raises(BookKeeperError) as error:
             await client.open_ledger(ledger_id, recovery=True)
@@ -193,7 +195,7 @@ async def test_a_client_with_tls_never_goes_on_in_clear(authority: Authority, ca
 
 
 async def test_files_that_cannot_be_used_are_told_when_the_client_opens(tmp_path: Path) -> None:
-    world = World()
+    world = BookieMachines()
     await initialise_cluster(world.store)
     client = BookKeeper(world.store, LoopClock(), ClientConfig(tls=directory_files(str(tmp_path), "tlsDirectory")))
     with pytest.raises(ConfigurationError, match=r"cannot read the file of trusted certificates .*ca\.crt"):

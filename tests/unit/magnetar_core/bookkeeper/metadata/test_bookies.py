@@ -11,13 +11,9 @@ from magnetar_core.bookkeeper.metadata.store import NO_NODE, MetadataError, NoNo
 from magnetar_core.bookkeeper.metadata.url import open_store, split_service_uri
 from magnetar_core.runtime.clock import LoopClock, ManualClock
 from magnetar_core.runtime.types import ConfigurationError
+from tests.support.waiting import settle
 
 INFO = BookieServiceInfo((bookie_endpoint("127.0.0.1", 3184),))
-
-
-async def settle() -> None:
-    for _ in range(30):
-        await asyncio.sleep(0)
 
 
 @pytest.fixture

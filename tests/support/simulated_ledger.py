@@ -64,7 +64,7 @@ class Message:
     fail: Callable[[BookKeeperError], None]
 
 
-class World:
+class SimulatedLedger:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         ensemble_size = self.rng.randint(1, 5)
@@ -214,7 +214,7 @@ class World:
 class _Adder:
     """What writer and recovery share: driving a LedgerWriter."""
 
-    def __init__(self, world: World, machine: LedgerWriter, recovery: bool) -> None:
+    def __init__(self, world: SimulatedLedger, machine: LedgerWriter, recovery: bool) -> None:
         self.world = world
         self.machine = machine
         self.recovery = recovery
@@ -291,7 +291,7 @@ class _Adder:
 
 
 class Writer(_Adder):
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedLedger) -> None:
         self.known = world.metadata
         self.version = world.version
         machine = LedgerWriter(LEDGER, world.quorum, world.metadata.last_segment.ensemble, CODEC, KEY)
@@ -350,7 +350,7 @@ class Writer(_Adder):
 class Recovery:
     """One run of recovery; ends in `outcome`."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedLedger) -> None:
         self.world = world
         self.outcome: LedgerMetadata | BookKeeperError | None = None
         self.window = world.rng.randint(1, 4)
@@ -476,7 +476,7 @@ class Recovery:
 
 
 class RecoveryAdder(_Adder):
-    def __init__(self, world: World, machine: LedgerWriter, recovery: Recovery) -> None:
+    def __init__(self, world: SimulatedLedger, machine: LedgerWriter, recovery: Recovery) -> None:
         super().__init__(world, machine, True)
         self.owner = recovery
         self.ensembles: dict[int, tuple[str, ...]] = {}
