@@ -10,7 +10,7 @@ SEED ?=
 # Where `make interop` writes its matrix.
 MATRIX ?= docs/INTEROP.md
 
-.PHONY: help demo test unit interop crash sim abuse soak mutants lint types format proto bench bench-apache bench-bookie requirements clean
+.PHONY: help demo test unit coverage interop crash sim abuse soak mutants lint types format docs release proto bench bench-apache bench-bookie requirements clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## ?/  make \1\t/' | expand -t 24
@@ -34,7 +34,7 @@ demo: $(VENV)/demo ## the flights of 2013 through a cluster that loses a broker 
 
 crash: $(VENV)/dev ## power cuts, faulty disks, kill -9, fuzz: 20,000 disk images and more (minutes)
 	MAGNETAR_CRASH_IMAGES=20000 MAGNETAR_INDEX_IMAGES=500 MAGNETAR_KILL_ROUNDS=100 MAGNETAR_FAULT_RUNS=3000 \
-	MAGNETAR_FUZZ_FRAMES=20000 $(BIN)/python -m pytest -n 2 -m crash tests/crash
+	MAGNETAR_FUZZ_FRAMES=20000 $(BIN)/python -m pytest -n 2 --timeout 7200 -m crash tests/crash
 
 sim: $(VENV)/dev ## delivery over many short ledgers: 2,000 runs of drawn events (minutes); SEED=n repeats one
 	MAGNETAR_SIM_SEEDS=2000 $(BIN)/python -m pytest -n 2 tests/simulation/test_delivery_sim.py
@@ -69,7 +69,23 @@ interop: $(VENV)/dev ## Apache's servers, tools and clients with ours; gets them
 	$(BIN)/python -m pytest tests/interop --write-matrix $(MATRIX)
 
 unit: $(VENV)/dev ## the tests that take milliseconds
-	$(BIN)/python -m pytest tests/unit tests/property
+	$(BIN)/python -m pytest -n 2 -m "not process" tests/unit tests/property
+
+coverage: $(VENV)/dev ## branch coverage of the tests without processes, as a report in out/coverage (minutes)
+	$(BIN)/python -m pytest -n 2 -m "not process" --cov --cov-report html tests/unit tests/property tests/conformance \
+	tests/simulation tests/golden
+
+$(VENV)/docs: requirements/docs.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(VENV)/site/bin/python || $(PYTHON) -m venv $(VENV)/site
+	$(VENV)/site/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/docs.txt
+	@touch $@
+
+docs: $(VENV)/docs ## the pages as a site in out/site; fails for a broken link
+	NO_MKDOCS_2_WARNING=1 $(VENV)/site/bin/mkdocs build --strict
+
+release: $(VENV)/dev ## sdist and wheel in out/dist, tried in an empty environment (minutes)
+	$(BIN)/python deploy/release.py
 
 proto: $(VENV)/dev ## generate the protobuf code again
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. $(PROTOS)

@@ -16,3 +16,6 @@ pin dev.txt --extra dev --extra spark --extra demo
 pin base.txt --constraint requirements/dev.txt
 pin spark.txt --constraint requirements/dev.txt --extra spark
 pin demo.txt --constraint requirements/dev.txt --extra spark --extra demo
+# The tools that build the site have nothing to do with what they describe.
+CUSTOM_COMPILE_COMMAND="make requirements" "$tools/bin/pip-compile" --quiet --generate-hashes --no-emit-index-url \
+    --no-emit-find-links --strip-extras --allow-unsafe --output-file=requirements/docs.txt requirements/docs.in
