@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class EntryLike(Protocol):
-    """A stored entry (`managed_ledger.ledger.Entry`)."""
+    """A stored entry (`managed_ledger.reading.Entry`)."""
 
     @property
     def ledger_id(self) -> int: ...
