@@ -27,6 +27,7 @@ from broker.errors import (
     TooManyRequests,
     TopicNotFound,
     TopicUnreadable,
+    storage_error,
 )
 from broker.memory_budget import MemoryBudget
 from broker.names import TopicName, topic_of_managed_ledger
@@ -41,7 +42,7 @@ from broker.policies import (
 )
 from broker.storage import ledger_config, open_storage
 from broker.topic.ports import Cancellable
-from broker.topic.topic import Topic, broker_error
+from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.metadata.store import NO_NODE, Cancel, MetadataError, MetadataStore, VersionConflict
@@ -398,7 +399,7 @@ class Broker:
                 ledger = await self.ledgers.open(name.managed_ledger_name, ledger_config(self.config, policies))
             except ManagedLedgerError as error:
                 log.warning("%s cannot be opened: %s", name, error)
-                raise broker_error(error) from error
+                raise storage_error(error) from error
             except MetadataError as error:
                 log.warning("%s cannot be opened: %s", name, error)
                 raise MetadataFailure(str(error)) from error
@@ -477,7 +478,7 @@ class Broker:
         try:
             await self.ledgers.discard(name.managed_ledger_name)
         except ManagedLedgerError as error:
-            raise broker_error(error) from error
+            raise storage_error(error) from error
 
     async def create_topic(self, name: TopicName) -> Topic:
         """Make and open a topic, whatever the policies say of automatic creation. Raises BrokerError."""

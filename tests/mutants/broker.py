@@ -340,21 +340,21 @@ MUTANTS = (
     ),
     Mutant(
         "a receipt overtakes those that are held back",
-        "broker/topic/topic.py",
+        "broker/topic/publishing.py",
         "        if self._withheld or not self._ownership.may_acknowledge():\n            self._withheld.append",
         "        if not self._ownership.may_acknowledge():\n            self._withheld.append",
         WHOLE,
     ),
     Mutant(
         "receipts leave although the session is in doubt",
-        "broker/topic/topic.py",
+        "broker/topic/publishing.py",
         "        if self._withheld or not self._ownership.may_acknowledge():\n            self._withheld.append",
         "        if self._withheld:\n            self._withheld.append",
         WHOLE,
     ),
     Mutant(
         "receipts name the entry before",
-        "broker/topic/topic.py",
+        "broker/topic/publishing.py",
         "messages, _) in enumerate(contexts, first_entry_id):",
         "messages, _) in enumerate(contexts, first_entry_id - 1):",
         WHOLE,
@@ -362,16 +362,15 @@ MUTANTS = (
     Mutant(
         "a failed write leaves its producers connected",
         "broker/topic/topic.py",
-        "        for producer in list(self.producers.values()):\n            self._send_away(producer)\n"
-        "        if not self.ledger.is_open:",
+        "        self._producers.disconnect_all()\n        if not self.ledger.is_open:",
         "        if not self.ledger.is_open:",
         WHOLE,
     ),
     Mutant(
         "two producers have one name",
-        "broker/topic/topic.py",
-        "        raise ProducerBusy(f\"Producer with name '{producer.name}' is already connected",
-        "        return\n        raise ProducerBusy(f\"Producer with name '{producer.name}' is already connected",
+        "broker/topic/producers.py",
+        "            if not are_generated or producer.epoch <= other.epoch:\n                raise ProducerBusy(",
+        "            if False:\n                raise ProducerBusy(",
         WHOLE,
     ),
     Mutant(
