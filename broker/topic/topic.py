@@ -40,7 +40,7 @@ from broker.ownership.rules import Ownership
 from broker.policies import NamespacePolicies
 from broker.topic.consumer import Consumer
 from broker.topic.deduplication import Deduplication
-from broker.topic.dispatchers import DispatchLimits
+from broker.topic.dispatchers.dispatcher import DispatchLimits
 from broker.topic.host import TopicHost
 from broker.topic.ports import EntryLike
 from broker.topic.producer import Producer
