@@ -129,6 +129,15 @@ class TopicRecord:
             self._orphans.add(ledger_id)  # tried again when the record is written next
 
 
+async def stored_record(store: MetadataStore, name: str) -> ManagedLedgerInfo | None:
+    """The record of a topic that is not opened here, as it is now; None if there is none.
+
+    Raises Corruption, MetadataError.
+    """
+    node = await store.get(ledger_path(name))
+    return None if node is None else decode_ledger_info(node.value, name)
+
+
 def set_properties(properties: Mapping[str, str]) -> Callable[[ManagedLedgerInfo], None]:
     """The change that replaces the stored properties."""
 
