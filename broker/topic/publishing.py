@@ -8,7 +8,8 @@ Rules:
 
 1. Receipts leave in the order in which entries became durable, and only while the ownership says that we may. What
    it holds back waits, with all that comes behind, until `release`.
-2. Each message that was taken leaves room at its connection once: `Sink.on_published`.
+2. The connection of each message hears once that it is answered, or will not be (`Sink.on_published`): there is a
+   limit to what a connection may have under way.
 """
 
 from collections.abc import Sequence

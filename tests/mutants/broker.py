@@ -320,9 +320,17 @@ MUTANTS = (
     Mutant(
         "a topic is opened twice",
         "broker/broker.py",
-        "        if loaded is not None and not loaded.is_closed:\n            return loaded\n        task = ",
-        "        task = ",
+        "        if loaded is not None and not loaded.is_closed:\n            return loaded\n"
+        "        return await self._loading",
+        "        return await self._loading",
         WHOLE,
+    ),
+    Mutant(
+        "what is under way is begun once more",
+        "magnetar_core/runtime/tasks.py",
+        "        if task is None or task.done():\n            task = self._under_way[key] = ",
+        "        if True:\n            task = self._under_way[key] = ",
+        ("tests/unit/magnetar_core/runtime/test_tasks.py",),
     ),
     Mutant(
         "a topic is opened while it is being closed",
