@@ -27,6 +27,7 @@ from broker.errors import (
     TooManyRequests,
     TopicNotFound,
     TopicUnreadable,
+    storage_error,
 )
 from broker.memory_budget import MemoryBudget
 from broker.names import TopicName, topic_of_managed_ledger
@@ -41,13 +42,13 @@ from broker.policies import (
 )
 from broker.storage import ledger_config, open_storage
 from broker.topic.ports import Cancellable
-from broker.topic.topic import Topic, broker_error
+from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.metadata.store import NO_NODE, Cancel, MetadataError, MetadataStore, VersionConflict
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.memory import memory_bytes
-from magnetar_core.runtime.tasks import Tasks
+from magnetar_core.runtime.tasks import SingleFlight, Tasks
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import IncompatibleSchema as RegistryRefused
@@ -135,7 +136,7 @@ class Broker:
         self.topics: dict[TopicName, Topic] = {}
         self.server = BinaryServer(self, clock, config)
         self._tasks = Tasks("broker")
-        self._loading: dict[TopicName, asyncio.Task[Topic]] = {}
+        self._loading: SingleFlight[TopicName, Topic] = SingleFlight(self._tasks, "open")
         self._ending: dict[TopicName, asyncio.Task[Any]] = {}
         self._load_slots = asyncio.Semaphore(config.max_concurrent_topic_loads)
         self._namespaces: OrderedDict[str, tuple[NamespacePolicies, Cancel]] = OrderedDict()
@@ -180,7 +181,7 @@ class Broker:
             async with slots:
                 await self.unload(name)
 
-        await asyncio.gather(*(close(name) for name in [*self.topics, *self._loading]))
+        await asyncio.gather(*(close(name) for name in [*self.topics, *self._loading.under_way]))
         await self.server.close()
         await self._tasks.cancel()
         for _, cancel in self._namespaces.values():
@@ -383,12 +384,7 @@ class Broker:
         loaded = self.topics.get(name)
         if loaded is not None and not loaded.is_closed:
             return loaded
-        task = self._loading.get(name)
-        if task is None:
-            task = self._tasks.spawn(self._open(name, policies), f"open {name}", awaited=True)
-            self._loading[name] = task
-            task.add_done_callback(lambda _: self._loading.pop(name, None))
-        return await asyncio.shield(task)
+        return await self._loading.do(name, lambda: self._open(name, policies))
 
     async def _open(self, name: TopicName, policies: NamespacePolicies) -> Topic:
         while (ending := self._ending.get(name)) is not None:  # rule 3
@@ -398,7 +394,7 @@ class Broker:
                 ledger = await self.ledgers.open(name.managed_ledger_name, ledger_config(self.config, policies))
             except ManagedLedgerError as error:
                 log.warning("%s cannot be opened: %s", name, error)
-                raise broker_error(error) from error
+                raise storage_error(error) from error
             except MetadataError as error:
                 log.warning("%s cannot be opened: %s", name, error)
                 raise MetadataFailure(str(error)) from error
@@ -444,9 +440,7 @@ class Broker:
 
     async def unload(self, name: TopicName) -> None:
         """Close a topic in order; its clients look it up again. Does nothing if it is not open."""
-        loading = self._loading.get(name)
-        if loading is not None:
-            await asyncio.wait([loading])
+        await self._loading.settle(name)
         topic = self.topics.pop(name, None)
         if topic is not None:
             await self._end(name, topic.close(), "close")
@@ -477,7 +471,7 @@ class Broker:
         try:
             await self.ledgers.discard(name.managed_ledger_name)
         except ManagedLedgerError as error:
-            raise broker_error(error) from error
+            raise storage_error(error) from error
 
     async def create_topic(self, name: TopicName) -> Topic:
         """Make and open a topic, whatever the policies say of automatic creation. Raises BrokerError."""

@@ -21,6 +21,12 @@ from typing import ClassVar
 
 from broker.wire import pulsar_pb2 as wire
 from magnetar_core.runtime.types import MagnetarError
+from managed_ledger.errors import (
+    ManagedLedgerError,
+    ManagedLedgerFenced,
+    ManagedLedgerTerminated,
+    RecordUnreadable,
+)
 
 
 class BrokerError(MagnetarError):
@@ -99,3 +105,14 @@ class QuotaExceededHold(BrokerError, code=wire.ProducerBlockedQuotaExceededError
 
 class QuotaExceeded(BrokerError, code=wire.ProducerBlockedQuotaExceededException):
     """The backlog quota is used up; the policy is producer_exception."""
+
+
+def storage_error(error: ManagedLedgerError) -> BrokerError:
+    """How a client is told about *error* of a topic's managed ledger."""
+    if isinstance(error, ManagedLedgerTerminated):
+        return TopicTerminated(str(error))
+    if isinstance(error, RecordUnreadable):
+        return TopicUnreadable(str(error))
+    if isinstance(error, ManagedLedgerFenced):
+        return NotReady(str(error))
+    return StorageFailure(str(error))

@@ -1,13 +1,11 @@
 """Opens managed ledgers and looks after those that are open."""
 
-import asyncio
 import logging
-from collections.abc import Callable
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.metadata.store import MetadataError, MetadataStore, NoNode
 from magnetar_core.runtime.clock import Clock
-from magnetar_core.runtime.tasks import Tasks, attempt
+from magnetar_core.runtime.tasks import SingleFlight, Tasks, attempt
 from magnetar_core.runtime.types import MIB, Corruption
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.entry_cache import EntryCache
@@ -26,7 +24,10 @@ CACHE_BYTES_MAX = 64 * MIB
 
 
 class ManagedLedgerFactory:
-    """All managed ledgers of one process. Each name is open at most once."""
+    """All managed ledgers of one process. Each name is open at most once, whoever asks for it.
+
+    (The broker asks once for each topic. Others ask as often as they like: the health check, tools.)
+    """
 
     def __init__(
         self,
@@ -44,7 +45,8 @@ class ManagedLedgerFactory:
         self._store = store
         self._clock = clock
         self._config = config or ManagedLedgerConfig()
-        self._open: dict[str, asyncio.Task[ManagedLedger]] = {}
+        self._open: dict[str, ManagedLedger] = {}
+        self._opening: SingleFlight[str, ManagedLedger] = SingleFlight(Tasks("managed ledgers"), "opening")
         self._tasks = Tasks("managed ledgers")
 
     def start(self) -> None:
@@ -56,21 +58,13 @@ class ManagedLedgerFactory:
 
         Raises ManagedLedgerNotFound, StorageUnavailable, ManagedLedgerFenced.
         """
-        task = self._open.get(name)
-        former: ManagedLedger | None = None
-        if task is not None and task.done():
-            former = _result_of(task)
-            if former is None or not _usable(former):
-                task = None
-        if task is None:
-            task = asyncio.ensure_future(self._open_new(name, config or self._config, create, former))
-            self._open[name] = task
-            task.add_done_callback(self._forget_failure(name))
-        return await asyncio.shield(task)
+        ledger = self._open.get(name)
+        if ledger is not None and _usable(ledger):
+            return ledger
+        return await self._opening.do(name, lambda: self._open_anew(name, config or self._config, create))
 
-    async def _open_new(
-        self, name: str, config: ManagedLedgerConfig, create: bool, former: ManagedLedger | None
-    ) -> ManagedLedger:
+    async def _open_anew(self, name: str, config: ManagedLedgerConfig, create: bool) -> ManagedLedger:
+        former = self._open.get(name)
         if former is not None:
             # What it still stores, we have to find.
             await attempt(f"{name}: closing what was open before", former.close())
@@ -80,19 +74,13 @@ class ManagedLedgerFactory:
             await ledger.open(create=create)
         except MetadataError as error:
             raise StorageUnavailable(f"cannot open {name}: {error}") from error
+        assert name not in self._open, f"{name} is open twice"
+        self._open[name] = ledger
         return ledger
 
     def _forget_ended(self, ledger: ManagedLedger) -> None:
-        task = self._open.get(ledger.name)
-        if task is not None and _result_of(task) is ledger:
+        if self._open.get(ledger.name) is ledger:
             del self._open[ledger.name]
-
-    def _forget_failure(self, name: str) -> Callable[[asyncio.Task[ManagedLedger]], None]:
-        def done(task: asyncio.Task[ManagedLedger]) -> None:
-            if (task.cancelled() or task.exception() is not None) and self._open.get(name) is task:
-                del self._open[name]
-
-        return done
 
     async def exists(self, name: str) -> bool:
         """Whether the topic is stored. Raises StoreUnavailable."""
@@ -140,31 +128,20 @@ class ManagedLedgerFactory:
             log.warning("%s was deleted by force; its records were damaged, and ledgers of it may be left", name)
 
     async def close(self) -> None:
-        """Close everything that is open, in order."""
+        """Close everything that is open, in order; what is being opened, when it is."""
         await self._tasks.cancel()
-        tasks, self._open = self._open, {}
-        for name, task in tasks.items():
-            await attempt(f"{name}: closing it", _close(task))
+        for name in self._opening.under_way:
+            await self._opening.settle(name)
+        ledgers, self._open = self._open, {}
+        for name, ledger in ledgers.items():
+            await attempt(f"{name}: closing it", ledger.close())
 
     async def _maintain(self) -> None:
         while True:
             await self._clock.sleep(self._maintenance_interval_s)
-            for name, task in list(self._open.items()):
-                ledger = _result_of(task)
-                if ledger is None or not _usable(ledger):
-                    continue
-                await attempt(f"{name}: maintenance", ledger.maintain())
-
-
-async def _close(task: asyncio.Task[ManagedLedger]) -> None:
-    await (await task).close()
-
-
-def _result_of(task: asyncio.Task[ManagedLedger]) -> ManagedLedger | None:
-    """None if it is not there yet, or could not be opened."""
-    if not task.done() or task.cancelled() or task.exception() is not None:
-        return None
-    return task.result()
+            for name, ledger in list(self._open.items()):
+                if _usable(ledger):
+                    await attempt(f"{name}: maintenance", ledger.maintain())
 
 
 def _usable(ledger: ManagedLedger) -> bool:

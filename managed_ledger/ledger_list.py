@@ -7,7 +7,7 @@ a ledger which is gone, or an entry behind the end of a ledger, mean the next on
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from managed_ledger.errors import InvalidPosition
 from managed_ledger.position import Position
@@ -40,6 +40,14 @@ class LedgerList:
         self._ids.append(info.ledgerId)
         self._infos[info.ledgerId] = info
         self._entries[info.ledgerId] = info.entries
+
+    def replace(self, infos: Iterable[ManagedLedgerInfo.LedgerInfo]) -> None:
+        """Begin anew with these ledgers, oldest first."""
+        self._ids.clear()
+        self._infos.clear()
+        self._entries.clear()
+        for info in infos:
+            self.add(info)
 
     def remove(self, ledger_id: int) -> None:
         self._ids.remove(ledger_id)

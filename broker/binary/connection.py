@@ -31,9 +31,9 @@ from broker.errors import BrokerError, MetadataFailure, NotAllowed
 from broker.memory_budget import MemoryBudget
 from broker.names import COORDINATORS, TopicName, parse_namespace
 from broker.topic.consumer import Consumer
-from broker.topic.ports import Cancellable, Outbox, TopicPort
+from broker.topic.ports import Cancellable, Outbox
 from broker.topic.producer import Producer
-from broker.topic.requests import Attached, ProducerRequest, SubscribeRequest
+from broker.topic.requests import Attached, ProducerRequest, SubscribeRequest, TopicPort
 from broker.topic.subscription import KeySharedPolicy
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import (

@@ -1,21 +1,14 @@
 """How the parts that decide see the parts that do: protocols only, so that the former import none of the latter."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from magnetar_core.runtime.types import Buffer
 from managed_ledger.position import Position
 
-if TYPE_CHECKING:
-    from broker.topic.consumer import Consumer
-    from broker.topic.producer import Producer
-    from broker.topic.requests import Attached, ProducerRequest, SubscribeRequest
-    from broker.topic.subscription import Subscription
-    from broker.wire.frames import Send
-
 
 class EntryLike(Protocol):
-    """A stored entry (`managed_ledger.ledger.Entry`)."""
+    """A stored entry (`managed_ledger.reading.Entry`)."""
 
     @property
     def ledger_id(self) -> int: ...
@@ -163,32 +156,6 @@ class Sink(Protocol):
     def on_consumer_closed(self, consumer: object) -> None:
         """The broker closed *consumer*; its client was told."""
         ...
-
-
-class TopicPort(Protocol):
-    """A topic, as a connection uses it (`broker.topic.topic.Topic`)."""
-
-    def publish(self, run: "Sequence[tuple[Producer, Send]]") -> None: ...
-
-    async def attach_producer(self, request: "ProducerRequest") -> "Attached": ...
-
-    def close_producer(self, producer: "Producer", request_id: int) -> None: ...
-
-    def detach_producer(self, producer: "Producer") -> None: ...
-
-    async def subscribe(self, request: "SubscribeRequest") -> "Subscription": ...
-
-    def detach_consumer(self, consumer: "Consumer") -> None: ...
-
-    async def unsubscribe(self, consumer: "Consumer") -> None: ...
-
-    async def seek(
-        self, subscription: "Subscription", position: Position, ack_set: Sequence[int] = (), batch_size: int = 0
-    ) -> None: ...
-
-    async def position_at_ms(self, time_ms: int) -> Position: ...
-
-    async def last_message(self) -> tuple[Position, int]: ...
 
 
 class Outbox(Protocol):

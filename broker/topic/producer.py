@@ -1,8 +1,22 @@
 """One attached producer: what it has under way, and who hears about it. No IO."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-from broker.topic.ports import Sink, TopicPort
+from broker.topic.ports import Sink
+from broker.wire.frames import Send
+
+
+class ProducerTopic(Protocol):
+    """The topic of a producer, as the producer's connection uses it."""
+
+    def publish(self, run: "Sequence[tuple[Producer, Send]]") -> None:
+        """Store a run of messages, in order; answers come later."""
+        ...
+
+    def close_producer(self, producer: "Producer", request_id: int) -> None: ...
+
+    def detach_producer(self, producer: "Producer") -> None: ...
 
 
 class Producer:
@@ -34,7 +48,7 @@ class Producer:
 
     def __init__(
         self,
-        topic: TopicPort,
+        topic: ProducerTopic,
         sink: Sink,
         producer_id: int,
         name: str,

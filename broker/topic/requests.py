@@ -1,11 +1,11 @@
-"""What producers and consumers ask a topic for when they come. Values only."""
+"""What connections ask a topic for. Values and an interface only."""
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from broker.topic.consumer import Consumer
-from broker.topic.producer import Producer
-from broker.topic.subscription import KeySharedPolicy
+from broker.topic.producer import Producer, ProducerTopic
+from broker.topic.subscription import KeySharedPolicy, Subscription
 from managed_ledger.position import Position
 
 
@@ -43,3 +43,23 @@ class SubscribeRequest(NamedTuple):
     read_compacted: bool
     key_shared: KeySharedPolicy
     properties: Mapping[str, str]
+
+
+class TopicPort(ProducerTopic, Protocol):
+    """A topic, as a connection uses it (`broker.topic.topic.Topic`)."""
+
+    async def attach_producer(self, request: ProducerRequest) -> Attached: ...
+
+    async def subscribe(self, request: SubscribeRequest) -> Subscription: ...
+
+    def detach_consumer(self, consumer: Consumer) -> None: ...
+
+    async def unsubscribe(self, consumer: Consumer) -> None: ...
+
+    async def seek(
+        self, subscription: Subscription, position: Position, ack_set: Sequence[int] = (), batch_size: int = 0
+    ) -> None: ...
+
+    async def position_at_ms(self, time_ms: int) -> Position: ...
+
+    async def last_message(self) -> tuple[Position, int]: ...

@@ -20,16 +20,10 @@ from typing import Final
 from broker.errors import ConsumerBusy, MetadataFailure, NotAllowed, NotReady
 from broker.topic.batch_sizes import BatchSizes
 from broker.topic.consumer import Consumer
-from broker.topic.dispatchers import (
-    Dispatcher,
-    DispatchLimits,
-    KeySharedDispatcher,
-    Read,
-    SharedDispatcher,
-    SingleActiveDispatcher,
-    count_bits,
-    make_selector,
-)
+from broker.topic.dispatchers.dispatcher import Dispatcher, DispatchLimits, Read, count_bits
+from broker.topic.dispatchers.key_shared import KeySharedDispatcher, make_selector
+from broker.topic.dispatchers.shared import SharedDispatcher
+from broker.topic.dispatchers.single_active import SingleActiveDispatcher
 from broker.topic.ports import Cancellable, CursorPort, Entries, Host, LedgerPort
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID, command

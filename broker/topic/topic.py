@@ -3,21 +3,23 @@
     SEND … ──run──▶ publish ──▶ deduplication ──▶ managed ledger ──on_appended──▶ receipts, in the order of the entries
                                                         └──watch_appends──▶ pump of each subscription
 
+    publishing   what becomes of each message, and when it is answered
+    producers    who may come, under which name, and who has the topic exclusively
+    subscription a place in the topic, its consumers, and what they may ask for
+
+`Topic` conducts them: it loads what is stored, follows the policies, and ends.
+
 Rules:
 
-1. Receipts leave in the order in which entries became durable, and only while the ownership says that we may.
-2. After a storage failure all producers are told to come back (no receipts); the topic takes no producers until
+1. After a storage failure all producers are told to come back (no receipts); the topic takes no producers until
    nothing is pending any more.
-3. A closed topic writes nothing to anybody, whatever storage still reports.
-4. What makes somebody an exclusive producer is durable before he is told.
-5. A producer whose name was used over the topic API waits until what was sent there is answered: its own batches may
-   begin among those messages, and then only the answers say which of them are stored.
+2. A closed topic writes nothing to anybody, whatever storage still reports.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 from broker.config import TIMESTAMP_INTERCEPTOR, BrokerConfig
 from broker.errors import (
@@ -28,36 +30,34 @@ from broker.errors import (
     NotAllowed,
     NotReady,
     ProducerBusy,
-    StorageFailure,
     SubscriptionNotFound,
     TopicTerminated,
-    TopicUnreadable,
+    storage_error,
 )
 from broker.memory_budget import MemoryBudget
 from broker.names import COMPACTION_CURSOR, DEDUPLICATION_CURSOR, TopicName, is_reserved_subscription
 from broker.ownership.rules import Ownership
 from broker.policies import NamespacePolicies
 from broker.topic.consumer import Consumer
-from broker.topic.deduplication import Deduplication, Verdict, highest_of
-from broker.topic.dispatchers import DispatchLimits
-from broker.topic.ports import Entries, EntryLike, Sink
+from broker.topic.deduplication import Deduplication
+from broker.topic.dispatchers.dispatcher import DispatchLimits
+from broker.topic.host import TopicHost
+from broker.topic.ports import EntryLike
 from broker.topic.producer import Producer
-from broker.topic.producer_access import EPOCH_PROPERTY, Access, ProducerAccess
+from broker.topic.producers import Producers
+from broker.topic.publishing import Pending, Publishing
 from broker.topic.requests import Attached, ProducerRequest, SubscribeRequest
 from broker.topic.subscription import Subscription, check_type
-from broker.wire import pulsar_pb2 as wire
-from broker.wire.frames import NO_ID, Send, command, send_receipt, with_broker_metadata
+from broker.wire.frames import Send
 from magnetar_core.runtime.clock import Clock, Timer
-from magnetar_core.runtime.tasks import FAILED, Bell, Failed, Tasks, attempt, report_failure
-from magnetar_core.runtime.types import Buffer, Corruption
+from magnetar_core.runtime.tasks import Bell, Tasks, attempt
+from magnetar_core.runtime.types import Corruption
 from managed_ledger.errors import (
     CursorNotFound,
     EntryRefused,
     ManagedLedgerError,
     ManagedLedgerFenced,
     ManagedLedgerTerminated,
-    RecordUnreadable,
-    StorageUnavailable,
 )
 from managed_ledger.messages import (
     broker_metadata_of,
@@ -79,82 +79,12 @@ log = logging.getLogger(__name__)
 # How often receipts are tried that the session rule held back.
 WITHHELD_RETRY_S: Final = 0.1
 
-# How long a producer waits for the answers to the entries of its name (rule 5); then it is told to come again.
-LINGER_MAX_S: Final = 5.0
-
 # How long the close of a topic waits for storage to answer, so that clients need not send again what is stored.
 CLOSING_GRACE_S: Final = 1.0
 
 # Entries that one step of the replay reads when a topic with deduplication is opened.
 REPLAY_ENTRIES: Final = 1_000
 REPLAY_BYTES: Final = 8 * 1024 * 1024
-
-
-class Pending(NamedTuple):
-    """What is remembered of an entry until storage has answered."""
-
-    producer: Producer
-    sequence_id: int
-    highest_sequence_id: int
-    size_bytes: int
-    messages: int
-    is_recorded: bool
-    """Whether its sequence id counts for deduplication."""
-
-
-class _Host:
-    """The world as the subscriptions of a topic see it."""
-
-    def __init__(self, clock: Clock, tasks: Tasks, name: str, reads: MemoryBudget) -> None:
-        self._clock = clock
-        self._tasks = tasks
-        self._name = name
-        self._reads = reads
-        self.is_closed = False
-
-    def now_ms(self) -> int:
-        return self._clock.wall_ms()
-
-    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
-        return self._clock.call_later(delay_ms / 1000, callback)
-
-    @property
-    def read_room_bytes(self) -> int:
-        return self._reads.room_bytes
-
-    def when_read_room(self, who: object, go_on: Callable[[], None]) -> None:
-        self._reads.wait(who, go_on)
-
-    def fetch(
-        self, work: Awaitable[Entries], done: Callable[[Entries | None], None], size_bytes: int, sink: Sink | None
-    ) -> None:
-        if self.is_closed:
-            if isinstance(work, Coroutine):
-                work.close()
-            return
-        # Not in the task: two subscriptions of one turn of the loop must see what the other one is about to read.
-        self._reads.take(size_bytes)
-        if sink is not None:
-            sink.reserve(size_bytes)
-        task = self._tasks.spawn(attempt(f"{self._name}: a read", work), "read")
-
-        def came(task: "asyncio.Task[Entries | Failed]") -> None:
-            self._reads.give(size_bytes)
-            entries = FAILED if task.cancelled() else task.result()
-            if not self.is_closed:
-                done(None if isinstance(entries, Failed) else entries)
-            if sink is not None:
-                sink.reserve(-size_bytes)
-
-        task.add_done_callback(came)
-
-    def guard(self, step: Callable[[], None], what: str) -> bool:
-        try:  # once for each ack: the text is made only where it is wanted
-            step()
-        except Exception as error:
-            report_failure(f"{self._name}: {what}", error)
-            return False
-        return True
 
 
 class Topic:
@@ -175,34 +105,25 @@ class Topic:
         self.name = name
         self.ledger = ledger
         self.policies = policies
-        self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, Subscription] = {}
         self.is_closed = False
         self.is_fenced = False
         self._is_closing = False
         self._config = config
-        self._ownership = ownership
         self._clock = clock
         self._dropped = dropped
         self._tasks = Tasks(str(name))
-        self._host = _Host(clock, self._tasks, str(name), reads)
-        self._admission = asyncio.Lock()
-        self._ready_calls: dict[Producer, Callable[[int | None], None]] = {}
-        # Name → a producer that has left with entries under way.
-        self._departing: dict[str, Producer] = {}
+        self._host = TopicHost(clock, self._tasks, str(name), reads)
         self._answered = Bell()
-        """Rings when storage has answered, and at the end."""
-        self._access: ProducerAccess[Producer] = ProducerAccess(_stored_epoch(ledger.properties))
-        self._deduplication: Deduplication | None = None
+        """Rings when storage has answered, when a producer leaves, and at the end."""
+        self._producers = Producers(name, ledger, clock, self._tasks, self._answered)
+        self._publishing = Publishing(ownership, self._producers)
         self._deduplication_cursor: ManagedCursor | None = None
-        self._withheld: list[tuple[int, int, Sequence[Pending]]] = []
         self._withheld_timer: Timer | None = None
         self._stamps = TIMESTAMP_INTERCEPTOR in config.entry_metadata_interceptors
         self._stop_watching = ledger.watch_appends(self._on_new_entries)
-        self.last_active_ms = clock.wall_ms()
+        self._last_active_ms = clock.wall_ms()
         self.last_snapshot_s = clock.monotonic()
-        self.messages_in = 0
-        self.bytes_in = 0
         ledger.listener = self
 
     async def load(self) -> None:
@@ -217,140 +138,65 @@ class Topic:
     def publish(self, run: Sequence[tuple[Producer, Send]]) -> None:
         """Store a run of messages, in order; answers come later, in one write for each connection."""
         if self.is_closed or self.is_fenced or self._is_closing:
-            # The producers have been told to come back (or are told in a moment), and send these again.
-            for producer, send in run:
-                producer.sink.on_published(1, len(send.entry))
+            self._publishing.pass_over(run)
             return
-        buffers: list[Buffer] = []
-        contexts: list[Pending] = []
-        deduplication = self._deduplication
         stamp = b""
         if self._stamps:
             stamp = BrokerEntryMetadata(broker_timestamp=self._clock.wall_ms()).SerializeToString()
-        for producer, send in run:
-            size = len(send.entry)
-            is_recorded = not send.is_marker and (not send.is_chunk or _is_last_chunk(send))
-            if deduplication is not None and is_recorded:
-                verdict = deduplication.check(producer.name, send.sequence_id, send.highest_sequence_id)
-                if verdict is not Verdict.NEW:
-                    self._answer_repeated(producer, send, verdict)
-                    continue
-            producer.pending += 1
-            buffers.append(with_broker_metadata(stamp, send.entry) if stamp else send.entry)
-            contexts.append(
-                Pending(producer, send.sequence_id, send.highest_sequence_id, size, send.num_messages, is_recorded)
-            )
+        buffers, contexts = self._publishing.take(run, stamp)
         if buffers:
             self.ledger.append(buffers, contexts)
 
-    def _answer_repeated(self, producer: Producer, send: Send, verdict: Verdict) -> None:
-        if verdict is Verdict.DUPLICATE and self._ownership.may_acknowledge():
-            producer.sink.write(
-                send_receipt(producer.producer_id, send.sequence_id, send.highest_sequence_id, NO_ID, NO_ID)
-            )
-        else:  # the client comes back and asks again
-            producer.sink.write(
-                _send_error(
-                    producer,
-                    highest_of(send.sequence_id, send.highest_sequence_id),
-                    wire.PersistenceError,
-                    "the first copy of this message is still being stored",
-                )
-            )
-        producer.sink.on_published(1, len(send.entry))
-
     def on_appended(self, ledger_id: int, first_entry_id: int, contexts: Sequence[Pending]) -> None:
         """AppendListener: these entries are durable."""
+        publishing = self._publishing
         self._answered.ring()
-        if self.is_closed:  # rule 3
-            self._forget(contexts)
+        if self.is_fenced:
+            self._unfence_when_idle()
+        if self.is_closed:  # rule 2
+            publishing.forget(contexts)
+            self._answered.ring()
             return
-        deduplication = self._deduplication
+        deduplication = publishing.deduplication
         if deduplication is not None:
-            for pending in contexts:
-                if pending.is_recorded:
-                    deduplication.on_persisted(pending.producer.name, pending.sequence_id, pending.highest_sequence_id)
+            publishing.note_durable(contexts)
             if deduplication.entries_since_snapshot >= self._config.deduplication_entries:
                 self.snapshot_deduplication()
-        if self._withheld or not self._ownership.may_acknowledge():
-            self._withheld.append((ledger_id, first_entry_id, contexts))
-            self._retry_withheld()
-            return
-        self._confirm(ledger_id, first_entry_id, contexts)
+        if not publishing.confirm(ledger_id, first_entry_id, contexts):
+            self._release_later()
 
-    def _confirm(self, ledger_id: int, first_entry_id: int, contexts: Sequence[Pending]) -> None:
-        for entry_id, (producer, sequence_id, highest, size, messages, _) in enumerate(contexts, first_entry_id):
-            producer.pending -= 1
-            producer.messages_in += messages
-            producer.bytes_in += size
-            self.messages_in += messages
-            self.bytes_in += size
-            sink = producer.sink
-            if not producer.is_closed:
-                sink.write(send_receipt(producer.producer_id, sequence_id, highest, ledger_id, entry_id))
-            elif not producer.pending:
-                self._has_departed(producer)
-            sink.on_published(1, size)
-            if producer.closing is not None and not producer.pending:
-                self._finish_close(producer)
-
-    def _retry_withheld(self) -> None:
+    def _release_later(self) -> None:
         if self._withheld_timer is None and not self.is_closed:
-            self._withheld_timer = self._clock.call_later(WITHHELD_RETRY_S, self._release_withheld)
+            self._withheld_timer = self._clock.call_later(WITHHELD_RETRY_S, self._release)
 
-    def _release_withheld(self) -> None:
+    def _release(self) -> None:
         self._withheld_timer = None
-        if self.is_closed:
-            return
-        if not self._ownership.may_acknowledge():
-            self._retry_withheld()
-            return
-        withheld, self._withheld = self._withheld, []
-        for ledger_id, first_entry_id, contexts in withheld:
-            self._confirm(ledger_id, first_entry_id, contexts)
+        if not self.is_closed and not self._publishing.release():
+            self._release_later()
 
     def on_append_failed(self, contexts: Sequence[Pending], error: ManagedLedgerError) -> None:
         """AppendListener: these entries are not confirmed, and will not be."""
         if isinstance(error, ManagedLedgerTerminated | EntryRefused) and not self.is_closed:
-            code = wire.NotAllowedError if isinstance(error, EntryRefused) else wire.TopicTerminatedError
-            for pending in contexts:
-                producer = pending.producer
-                if not producer.is_closed:
-                    highest = highest_of(pending.sequence_id, pending.highest_sequence_id)
-                    producer.sink.write(_send_error(producer, highest, code, str(error)))
-            self._forget(contexts)
-            return
-        self._forget(contexts)
-        if self.is_closed:
-            return
-        log.warning("%s: publishing failed, its producers are sent away: %s", self.name, error)
-        self.is_fenced = True  # rule 2
-        if self._deduplication is not None:
-            self._deduplication.on_storage_failed()
-        for producer in list(self.producers.values()):
-            self._send_away(producer)
-        if not self.ledger.is_open:  # it will not take anything any more, whether or not it has told us
-            self.on_closed(error)
+            self._publishing.refuse(contexts, error)
+        else:
+            self._publishing.forget(contexts)
+            if not self.is_closed:
+                self._on_storage_failed(error)
+        self._answered.ring()
         self._unfence_when_idle()
 
-    def _unfence_when_idle(self) -> None:
-        if self.is_closed:
-            return
-        if self.ledger.pending_count:
-            self._clock.call_later(WITHHELD_RETRY_S, self._unfence_when_idle)
-            return
-        self.is_fenced = False
+    def _on_storage_failed(self, error: ManagedLedgerError) -> None:
+        log.warning("%s: publishing failed, its producers are disconnected: %s", self.name, error)
+        self.is_fenced = True  # rule 1
+        self._publishing.on_storage_failed()
+        self._producers.disconnect_all()
+        if not self.ledger.is_open:  # it will not take anything any more, whether or not it has told us
+            self.on_closed(error)
 
-    def _forget(self, contexts: Sequence[Pending]) -> None:
-        for pending in contexts:
-            producer = pending.producer
-            producer.pending -= 1
-            producer.sink.on_published(1, pending.size_bytes)
-            if producer.is_closed and not producer.pending:
-                self._has_departed(producer)
-            if producer.closing is not None and not producer.pending:
-                self._finish_close(producer)
-        self._answered.ring()
+    def _unfence_when_idle(self) -> None:
+        """Storage has answered something: with the last answer producers may come again (rule 1)."""
+        if not self.is_closed and not self.ledger.pending_count:
+            self.is_fenced = False
 
     def on_closed(self, error: ManagedLedgerError) -> None:
         """AppendListener: another broker took over, or storage is gone. Whoever comes back has it opened again."""
@@ -364,73 +210,41 @@ class Topic:
 
     # -------------------------------------------------------------------------------- producers
 
+    @property
+    def producers(self) -> dict[str, Producer]:
+        """By name: those that may write, and those that wait to have the topic exclusively."""
+        return self._producers.by_name
+
+    @property
+    def messages_in(self) -> int:
+        return self._publishing.messages_in
+
+    @property
+    def bytes_in(self) -> int:
+        return self._publishing.bytes_in
+
     async def attach_producer(self, request: ProducerRequest) -> Attached:
         """Let a producer write. Raises BrokerError."""
-        producer = request.producer
-        if self._must_linger(producer):
-            await self._answered.until(lambda: not self._must_linger(producer), self._clock, LINGER_MAX_S)
-        async with self._admission:
+        producer, producers = request.producer, self._producers
+        await producers.until_name_is_answered(producer)
+        async with producers.admission:
             self._check_open()
             if self.ledger.is_terminated:
                 raise TopicTerminated(f"Topic {self.name} is terminated")
-            if self._must_linger(producer):
-                raise NotReady(f"{self.name}: what {producer.name} sent over the topic API is still being stored")
+            producers.check_name_is_answered(producer)
             if self.policies.encryption_required and not request.encrypted:
                 raise MetadataFailure(f"Encryption is required in {self.name.namespace}")
-            self._check_name(producer)
-            limit = self.policies.max_producers_per_topic
-            if limit is None:
-                limit = self._config.max_producers_per_topic
-            if limit and len(self.producers) >= limit and not self.name.is_system:
-                raise ProducerBusy("Topic reached max producers limit")
+            producers.make_room(producer, self._producers_max())
             if request.initial_subscription:
                 await self._make_initial_subscription(request.initial_subscription)
-            decision = self._access.decide(producer.access_mode, request.topic_epoch, self._attached_count())
-            last_sequence_id = self.last_sequence_id(producer.name)
-            if decision.access is Access.WAITS:
-                self._access.wait(producer, request.topic_epoch)
-                self._put(producer, request)
-                return Attached(last_sequence_id, None, ready=False)
-            if decision.access is Access.EXCLUSIVE_AFTER_FENCING:
-                for waiter in self._access.fence():
-                    self._ready_calls[waiter](None)
-                    self.detach_producer(waiter)
-                for other in list(self.producers.values()):
-                    self._send_away(other)
-            if decision.epoch is not None:
-                await self._store_epoch(decision.epoch)
-                self._check_open()
-                self._access.grant(producer, decision.epoch)
-            self._put(producer, request)
-            return Attached(last_sequence_id, decision.epoch, ready=True)
+            return await producers.admit(request, self.last_sequence_id(producer.name), self._check_open)
 
-    def _put(self, producer: Producer, request: ProducerRequest) -> None:
-        self.producers[producer.name] = producer
-        self._ready_calls[producer] = request.on_ready
-        self.last_active_ms = self._clock.wall_ms()
-
-    def _attached_count(self) -> int:
-        """Producers that may write now."""
-        return len(self.producers) - len(self._access.waiting)
-
-    def _check_name(self, producer: Producer) -> None:
-        other = self.producers.get(producer.name)
-        if other is None:
-            return
-        # A client that lost its connection comes back under the name that we made for it; the old connection may
-        # not have noticed yet.
-        if other.has_generated_name and producer.has_generated_name and producer.epoch > other.epoch:
-            self._send_away(other)
-            return
-        raise ProducerBusy(f"Producer with name '{producer.name}' is already connected to topic '{self.name}'")
-
-    async def _store_epoch(self, epoch: int) -> None:
-        if self._access.epoch == epoch:
-            return
-        try:
-            await self.ledger.set_properties({**self.ledger.properties, EPOCH_PROPERTY: str(epoch)})
-        except ManagedLedgerError as error:
-            raise broker_error(error) from error
+    def _producers_max(self) -> int:
+        """Producers that the topic may have; 0: any number."""
+        if self.name.is_system:
+            return 0
+        own = self.policies.max_producers_per_topic
+        return self._config.max_producers_per_topic if own is None else own
 
     async def _make_initial_subscription(self, name: str) -> None:
         if name in self.subscriptions:
@@ -441,86 +255,23 @@ class Topic:
 
     def close_producer(self, producer: Producer, request_id: int) -> None:
         """The client is done; it is told when what it has sent is answered."""
-        producer.closing = request_id
-        if not producer.pending:
-            self._finish_close(producer)
-
-    def _finish_close(self, producer: Producer) -> None:
-        request_id, producer.closing = producer.closing, None
-        if not producer.is_closed:
-            self.detach_producer(producer)
-            producer.sink.write(command(wire.BaseCommand.SUCCESS, request_id=request_id))
+        self._producers.close_when_answered(producer, request_id)
 
     def detach_producer(self, producer: Producer) -> None:
         """*producer* is gone; whoever waited for the topic is next."""
-        producer.is_closed = True
-        self._answered.ring()
-        if producer.pending:
-            self._departing[producer.name] = producer
-        self._ready_calls.pop(producer, None)
-        if self.producers.get(producer.name) is producer:
-            del self.producers[producer.name]
-        self.last_active_ms = self._clock.wall_ms()
-        self._access.leave(producer)
-        if self._access.waiting and not self.is_closed:
-            self._tasks.spawn(self._promote(), "promote")
-
-    def _has_departed(self, producer: Producer) -> None:
-        if self._departing.get(producer.name) is producer:
-            del self._departing[producer.name]
-            self._answered.ring()
+        self._producers.detach(producer)
 
     def is_storing_for(self, name: str) -> bool:
         """Whether what a producer of that name sent before it left is still being stored."""
-        return name in self._departing
+        return self._producers.is_storing_for(name)
 
     async def until_stored_for(self, producer: Producer, timeout_s: float) -> bool:
-        """Wait until all that a former producer of this name sent is answered, or *producer* is gone itself; returns
-        whether it is so."""
-        return await self._answered.until(
-            lambda: producer.is_closed or not self.is_storing_for(producer.name), self._clock, timeout_s
-        )
-
-    def _must_linger(self, producer: Producer) -> bool:
-        """Rule 5. (Producers of the topic API wait by themselves, while they hold the name.)"""
-        departing = self._departing.get(producer.name)
-        return (
-            departing is not None
-            and departing.regroups
-            and not producer.regroups
-            and self._deduplication is not None
-            and not self.is_closed
-        )
+        """Wait until that is not so any more (`Producers.until_stored_for`)."""
+        return await self._producers.until_stored_for(producer, timeout_s)
 
     def last_sequence_id(self, name: str) -> int:
         """The highest id that is stored under a producer's name; -1 if none is, or without deduplication."""
-        return -1 if self._deduplication is None else self._deduplication.last_sequence_id(name)
-
-    async def _promote(self) -> None:
-        async with self._admission:
-            following = self._access.next_in_line(self._attached_count())
-            if following is None or self.is_closed:
-                return
-            producer, epoch = following
-            what = f"{self.name}: making {producer} the exclusive producer"
-            if await attempt(what, self._store_epoch(epoch)) is FAILED:
-                self._send_away(producer)  # it comes back, and waits again
-                return
-            if producer.is_closed:
-                self._tasks.spawn(self._promote(), "promote")
-                return
-            self._access.grant(producer, epoch)
-            self._ready_calls[producer](epoch)
-
-    def _send_away(self, producer: Producer) -> None:
-        """Close a producer from our side; its client looks the topic up again."""
-        if producer.is_closed:
-            return
-        producer.sink.write(
-            command(wire.BaseCommand.CLOSE_PRODUCER, producer_id=producer.producer_id, request_id=NO_ID)
-        )
-        producer.sink.on_producer_closed(producer)
-        self.detach_producer(producer)
+        return self._publishing.last_sequence_id(name)
 
     def _check_open(self) -> None:
         if self.is_closed or self._is_closing:
@@ -556,7 +307,7 @@ class Topic:
         except BrokerError:
             self._drop_if_unused(subscription)
             raise
-        self.last_active_ms = self._clock.wall_ms()
+        self._last_active_ms = self._clock.wall_ms()
         if self.ledger.is_terminated:
             subscription.tell_the_end()
         return subscription
@@ -613,7 +364,7 @@ class Topic:
         try:
             cursor = await self.ledger.open_cursor(name, start, dict(properties or {}))
         except ManagedLedgerError as error:
-            raise broker_error(error) from error
+            raise storage_error(error) from error
         self._check_open()
         existing = self.subscriptions.get(name)  # somebody was faster while we waited
         return existing if existing is not None else self._add_subscription(name, cursor)
@@ -664,7 +415,7 @@ class Topic:
         if subscription is None:
             return
         subscription.remove_consumer(consumer)
-        self.last_active_ms = self._clock.wall_ms()
+        self._last_active_ms = self._clock.wall_ms()
         self._drop_if_unused(subscription)
 
     def _drop_if_unused(self, subscription: Subscription) -> None:
@@ -693,10 +444,10 @@ class Topic:
             pass
         except ManagedLedgerError as error:
             subscription.is_fenced = False
-            raise broker_error(error) from error
+            raise storage_error(error) from error
         subscription.close()
         self.subscriptions.pop(name, None)
-        self.last_active_ms = self._clock.wall_ms()
+        self._last_active_ms = self._clock.wall_ms()
 
     async def unsubscribe(self, consumer: Consumer) -> None:
         """The only consumer removes its subscription. Raises BrokerError."""
@@ -715,7 +466,7 @@ class Topic:
         try:
             await subscription.reset_to(position, ack_set, batch_size)
         except ManagedLedgerError as error:
-            raise broker_error(error) from error
+            raise storage_error(error) from error
         finally:
             self._drop_if_unused_later(subscription)
 
@@ -740,7 +491,7 @@ class Topic:
         try:
             found = await self.ledger.find_first(is_late)
         except ManagedLedgerError as error:
-            raise broker_error(error) from error
+            raise storage_error(error) from error
         return LATEST if found is None else found
 
     async def last_message(self) -> tuple[Position, int]:
@@ -755,7 +506,7 @@ class Topic:
             found = self.ledger.read(last, 1, 1)
             entries = found if isinstance(found, Sequence) else await found
         except ManagedLedgerError as error:
-            raise broker_error(error) from error
+            raise storage_error(error) from error
         if not entries:
             return EARLIEST, -1
         try:
@@ -779,7 +530,8 @@ class Topic:
 
     async def _apply_deduplication(self) -> None:
         """Begin or end deduplication as the policies say. Raises StorageFailure."""
-        if self.deduplication_enabled and self._deduplication is None and not self.name.is_system:
+        publishing = self._publishing
+        if self.deduplication_enabled and publishing.deduplication is None and not self.name.is_system:
             try:
                 cursor = await self.ledger.open_cursor(DEDUPLICATION_CURSOR, EARLIEST)
                 state = Deduplication(self._config.deduplication_producers)
@@ -796,10 +548,12 @@ class Topic:
                     if not entries:  # what is under way now is noted when it is durable
                         break
             except ManagedLedgerError as error:
-                raise broker_error(error) from error
-            self._deduplication, self._deduplication_cursor = state, cursor
-        elif not self.deduplication_enabled and self._deduplication is not None:
-            self._deduplication = self._deduplication_cursor = None
+                raise storage_error(error) from error
+            publishing.deduplication, self._deduplication_cursor = state, cursor
+            self._producers.deduplicates = True
+        elif not self.deduplication_enabled and publishing.deduplication is not None:
+            publishing.deduplication = self._deduplication_cursor = None
+            self._producers.deduplicates = False
             await self._delete_deduplication_cursor()
         elif not self.deduplication_enabled and DEDUPLICATION_CURSOR in self.ledger.cursors:
             await self._delete_deduplication_cursor()
@@ -809,20 +563,21 @@ class Topic:
         try:
             await self.ledger.delete_cursor(DEDUPLICATION_CURSOR)
         except ManagedLedgerError as error:
-            raise broker_error(error) from error
+            raise storage_error(error) from error
 
     def snapshot_deduplication(self) -> None:
         """Store the sequence ids with the position of the last confirmed entry."""
-        if self._deduplication is None or self._deduplication_cursor is None or self.is_closed:
+        deduplication, cursor = self._publishing.deduplication, self._deduplication_cursor
+        if deduplication is None or cursor is None or self.is_closed:
             return
         self.last_snapshot_s = self._clock.monotonic()
-        self._deduplication_cursor.mark_delete(self.ledger.last_confirmed, self._deduplication.snapshot())
+        cursor.mark_delete(self.ledger.last_confirmed, deduplication.snapshot())
 
     # -------------------------------------------------------------------------------- time and policies
 
     def tick(self) -> None:
         """What time makes due: a snapshot of the sequence ids, producers to be forgotten."""
-        config, deduplication = self._config, self._deduplication
+        config, deduplication = self._config, self._publishing.deduplication
         if deduplication is None or self._clock.monotonic() - self.last_snapshot_s < config.deduplication_snapshot_s:
             return
         inactivity_ms = config.deduplication_inactivity_minutes * 60_000
@@ -836,7 +591,7 @@ class Topic:
         for subscription in self.subscriptions.values():
             subscription.consumers_max = self._consumers_max()
             subscription.apply_limits(limits)
-        async with self._admission:
+        async with self._producers.admission:
             await self._apply_deduplication()
 
     def take_rates(self, period_s: float) -> None:
@@ -846,6 +601,11 @@ class Topic:
         for subscription in self.subscriptions.values():
             for consumer in subscription.consumers:
                 consumer.take_rates(period_s)
+
+    @property
+    def last_active_ms(self) -> int:
+        """When a client last came or left."""
+        return max(self._last_active_ms, self._producers.last_active_ms)
 
     @property
     def is_in_use(self) -> bool:
@@ -862,9 +622,8 @@ class Topic:
         try:
             last = await self.ledger.terminate()
         except ManagedLedgerError as error:
-            raise broker_error(error) from error
-        for producer in list(self.producers.values()):
-            self._send_away(producer)
+            raise storage_error(error) from error
+        self._producers.disconnect_all()
         for subscription in self.subscriptions.values():
             subscription.tell_the_end()
         return last
@@ -906,7 +665,7 @@ class Topic:
         try:
             await self.ledger.delete()
         except ManagedLedgerError as error:
-            raise broker_error(error) from error
+            raise storage_error(error) from error
         finally:
             await self._tasks.cancel()
             self._untie()
@@ -921,16 +680,14 @@ class Topic:
         if self.is_closed:
             return
         self.is_closed = True
-        self._answered.ring()
+        self._producers.close()
         self._host.is_closed = True
         self._stop_watching()
         if self._withheld_timer is not None:
             self._withheld_timer.cancel()
-        for _, _, contexts in self._withheld:
-            self._forget(contexts)
-        self._withheld.clear()
-        for producer in list(self.producers.values()):
-            self._send_away(producer)
+        self._publishing.forget_withheld()
+        self._answered.ring()
+        self._producers.disconnect_all()
         for subscription in self.subscriptions.values():
             for consumer in subscription.disconnect_consumers():
                 consumer.sink.on_consumer_closed(consumer)
@@ -938,40 +695,3 @@ class Topic:
 
 
 def _do_nothing() -> None: ...
-
-
-def broker_error(error: ManagedLedgerError) -> BrokerError:
-    """How a client is told about *error*."""
-    if isinstance(error, ManagedLedgerTerminated):
-        return TopicTerminated(str(error))
-    if isinstance(error, RecordUnreadable):
-        return TopicUnreadable(str(error))
-    if isinstance(error, StorageUnavailable):
-        return StorageFailure(str(error))
-    if isinstance(error, ManagedLedgerFenced):
-        return NotReady(str(error))
-    return StorageFailure(str(error))
-
-
-def _is_last_chunk(send: Send) -> bool:
-    """All chunks of a message have its sequence id, so only the last one is checked and noted."""
-    try:
-        metadata = parse_metadata(send.entry)
-    except Corruption:
-        return True
-    return metadata.chunk_id == metadata.num_chunks_from_msg - 1
-
-
-def _stored_epoch(properties: Mapping[str, str]) -> int | None:
-    text = properties.get(EPOCH_PROPERTY)
-    return int(text) if text is not None and text.isdigit() else None
-
-
-def _send_error(producer: Producer, sequence_id: int, error: int, message: str) -> bytes:
-    return command(
-        wire.BaseCommand.SEND_ERROR,
-        producer_id=producer.producer_id,
-        sequence_id=sequence_id % 2**64,
-        error=error,
-        message=message,
-    )

@@ -31,8 +31,8 @@ from magnetar_core.bookkeeper.tls.files import directory_files
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.daemon import new_clock
 from magnetar_core.runtime.types import ConfigurationError, Corruption, MagnetarError
-from managed_ledger.names import encode, ledger_path
-from managed_ledger.records import decode_ledger_info
+from managed_ledger.names import encode
+from managed_ledger.record import stored_record
 from managed_ledger.schemas.registry import SchemaRegistry, StoredSchema
 
 log = logging.getLogger(__name__)
@@ -151,11 +151,9 @@ class _Freezer:
         return TopicRange(str(part), part.partition, kept, earlier)
 
     async def _ledgers(self, part: Topic) -> list[int] | None:
-        path = ledger_path(f"{part.tenant}/{part.namespace}/persistent/{encode(part.local)}")
-        record = await self._store.get(path)
-        if record is None:
-            return None
-        return [info.ledgerId for info in decode_ledger_info(record.value, str(part)).ledgerInfo]
+        name = f"{part.tenant}/{part.namespace}/persistent/{encode(part.local)}"
+        record = await stored_record(self._store, name)
+        return None if record is None else [info.ledgerId for info in record.ledgerInfo]
 
     async def _run(self, part: Topic, ledger_id: int) -> Run | None:
         """The entries of one ledger that are part of it now; None if there are none.

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from typing import Any, Final, Generic, TypeVar
 
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.types import MagnetarError
@@ -11,6 +11,7 @@ from magnetar_core.runtime.types import MagnetarError
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 
 class Failed:
@@ -136,6 +137,43 @@ class Tasks:
             log.error("task %s failed: %s", task.get_name(), error, exc_info=error)
             if self.on_failure is not None:
                 self.on_failure(error)
+
+
+class SingleFlight(Generic[K, T]):
+    """Work that many may ask for at once and that is done once: all of them get its outcome.
+
+    What has ended is forgotten, also if it failed: who asks then begins it anew. For one event loop.
+    """
+
+    def __init__(self, tasks: Tasks, what: str) -> None:
+        """*tasks* runs the work; *what* names it."""
+        self._tasks = tasks
+        self._what = what
+        self._under_way: dict[K, asyncio.Task[T]] = {}
+
+    async def do(self, key: K, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The outcome of what is under way for *key*, or else of *work*. It goes on if whoever asked gives up."""
+        task = self._under_way.get(key)
+        if task is None or task.done():
+            task = self._under_way[key] = self._tasks.spawn(work(), f"{self._what} {key}", awaited=True)
+            task.add_done_callback(lambda task: self._ended(key, task))
+        return await asyncio.shield(task)
+
+    @property
+    def under_way(self) -> list[K]:
+        return list(self._under_way)
+
+    async def settle(self, key: K) -> None:
+        """Wait until what is under way for *key* now has ended, one way or the other."""
+        task = self._under_way.get(key)
+        if task is not None:
+            await asyncio.wait([task])
+
+    def _ended(self, key: K, task: asyncio.Task[T]) -> None:
+        if self._under_way.get(key) is task:
+            del self._under_way[key]
+        if not task.cancelled():
+            task.exception()  # all who asked may have given up: then nobody else hears of it
 
 
 class Parts:

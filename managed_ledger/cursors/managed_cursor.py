@@ -2,22 +2,59 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 from magnetar_core.runtime.clock import Clock, Timer
 from magnetar_core.runtime.tasks import FAILED, attempt
 from managed_ledger.cursors.cursor import CursorState
 from managed_ledger.cursors.cursor_store import CursorSnapshot, CursorStore
-from managed_ledger.errors import ManagedLedgerClosed, ManagedLedgerFenced
+from managed_ledger.errors import ManagedLedgerClosed, ManagedLedgerError, ManagedLedgerFenced
 from managed_ledger.position import EARLIEST, LATEST, Position
-
-if TYPE_CHECKING:
-    from managed_ledger.ledger import Entry, ManagedLedger
+from managed_ledger.reading import Entry, Reading
 
 # How long after a failure the state is stored again; doubles up to the second number.
 _RETRY_FIRST_S: Final = 0.1
 _RETRY_LAST_S: Final = 5.0
+
+
+class CursorLedger(Protocol):
+    """What a cursor needs of its managed ledger."""
+
+    name: str
+
+    @property
+    def record_lock(self) -> asyncio.Lock:
+        """Whoever holds it meets no trim."""
+        ...
+
+    @property
+    def last_confirmed(self) -> Position: ...
+
+    @property
+    def first_position(self) -> Position: ...
+
+    def next_position(self, position: Position) -> Position: ...
+
+    def previous_position(self, position: Position) -> Position: ...
+
+    def entries_between(self, after: Position, up_to: Position) -> int: ...
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run something that ends with the managed ledger."""
+        ...
+
+    def check_not_fenced(self) -> None:
+        """Raises ManagedLedgerFenced."""
+        ...
+
+    def fence(self, error: ManagedLedgerError) -> None:
+        """Another owner took over."""
+        ...
+
+    def trim_if_due(self) -> None:
+        """The stored position moved: perhaps old ledgers can go."""
+        ...
 
 
 class ManagedCursor:
@@ -30,7 +67,8 @@ class ManagedCursor:
 
     def __init__(
         self,
-        ledger: "ManagedLedger",
+        ledger: CursorLedger,
+        reading: Reading,
         name: str,
         state: CursorState,
         clock: Clock,
@@ -38,6 +76,7 @@ class ManagedCursor:
         mark_delete_interval_s: float,
     ) -> None:
         self._ledger = ledger
+        self._reading = reading
         self.name = name
         self._state = state
         self._clock = clock
@@ -116,9 +155,30 @@ class ManagedCursor:
         """Entries that are not acknowledged."""
         return self._state.backlog()
 
+    def stats(self) -> dict[str, Any]:
+        """What Pulsar's `internalStats` shows of a cursor (pulsar.md 7.6)."""
+        between = self._ledger.entries_between
+        return {
+            "markDeletePosition": str(self.mark_delete_position),
+            "readPosition": str(self.read_position),
+            "waitingReadOp": False,
+            "pendingReadOps": 0,
+            "messagesConsumedCounter": between(EARLIEST, self.mark_delete_position),
+            "cursorLedger": self.ledger_id,
+            "cursorLedgerLastEntry": self.ledger_last_entry,
+            "individuallyDeletedMessages": self.ranges_text(),
+            "state": "NoLedger" if self.ledger_id < 0 else "Open",
+            "active": True,
+            "numberOfEntriesSinceFirstNotAckedMessage": between(self.mark_delete_position, self.read_position),
+            "totalNonContiguousDeletedMessagesRange": self.range_count,
+            "subscriptionHavePendingRead": False,
+            "subscriptionHavePendingReplayRead": False,
+            "properties": dict(self.properties),
+        }
+
     # ------------------------------------------------------------------------------------ reads
 
-    def read(self, max_entries: int, max_bytes: int) -> "Sequence[Entry] | Awaitable[Sequence[Entry]]":
+    def read(self, max_entries: int, max_bytes: int) -> Sequence[Entry] | Awaitable[Sequence[Entry]]:
         """The next entries that are not acknowledged; moves the read position behind them.
 
         Empty only at the end. An awaitable is returned where memory does not have them; one that is overtaken by
@@ -128,7 +188,7 @@ class ManagedCursor:
             self._state.skip_deleted()
             if not self._state.has_more():
                 return []
-            found = self._ledger.read(self._state.read_position, max_entries, max_bytes)
+            found = self._reading.read(self._state.read_position, max_entries, max_bytes)
             if not isinstance(found, Sequence):
                 return self._read_cold(found, max_entries, max_bytes, self._reads_valid)
             if not found:
@@ -138,8 +198,8 @@ class ManagedCursor:
                 return taken
 
     async def _read_cold(
-        self, pending: "Awaitable[Sequence[Entry]]", max_entries: int, max_bytes: int, valid: int
-    ) -> "Sequence[Entry]":
+        self, pending: Awaitable[Sequence[Entry]], max_entries: int, max_bytes: int, valid: int
+    ) -> Sequence[Entry]:
         while True:
             found = await pending
             if valid != self._reads_valid or not found:
@@ -152,7 +212,7 @@ class ManagedCursor:
                 return more
             pending = more
 
-    def _take(self, found: "Sequence[Entry]") -> "list[Entry]":
+    def _take(self, found: Sequence[Entry]) -> list[Entry]:
         self._state.moved_past(found[-1].position)
         return [entry for entry in found if not self._state.is_deleted(entry.position)]
 
@@ -205,7 +265,7 @@ class ManagedCursor:
             if is_stored:
                 self._persisted_version = self._state.version
         self._changed()
-        self._ledger.cursor_was_stored()
+        self._ledger.trim_if_due()
 
     def _existing(self, position: Position) -> Position:
         """The first entry that there is at or after *position*, or the place where the next one will be."""
@@ -254,7 +314,7 @@ class ManagedCursor:
             await self._persist(self._snapshot())
             self._persisted_version = version
         self._changed()
-        self._ledger.cursor_was_stored()
+        self._ledger.trim_if_due()
 
     def _check_open(self) -> None:
         self._ledger.check_not_fenced()

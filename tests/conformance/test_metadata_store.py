@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from magnetar_core.bookkeeper.metadata.embedded import EmbeddedStore, StoreInUse, StoreReadOnly, open_secondary
+from magnetar_core.bookkeeper.metadata.embedded import EmbeddedStore
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, initialise_cluster
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment
 from magnetar_core.bookkeeper.metadata.memory import LostAnswer, MemoryStore
+from magnetar_core.bookkeeper.metadata.rocks_tree import StoreInUse
+from magnetar_core.bookkeeper.metadata.secondary import StoreReadOnly, open_secondary
 from magnetar_core.bookkeeper.metadata.store import (
     NO_NODE,
     MetadataError,

@@ -188,35 +188,35 @@ MUTANTS = (
     ),
     Mutant(
         "who becomes active does not begin anew",
-        "broker/topic/dispatchers.py",
+        "broker/topic/dispatchers/single_active.py",
         "        self._active_from_ms = None\n        self._cursor.rewind()\n",
         "        self._active_from_ms = None\n",
         DISPATCH,
     ),
     Mutant(
         "an entry that came for the former active consumer goes to nobody",
-        "broker/topic/dispatchers.py",
+        "broker/topic/dispatchers/single_active.py",
         "        if active is None or self._active_from_ms is not None:\n            return  # whoever",
         "        if active is None:\n            return  # whoever",
         DISPATCH,
     ),
     Mutant(
         "the active consumer's unacknowledged entries are not read again",
-        "broker/topic/dispatchers.py",
+        "broker/topic/dispatchers/single_active.py",
         "        if consumer is self.active and self._active_from_ms is None:\n            self._cursor.rewind()\n",
         "",
         DISPATCH,
     ),
     Mutant(
         "what a consumer leaves behind is lost",
-        "broker/topic/dispatchers.py",
+        "broker/topic/dispatchers/shared.py",
         "        self.consumers.remove(consumer)\n        self._give_back(consumer, list(consumer.pending))\n",
         "        self.consumers.remove(consumer)\n",
         DISPATCH,
     ),
     Mutant(
         "what cannot go out is forgotten",
-        "broker/topic/dispatchers.py",
+        "broker/topic/dispatchers/shared.py",
         "            if consumer is None:\n                self._replay.add(position, hash_)\n"
         "                continue\n",
         "            if consumer is None:\n                continue\n",
@@ -224,14 +224,14 @@ MUTANTS = (
     ),
     Mutant(
         "the limit of what is not acknowledged is one too high",
-        "broker/topic/dispatchers.py",
+        "broker/topic/dispatchers/shared.py",
         "            if consumer.unacked_messages >= limit:\n",
         "            if consumer.unacked_messages > limit:\n",
         DISPATCH,
     ),
     Mutant(
         "a consumer that was blocked stays so",
-        "broker/topic/dispatchers.py",
+        "broker/topic/dispatchers/shared.py",
         "            elif consumer.is_blocked and consumer.unacked_messages <= limit // 2:\n"
         "                consumer.is_blocked = False\n",
         "",
@@ -239,7 +239,7 @@ MUTANTS = (
     ),
     Mutant(
         "a key overtakes itself",
-        "broker/topic/dispatchers.py",
+        "broker/topic/dispatchers/key_shared.py",
         "        if position not in self._replay and self._replay.waiting_by_hash.get(hash_) "
         "and not self.allows_out_of_order:\n            return None\n",
         "",
@@ -247,28 +247,28 @@ MUTANTS = (
     ),
     Mutant(
         "a key goes to a new consumer while the former one has some of it",
-        "broker/topic/dispatchers.py",
+        "broker/topic/dispatchers/key_shared.py",
         "if holder is not None and holder[0] is not consumer and not self.allows_out_of_order:",
         "if holder is not None and holder[0] is None and not self.allows_out_of_order:",
         DISPATCH,
     ),
     Mutant(
         "entries that a give-back overtook are sent",
-        "broker/topic/dispatchers.py",
+        "broker/topic/dispatchers/key_shared.py",
         "        if read.first is not None and self._is_overtaken:\n            return",
         "        if read.first is None and self._is_overtaken:\n            return",
         DISPATCH_PROPERTIES,
     ),
     Mutant(
         "a key's last entry leaves its holder behind",
-        "broker/topic/dispatchers.py",
+        "broker/topic/dispatchers/key_shared.py",
         "            del self._holders[hash_]\n            if self._draining",
         "            if self._draining",
         DISPATCH,
     ),
     Mutant(
         "delayed messages are not woken",
-        "broker/topic/dispatchers.py",
+        "broker/topic/dispatchers/shared.py",
         "        if self._delayed:\n            self._wake_delayed()\n",
         "",
         DISPATCH,
@@ -320,9 +320,17 @@ MUTANTS = (
     Mutant(
         "a topic is opened twice",
         "broker/broker.py",
-        "        if loaded is not None and not loaded.is_closed:\n            return loaded\n        task = ",
-        "        task = ",
+        "        if loaded is not None and not loaded.is_closed:\n            return loaded\n"
+        "        return await self._loading",
+        "        return await self._loading",
         WHOLE,
+    ),
+    Mutant(
+        "what is under way is begun once more",
+        "magnetar_core/runtime/tasks.py",
+        "        if task is None or task.done():\n            task = self._under_way[key] = ",
+        "        if True:\n            task = self._under_way[key] = ",
+        ("tests/unit/magnetar_core/runtime/test_tasks.py",),
     ),
     Mutant(
         "a topic is opened while it is being closed",
@@ -340,21 +348,21 @@ MUTANTS = (
     ),
     Mutant(
         "a receipt overtakes those that are held back",
-        "broker/topic/topic.py",
+        "broker/topic/publishing.py",
         "        if self._withheld or not self._ownership.may_acknowledge():\n            self._withheld.append",
         "        if not self._ownership.may_acknowledge():\n            self._withheld.append",
         WHOLE,
     ),
     Mutant(
         "receipts leave although the session is in doubt",
-        "broker/topic/topic.py",
+        "broker/topic/publishing.py",
         "        if self._withheld or not self._ownership.may_acknowledge():\n            self._withheld.append",
         "        if self._withheld:\n            self._withheld.append",
         WHOLE,
     ),
     Mutant(
         "receipts name the entry before",
-        "broker/topic/topic.py",
+        "broker/topic/publishing.py",
         "messages, _) in enumerate(contexts, first_entry_id):",
         "messages, _) in enumerate(contexts, first_entry_id - 1):",
         WHOLE,
@@ -362,16 +370,15 @@ MUTANTS = (
     Mutant(
         "a failed write leaves its producers connected",
         "broker/topic/topic.py",
-        "        for producer in list(self.producers.values()):\n            self._send_away(producer)\n"
-        "        if not self.ledger.is_open:",
+        "        self._producers.disconnect_all()\n        if not self.ledger.is_open:",
         "        if not self.ledger.is_open:",
         WHOLE,
     ),
     Mutant(
         "two producers have one name",
-        "broker/topic/topic.py",
-        "        raise ProducerBusy(f\"Producer with name '{producer.name}' is already connected",
-        "        return\n        raise ProducerBusy(f\"Producer with name '{producer.name}' is already connected",
+        "broker/topic/producers.py",
+        "            if not are_generated or producer.epoch <= other.epoch:\n                raise ProducerBusy(",
+        "            if False:\n                raise ProducerBusy(",
         WHOLE,
     ),
     Mutant(

@@ -36,7 +36,7 @@ from broker.memory_budget import MemoryBudget
 from broker.names import TopicName
 from broker.policies import new_policies, parse_policies, to_json
 from broker.topic.consumer import Consumer
-from broker.topic.dispatchers import SharedDispatcher
+from broker.topic.dispatchers.shared import SharedDispatcher
 from broker.topic.requests import SubscribeRequest
 from broker.topic.subscription import KeySharedPolicy, Subscription
 from broker.topic.topic import Topic

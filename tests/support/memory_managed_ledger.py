@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from magnetar_core.runtime.types import Buffer
+from managed_ledger.appending import AppendListener, NoListener
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursors.cursor import CursorState
 from managed_ledger.errors import (
@@ -18,9 +19,10 @@ from managed_ledger.errors import (
     ManagedLedgerTerminated,
     StorageUnavailable,
 )
-from managed_ledger.ledger import AppendListener, Entry, ManagedLedger
+from managed_ledger.ledger import ManagedLedger
 from managed_ledger.ledger_list import LedgerList
 from managed_ledger.position import EARLIEST, LATEST, Position
+from managed_ledger.reading import Entry
 from managed_ledger.records_pb2 import ManagedLedgerInfo
 from managed_ledger.schemas.compatibility import Schema, Strategy, check_compatible, check_valid, same_schema
 from managed_ledger.schemas.registry import StoredSchema
@@ -122,24 +124,13 @@ class MemoryCursor:
         pass
 
 
-class _Silent:
-    def on_appended(self, ledger_id: int, first_entry_id: int, contexts: Sequence[Any]) -> None:
-        pass
-
-    def on_append_failed(self, contexts: Sequence[Any], error: ManagedLedgerError) -> None:
-        pass
-
-    def on_closed(self, error: ManagedLedgerError) -> None:
-        pass
-
-
 class MemoryManagedLedger:
     """One topic. `hold = True` keeps appends pending until `release()`; `cold = True` makes reads awaitable."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.config: ManagedLedgerConfig = ManagedLedgerConfig()
-        self.listener: AppendListener = _Silent()
+        self.listener: AppendListener = NoListener()
         self.cursors: dict[str, MemoryCursor] = {}
         self.properties: dict[str, str] = {}
         self.is_terminated = False
@@ -340,7 +331,7 @@ class MemoryManagedLedger:
         self._watchers.clear()
 
     def forget_owner(self) -> None:
-        self.listener = _Silent()
+        self.listener = NoListener()
         self._watchers.clear()
 
     async def delete(self) -> None:

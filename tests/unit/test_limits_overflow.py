@@ -118,7 +118,7 @@ async def test_one_event_causes_so_many_reads_and_the_rest_come_in_other_turns(
 
 
 async def test_while_too_many_delayed_messages_wait_nothing_new_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.topic.dispatchers.DELAYED_MAX", 2)
+    monkeypatch.setattr("broker.topic.dispatchers.shared.DELAYED_MAX", 2)
     bench = Bench(read_entries_max=1, delayed_strict=True)
     at_ms = bench.host.now_ms() + 5_000
     await bench.append(*(entry(number, deliver_at_ms=at_ms) for number in range(4)), entry(4))
@@ -130,7 +130,7 @@ async def test_while_too_many_delayed_messages_wait_nothing_new_is_read(monkeypa
 
 @pytest.mark.parametrize("limit", ["LOOK_AHEAD_PER_CONSUMER", "LOOK_AHEAD_MAX"])
 async def test_keys_that_wait_are_looked_past_up_to_a_limit(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
-    monkeypatch.setattr(f"broker.topic.dispatchers.{limit}", 1)
+    monkeypatch.setattr(f"broker.topic.dispatchers.key_shared.{limit}", 1)
     bench = Bench(read_entries_max=1)
     first, second = bench.join(1, KEY_SHARED), bench.join(2, KEY_SHARED, permits=100)
     await bench.append(*(entry(number, key=f"k{number}") for number in range(60)))

@@ -1,13 +1,5 @@
 """The metadata tree in RocksDB, in this process: what standalone uses instead of ZooKeeper.
 
-    key                       value
-    <depth> <path>            version (8) owner (1) created (8) modified (8) value…    a node; depth is one byte
-    0xfc "format"             1
-    0xfd <path>               number (8)     the next sequential child of the node
-    0xfe <path>               (empty)        the node is ephemeral
-
-With the depth in front, the children of a node lie one behind the other and nothing else lies between them.
-
 One process owns a directory (RocksDB's LOCK). Rules:
 
 1. Decisions are made on the loop, against the newest state (`_pending` over the database).
@@ -17,31 +9,29 @@ One process owns a directory (RocksDB's LOCK). Rules:
 4. After a failed write nothing more is accepted: the state on disk is not known (correctness I38).
 5. What is ephemeral ends with the process: `open` removes what a dead one left.
 
-Other processes may open the same directory as a *secondary*: read-only, caught up at each read.
+Other processes may open the same directory to read it (`secondary`).
 """
 
 import asyncio
-import contextlib
 import math
-import shutil
-import struct
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from rocksdict import (
-    AccessType,
-    BlockBasedOptions,
-    Cache,
-    DBCompressionType,
-    Options,
-    Rdict,
-    ReadOptions,
-    WriteBatch,
+from rocksdict import Rdict, WriteBatch
+
+from magnetar_core.bookkeeper.metadata.rocks_tree import (
+    EPHEMERAL,
+    FORMAT,
+    FORMAT_KEY,
+    NUMBER,
+    SEQUENCE,
+    RocksTree,
+    encode,
+    key_of,
+    open_error,
+    tree_options,
 )
-
-from magnetar_core.bookkeeper.metadata.memory import node_of
 from magnetar_core.bookkeeper.metadata.store import (
     ANY_VERSION,
     NO_NODE,
@@ -54,50 +44,27 @@ from magnetar_core.bookkeeper.metadata.store import (
     StoreUnavailable,
 )
 from magnetar_core.bookkeeper.metadata.tree import (
-    DEPTH_MAX,
     PERSISTENT,
     Change,
     Record,
     check_path,
+    node_of,
     parent_of,
     plan_delete,
     plan_put,
 )
 from magnetar_core.bookkeeper.metadata.watches import Watches
-from magnetar_core.runtime.clock import Clock, Timer
+from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.group_worker import GroupWorker
-from magnetar_core.runtime.types import MIB, Corruption
-
-_HEAD: Final = struct.Struct(">QBQQ")
-_NUMBER: Final = struct.Struct(">Q")
-_FORMAT_KEY: Final = b"\xfcformat"
-_FORMAT: Final = b"1"
-_SEQUENCE: Final = b"\xfd"
-_EPHEMERAL: Final = b"\xfe"
+from magnetar_core.runtime.types import Corruption
 
 _OWN: Final = 1
 """The owner of every ephemeral node: this process. Those of former processes are gone after `open`."""
 
-assert DEPTH_MAX < 0xFC
-
-# The log is replayed at open: at 4 MiB that takes a few milliseconds. A change is some hundred bytes.
-_WRITE_BUFFER_BYTES: Final = 4 * MIB
-_BLOCK_CACHE_BYTES: Final = 8 * MIB
 # A batch holds the GIL for about 0.25 µs an operation; so many changes stay below a millisecond.
 _GROUP_CHANGES_MAX: Final = 500
 # Changes that may wait for their sync. Callers wait for each, so this is a bound on concurrent callers.
 _PENDING_MAX: Final = 100_000
-
-# How often a secondary looks whether what it watches has changed: nobody tells it.
-_POLL_S: Final = 0.5
-
-
-class StoreInUse(MetadataError):
-    """Another process owns the directory."""
-
-
-class StoreReadOnly(MetadataError):
-    """A secondary cannot change anything."""
 
 
 class _Write(NamedTuple):
@@ -119,43 +86,6 @@ class _Pending:
         self.count = 0
 
 
-class _Reader:
-    """The tree as the database holds it."""
-
-    def __init__(self, database: Rdict) -> None:
-        self.database = database
-
-    def stored(self, path: str) -> Record | None:
-        if path == "/":
-            return Record(b"", 0, PERSISTENT, 0, 0)
-        data = self.database.get(_key(path))
-        return None if data is None else _decode(path, data)
-
-    def stored_names(self, path: str) -> Iterator[str]:
-        prefix = _children_prefix(path)
-        skip = len(prefix)
-        for key in self._keys(prefix):
-            yield key[skip:].decode()
-
-    def has_stored_children(self, path: str) -> bool:
-        return next(self._keys(_children_prefix(path)), None) is not None
-
-    def keys_below(self, prefix: bytes) -> list[bytes]:
-        return list(self._keys(prefix))
-
-    def _keys(self, prefix: bytes) -> Iterator[bytes]:
-        # A live iterator would keep the LOCK after close: it ends with this generator, so the
-        # callers take all of it or drop it at once.
-        options = ReadOptions()
-        options.set_iterate_upper_bound(_after(prefix))
-        iterator = self.database.iter(options)
-        iterator.seek(prefix)
-        while iterator.valid():
-            key: Any = iterator.key()
-            yield key
-            iterator.next()
-
-
 class EmbeddedStore:
     """The metadata tree of the one process that owns a directory. Made by `open`."""
 
@@ -163,7 +93,7 @@ class EmbeddedStore:
         self._path = path
         self._clock = clock
         self._database = database
-        self._reader = _Reader(database)
+        self._reader = RocksTree(database)
         self._pending: dict[str, _Pending] = {}
         self._sequences: dict[str, int] = {}
         self._watches = Watches()
@@ -181,9 +111,9 @@ class EmbeddedStore:
         path = Path(path)
         path.mkdir(parents=True, exist_ok=True)
         try:
-            database = Rdict(str(path), _options())
+            database = Rdict(str(path), tree_options())
         except Exception as error:
-            raise _open_error(path, error) from error
+            raise open_error(path, error) from error
         store = cls(path, clock, database)
         try:
             store._prepare()
@@ -194,16 +124,16 @@ class EmbeddedStore:
         return store
 
     def _prepare(self) -> None:
-        found = self._database.get(_FORMAT_KEY)
-        if found is not None and found != _FORMAT:
-            raise Corruption(f"{self._path}: metadata format {found!r}, this program reads {_FORMAT!r}")
+        found = self._database.get(FORMAT_KEY)
+        if found is not None and found != FORMAT:
+            raise Corruption(f"{self._path}: metadata format {found!r}, this program reads {FORMAT!r}")
         batch = WriteBatch(raw_mode=True)
         if found is None:
-            batch[_FORMAT_KEY] = _FORMAT
-        for key in self._reader.keys_below(_EPHEMERAL):
+            batch[FORMAT_KEY] = FORMAT
+        for key in self._reader.keys_below(EPHEMERAL):
             path = key[1:].decode()
             del batch[key]
-            del batch[_key(path)]
+            del batch[key_of(path)]
         if len(batch):
             self._database.write(batch)
             self._database.flush_wal(True)
@@ -242,13 +172,13 @@ class EmbeddedStore:
         self._check(parent)
         number = self._sequences.get(parent)
         if number is None:
-            stored = self._database.get(_SEQUENCE + parent.encode())
-            number = 0 if stored is None else _NUMBER.unpack(stored)[0]
+            stored = self._database.get(SEQUENCE + parent.encode())
+            number = 0 if stored is None else NUMBER.unpack(stored)[0]
         path = f"{path_prefix}{number:010d}"
         owner = _OWN if ephemeral else PERSISTENT
         changes, _ = plan_put(self, path, bytes(value), NO_NODE, owner, self._clock.wall_ms())
         self._sequences[parent] = number + 1
-        await self._change(changes, [(_SEQUENCE + parent.encode(), _NUMBER.pack(number + 1))])
+        await self._change(changes, [(SEQUENCE + parent.encode(), NUMBER.pack(number + 1))])
         return path
 
     async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
@@ -259,7 +189,7 @@ class EmbeddedStore:
             await self._settle()
             raise
         self._sequences.pop(path, None)
-        await self._change(changes, [(_SEQUENCE + path.encode(), None)])
+        await self._change(changes, [(SEQUENCE + path.encode(), None)])
 
     async def children(self, path: str) -> list[str]:
         self._check(path)
@@ -268,11 +198,9 @@ class EmbeddedStore:
         return sorted(names)
 
     def watch_node(self, path: str, changed: Callable[[], None]) -> Cancel:
-        check_path(path)
         return self._watches.watch_node(path, changed)
 
     def watch_children(self, path: str, changed: Callable[[], None]) -> Cancel:
-        check_path(path)
         return self._watches.watch_children(path, changed)
 
     def watch_session(self, changed: Callable[[SessionEvent], None]) -> Cancel:
@@ -298,9 +226,9 @@ class EmbeddedStore:
         await self._worker.stop()
         if self._worker.error is None:
             batch = WriteBatch(raw_mode=True)
-            for key in self._reader.keys_below(_EPHEMERAL):
+            for key in self._reader.keys_below(EPHEMERAL):
                 del batch[key]
-                del batch[_key(key[1:].decode())]
+                del batch[key_of(key[1:].decode())]
             if len(batch):
                 self._database.write(batch)
                 self._database.flush_wal(True)
@@ -349,12 +277,12 @@ class EmbeddedStore:
             former = pending.newest
             pending.newest = change.record
             pending.count += 1
-            keys.append((_key(change.path), None if change.record is None else _encode(change.record)))
+            keys.append((key_of(change.path), None if change.record is None else encode(change.record)))
             if change.record is None:
                 if former is not None and former.owner != PERSISTENT:
-                    keys.append((_EPHEMERAL + change.path.encode(), None))
+                    keys.append((EPHEMERAL + change.path.encode(), None))
             elif change.appeared and change.record.owner != PERSISTENT:
-                keys.append((_EPHEMERAL + change.path.encode(), b""))
+                keys.append((EPHEMERAL + change.path.encode(), b""))
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._worker.put([_Write(changes, keys, done)])
         # Shielded: a caller that gives up does not take the change back.
@@ -401,198 +329,3 @@ class EmbeddedStore:
         return OutcomeUnknown(
             f"{self._path}: writing failed ({error}); the process must be restarted to know what is stored"
         )
-
-
-class SecondaryStore:
-    """The tree of another process's directory, read-only. Made by `open`."""
-
-    def __init__(self, path: Path, clock: Clock, database: Rdict, own_directory: Path) -> None:
-        self._path = path
-        self._clock = clock
-        self._database = database
-        self._reader = _Reader(database)
-        self._own_directory = own_directory
-        self._watches = Watches()
-        self._seen: dict[tuple[str, bool], object] = {}
-        self._timer: Timer | None = None
-        self._closed = False
-
-    @classmethod
-    async def open(cls, path: str | Path, clock: Clock) -> "SecondaryStore":
-        """Read the tree in *path*, which another process may own. Raises MetadataError if there is none."""
-        path = Path(path)
-        if not (path / "CURRENT").exists():
-            raise MetadataError(f"{path} holds no metadata store; is the path right?")
-        own_directory = Path(tempfile.mkdtemp(prefix="magnetar-metadata-"))
-        try:
-            database = Rdict(str(path), _options(), access_type=AccessType.secondary(str(own_directory)))
-        except Exception as error:
-            shutil.rmtree(own_directory, ignore_errors=True)
-            raise _open_error(path, error) from error
-        return cls(path, clock, database, own_directory)
-
-    async def get(self, path: str) -> Node | None:
-        self._catch_up(path)
-        record = self._reader.stored(path)
-        return None if record is None else node_of(path, record, PERSISTENT)._replace(own=False)
-
-    async def exists(self, path: str) -> bool:
-        self._catch_up(path)
-        return self._reader.stored(path) is not None
-
-    async def put(
-        self,
-        path: str,
-        value: bytes,
-        expected_version: int | None = ANY_VERSION,
-        *,
-        ephemeral: bool = False,
-    ) -> int:
-        raise self._read_only(path)
-
-    async def put_sequential(self, path_prefix: str, value: bytes, *, ephemeral: bool = False) -> str:
-        raise self._read_only(path_prefix)
-
-    async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
-        raise self._read_only(path)
-
-    async def children(self, path: str) -> list[str]:
-        self._catch_up(path)
-        return sorted(self._reader.stored_names(path))
-
-    def watch_node(self, path: str, changed: Callable[[], None]) -> Cancel:
-        check_path(path)
-        self._seen.setdefault((path, False), self._state(path, False))
-        self._poll_later()
-        return self._watches.watch_node(path, changed)
-
-    def watch_children(self, path: str, changed: Callable[[], None]) -> Cancel:
-        check_path(path)
-        self._seen.setdefault((path, True), self._state(path, True))
-        self._poll_later()
-        return self._watches.watch_children(path, changed)
-
-    def watch_session(self, changed: Callable[[SessionEvent], None]) -> Cancel:
-        return self._watches.watch_session(changed)
-
-    @property
-    def session_timeout_s(self) -> float:
-        return math.inf
-
-    @property
-    def last_answer(self) -> float:
-        return self._clock.monotonic()
-
-    def hurry(self, wait_s: float) -> None:
-        """Nothing here waits for anybody."""
-
-    async def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        self._watches.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-        self._database.close()
-        shutil.rmtree(self._own_directory, ignore_errors=True)
-
-    def _catch_up(self, path: str) -> None:
-        check_path(path)
-        if self._closed:
-            raise SessionLost(f"{path}: the metadata store {self._path} was closed")
-        try:
-            self._database.try_catch_up_with_primary()
-        except Exception as error:
-            raise StoreUnavailable(f"{self._path}: cannot follow its owner: {error}") from error
-
-    def _state(self, path: str, of_children: bool) -> object:
-        if of_children:
-            return self._reader.stored(path) is not None, tuple(self._reader.stored_names(path))
-        return self._reader.stored(path)
-
-    def _poll_later(self) -> None:
-        if self._timer is None:
-            self._timer = self._clock.call_later(_POLL_S, self._poll)
-
-    def _poll(self) -> None:
-        self._timer = None
-        if self._closed:
-            return
-        watched = {(path, False) for path in self._watches.watched_nodes}
-        watched |= {(path, True) for path in self._watches.watched_children}
-        self._seen = {key: state for key, state in self._seen.items() if key in watched}
-        if not watched:
-            return
-        with contextlib.suppress(StoreUnavailable):  # the next turn tries again
-            self._catch_up("/")
-            for path, of_children in watched:
-                state = self._state(path, of_children)
-                if self._seen.get((path, of_children)) == state:
-                    continue
-                self._seen[path, of_children] = state
-                if of_children:
-                    self._watches.children_changed(path)
-                else:
-                    self._watches.node_changed(path)
-        self._poll_later()
-
-    def _read_only(self, path: str) -> StoreReadOnly:
-        return StoreReadOnly(f"{path}: {self._path} was opened read-only; only the process that owns it can change it")
-
-
-async def open_secondary(path: str | Path, clock: Clock) -> SecondaryStore:
-    """Read the tree in *path* while another process owns it."""
-    return await SecondaryStore.open(path, clock)
-
-
-def _options() -> Options:
-    options = Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
-    options.set_max_total_wal_size(2 * _WRITE_BUFFER_BYTES)
-    options.set_compression_type(DBCompressionType.none())
-    options.set_keep_log_file_num(2)
-    options.set_max_open_files(64)
-    blocks = BlockBasedOptions()
-    blocks.set_format_version(5)
-    blocks.set_block_cache(Cache(_BLOCK_CACHE_BYTES))
-    blocks.set_bloom_filter(10, False)
-    options.set_block_based_table_factory(blocks)
-    return options
-
-
-def _open_error(path: Path, error: Exception) -> MetadataError | Corruption:
-    text = str(error)
-    if "lock" in text.lower():
-        return StoreInUse(
-            f"{path} is in use by another process: stop it, choose another directory, or open this one read-only"
-        )
-    if text.startswith("Corruption"):
-        return Corruption(f"{path}: {text}")
-    return MetadataError(f"{path} cannot be opened: {text}")
-
-
-def _key(path: str) -> bytes:
-    return bytes((path.count("/"),)) + path.encode()
-
-
-def _children_prefix(path: str) -> bytes:
-    if path == "/":
-        return b"\x01/"
-    return bytes((path.count("/") + 1,)) + path.encode() + b"/"
-
-
-def _after(prefix: bytes) -> bytes:
-    """The first key behind all that begin with *prefix*."""
-    return prefix[:-1] + bytes((prefix[-1] + 1,))
-
-
-def _encode(record: Record) -> bytes:
-    return _HEAD.pack(record.version, record.owner, record.created_ms, record.modified_ms) + record.value
-
-
-def _decode(path: str, data: bytes) -> Record:
-    if len(data) < _HEAD.size:
-        raise Corruption(f"{path}: a stored node of {len(data)} bytes, expected at least {_HEAD.size}")
-    version, owner, created_ms, modified_ms = _HEAD.unpack_from(data)
-    return Record(data[_HEAD.size :], version, owner, created_ms, modified_ms)

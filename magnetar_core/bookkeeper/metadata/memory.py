@@ -23,6 +23,7 @@ from magnetar_core.bookkeeper.metadata.tree import (
     Record,
     check_path,
     name_of,
+    node_of,
     parent_of,
     plan_delete,
     plan_put,
@@ -168,11 +169,9 @@ class MemoryStore:
         return sorted(self._tree.names.get(path, ()))
 
     def watch_node(self, path: str, changed: Callable[[], None]) -> Cancel:
-        check_path(path)
         return self._watches.watch_node(path, changed)
 
     def watch_children(self, path: str, changed: Callable[[], None]) -> Cancel:
-        check_path(path)
         return self._watches.watch_children(path, changed)
 
     def watch_session(self, changed: Callable[[SessionEvent], None]) -> Cancel:
@@ -220,16 +219,3 @@ class MemoryStore:
             raise SessionLost(f"{path}: the metadata store was closed")
         if self._suspended_since is not None:
             raise StoreUnavailable(f"{path}: the metadata store does not answer")
-
-
-def node_of(path: str, record: Record, session: int) -> Node:
-    """*record* as the session numbered *session* reads it."""
-    return Node(
-        path,
-        record.value,
-        record.version,
-        record.owner != PERSISTENT,
-        record.owner == session,
-        record.created_ms,
-        record.modified_ms,
-    )

@@ -6,7 +6,7 @@ apply, parents first. They enforce rules 1 to 3 of store.py; memory.py and embed
 
 from typing import Final, NamedTuple, Protocol
 
-from magnetar_core.bookkeeper.metadata.store import NO_NODE, MetadataError, NoNode, NotEmpty, VersionConflict
+from magnetar_core.bookkeeper.metadata.store import NO_NODE, MetadataError, Node, NoNode, NotEmpty, VersionConflict
 
 # ZooKeeper has no limit on depth; the deepest path that anybody here writes has nine parts. One byte of
 # depth is part of the embedded store's keys.
@@ -116,3 +116,16 @@ def _missing_parents(view: View, path: str, now_ms: int) -> list[Change]:
         parent = parent_of(parent)
     missing.reverse()
     return missing
+
+
+def node_of(path: str, record: Record, session: int) -> Node:
+    """*record* as the session numbered *session* reads it."""
+    return Node(
+        path,
+        record.value,
+        record.version,
+        record.owner != PERSISTENT,
+        record.owner == session,
+        record.created_ms,
+        record.modified_ms,
+    )

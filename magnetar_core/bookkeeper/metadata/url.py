@@ -11,8 +11,9 @@ Bookies and auto-recovery are also given Apache's `metadataServiceUri`, which na
 import re
 from typing import Final
 
-from magnetar_core.bookkeeper.metadata.embedded import EmbeddedStore, open_secondary
+from magnetar_core.bookkeeper.metadata.embedded import EmbeddedStore
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.secondary import open_secondary
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.types import ConfigurationError

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from magnetar_core.bookkeeper.metadata.store import Cancel, SessionEvent
-from magnetar_core.bookkeeper.metadata.tree import Change, parent_of
+from magnetar_core.bookkeeper.metadata.tree import Change, check_path, parent_of
 
 log = logging.getLogger(__name__)
 
@@ -31,9 +31,11 @@ class Watches:
         self._due: dict[_Watch, None] = {}
 
     def watch_node(self, path: str, changed: Callable[[], None]) -> Cancel:
+        check_path(path)
         return _register(self._nodes, path, changed)
 
     def watch_children(self, path: str, changed: Callable[[], None]) -> Cancel:
+        check_path(path)
         return _register(self._children, path, changed)
 
     def watch_session(self, changed: Callable[[SessionEvent], None]) -> Cancel:

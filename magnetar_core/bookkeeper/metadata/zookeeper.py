@@ -218,13 +218,11 @@ class ZooKeeperStore:
         return sorted(name for name in names if self._chroot or path != "/" or name != "zookeeper")
 
     def watch_node(self, path: str, changed: Callable[[], None]) -> Cancel:
-        check_path(path)
         cancel = self._watches.watch_node(path, changed)
         self._arm(path, False)
         return cancel
 
     def watch_children(self, path: str, changed: Callable[[], None]) -> Cancel:
-        check_path(path)
         cancel = self._watches.watch_children(path, changed)
         self._arm(path, True)
         return cancel

@@ -288,7 +288,9 @@ async def test_a_topic_taken_over_by_another_broker_is_dropped(world: BrokerInMe
 # ------------------------------------------------------------------------------------ storage
 
 
-async def test_when_storage_fails_producers_are_sent_away_and_come_back(world: BrokerInMemory, raw: RawClient) -> None:
+async def test_when_storage_fails_producers_are_disconnected_and_come_back(
+    world: BrokerInMemory, raw: RawClient
+) -> None:
     await world.set_policies("public/default", deduplicationEnabled=True)
     await raw.produce(TOPIC, producer_name="me")
     ledger = world.ledger(TOPIC)

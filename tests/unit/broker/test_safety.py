@@ -10,7 +10,7 @@ from broker.names import TopicName
 from broker.topic.deduplication import Deduplication, Verdict
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
-from managed_ledger.errors import EntryRefused, InvalidPosition, ManagedLedgerFenced
+from managed_ledger.errors import EntryRefused, InvalidPosition, ManagedLedgerFenced, StorageUnavailable
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
 from tests.support.waiting import eventually
@@ -108,3 +108,29 @@ async def test_an_entry_that_no_bookie_takes_is_refused_and_the_others_are_store
     assert (answer.sequence_id, answer.error) == (7, wire.NotAllowedError)
     raw.publish(1, 8)
     assert (await raw.expect(BaseCommand.SEND_RECEIPT)).send_receipt.sequence_id == 8
+
+
+async def test_after_a_storage_failure_producers_may_come_with_the_last_answer(
+    world: BrokerInMemory, raw: RawClient
+) -> None:
+    await raw.produce(TOPIC)
+    ledger = world.ledger(TOPIC)
+    taken = ledger.append
+    ledger.hold = True
+    raw.publish(1, 0)
+    await eventually(lambda: ledger.pending_count == 1)
+
+    def fail(run: Sequence[Any], contexts: Sequence[Any]) -> None:
+        asyncio.get_running_loop().call_soon(ledger.listener.on_append_failed, contexts, StorageUnavailable("gone"))
+
+    ledger.append = fail  # type: ignore[method-assign]
+    raw.publish(1, 1)
+    await raw.expect(BaseCommand.CLOSE_PRODUCER)
+    topics = world.broker.topics
+    assert topics[NAME].is_fenced
+    raw.send(BaseCommand.PRODUCER, topic=TOPIC, producer_id=2, request_id=2)
+    assert await raw.refused() == wire.ServiceNotReady
+    ledger.append = taken  # type: ignore[method-assign]
+    ledger.release()
+    assert not topics[NAME].is_fenced, "at once, without a look from time to time"
+    await raw.produce(TOPIC, producer_id=3)

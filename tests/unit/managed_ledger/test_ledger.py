@@ -20,8 +20,9 @@ from managed_ledger.errors import (
     StorageUnavailable,
 )
 from managed_ledger.factory import ManagedLedgerFactory
-from managed_ledger.ledger import Entry, ManagedLedger
+from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, LATEST, Position
+from managed_ledger.reading import Entry
 from managed_ledger.retention import RetentionRule, RolloverRule
 from tests.support.memory_bookkeeper import MemoryBookKeeper
 from tests.support.waiting import eventually, settle

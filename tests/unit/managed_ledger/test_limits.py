@@ -14,8 +14,9 @@ from magnetar_core.bookkeeper.metadata.memory import MemoryStore
 from magnetar_core.bookkeeper.metadata.store import OutcomeUnknown
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.types import Corruption
+from managed_ledger.appending import SEND_RUN_MAX
 from managed_ledger.errors import ManagedLedgerFenced, RecordInDoubt, StorageUnavailable
-from managed_ledger.ledger import OPEN_ATTEMPTS_MAX, SEND_RUN_MAX
+from managed_ledger.ledger import OPEN_ATTEMPTS_MAX
 from managed_ledger.messages import CHUNKED_BYTES_MAX, encode_entry
 from managed_ledger.messages_pb2 import LZ4, SNAPPY, ZLIB, ZSTD, MessageMetadata
 from managed_ledger.position import EARLIEST

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from broker.topic.consumer import Consumer
-from broker.topic.dispatchers import DispatchLimits
+from broker.topic.dispatchers.dispatcher import DispatchLimits
 from broker.topic.ports import CursorPort, Entries, LedgerPort, Sink
 from broker.topic.subscription import KeySharedPolicy, Subscription
 from broker.wire import pulsar_pb2 as wire

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from broker.errors import ConsumerAssignError, ConsumerBusy, MetadataFailure
-from broker.topic.dispatchers import _failover_points
+from broker.topic.dispatchers.single_active import _failover_points
 from broker.topic.sticky_keys import murmur3
 from broker.topic.subscription import KeySharedPolicy
 from broker.wire import pulsar_pb2 as wire
@@ -72,7 +72,7 @@ async def test_what_many_leave_behind_in_one_turn_is_shared_out_once(
         hashed += 1
         return murmur3(data)
 
-    monkeypatch.setattr("broker.topic.dispatchers.murmur3", counting)
+    monkeypatch.setattr("broker.topic.dispatchers.single_active.murmur3", counting)
     monkeypatch.setattr("broker.topic.sticky_keys.murmur3", counting)
     _failover_points.cache_clear()
     bench = Bench(failover_delay_ms=0)

@@ -2,8 +2,10 @@
 
 import asyncio
 
+import pytest
+
 from magnetar_core.runtime.clock import ManualClock
-from magnetar_core.runtime.tasks import Bell
+from magnetar_core.runtime.tasks import Bell, SingleFlight, Tasks
 
 
 async def test_a_bell_wakes_who_waits_when_it_has_become_so_and_not_before() -> None:
@@ -31,3 +33,80 @@ async def test_a_bell_that_does_not_ring_is_not_waited_for_longer_than_said() ->
     async with asyncio.timeout(20):
         assert await waiting is False
     assert not bell._waiters
+
+
+class Opening:
+    """Work that waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.go_on = asyncio.Event()
+        self.error: Exception | None = None
+
+    async def open(self) -> int:
+        self.begun += 1
+        await self.go_on.wait()
+        if self.error is not None:
+            raise self.error
+        return self.begun
+
+
+async def test_what_many_ask_for_at_once_is_done_once() -> None:
+    flight: SingleFlight[str, int] = SingleFlight(Tasks("test"), "open")
+    opening, other = Opening(), Opening()
+    asking = [asyncio.create_task(flight.do("a", opening.open)) for _ in range(3)]
+    asking.append(asyncio.create_task(flight.do("b", other.open)))
+    await asyncio.sleep(0)
+    assert sorted(flight.under_way) == ["a", "b"]
+    opening.go_on.set()
+    other.go_on.set()
+    assert await asyncio.gather(*asking) == [1, 1, 1, 1]
+    assert (opening.begun, other.begun, flight.under_way) == (1, 1, [])
+    assert await flight.do("a", opening.open) == 2, "what has ended is forgotten"
+
+
+async def test_a_failure_goes_to_all_who_asked_and_is_forgotten() -> None:
+    flight: SingleFlight[str, int] = SingleFlight(Tasks("test"), "open")
+    opening = Opening()
+    opening.error = ValueError("no")
+    asking = [asyncio.create_task(flight.do("a", opening.open)) for _ in range(2)]
+    await asyncio.sleep(0)
+    opening.go_on.set()
+    found = await asyncio.gather(*asking, return_exceptions=True)
+    assert [str(one) for one in found] == ["no", "no"]
+    opening.error = None
+    assert await flight.do("a", opening.open) == 2
+
+
+async def test_what_ended_in_this_very_turn_is_forgotten_too() -> None:
+    flight: SingleFlight[str, int] = SingleFlight(Tasks("test"), "open")
+    opening = Opening()
+    opening.go_on.set()
+    again: list[asyncio.Task[int]] = []
+
+    async def ends_and_is_asked_for() -> int:
+        found = await opening.open()
+        # Behind us in the loop's row, and before what hears that we have ended.
+        asyncio.get_running_loop().call_soon(lambda: again.append(asyncio.create_task(flight.do("a", opening.open))))
+        return found
+
+    assert await flight.do("a", ends_and_is_asked_for) == 1
+    await asyncio.sleep(0)
+    assert await again[0] == 2
+
+
+async def test_who_gives_up_does_not_end_it_for_the_others() -> None:
+    flight: SingleFlight[str, int] = SingleFlight(Tasks("test"), "open")
+    opening = Opening()
+    first, second = (asyncio.create_task(flight.do("a", opening.open)) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    settling = asyncio.create_task(flight.settle("a"))
+    await asyncio.sleep(0)
+    assert not settling.done()
+    opening.go_on.set()
+    assert await second == 1
+    await settling
+    await flight.settle("a")  # nothing is under way: at once

@@ -1,0 +1,142 @@
+"""Who gets the next entry of a subscription. No IO and no clock: reads are asked for, entries come in.
+
+    flow, acks, appends, timers ──▶ next_read() ──▶ Read ──▶ (cursor or ledger) ──▶ on_entries(read, entries)
+                                        ▲                                                    │
+                                        └────────────────────── again ◀──────────────────────┘
+
+Rules all dispatchers keep:
+
+1. An entry is sent only to a consumer with permits left, whose connection takes bytes. A batch is never cut.
+2. What waits to be delivered again goes before what was never read, the lowest position first.
+3. While a consumer that is available has backlog, a read is asked for (the invariant of FLOWS).
+4. What is acknowledged, a marker of the broker, or empty is never sent; markers are acknowledged on the way.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from broker.topic.batch_sizes import BatchSizes
+from broker.topic.consumer import Consumer
+from broker.topic.ports import Entries, EntryLike, Sink
+from magnetar_core.runtime.types import Corruption
+from managed_ledger.messages import message_count, metadata_of, split_entry
+from managed_ledger.messages_pb2 import MessageMetadata
+from managed_ledger.position import Position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchLimits:
+    """What a dispatcher has to keep to."""
+
+    read_entries_max: int = 100
+    read_bytes_max: int = 5 * 1024 * 1024
+    round_robin_messages: int = 20
+    unacked_per_consumer_max: int = 50_000
+    """0: any."""
+    unacked_per_subscription_max: int = 200_000
+    """0: any."""
+    batch_index_acks: bool = False
+    failover_delay_ms: int = 1000
+    delayed_delivery: bool = True
+    delayed_tick_ms: int = 1000
+    delayed_strict: bool = False
+
+
+class Read(NamedTuple):
+    """What should be read next: from the cursor (*first* None) or again from the ledger."""
+
+    first: Position | None
+    entries_max: int
+    bytes_max: int
+
+
+class Facts(NamedTuple):
+    """What the metadata of an entry say to a dispatcher."""
+
+    messages: int
+    is_marker: bool
+    deliver_at_ms: int
+    metadata: MessageMetadata | None
+
+
+def facts_of(entry: EntryLike) -> Facts:
+    """Never fails: an entry that cannot be understood goes out as one message, for the client to judge."""
+    try:
+        parts = split_entry(entry.data)
+        metadata = metadata_of(parts)
+    except Corruption:
+        return Facts(1, False, 0, None)
+    return Facts(
+        message_count(metadata, len(parts.payload)),
+        metadata.HasField("marker_type"),
+        metadata.deliver_at_time if metadata.HasField("deliver_at_time") else 0,
+        metadata,
+    )
+
+
+class Dispatcher(Protocol):
+    """One way of giving entries to consumers."""
+
+    consumers: list[Consumer]
+    limits: DispatchLimits
+    batch_sizes: BatchSizes
+
+    def check_newcomer(self, consumer: Consumer) -> None:
+        """Raises ConsumerBusy, ConsumerAssignError if *consumer* cannot join now."""
+        ...
+
+    def add(self, consumer: Consumer) -> None:
+        """Take in a consumer that `check_newcomer` let pass. Raises ConsumerAssignError."""
+        ...
+
+    def remove(self, consumer: Consumer) -> None: ...
+
+    def next_read(self) -> Read | None:
+        """What should be read now. Of no more bytes than its consumers have room for, but one entry always."""
+        ...
+
+    def sink_of_reads(self) -> Sink | None:
+        """The one connection that all of a read goes to, whatever happens; None if it can wait at the dispatcher."""
+        ...
+
+    def on_entries(self, read: Read, entries: Entries) -> None: ...
+
+    def on_acked(self, position: Position, remaining_messages: int) -> None:
+        """An entry was acknowledged, except for *remaining_messages* of its batch."""
+        ...
+
+    def on_acked_up_to(self, position: Position) -> None:
+        """Everything at or before *position* was acknowledged."""
+        ...
+
+    def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None) -> None: ...
+
+    def reset(self) -> None:
+        """The cursor went elsewhere: forget what was read."""
+        ...
+
+    def next_timer_ms(self) -> int | None:
+        """When, on the wall clock, `next_read` should be asked again even if nothing happens."""
+        ...
+
+
+class Average:
+    """Messages in an entry, as seen lately: permits count messages, reads count entries."""
+
+    __slots__ = ("_messages_per_entry",)
+
+    def __init__(self) -> None:
+        self._messages_per_entry = 1.0
+
+    def entries_for(self, permits: int, entries_max: int) -> int:
+        return max(1, min(int(permits / self._messages_per_entry), entries_max))
+
+    def note(self, entries: int, messages: int) -> None:
+        if entries:
+            self._messages_per_entry = max(1.0, (self._messages_per_entry + messages / entries) / 2)
+
+
+def count_bits(words: Iterable[int]) -> int:
+    """Set bits of the words of a Java BitSet, which come as signed or unsigned 64-bit numbers."""
+    return sum((word & 0xFFFF_FFFF_FFFF_FFFF).bit_count() for word in words)

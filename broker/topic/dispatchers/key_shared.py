@@ -1,0 +1,186 @@
+"""Key_Shared: entries go to consumers by their keys. No IO and no clock.
+
+Rules, besides those of all dispatchers:
+
+1. The entries of one key go out in order, and to one consumer at a time: a key moves to another consumer only when
+   the former one has nothing of it left to acknowledge.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from broker.topic.consumer import Consumer
+from broker.topic.dispatchers.dispatcher import DispatchLimits, Facts, Read
+from broker.topic.dispatchers.shared import Round, SharedDispatcher
+from broker.topic.ports import CursorPort, Entries, EntryLike
+from broker.topic.sticky_keys import ConsistentHashing, HalvedRanges, Selector, StickyRanges, sticky_hash
+from managed_ledger.position import Position
+
+# Positions that wait because their key's consumer is busy. Above it a Key_Shared subscription reads nothing new.
+# (keySharedLookAheadMsgInReplayThresholdPerConsumer and …PerSubscription)
+LOOK_AHEAD_PER_CONSUMER: Final = 2_000
+LOOK_AHEAD_MAX: Final = 20_000
+
+
+class KeySharedDispatcher(SharedDispatcher):
+    """Key_Shared: as Shared, but a key stays with one consumer (rule 1)."""
+
+    def __init__(
+        self,
+        cursor: CursorPort,
+        limits: DispatchLimits,
+        now_ms: Callable[[], int],
+        selector: Selector[Consumer],
+        *,
+        is_sticky: bool,
+        allows_out_of_order: bool,
+    ) -> None:
+        super().__init__(cursor, limits, now_ms)
+        self.is_sticky = is_sticky
+        self.allows_out_of_order = allows_out_of_order
+        self._selector = selector
+        # Key's hash → who has unacknowledged entries of it, and how many.
+        self._holders: dict[int, tuple[Consumer, int]] = {}
+        # Hashes that belong to another consumer now, but whose former one has entries left (PIP-379) → how often an
+        # entry could not go out for that. Consumer → how many such hashes it has finished.
+        self._draining: dict[int, int] = {}
+        self._drained: dict[Consumer, int] = {}
+        # Keys have moved since `_draining` was worked out: done when it is asked for, once for all who come or go.
+        self._has_moved = False
+        self._is_leaving = False
+        self._stuck: set[int] = set()
+        # Something of a lower position may have come back since the last read was asked for.
+        self._is_overtaken = False
+
+    def add(self, consumer: Consumer) -> None:
+        self._selector.add(consumer, consumer.name, consumer.hash_ranges)
+        super().add(consumer)
+        self._has_moved = True
+
+    def remove(self, consumer: Consumer) -> None:
+        self._selector.remove(consumer)
+        self._is_leaving = True
+        super().remove(consumer)
+        self._is_leaving = False
+        self._drained.pop(consumer, None)
+        self._has_moved = True
+
+    def _note_draining(self) -> None:
+        """Keys have moved, perhaps back."""
+        if not self._has_moved:
+            return
+        self._has_moved = False
+        before, select = self._draining, self._selector.select
+        self._draining = {
+            hash_: before.get(hash_, 0)
+            for hash_, (holder, _) in self._holders.items()
+            if select(hash_) is not holder and not self.allows_out_of_order
+        }
+
+    def draining_hashes(self, consumer: Consumer) -> list[tuple[int, int, int]]:
+        """(hash, entries left, blocked attempts) of what *consumer* has yet to finish before it moves."""
+        self._note_draining()
+        return [
+            (hash_, self._holders[hash_][1], blocked)
+            for hash_, blocked in sorted(self._draining.items())
+            if self._holders[hash_][0] is consumer
+        ]
+
+    def drained_count(self, consumer: Consumer) -> int:
+        """How many such hashes *consumer* has finished."""
+        return self._drained.get(consumer, 0)
+
+    def reset(self) -> None:
+        super().reset()
+        self._holders.clear()
+        self._draining.clear()
+
+    def _hash_of(self, facts: Facts) -> int:
+        return 1 if facts.metadata is None else sticky_hash(facts.metadata)
+
+    def _takes(self, hash_: int) -> Consumer | None:
+        """Who may be sent an entry with this hash now."""
+        consumer = self._selector.select(hash_)
+        if consumer is None or not consumer.is_available:
+            return None
+        holder = self._holders.get(hash_)
+        if holder is not None and holder[0] is not consumer and not self.allows_out_of_order:
+            self._note_draining()
+            if hash_ in self._draining:
+                self._draining[hash_] += 1
+            return None
+        return consumer
+
+    def next_read(self) -> Read | None:
+        self._is_overtaken = False
+        return super().next_read()
+
+    def _give_back(self, consumer: Consumer, positions: Iterable[Position]) -> None:
+        self._is_overtaken = True
+        super()._give_back(consumer, positions)
+
+    def _replay_read(self, entries_max: int, bytes_max: int) -> Read | None:
+        verdicts: dict[int, bool] = {}
+        first: Position | None = None
+        count = 0
+        for position, hash_ in self._replay:
+            goes = verdicts.get(hash_)
+            if goes is None:
+                goes = verdicts[hash_] = self._takes(hash_) is not None
+            if first is None:
+                if goes:
+                    first, count = position, 1
+            elif goes and position == (first.ledger_id, first.entry_id + count) and count < entries_max:
+                count += 1
+            else:
+                break
+        return None if first is None else Read(first, count, bytes_max)
+
+    def _may_read_on(self) -> bool:
+        waiting_max = min(LOOK_AHEAD_PER_CONSUMER * len(self.consumers), LOOK_AHEAD_MAX)
+        return super()._may_read_on() and len(self._replay) < waiting_max
+
+    def on_entries(self, read: Read, entries: Entries) -> None:
+        self._stuck.clear()
+        if read.first is not None and self._is_overtaken:
+            return  # they still wait; choose again, the lowest of each key first
+        super().on_entries(read, entries)
+
+    def _consumer_for(self, position: Position, hash_: int, round_: Round) -> Consumer | None:
+        # An entry behind one of the same key that waits has to wait as well. Those that are read again come in
+        # order, so they only look at what got stuck in this very round.
+        if hash_ in self._stuck:
+            return None
+        if position not in self._replay and self._replay.waiting_by_hash.get(hash_) and not self.allows_out_of_order:
+            return None
+        consumer = self._takes(hash_)
+        if consumer is None:
+            self._stuck.add(hash_)
+        return consumer
+
+    def _send(
+        self, consumer: Consumer, entry: EntryLike, position: Position, messages: int, hash_: int, round_: Round
+    ) -> None:
+        holder = self._holders.get(hash_)
+        self._holders[hash_] = (consumer, holder[1] + 1) if holder is not None else (consumer, 1)
+        super()._send(consumer, entry, position, messages, hash_, round_)
+
+    def _release(self, owner: Consumer, position: Position) -> int:
+        hash_ = super()._release(owner, position)
+        consumer, count = self._holders[hash_]
+        if count > 1:
+            self._holders[hash_] = (consumer, count - 1)
+        else:
+            if not self._is_leaving:  # what it leaves behind it has not finished
+                self._note_draining()
+            del self._holders[hash_]
+            if self._draining.pop(hash_, None) is not None and not self._is_leaving:
+                self._drained[consumer] = self._drained.get(consumer, 0) + 1
+        return hash_
+
+
+def make_selector(*, is_sticky: bool, consistent_hashing: bool, points: int) -> Selector[Consumer]:
+    """The way in which a Key_Shared subscription shares out its keys."""
+    if is_sticky:
+        return StickyRanges()
+    return ConsistentHashing(points) if consistent_hashing else HalvedRanges()

@@ -1,0 +1,275 @@
+"""Shared: entries go round the consumers. No IO and no clock."""
+
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop, heappush
+from typing import Final
+
+from broker.topic.batch_sizes import BatchSizes
+from broker.topic.consumer import Consumer
+from broker.topic.dispatchers.dispatcher import Average, DispatchLimits, Facts, Read, count_bits, facts_of
+from broker.topic.ports import CursorPort, Entries, EntryLike, Sink
+from broker.topic.replay_set import ReplaySet
+from managed_ledger.position import Position
+
+# Delayed messages that one subscription keeps in mind (about 150 bytes each). Above it nothing new is read until
+# some are due: they are still in the ledger.
+DELAYED_MAX: Final = 500_000
+
+
+class SharedDispatcher:
+    """Shared: entries go round the consumers; each is tracked until it is acknowledged."""
+
+    def __init__(self, cursor: CursorPort, limits: DispatchLimits, now_ms: Callable[[], int]) -> None:
+        self.consumers: list[Consumer] = []
+        self.batch_sizes = BatchSizes()
+        self.redelivery_counts: dict[Position, int] = {}
+        self._cursor = cursor
+        self.limits = limits
+        self._now_ms = now_ms
+        self._owner_of: dict[Position, Consumer] = {}
+        self._replay = ReplaySet()
+        self._delayed: list[tuple[int, Position, int]] = []
+        self._turn = 0
+        self._unacked = 0
+        self._is_blocked = False
+        self._average = Average()
+
+    # -------------------------------------------------------------------------------- consumers
+
+    def check_newcomer(self, consumer: Consumer) -> None:
+        pass
+
+    def add(self, consumer: Consumer) -> None:
+        if not self.consumers:
+            self.reset()
+            self._cursor.rewind()
+        self.consumers.append(consumer)
+        self.consumers.sort(key=lambda one: one.priority_level)
+
+    def remove(self, consumer: Consumer) -> None:
+        if consumer not in self.consumers:
+            return
+        self.consumers.remove(consumer)
+        self._give_back(consumer, list(consumer.pending))
+        if not self.consumers:
+            # As Apache's: with the last consumer the counts go, and the next one starts at the first open entry.
+            self.reset()
+
+    def reset(self) -> None:
+        for consumer in self.consumers:
+            consumer.pending.clear()
+            consumer.unacked_messages = 0
+            consumer.is_blocked = False
+        self._owner_of.clear()
+        self._replay.clear()
+        self._delayed.clear()
+        self.redelivery_counts.clear()
+        self._unacked = 0
+        self._is_blocked = False
+
+    # -------------------------------------------------------------------------------- reading
+
+    def next_timer_ms(self) -> int | None:
+        if not self._delayed or not self.consumers:
+            return None
+        return self._delayed[0][0] - (0 if self.limits.delayed_strict else self.limits.delayed_tick_ms)
+
+    def _cutoff_ms(self) -> int:
+        return self._now_ms() + (0 if self.limits.delayed_strict else self.limits.delayed_tick_ms)
+
+    def next_read(self) -> Read | None:
+        available = [consumer for consumer in self.consumers if consumer.is_available]
+        budget = sum(consumer.permits for consumer in available)
+        if budget <= 0 or self._is_blocked:
+            return None
+        bytes_max = min(sum({one.sink: one.sink.room_bytes for one in available}.values()), self.limits.read_bytes_max)
+        if self._delayed:
+            self._wake_delayed()
+        entries_max = self._average.entries_for(budget, self.limits.read_entries_max)
+        if self._replay:
+            read = self._replay_read(entries_max, bytes_max)
+            if read is not None:
+                return read
+        if not self._may_read_on() or not self._cursor.has_more():
+            return None
+        return Read(None, entries_max, bytes_max)
+
+    def sink_of_reads(self) -> Sink | None:
+        return None  # what nobody can take now is read again
+
+    def _replay_read(self, entries_max: int, bytes_max: int) -> Read | None:
+        first, _ = next(iter(self._replay))
+        return Read(first, self._replay.run_from(first, entries_max), bytes_max)
+
+    def _may_read_on(self) -> bool:
+        return len(self._delayed) < DELAYED_MAX
+
+    def _wake_delayed(self) -> None:
+        cutoff_ms = self._cutoff_ms()
+        while self._delayed and self._delayed[0][0] <= cutoff_ms:
+            _, position, hash_ = heappop(self._delayed)
+            self._replay.add(position, hash_)
+
+    def on_entries(self, read: Read, entries: Entries) -> None:
+        if read.first is not None:
+            self._drop_unreadable(read, entries)
+        if not self.consumers:
+            return  # the next consumer begins with a rewind
+        round_ = Round(self.consumers, self._turn, self.limits.round_robin_messages)
+        unacked_before = self._unacked
+        for entry in entries:
+            position = entry.position
+            if read.first is not None and position not in self._replay:
+                continue  # acknowledged or reset while the read was under way
+            if self._cursor.is_deleted(position):
+                self._replay.discard(position)
+                continue
+            facts = facts_of(entry)
+            if facts.is_marker:
+                self._replay.discard(position)
+                self._cursor.delete([position])
+                continue
+            hash_ = self._hash_of(facts)
+            if facts.deliver_at_ms and self.limits.delayed_delivery and facts.deliver_at_ms > self._cutoff_ms():
+                self._replay.discard(position)
+                heappush(self._delayed, (facts.deliver_at_ms, position, hash_))
+                continue
+            consumer = self._consumer_for(position, hash_, round_)
+            if consumer is None:
+                self._replay.add(position, hash_)
+                continue
+            self._send(consumer, entry, position, facts.messages, hash_, round_)
+        self._turn = round_.turn
+        self._average.note(len(entries), self._unacked - unacked_before)
+
+    def _drop_unreadable(self, read: Read, entries: Entries) -> None:
+        """Positions of *read* that the ledger does not have any more were trimmed: nobody can get them."""
+        assert read.first is not None
+        up_to = (
+            entries[0].position if entries else Position(read.first.ledger_id, read.first.entry_id + read.entries_max)
+        )
+        for entry_id in range(read.first.entry_id, read.first.entry_id + read.entries_max):
+            position = Position(read.first.ledger_id, entry_id)
+            if position >= up_to:
+                break
+            self._replay.discard(position)
+            self.redelivery_counts.pop(position, None)
+
+    def _hash_of(self, facts: Facts) -> int:
+        return 0
+
+    def _consumer_for(self, position: Position, hash_: int, round_: "Round") -> Consumer | None:
+        return round_.next()
+
+    def _send(
+        self, consumer: Consumer, entry: EntryLike, position: Position, messages: int, hash_: int, round_: "Round"
+    ) -> None:
+        ack_set = None
+        if self.limits.batch_index_acks and messages > 1:
+            self.batch_sizes.note(position, messages)
+            ack_set = self._cursor.batch_ack_set(position)
+            if ack_set is not None:
+                messages = count_bits(ack_set)
+        self._replay.discard(position)
+        consumer.pending[position] = (messages, hash_)
+        self._owner_of[position] = consumer
+        self._count_unacked(consumer, messages)
+        consumer.send(position, entry.data, messages, self.redelivery_counts.get(position, 0), ack_set)
+        round_.sent(messages)
+
+    # -------------------------------------------------------------------------------- acknowledging
+
+    def on_acked(self, position: Position, remaining_messages: int) -> None:
+        owner = self._owner_of.get(position)
+        if remaining_messages:
+            if owner is not None:
+                messages, hash_ = owner.pending[position]
+                if remaining_messages < messages:
+                    owner.pending[position] = (remaining_messages, hash_)
+                    self._count_unacked(owner, remaining_messages - messages)
+            return
+        if owner is not None:
+            self._release(owner, position)
+        else:
+            self._replay.discard(position)
+        self.redelivery_counts.pop(position, None)
+
+    def on_acked_up_to(self, position: Position) -> None:
+        for done in [one for one in self._owner_of if one <= position]:
+            self._release(self._owner_of[done], done)
+        self._replay.discard_up_to(position)
+        for done in [one for one in self.redelivery_counts if one <= position]:
+            del self.redelivery_counts[done]
+
+    def _release(self, owner: Consumer, position: Position) -> int:
+        """*owner* has nothing to do with *position* any more; returns the hash of its key."""
+        messages, hash_ = owner.pending.pop(position)
+        del self._owner_of[position]
+        self._count_unacked(owner, -messages)
+        return hash_
+
+    def _count_unacked(self, consumer: Consumer, messages: int) -> None:
+        consumer.unacked_messages += messages
+        self._unacked += messages
+        limit = self.limits.unacked_per_consumer_max
+        if limit:
+            if consumer.unacked_messages >= limit:
+                consumer.is_blocked = True
+            elif consumer.is_blocked and consumer.unacked_messages <= limit // 2:
+                consumer.is_blocked = False
+        limit = self.limits.unacked_per_subscription_max
+        if limit:
+            if self._unacked >= limit:
+                self._is_blocked = True
+            elif self._is_blocked and self._unacked <= limit // 2:
+                self._is_blocked = False
+
+    # -------------------------------------------------------------------------------- again
+
+    def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None) -> None:
+        """Deliver again what *consumer* has pending: *positions*, or all of it."""
+        if positions is None:
+            self._give_back(consumer, list(consumer.pending))
+        else:
+            self._give_back(consumer, [position for position in positions if position in consumer.pending])
+
+    def _give_back(self, consumer: Consumer, positions: Iterable[Position]) -> None:
+        counts = self.redelivery_counts
+        again = []
+        for position in positions:
+            if position not in consumer.pending:
+                continue
+            again.append((position, self._release(consumer, position)))
+            counts[position] = counts.get(position, 0) + 1
+        self._replay.update(again)
+
+
+class Round:
+    """Whose turn it is among the available consumers of the best priority."""
+
+    __slots__ = ("_at", "_available", "_consumers", "_left", "_share", "turn")
+
+    def __init__(self, consumers: Sequence[Consumer], turn: int, share: int) -> None:
+        self._consumers = consumers
+        self._share = share
+        self.turn = turn
+        self._available: list[Consumer] = []
+        self._at = 0
+        self._left = share
+
+    def next(self) -> Consumer | None:
+        """The consumer that gets the next entry, or None if nobody can take one."""
+        available = self._available
+        if available and self._left > 0 and available[self._at].is_available:
+            return available[self._at]
+        best = next((one.priority_level for one in self._consumers if one.is_available), None)
+        if best is None:
+            return None
+        self._available = [one for one in self._consumers if one.priority_level == best and one.is_available]
+        self.turn += 1
+        self._at = self.turn % len(self._available)
+        self._left = self._share
+        return self._available[self._at]
+
+    def sent(self, messages: int) -> None:
+        self._left -= messages

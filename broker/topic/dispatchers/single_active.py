@@ -1,0 +1,170 @@
+"""Exclusive and Failover: one consumer gets everything. No IO and no clock."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Final
+
+from broker.errors import ConsumerBusy
+from broker.topic.batch_sizes import BatchSizes
+from broker.topic.consumer import Consumer
+from broker.topic.dispatchers.dispatcher import Average, DispatchLimits, Read, count_bits, facts_of
+from broker.topic.ports import CursorPort, Entries, Sink
+from broker.topic.sticky_keys import murmur3
+from broker.wire import pulsar_pb2 as wire
+from broker.wire.frames import command
+from managed_ledger.position import Position
+
+# Points of a consumer on the ring that chooses the active one of a Failover subscription.
+FAILOVER_POINTS: Final = 100
+
+
+class SingleActiveDispatcher:
+    """Exclusive and Failover: everything goes to one consumer, in order."""
+
+    def __init__(
+        self,
+        cursor: CursorPort,
+        limits: DispatchLimits,
+        *,
+        is_failover: bool,
+        topic: str,
+        partition: int,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.consumers: list[Consumer] = []
+        self.batch_sizes = BatchSizes()
+        self.active: Consumer | None = None
+        self._cursor = cursor
+        self.limits = limits
+        self._is_failover = is_failover
+        self._topic = topic
+        self._partition = partition
+        self._now_ms = now_ms
+        # A consumer that has become active reads nothing before this: its forerunner's acks may be under way.
+        self._active_from_ms: int | None = None
+        self._average = Average()
+
+    def check_newcomer(self, consumer: Consumer) -> None:
+        if self.consumers and not self._is_failover:
+            raise ConsumerBusy("Exclusive consumer is already connected")
+
+    def add(self, consumer: Consumer) -> None:
+        consumer.sends_epoch = consumer.epoch is not None
+        self.consumers.append(consumer)
+        self.consumers.sort(key=lambda one: (one.priority_level, one.name))
+        if not self._choose() and self._is_failover:
+            _tell_active(consumer, False)
+
+    def remove(self, consumer: Consumer) -> None:
+        if consumer in self.consumers:
+            self.consumers.remove(consumer)
+            self._choose()
+
+    def _choose(self) -> bool:
+        """Pick the active consumer; True if it is another one now."""
+        former = self.active
+        best = [one for one in self.consumers if one.priority_level == self.consumers[0].priority_level]
+        if not best:
+            self.active = None
+        elif not self._is_failover:
+            self.active = best[0]
+        elif self._partition >= 0:
+            self.active = best[self._partition % len(best)]
+        else:
+            self.active = _from_ring(best, self._topic)
+        if self.active is former:
+            return False
+        if self.active is None:
+            self._active_from_ms = None
+        elif self._is_failover and self.limits.failover_delay_ms > 0:
+            if self._active_from_ms is None:
+                self._active_from_ms = self._now_ms() + self.limits.failover_delay_ms
+        else:
+            self._activate()
+        return True
+
+    def _activate(self) -> None:
+        self._active_from_ms = None
+        self._cursor.rewind()
+        if self._is_failover:
+            for consumer in self.consumers:
+                _tell_active(consumer, consumer is self.active)
+
+    def next_timer_ms(self) -> int | None:
+        return self._active_from_ms
+
+    def next_read(self) -> Read | None:
+        if self._active_from_ms is not None:
+            if self._now_ms() < self._active_from_ms:
+                return None
+            self._activate()
+        active = self.active
+        if active is None or not active.is_available or not self._cursor.has_more():
+            return None
+        entries_max = self._average.entries_for(active.permits, self.limits.read_entries_max)
+        return Read(None, entries_max, min(self.limits.read_bytes_max, active.sink.room_bytes))
+
+    def sink_of_reads(self) -> Sink | None:
+        return None if self.active is None else self.active.sink
+
+    def on_entries(self, read: Read, entries: Entries) -> None:
+        active = self.active
+        if active is None or self._active_from_ms is not None:
+            return  # whoever becomes active begins with a rewind
+        messages_before = active.messages_out
+        for entry in entries:
+            facts = facts_of(entry)
+            position = entry.position
+            if facts.is_marker:
+                self._cursor.delete([position])
+                continue
+            messages, ack_set = facts.messages, None
+            if self.limits.batch_index_acks and facts.messages > 1:
+                self.batch_sizes.note(position, facts.messages)
+                ack_set = self._cursor.batch_ack_set(position)
+                if ack_set is not None:
+                    messages = count_bits(ack_set)
+            active.send(position, entry.data, messages, 0, ack_set)
+        self._average.note(len(entries), active.messages_out - messages_before)
+
+    def on_acked(self, position: Position, remaining_messages: int) -> None:
+        pass  # nothing is kept for each entry here
+
+    def on_acked_up_to(self, position: Position) -> None:
+        pass
+
+    def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None) -> None:
+        """Everything that is not acknowledged comes again; single positions are not told apart (the order counts)."""
+        if epoch is not None:
+            consumer.epoch = epoch
+            consumer.sends_epoch = True
+        if consumer is self.active and self._active_from_ms is None:
+            self._cursor.rewind()
+
+    def reset(self) -> None:
+        pass
+
+
+def _tell_active(consumer: Consumer, is_active: bool) -> None:
+    consumer.sink.write(
+        command(wire.BaseCommand.ACTIVE_CONSUMER_CHANGE, consumer_id=consumer.consumer_id, is_active=is_active)
+    )
+
+
+def _from_ring(consumers: Sequence[Consumer], topic: str) -> Consumer:
+    """The consumer whose point follows the topic's hash, so that topics spread over equal consumers."""
+    hash_ = murmur3(topic.encode())
+    # At equal distances the last one, as in a ring where it overwrites the others.
+    distances = [(_distance(_failover_points(one.name), hash_), -at) for at, one in enumerate(consumers)]
+    return consumers[-min(distances)[1]]
+
+
+def _distance(points: Sequence[int], hash_: int) -> int:
+    at = bisect_left(points, hash_)
+    return points[at] - hash_ if at < len(points) else points[0] + 2**31 - hash_
+
+
+@lru_cache(maxsize=2_000)  # 7 MB; the consumers of a burst that comes or goes are looked at again and again
+def _failover_points(name: str) -> Sequence[int]:
+    return sorted(murmur3(f"{name}{point}".encode()) for point in range(FAILOVER_POINTS))

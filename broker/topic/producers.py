@@ -1,0 +1,232 @@
+"""The producers of a topic: who may come, under which name, and who has the topic exclusively.
+
+Rules:
+
+1. What makes somebody an exclusive producer is durable before he is told.
+2. A producer whose name was used over the topic API waits until what was sent there is answered: its own batches may
+   begin among those messages, and then only the answers say which of them are stored.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from broker.errors import NotReady, ProducerBusy, storage_error
+from broker.names import TopicName
+from broker.topic.producer import Producer
+from broker.topic.producer_access import EPOCH_PROPERTY, Access, ProducerAccess
+from broker.topic.requests import Attached, ProducerRequest
+from broker.wire import pulsar_pb2 as wire
+from broker.wire.frames import NO_ID, command
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.tasks import FAILED, Bell, Tasks, attempt
+from managed_ledger.errors import ManagedLedgerError
+
+# How long a producer waits for the answers to the entries of its name (rule 2); then it is told to come again.
+NAME_WAIT_MAX_S: Final = 5.0
+
+
+class EpochStore(Protocol):
+    """Where the epoch of the exclusive producer survives: the properties of the managed ledger."""
+
+    @property
+    def properties(self) -> Mapping[str, str]: ...
+
+    async def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Durable on return. Raises ManagedLedgerError."""
+        ...
+
+
+class Producers:
+    """Those that are attached to one topic, and those that wait to have it exclusively."""
+
+    def __init__(self, topic: TopicName, store: EpochStore, clock: Clock, tasks: Tasks, answered: Bell) -> None:
+        """*answered* rings when storage has answered something, when a producer leaves, and at the end."""
+        self.by_name: dict[str, Producer] = {}
+        # One is admitted after the other; also held while something changes that admission depends on.
+        self.admission = asyncio.Lock()
+        self.last_active_ms = clock.wall_ms()
+        self.deduplicates = False
+        """Whether sequence ids are compared; without it names need not wait (rule 2)."""
+        self._topic = topic
+        self._store = store
+        self._clock = clock
+        self._tasks = tasks
+        self._answered = answered
+        self._access: ProducerAccess[Producer] = ProducerAccess(_stored_epoch(store.properties))
+        self._ready_calls: dict[Producer, Callable[[int | None], None]] = {}
+        # Name → a producer that has left with entries under way.
+        self._departing: dict[str, Producer] = {}
+        self._is_closed = False
+
+    # ------------------------------------------------------------------------------------ names
+
+    async def until_name_is_answered(self, producer: Producer) -> None:
+        """Wait a while for what was sent under the name of *producer* (rule 2)."""
+        if self._must_wait(producer):
+            await self._answered.until(lambda: not self._must_wait(producer), self._clock, NAME_WAIT_MAX_S)
+
+    def check_name_is_answered(self, producer: Producer) -> None:
+        """Raises NotReady while what was sent under the name of *producer* is under way (rule 2)."""
+        if self._must_wait(producer):
+            raise NotReady(f"{self._topic}: what {producer.name} sent over the topic API is still being stored")
+
+    def _must_wait(self, producer: Producer) -> bool:
+        """Rule 2. (Producers of the topic API wait by themselves, while they hold the name.)"""
+        departing = self._departing.get(producer.name)
+        return (
+            departing is not None
+            and departing.regroups
+            and not producer.regroups
+            and self.deduplicates
+            and not self._is_closed
+        )
+
+    def is_storing_for(self, name: str) -> bool:
+        """Whether what a producer of that name sent before it left is still being stored."""
+        return name in self._departing
+
+    async def until_stored_for(self, producer: Producer, timeout_s: float) -> bool:
+        """Wait until all that a former producer of this name sent is answered, or *producer* is gone itself; returns
+        whether it is so."""
+        return await self._answered.until(
+            lambda: producer.is_closed or not self.is_storing_for(producer.name), self._clock, timeout_s
+        )
+
+    def make_room(self, producer: Producer, producers_max: int) -> None:
+        """Raises ProducerBusy if the name is in use, or there are *producers_max* already (0: any number).
+
+        A client that lost its connection comes back under the name that we made for it; the old connection may not
+        have noticed yet, and is disconnected.
+        """
+        other = self.by_name.get(producer.name)
+        if other is not None:
+            are_generated = other.has_generated_name and producer.has_generated_name
+            if not are_generated or producer.epoch <= other.epoch:
+                raise ProducerBusy(
+                    f"Producer with name '{producer.name}' is already connected to topic '{self._topic}'"
+                )
+            self.disconnect(other)
+        if producers_max and len(self.by_name) >= producers_max:
+            raise ProducerBusy("Topic reached max producers limit")
+
+    # -------------------------------------------------------------------------------- admission
+
+    async def admit(self, request: ProducerRequest, last_sequence_id: int, check_open: Callable[[], None]) -> Attached:
+        """Let a producer in as its access mode has it. Raises BrokerError, also from *check_open*.
+
+        The admission lock is held.
+        """
+        assert self.admission.locked(), "producers are admitted one after the other"
+        producer = request.producer
+        decision = self._access.decide(producer.access_mode, request.topic_epoch, self._attached_count())
+        if decision.access is Access.WAITS:
+            self._access.wait(producer, request.topic_epoch)
+            self._put(request)
+            return Attached(last_sequence_id, None, ready=False)
+        if decision.access is Access.EXCLUSIVE_AFTER_FENCING:
+            for waiter in self._access.fence():
+                self._ready_calls[waiter](None)
+                self.detach(waiter)
+            self.disconnect_all()
+        if decision.epoch is not None:
+            await self._store_epoch(decision.epoch)  # rule 1
+            check_open()
+            self._access.grant(producer, decision.epoch)
+        self._put(request)
+        return Attached(last_sequence_id, decision.epoch, ready=True)
+
+    def _put(self, request: ProducerRequest) -> None:
+        producer = request.producer
+        self.by_name[producer.name] = producer
+        self._ready_calls[producer] = request.on_ready
+        self.last_active_ms = self._clock.wall_ms()
+
+    def _attached_count(self) -> int:
+        """Producers that may write now."""
+        return len(self.by_name) - len(self._access.waiting)
+
+    async def _store_epoch(self, epoch: int) -> None:
+        if self._access.epoch == epoch:
+            return
+        try:
+            await self._store.set_properties({**self._store.properties, EPOCH_PROPERTY: str(epoch)})
+        except ManagedLedgerError as error:
+            raise storage_error(error) from error
+
+    async def _promote(self) -> None:
+        """Give the topic to the one who waits longest."""
+        async with self.admission:
+            following = self._access.next_in_line(self._attached_count())
+            if following is None or self._is_closed:
+                return
+            producer, epoch = following
+            what = f"{self._topic}: making {producer} the exclusive producer"
+            if await attempt(what, self._store_epoch(epoch)) is FAILED:
+                self.disconnect(producer)  # it comes back, and waits again
+                return
+            if producer.is_closed:
+                self._tasks.spawn(self._promote(), "promote")
+                return
+            self._access.grant(producer, epoch)
+            self._ready_calls[producer](epoch)
+
+    # ----------------------------------------------------------------------------------- leaving
+
+    def close_when_answered(self, producer: Producer, request_id: int) -> None:
+        """The client is done; it is told when what it has sent is answered."""
+        producer.closing = request_id
+        if not producer.pending:
+            self._finish_close(producer)
+
+    def _finish_close(self, producer: Producer) -> None:
+        request_id, producer.closing = producer.closing, None
+        if not producer.is_closed:
+            self.detach(producer)
+            producer.sink.write(command(wire.BaseCommand.SUCCESS, request_id=request_id))
+
+    def on_all_answered(self, producer: Producer) -> None:
+        """Nothing of *producer* is under way any more, and it is closed or waits for that."""
+        if producer.is_closed and self._departing.get(producer.name) is producer:
+            del self._departing[producer.name]
+            self._answered.ring()
+        if producer.closing is not None:
+            self._finish_close(producer)
+
+    def detach(self, producer: Producer) -> None:
+        """*producer* is gone; whoever waited for the topic is next."""
+        producer.is_closed = True
+        self._answered.ring()
+        if producer.pending:
+            self._departing[producer.name] = producer
+        self._ready_calls.pop(producer, None)
+        if self.by_name.get(producer.name) is producer:
+            del self.by_name[producer.name]
+        self.last_active_ms = self._clock.wall_ms()
+        self._access.leave(producer)
+        if self._access.waiting and not self._is_closed:
+            self._tasks.spawn(self._promote(), "promote")
+
+    def disconnect(self, producer: Producer) -> None:
+        """Close a producer from our side; its client looks the topic up again."""
+        if producer.is_closed:
+            return
+        producer.sink.write(
+            command(wire.BaseCommand.CLOSE_PRODUCER, producer_id=producer.producer_id, request_id=NO_ID)
+        )
+        producer.sink.on_producer_closed(producer)
+        self.detach(producer)
+
+    def disconnect_all(self) -> None:
+        for producer in list(self.by_name.values()):
+            self.disconnect(producer)
+
+    def close(self) -> None:
+        """The topic ends: nobody waits for anything here any more."""
+        self._is_closed = True
+        self._answered.ring()
+
+
+def _stored_epoch(properties: Mapping[str, str]) -> int | None:
+    text = properties.get(EPOCH_PROPERTY)
+    return int(text) if text is not None and text.isdigit() else None

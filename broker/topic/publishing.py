@@ -1,0 +1,192 @@
+"""What becomes of each message that is sent to a topic, and when its producer is answered. No IO and no clock.
+
+    take ──▶ (storage) ──▶ note_durable, confirm ──▶ receipts, in the order of the entries
+      │             └────▶ refuse, forget
+      └──▶ duplicates are answered at once
+
+Rules:
+
+1. Receipts leave in the order in which entries became durable, and only while the ownership says that we may. What
+   it holds back waits, with all that comes behind, until `release`.
+2. The connection of each message hears once that it is answered, or will not be (`Sink.on_published`): there is a
+   limit to what a connection may have under way.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from broker.ownership.rules import Ownership
+from broker.topic.deduplication import Deduplication, Verdict, highest_of
+from broker.topic.producer import Producer
+from broker.wire import pulsar_pb2 as wire
+from broker.wire.frames import NO_ID, Send, command, send_receipt, with_broker_metadata
+from magnetar_core.runtime.types import Buffer, Corruption
+from managed_ledger.errors import EntryRefused, ManagedLedgerError
+from managed_ledger.messages import parse_metadata
+
+
+class Pending(NamedTuple):
+    """What is remembered of an entry until storage has answered."""
+
+    producer: Producer
+    sequence_id: int
+    highest_sequence_id: int
+    size_bytes: int
+    messages: int
+    is_recorded: bool
+    """Whether its sequence id counts for deduplication."""
+
+
+class AnsweredProducers(Protocol):
+    """Who looks after the producers (`broker.topic.producers.Producers`)."""
+
+    def on_all_answered(self, producer: Producer) -> None:
+        """Nothing of *producer* is under way any more, and it is closed or waits for that."""
+        ...
+
+
+class Publishing:
+    """The messages on their way into one topic."""
+
+    def __init__(self, ownership: Ownership, producers: AnsweredProducers) -> None:
+        self.deduplication: Deduplication | None = None
+        self.messages_in = 0
+        self.bytes_in = 0
+        self._ownership = ownership
+        self._producers = producers
+        self._withheld: list[tuple[int, int, Sequence[Pending]]] = []
+
+    def last_sequence_id(self, name: str) -> int:
+        """The highest id that is stored under a producer's name; -1 if none is, or without deduplication."""
+        return -1 if self.deduplication is None else self.deduplication.last_sequence_id(name)
+
+    def take(self, run: Sequence[tuple[Producer, Send]], stamp: bytes) -> tuple[list[Buffer], list[Pending]]:
+        """What of *run* is to be stored, in order, and what to remember of it; repeated messages are answered.
+
+        *stamp* is the broker's metadata for each entry, empty if there are none.
+        """
+        buffers: list[Buffer] = []
+        contexts: list[Pending] = []
+        deduplication = self.deduplication
+        for producer, send in run:
+            size = len(send.entry)
+            is_recorded = not send.is_marker and (not send.is_chunk or _is_last_chunk(send))
+            if deduplication is not None and is_recorded:
+                verdict = deduplication.check(producer.name, send.sequence_id, send.highest_sequence_id)
+                if verdict is not Verdict.NEW:
+                    self._answer_repeated(producer, send, verdict)
+                    continue
+            producer.pending += 1
+            buffers.append(with_broker_metadata(stamp, send.entry) if stamp else send.entry)
+            contexts.append(
+                Pending(producer, send.sequence_id, send.highest_sequence_id, size, send.num_messages, is_recorded)
+            )
+        return buffers, contexts
+
+    def pass_over(self, run: Sequence[tuple[Producer, Send]]) -> None:
+        """Store nothing of *run*: its producers have been told to come back, or are in a moment, and send it again."""
+        for producer, send in run:
+            producer.sink.on_published(1, len(send.entry))
+
+    def _answer_repeated(self, producer: Producer, send: Send, verdict: Verdict) -> None:
+        if verdict is Verdict.DUPLICATE and self._ownership.may_acknowledge():
+            producer.sink.write(
+                send_receipt(producer.producer_id, send.sequence_id, send.highest_sequence_id, NO_ID, NO_ID)
+            )
+        else:  # the client comes back and asks again
+            producer.sink.write(
+                _send_error(
+                    producer,
+                    highest_of(send.sequence_id, send.highest_sequence_id),
+                    wire.PersistenceError,
+                    "the first copy of this message is still being stored",
+                )
+            )
+        producer.sink.on_published(1, len(send.entry))
+
+    # ------------------------------------------------------------------------------- answers of storage
+
+    def note_durable(self, contexts: Sequence[Pending]) -> None:
+        """These entries are durable: what repeats them is a duplicate."""
+        deduplication = self.deduplication
+        if deduplication is None:
+            return
+        for pending in contexts:
+            if pending.is_recorded:
+                deduplication.on_persisted(pending.producer.name, pending.sequence_id, pending.highest_sequence_id)
+
+    def confirm(self, ledger_id: int, first_entry_id: int, contexts: Sequence[Pending]) -> bool:
+        """Send the receipts of entries with consecutive ids; False if they are withheld (rule 1)."""
+        if self._withheld or not self._ownership.may_acknowledge():
+            self._withheld.append((ledger_id, first_entry_id, contexts))
+            return False
+        for entry_id, (producer, sequence_id, highest, size, messages, _) in enumerate(contexts, first_entry_id):
+            producer.pending -= 1
+            producer.messages_in += messages
+            producer.bytes_in += size
+            self.messages_in += messages
+            self.bytes_in += size
+            sink = producer.sink
+            if not producer.is_closed:
+                sink.write(send_receipt(producer.producer_id, sequence_id, highest, ledger_id, entry_id))
+            sink.on_published(1, size)
+            if not producer.pending and (producer.is_closed or producer.closing is not None):
+                self._producers.on_all_answered(producer)
+        return True
+
+    def release(self) -> bool:
+        """Send the receipts that were withheld; False if they still are."""
+        withheld, self._withheld = self._withheld, []
+        for ledger_id, first_entry_id, contexts in withheld:
+            self.confirm(ledger_id, first_entry_id, contexts)
+        return not self._withheld
+
+    def refuse(self, contexts: Sequence[Pending], error: ManagedLedgerError) -> None:
+        """These entries will never be stored here; their producers are told why."""
+        code = wire.NotAllowedError if isinstance(error, EntryRefused) else wire.TopicTerminatedError
+        for pending in contexts:
+            producer = pending.producer
+            if not producer.is_closed:
+                highest = highest_of(pending.sequence_id, pending.highest_sequence_id)
+                producer.sink.write(_send_error(producer, highest, code, str(error)))
+        self.forget(contexts)
+
+    def forget(self, contexts: Sequence[Pending]) -> None:
+        """These entries are not answered, and will not be."""
+        for pending in contexts:
+            producer = pending.producer
+            assert producer.pending > 0, f"{producer} has nothing under way"
+            producer.pending -= 1
+            producer.sink.on_published(1, pending.size_bytes)
+            if not producer.pending and (producer.is_closed or producer.closing is not None):
+                self._producers.on_all_answered(producer)
+
+    def forget_withheld(self) -> None:
+        """No receipt leaves any more."""
+        withheld, self._withheld = self._withheld, []
+        for _, _, contexts in withheld:
+            self.forget(contexts)
+
+    def on_storage_failed(self) -> None:
+        """What was under way may not be stored: whoever sends it again is not refused."""
+        if self.deduplication is not None:
+            self.deduplication.on_storage_failed()
+
+
+def _is_last_chunk(send: Send) -> bool:
+    """All chunks of a message have its sequence id, so only the last one is checked and noted."""
+    try:
+        metadata = parse_metadata(send.entry)
+    except Corruption:
+        return True
+    return metadata.chunk_id == metadata.num_chunks_from_msg - 1
+
+
+def _send_error(producer: Producer, sequence_id: int, error: int, message: str) -> bytes:
+    return command(
+        wire.BaseCommand.SEND_ERROR,
+        producer_id=producer.producer_id,
+        sequence_id=sequence_id % 2**64,
+        error=error,
+        message=message,
+    )

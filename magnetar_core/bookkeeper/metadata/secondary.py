@@ -1,0 +1,174 @@
+"""The metadata tree of another process's directory, read-only: a RocksDB *secondary*, caught up at each read."""
+
+import contextlib
+import math
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from rocksdict import AccessType, Rdict
+
+from magnetar_core.bookkeeper.metadata.rocks_tree import RocksTree, open_error, tree_options
+from magnetar_core.bookkeeper.metadata.store import (
+    ANY_VERSION,
+    Cancel,
+    MetadataError,
+    Node,
+    SessionEvent,
+    SessionLost,
+    StoreUnavailable,
+)
+from magnetar_core.bookkeeper.metadata.tree import PERSISTENT, check_path, node_of
+from magnetar_core.bookkeeper.metadata.watches import Watches
+from magnetar_core.runtime.clock import Clock, Timer
+
+# How often it is looked whether what is watched has changed: nobody tells a secondary.
+_POLL_S: Final = 0.5
+
+
+class StoreReadOnly(MetadataError):
+    """A secondary cannot change anything."""
+
+
+class SecondaryStore:
+    """The tree of another process's directory, read-only. Made by `open`."""
+
+    def __init__(self, path: Path, clock: Clock, database: Rdict, own_directory: Path) -> None:
+        self._path = path
+        self._clock = clock
+        self._database = database
+        self._reader = RocksTree(database)
+        self._own_directory = own_directory
+        self._watches = Watches()
+        self._seen: dict[tuple[str, bool], object] = {}
+        self._timer: Timer | None = None
+        self._closed = False
+
+    @classmethod
+    async def open(cls, path: str | Path, clock: Clock) -> "SecondaryStore":
+        """Read the tree in *path*, which another process may own. Raises MetadataError if there is none."""
+        path = Path(path)
+        if not (path / "CURRENT").exists():
+            raise MetadataError(f"{path} holds no metadata store; is the path right?")
+        own_directory = Path(tempfile.mkdtemp(prefix="magnetar-metadata-"))
+        try:
+            database = Rdict(str(path), tree_options(), access_type=AccessType.secondary(str(own_directory)))
+        except Exception as error:
+            shutil.rmtree(own_directory, ignore_errors=True)
+            raise open_error(path, error) from error
+        return cls(path, clock, database, own_directory)
+
+    async def get(self, path: str) -> Node | None:
+        self._catch_up(path)
+        record = self._reader.stored(path)
+        return None if record is None else node_of(path, record, PERSISTENT)._replace(own=False)
+
+    async def exists(self, path: str) -> bool:
+        self._catch_up(path)
+        return self._reader.stored(path) is not None
+
+    async def put(
+        self,
+        path: str,
+        value: bytes,
+        expected_version: int | None = ANY_VERSION,
+        *,
+        ephemeral: bool = False,
+    ) -> int:
+        raise self._read_only(path)
+
+    async def put_sequential(self, path_prefix: str, value: bytes, *, ephemeral: bool = False) -> str:
+        raise self._read_only(path_prefix)
+
+    async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
+        raise self._read_only(path)
+
+    async def children(self, path: str) -> list[str]:
+        self._catch_up(path)
+        return sorted(self._reader.stored_names(path))
+
+    def watch_node(self, path: str, changed: Callable[[], None]) -> Cancel:
+        check_path(path)
+        self._seen.setdefault((path, False), self._state(path, False))
+        self._poll_later()
+        return self._watches.watch_node(path, changed)
+
+    def watch_children(self, path: str, changed: Callable[[], None]) -> Cancel:
+        check_path(path)
+        self._seen.setdefault((path, True), self._state(path, True))
+        self._poll_later()
+        return self._watches.watch_children(path, changed)
+
+    def watch_session(self, changed: Callable[[SessionEvent], None]) -> Cancel:
+        return self._watches.watch_session(changed)
+
+    @property
+    def session_timeout_s(self) -> float:
+        return math.inf
+
+    @property
+    def last_answer(self) -> float:
+        return self._clock.monotonic()
+
+    def hurry(self, wait_s: float) -> None:
+        """Nothing here waits for anybody."""
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._watches.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._database.close()
+        shutil.rmtree(self._own_directory, ignore_errors=True)
+
+    def _catch_up(self, path: str) -> None:
+        check_path(path)
+        if self._closed:
+            raise SessionLost(f"{path}: the metadata store {self._path} was closed")
+        try:
+            self._database.try_catch_up_with_primary()
+        except Exception as error:
+            raise StoreUnavailable(f"{self._path}: cannot follow its owner: {error}") from error
+
+    def _state(self, path: str, of_children: bool) -> object:
+        if of_children:
+            return self._reader.stored(path) is not None, tuple(self._reader.stored_names(path))
+        return self._reader.stored(path)
+
+    def _poll_later(self) -> None:
+        if self._timer is None:
+            self._timer = self._clock.call_later(_POLL_S, self._poll)
+
+    def _poll(self) -> None:
+        self._timer = None
+        if self._closed:
+            return
+        watched = {(path, False) for path in self._watches.watched_nodes}
+        watched |= {(path, True) for path in self._watches.watched_children}
+        self._seen = {key: state for key, state in self._seen.items() if key in watched}
+        if not watched:
+            return
+        with contextlib.suppress(StoreUnavailable):  # the next turn tries again
+            self._catch_up("/")
+            for path, of_children in watched:
+                state = self._state(path, of_children)
+                if self._seen.get((path, of_children)) == state:
+                    continue
+                self._seen[path, of_children] = state
+                if of_children:
+                    self._watches.children_changed(path)
+                else:
+                    self._watches.node_changed(path)
+        self._poll_later()
+
+    def _read_only(self, path: str) -> StoreReadOnly:
+        return StoreReadOnly(f"{path}: {self._path} was opened read-only; only the process that owns it can change it")
+
+
+async def open_secondary(path: str | Path, clock: Clock) -> SecondaryStore:
+    """Read the tree in *path* while another process owns it."""
+    return await SecondaryStore.open(path, clock)

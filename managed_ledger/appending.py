@@ -1,0 +1,285 @@
+"""What waits to be stored in a topic's present ledger, and what each answer means. No IO and no clock.
+
+           queued                pending                      stored
+    append ──────▶ next_run … on_sent ──────▶ on_acknowledged ──────▶ to whoever appended
+              ▲                          │
+              └──── on_write_failed ─────┘
+
+Rules:
+
+1. Entries come out in the order in which they came in, each exactly once: by `on_acknowledged`, `take_refused` or
+   `end`. What waits during a rollover or after a failed write is sent, in order, to the next ledger.
+2. CLOSED and FENCED are final.
+3. At most one rollover is under way. A ledger that is closed or being closed has nothing pending, so that what its
+   handle still says of failures changes nothing.
+
+    CREATING ──▶ OPENED ──full──▶ CLOSING ──all answered──▶ CREATING
+                   │  ├──write failed──▶ WRITE_FAILED ─────▶ CREATING
+                   │  └──▶ TERMINATING ──not stored────────▶ CREATING
+                   │             └──stored──▶ TERMINATED
+                   └──▶ CLOSED, FENCED   (final)
+
+(pulsar.md 4.4, 4.5)
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from enum import Enum
+from itertools import islice
+from typing import Any, Final, NamedTuple, Protocol
+
+from magnetar_core.runtime.types import Buffer
+from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.retention import RolloverRule, is_full
+
+# Entries that are handed to the ledger at once. What gathered during a rollover may be more than the handle takes
+# (maxPendingAddsPerLedger); the rest follows as answers come.
+SEND_RUN_MAX: Final = 10_000
+
+
+class AppendListener(Protocol):
+    """Who appends. All calls come on the event loop, never from inside `append`."""
+
+    def on_appended(self, ledger_id: int, first_entry_id: int, contexts: Sequence[Any]) -> None:
+        """Entries with consecutive ids are on the ack quorum; *contexts* are those given with them, in order."""
+        ...
+
+    def on_append_failed(self, contexts: Sequence[Any], error: ManagedLedgerError) -> None:
+        """These entries are not acknowledged. Whether they become readable is not known."""
+        ...
+
+    def on_closed(self, error: ManagedLedgerError) -> None:
+        """The managed ledger cannot be used any more; open it again, if it still is ours."""
+        ...
+
+
+class NoListener:
+    """For a managed ledger whose owner has left."""
+
+    def on_appended(self, ledger_id: int, first_entry_id: int, contexts: Sequence[Any]) -> None:
+        pass
+
+    def on_append_failed(self, contexts: Sequence[Any], error: ManagedLedgerError) -> None:
+        pass
+
+    def on_closed(self, error: ManagedLedgerError) -> None:
+        pass
+
+
+class State(Enum):
+    """As Pulsar's statistics name them."""
+
+    OPENED = "LedgerOpened"
+    CLOSING = "ClosingLedger"
+    CREATING = "CreatingLedger"
+    WRITE_FAILED = "WriteFailed"
+    TERMINATING = "Terminating"
+    TERMINATED = "Terminated"
+    CLOSED = "Closed"
+    FENCED = "Fenced"
+
+
+TAKES_APPENDS: Final = frozenset({State.OPENED, State.CLOSING, State.CREATING, State.WRITE_FAILED, State.TERMINATING})
+_FINAL: Final = frozenset({State.CLOSED, State.FENCED})
+_WRITTEN: Final = frozenset({State.OPENED, State.CLOSING, State.TERMINATING})
+
+
+class Step(Enum):
+    """What is to be done next."""
+
+    NOTHING = "wait for answers"
+    SEND = "hand over what `next_run` gives"
+    NEXT_LEDGER = "close the present ledger and begin another one"
+    SEND_WHEN_WRITABLE = "send when a bookie has taken what waits for it"
+    GIVE_UP = "the limits leave no room for a single entry"
+
+
+class Stored(NamedTuple):
+    """Entries of the present ledger that are on their ack quorum now, from entry *first* on."""
+
+    first: int
+    payloads: list[Buffer]
+    contexts: list[Any]
+
+
+class Appending:
+    """The entries on their way into one topic, each with the context that was given with it."""
+
+    def __init__(self) -> None:
+        self.state = State.CREATING
+        self.entries_added = 0
+        self.acked_bytes = 0
+        """Payload bytes of the present ledger that are acknowledged."""
+        # How many entries are sent at once, while the queue is being sent: fewer where the ledger refused a run.
+        self._run_max = SEND_RUN_MAX
+        # What was sent to the present ledger and is not answered yet, from entry _pending_first on; and what could not
+        # be sent.
+        self._pending: deque[tuple[Buffer, Any]] = deque()
+        self._pending_first = 0
+        self._queued: deque[tuple[Buffer, Any]] = deque()
+        self._sent = 0
+        self._sent_bytes = 0
+
+    @property
+    def takes_appends(self) -> bool:
+        return self.state in TAKES_APPENDS
+
+    @property
+    def is_ended(self) -> bool:
+        return self.state in _FINAL
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether the present ledger has entries to answer."""
+        return bool(self._pending)
+
+    @property
+    def count(self) -> int:
+        """Appends that are not answered yet."""
+        return len(self._pending) + len(self._queued)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether a failure of the present ledger changes anything (rule 3)."""
+        return self.state in _WRITTEN and not (self.state is State.TERMINATING and not self._pending)
+
+    # ------------------------------------------------------------------------------ on the way in
+
+    def append(self, run: Sequence[Buffer], contexts: Sequence[Any]) -> bool:
+        """Entries came; returns whether they can be sent now."""
+        self._queued.extend(zip(run, contexts, strict=True))
+        return self.state is State.OPENED
+
+    def next_run(self, rule: RolloverRule, age_ms: int) -> list[tuple[Buffer, Any]] | None:
+        """What to hand to the present ledger, which is *age_ms* old; empty if nothing waits, None if it is full.
+
+        The entries stay queued until `on_sent`.
+        """
+        queued = self._queued
+        room = 0
+        if not is_full(rule, self._sent, self._sent_bytes, age_ms):
+            if not queued:
+                self._run_max = SEND_RUN_MAX
+                return []
+            room = len(queued) if age_ms < rule.age_min_ms else rule.entries_max - self._sent
+        if room <= 0:
+            self._run_max = SEND_RUN_MAX
+            return None
+        return list(islice(queued, min(room, self._run_max)))
+
+    def on_sent(self, run: Sequence[tuple[Buffer, Any]], size_bytes: int) -> None:
+        """The ledger has taken *run*, the last that `next_run` gave; its payloads have *size_bytes* together."""
+        popleft = self._queued.popleft
+        for _ in range(len(run)):
+            popleft()
+        self._pending.extend(run)
+        self._sent += len(run)
+        self._sent_bytes += size_bytes
+
+    def on_too_many(self, count: int, *, is_blocked: bool) -> Step:
+        """The ledger has no room for a run of *count* entries; *is_blocked*: a bookie has yet to take what it was sent.
+
+        SEND means: a shorter run.
+        """
+        if not self._pending and not is_blocked and count > 1:
+            self._run_max = count // 2
+            return Step.SEND
+        self._run_max = SEND_RUN_MAX
+        if self._pending:
+            return Step.NOTHING  # the next answer makes room
+        return Step.SEND_WHEN_WRITABLE if is_blocked else Step.GIVE_UP
+
+    def take_refused(self, count: int) -> list[Any]:
+        """The ledger refused a run of *count* entries, since one of them is too large.
+
+        The context of that entry if it is known which it is: no other ledger would take it either. Otherwise entries
+        are sent one by one from here on, to find it.
+        """
+        self._run_max = 1
+        if count > 1:
+            return []
+        _, context = self._queued.popleft()
+        return [context]
+
+    # --------------------------------------------------------------------------------- answers
+
+    def on_acknowledged(self, up_to: int) -> Stored | None:
+        """All entries of the present ledger up to *up_to* are safe; None if that was known."""
+        if not self._pending:
+            return None
+        first = self._pending_first
+        count = up_to - first + 1
+        assert 0 <= count <= len(self._pending), (up_to, first, len(self._pending))
+        if not count:
+            return None
+        popleft = self._pending.popleft
+        done = [popleft() for _ in range(count)]
+        payloads = [data for data, _ in done]
+        self._pending_first += count
+        self.acked_bytes += sum(map(len, payloads))
+        self.entries_added += count
+        return Stored(first, payloads, [context for _, context in done])
+
+    def next_step(self) -> Step:
+        """What is due after entries were acknowledged."""
+        if self.state is State.OPENED:
+            return Step.SEND if self._queued else Step.NOTHING
+        if self.state is State.CLOSING and not self._pending:
+            self.state = State.CREATING
+            return Step.NEXT_LEDGER
+        return Step.NOTHING
+
+    def on_write_failed(self) -> None:
+        """The present ledger takes nothing any more; the next one is sent all that it did not acknowledge."""
+        assert self.is_written, self.state
+        self.state = State.WRITE_FAILED
+        self._queued.extendleft(reversed(self._pending))  # rule 1: sent again, before what came later
+        self._pending.clear()
+
+    # ------------------------------------------------------------------------- from ledger to ledger
+
+    def is_full(self, rule: RolloverRule, age_ms: int) -> bool:
+        """Whether the present ledger, which is *age_ms* old, is to be closed."""
+        return self.state is State.OPENED and is_full(rule, self._sent, self._sent_bytes, age_ms)
+
+    def begin_rollover(self) -> Step:
+        """Send nothing more to the present ledger."""
+        assert self.state is State.OPENED, self.state
+        self.state = State.CLOSING
+        return self.next_step()
+
+    def on_ledger_closed(self) -> None:
+        """The present ledger counts among the closed ones from here on."""
+        assert not self._pending, f"{len(self._pending)} entries of a closed ledger are not answered"
+        self.acked_bytes = 0
+
+    def creating(self) -> None:
+        """A new ledger is being made; what comes meanwhile waits."""
+        assert self.state in TAKES_APPENDS, self.state
+        self.state = State.CREATING
+
+    def on_ledger_begun(self) -> None:
+        """There is a new ledger, and nothing was sent to it."""
+        assert not self._pending, f"{len(self._pending)} entries of the former ledger are not answered"
+        self._sent = self._sent_bytes = self.acked_bytes = self._pending_first = 0
+        self._run_max = SEND_RUN_MAX
+
+    def open(self) -> None:
+        """The present ledger may be written."""
+        assert self.state is State.CREATING, self.state
+        self.state = State.OPENED
+
+    def begin_termination(self) -> None:
+        """Send nothing more; what is pending is still waited for."""
+        assert self.state is State.OPENED, self.state
+        self.state = State.TERMINATING
+
+    def end(self, state: State) -> list[Any]:
+        """Nothing is taken any more. The contexts of all that is not answered: nobody else will answer it."""
+        assert state not in TAKES_APPENDS, state
+        assert self.state not in _FINAL, f"{self.state} is final, and not followed by {state}"
+        self.state = state
+        contexts = [context for _, context in self._pending] + [context for _, context in self._queued]
+        self._pending.clear()
+        self._queued.clear()
+        return contexts

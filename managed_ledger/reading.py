@@ -1,0 +1,137 @@
+"""Entries of a topic by position: from memory where it has them, else from the bookies."""
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.client.errors import BookKeeperError, NoSuchEntry, NoSuchLedger
+from magnetar_core.bookkeeper.client.handle import LedgerReadHandle, LedgerWriteHandle
+from magnetar_core.runtime.types import Buffer, Corruption
+from managed_ledger.entry_cache import EntryCache
+from managed_ledger.errors import StorageUnavailable
+from managed_ledger.ledger_list import LedgerList
+from managed_ledger.position import EARLIEST, Position
+
+
+class Entry(NamedTuple):
+    """A stored entry: what the producer sent, as it sent it."""
+
+    ledger_id: int
+    entry_id: int
+    data: Buffer
+
+    @property
+    def position(self) -> Position:
+        return Position(self.ledger_id, self.entry_id)
+
+
+class Reading:
+    """Reads the entries of one topic that are confirmed."""
+
+    def __init__(
+        self,
+        name: str,
+        ledgers: LedgerList,
+        bookkeeper: BookKeeper,
+        cache: EntryCache,
+        *,
+        password: bytes,
+        handles_max: int,
+    ) -> None:
+        """*handles_max*: so many ledgers are kept open."""
+        self._name = name
+        self._ledgers = ledgers
+        self._bookkeeper = bookkeeper
+        self._cache = cache
+        self._password = password
+        self._handles_max = handles_max
+        self._handles: OrderedDict[int, LedgerReadHandle] = OrderedDict()  # the one that was used last is the last
+        self.written: LedgerWriteHandle | None = None
+        """The ledger that is being written: its entries may move to other bookies."""
+
+    def read(self, first: Position, max_entries: int, max_bytes: int) -> Sequence[Entry] | Awaitable[Sequence[Entry]]:
+        """Entries from *first* (or the next one there is) on, in order, of one ledger.
+
+        At most *max_entries* and about *max_bytes*, but at least one if there is one; never past `last_confirmed`;
+        empty at the end. What memory has is returned at once. The awaitable raises StorageUnavailable.
+        """
+        position = self._ledgers.ceiling(first)
+        last = self._ledgers.entries_of(position.ledger_id) - 1
+        if position.entry_id > last:
+            return []
+        last = min(last, position.entry_id + max_entries - 1)
+        found = self._cache.get_run(position.ledger_id, position.entry_id, last, max_bytes)
+        if found:
+            ledger_id = position.ledger_id
+            return [Entry(ledger_id, entry_id, data) for entry_id, data in enumerate(found, start=position.entry_id)]
+        return self._read_cold(position, last, max_bytes)
+
+    async def _read_cold(self, position: Position, last: int, max_bytes: int) -> Sequence[Entry]:
+        ledger_id = position.ledger_id
+        try:
+            handle = await self._handle(ledger_id)
+            # Up to `last` we know the entries to be confirmed; the handle of an open ledger may not.
+            stored = await handle.read_batch_unconfirmed(position.entry_id, last - position.entry_id + 1, max_bytes)
+        except (NoSuchLedger, NoSuchEntry) as error:
+            if ledger_id not in self._ledgers:  # trimmed while we read: go on behind it
+                return []
+            raise StorageUnavailable(f"{self._name}: entry {position} is missing: {error}") from error
+        except (BookKeeperError, Corruption) as error:
+            raise StorageUnavailable(f"{self._name}: cannot read {position}: {error}") from error
+        return [Entry(ledger_id, item.entry_id, item.payload) for item in stored]
+
+    async def _handle(self, ledger_id: int) -> LedgerReadHandle:
+        written = self.written
+        handle = self._handles.get(ledger_id)
+        if (
+            handle is not None
+            and written is not None
+            and written.ledger_id == ledger_id
+            and handle.metadata.segments != written.metadata.segments  # the writer changed its ensemble since
+        ):
+            handle = None
+        if handle is None:
+            handle = await self._bookkeeper.open_ledger(ledger_id, password=self._password, recovery=False)
+            self._handles[ledger_id] = handle
+            while len(self._handles) > self._handles_max:
+                await self._handles.popitem(last=False)[1].close()
+        self._handles.move_to_end(ledger_id)
+        return handle
+
+    async def find_first(self, predicate: Callable[[Entry], bool]) -> Position | None:
+        """The first position for whose entry *predicate* is true, by bisection; None if there is none.
+
+        *predicate* must be false up to some entry and true from there on. Raises StorageUnavailable.
+        """
+        # Kept as positions, not as numbers: while we wait for a reading, old ledgers may go and new entries come.
+        ledgers = self._ledgers
+        false_at, true_at = EARLIEST, ledgers.next_position(ledgers.last_confirmed)
+        while (between := ledgers.entries_between(false_at, ledgers.previous_position(true_at))) > 0:
+            position = ledgers.position_at(ledgers.entries_up_to(false_at) + between // 2)
+            found = self.read(position, 1, 1)
+            entries = found if isinstance(found, Sequence) else await found
+            if not entries:
+                continue  # its ledger was trimmed; what is left is counted anew
+            if predicate(entries[0]):
+                true_at = min(true_at, entries[0].position)
+            else:
+                false_at = entries[0].position
+        position = ledgers.ceiling(true_at)
+        return position if position <= ledgers.last_confirmed else None
+
+    def ledger_closed(self, ledger_id: int) -> None:
+        """This ledger has its final length, which the handle we have does not know."""
+        self._handles.pop(ledger_id, None)
+
+    def ledgers_trimmed(self, ledger_ids: Sequence[int]) -> None:
+        """These ledgers do not belong to the topic any more."""
+        for ledger_id in ledger_ids:
+            self._handles.pop(ledger_id, None)
+
+    async def close(self) -> None:
+        """Let go of all ledgers."""
+        self.written = None
+        for handle in self._handles.values():
+            await handle.close()
+        self._handles.clear()

@@ -1,0 +1,159 @@
+"""The record of a topic: its node in the metadata store, which names its ledgers.
+
+Rules:
+
+1. The node is replaced only in the version that we know: a conflict means that another owner wrote it
+   (`VersionedRecord`).
+2. A ledger is deleted after the record is known not to name it (correctness I57). One that could not be deleted, or of
+   which it is not known whether the record names it, is deleted after the next write that succeeds.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.client.errors import BookKeeperError, NoSuchLedger
+from magnetar_core.bookkeeper.metadata.store import MetadataStore
+from magnetar_core.runtime.tasks import Tasks
+from magnetar_core.runtime.types import Corruption
+from managed_ledger.errors import ManagedLedgerNotFound, RecordUnreadable
+from managed_ledger.ledger_list import LedgerList
+from managed_ledger.names import ledger_path
+from managed_ledger.position import Position
+from managed_ledger.records import decode_ledger_info, encode_record
+from managed_ledger.records_pb2 import ManagedLedgerInfo
+from managed_ledger.versioned_record import VersionedRecord
+
+log = logging.getLogger(__name__)
+
+
+class TopicRecord:
+    """Reads and writes one topic's record, and deletes the ledgers that it does not name any more."""
+
+    def __init__(self, name: str, bookkeeper: BookKeeper, store: MetadataStore) -> None:
+        self._name = name
+        self._bookkeeper = bookkeeper
+        # Held while the record is written, and by those who must not meet a trim. A cursor's own lock comes before it.
+        self.lock = asyncio.Lock()
+        self.ledgers = LedgerList()
+        """The ledgers that the record names, with how many entries each has by now."""
+        self._node = VersionedRecord(store, ledger_path(name))
+        self._info = ManagedLedgerInfo()  # the record as last read or written; keeps what we do not know
+        # Ledgers to be deleted after the next write: the record does not name them, or will not then (rule 2).
+        self._orphans: set[int] = set()
+        self._deletions = Tasks(f"{name}: deletions")  # end by themselves, or ledgers would be left that nobody knows
+
+    @property
+    def is_terminated(self) -> bool:
+        return self._info.HasField("terminatedPosition")
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        return {item.key: item.value for item in self._info.properties}
+
+    @property
+    def ledger_ids(self) -> list[int]:
+        """All ledgers of the topic, those among them that only wait to be deleted."""
+        return [info.ledgerId for info in self.ledgers] + list(self._orphans)
+
+    async def read(self, *, create: bool) -> None:
+        """Begin with what is stored; *create* makes a record if there is none.
+
+        Raises ManagedLedgerNotFound, RecordUnreadable, ManagedLedgerFenced, StorageUnavailable.
+        """
+        value = await self._node.read()
+        if value is None:
+            if not create:
+                raise ManagedLedgerNotFound(f"{self._name} does not exist")
+            await self._node.write(b"")
+            value = b""
+        self._orphans.clear()
+        try:
+            self._info = decode_ledger_info(value, self._name)
+            self.ledgers.replace(self._info.ledgerInfo)
+        except (Corruption, AssertionError, ValueError) as error:
+            raise RecordUnreadable(f"{self._name}: its record {self._node.path}: {error}") from error
+
+    async def write(
+        self,
+        infos: Sequence[ManagedLedgerInfo.LedgerInfo],
+        change: Callable[[ManagedLedgerInfo], None] | None = None,
+    ) -> None:
+        """Store *infos* as the list of ledgers, and what *change* does to the rest. The lock is held.
+
+        Raises ManagedLedgerFenced, StorageUnavailable and its subclass RecordInDoubt.
+        """
+        assert self.lock.locked(), "the record is written by one at a time"
+        record = ManagedLedgerInfo()
+        record.CopyFrom(self._info)
+        del record.ledgerInfo[:]
+        record.ledgerInfo.extend(infos)
+        if change is not None:
+            change(record)
+        await self._node.write(encode_record(record))
+        self._info = record
+        going = self._orphans - {info.ledgerId for info in infos}  # rule 2: some may have come while we wrote
+        self._orphans -= going
+        self.drop_soon(going)
+
+    async def check_unchanged(self) -> None:
+        """Ask whether another owner wrote the record. Raises ManagedLedgerFenced, StorageUnavailable."""
+        await self._node.check_unchanged()
+
+    async def delete(self) -> None:
+        """Remove the record. Raises ManagedLedgerFenced, StorageUnavailable."""
+        await self._node.delete()
+
+    def orphan(self, ledger_id: int) -> None:
+        """Delete this ledger after the next write that does not name it."""
+        self._orphans.add(ledger_id)
+
+    def leave_out(self, ledger_id: int) -> None:
+        """The topic does not need this ledger, which the record may still name."""
+        self.ledgers.remove(ledger_id)
+        self._orphans.add(ledger_id)
+
+    def drop_soon(self, ledger_ids: Iterable[int]) -> list[asyncio.Task[None]]:
+        """Begin to delete ledgers that the record does not name."""
+        return [self._deletions.spawn(self.drop(ledger_id), f"ledger {ledger_id}") for ledger_id in ledger_ids]
+
+    async def drop(self, ledger_id: int) -> None:
+        """Delete a ledger that the record does not name; a failure leaves garbage, not damage."""
+        try:
+            await self._bookkeeper.delete_ledger(ledger_id)
+        except NoSuchLedger:
+            pass
+        except BookKeeperError as error:
+            log.warning("%s: ledger %s could not be deleted: %s", self._name, ledger_id, error)
+            self._orphans.add(ledger_id)  # tried again when the record is written next
+
+
+async def stored_record(store: MetadataStore, name: str) -> ManagedLedgerInfo | None:
+    """The record of a topic that is not opened here, as it is now; None if there is none.
+
+    Raises Corruption, MetadataError.
+    """
+    node = await store.get(ledger_path(name))
+    return None if node is None else decode_ledger_info(node.value, name)
+
+
+def set_properties(properties: Mapping[str, str]) -> Callable[[ManagedLedgerInfo], None]:
+    """The change that replaces the stored properties."""
+
+    def change(record: ManagedLedgerInfo) -> None:
+        del record.properties[:]
+        for key, value in properties.items():
+            record.properties.add(key=key, value=value)
+
+    return change
+
+
+def set_terminated(last: Position) -> Callable[[ManagedLedgerInfo], None]:
+    """The change that ends a topic at *last*."""
+
+    def change(record: ManagedLedgerInfo) -> None:
+        record.terminatedPosition.ledgerId = last.ledger_id
+        record.terminatedPosition.entryId = last.entry_id
+
+    return change

@@ -1,0 +1,182 @@
+"""Publishing without storage: what is stored, what is answered, and when."""
+
+from typing import Any, cast
+
+import pytest
+
+from broker.topic.deduplication import Deduplication
+from broker.topic.ports import Sink
+from broker.topic.producer import Producer
+from broker.topic.publishing import Publishing
+from broker.wire import pulsar_pb2 as wire
+from broker.wire.frames import Send, parse_frame
+from managed_ledger.errors import EntryRefused, ManagedLedgerTerminated
+
+
+class NotingSink:
+    """A connection that keeps what it is told, in order."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+        self.room_given = 0
+
+    def write(self, frame: bytes) -> None:
+        command = parse_frame(memoryview(frame)[4:])[0]
+        if command.type == wire.BaseCommand.SEND_RECEIPT:
+            receipt = command.send_receipt
+            self.told.append(("receipt", receipt.sequence_id, receipt.message_id.entryId))
+        else:
+            assert command.type == wire.BaseCommand.SEND_ERROR
+            self.told.append(("error", command.send_error.sequence_id, command.send_error.error))
+
+    def on_published(self, count: int, size_bytes: int) -> None:
+        self.room_given += size_bytes
+
+
+class Session:
+    """An ownership whose session can be in doubt."""
+
+    def __init__(self) -> None:
+        self.is_sure = True
+
+    def may_acknowledge(self) -> bool:
+        return self.is_sure
+
+
+class Answered:
+    def __init__(self) -> None:
+        self.producers: list[Producer] = []
+
+    def on_all_answered(self, producer: Producer) -> None:
+        self.producers.append(producer)
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.session = Session()
+        self.answered = Answered()
+        self.sink = NotingSink()
+        self.publishing = Publishing(cast(Any, self.session), self.answered)
+        self.producer = Producer(cast(Any, None), cast(Sink, self.sink), 1, "p")
+        self.entries = 0
+
+    def take(self, *sequence_ids: int) -> list[Any]:
+        run = [(self.producer, send(number)) for number in sequence_ids]
+        buffers, contexts = self.publishing.take(run, b"")
+        assert len(buffers) == len(contexts)
+        return contexts
+
+    def stored(self, contexts: list[Any]) -> bool:
+        first, self.entries = self.entries, self.entries + len(contexts)
+        self.publishing.note_durable(contexts)
+        return self.publishing.confirm(7, first, contexts)
+
+
+def send(sequence_id: int) -> Send:
+    return Send(
+        producer_id=1,
+        sequence_id=sequence_id,
+        highest_sequence_id=0,
+        num_messages=1,
+        is_chunk=False,
+        is_marker=False,
+        is_transactional=False,
+        entry=memoryview(b"12345"),
+    )
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_receipts_name_their_entries_in_order(bench: Bench) -> None:
+    assert bench.stored(bench.take(5, 6, 7))
+    assert bench.sink.told == [("receipt", 5, 0), ("receipt", 6, 1), ("receipt", 7, 2)]
+    assert bench.sink.room_given == 15
+    assert (bench.publishing.messages_in, bench.publishing.bytes_in, bench.producer.pending) == (3, 15, 0)
+
+
+def test_receipts_that_are_held_back_are_not_overtaken(bench: Bench) -> None:
+    bench.session.is_sure = False
+    assert not bench.stored(bench.take(1))
+    bench.session.is_sure = True
+    assert not bench.stored(bench.take(2))
+    assert bench.sink.told == []
+    assert bench.publishing.release()
+    assert [one[1] for one in bench.sink.told] == [1, 2]
+    assert bench.stored(bench.take(3))
+
+
+def test_while_the_session_is_in_doubt_nothing_is_released(bench: Bench) -> None:
+    bench.session.is_sure = False
+    bench.stored(bench.take(1))
+    bench.stored(bench.take(2))
+    assert not bench.publishing.release()
+    assert bench.sink.told == []
+    bench.publishing.forget_withheld()
+    assert bench.sink.told == []
+    assert bench.sink.room_given == 10
+    assert bench.producer.pending == 0
+
+
+def test_a_repeated_message_is_stored_once(bench: Bench) -> None:
+    bench.publishing.deduplication = Deduplication(100)
+    first = bench.take(1)
+    assert bench.take(1) == []
+    assert bench.sink.told == [("error", 1, wire.PersistenceError)], "the first copy may still fail"
+    bench.stored(first)
+    assert bench.take(1) == []
+    assert bench.sink.told[1:] == [("receipt", 1, 0), ("receipt", 1, 2**64 - 1)]
+    assert bench.sink.room_given == 15
+    assert bench.publishing.last_sequence_id("p") == 1
+
+
+def test_a_duplicate_is_not_confirmed_while_the_session_is_in_doubt(bench: Bench) -> None:
+    bench.publishing.deduplication = Deduplication(100)
+    bench.stored(bench.take(1))
+    bench.session.is_sure = False
+    bench.take(1)
+    assert bench.sink.told[1:] == [("error", 1, wire.PersistenceError)]
+
+
+def test_after_a_failure_the_same_message_may_come_again(bench: Bench) -> None:
+    bench.publishing.deduplication = Deduplication(100)
+    lost = bench.take(1)
+    bench.publishing.forget(lost)
+    bench.publishing.on_storage_failed()
+    assert len(bench.take(1)) == 1
+    assert bench.sink.told == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(EntryRefused("too large"), wire.NotAllowedError), (ManagedLedgerTerminated("ended"), wire.TopicTerminatedError)],
+)
+def test_who_can_never_be_stored_is_told_why(bench: Bench, error: Any, code: int) -> None:
+    bench.publishing.refuse(bench.take(4), error)
+    assert bench.sink.told == [("error", 4, code)]
+    assert bench.sink.room_given == 5
+
+
+def test_a_producer_that_closes_is_reported_with_its_last_answer(bench: Bench) -> None:
+    one, other = bench.take(1), bench.take(2)
+    bench.producer.closing = 9
+    bench.stored(one)
+    assert bench.answered.producers == []
+    bench.stored(other)
+    assert bench.answered.producers == [bench.producer]
+
+
+def test_a_producer_that_is_gone_gets_no_receipt_and_is_reported(bench: Bench) -> None:
+    contexts = bench.take(1, 2)
+    bench.producer.is_closed = True
+    bench.stored(contexts)
+    assert bench.sink.told == []
+    assert bench.answered.producers == [bench.producer]
+    assert bench.sink.room_given == 10
+
+
+def test_what_comes_to_a_closed_topic_only_gives_its_room_back(bench: Bench) -> None:
+    bench.publishing.pass_over([(bench.producer, send(1))])
+    assert (bench.sink.told, bench.sink.room_given, bench.producer.pending) == ([], 5, 0)
