@@ -806,10 +806,11 @@ class ManagedLedger:
         await asyncio.shield(self._ending)
 
     async def _delete(self) -> None:
-        contexts = self._appending.end(State.CLOSED)
-        self._error = ManagedLedgerNotFound(f"{self.name} was deleted")
-        if contexts:
-            self.listener.on_append_failed(contexts, self._error)
+        if not self._appending.is_ended:  # else somebody took over in this very turn, and the record will say so
+            contexts = self._appending.end(State.CLOSED)
+            self._error = ManagedLedgerNotFound(f"{self.name} was deleted")
+            if contexts:
+                self.listener.on_append_failed(contexts, self._error)
         for cursor in self.cursors.values():
             cursor.abandon()
         try:
