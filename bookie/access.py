@@ -1,4 +1,4 @@
-"""Who may come in at the bookie port. No IO: the doorway brings frames and certificates, the rules decide.
+"""Who is admitted at the bookie port. No IO: the TLS listener brings frames and certificates, the rules decide.
 
     in clear ──START_TLS──▶ handshake ──▶ certificate ─┬─ admitted: everything as without TLS
         │                                              └─ not admitted: as below, to the end

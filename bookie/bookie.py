@@ -20,6 +20,7 @@ import posixpath
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 
 from bookie.admin.operations import BookieOperations
 from bookie.config import BookieConfig
@@ -35,9 +36,10 @@ from bookie.maintenance.rebuild.digests import MetadataDigests
 from bookie.maintenance.rebuild.online import OnlineRebuild
 from bookie.maintenance.repair import RepairSource
 from bookie.maintenance.scrub import Scrub
-from bookie.serving.request_rules import Desk
+from bookie.serving.connection import Connection
+from bookie.serving.request_rules import RequestRules
 from bookie.serving.server import Limits, Server
-from bookie.serving.tls_listener import Doorkeeper, client_certificates, server_certificates
+from bookie.serving.tls_listener import TlsListener, client_certificates, server_certificates
 from bookie.startup import Opened, StorageSettings, open_storage
 from bookie.storage.checkpoint import Checkpointer
 from bookie.storage.index import Index, RocksIndex
@@ -113,7 +115,7 @@ class Bookie:
         self._usage = files.usage if usage is None else usage
         self._registration: BookieRegistration
         self._storage: LedgerStorage
-        self._desk: Desk
+        self._rules: RequestRules
         self._cache: WriteCache
         self._journals: list[Journal] = []
         self._stages: BookieStages
@@ -130,7 +132,7 @@ class Bookie:
         self._operations: BookieOperations | None = None
         self._certificates: Certificates | None = None
         self._peer_certificates: Certificates | None = None
-        self._doorkeeper: Doorkeeper | None = None
+        self._tls_listener: TlsListener | None = None
         self._sockets: asyncio.Server | None = None
         self._failure: BaseException | None = None
 
@@ -219,7 +221,7 @@ class Bookie:
 
         digests = MetadataDigests(LedgerStore(self._store, self._root))
         opened = await flusher.run(lambda: self._open_storage(is_emptied, digests))
-        self._storage, self._desk, self._cache, writers = opened
+        self._storage, self._rules, self._cache, writers = opened
         self._parts.add("storage", lambda: flusher.run(self._close_storage))
         await self._check_integrity(flusher, is_emptied)
         stages = self._stages = BookieStages(len(writers), len(self._directories.ledgers))
@@ -339,7 +341,7 @@ class Bookie:
             LedgerStore(self._store, self._root),
             self._files,
             self._storage,
-            self._desk,
+            self._rules,
             self._cache,
             self._source,
             flusher,
@@ -368,7 +370,7 @@ class Bookie:
             self._files,
             self._storage,
             self._cache,
-            self._desk.ledgers,
+            self._rules.ledgers,
             self._journals,
             self._directories.journals,
             flusher,
@@ -393,9 +395,9 @@ class Bookie:
             write_buffer_high_bytes=config.write_buffer_high_bytes,
         )
         self._server = Server(
-            self._desk,
+            self._rules,
             self._cache,
-            self._desk.read_cache,
+            self._rules.read_cache,
             self._storage,
             self._journals,
             self._checkpointer,
@@ -411,24 +413,25 @@ class Bookie:
 
     def _entrance(self) -> Callable[[], asyncio.BaseProtocol]:
         """What makes the protocols of new connections."""
+        admit = partial(Connection, self._server)
         if self._certificates is None:
-            return self._server.new_connection
-        self._doorkeeper = Doorkeeper(
+            return admit
+        self._tls_listener = TlsListener(
             self.config.access_rules,
             self._certificates,
-            self._server.new_connection,
+            admit,
             self.config.frame_bytes_max,
             self._clock,
         )
-        self.operations.doorkeeper = self._doorkeeper
-        self._parts.add("doorway", self._doorkeeper.close)
-        return self._doorkeeper.new_connection
+        self.operations.tls_listener = self._tls_listener
+        self._parts.add("TLS listener", self._tls_listener.close)
+        return self._tls_listener.new_connection
 
     def _make_mode(self) -> None:
         config = self.config
         self._mode = Mode(
             self._bookie_id,
-            self._desk,
+            self._rules,
             self._registration,
             self._clock,
             StatusFiles(self._files, self._directories.ledgers) if config.persist_status else None,
@@ -438,7 +441,7 @@ class Bookie:
             on_writable=self._writable_again,
             on_failure=self._fail,
         )
-        self._desk.ledger_directories = len(config.ledger_directories)
+        self._rules.ledger_directories = len(config.ledger_directories)
         full = config.disk_usage_full
         self._space = SpaceWatch(
             self._usage,
@@ -471,7 +474,7 @@ class Bookie:
             self._root,
             self._files,
             self._storage,
-            self._desk,
+            self._rules,
             self._cache,
             flusher,
             self._keeper,
@@ -484,7 +487,7 @@ class Bookie:
             LedgerStore(self._store, self._root),
             self._files,
             self._storage,
-            self._desk,
+            self._rules,
             self._cache,
             self._source,
             self._server.put_back,
@@ -496,7 +499,7 @@ class Bookie:
             LedgerStore(self._store, self._root),
             self._files,
             self._storage,
-            self._desk,
+            self._rules,
             self._cache,
             self._collector,
             flusher,
@@ -514,7 +517,7 @@ class Bookie:
             self._files,
             self._directories,
             self._storage,
-            self._desk,
+            self._rules,
             self._server,
             self._checkpointer,
             self._mode,
@@ -534,8 +537,8 @@ class Bookie:
     async def _stop_listening(self) -> None:
         assert self._sockets is not None
         self._sockets.close()
-        if self._doorkeeper is not None:
-            self._doorkeeper.abort()
+        if self._tls_listener is not None:
+            self._tls_listener.abort()
         self._server.close()
 
     async def _stop_checkpoints(self) -> None:
@@ -549,7 +552,7 @@ class Bookie:
 
     def _close_storage(self) -> None:
         self._storage.close()
-        if self._failure is None and self._cache.is_empty and not self._desk.ledgers.is_dirty:
+        if self._failure is None and self._cache.is_empty and not self._rules.ledgers.is_dirty:
             self._directories.note_stop()
 
     # -- what goes wrong
@@ -581,8 +584,8 @@ class Bookie:
         log.critical("%s; the bookie stops serving", error)
         if self._sockets is not None:
             self._sockets.close()
-        if self._doorkeeper is not None:
-            self._doorkeeper.abort()
+        if self._tls_listener is not None:
+            self._tls_listener.abort()
         self._server.close()
         self._tasks.spawn(self._registration.unregister(), "unregister")
         if self._on_failure is not None:
@@ -591,7 +594,7 @@ class Bookie:
     def _no_space(self, error: Exception) -> None:
         self._directories.give_up_reserve()
         if isinstance(error, NoSpace):
-            self._desk.keys_were_not_journaled()
+            self._rules.keys_were_not_journaled()
         self._space.no_space(error)
 
     def _writable_again(self) -> None:

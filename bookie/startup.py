@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from bookie.maintenance.rebuild.digest_check import Digest, no_digests
 from bookie.maintenance.rebuild.offline import damaged_databases, rebuild_index
-from bookie.serving.request_rules import Desk
+from bookie.serving.request_rules import RequestRules
 from bookie.storage.checkpoint import remove_old_journals
 from bookie.storage.entry_log.compacting import finish_compactions
 from bookie.storage.entry_log.files import EntryLogs
@@ -58,7 +58,7 @@ class Opened(NamedTuple):
     """A storage that has everything that was ever acknowledged."""
 
     storage: LedgerStorage
-    desk: Desk
+    rules: RequestRules
     cache: WriteCache
     writers: list[JournalWriter]
     """One for each journal directory, with a new file each."""
@@ -104,9 +104,9 @@ def open_storage(
         for shelf in shelves:
             ledgers.load(shelf.index.ledgers())
         cache = WriteCache(settings.write_cache_bytes)
-        desk = Desk(ledgers, cache, ReadCache(settings.read_cache_bytes), settings.journal.version)
+        rules = RequestRules(ledgers, cache, ReadCache(settings.read_cache_bytes), settings.journal.version)
         marks = storage.read_marks()
-        restore = _Restore(desk, cache, storage)
+        restore = _Restore(rules, cache, storage)
         for directory, mark in zip(journal_directories, marks, strict=True):
             try:
                 count = replay(files, directory, mark, restore.apply)
@@ -132,7 +132,7 @@ def open_storage(
         storage.write_marks(new_marks)
         for directory, mark in zip(journal_directories, new_marks, strict=True):
             remove_old_journals(files, directory, mark, settings.journal_backups)
-        return Opened(storage, desk, cache, writers)
+        return Opened(storage, rules, cache, writers)
     except BaseException:
         for shelf in shelves:
             with contextlib.suppress(OSError):
@@ -172,9 +172,9 @@ def _next_journal_id(files: Files, directory: str, mark: Mark, wall_ms: int) -> 
 class _Restore:
     """Puts journal records back into the storage."""
 
-    def __init__(self, desk: Desk, cache: WriteCache, storage: LedgerStorage) -> None:
-        self._desk = desk
-        self._ledgers = desk.ledgers
+    def __init__(self, rules: RequestRules, cache: WriteCache, storage: LedgerStorage) -> None:
+        self._rules = rules
+        self._ledgers = rules.ledgers
         self._cache = cache
         self._storage = storage
         self._skipped = 0
@@ -203,7 +203,7 @@ class _Restore:
             # Neither the index nor the journal has a key for it: it was deleted after this was written.
             self._skipped += 1
         elif kind >= 0:
-            self._desk.replay(ledger, kind, record.data)
+            self._rules.replay(ledger, kind, record.data)
             if self._cache.wants_flush:
                 self._flush()
         elif kind == journal_format.EXPLICIT_LAC:

@@ -26,9 +26,9 @@ from bookie.maintenance.integrity import IntegrityCheck, IntegrityStatus
 from bookie.maintenance.peers import ask_disks
 from bookie.maintenance.rebuild.online import OnlineRebuild, OnlineRebuildStatus
 from bookie.maintenance.scrub import Scrub, ScrubStatus
-from bookie.serving.request_rules import Desk
+from bookie.serving.request_rules import RequestRules
 from bookie.serving.server import Server
-from bookie.serving.tls_listener import Doorkeeper
+from bookie.serving.tls_listener import TlsListener
 from bookie.storage.checkpoint import Checkpointer
 from bookie.storage.entry_log.files import file_name as log_name
 from bookie.storage.entry_log.files import list_logs
@@ -113,7 +113,7 @@ class BookieOperations:
         files: Files,
         directories: Directories,
         storage: LedgerStorage,
-        desk: Desk,
+        rules: RequestRules,
         server: Server,
         checkpointer: Checkpointer,
         mode: Mode,
@@ -133,7 +133,7 @@ class BookieOperations:
         self._files = files
         self._directories = directories
         self._storage = storage
-        self._desk = desk
+        self._rules = rules
         self._server = server
         self._checkpointer = checkpointer
         self._mode = mode
@@ -153,7 +153,7 @@ class BookieOperations:
         """Set by the bookie when it serves and the cluster knows."""
         self.is_shutting_down = False
         self.failure: BaseException | None = None
-        self.doorkeeper: Doorkeeper | None = None
+        self.tls_listener: TlsListener | None = None
         """Set by a bookie whose port has TLS."""
 
     # -- how it is
@@ -195,7 +195,7 @@ class BookieOperations:
             total_bytes=usage.total_bytes,
             free_bytes=usage.free_bytes,
             disks=self._space.looks,
-            ledgers=len(self._desk.ledgers),
+            ledgers=len(self._rules.ledgers),
             connections=len(self._server.connections),
             uptime_s=self._clock.monotonic() - self._started_s,
         )
@@ -296,7 +296,7 @@ class BookieOperations:
 
     def list_ledgers(self, first: int = 0, count_max: int | None = None) -> list[int]:
         """Ids of the ledgers of this bookie from *first* on, rising."""
-        ids = sorted(ledger.ledger_id for ledger in self._desk.ledgers if ledger.ledger_id >= first)
+        ids = sorted(ledger.ledger_id for ledger in self._rules.ledgers if ledger.ledger_id >= first)
         return ids if count_max is None else ids[:count_max]
 
     def flush(self) -> None:
@@ -326,8 +326,8 @@ class BookieOperations:
         """Numbers of this moment, for `magnetar_core.runtime.observe.Metrics`."""
         labels = (("bookie", self._bookie_id),)
         counters, cache = self._server.counters, self._server.cache
-        door = self.doorkeeper
-        malformed = counters.malformed + (0 if door is None else door.malformed)
+        listener = self.tls_listener
+        malformed = counters.malformed + (0 if listener is None else listener.malformed)
 
         def sample(name: str, value: float, help_text: str, *more: tuple[str, str]) -> Sample:
             return Sample(f"magnetar_bookie_{name}", value, (*labels, *more), help_text)
@@ -339,17 +339,17 @@ class BookieOperations:
         yield sample("cold_reads_total", counters.cold_reads, "reads that needed the disk")
         yield sample("fences_total", counters.fences, "fences that were written")
         yield sample("malformed_total", malformed, "connections that were closed for what they sent")
-        if door is not None:
-            yield sample("tls_handshakes_failed_total", door.handshakes_failed, "TLS handshakes that failed")
-            yield sample("refused_in_clear_total", door.refused_in_clear, "connections that had to be over TLS")
-            yield sample("refused_roles_total", door.refused_roles, "connections whose role is not admitted")
+        if listener is not None:
+            yield sample("tls_handshakes_failed_total", listener.handshakes_failed, "TLS handshakes that failed")
+            yield sample("refused_in_clear_total", listener.refused_in_clear, "connections that had to be over TLS")
+            yield sample("refused_roles_total", listener.refused_roles, "connections whose role is not admitted")
         yield sample("connections", len(self._server.connections), "open connections")
         yield sample("adds_in_flight", self._server.adds_in_flight, "adds without an answer")
         yield sample("add_bytes_in_flight", self._server.add_bytes_in_flight, "journal bytes of them")
         yield sample("reads_in_flight", self._server.reads_in_flight, "reads that wait for the disk")
         yield sample("connections_held", len(self._server.held), "connections that wait for others' adds and reads")
         yield sample("long_polls", self._server.long_polls, "reads that wait for a larger LAC")
-        yield sample("ledgers", len(self._desk.ledgers), "ledgers with copies here")
+        yield sample("ledgers", len(self._rules.ledgers), "ledgers with copies here")
         yield sample("write_cache_bytes", cache.bytes, "entries that wait for the next flush")
         yield sample("read_cache_bytes", self._server.read_cache.bytes, "entries that were read from disk")
         yield sample("flushes_total", self._checkpointer.flushes, "flushes of the write cache")

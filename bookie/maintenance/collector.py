@@ -38,7 +38,7 @@ from bookie.maintenance.garbage import (
     refuse_listing,
 )
 from bookie.maintenance.rate_limiter import Pace
-from bookie.serving.request_rules import Desk
+from bookie.serving.request_rules import RequestRules
 from bookie.storage.ledger_storage import LedgerStorage
 from bookie.storage.ledgers import Ledger
 from bookie.storage.write_cache import WriteCache
@@ -123,7 +123,7 @@ class GarbageCollector:
         root: str,
         files: Files,
         storage: LedgerStorage,
-        desk: Desk,
+        rules: RequestRules,
         cache: WriteCache,
         flusher: JobThread,
         keeper: JobThread,
@@ -138,8 +138,8 @@ class GarbageCollector:
         self._metadata = LedgerStore(store, root)
         self._files = files
         self._storage = storage
-        self._desk = desk
-        self._ledgers = desk.ledgers
+        self._rules = rules
+        self._ledgers = rules.ledgers
         self._cache = cache
         self._flusher = flusher
         self._keeper = keeper
@@ -153,7 +153,7 @@ class GarbageCollector:
         self._compactor = Compactor(
             files,
             storage,
-            desk.ledgers,
+            rules.ledgers,
             flusher,
             keeper,
             readers,
@@ -457,7 +457,7 @@ class GarbageCollector:
                 for ledger in forgotten:
                     self._ledgers.restore(ledger)
                 raise
-            self._desk.read_cache.discard_ledgers(set(ids))
+            self._rules.read_cache.discard_ledgers(set(ids))
             count += len(ids)
         if count:
             log.info("bookie %s: %d ledgers deleted", self._bookie_id, count)

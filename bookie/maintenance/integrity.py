@@ -26,7 +26,7 @@ from bookie.jobs import JobThread
 from bookie.maintenance.rate_limiter import Pace
 from bookie.maintenance.rebuild.unreadable import unreadable_logs
 from bookie.maintenance.repair import RepairSource, RepairUnavailable, expected_entries, key_of
-from bookie.serving.request_rules import Desk
+from bookie.serving.request_rules import RequestRules
 from bookie.storage.ledger_storage import LedgerStorage
 from bookie.storage.ledgers import Ledger
 from bookie.storage.write_cache import WriteCache
@@ -72,7 +72,7 @@ class IntegrityCheck:
         metadata: LedgerStore,
         files: Files,
         storage: LedgerStorage,
-        desk: Desk,
+        rules: RequestRules,
         cache: WriteCache,
         source: RepairSource,
         flusher: JobThread,
@@ -83,8 +83,8 @@ class IntegrityCheck:
         self._metadata = metadata
         self._files = files
         self._storage = storage
-        self._desk = desk
-        self._ledgers = desk.ledgers
+        self._rules = rules
+        self._ledgers = rules.ledgers
         self._cache = cache
         self._source = source
         self._flusher = flusher

@@ -19,7 +19,7 @@ from bookie.jobs import JobThread
 from bookie.maintenance.rate_limiter import Pace
 from bookie.maintenance.repair import RepairSource, RepairUnavailable, codec_of
 from bookie.maintenance.scrub_rules import ScrubPlace, decode_place, pace_of, problem_of
-from bookie.serving.request_rules import Desk
+from bookie.serving.request_rules import RequestRules
 from bookie.storage.entry_log.files import list_logs
 from bookie.storage.ledger_storage import LedgerStorage
 from bookie.storage.write_cache import WriteCache
@@ -86,7 +86,7 @@ class Scrub:
         metadata: LedgerStore,
         files: Files,
         storage: LedgerStorage,
-        desk: Desk,
+        rules: RequestRules,
         cache: WriteCache,
         source: RepairSource,
         put_back: Callable[[int, bytes], Awaitable[int]],
@@ -97,7 +97,7 @@ class Scrub:
         self._metadata = metadata
         self._files = files
         self._storage = storage
-        self._desk = desk
+        self._rules = rules
         self._cache = cache
         self._source = source
         self._put_back = put_back
@@ -200,7 +200,7 @@ class Scrub:
         wait_s = _RETRY_S
         try:
             await self._set_pace()
-            for ledger_id in sorted(ledger.ledger_id for ledger in self._desk.ledgers):
+            for ledger_id in sorted(ledger.ledger_id for ledger in self._rules.ledgers):
                 if ledger_id >= self._place.ledger_id:
                     first = self._place.entry_id if ledger_id == self._place.ledger_id else 0
                     await self._check_ledger(ledger_id, first)
@@ -324,7 +324,7 @@ class Scrub:
         self, ledger_id: int, entry_id: int, problem: str, metadata: LedgerMetadata | None, codec: EntryCodec | None
     ) -> None:
         assert self._place is not None
-        if self._cache.get(ledger_id, entry_id) is not None or ledger_id not in self._desk.ledgers:
+        if self._cache.get(ledger_id, entry_id) is not None or ledger_id not in self._rules.ledgers:
             return
         again = await self._keeper.run(lambda: self._problem(ledger_id, entry_id, codec))
         if again is None:

@@ -48,7 +48,7 @@ _SIZE = journal.LENGTH.pack
 _NO_KEY: Final = bytes(MASTER_KEY_BYTES)
 
 
-class Desk:
+class RequestRules:
     """Decides about requests; one for a bookie. Refusals are the numbers of the second protocol."""
 
     __slots__ = (

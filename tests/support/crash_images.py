@@ -3,8 +3,8 @@
     seed ──▶ Run (adds, fences, LACs, flushes, deletions, collections, compactions, restarts)
                └─ at each disk operation: the disk after a power cut ──▶ mounted, replayed ──▶ checked against Story
 
-What runs is the bookie below its sockets, with its own code: desk, journals, checkpointer, collector, compactor. Its
-threads are queues (`StepThread`, `StepWorker`), and who goes on next is drawn, so a seed is a whole run.
+What runs is the bookie below its sockets, with its own code: request rules, journals, checkpointer, collector,
+compactor. Its threads are queues (`StepThread`, `StepWorker`), and who goes on next is drawn, so a seed is a whole run.
 
 The power cut (B-D1 to B-D4 of the fault model):
 
@@ -270,7 +270,7 @@ class Life(Entries):
             disk.open_index,
             self.clock.wall_ms(),
         )
-        self.storage, self.desk, self.cache, self.writers = opened
+        self.storage, self.rules, self.cache, self.writers = opened
         self.failure: BaseException | None = None
         self.refusals = 0
         self.journals = [
@@ -288,7 +288,7 @@ class Life(Entries):
             disk.files,
             self.storage,
             self.cache,
-            self.desk.ledgers,
+            self.rules.ledgers,
             self.journals,
             disk.journal_directories,
             flusher,
@@ -301,9 +301,9 @@ class Life(Entries):
             sleep=lambda seconds: None,
         )
         self.server = Server(
-            self.desk,
+            self.rules,
             self.cache,
-            self.desk.read_cache,
+            self.rules.read_cache,
             self.storage,
             self.journals,
             self.checkpointer,
@@ -320,7 +320,7 @@ class Life(Entries):
             "/ledgers",
             disk.files,
             self.storage,
-            self.desk,
+            self.rules,
             self.cache,
             flusher,
             keeper,
@@ -338,10 +338,10 @@ class Life(Entries):
         self.failure = self.failure or error
 
     def _no_space(self, error: Exception) -> None:
-        """As the bookie does: the desk writes keys again. (It is not made read-only, so that more goes wrong.)"""
+        """As the bookie does: keys are journaled again. (It is not made read-only, so that more goes wrong.)"""
         self.refusals += 1
         if isinstance(error, NoSpace):
-            self.desk.keys_were_not_journaled()
+            self.rules.keys_were_not_journaled()
 
     # -- requests
 
@@ -361,7 +361,7 @@ class Life(Entries):
         for entry in entries:
             ledger_id, entry_id = HEADER.unpack_from(entry)[:2]
             number = ledger_id % len(self.journals)
-            rc = self.desk.add(ledger_id, entry_id, key, entry, recovery, False, records[number])
+            rc = self.rules.add(ledger_id, entry_id, key, entry, recovery, False, records[number])
             if rc == OK:
                 taken[number].append(entry)
             rcs.append(rc)
@@ -376,7 +376,7 @@ class Life(Entries):
 
     def write_lac(self, ledger_id: int, lac: int, done: Callable[[Exception | None], None]) -> int:
         records: list[Buffer] = []
-        rc = self.desk.write_lac(KEY, CODEC.explicit_lac(ledger_id, lac), records)
+        rc = self.rules.write_lac(KEY, CODEC.explicit_lac(ledger_id, lac), records)
         if rc == OK:
             self.server.journal_of(ledger_id).put(records, True, lambda _, refusal: done(refusal), None)
             self.checkpointer.touched()
@@ -449,7 +449,7 @@ def check(story: Story, life: Life) -> None:
             entry = life.read(ledger_id, entry_id)
             demand(entry is not None, f"ledger {ledger_id} entry {entry_id} was acknowledged and is lost")
     visible_lacs: dict[int, int] = {}
-    for ledger in list(life.desk.ledgers):
+    for ledger in list(life.rules.ledgers):
         ledger_id = ledger.ledger_id
         for entry_id in sorted(life.entry_ids(ledger_id)):
             entry = life.read(ledger_id, entry_id)
@@ -471,15 +471,15 @@ def check(story: Story, life: Life) -> None:
             demand(lac >= least, f"the LAC of ledger {ledger_id} went back from {least} to {lac}")
     for ledger_id, lac in story.explicit_lacs.items():
         if ledger_id not in story.deleted:
-            owner = life.desk.ledgers.get(ledger_id)
+            owner = life.rules.ledgers.get(ledger_id)
             found = -1 if owner is None else explicit_lac_of(owner.explicit_lac)
             demand(found >= lac, f"the explicit LAC of ledger {ledger_id} went back from {lac} to {found}")
     for ledger_id, _ in story.acknowledged:
         if ledger_id not in story.deleted:
-            owner = life.desk.ledgers.get(ledger_id)
+            owner = life.rules.ledgers.get(ledger_id)
             demand(owner is not None and owner.master_key == KEY, f"the key of ledger {ledger_id} is lost")
     for ledger_id in story.fenced:
-        rc = life.desk.add(ledger_id, 1 << 40, KEY, stored_entry(ledger_id, 1 << 40), False, False, [])
+        rc = life.rules.add(ledger_id, 1 << 40, KEY, stored_entry(ledger_id, 1 << 40), False, False, [])
         demand(rc == EFENCED, f"the fence of ledger {ledger_id} is lost: an add was answered with {rc}")
     for directory in life.disk.ledger_directories:
         left = [name for name in life.disk.files.list(directory) if "compact" in name]
@@ -513,7 +513,7 @@ def check_goes_on(story: Story, life: Life) -> None:
         if after.read(*HEADER.unpack_from(entry)[:2]) != entry:
             raise Violation("what was acknowledged after the crash is lost by the next one")
     for ledger_id in story.fenced:
-        rc = after.desk.add(ledger_id, 1 << 40, KEY, stored_entry(ledger_id, 1 << 40), False, False, [])
+        rc = after.rules.add(ledger_id, 1 << 40, KEY, stored_entry(ledger_id, 1 << 40), False, False, [])
         if rc != EFENCED:
             raise Violation(f"the fence of ledger {ledger_id} is lost by the second crash")
 

@@ -39,7 +39,7 @@ from bookie.maintenance.rate_limiter import Pace
 from bookie.maintenance.rebuild.unreadable import note_unreadable
 from bookie.maintenance.repair import codec_of
 from bookie.maintenance.scrub_rules import problem_of
-from bookie.serving.request_rules import Desk
+from bookie.serving.request_rules import RequestRules
 from bookie.storage.entry_log import format as fmt
 from bookie.storage.entry_log.files import file_name, list_logs
 from bookie.storage.index import LOCATIONS, REBUILDING, IndexCorrupt
@@ -171,7 +171,7 @@ class OnlineRebuild:
         metadata: LedgerStore,
         files: Files,
         storage: LedgerStorage,
-        desk: Desk,
+        rules: RequestRules,
         cache: WriteCache,
         collector: GarbageCollector,
         flusher: JobThread,
@@ -188,8 +188,8 @@ class OnlineRebuild:
         self._metadata = metadata
         self._files = files
         self._storage = storage
-        self._desk = desk
-        self._ledgers = desk.ledgers
+        self._rules = rules
+        self._ledgers = rules.ledgers
         self._cache = cache
         self._collector = collector
         self._flusher = flusher

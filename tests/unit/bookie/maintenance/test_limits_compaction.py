@@ -46,7 +46,7 @@ def mostly_dead(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Life:
     life = Life(one_log(), {1})
     for _ in range(2):
         collect(life)
-    assert [ledger.ledger_id for ledger in life.desk.ledgers] == [1]
+    assert [ledger.ledger_id for ledger in life.rules.ledgers] == [1]
     return life
 
 

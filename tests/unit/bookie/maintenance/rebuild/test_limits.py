@@ -110,7 +110,7 @@ async def test_so_many_rows_are_made_at_a_time(world: RebuildWorld, monkeypatch:
         puts = Puts(world.index, monkeypatch)
         assert (await rebuilt(bookie)).failed is None
         assert puts.ledgers == [2, 2, 1]
-        assert all(ledger.is_fence_durable for ledger in bookie._desk.ledgers)
+        assert all(ledger.is_fence_durable for ledger in bookie._rules.ledgers)
 
 
 async def test_so_many_digests_are_kept(world: RebuildWorld, monkeypatch: pytest.MonkeyPatch) -> None:

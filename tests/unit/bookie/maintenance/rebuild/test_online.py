@@ -114,7 +114,7 @@ async def test_a_whole_index_stays_as_it_is_and_ledgers_are_fenced(world: Rebuil
         assert await wire.add(stored_entry(1, 5)) == EFENCED
         assert await wire.add(stored_entry(3, 0)) == OK
     async with world.serving() as bookie:
-        assert [ledger.fenced for ledger in bookie._desk.ledgers] == [True, True, False]
+        assert [ledger.fenced for ledger in bookie._rules.ledgers] == [True, True, False]
         assert not bookie._storage.needs_check
 
 
@@ -127,7 +127,7 @@ async def test_what_is_missing_or_leads_elsewhere_is_put_right(world: RebuildWor
             world.forget(1, entry_id)
         world.index._locations[2, 0] = right[2, 1]
         world.index._locations[2, 4] = fmt.location(77, 5000)
-        ledger = bookie._desk.ledgers.get(1)
+        ledger = bookie._rules.ledgers.get(1)
         assert ledger is not None
         ledger.last_entry_id = 2  # as if it had been asked for while they were missing
         assert await wire.read(1, 4) == ENOENTRY
@@ -151,8 +151,8 @@ async def test_the_newest_log_wins_and_what_is_deleted_stays_so(world: RebuildWo
         newest = world.index.location(1, 0)
         assert fmt.split_location(newest)[0] == 1
         world.forget(1, 0)
-        bookie._desk.ledgers.forget(2)
-        bookie._storage.delete_ledgers([2], bookie._desk.ledgers.tombstones)
+        bookie._rules.ledgers.forget(2)
+        bookie._storage.delete_ledgers([2], bookie._rules.ledgers.tombstones)
         status = await rebuilt(bookie)
         assert (status.entries_put_right, status.logs) == (1, 2)
         assert world.index.location(1, 0) == newest
@@ -279,7 +279,7 @@ class Crashing:
         self._fill(life, range(1, 5), 12)
         for _ in range(2):
             until_end(life.collect(set()), life.threads)
-        assert 1 not in life.desk.ledgers
+        assert 1 not in life.rules.ledgers
         life.stop()
         self.life = Life(life.disk, {2, 3, 4})
         self._fill(self.life, range(2, 5), 20, first=8)
@@ -315,8 +315,9 @@ class Crashing:
         keeper: Any = life.keeper
         clock: Any = life.clock
         return OnlineRebuild(
-            MIB, metadata, life.disk.files, life.storage, life.desk, life.cache, life.collector, flusher, keeper, clock,
-            doubt=doubt, scrub=lambda: None, on_index_corrupt=lambda ledger_id, error: None, has_failed=lambda: False,
+            MIB, metadata, life.disk.files, life.storage, life.rules, life.cache, life.collector, flusher, keeper,
+            clock, doubt=doubt, scrub=lambda: None,
+            on_index_corrupt=lambda ledger_id, error: None, has_failed=lambda: False,
         )  # fmt: skip
 
     def steps(self, rebuild: OnlineRebuild) -> Iterator[None]:
@@ -353,9 +354,9 @@ class Crashing:
         for (ledger_id, entry_id), entry in told.items():
             if ledger_id != self.deleted:
                 assert life.read(ledger_id, entry_id) == entry, (ledger_id, entry_id)
-        assert self.deleted not in life.desk.ledgers
+        assert self.deleted not in life.rules.ledgers
         for ledger_id in (2, 3, 4) if is_fenced else ():
-            assert life.desk.add(ledger_id, 99, KEY, stored_entry(ledger_id, 99), False, False, []) == EFENCED
+            assert life.rules.add(ledger_id, 99, KEY, stored_entry(ledger_id, 99), False, False, []) == EFENCED
 
 
 @pytest.mark.parametrize("shelves", [1, 2])
