@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from bookie.serving.cold_reads import ColdRead
 from bookie.serving.connection import Connection
-from bookie.serving.protocol import ALL_ADDS, CACHE_FULL, CLOSED, SLOW_PEER
+from bookie.serving.protocol import ALL_ADDS, ALL_READS, CACHE_FULL, CLOSED, SLOW_PEER
 from bookie.serving.request_rules import RequestRules
 from bookie.serving.server import Limits, Server
 from bookie.storage.ledgers import Ledgers
@@ -178,6 +179,18 @@ async def test_a_connection_held_for_all_adds_is_known_to_the_server() -> None:
     bench.outside.finish_puts()
     assert (bench.connection.held_for, bench.server.held) == (0, set())
     assert bench.server.adds_in_flight == 0
+
+
+async def test_reads_of_a_connection_that_is_lost_release_those_that_wait_for_them() -> None:
+    bench = Bench(reads_in_all=2)
+    for _ in range(2):
+        bench.connection._reads.read_cold(ColdRead(lambda _: (None, 0), lambda *_: None))
+    other = Connection(bench.server)
+    transport: Any = Outside()
+    other.connection_made(transport)
+    other.hold(ALL_READS)  # with no read of its own left that could release it
+    bench.connection.connection_lost(None)
+    assert (bench.server.reads_in_flight, other.held_for) == (0, 0)
 
 
 @pytest.mark.parametrize("ending", ["abort", "lost"])
