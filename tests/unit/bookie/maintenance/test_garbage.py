@@ -215,7 +215,7 @@ async def test_a_ledger_that_is_listed_or_readable_or_unknown_stays(world: Lying
         # The record of 2 is damaged, and the listing forgets both 2 and 3.
         await world.store.put(ledger_path("/ledgers", 2), b"garbage")
         forgetful = ForgetfulStore(world.store, {2, 3})
-        bookie._collector._metadata._store = forgetful  # type: ignore[assignment]
+        bookie.parts.collector._metadata._store = forgetful  # type: ignore[assignment]
         status = await rounds(bookie, 4)
         assert status.listed_ledgers == 1
         assert status.deleted_ledgers == status.quarantined_ledgers == 0
@@ -242,18 +242,18 @@ async def test_a_store_that_does_not_answer_deletes_nothing_and_keeps_the_quaran
         await world.record_ledger(1)
         await fill(bookie, range(1, 3))
         assert (await rounds(bookie)).quarantined_ledgers == 1
-        listed = bookie._collector._metadata._store
+        listed = bookie.parts.collector._metadata._store
 
         class Away(ForgetfulStore):
             async def children(self, path: str) -> list[str]:
                 raise StoreUnavailable("no answer")
 
-        bookie._collector._metadata._store = Away(world.store, set())  # type: ignore[assignment]
+        bookie.parts.collector._metadata._store = Away(world.store, set())  # type: ignore[assignment]
         status = await rounds(bookie)
         assert status.refused is not None
         assert status.refused.code is RefusalCode.METADATA
         assert (status.deleted_ledgers, status.quarantined_ledgers) == (0, 1)
-        bookie._collector._metadata._store = listed
+        bookie.parts.collector._metadata._store = listed
         assert (await rounds(bookie)).deleted_ledgers == 1
 
 

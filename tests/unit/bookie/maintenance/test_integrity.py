@@ -230,7 +230,7 @@ async def test_a_damaged_index_is_an_error_ends_the_bookie_and_is_rebuilt_by_the
 
 async def test_silence_of_a_peer_is_no_answer(world: LyingWorld) -> None:
     async with world.serving() as bookie:
-        source, metadata = bookie._source, ledger_metadata(**COPIES)
+        source, metadata = bookie.parts.source, ledger_metadata(**COPIES)
         with pytest.raises(RepairUnavailable, match="bookie-2"):
             await source.read_entry(1, metadata, 0)
         async with world.serving(**second(2)) as other:

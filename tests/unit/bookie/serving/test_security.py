@@ -633,6 +633,6 @@ def test_stores_of_java_are_known_by_their_names() -> None:
 
 
 def listener_of(bookie: Bookie) -> TlsListener:
-    listener = bookie._tls_listener
+    listener = bookie.parts.tls_listener
     assert listener is not None
     return listener

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bookie.bookie import _storage_settings
+from bookie.assembly import storage_settings
 from bookie.startup import open_storage
 from bookie.storage.entry_log.files import EntryLogs
 from bookie.storage.index import RocksIndex
@@ -102,7 +102,7 @@ def test_the_index_keeps_so_many_blocks_in_memory(tmp_path: Path) -> None:
     journal, ledgers = str(tmp_path / "j"), str(tmp_path / "l")
     for directory in (journal, ledgers):
         files.make_directories(directory)
-    settings = _storage_settings(replace(CONFIG, block_cache_mib=1))
+    settings = storage_settings(replace(CONFIG, block_cache_mib=1))
     found = open_storage(files, [journal], [ledgers], settings, RocksIndex, 1_000)
     (shelf,) = found.storage.shelves
     index: Any = shelf.index

@@ -118,7 +118,7 @@ async def test_read_only_is_switched_and_explained(run: Run) -> None:
 
 
 async def test_a_bookie_that_does_not_serve_is_an_exit_code(admin: Client, run: Run) -> None:
-    admin.bookie.operations.failure = OSError("the disk is gone")
+    admin.bookie.operations._lifecycle.failure = OSError("the disk is gone")
     found = await run("status")
     assert found.exit_code == 2
     assert "failed: the disk is gone" in found.stdout

@@ -539,4 +539,4 @@ async def test_a_damaged_entry_is_unknown_until_it_came_back_from_another_bookie
         async with another_bookie(world):
             await eventually(lambda: not bookie.operations.integrity_status().is_needed)
         assert await wire.read(1, 3) == entries[3]
-        assert not bookie._storage.needs_check
+        assert not bookie.parts.storage.needs_check

@@ -114,8 +114,8 @@ async def test_a_whole_index_stays_as_it_is_and_ledgers_are_fenced(world: Rebuil
         assert await wire.add(stored_entry(1, 5)) == EFENCED
         assert await wire.add(stored_entry(3, 0)) == OK
     async with world.serving() as bookie:
-        assert [ledger.fenced for ledger in bookie._rules.ledgers] == [True, True, False]
-        assert not bookie._storage.needs_check
+        assert [ledger.fenced for ledger in bookie.parts.rules.ledgers] == [True, True, False]
+        assert not bookie.parts.storage.needs_check
 
 
 async def test_what_is_missing_or_leads_elsewhere_is_put_right(world: RebuildWorld) -> None:
@@ -127,7 +127,7 @@ async def test_what_is_missing_or_leads_elsewhere_is_put_right(world: RebuildWor
             world.forget(1, entry_id)
         world.index._locations[2, 0] = right[2, 1]
         world.index._locations[2, 4] = fmt.location(77, 5000)
-        ledger = bookie._rules.ledgers.get(1)
+        ledger = bookie.parts.rules.ledgers.get(1)
         assert ledger is not None
         ledger.last_entry_id = 2  # as if it had been asked for while they were missing
         assert await wire.read(1, 4) == ENOENTRY
@@ -138,7 +138,7 @@ async def test_what_is_missing_or_leads_elsewhere_is_put_right(world: RebuildWor
         assert world.index._locations == right
         assert await wire.read(1, 4) == stored_entry(1, 4, b"p" * 50)
         assert await wire.read(2, 0) == stored_entry(2, 0, b"p" * 50)
-        assert not bookie._storage.needs_check  # although a location led into a log that is gone
+        assert not bookie.parts.storage.needs_check  # although a location led into a log that is gone
         assert await wire.read(1, 5) == ENOENTRY
 
 
@@ -151,8 +151,8 @@ async def test_the_newest_log_wins_and_what_is_deleted_stays_so(world: RebuildWo
         newest = world.index.location(1, 0)
         assert fmt.split_location(newest)[0] == 1
         world.forget(1, 0)
-        bookie._rules.ledgers.forget(2)
-        bookie._storage.delete_ledgers([2], bookie._rules.ledgers.tombstones)
+        bookie.parts.rules.ledgers.forget(2)
+        bookie.parts.storage.delete_ledgers([2], bookie.parts.rules.ledgers.tombstones)
         status = await rebuilt(bookie)
         assert (status.entries_put_right, status.logs) == (1, 2)
         assert world.index.location(1, 0) == newest
@@ -166,11 +166,11 @@ async def test_entries_of_logs_that_are_gone_put_their_ledgers_in_doubt(world: R
     async with world.serving() as bookie:
         await filled(bookie, (2,))
         world.files.remove(f"{DIRECTORY}/0.log")
-        bookie._storage.shelves[0].logs._open.pop(0, None)
+        bookie.parts.storage.shelves[0].logs._open.pop(0, None)
         status = await rebuilt(bookie)
         assert (status.locations_lost, status.problem_count) == (5, 1)
         assert status.problems == ("ledger 1: 5 entries from 0 on are in no log any more",)
-        assert bookie._storage.needs_check
+        assert bookie.parts.storage.needs_check
         assert bookie.operations.integrity_status().ledgers_in_limbo == 2
         wire = await Wire.connect(bookie)
         assert await wire.read(2, 9) == EUNKNOWN
@@ -181,7 +181,7 @@ async def test_entries_of_logs_that_are_gone_put_their_ledgers_in_doubt(world: R
         await eventually(lambda: not bookie.operations.integrity_status().is_needed)
         assert await wire.read(2, 9) == ENOENTRY
         assert await wire.read(1, 1) == EIO  # never "no such entry"
-        assert not bookie._storage.needs_check
+        assert not bookie.parts.storage.needs_check
 
 
 async def test_a_damaged_record_of_a_sealed_log_is_not_put(world: RebuildWorld) -> None:
@@ -211,7 +211,7 @@ async def test_a_write_that_a_power_cut_tore_is_no_entry_and_no_doubt(world: Reb
         assert (status.entries_damaged, status.entries_put_right, status.problems) == (1, 0, ())
         wire = await Wire.connect(bookie)
         assert await wire.read(1, 5) == ENOENTRY
-        assert not bookie._storage.needs_check
+        assert not bookie.parts.storage.needs_check
 
 
 # -- beside others
