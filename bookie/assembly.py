@@ -15,9 +15,9 @@ from bookie.config import BookieConfig
 from bookie.disks.directories import Directories, SpaceWatch, StatusFiles
 from bookie.disks.mode import Mode
 from bookie.disks.read_only import DiskLimits
-from bookie.jobs import JobThread
+from bookie.jobs import Threads
 from bookie.latency import BookieStages
-from bookie.maintenance.collector import GarbageCollector
+from bookie.maintenance.collector import GarbageCollector, GcSettings
 from bookie.maintenance.integrity import IntegrityCheck
 from bookie.maintenance.rebuild.online import OnlineRebuild
 from bookie.maintenance.repair import RepairSource
@@ -60,17 +60,6 @@ class Lifecycle:
     def is_ready(self) -> bool:
         """Whether the bookie is fully started and serves."""
         return self.is_registered and self.is_running
-
-
-@dataclass(frozen=True, slots=True)
-class Threads:
-    """The threads of a bookie besides those of its journals."""
-
-    flusher: JobThread
-    keeper: JobThread
-    urgent_reader: JobThread
-    """For the reads of recovery."""
-    readers: tuple[JobThread, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +188,7 @@ def assemble(
     mode, space = _mode(node, rules, reports)
     metadata = LedgerStore(node.store, node.root)
     collector = GarbageCollector(
-        config,
+        GcSettings.of(config),
         node.bookie_id,
         node.store,
         node.root,
@@ -207,9 +196,7 @@ def assemble(
         storage,
         rules,
         cache,
-        threads.flusher,
-        threads.keeper,
-        [threads.urgent_reader, *threads.readers],
+        threads,
         clock,
         node.usage,
     )

@@ -23,10 +23,10 @@ from dataclasses import replace
 from functools import partial
 
 from bookie.admin.operations import BookieOperations
-from bookie.assembly import BookieParts, Lifecycle, Node, Threads, assemble, storage_settings
+from bookie.assembly import BookieParts, Lifecycle, Node, assemble, storage_settings
 from bookie.config import BookieConfig
 from bookie.disks.directories import Directories
-from bookie.jobs import JobThread
+from bookie.jobs import JobThread, Threads
 from bookie.maintenance.integrity import IntegrityCheck
 from bookie.maintenance.peers import PeerSource
 from bookie.maintenance.rebuild.digests import MetadataDigests

@@ -309,7 +309,7 @@ MUTANTS = (
     ),
     Mutant(
         "a record that cannot be read counts as absent",
-        "bookie/maintenance/collector.py",
+        "bookie/maintenance/deleted_ledgers.py",
         "                absent.append(ledger_id)\n            except Corruption as error:\n",
         "                absent.append(ledger_id)\n            except Corruption as error:\n"
         "                absent.append(ledger_id)\n",
@@ -324,7 +324,7 @@ MUTANTS = (
     ),
     Mutant(
         "a ledger with entries to flush is deleted",
-        "bookie/maintenance/collector.py",
+        "bookie/maintenance/ledger_removal.py",
         "                if self._cache.has_ledger(ledger_id) or ledger.fence_waiters is not None:\n",
         "                if ledger.fence_waiters is not None:\n",
         (f"{UNIT}/maintenance/test_garbage.py",),

@@ -26,7 +26,8 @@ from types import SimpleNamespace, coroutine
 from typing import Any, Final, TypeVar
 
 from bookie.config import BookieConfig
-from bookie.maintenance.collector import GarbageCollector
+from bookie.jobs import Threads
+from bookie.maintenance.collector import GarbageCollector, GcSettings
 from bookie.maintenance.compaction import Stopped
 from bookie.maintenance.garbage import CompactionKind
 from bookie.serving.request_rules import EFENCED, EUA, OK
@@ -314,7 +315,7 @@ class Life(Entries):
         )
         self.known = KnownLedgers(ledger_ids)
         self.collector = GarbageCollector(
-            COLLECTING,
+            GcSettings.of(COLLECTING),
             "bookie-1",
             SimpleNamespace(),
             "/ledgers",
@@ -322,13 +323,11 @@ class Life(Entries):
             self.storage,
             self.rules,
             self.cache,
-            flusher,
-            keeper,
-            readers,
+            Threads(flusher, keeper, readers[0], ()),
             self.clock,
             disk.files.usage,
         )
-        self.collector._metadata = self.known  # type: ignore[assignment]
+        self.collector._reads.store = self.known  # type: ignore[assignment]
 
     @property
     def threads(self) -> list[StepThread]:
@@ -399,8 +398,8 @@ class Life(Entries):
 
     async def collect(self, kinds: set[CompactionKind]) -> None:
         """What a round of garbage collection does, without its look at the cluster. Raises OSError, MagnetarError."""
-        await self.collector._collect_deleted(True)
-        await self.collector._logs(kinds)
+        await self.collector._deleted.collect(True, lambda phase: None)
+        await self.collector._collect_logs(kinds)
 
     def stop(self) -> None:
         """A clean stop. Raises OSError."""

@@ -247,7 +247,7 @@ async def test_reads_go_on_while_their_log_is_replaced(world: LyingWorld) -> Non
         loop = asyncio.get_running_loop()
         storage.shelves[0].index.locations = old_locations  # type: ignore[method-assign]
         # The reader's thread waits for the round, so the round must not wait for readers.
-        bookie.parts.collector._compactor._readers = []
+        bookie.parts.collector._logs.compactor._readers = []
         assert await wire.read(1, 0) == stored_entry(1, 0, payload(1, 0))
         assert await logs_of(bookie) == ["1.log"]
 

@@ -212,7 +212,7 @@ def test_whether_a_log_is_referred_to_is_proved_some_entries_at_a_time(
 
 
 def test_metadata_is_read_at_a_pace(monkeypatch: pytest.MonkeyPatch, slept: list[float]) -> None:
-    monkeypatch.setattr("bookie.maintenance.collector._READS", 5)
+    monkeypatch.setattr("bookie.maintenance.metadata_reads._READS", 5)
     with_config(monkeypatch, gc_metadata_rate=10)
     life = Life(Disk(), ())
     life.add([stored_entry(ledger_id, 0) for ledger_id in range(40)], lambda taken, refusal: None)
