@@ -16,7 +16,7 @@ from bookie.disks.directories import Directories, SpaceWatch, StatusFiles
 from bookie.disks.mode import Mode
 from bookie.disks.read_only import DiskLimits
 from bookie.jobs import Threads
-from bookie.latency import BookieStages
+from bookie.latency import BookieLatency
 from bookie.maintenance.collector import GarbageCollector, GcSettings
 from bookie.maintenance.integrity import IntegrityCheck
 from bookie.maintenance.rebuild.online import OnlineRebuild
@@ -90,7 +90,7 @@ class BookieParts:
     node: Node
     storage: LedgerStorage
     rules: RequestRules
-    latency: BookieStages
+    latency: BookieLatency
     journals: tuple[Journal, ...]
     checkpointer: Checkpointer
     server: Server
@@ -138,7 +138,7 @@ def assemble(
     """Put a bookie together around its storage. Raises ConfigurationError."""
     config, clock, threads = node.config, node.clock, node.threads
     storage, rules, cache, writers = opened
-    latency = BookieStages(len(writers), len(node.directories.ledgers))
+    latency = BookieLatency(len(writers), len(node.directories.ledgers))
     slow = SlowOperations(log, clock, config.slow_operation_ms)
     journals = tuple(
         Journal(
@@ -147,7 +147,7 @@ def assemble(
             reports.journal_failed,
             reports.no_space,
             clock=clock,
-            stages=latency.journals[number],
+            latency=latency.journals[number],
             slow=slow,
         )
         for number, writer in enumerate(writers)
@@ -166,7 +166,7 @@ def assemble(
         on_room=lambda: server.there_is_room(),
         on_no_space=reports.no_space,
         on_failure=reports.flush_failed,
-        stages=latency.flushes,
+        latency=latency.flushes,
         slow=SlowOperations(log, clock, config.slow_flush_ms),
     )
     server = Server(
@@ -201,7 +201,7 @@ def assemble(
         node.usage,
     )
     scrub = Scrub(
-        config, metadata, node.files, storage, rules, cache, source, server.put_back, threads.keeper, clock
+        config, metadata, node.files, storage, rules, cache, source, server.put_back, threads.maintenance, clock
     )  # fmt: skip
     rebuild = OnlineRebuild(
         config.scrub_bytes_s,
@@ -212,7 +212,7 @@ def assemble(
         cache,
         collector,
         threads.flusher,
-        threads.keeper,
+        threads.maintenance,
         clock,
         doubt=integrity.doubt,
         scrub=scrub.trigger,
@@ -275,7 +275,7 @@ def _mode(node: Node, rules: RequestRules, reports: Reports) -> tuple[Mode, Spac
         node.registration,
         node.clock,
         StatusFiles(node.files, directories.ledgers) if config.persist_status else None,
-        node.threads.keeper,
+        node.threads.maintenance,
         free_bytes_for_high_priority=config.free_bytes_for_high_priority,
         stop_when_full=not config.read_only_mode,
         on_writable=reports.writable_again,

@@ -219,11 +219,11 @@ class Bookie:
 
     def _start_threads(self) -> Threads:
         flusher = self._started("flusher", f"flusher {self._bookie_id}")
-        keeper = self._started("keeper", f"keeper {self._bookie_id}")
+        maintenance = self._started("maintenance", f"maintenance {self._bookie_id}")
         urgent_reader, *readers = (
             self._started("reader", f"reader {number} {self._bookie_id}") for number in range(self.config.readers + 1)
         )
-        return Threads(flusher, keeper, urgent_reader, tuple(readers))
+        return Threads(flusher, maintenance, urgent_reader, tuple(readers))
 
     def _started(self, kind: str, name: str) -> JobThread:
         thread = JobThread(name)
@@ -343,7 +343,7 @@ class Bookie:
             opened.cache,
             source,
             flusher,
-            node.threads.keeper,
+            node.threads.maintenance,
             self._clock,
         )
         try:

@@ -80,7 +80,7 @@ class Threads:
     """The threads of a bookie besides those of its journals."""
 
     flusher: JobThread
-    keeper: JobThread
+    maintenance: JobThread
     urgent_reader: JobThread
     """For the reads of recovery."""
     readers: tuple[JobThread, ...]

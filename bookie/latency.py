@@ -108,7 +108,7 @@ class GroupTimes(NamedTuple):
     written_bytes: int
 
 
-class JournalStages:
+class JournalLatency:
     """What the groups of one journal took. Milliseconds."""
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class JournalStages:
         (self.adds.good if is_good else self.adds.bad).add((now_s - put_s) * 1000, entries)
 
 
-class ReadStages:
+class ReadLatency:
     """Reads. Milliseconds."""
 
     def __init__(self) -> None:
@@ -185,7 +185,7 @@ class FlushTimes:
         return sum(self.seconds.values())
 
 
-class FlushStages:
+class FlushLatency:
     """Flushes of one ledger directory. Milliseconds, without the pauses."""
 
     def __init__(self) -> None:
@@ -204,15 +204,15 @@ class FlushStages:
             self.bytes.add(times.written_bytes)
 
 
-class BookieStages:
+class BookieLatency:
     """All of one bookie."""
 
     def __init__(self, journals: int = 1, ledger_directories: int = 1) -> None:
         self.adds = Outcomes()
         """From the chunk that brought an add to its answer."""
-        self.reads = ReadStages()
-        self.journals = [JournalStages() for _ in range(journals)]
-        self.flushes = [FlushStages() for _ in range(ledger_directories)]
+        self.reads = ReadLatency()
+        self.journals = [JournalLatency() for _ in range(journals)]
+        self.flushes = [FlushLatency() for _ in range(ledger_directories)]
         self._refused_at_once = 0
 
     def adds_refused_at_once(self, total: int) -> None:

@@ -17,8 +17,8 @@ from typing import Final
 
 from bookie.assembly import BookieParts, Lifecycle
 from bookie.config import BookieConfig
-from bookie.disks.read_only import Look, Reason
-from bookie.latency import BookieStages
+from bookie.disks.read_only import DiskCheck, Reason
+from bookie.latency import BookieLatency
 from bookie.maintenance.collector import GcStatus
 from bookie.maintenance.integrity import IntegrityStatus
 from bookie.maintenance.peers import ask_disks
@@ -66,7 +66,7 @@ class Info:
     port: int
     total_bytes: int
     free_bytes: int
-    disks: tuple[Look, ...]
+    disks: tuple[DiskCheck, ...]
     """One for each directory, as last looked at."""
     ledgers: int
     connections: int
@@ -102,7 +102,7 @@ class BookieOperations:
         self._config = node.config
         self._files = node.files
         self._directories = node.directories
-        self._worker = node.threads.keeper
+        self._worker = node.threads.maintenance
         self._clock = node.clock
         self._parts = parts
         self._lifecycle = lifecycle
@@ -151,7 +151,7 @@ class BookieOperations:
             port=port,
             total_bytes=usage.total_bytes,
             free_bytes=usage.free_bytes,
-            disks=self._parts.space.looks,
+            disks=self._parts.space.checks,
             ledgers=len(self._parts.rules.ledgers),
             connections=len(self._parts.server.connections),
             uptime_s=self._clock.monotonic() - self._started_s,
@@ -216,7 +216,7 @@ class BookieOperations:
         return self._parts.scrub.status()
 
     def trigger_scrub(self) -> None:
-        """Read and check every entry now, at the usual pace, unless that is under way."""
+        """Read and check every entry now, at the usual rate, unless that is under way."""
         self._parts.scrub.trigger()
 
     def integrity_status(self) -> IntegrityStatus:
@@ -263,12 +263,12 @@ class BookieOperations:
     # -- metrics
 
     @property
-    def stages(self) -> BookieStages:
+    def latency(self) -> BookieLatency:
         """How long operations take, brought up to date."""
-        stages, counters = self._parts.server.stages, self._parts.server.counters
-        stages.adds_refused_at_once(counters.adds_refused)
-        stages.reads.answered_from_memory(counters.reads - counters.cold_reads)
-        return stages
+        latency, counters = self._parts.server.latency, self._parts.server.counters
+        latency.adds_refused_at_once(counters.adds_refused)
+        latency.reads.answered_from_memory(counters.reads - counters.cold_reads)
+        return latency
 
     @property
     def journal_bytes(self) -> list[int]:
@@ -276,7 +276,7 @@ class BookieOperations:
         return [journal.writer.written_bytes for journal in self._parts.server.journals]
 
     def now_s(self) -> float:
-        """The bookie's clock, for the windows of `stages`."""
+        """The bookie's clock, for the windows of `latency`."""
         return self._clock.monotonic()
 
     def metrics(self) -> Iterator[Sample]:
@@ -355,10 +355,10 @@ class BookieOperations:
         yield sample("read_only", parts.mode.is_read_only, "1 if no adds are taken")
         for reason in Reason:
             yield sample("read_only_reason", reason in parts.mode.reasons, "1 if it holds", ("reason", str(reason)))
-        for look in parts.space.looks:
-            at = ("directory", look.directory)
-            yield sample("disk_free_bytes", look.free_bytes, "free on the directory's file system", at)
-            yield sample("disk_total_bytes", look.total_bytes, "size of the directory's file system", at)
+        for check in parts.space.checks:
+            at = ("directory", check.directory)
+            yield sample("disk_free_bytes", check.free_bytes, "free on the directory's file system", at)
+            yield sample("disk_total_bytes", check.total_bytes, "size of the directory's file system", at)
 
     # -- on the worker's thread
 

@@ -98,7 +98,7 @@ def _plan(threshold: float, interval_s: int, max_ms: int) -> KindPlan:
 
 @dataclass(frozen=True, slots=True)
 class GcStatus:
-    """How garbage collection stands. Times are wall-clock milliseconds, None: never in this life of the process."""
+    """How garbage collection stands. Times are wall-clock milliseconds, None: never since the start."""
 
     phase: str
     """idle, held (by a rebuild of the index), listing, verifying, deleting, moved copies, logs, minor compaction, major
@@ -190,7 +190,7 @@ class GarbageCollector:
         self._files = files
         self._storage = storage
         self._ledgers = rules.ledgers
-        self._keeper = threads.keeper
+        self._maintenance = threads.maintenance
         self._clock = clock
         self._tasks = Tasks("garbage")
         self._timer: Timer | None = None
@@ -210,7 +210,7 @@ class GarbageCollector:
             storage,
             rules.ledgers,
             threads.flusher,
-            threads.keeper,
+            threads.maintenance,
             threads.all_readers,
             clock,
             usage,
@@ -221,7 +221,7 @@ class GarbageCollector:
             settings.minor, settings.major, force_when_off=settings.force_when_off, now_s=clock.monotonic()
         )
         self._logs = LogCompaction(compactor, schedule, clock)
-        self._index = IndexCompaction(storage, threads.keeper, clock, self._tasks, settings.index_interval_s)
+        self._index = IndexCompaction(storage, threads.maintenance, clock, self._tasks, settings.index_interval_s)
 
     # -- from outside
 
@@ -396,8 +396,8 @@ class GarbageCollector:
 
     async def _check_cluster(self) -> Refusal | None:
         """Rule 1. Raises MetadataError, Corruption, OSError."""
-        path = posixpath.join(self._storage.shelves[0].directory, VERSION)
-        ours = cookies.decode(await self._keeper.run(lambda: read_file(self._files, path)), path).instance_id
+        path = posixpath.join(self._storage.directories[0].path, VERSION)
+        ours = cookies.decode(await self._maintenance.run(lambda: read_file(self._files, path)), path).instance_id
         theirs = await ledger_store.instance_id(self._store, self._root)
         if ours and ours != theirs:
             return Refusal(

@@ -17,11 +17,13 @@ class IndexCompaction:
     """The indexes of one bookie. Used on the loop."""
 
     def __init__(
-        self, storage: LedgerStorage, keeper: JobThread, clock: Clock, tasks: Tasks, interval_s: float
+        self, storage: LedgerStorage, maintenance: JobThread, clock: Clock, tasks: Tasks, interval_s: float
     ) -> None:
         """*interval_s* lies between two compactions of all; 0: only when asked."""
-        self._shelves = {posixpath.join(shelf.directory, "locations"): shelf for shelf in storage.shelves}
-        self._keeper = keeper
+        self._directories = {
+            posixpath.join(directory.path, "locations"): directory for directory in storage.directories
+        }
+        self._maintenance = maintenance
         self._clock = clock
         self._tasks = tasks
         self._interval_s = interval_s
@@ -34,14 +36,14 @@ class IndexCompaction:
     @property
     def directories(self) -> dict[str, bool]:
         """Path of each index → whether it is being compacted."""
-        return {path: path in self._running for path in self._shelves}
+        return {path: path in self._running for path in self._directories}
 
     def compact(self, paths: Iterable[str] | None = None) -> None:
         """Begin to compact all of them or those at *paths*. Raises MagnetarError."""
-        wanted = list(self._shelves) if paths is None else list(paths)
-        unknown = [path for path in wanted if path not in self._shelves]
+        wanted = list(self._directories) if paths is None else list(paths)
+        unknown = [path for path in wanted if path not in self._directories]
         if unknown:
-            raise MagnetarError(f"{', '.join(unknown)}: no index of this bookie; it has {', '.join(self._shelves)}")
+            raise MagnetarError(f"{', '.join(unknown)}: no index of this bookie; it has {', '.join(self._directories)}")
         for path in wanted:
             if path not in self._running:
                 self._running.add(path)
@@ -55,7 +57,7 @@ class IndexCompaction:
 
     async def _compact(self, path: str) -> None:
         try:
-            await self._keeper.run(self._shelves[path].index.compact_locations)
+            await self._maintenance.run(self._directories[path].index.compact_locations)
             self.count += 1
             self.last_ms = self._clock.wall_ms()
         except OSError as error:

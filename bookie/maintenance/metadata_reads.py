@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 
 from bookie.maintenance.compaction import Stopped
-from bookie.maintenance.rate_limiter import Pace
+from bookie.maintenance.rate_limiter import RateLimiter
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
 from magnetar_core.runtime.clock import Clock
 
@@ -20,7 +20,7 @@ class MetadataReads:
     def __init__(self, store: LedgerStore, clock: Clock, per_second: float, is_stopping: Callable[[], bool]) -> None:
         self.store = store
         self._clock = clock
-        self._limiter = Pace(per_second)
+        self._limiter = RateLimiter(per_second)
         self._is_stopping = is_stopping
         self.unreadable: set[int] = set()
         """Ledgers whose record is damaged."""

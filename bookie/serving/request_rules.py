@@ -2,7 +2,7 @@
 
 Rules:
 
-1. LEDGER_KEY is journaled before the first entry of a ledger, and before its fence, in each life of the process.
+1. LEDGER_KEY is journaled before the first entry of a ledger, and before its fence, anew after each start.
 2. A fenced ledger takes recovery adds only. An entry that is there already is taken again.
 3. Negative ids are refused: in the journal they mean something else.
 4. A ledger that was fenced and then deleted takes nothing and has nothing.

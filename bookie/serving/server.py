@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from bookie.jobs import JobThread
-from bookie.latency import BookieStages
+from bookie.latency import BookieLatency
 from bookie.serving.cold_reads import ReadWatch
 from bookie.serving.protocol import ALL_ADDS, ALL_READS, CACHE_FULL, Peer
 from bookie.serving.request_rules import EIO, ENOLEDGER, EREADONLY, OK, RequestRules
@@ -106,7 +106,7 @@ class Server:
         disk_usage: Callable[[], DiskUsage],
         on_index_corrupt: Callable[[int, Exception], None] = lambda ledger_id, error: None,
         urgent_reader: JobThread | None = None,
-        stages: BookieStages | None = None,
+        latency: BookieLatency | None = None,
         slow: SlowOperations | None = None,
     ) -> None:
         """*urgent_reader* serves the reads of recovery; by default the readers of everybody do."""
@@ -121,8 +121,8 @@ class Server:
         self.disk_usage = disk_usage
         self.on_index_corrupt = on_index_corrupt
         self.counters = Counters()
-        self.stages = BookieStages() if stages is None else stages
-        self.read_watch = ReadWatch(clock, self.stages.reads, slow)
+        self.latency = BookieLatency() if latency is None else latency
+        self.read_watch = ReadWatch(clock, self.latency.reads, slow)
         self.connections: set[Peer] = set()
         self.long_polls = 0
         self._readers = readers

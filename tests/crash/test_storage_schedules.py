@@ -488,7 +488,7 @@ def test_r_b5_a_log_whose_append_failed_in_the_middle_gets_nothing_more() -> Non
     life.flush()
     for entry in entries:
         assert life.storage.read(*ids_of(entry)).entry == entry
-    located = life.storage.shelves[0].index.locations(1, 0, 9)
+    located = life.storage.directories[0].index.locations(1, 0, 9)
     assert {log_format.split_location(location)[0] for _, location in located} == {1}
     assert_there(power_cut(life), entries)
 
@@ -655,7 +655,7 @@ def test_r_b22_a_ledger_that_is_deleted_while_it_is_flushed_does_not_come_back()
     after = Life(power_cut(life), [1])
     assert 2 not in after.rules.ledgers
     assert after.storage.entry_ids(2) == []
-    assert 2 not in dict(after.storage.shelves[0].index.ledgers())
+    assert 2 not in dict(after.storage.directories[0].index.ledgers())
 
 
 def test_r_b24_one_damaged_log_does_not_keep_the_others_from_being_compacted() -> None:

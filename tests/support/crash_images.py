@@ -280,10 +280,10 @@ class Life(Entries):
         ]
         self.workers = [StepWorker(journal) for journal in self.journals]
         self.flusher = StepThread()
-        self.keeper = StepThread()
+        self.maintenance = StepThread()
         self.readers = [StepThread()]
         flusher: Any = self.flusher
-        keeper: Any = self.keeper
+        maintenance: Any = self.maintenance
         readers: Any = self.readers
         self.checkpointer = Checkpointer(
             disk.files,
@@ -323,7 +323,7 @@ class Life(Entries):
             self.storage,
             self.rules,
             self.cache,
-            Threads(flusher, keeper, readers[0], ()),
+            Threads(flusher, maintenance, readers[0], ()),
             self.clock,
             disk.files.usage,
         )
@@ -331,7 +331,7 @@ class Life(Entries):
 
     @property
     def threads(self) -> list[StepThread]:
-        return [self.flusher, self.keeper, *self.readers]
+        return [self.flusher, self.maintenance, *self.readers]
 
     def _fail(self, error: BaseException) -> None:
         self.failure = self.failure or error
@@ -639,7 +639,7 @@ class Run:
         if self._first < self.operations and self._images_rng.random() < self._share:
             for _ in range(self._variants):
                 self.take(self.what)
-        # A journal's thread does not wait for what the flusher or the keeper does, nor the loop for either.
+        # A journal's thread does not wait for what the flusher or the maintenance thread does, nor the loop for either.
         if not self._in_thread and self._life is not None and not path.startswith("/j") and self.rng.random() < 0.1:
             self._in_thread = True
             try:

@@ -93,7 +93,7 @@ def test_the_journal_of_an_apache_bookie_scans_to_what_it_holds(folder: str, tmp
 def test_a_sealed_entry_log_of_apache_has_the_map_that_its_records_make(tmp_path: Path) -> None:
     _, contents = unpacked("db-journal5-clean", tmp_path)
     found = opened(tmp_path)
-    logs = found.storage.shelves[0].logs
+    logs = found.storage.directories[0].logs
     made: dict[int, int] = {}
     scanned = list(logs.scan(0))
     for _, size, ledger_id, _ in scanned:

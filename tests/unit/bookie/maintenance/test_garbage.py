@@ -22,7 +22,7 @@ from bookie.maintenance.garbage import (
     refuse_listing,
     worth_compacting,
 )
-from bookie.maintenance.rate_limiter import Pace
+from bookie.maintenance.rate_limiter import RateLimiter
 from bookie.storage.ledgers import TOMBSTONE_MS, Tombstones
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerState, Segment, ledger_path
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
@@ -145,10 +145,10 @@ def test_compactions_are_due_by_time_by_force_and_not_while_suspended() -> None:
 
 
 def test_a_pace_makes_up_for_what_was_spent_and_saves_nothing() -> None:
-    pace = Pace(100)
-    assert pace.spend(10.0, 50) == 0.5
-    assert pace.spend(10.1, 50) == pytest.approx(0.9)
-    assert pace.spend(20.0, 1) == pytest.approx(0.01)
+    limiter = RateLimiter(100)
+    assert limiter.spend(10.0, 50) == 0.5
+    assert limiter.spend(10.1, 50) == pytest.approx(0.9)
+    assert limiter.spend(20.0, 1) == pytest.approx(0.01)
 
 
 # -- a whole bookie

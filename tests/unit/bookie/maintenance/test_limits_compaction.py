@@ -166,9 +166,9 @@ def test_a_log_without_a_map_is_looked_through_some_records_at_a_time(monkeypatc
 
 
 def results_of(life: Life) -> list[Any]:
-    """What the keeper's jobs gave."""
+    """What the maintenance thread's jobs gave."""
     results: list[Any] = []
-    submit = life.keeper.submit
+    submit = life.maintenance.submit
 
     def noting(work: Callable[[], Any], done: Callable[[Any, Exception | None], None]) -> None:
         def noted(result: Any, error: Exception | None) -> None:
@@ -177,7 +177,7 @@ def results_of(life: Life) -> list[Any]:
 
         submit(work, noted)
 
-    life.keeper.submit = noting  # type: ignore[method-assign]
+    life.maintenance.submit = noting  # type: ignore[method-assign]
     return results
 
 

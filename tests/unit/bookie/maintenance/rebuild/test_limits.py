@@ -68,9 +68,11 @@ async def test_a_job_compares_and_puts_so_many_records(world: RebuildWorld, monk
     compared: list[int] = []
     missing = OnlineRebuild._missing
 
-    def noting(rebuild: OnlineRebuild, shelf: object, log_id: int, records: list[tuple[int, int, int, int]]) -> object:
+    def noting(
+        rebuild: OnlineRebuild, directory: object, log_id: int, records: list[tuple[int, int, int, int]]
+    ) -> object:
         compared.append(len(records))
-        return missing(rebuild, shelf, log_id, records)  # type: ignore[arg-type]
+        return missing(rebuild, directory, log_id, records)  # type: ignore[arg-type]
 
     monkeypatch.setattr(OnlineRebuild, "_missing", noting)
     async with world.serving() as bookie:

@@ -166,7 +166,7 @@ async def test_entries_of_logs_that_are_gone_put_their_ledgers_in_doubt(world: R
     async with world.serving() as bookie:
         await filled(bookie, (2,))
         world.files.remove(f"{DIRECTORY}/0.log")
-        bookie.parts.storage.shelves[0].logs._open.pop(0, None)
+        bookie.parts.storage.directories[0].logs._open.pop(0, None)
         status = await rebuilt(bookie)
         assert (status.locations_lost, status.problem_count) == (5, 1)
         assert status.problems == ("ledger 1: 5 entries from 0 on are in no log any more",)
@@ -271,11 +271,11 @@ async def test_a_disk_that_refuses_leaves_the_mark(world: RebuildWorld, monkeypa
 class Crashing:
     """A bookie without threads whose index is damaged; its rebuild runs beside adds and flushes."""
 
-    def __init__(self, seed: int, shelves: int) -> None:
+    def __init__(self, seed: int, directories: int) -> None:
         self.rng = random.Random(seed)
         self.told: dict[tuple[int, int], bytes] = {}
         self.deleted = 1
-        life = Life(Disk(ledgers=shelves), {2, 3, 4})
+        life = Life(Disk(ledgers=directories), {2, 3, 4})
         self._fill(life, range(1, 5), 12)
         for _ in range(2):
             until_end(life.collect(set()), life.threads)
@@ -312,10 +312,10 @@ class Crashing:
 
         metadata: Any = SimpleNamespace(read=read)
         flusher: Any = life.flusher
-        keeper: Any = life.keeper
+        maintenance: Any = life.maintenance
         clock: Any = life.clock
         return OnlineRebuild(
-            MIB, metadata, life.disk.files, life.storage, life.rules, life.cache, life.collector, flusher, keeper,
+            MIB, metadata, life.disk.files, life.storage, life.rules, life.cache, life.collector, flusher, maintenance,
             clock, doubt=doubt, scrub=lambda: None,
             on_index_corrupt=lambda ledger_id, error: None, has_failed=lambda: False,
         )  # fmt: skip
@@ -359,10 +359,10 @@ class Crashing:
             assert life.rules.add(ledger_id, 99, KEY, stored_entry(ledger_id, 99), False, False, []) == EFENCED
 
 
-@pytest.mark.parametrize("shelves", [1, 2])
+@pytest.mark.parametrize("directories", [1, 2])
 @pytest.mark.parametrize("seed", range(4))
-def test_nothing_is_lost_by_a_crash_at_any_operation_of_its_disk(seed: int, shelves: int) -> None:
-    crashing = Crashing(seed, shelves)
+def test_nothing_is_lost_by_a_crash_at_any_operation_of_its_disk(seed: int, directories: int) -> None:
+    crashing = Crashing(seed, directories)
     life, images = crashing.life, random.Random(seed)
     rebuild = crashing.rebuild(life)
     taken: list[tuple[str, Disk, dict[tuple[int, int], bytes]]] = []
@@ -399,16 +399,16 @@ def test_a_flush_that_came_in_between_knows_better() -> None:
     crashing = Crashing(1, 1)
     life = crashing.life
     rebuild = crashing.rebuild(life)
-    (shelf,) = life.storage.shelves
-    missing, _ = rebuild._missing(shelf, 0, list(life.storage.shelves[0].logs.scan(0)))
+    (directory,) = life.storage.directories
+    missing, _ = rebuild._missing(directory, 0, list(life.storage.directories[0].logs.scan(0)))
     assert len(missing) > 2
     ledger_id, entry_id = missing[0][:2]
     life.add([crashing.told[ledger_id, entry_id]], lambda taken, refusal: None, recovery=True)
     life.settle_journals()
     life.flush()
-    newest = shelf.index.location(ledger_id, entry_id)
-    assert rebuild._put(shelf, missing) == missing[1:]
-    assert shelf.index.location(ledger_id, entry_id) == newest
+    newest = directory.index.location(ledger_id, entry_id)
+    assert rebuild._put(directory, missing) == missing[1:]
+    assert directory.index.location(ledger_id, entry_id) == newest
 
 
 def test_what_compaction_left_can_be_put_right() -> None:
