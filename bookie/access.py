@@ -92,7 +92,7 @@ def is_start_tls(frame: memoryview) -> int | None:
 
 
 def refusal_of(frame: memoryview, is_v2: bool) -> bytes:
-    """The answer to a request of somebody who is not admitted; *is_v2* once the second protocol was seen.
+    """The answer to a request of a client that is not admitted; *is_v2* once the second protocol was seen.
 
     Raises MalformedFrame where there is no answer but the end of the connection.
     """

@@ -1,7 +1,7 @@
-"""How long operations take, stage by stage. No clock: who measures brings the times, in seconds.
+"""How long operations take, stage by stage. No clock: the times are given, in seconds.
 
     add      ── queue ──▶ write ──▶ sync ──▶ report         one journal group; all adds of a chunk of a socket share it
-    read     ── queue ──▶ read                              cold reads; what memory has takes no time worth telling
+    read     ── queue ──▶ read                              cold reads; reads from memory count as 0 ms
     flush    ── log ──▶ sync ──▶ index ──▶ marks            pauses are not counted
 
 Everything is counted on the loop, once for a group or a chunk: an add of a `Distribution` costs half a microsecond,
@@ -44,7 +44,7 @@ def _middle(bucket: int) -> float:
 class Distribution:
     """Number, sum and quantiles of values (milliseconds, bytes, entries).
 
-    The quantiles are those of the last one to two minutes, as far as somebody looks every minute.
+    The quantiles are those of the last one to two minutes, if they are asked for every minute.
     """
 
     __slots__ = ("_before", "_now", "_since_s", "count", "sum")
@@ -205,7 +205,7 @@ class FlushLatency:
 
 
 class BookieLatency:
-    """All of one bookie."""
+    """Everything that is measured of one bookie."""
 
     def __init__(self, journals: int = 1, ledger_directories: int = 1) -> None:
         self.adds = Outcomes()

@@ -22,7 +22,8 @@ from magnetar_core.runtime.clock import Clock, no_clock
 from magnetar_core.runtime.observe import SlowOperations
 from magnetar_core.runtime.types import Corruption
 
-# A job that takes less is no bulk read, and nobody waits for it (rule 4); no pause is longer than the second.
+# A job that takes less than the first is no bulk read and is followed by no pause (rule 4); no pause is longer than
+# the last.
 _BULK_S: Final = 0.0005
 _REST_SHARE: Final = 4
 _REST_S_MAX: Final = 0.05
@@ -31,7 +32,7 @@ _REST_S_MAX: Final = 0.05
 _JOB_READS_MAX: Final = 256
 
 Brought = dict[tuple[int, int], bytes]
-"""(ledger id, entry id) → entry: what the reads of one job have fetched so far, wanted or along with it"""
+"""(ledger id, entry id) → entry: what the reads of one job have fetched so far, asked for or brought along"""
 
 
 class ColdRead(NamedTuple):

@@ -130,9 +130,7 @@ class RequestRules:
         records: Sequence[list[Buffer]],
         answers: Sequence[list[bytes]],
     ) -> int:
-        """Take the adds of *frames* (second protocol), from *start* to *stop* at most, that nothing speaks against.
-
-        Returns how many they were.
+        """Take adds of *frames* (second protocol) from *start* on, to *stop* at most; return how many.
 
         Does what `add` does with each, for far less: ledgers that are known, key journaled, not fenced, entries in
         rising order. Whatever is different ends the run and is the business of `add`. Records and answers go to the
