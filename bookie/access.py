@@ -1,4 +1,4 @@
-"""Who may come in at the bookie port. No IO: the doorway brings frames and certificates, the rules decide.
+"""Who is admitted at the bookie port. No IO: the TLS listener brings frames and certificates, the rules decide.
 
     in clear ──START_TLS──▶ handshake ──▶ certificate ─┬─ admitted: everything as without TLS
         │                                              └─ not admitted: as below, to the end
@@ -92,7 +92,7 @@ def is_start_tls(frame: memoryview) -> int | None:
 
 
 def refusal_of(frame: memoryview, is_v2: bool) -> bytes:
-    """The answer to a request of somebody who is not admitted; *is_v2* once the second protocol was seen.
+    """The answer to a request of a client that is not admitted; *is_v2* once the second protocol was seen.
 
     Raises MalformedFrame where there is no answer but the end of the connection.
     """

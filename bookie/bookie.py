@@ -20,40 +20,33 @@ import posixpath
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 
 from bookie.admin.operations import BookieOperations
+from bookie.assembly import BookieParts, Lifecycle, Node, assemble, storage_settings
 from bookie.config import BookieConfig
-from bookie.disks.directories import Directories, SpaceWatch, StatusFiles
-from bookie.disks.mode import Mode
-from bookie.disks.read_only import DiskLimits
-from bookie.jobs import JobThread
-from bookie.latency import BookieStages
-from bookie.maintenance.collector import GarbageCollector
+from bookie.disks.directories import Directories
+from bookie.jobs import JobThread, Threads
 from bookie.maintenance.integrity import IntegrityCheck
 from bookie.maintenance.peers import PeerSource
 from bookie.maintenance.rebuild.digests import MetadataDigests
-from bookie.maintenance.rebuild.online import OnlineRebuild
 from bookie.maintenance.repair import RepairSource
-from bookie.maintenance.scrub import Scrub
-from bookie.serving.request_rules import Desk
-from bookie.serving.server import Limits, Server
-from bookie.serving.tls_listener import Doorkeeper, client_certificates, server_certificates
-from bookie.startup import Opened, StorageSettings, open_storage
+from bookie.serving.connection import Connection
+from bookie.serving.server import Server
+from bookie.serving.tls_listener import client_certificates, server_certificates
+from bookie.startup import Opened, open_storage
 from bookie.storage.checkpoint import Checkpointer
 from bookie.storage.index import Index, RocksIndex
-from bookie.storage.journal.writer import Journal, JournalFailed, JournalSettings, NoSpace
-from bookie.storage.ledger_storage import LedgerStorage, is_no_space
-from bookie.storage.write_cache import WriteCache
+from bookie.storage.journal.writer import JournalFailed, NoSpace
+from bookie.storage.ledger_storage import is_no_space
 from magnetar_core.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint, http_endpoint
 from magnetar_core.bookkeeper.metadata.bookies import BookieRegistration
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
-from magnetar_core.bookkeeper.tls.contexts import Certificates
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.files import DiskUsage, Files
-from magnetar_core.runtime.observe import SlowOperations
 from magnetar_core.runtime.tasks import Parts, Tasks
-from magnetar_core.runtime.types import KIB, MIB, MagnetarError
+from magnetar_core.runtime.types import MIB, MagnetarError
 
 log = logging.getLogger(__name__)
 
@@ -98,8 +91,8 @@ class Bookie:
         self._root = root
         self._on_failure = on_failure
         self._open_index = open_index
-        self._parts = Parts()
-        self._tasks = Tasks("bookie")
+        self._repair_source = repair_source
+        self._usage = files.usage if usage is None else usage
         self._address = ("", 0)
         self._bookie_id = config.bookie_id
         self._directories = Directories(
@@ -109,30 +102,12 @@ class Bookie:
             config.reserve_mib * MIB,
             usage,
         )
-        self._repair_source = repair_source
-        self._usage = files.usage if usage is None else usage
-        self._registration: BookieRegistration
-        self._storage: LedgerStorage
-        self._desk: Desk
-        self._cache: WriteCache
-        self._journals: list[Journal] = []
-        self._stages: BookieStages
-        self._slow: SlowOperations
-        self._checkpointer: Checkpointer
-        self._server: Server
-        self._space: SpaceWatch
-        self._mode: Mode
-        self._keeper: JobThread
-        self._collector: GarbageCollector
-        self._integrity: IntegrityCheck
-        self._scrub: Scrub
-        self._rebuild: OnlineRebuild
-        self._operations: BookieOperations | None = None
-        self._certificates: Certificates | None = None
-        self._peer_certificates: Certificates | None = None
-        self._doorkeeper: Doorkeeper | None = None
+        self._stops = Parts()
+        self._tasks = Tasks("bookie")
         self._sockets: asyncio.Server | None = None
-        self._failure: BaseException | None = None
+        self._lifecycle = Lifecycle()
+        self._parts: BookieParts | None = None
+        self._operations: BookieOperations | None = None
 
     @property
     def bookie_id(self) -> str:
@@ -146,16 +121,22 @@ class Bookie:
     @property
     def failure(self) -> BaseException | None:
         """Why the bookie gave up, if it did."""
-        return self._failure
+        return self._lifecycle.failure
 
     @property
     def is_read_only(self) -> bool:
-        return self._mode.is_read_only
+        return self.parts.mode.is_read_only
 
     @property
     def read_only_reasons(self) -> tuple[str, ...]:
         """As text, one for each reason that holds."""
-        return self._mode.texts
+        return self.parts.mode.texts
+
+    @property
+    def parts(self) -> BookieParts:
+        """What the bookie consists of; there after `start`."""
+        assert self._parts is not None, "the bookie was not started"
+        return self._parts
 
     @property
     def operations(self) -> BookieOperations:
@@ -165,111 +146,134 @@ class Bookie:
 
     @property
     def server(self) -> Server:
-        return self._server
+        return self.parts.server
 
     @property
     def checkpointer(self) -> Checkpointer:
-        return self._checkpointer
+        return self.parts.checkpointer
 
     async def start(self) -> None:
         """Come up. Raises MagnetarError; everything that was started is stopped again then."""
+        assert self._parts is None, "a bookie starts once"
         try:
             await self._start()
         except BaseException:
-            await self._parts.stop()
+            await self._stops.stop()
             raise
 
     async def stop(self) -> None:
         """Leave the cluster, answer what was taken, flush, close. Does not raise."""
-        if self._operations is not None:
-            self._operations.is_shutting_down = True
-        await self._parts.stop()
+        self._lifecycle.is_shutting_down = True
+        await self._stops.stop()
 
     # -- starting
 
     async def _start(self) -> None:
-        self._parts.add("tasks", self._tasks.cancel)
-        self._certificates = server_certificates(self.config, self._clock)
-        self._peer_certificates = client_certificates(self.config, self._clock)
+        self._stops.add("tasks", self._tasks.cancel)
+        certificates = server_certificates(self.config, self._clock)
+        peer_certificates = client_certificates(self.config, self._clock)
         listening = self._bind()
-        self._parts.add("port", _as_async(listening.close))
+        self._stops.add("port", _as_async(listening.close))
         self._directories.open()
-        self._parts.add("directories", _as_async(self._directories.close))
-        self._registration = BookieRegistration(
-            self._store, self._root, self._bookie_id, self._clock, on_failure=self._fail
-        )
+        self._stops.add("directories", _as_async(self._directories.close))
+        registration = BookieRegistration(self._store, self._root, self._bookie_id, self._clock, on_failure=self.fail)
         try:
             is_emptied = await self._directories.check_cookies(
-                self._registration, self._bookie_id, take_emptied=self.config.data_integrity
+                registration, self._bookie_id, take_emptied=self.config.data_integrity
             )
         except OSError as error:
             raise StorageFailed(f"bookie {self._bookie_id} cannot read or write its cookies: {error}") from error
-
-        flusher = JobThread(f"flusher {self._bookie_id}")
-        flusher.start()
-        self._parts.add("flusher", flusher.stop)
-        self._keeper = JobThread(f"keeper {self._bookie_id}")
-        self._keeper.start()
-        self._parts.add("keeper", self._keeper.stop)
-        # The first one is for recovery.
-        readers = [JobThread(f"reader {number} {self._bookie_id}") for number in range(self.config.readers + 1)]
-        for reader in readers:
-            reader.start()
-            self._parts.add("reader", reader.stop)
-
+        node = Node(
+            config=self.config,
+            bookie_id=self._bookie_id,
+            address=self._address,
+            store=self._store,
+            root=self._root,
+            clock=self._clock,
+            files=self._files,
+            usage=self._usage,
+            directories=self._directories,
+            registration=registration,
+            certificates=certificates,
+            threads=self._start_threads(),
+        )
+        flusher = node.threads.flusher
         digests = MetadataDigests(LedgerStore(self._store, self._root))
         opened = await flusher.run(lambda: self._open_storage(is_emptied, digests))
-        self._storage, self._desk, self._cache, writers = opened
-        self._parts.add("storage", lambda: flusher.run(self._close_storage))
-        await self._check_integrity(flusher, is_emptied)
-        stages = self._stages = BookieStages(len(writers), len(self._directories.ledgers))
-        self._slow = SlowOperations(log, self._clock, self.config.slow_operation_ms)
-        self._journals = [
-            Journal(
-                writer,
-                f"journal {number} {self._bookie_id}",
-                self._journal_failed,
-                self._no_space,
-                clock=self._clock,
-                stages=stages.journals[number],
-                slow=self._slow,
-            )
-            for number, writer in enumerate(writers)
-        ]
-        self._make_server(flusher, readers[1:], readers[0])
-        self._make_mode()
-        self._parts.add("mode", self._mode.stop)
-        self._make_operations(flusher, readers)
-        # Stopped after the journals: the last mark then covers everything.
-        self._parts.add("checkpoints", self._stop_checkpoints)
-        for journal in self._journals:
-            journal.start()
-            self._parts.add("journal", journal.stop)
-        self._space.start()
-        self._parts.add("space watch", _as_async(self._space.stop))
-        self._collector.start()
-        self._parts.add("garbage", self._collector.stop)
-        self._scrub.start()
-        self._parts.add("scrub", self._scrub.stop)
-        self._integrity.start(self._server.put_back)
-        self._parts.add("integrity", self._integrity.stop)
-        self._parts.add("rebuild", self._rebuild.stop)
+        self._stops.add("storage", lambda: flusher.run(lambda: self._close_storage(opened)))
+        source = self._repair_source
+        if source is None:
+            peers = PeerSource(self._store, self._root, self._bookie_id, self._clock, peer_certificates)
+            self._stops.add("peers", _as_async(peers.close))
+            source = peers
+        integrity = await self._check_integrity(node, opened, source, is_emptied)
+        self._parts = parts = assemble(node, opened, integrity, source, self._lifecycle, self)
+        self._operations = BookieOperations(parts, self._lifecycle)
+        try:
+            parts.mode.load(self.config.force_read_only)
+        except OSError as error:
+            raise StorageFailed(f"bookie {self._bookie_id} cannot read its status: {error}") from error
+        self._start_parts(parts)
+        await self._listen(parts, listening)
+        await self._register(parts)
 
+    def _start_threads(self) -> Threads:
+        flusher = self._started("flusher", f"flusher {self._bookie_id}")
+        maintenance = self._started("maintenance", f"maintenance {self._bookie_id}")
+        urgent_reader, *readers = (
+            self._started("reader", f"reader {number} {self._bookie_id}") for number in range(self.config.readers + 1)
+        )
+        return Threads(flusher, maintenance, urgent_reader, tuple(readers))
+
+    def _started(self, kind: str, name: str) -> JobThread:
+        thread = JobThread(name)
+        thread.start()
+        self._stops.add(kind, thread.stop)
+        return thread
+
+    def _start_parts(self, parts: BookieParts) -> None:
+        """In the reverse order they are stopped."""
+        stops = self._stops
+        stops.add("mode", parts.mode.stop)
+        # Stopped after the journals: the last mark then covers everything.
+        stops.add("checkpoints", self._stop_checkpoints)
+        for journal in parts.journals:
+            journal.start()
+            stops.add("journal", journal.stop)
+        parts.space.start()
+        stops.add("space watch", _as_async(parts.space.stop))
+        parts.collector.start()
+        stops.add("garbage", parts.collector.stop)
+        parts.scrub.start()
+        stops.add("scrub", parts.scrub.stop)
+        parts.integrity.start(parts.server.put_back)
+        stops.add("integrity", parts.integrity.stop)
+        stops.add("rebuild", parts.rebuild.stop)
+
+    async def _listen(self, parts: BookieParts, listening: socket.socket) -> None:
+        new_connection: Callable[[], asyncio.BaseProtocol] = partial(Connection, parts.server)
+        if parts.tls_listener is not None:
+            self._stops.add("TLS listener", parts.tls_listener.close)
+            new_connection = parts.tls_listener.new_connection
         try:
             self._sockets = await asyncio.get_running_loop().create_server(
-                self._entrance(), sock=listening, backlog=_ACCEPT_BACKLOG
+                new_connection, sock=listening, backlog=_ACCEPT_BACKLOG
             )
         except OSError as error:
             raise self._port_error(error) from error
-        self._parts.add("server", self._stop_listening)
-        await self._mode.show()
-        self._parts.add("registration", self._registration.unregister)
+        self._stops.add("server", self._stop_listening)
+
+    async def _register(self, parts: BookieParts) -> None:
+        """Tell the cluster. Raises MetadataError."""
+        registration = parts.node.registration
+        await parts.mode.show()
+        self._stops.add("registration", registration.unregister)
         host, port = self._address
-        endpoints = [bookie_endpoint(host, port, tls=self._certificates is not None)]
+        endpoints = [bookie_endpoint(host, port, tls=parts.node.certificates is not None)]
         if self.config.http_enabled and self.config.http_port:
             endpoints.append(http_endpoint(host, self.config.http_port))
-        await self._registration.register(BookieServiceInfo(tuple(endpoints)))
-        self.operations.is_registered = True
+        await registration.register(BookieServiceInfo(tuple(endpoints)))
+        self._lifecycle.is_registered = True
         log.info("bookie %s serves at %s:%d", self._bookie_id, host, port)
 
     def _bind(self) -> socket.socket:
@@ -297,7 +301,7 @@ class Bookie:
 
     def _open_storage(self, is_emptied: bool, digests: MetadataDigests) -> Opened:
         """Runs on the flusher's thread. Raises MagnetarError."""
-        settings = _storage_settings(self.config)
+        settings = storage_settings(self.config)
         if is_emptied:
             settings = replace(settings, skip_invalid_journal=True)
 
@@ -325,25 +329,21 @@ class Bookie:
         self._directories.keep_reserve()
         return made
 
-    async def _check_integrity(self, flusher: JobThread, is_emptied: bool) -> None:
+    async def _check_integrity(
+        self, node: Node, opened: Opened, source: RepairSource, is_emptied: bool
+    ) -> IntegrityCheck:
         """Where entries may have been lost: limbo before anything is served. Raises MagnetarError."""
-        self._source: RepairSource
-        if self._repair_source is None:
-            peers = PeerSource(self._store, self._root, self._bookie_id, self._clock, self._peer_certificates)
-            self._parts.add("peers", _as_async(peers.close))
-            self._source = peers
-        else:
-            self._source = self._repair_source
-        self._integrity = IntegrityCheck(
+        flusher = node.threads.flusher
+        integrity = IntegrityCheck(
             self._bookie_id,
             LedgerStore(self._store, self._root),
             self._files,
-            self._storage,
-            self._desk,
-            self._cache,
-            self._source,
+            opened.storage,
+            opened.rules,
+            opened.cache,
+            source,
             flusher,
-            self._keeper,
+            node.threads.maintenance,
             self._clock,
         )
         try:
@@ -355,269 +355,86 @@ class Bookie:
                     ", ".join(self._directories.ledgers),
                 )
             if is_emptied or (was_apaches and self.config.data_integrity):
-                await flusher.run(lambda: self._storage.set_needs_check(True))
+                await flusher.run(lambda: opened.storage.set_needs_check(True))
             if is_emptied:
                 self._directories.stamp()
-            await self._integrity.prepare()
+            await integrity.prepare()
         except OSError as error:
             raise StorageFailed(f"bookie {self._bookie_id} cannot prepare its check of copies: {error}") from error
-
-    def _make_server(self, flusher: JobThread, readers: list[JobThread], urgent_reader: JobThread) -> None:
-        config = self.config
-        self._checkpointer = Checkpointer(
-            self._files,
-            self._storage,
-            self._cache,
-            self._desk.ledgers,
-            self._journals,
-            self._directories.journals,
-            flusher,
-            self._clock,
-            interval_s=config.flush_interval_ms / 1000,
-            journal_backups=config.journal_backups,
-            on_room=lambda: self._server.there_is_room(),
-            on_no_space=self._no_space,
-            on_failure=self._flush_failed,
-            stages=self._stages.flushes,
-            slow=SlowOperations(log, self._clock, config.slow_flush_ms),
-        )
-        limits = Limits(
-            frame_bytes=config.frame_bytes_max,
-            adds=config.adds_per_connection,
-            adds_in_all=config.adds_in_all,
-            add_bytes_in_all=config.add_mib_in_all * MIB,
-            reads=config.reads_per_connection,
-            reads_in_all=config.reads_in_all,
-            batch_read_bytes=config.batch_read_bytes_max,
-            write_buffer_low_bytes=config.write_buffer_low_bytes,
-            write_buffer_high_bytes=config.write_buffer_high_bytes,
-        )
-        self._server = Server(
-            self._desk,
-            self._cache,
-            self._desk.read_cache,
-            self._storage,
-            self._journals,
-            self._checkpointer,
-            readers,
-            self._clock,
-            limits,
-            self._directories.ledger_usage,
-            self._index_corrupt,
-            urgent_reader,
-            self._stages,
-            self._slow,
-        )
-
-    def _entrance(self) -> Callable[[], asyncio.BaseProtocol]:
-        """What makes the protocols of new connections."""
-        if self._certificates is None:
-            return self._server.new_connection
-        self._doorkeeper = Doorkeeper(
-            self.config.access_rules,
-            self._certificates,
-            self._server.new_connection,
-            self.config.frame_bytes_max,
-            self._clock,
-        )
-        self.operations.doorkeeper = self._doorkeeper
-        self._parts.add("doorway", self._doorkeeper.close)
-        return self._doorkeeper.new_connection
-
-    def _make_mode(self) -> None:
-        config = self.config
-        self._mode = Mode(
-            self._bookie_id,
-            self._desk,
-            self._registration,
-            self._clock,
-            StatusFiles(self._files, self._directories.ledgers) if config.persist_status else None,
-            self._keeper,
-            free_bytes_for_high_priority=config.free_bytes_for_high_priority,
-            stop_when_full=not config.read_only_mode,
-            on_writable=self._writable_again,
-            on_failure=self._fail,
-        )
-        self._desk.ledger_directories = len(config.ledger_directories)
-        full = config.disk_usage_full
-        self._space = SpaceWatch(
-            self._usage,
-            self._directories.ledgers,
-            self._directories.journals,
-            self._clock,
-            interval_s=config.disk_check_interval_ms / 1000,
-            limits=DiskLimits(
-                full_share=full,
-                warn_share=min(config.disk_usage_warn, full),
-                room_share=full if config.disk_usage_room is None else config.disk_usage_room,
-                # Less than a half of the write cache needs when it is flushed is as good as full; on top of it room
-                # for the copy that compaction makes before it removes anything.
-                full_bytes=max(config.write_cache_mib * MIB // 2, 64 * KIB) + config.compaction_reserve_mib * MIB,
-            ),
-            on_any_full=config.read_only_on_any_full,
-            changed=self._mode.disks_are,
-        )
-        try:
-            self._mode.load(config.force_read_only)
-        except OSError as error:
-            raise StorageFailed(f"bookie {self._bookie_id} cannot read its status: {error}") from error
-
-    def _make_operations(self, flusher: JobThread, readers: list[JobThread]) -> None:
-        config = self.config
-        self._collector = GarbageCollector(
-            config,
-            self._bookie_id,
-            self._store,
-            self._root,
-            self._files,
-            self._storage,
-            self._desk,
-            self._cache,
-            flusher,
-            self._keeper,
-            readers,
-            self._clock,
-            self._usage,
-        )
-        self._scrub = Scrub(
-            config,
-            LedgerStore(self._store, self._root),
-            self._files,
-            self._storage,
-            self._desk,
-            self._cache,
-            self._source,
-            self._server.put_back,
-            self._keeper,
-            self._clock,
-        )
-        self._rebuild = OnlineRebuild(
-            config.scrub_bytes_s,
-            LedgerStore(self._store, self._root),
-            self._files,
-            self._storage,
-            self._desk,
-            self._cache,
-            self._collector,
-            flusher,
-            self._keeper,
-            self._clock,
-            doubt=self._integrity.doubt,
-            scrub=self._scrub.trigger,
-            on_index_corrupt=self._index_corrupt,
-            has_failed=lambda: self._failure is not None,
-        )
-        self._operations = BookieOperations(
-            self._bookie_id,
-            self._address,
-            config,
-            self._files,
-            self._directories,
-            self._storage,
-            self._desk,
-            self._server,
-            self._checkpointer,
-            self._mode,
-            self._space,
-            self._collector,
-            self._scrub,
-            self._integrity,
-            self._rebuild,
-            self._keeper,
-            self._clock,
-            # By an address of this machine, which no certificate has to name.
-            client_certificates(replace(config, tls_verify_hostname=False), self._clock),
-        )
+        return integrity
 
     # -- stopping
 
     async def _stop_listening(self) -> None:
-        assert self._sockets is not None
-        self._sockets.close()
-        if self._doorkeeper is not None:
-            self._doorkeeper.abort()
-        self._server.close()
+        self._end_connections()
+
+    def _end_connections(self) -> None:
+        """Take no new connections and end those that are there, all at once."""
+        if self._sockets is not None:
+            self._sockets.close()
+        parts = self._parts
+        if parts is None:
+            return
+        if parts.tls_listener is not None:
+            parts.tls_listener.abort()
+        parts.server.close()
 
     async def _stop_checkpoints(self) -> None:
+        checkpointer = self.parts.checkpointer
         try:
-            if self._failure is None:
-                await self._checkpointer.finish()
+            if self.failure is None:
+                await checkpointer.finish()
         except OSError as error:
             log.error("bookie %s: %s", self._bookie_id, error)
         finally:
-            self._checkpointer.close()
+            checkpointer.close()
 
-    def _close_storage(self) -> None:
-        self._storage.close()
-        if self._failure is None and self._cache.is_empty and not self._desk.ledgers.is_dirty:
+    def _close_storage(self, opened: Opened) -> None:
+        opened.storage.close()
+        if self.failure is None and opened.cache.is_empty and not opened.rules.ledgers.is_dirty:
             self._directories.note_stop()
 
-    # -- what goes wrong
+    # -- what the parts report (`bookie.assembly.Reports`)
 
-    def _journal_failed(self, error: BaseException) -> None:
+    def journal_failed(self, error: BaseException) -> None:
         where = ", ".join(self._directories.journals)
-        self._fail(JournalFailed(f"bookie {self._bookie_id}: the journal in {where} cannot be written: {error}"))
+        self.fail(JournalFailed(f"bookie {self._bookie_id}: the journal in {where} cannot be written: {error}"))
 
-    def _flush_failed(self, error: BaseException) -> None:
-        self._fail(StorageFailed(f"bookie {self._bookie_id}: entries cannot be flushed: {error}"))
+    def flush_failed(self, error: BaseException) -> None:
+        self.fail(StorageFailed(f"bookie {self._bookie_id}: entries cannot be flushed: {error}"))
 
-    def _index_corrupt(self, ledger_id: int, error: Exception) -> None:
+    def index_corrupt(self, ledger_id: int, error: Exception) -> None:
         """The index is derived: the next start makes it anew from the entry logs."""
         try:
-            directory = self._storage.must_rebuild(ledger_id)
+            directory = self.parts.storage.must_rebuild(ledger_id)
         except OSError as marking:
-            self._fail(StorageFailed(f"bookie {self._bookie_id}: the index is damaged: {error}; {marking}"))
+            self.fail(StorageFailed(f"bookie {self._bookie_id}: the index is damaged: {error}; {marking}"))
             return
         text = f"bookie {self._bookie_id}: the index in {directory} is damaged; a restart rebuilds it: {error}"
-        self._fail(StorageFailed(text))
+        self.fail(StorageFailed(text))
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """Rule 2."""
-        if self._failure is not None:
+        if self._lifecycle.failure is not None:
             return
-        self._failure = error
-        if self._operations is not None:
-            self._operations.failure = error
+        self._lifecycle.failure = error
         log.critical("%s; the bookie stops serving", error)
-        if self._sockets is not None:
-            self._sockets.close()
-        if self._doorkeeper is not None:
-            self._doorkeeper.abort()
-        self._server.close()
-        self._tasks.spawn(self._registration.unregister(), "unregister")
+        self._end_connections()
+        if self._parts is not None:
+            self._tasks.spawn(self._parts.node.registration.unregister(), "unregister")
         if self._on_failure is not None:
             self._on_failure(error)
 
-    def _no_space(self, error: Exception) -> None:
+    def no_space(self, error: Exception) -> None:
+        parts = self.parts
         self._directories.give_up_reserve()
         if isinstance(error, NoSpace):
-            self._desk.keys_were_not_journaled()
-        self._space.no_space(error)
+            parts.rules.keys_were_not_journaled()
+        parts.space.no_space(error)
 
-    def _writable_again(self) -> None:
+    def writable_again(self) -> None:
         self._directories.keep_reserve()
-        self._checkpointer.flush()
-
-
-def _storage_settings(config: BookieConfig) -> StorageSettings:
-    return StorageSettings(
-        journal=JournalSettings(
-            version=config.journal_version,
-            alignment_bytes=config.journal_alignment_bytes,
-            file_bytes_max=config.journal_file_mib_max * MIB,
-            preallocation_bytes=config.journal_preallocation_mib * MIB,
-            sync=config.journal_sync,
-            remove_from_page_cache=config.journal_remove_from_page_cache,
-        ),
-        journal_backups=config.journal_backups,
-        write_cache_bytes=config.write_cache_mib * MIB,
-        read_cache_bytes=config.read_cache_mib * MIB,
-        block_cache_bytes=config.block_cache_mib * MIB,
-        log_bytes_max=config.log_bytes_max,
-        log_page_cache_bytes=config.log_page_cache_mib * MIB,
-        read_ahead_entries=config.read_ahead_entries,
-        skip_invalid_journal=config.skip_invalid_journal,
-    )
+        self.parts.checkpointer.flush()
 
 
 def _absolute(directory: str) -> str:

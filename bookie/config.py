@@ -501,7 +501,7 @@ class BookieConfig:
 
     @property
     def access_rules(self) -> Rules:
-        """Who may come in at the bookie port."""
+        """Who is admitted at the bookie port."""
         roles = frozenset(self.authorized_roles) if self.auth_factory else None
         return Rules(demand_tls=bool(self.tls_directory), roles=roles)
 

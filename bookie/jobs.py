@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from magnetar_core.runtime.group_worker import GroupWorker
@@ -72,3 +73,18 @@ def _report(jobs: Sequence[_Job], error: BaseException | None) -> None:
         if job.error is None and error is not None:  # what is no Exception ends the thread
             job.error = RuntimeError(f"the thread has ended: {error!r}")
         job.done(job.result, job.error)
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """The threads of a bookie besides those of its journals."""
+
+    flusher: JobThread
+    maintenance: JobThread
+    urgent_reader: JobThread
+    """For the reads of recovery."""
+    readers: tuple[JobThread, ...]
+
+    @property
+    def all_readers(self) -> list[JobThread]:
+        return [self.urgent_reader, *self.readers]

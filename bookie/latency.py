@@ -1,7 +1,7 @@
-"""How long operations take, stage by stage. No clock: who measures brings the times, in seconds.
+"""How long operations take, stage by stage. No clock: the times are given, in seconds.
 
     add      ── queue ──▶ write ──▶ sync ──▶ report         one journal group; all adds of a chunk of a socket share it
-    read     ── queue ──▶ read                              cold reads; what memory has takes no time worth telling
+    read     ── queue ──▶ read                              cold reads; reads from memory count as 0 ms
     flush    ── log ──▶ sync ──▶ index ──▶ marks            pauses are not counted
 
 Everything is counted on the loop, once for a group or a chunk: an add of a `Distribution` costs half a microsecond,
@@ -44,7 +44,7 @@ def _middle(bucket: int) -> float:
 class Distribution:
     """Number, sum and quantiles of values (milliseconds, bytes, entries).
 
-    The quantiles are those of the last one to two minutes, as far as somebody looks every minute.
+    The quantiles are those of the last one to two minutes, if they are asked for every minute.
     """
 
     __slots__ = ("_before", "_now", "_since_s", "count", "sum")
@@ -108,7 +108,7 @@ class GroupTimes(NamedTuple):
     written_bytes: int
 
 
-class JournalStages:
+class JournalLatency:
     """What the groups of one journal took. Milliseconds."""
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class JournalStages:
         (self.adds.good if is_good else self.adds.bad).add((now_s - put_s) * 1000, entries)
 
 
-class ReadStages:
+class ReadLatency:
     """Reads. Milliseconds."""
 
     def __init__(self) -> None:
@@ -185,7 +185,7 @@ class FlushTimes:
         return sum(self.seconds.values())
 
 
-class FlushStages:
+class FlushLatency:
     """Flushes of one ledger directory. Milliseconds, without the pauses."""
 
     def __init__(self) -> None:
@@ -204,15 +204,15 @@ class FlushStages:
             self.bytes.add(times.written_bytes)
 
 
-class BookieStages:
-    """All of one bookie."""
+class BookieLatency:
+    """Everything that is measured of one bookie."""
 
     def __init__(self, journals: int = 1, ledger_directories: int = 1) -> None:
         self.adds = Outcomes()
         """From the chunk that brought an add to its answer."""
-        self.reads = ReadStages()
-        self.journals = [JournalStages() for _ in range(journals)]
-        self.flushes = [FlushStages() for _ in range(ledger_directories)]
+        self.reads = ReadLatency()
+        self.journals = [JournalLatency() for _ in range(journals)]
+        self.flushes = [FlushLatency() for _ in range(ledger_directories)]
         self._refused_at_once = 0
 
     def adds_refused_at_once(self, total: int) -> None:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from bookie.maintenance.rebuild.digest_check import Digest, no_digests
 from bookie.maintenance.rebuild.offline import damaged_databases, rebuild_index
-from bookie.serving.request_rules import Desk
+from bookie.serving.request_rules import RequestRules
 from bookie.storage.checkpoint import remove_old_journals
 from bookie.storage.entry_log.compacting import finish_compactions
 from bookie.storage.entry_log.files import EntryLogs
@@ -29,7 +29,7 @@ from bookie.storage.journal import format as journal_format
 from bookie.storage.journal.format import Mark
 from bookie.storage.journal.replay import replay
 from bookie.storage.journal.writer import JournalSettings, JournalWriter, list_files
-from bookie.storage.ledger_storage import FLUSH_PIECE_BYTES, LedgerStorage, Shelf
+from bookie.storage.ledger_storage import FLUSH_PIECE_BYTES, LedgerDirectory, LedgerStorage
 from bookie.storage.ledgers import Ledgers
 from bookie.storage.read_cache import ReadCache
 from bookie.storage.write_cache import WriteCache
@@ -58,7 +58,7 @@ class Opened(NamedTuple):
     """A storage that has everything that was ever acknowledged."""
 
     storage: LedgerStorage
-    desk: Desk
+    rules: RequestRules
     cache: WriteCache
     writers: list[JournalWriter]
     """One for each journal directory, with a new file each."""
@@ -83,30 +83,30 @@ def open_storage(
     """
     # Before anything else: a rebuild of the index would take such a directory for one of ours.
     refuse_foreign_storage(ledger_directories, files.list)
-    shelves: list[Shelf] = []
+    directories: list[LedgerDirectory] = []
     problems: list[str] = []
     try:
         for directory in ledger_directories:
-            shelf, found = _open_shelf(files, directory, settings, open_index, wall_ms, digest_of)
-            shelves.append(shelf)
+            opened, found = _open_directory(files, directory, settings, open_index, wall_ms, digest_of)
+            directories.append(opened)
             problems += found
         storage = LedgerStorage(
             files,
-            shelves,
+            directories,
             len(journal_directories),
             read_ahead_entries=settings.read_ahead_entries,
             flush_piece_bytes=settings.flush_piece_bytes,
         )
-        for shelf in shelves:
-            finish_compactions(files, shelf.logs, shelf.index)
+        for opened in directories:
+            finish_compactions(files, opened.logs, opened.index)
         ledgers = Ledgers()
         storage.read_tombstones(ledgers.tombstones)
-        for shelf in shelves:
-            ledgers.load(shelf.index.ledgers())
+        for opened in directories:
+            ledgers.load(opened.index.ledgers())
         cache = WriteCache(settings.write_cache_bytes)
-        desk = Desk(ledgers, cache, ReadCache(settings.read_cache_bytes), settings.journal.version)
+        rules = RequestRules(ledgers, cache, ReadCache(settings.read_cache_bytes), settings.journal.version)
         marks = storage.read_marks()
-        restore = _Restore(desk, cache, storage)
+        restore = _Restore(rules, cache, storage)
         for directory, mark in zip(journal_directories, marks, strict=True):
             try:
                 count = replay(files, directory, mark, restore.apply)
@@ -132,34 +132,34 @@ def open_storage(
         storage.write_marks(new_marks)
         for directory, mark in zip(journal_directories, new_marks, strict=True):
             remove_old_journals(files, directory, mark, settings.journal_backups)
-        return Opened(storage, desk, cache, writers)
+        return Opened(storage, rules, cache, writers)
     except BaseException:
-        for shelf in shelves:
+        for opened in directories:
             with contextlib.suppress(OSError):
-                shelf.index.close()
+                opened.index.close()
         raise
 
 
-def _open_shelf(
+def _open_directory(
     files: Files,
     directory: str,
     settings: StorageSettings,
     open_index: Callable[[str, int], Index],
     wall_ms: int,
     digest_of: Callable[[int], Digest | None],
-) -> tuple[Shelf, tuple[str, ...]]:
-    """The shelf, and why entries of it may be missing. A damaged index is rebuilt."""
+) -> tuple[LedgerDirectory, tuple[str, ...]]:
+    """The directory, and why entries of it may be missing. A damaged index is rebuilt."""
     logs = EntryLogs(files, directory, settings.log_bytes_max, settings.log_page_cache_bytes)
     opener = partial(open_index, directory, settings.block_cache_bytes)
     damaged = damaged_databases(files, directory)
     if not damaged:
         try:
-            return Shelf(directory, logs, opener, opener()), ()
+            return LedgerDirectory(directory, logs, opener, opener()), ()
         except IndexCorrupt as error:
             log.error("the index in %s is damaged and will be rebuilt: %s", directory, error)
             damaged = {error.database}
     rebuilt = rebuild_index(files, directory, opener, damaged, wall_ms, digest_of)
-    return Shelf(directory, logs, opener, rebuilt.index), rebuilt.problems
+    return LedgerDirectory(directory, logs, opener, rebuilt.index), rebuilt.problems
 
 
 def _next_journal_id(files: Files, directory: str, mark: Mark, wall_ms: int) -> int:
@@ -172,9 +172,9 @@ def _next_journal_id(files: Files, directory: str, mark: Mark, wall_ms: int) -> 
 class _Restore:
     """Puts journal records back into the storage."""
 
-    def __init__(self, desk: Desk, cache: WriteCache, storage: LedgerStorage) -> None:
-        self._desk = desk
-        self._ledgers = desk.ledgers
+    def __init__(self, rules: RequestRules, cache: WriteCache, storage: LedgerStorage) -> None:
+        self._rules = rules
+        self._ledgers = rules.ledgers
         self._cache = cache
         self._storage = storage
         self._skipped = 0
@@ -203,7 +203,7 @@ class _Restore:
             # Neither the index nor the journal has a key for it: it was deleted after this was written.
             self._skipped += 1
         elif kind >= 0:
-            self._desk.replay(ledger, kind, record.data)
+            self._rules.replay(ledger, kind, record.data)
             if self._cache.wants_flush:
                 self._flush()
         elif kind == journal_format.EXPLICIT_LAC:

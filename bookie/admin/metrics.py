@@ -57,17 +57,17 @@ def apache_samples(operations: BookieOperations) -> Iterator[Sample | Summary]:
     writable = not state.read_only and state.running
     yield Sample("bookie_SERVER_STATUS", writable, (), "1: writable, 0: read-only")
     try:
-        looks = operations.info().disks
+        checks = operations.info().disks
     except MagnetarError:  # a disk that cannot be asked; the other numbers are there
         return
     directories = len(operations.config.ledger_directories)
-    full = sum(look.state in (DiskState.FULL, DiskState.UNREADABLE) for look in looks[:directories])
+    full = sum(check.state in (DiskState.FULL, DiskState.UNREADABLE) for check in checks[:directories])
     yield Sample("bookie_ledger_num_dirs", directories, (), "ledger directories")
     yield Sample("bookie_ledger_writable_dirs", directories - full, (), "ledger directories that take entries")
 
 
 def _latencies(operations: BookieOperations) -> Iterator[Sample | Summary]:
-    stages, now_s = operations.stages, operations.now_s()
+    latency, now_s = operations.latency, operations.now_s()
 
     def summaries(
         name: str, help_text: str, good: Distribution, labels: Labels = (), bad: Distribution = _NONE
@@ -80,11 +80,11 @@ def _latencies(operations: BookieOperations) -> Iterator[Sample | Summary]:
         return summaries(name, help_text, both.good, labels, both.bad)
 
     for suffix in ("ENTRY", "ENTRY_REQUEST"):
-        yield from outcomes(f"bookkeeper_server_ADD_{suffix}", "adds, until they are answered", stages.adds)
-        yield from outcomes(f"bookkeeper_server_READ_{suffix}", "reads, until they are answered", stages.reads.all)
+        yield from outcomes(f"bookkeeper_server_ADD_{suffix}", "adds, until they are answered", latency.adds)
+        yield from outcomes(f"bookkeeper_server_READ_{suffix}", "reads, until they are answered", latency.reads.all)
     text = "reads that need the disk, until a thread takes them"
-    yield from summaries("bookkeeper_server_READ_ENTRY_SCHEDULING_DELAY", text, stages.reads.queue)
-    for number, (journal, written_bytes) in enumerate(zip(stages.journals, operations.journal_bytes, strict=True)):
+    yield from summaries("bookkeeper_server_READ_ENTRY_SCHEDULING_DELAY", text, latency.reads.queue)
+    for number, (journal, written_bytes) in enumerate(zip(latency.journals, operations.journal_bytes, strict=True)):
         index: Labels = (("journalIndex", str(number)),)
         name = "bookie_journal_JOURNAL_"
         yield from outcomes(name + "ADD_ENTRY", "records, until they are reported as written", journal.adds, index)
@@ -98,7 +98,7 @@ def _latencies(operations: BookieOperations) -> Iterator[Sample | Summary]:
         yield from summaries(name + "FORCE_WRITE_BATCH_ENTRIES", "records in a group", journal.group_entries, index)
         yield from summaries(name + "FORCE_WRITE_BATCH_BYTES", "bytes of a group", journal.group_bytes, index)
         yield Sample(name + "WRITE_BYTES", written_bytes, index, "bytes written to the journal", "counter")
-    for directory, flush in zip(operations.config.ledger_directories, stages.flushes, strict=True):
+    for directory, flush in zip(operations.config.ledger_directories, latency.flushes, strict=True):
         where: Labels = (("ledgerDir", directory), ("indexDir", directory))
         yield from outcomes("bookie_flush", "flushes of the write cache, without pauses", flush.all, where)
         yield from summaries("bookie_flush_entrylog", "syncs of entry logs in a flush", flush.log_sync, where)

@@ -15,29 +15,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from bookie.assembly import BookieParts, Lifecycle
 from bookie.config import BookieConfig
-from bookie.disks.directories import Directories, SpaceWatch
-from bookie.disks.mode import Mode
-from bookie.disks.read_only import Look, Reason
-from bookie.jobs import JobThread
-from bookie.latency import BookieStages
-from bookie.maintenance.collector import GarbageCollector, GcStatus
-from bookie.maintenance.integrity import IntegrityCheck, IntegrityStatus
+from bookie.disks.read_only import DiskCheck, Reason
+from bookie.latency import BookieLatency
+from bookie.maintenance.collector import GcStatus
+from bookie.maintenance.integrity import IntegrityStatus
 from bookie.maintenance.peers import ask_disks
-from bookie.maintenance.rebuild.online import OnlineRebuild, OnlineRebuildStatus
-from bookie.maintenance.scrub import Scrub, ScrubStatus
-from bookie.serving.request_rules import Desk
-from bookie.serving.server import Server
-from bookie.serving.tls_listener import Doorkeeper
-from bookie.storage.checkpoint import Checkpointer
+from bookie.maintenance.rebuild.online import OnlineRebuildStatus
+from bookie.maintenance.scrub import ScrubStatus
 from bookie.storage.entry_log.files import file_name as log_name
 from bookie.storage.entry_log.files import list_logs
 from bookie.storage.journal.writer import file_name as journal_name
 from bookie.storage.journal.writer import list_files as list_journals
-from bookie.storage.ledger_storage import LedgerStorage
-from magnetar_core.bookkeeper.tls.contexts import Certificates
-from magnetar_core.runtime.clock import Clock
-from magnetar_core.runtime.files import Files
 from magnetar_core.runtime.observe import Sample
 from magnetar_core.runtime.types import KIB, MagnetarError
 
@@ -76,7 +66,7 @@ class Info:
     port: int
     total_bytes: int
     free_bytes: int
-    disks: tuple[Look, ...]
+    disks: tuple[DiskCheck, ...]
     """One for each directory, as last looked at."""
     ledgers: int
     connections: int
@@ -105,56 +95,22 @@ class Sanity:
 class BookieOperations:
     """The operators' side of a running bookie."""
 
-    def __init__(
-        self,
-        bookie_id: str,
-        address: tuple[str, int],
-        config: BookieConfig,
-        files: Files,
-        directories: Directories,
-        storage: LedgerStorage,
-        desk: Desk,
-        server: Server,
-        checkpointer: Checkpointer,
-        mode: Mode,
-        space: SpaceWatch,
-        collector: GarbageCollector,
-        scrub: Scrub,
-        integrity: IntegrityCheck,
-        rebuild: OnlineRebuild,
-        worker: JobThread,
-        clock: Clock,
-        certificates: Certificates | None = None,
-    ) -> None:
-        """*certificates* to ask the bookie over its own port, where that takes TLS."""
-        self._bookie_id = bookie_id
-        self._address = address
-        self._config = config
-        self._files = files
-        self._directories = directories
-        self._storage = storage
-        self._desk = desk
-        self._server = server
-        self._checkpointer = checkpointer
-        self._mode = mode
-        self._space = space
-        self._collector = collector
-        self._scrub = scrub
-        self._integrity = integrity
-        self._rebuild = rebuild
-        self._worker = worker
-        self._clock = clock
-        self._certificates = certificates
+    def __init__(self, parts: BookieParts, lifecycle: Lifecycle) -> None:
+        node = parts.node
+        self._bookie_id = node.bookie_id
+        self._address = node.address
+        self._config = node.config
+        self._files = node.files
+        self._directories = node.directories
+        self._worker = node.threads.maintenance
+        self._clock = node.clock
+        self._parts = parts
+        self._lifecycle = lifecycle
         # Not the advertised one, which may be a name that only clients know.
         own = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}
-        self._own_address = own.get(config.listen_address, config.listen_address), address[1]
-        self._started_s = clock.monotonic()
-        self.is_registered = False
-        """Set by the bookie when it serves and the cluster knows."""
-        self.is_shutting_down = False
-        self.failure: BaseException | None = None
-        self.doorkeeper: Doorkeeper | None = None
-        """Set by a bookie whose port has TLS."""
+        listen_address = node.config.listen_address
+        self._own_address = own.get(listen_address, listen_address), node.address[1]
+        self._started_s = node.clock.monotonic()
 
     # -- how it is
 
@@ -169,16 +125,17 @@ class BookieOperations:
     @property
     def is_ready(self) -> bool:
         """Whether the bookie is fully started and serves."""
-        return self.is_registered and not self.is_shutting_down and self.failure is None
+        return self._lifecycle.is_ready
 
     def state(self) -> State:
+        failure = self._lifecycle.failure
         return State(
-            running=self.failure is None and not self.is_shutting_down,
-            read_only=self._mode.is_read_only,
-            shutting_down=self.is_shutting_down,
-            available_for_high_priority_writes=self._mode.is_available_for_high_priority,
-            reasons=self._mode.reasons,
-            failure=None if self.failure is None else str(self.failure),
+            running=self._lifecycle.is_running,
+            read_only=self._parts.mode.is_read_only,
+            shutting_down=self._lifecycle.is_shutting_down,
+            available_for_high_priority_writes=self._parts.mode.is_available_for_high_priority,
+            reasons=self._parts.mode.reasons,
+            failure=None if failure is None else str(failure),
         )
 
     def info(self) -> Info:
@@ -194,9 +151,9 @@ class BookieOperations:
             port=port,
             total_bytes=usage.total_bytes,
             free_bytes=usage.free_bytes,
-            disks=self._space.looks,
-            ledgers=len(self._desk.ledgers),
-            connections=len(self._server.connections),
+            disks=self._parts.space.checks,
+            ledgers=len(self._parts.rules.ledgers),
+            connections=len(self._parts.server.connections),
             uptime_s=self._clock.monotonic() - self._started_s,
         )
 
@@ -205,25 +162,25 @@ class BookieOperations:
         problems = await self._worker.run(self._try_directories)
         try:
             async with asyncio.timeout(_SANITY_TIMEOUT_S):
-                await ask_disks(*self._own_address, self._certificates)
+                await ask_disks(*self._own_address, self._parts.local_certificates)
         except (OSError, MagnetarError, TimeoutError) as error:
             problems.append(f"port {self._address[1]} does not answer: {error!r}")
-        return Sanity(not problems, self._mode.is_read_only, tuple(problems))
+        return Sanity(not problems, self._parts.mode.is_read_only, tuple(problems))
 
     # -- mode
 
     async def set_read_only(self, reason: Reason = Reason.OPERATOR, detail: str = "") -> None:
         """Take no more adds, for *reason* (operator or draining). Raises NotChanged."""
-        await self._mode.set(reason, detail)
+        await self._parts.mode.set(reason, detail)
 
     async def clear_read_only(self, reason: Reason = Reason.OPERATOR) -> None:
         """Take *reason* back. The bookie stays read-only while others hold. Raises NotChanged."""
-        await self._mode.clear(reason)
+        await self._parts.mode.clear(reason)
 
     # -- garbage collection and compaction
 
     def gc_status(self) -> GcStatus:
-        return self._collector.status()
+        return self._parts.collector.status()
 
     def trigger_gc(self, *, force_minor: bool = False, force_major: bool = False, accept_listing: bool = False) -> None:
         """Collect garbage now, with a compaction if one is forced and not suspended.
@@ -231,52 +188,52 @@ class BookieOperations:
         *accept_listing*: the listing of the metadata store is right, empty or shrunken as it is. Without it such a
         listing deletes nothing (`gc_status().refused`).
         """
-        self._collector.trigger(force_minor=force_minor, force_major=force_major, accept_listing=accept_listing)
+        self._parts.collector.trigger(force_minor=force_minor, force_major=force_major, accept_listing=accept_listing)
 
     async def gc_settled(self) -> GcStatus:
         """Wait until no round of garbage collection runs."""
-        await self._collector.settled()
-        return self._collector.status()
+        await self._parts.collector.settled()
+        return self._parts.collector.status()
 
     def suspend_compaction(self, *, minor: bool = False, major: bool = False) -> None:
         """Start no compaction of that kind until it is resumed or the bookie restarts."""
-        self._collector.suspend(minor=minor, major=major)
+        self._parts.collector.suspend(minor=minor, major=major)
 
     def resume_compaction(self, *, minor: bool = False, major: bool = False) -> None:
-        self._collector.resume(minor=minor, major=major)
+        self._parts.collector.resume(minor=minor, major=major)
 
     def entry_location_compact(self, paths: Iterable[str] | None = None) -> None:
         """Compact the index, all of it or the databases at *paths*, in the background. Raises MagnetarError."""
-        self._collector.compact_locations(paths)
+        self._parts.collector.compact_locations(paths)
 
     def entry_location_compact_status(self) -> dict[str, bool]:
         """Path of each database of locations → whether it is being compacted."""
-        return self._collector.location_directories
+        return self._parts.collector.location_directories
 
     # -- checks of the copies
 
     def scrub_status(self) -> ScrubStatus:
-        return self._scrub.status()
+        return self._parts.scrub.status()
 
     def trigger_scrub(self) -> None:
-        """Read and check every entry now, at the usual pace, unless that is under way."""
-        self._scrub.trigger()
+        """Read and check every entry now, at the usual rate, unless that is under way."""
+        self._parts.scrub.trigger()
 
     def integrity_status(self) -> IntegrityStatus:
         """How far a bookie that may have lost entries is with copying them back."""
-        return self._integrity.status()
+        return self._parts.integrity.status()
 
     # -- the index
 
     def rebuild_index_status(self) -> OnlineRebuildStatus:
-        return self._rebuild.status()
+        return self._parts.rebuild.status()
 
     def rebuild_index(self) -> None:
         """Compare the index with the entry logs in the background and put it right, unless that is under way.
 
         Every ledger that is there is fenced by it.
         """
-        self._rebuild.trigger()
+        self._parts.rebuild.trigger()
 
     # -- what is on the disks
 
@@ -291,43 +248,44 @@ class BookieOperations:
         """For each journal the place up to which everything is in entry logs and index, as it is on disk."""
         return [
             LogMark(directory, mark.file_id, journal_name(mark.file_id), mark.offset)
-            for directory, mark in zip(self._directories.journals, self._storage.marks, strict=True)
+            for directory, mark in zip(self._directories.journals, self._parts.storage.marks, strict=True)
         ]
 
     def list_ledgers(self, first: int = 0, count_max: int | None = None) -> list[int]:
         """Ids of the ledgers of this bookie from *first* on, rising."""
-        ids = sorted(ledger.ledger_id for ledger in self._desk.ledgers if ledger.ledger_id >= first)
+        ids = sorted(ledger.ledger_id for ledger in self._parts.rules.ledgers if ledger.ledger_id >= first)
         return ids if count_max is None else ids[:count_max]
 
     def flush(self) -> None:
         """Bring what is in the write cache into entry logs now."""
-        self._checkpointer.flush()
+        self._parts.checkpointer.flush()
 
     # -- metrics
 
     @property
-    def stages(self) -> BookieStages:
+    def latency(self) -> BookieLatency:
         """How long operations take, brought up to date."""
-        stages, counters = self._server.stages, self._server.counters
-        stages.adds_refused_at_once(counters.adds_refused)
-        stages.reads.answered_from_memory(counters.reads - counters.cold_reads)
-        return stages
+        latency, counters = self._parts.server.latency, self._parts.server.counters
+        latency.adds_refused_at_once(counters.adds_refused)
+        latency.reads.answered_from_memory(counters.reads - counters.cold_reads)
+        return latency
 
     @property
     def journal_bytes(self) -> list[int]:
         """For each journal what was written since the start, with what fills its groups up."""
-        return [journal.writer.written_bytes for journal in self._server.journals]
+        return [journal.writer.written_bytes for journal in self._parts.server.journals]
 
     def now_s(self) -> float:
-        """The bookie's clock, for the windows of `stages`."""
+        """The bookie's clock, for the windows of `latency`."""
         return self._clock.monotonic()
 
     def metrics(self) -> Iterator[Sample]:
         """Numbers of this moment, for `magnetar_core.runtime.observe.Metrics`."""
         labels = (("bookie", self._bookie_id),)
-        counters, cache = self._server.counters, self._server.cache
-        door = self.doorkeeper
-        malformed = counters.malformed + (0 if door is None else door.malformed)
+        parts = self._parts
+        server = parts.server
+        counters, cache, listener = server.counters, server.cache, parts.tls_listener
+        malformed = counters.malformed + (0 if listener is None else listener.malformed)
 
         def sample(name: str, value: float, help_text: str, *more: tuple[str, str]) -> Sample:
             return Sample(f"magnetar_bookie_{name}", value, (*labels, *more), help_text)
@@ -339,22 +297,22 @@ class BookieOperations:
         yield sample("cold_reads_total", counters.cold_reads, "reads that needed the disk")
         yield sample("fences_total", counters.fences, "fences that were written")
         yield sample("malformed_total", malformed, "connections that were closed for what they sent")
-        if door is not None:
-            yield sample("tls_handshakes_failed_total", door.handshakes_failed, "TLS handshakes that failed")
-            yield sample("refused_in_clear_total", door.refused_in_clear, "connections that had to be over TLS")
-            yield sample("refused_roles_total", door.refused_roles, "connections whose role is not admitted")
-        yield sample("connections", len(self._server.connections), "open connections")
-        yield sample("adds_in_flight", self._server.adds_in_flight, "adds without an answer")
-        yield sample("add_bytes_in_flight", self._server.add_bytes_in_flight, "journal bytes of them")
-        yield sample("reads_in_flight", self._server.reads_in_flight, "reads that wait for the disk")
-        yield sample("connections_held", len(self._server.held), "connections that wait for others' adds and reads")
-        yield sample("long_polls", self._server.long_polls, "reads that wait for a larger LAC")
-        yield sample("ledgers", len(self._desk.ledgers), "ledgers with copies here")
+        if listener is not None:
+            yield sample("tls_handshakes_failed_total", listener.handshakes_failed, "TLS handshakes that failed")
+            yield sample("refused_in_clear_total", listener.refused_in_clear, "connections that had to be over TLS")
+            yield sample("refused_roles_total", listener.refused_roles, "connections whose role is not admitted")
+        yield sample("connections", len(server.connections), "open connections")
+        yield sample("adds_in_flight", server.adds_in_flight, "adds without an answer")
+        yield sample("add_bytes_in_flight", server.add_bytes_in_flight, "journal bytes of them")
+        yield sample("reads_in_flight", server.reads_in_flight, "reads that wait for the disk")
+        yield sample("connections_held", len(server.held), "connections that wait for others' adds and reads")
+        yield sample("long_polls", server.long_polls, "reads that wait for a larger LAC")
+        yield sample("ledgers", len(parts.rules.ledgers), "ledgers with copies here")
         yield sample("write_cache_bytes", cache.bytes, "entries that wait for the next flush")
-        yield sample("read_cache_bytes", self._server.read_cache.bytes, "entries that were read from disk")
-        yield sample("flushes_total", self._checkpointer.flushes, "flushes of the write cache")
-        yield sample("flush_failures_total", self._checkpointer.flush_failures, "flushes that failed")
-        gc = self._collector.status()
+        yield sample("read_cache_bytes", server.read_cache.bytes, "entries that were read from disk")
+        yield sample("flushes_total", parts.checkpointer.flushes, "flushes of the write cache")
+        yield sample("flush_failures_total", parts.checkpointer.flush_failures, "flushes that failed")
+        gc = parts.collector.status()
         yield sample("gc_rounds_total", gc.rounds, "rounds of garbage collection")
         yield sample("gc_refused", gc.refused is not None, "1 if the last round deleted no ledger on purpose")
         yield sample("gc_failed", gc.failed is not None, "1 if the last round failed")
@@ -378,7 +336,7 @@ class BookieOperations:
         ):
             yield sample("compactions_total", done, "compactions that were done", ("kind", kind))
             yield sample("compaction_suspended", suspended, "1 if an operator suspended them", ("kind", kind))
-        scrub, integrity = self._scrub.status(), self._integrity.status()
+        scrub, integrity = parts.scrub.status(), parts.integrity.status()
         yield sample("scrub_running", scrub.is_running, "1 while entries are checked")
         yield sample("scrub_passes_total", scrub.passes, "times that every entry was checked")
         yield sample("scrub_entries_verified", scrub.entries_verified, "good entries of this pass")
@@ -389,18 +347,18 @@ class BookieOperations:
         yield sample("integrity_ledgers_left", integrity.ledgers_left, "ledgers whose copies are to be checked")
         yield sample("integrity_copied_entries_total", integrity.copied_entries, "entries that were copied back")
         yield sample("integrity_lost_entries_total", integrity.lost_entries, "entries that nobody has")
-        rebuild = self._rebuild.status()
+        rebuild = parts.rebuild.status()
         yield sample("index_rebuild_running", rebuild.is_running, "1 while the index is compared with the logs")
         yield sample("index_rebuilds_total", rebuild.rebuilds, "times that this was done")
         yield sample("index_rebuild_entries_put_right", rebuild.entries_put_right, "entries that it lacked, last time")
         yield sample("index_rebuild_locations_lost", rebuild.locations_lost, "locations that lead nowhere, last time")
-        yield sample("read_only", self._mode.is_read_only, "1 if no adds are taken")
+        yield sample("read_only", parts.mode.is_read_only, "1 if no adds are taken")
         for reason in Reason:
-            yield sample("read_only_reason", reason in self._mode.reasons, "1 if it holds", ("reason", str(reason)))
-        for look in self._space.looks:
-            at = ("directory", look.directory)
-            yield sample("disk_free_bytes", look.free_bytes, "free on the directory's file system", at)
-            yield sample("disk_total_bytes", look.total_bytes, "size of the directory's file system", at)
+            yield sample("read_only_reason", reason in parts.mode.reasons, "1 if it holds", ("reason", str(reason)))
+        for check in parts.space.checks:
+            at = ("directory", check.directory)
+            yield sample("disk_free_bytes", check.free_bytes, "free on the directory's file system", at)
+            yield sample("disk_total_bytes", check.total_bytes, "size of the directory's file system", at)
 
     # -- on the worker's thread
 

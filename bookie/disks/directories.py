@@ -21,15 +21,15 @@ from bookie.disks import cookie as cookies
 from bookie.disks.cookie import Cookie
 from bookie.disks.read_only import (
     STATUS_FILE,
+    DiskCheck,
     DiskLimits,
     DiskState,
-    Look,
     Reason,
     Verdict,
+    check_disk,
     decode_status,
     encode_status,
     judge,
-    look_at,
 )
 from magnetar_core.bookkeeper.metadata.bookies import BookieRegistration
 from magnetar_core.bookkeeper.metadata.store import NO_NODE
@@ -222,13 +222,13 @@ class SpaceWatch:
         self._on_any_full = on_any_full
         self._changed = changed
         self._timer: Timer | None = None
-        self._looks: dict[str, Look] = {}
+        self._checks: dict[str, DiskCheck] = {}
         self._was_good = False
 
     @property
-    def looks(self) -> tuple[Look, ...]:
+    def checks(self) -> tuple[DiskCheck, ...]:
         """The newest look at each directory, ledger directories first."""
-        return tuple(self._looks.values())
+        return tuple(self._checks.values())
 
     def start(self) -> None:
         self._check()
@@ -242,32 +242,32 @@ class SpaceWatch:
         """A write found the disk full; that lasts until a look at it finds room."""
         text = f"no space left: {error}"
         for directory in (*self._ledgers, *self._journals):
-            before = self._looks.get(directory)
+            before = self._checks.get(directory)
             total_bytes = 0 if before is None else before.total_bytes
-            self._looks[directory] = Look(directory, DiskState.FULL, 0, total_bytes, text)
+            self._checks[directory] = DiskCheck(directory, DiskState.FULL, 0, total_bytes, text)
         self._report()
 
     def _check(self) -> None:
         for directory in (*self._ledgers, *self._journals):
-            before = self._looks.get(directory)
+            before = self._checks.get(directory)
             try:
                 usage = self._usage(directory)
             except OSError as error:
                 text = f"{directory} cannot be looked at: {error.strerror or error}"
-                self._looks[directory] = Look(directory, DiskState.UNREADABLE, 0, 0, text)
+                self._checks[directory] = DiskCheck(directory, DiskState.UNREADABLE, 0, 0, text)
                 continue
             was_full = before is not None and before.state is DiskState.FULL
-            look = look_at(directory, usage.total_bytes, usage.free_bytes, was_full, self._limits)
-            if look.state is DiskState.WARN and (before is None or before.state is DiskState.GOOD):
-                log.warning("%s", look.text)
-            self._looks[directory] = look
+            check = check_disk(directory, usage.total_bytes, usage.free_bytes, was_full, self._limits)
+            if check.state is DiskState.WARN and (before is None or before.state is DiskState.GOOD):
+                log.warning("%s", check.text)
+            self._checks[directory] = check
         self._report()
         self._timer = self._clock.call_later(self._interval_s, self._check)
 
     def _report(self) -> None:
         verdict = judge(
-            [self._looks[directory] for directory in self._ledgers],
-            [self._looks[directory] for directory in self._journals],
+            [self._checks[directory] for directory in self._ledgers],
+            [self._checks[directory] for directory in self._journals],
             self._on_any_full,
         )
         is_good = not (verdict.disk or verdict.error or verdict.full_ledger_directories)

@@ -1,6 +1,6 @@
-"""Read-only or not: one place that knows the reasons, and tells the desk, the cluster and the status files.
+"""Read-only or not: one place that knows the reasons, and tells the request rules, the cluster and the status files.
 
-    disks, operators ──▶ Reasons ──▶ desk (which adds are refused) ──▶ registration (available, available/readonly)
+    disks, operators ──▶ Reasons ──▶ RequestRules (adds refused) ──▶ registration (available, available/readonly)
                                 └──▶ BOOKIE_STATUS (operator, draining)
 
 Rules:
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from bookie.disks.directories import StatusFiles
 from bookie.disks.read_only import KEPT, Reason, Reasons, Verdict
 from bookie.jobs import JobThread
-from bookie.serving.request_rules import Desk
+from bookie.serving.request_rules import RequestRules
 from magnetar_core.bookkeeper.metadata.bookies import BookieRegistration
 from magnetar_core.bookkeeper.metadata.store import MetadataError
 from magnetar_core.runtime.clock import Clock
@@ -43,7 +43,7 @@ class Mode:
     def __init__(
         self,
         bookie_id: str,
-        desk: Desk,
+        rules: RequestRules,
         registration: BookieRegistration,
         clock: Clock,
         status_files: StatusFiles | None,
@@ -56,7 +56,7 @@ class Mode:
     ) -> None:
         """*status_files* None: nothing survives a restart. *worker* writes them."""
         self._bookie_id = bookie_id
-        self._desk = desk
+        self._rules = rules
         self._registration = registration
         self._clock = clock
         self._status_files = status_files
@@ -86,7 +86,7 @@ class Mode:
 
     @property
     def is_available_for_high_priority(self) -> bool:
-        return self._desk.high_priority_allowed
+        return self._rules.high_priority_allowed
 
     def load(self, forced: bool) -> None:
         """What held before the restart, and what the settings say. Blocks; raises Corruption, OSError."""
@@ -151,11 +151,11 @@ class Mode:
             ) from error
 
     def _apply(self) -> None:
-        reasons, desk = self._reasons, self._desk
+        reasons, rules = self._reasons, self._rules
         enough = self._free_bytes >= self._free_bytes_for_high_priority
-        desk.high_priority_allowed = enough and Reason.ERROR not in reasons.held
-        desk.full_directories = None if reasons else self._full_directories
-        desk.read_only = bool(reasons) or self._full_directories is not None
+        rules.high_priority_allowed = enough and Reason.ERROR not in reasons.held
+        rules.full_directories = None if reasons else self._full_directories
+        rules.read_only = bool(reasons) or self._full_directories is not None
         # The texts change with every look at a disk, the reasons do not.
         before, self._shown = self._shown, frozenset(reasons.held)
         if before == self._shown:

@@ -98,7 +98,7 @@ class DiskState(StrEnum):
     UNREADABLE = "unreadable"
 
 
-class Look(NamedTuple):
+class DiskCheck(NamedTuple):
     """One look at one directory."""
 
     directory: str
@@ -109,7 +109,7 @@ class Look(NamedTuple):
     """For people; empty when the state is GOOD."""
 
 
-def look_at(directory: str, total_bytes: int, free_bytes: int, was_full: bool, limits: DiskLimits) -> Look:
+def check_disk(directory: str, total_bytes: int, free_bytes: int, was_full: bool, limits: DiskLimits) -> DiskCheck:
     """Judge a directory's file system; *was_full* is what the look before said (rule 2)."""
     used = 1 - free_bytes / total_bytes if total_bytes else 1.0
     state = DiskState.GOOD
@@ -125,7 +125,7 @@ def look_at(directory: str, total_bytes: int, free_bytes: int, was_full: bool, l
         elif was_full and used <= limits.full_share:
             mark = f"diskUsageLwmThreshold {limits.room_share:.1%}"
         text = f"{directory}: {used:.1%} of the disk is used, {free_bytes} bytes are free ({mark})"
-    return Look(directory, state, free_bytes, total_bytes, text)
+    return DiskCheck(directory, state, free_bytes, total_bytes, text)
 
 
 class Verdict(NamedTuple):
@@ -140,15 +140,15 @@ class Verdict(NamedTuple):
     """Of the ledger or journal directory that has least."""
 
 
-def judge(ledgers: Sequence[Look], journals: Sequence[Look], on_any_full: bool) -> Verdict:
+def judge(ledgers: Sequence[DiskCheck], journals: Sequence[DiskCheck], on_any_full: bool) -> Verdict:
     """One full journal directory is enough, since every ledger of it is concerned; a full ledger directory is if
     *on_any_full*, or if all of them are full."""
-    looks = (*ledgers, *journals)
-    error = "; ".join(dict.fromkeys(look.text for look in looks if look.state is DiskState.UNREADABLE)) or None
-    free_bytes = min(look.free_bytes for look in looks)
-    full_ledgers = [number for number, look in enumerate(ledgers) if look.state is DiskState.FULL]
-    journal_full = any(look.state is DiskState.FULL for look in journals)
-    text = "; ".join(dict.fromkeys(look.text for look in looks if look.state is DiskState.FULL))
+    checks = (*ledgers, *journals)
+    error = "; ".join(dict.fromkeys(check.text for check in checks if check.state is DiskState.UNREADABLE)) or None
+    free_bytes = min(check.free_bytes for check in checks)
+    full_ledgers = [number for number, check in enumerate(ledgers) if check.state is DiskState.FULL]
+    journal_full = any(check.state is DiskState.FULL for check in journals)
+    text = "; ".join(dict.fromkeys(check.text for check in checks if check.state is DiskState.FULL))
     if journal_full or (full_ledgers and (on_any_full or len(full_ledgers) == len(ledgers))):
         return Verdict(text, error, None, free_bytes)
     return Verdict(None, error, frozenset(full_ledgers) or None, free_bytes)

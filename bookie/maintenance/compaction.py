@@ -24,13 +24,13 @@ from typing import Final, NamedTuple
 
 from bookie.jobs import JobThread
 from bookie.maintenance.garbage import Due, LogUsage, dead_logs, has_room, worth_compacting
-from bookie.maintenance.rate_limiter import Pace
+from bookie.maintenance.rate_limiter import RateLimiter
 from bookie.maintenance.rebuild.unreadable import unreadable_log_ids
 from bookie.storage.entry_log import format as fmt
 from bookie.storage.entry_log.compacting import CompactingLog, Mover
 from bookie.storage.entry_log.files import file_name
 from bookie.storage.index import Index
-from bookie.storage.ledger_storage import LedgerStorage, Shelf, is_no_space
+from bookie.storage.ledger_storage import LedgerDirectory, LedgerStorage, is_no_space
 from bookie.storage.ledgers import Ledgers
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.files import DiskUsage, File, Files
@@ -38,7 +38,8 @@ from magnetar_core.runtime.types import MIB, Corruption
 
 log = logging.getLogger(__name__)
 
-# Records that one job on the keeper's thread looks at: a few milliseconds, so that an operator's call comes in between.
+# Records that one job on the maintenance thread looks at: a few milliseconds, so that an operator's call comes in
+# between.
 _SCAN_RECORDS: Final = 10_000
 _COPY_RECORDS: Final = 1_000
 _COPY_BYTES: Final = MIB
@@ -66,7 +67,7 @@ class CompactionSettings(NamedTuple):
 
 
 class Counts:
-    """What was done in this life of the process."""
+    """What was done since the start."""
 
     __slots__ = ("compacted_logs", "copied_bytes", "copied_entries", "reclaimed_bytes", "removed_logs")
 
@@ -84,7 +85,7 @@ class Compactor:
         storage: LedgerStorage,
         ledgers: Ledgers,
         flusher: JobThread,
-        keeper: JobThread,
+        maintenance: JobThread,
         readers: list[JobThread],
         clock: Clock,
         usage: Callable[[str], DiskUsage],
@@ -92,16 +93,16 @@ class Compactor:
         is_stopping: Callable[[], bool],
     ) -> None:
         self._files = files
-        self._shelves = storage.shelves
+        self._directories = storage.directories
         self._ledgers = ledgers
         self._flusher = flusher
-        self._keeper = keeper
+        self._maintenance = maintenance
         self._readers = readers
         self._clock = clock
         self._disk_usage = usage
         self._settings = settings
         self._is_stopping = is_stopping
-        self._usages: list[dict[int, LogUsage]] = [{} for _ in self._shelves]
+        self._usages: list[dict[int, LogUsage]] = [{} for _ in self._directories]
         self.counts = Counts()
         self.damaged: dict[str, str] = {}
         """Path of a log that was left alone → why."""
@@ -114,25 +115,25 @@ class Compactor:
 
     async def survey(self) -> None:
         """Learn what the closed logs hold, as far as it is not known. Raises OSError, Stopped."""
-        for number, shelf in enumerate(self._shelves):
+        for number, directory in enumerate(self._directories):
             usages = self._usages[number]
-            closed = await self._flusher.run(shelf.logs.closed_logs)  # rule 1
+            closed = await self._flusher.run(directory.logs.closed_logs)  # rule 1
             for gone in usages.keys() - set(closed):
                 del usages[gone]
-            noted = await self._keeper.run(partial(unreadable_log_ids, self._files, shelf.directory))
+            noted = await self._maintenance.run(partial(unreadable_log_ids, self._files, directory.path))
             for log_id in noted.intersection(closed):
                 usages.pop(log_id, None)
                 reason = "it could not be read when the index was rebuilt; `magnetar bookie rebuild-index` tries again"
-                self._leave(shelf, log_id, Corruption(reason))  # rule 5
+                self._leave(directory, log_id, Corruption(reason))  # rule 5
             for log_id in closed:
                 if log_id in usages or log_id in noted:
                     continue
                 try:
-                    usages[log_id] = await self._usage_of(shelf, log_id)
+                    usages[log_id] = await self._usage_of(directory, log_id)
                 except (Corruption, OSError) as error:
-                    self._leave(shelf, log_id, error)
+                    self._leave(directory, log_id, error)
                 else:
-                    self.damaged.pop(_path(shelf, log_id), None)
+                    self.damaged.pop(_path(directory, log_id), None)
 
     async def count(self) -> None:
         """Sum up what there is; a pass over all maps, so it is done once a round."""
@@ -140,25 +141,25 @@ class Compactor:
         ledgers = self._ledgers
         self.log_count = len(usages)
         self.total_bytes = sum(usage.file_bytes for usage in usages)
-        self.live_bytes = await self._keeper.run(lambda: sum(usage.live_bytes(ledgers) for usage in usages))
+        self.live_bytes = await self._maintenance.run(lambda: sum(usage.live_bytes(ledgers) for usage in usages))
 
-    async def _usage_of(self, shelf: Shelf, log_id: int) -> LogUsage:
+    async def _usage_of(self, directory: LedgerDirectory, log_id: int) -> LogUsage:
         """From the map that closes a log, or from a scan of the whole. Raises Corruption, OSError."""
-        logs = shelf.logs
-        file_bytes = await self._keeper.run(lambda: logs.file_bytes(log_id))
+        logs = directory.logs
+        file_bytes = await self._maintenance.run(lambda: logs.file_bytes(log_id))
         try:
-            return LogUsage(log_id, file_bytes, await self._keeper.run(lambda: logs.ledgers_map(log_id)), True)
+            return LogUsage(log_id, file_bytes, await self._maintenance.run(lambda: logs.ledgers_map(log_id)), True)
         except Corruption as error:
             log.info("%s; it is read through", error)
         try:
-            scan = await self._keeper.run(lambda: logs.scan(log_id))
+            scan = await self._maintenance.run(lambda: logs.scan(log_id))
         except Corruption as error:
             # Its header is damaged, or a crash or a full disk came while it was made: the index says which (rule 2).
             log.info("%s", error)
             return LogUsage(log_id, file_bytes, {}, False)
         records = iter(scan)
         found: dict[int, int] = {}
-        while some := await self._keeper.run(lambda: list(islice(records, _SCAN_RECORDS))):
+        while some := await self._maintenance.run(lambda: list(islice(records, _SCAN_RECORDS))):
             for _, size, ledger_id, _ in some:
                 found[ledger_id] = found.get(ledger_id, 0) + fmt.SIZE.size + size
             await self._rest(0)
@@ -168,32 +169,33 @@ class Compactor:
 
     async def remove_dead(self) -> None:
         """Remove the logs in which nothing lives. Raises Stopped."""
-        for number, shelf in enumerate(self._shelves):
+        for number, directory in enumerate(self._directories):
             for usage in dead_logs(self._usages[number].values(), self._ledgers):
-                await self._alone(shelf, usage.log_id, self._remove(number, usage))
+                await self._alone(directory, usage.log_id, self._remove(number, usage))
                 await self._rest(0)
 
     async def _remove(self, number: int, usage: LogUsage) -> None:
         """Rule 2. Raises Corruption, OSError."""
-        shelf, log_id = self._shelves[number], usage.log_id
+        directory, log_id = self._directories[number], usage.log_id
         if not usage.is_whole and await self._is_referred_to(number, log_id):
             raise Corruption(
-                f"{_path(shelf, log_id)} is damaged: the index knows entries in it that cannot be found in it; it stays"
+                f"{_path(directory, log_id)} is damaged: the index knows entries in it that cannot be found in it; "
+                "it stays"
             )
-        file = await self._keeper.run(lambda: shelf.logs.remove(log_id))
+        file = await self._maintenance.run(lambda: directory.logs.remove(log_id))
         self._usages[number].pop(log_id, None)
         self.counts.removed_logs += 1
         self.counts.reclaimed_bytes += usage.file_bytes
-        log.info("%s removed, %d bytes", _path(shelf, log_id), usage.file_bytes)
+        log.info("%s removed, %d bytes", _path(directory, log_id), usage.file_bytes)
         await self._close(file)
 
     async def _is_referred_to(self, number: int, log_id: int) -> bool:
-        """Whether any location leads into a log: looks through the locations of every ledger of the shelf."""
-        index = self._shelves[number].index
-        count = len(self._shelves)
+        """Whether any location leads into a log: looks through the locations of every ledger of the directory."""
+        index = self._directories[number].index
+        count = len(self._directories)
         ids = [ledger.ledger_id for ledger in self._ledgers if ledger.ledger_id % count == number]
         finder = _Finder(index, ids, log_id)
-        while not await self._keeper.run(finder.step):
+        while not await self._maintenance.run(finder.step):
             await self._rest(0)
         return finder.is_found
 
@@ -203,7 +205,7 @@ class Compactor:
             return
         for reader in self._readers:
             await reader.run(_nothing)
-        await self._keeper.run(file.close)
+        await self._maintenance.run(file.close)
 
     # -- compacting
 
@@ -211,94 +213,96 @@ class Compactor:
         """Compact the logs that are worth it, one after the other. Raises Stopped."""
         began_s = self._clock.monotonic()
         settings = self._settings
-        pace = Pace(settings.bytes_s if settings.by_bytes else settings.entries_s)
+        limiter = RateLimiter(settings.bytes_s if settings.by_bytes else settings.entries_s)
         self.skipped_for_room = None
-        for number, shelf in enumerate(self._shelves):
+        for number, directory in enumerate(self._directories):
             for usage in worth_compacting(self._usages[number].values(), self._ledgers, due.threshold):
                 if due.max_s is not None and self._clock.monotonic() - began_s > due.max_s:
                     log.info("%s compaction ends after %.0f s, its longest time", due.kind, due.max_s)
                     return
-                if not self._has_room(shelf, usage):
+                if not self._has_room(directory, usage):
                     continue
-                if not await self._alone(shelf, usage.log_id, self._compact_log(number, usage, pace)):
+                if not await self._alone(directory, usage.log_id, self._compact_log(number, usage, limiter)):
                     break
 
-    def _has_room(self, shelf: Shelf, usage: LogUsage) -> bool:
+    def _has_room(self, directory: LedgerDirectory, usage: LogUsage) -> bool:
         live_bytes, settings = usage.live_bytes(self._ledgers), self._settings
         try:
-            free_bytes = self._disk_usage(shelf.directory).free_bytes
+            free_bytes = self._disk_usage(directory.path).free_bytes
         except OSError as error:
-            self.skipped_for_room = f"{shelf.directory} cannot be looked at: {error}"
+            self.skipped_for_room = f"{directory.path} cannot be looked at: {error}"
             return False
         if has_room(free_bytes, live_bytes, settings.reserve_bytes, settings.may_use_reserve):
             return True
         self.skipped_for_room = (
-            f"{_path(shelf, usage.log_id)}: {live_bytes} bytes live in it, {free_bytes} are free and "
+            f"{_path(directory, usage.log_id)}: {live_bytes} bytes live in it, {free_bytes} are free and "
             f"{settings.reserve_bytes} of them are kept for flushes (isForceGCAllowWhenNoSpace=true uses them)"
         )
         return False
 
-    async def _compact_log(self, number: int, usage: LogUsage, pace: Pace) -> None:
+    async def _compact_log(self, number: int, usage: LogUsage, limiter: RateLimiter) -> None:
         """Copy what lives, move its locations, remove the log. Raises Corruption, OSError, Stopped."""
-        shelf, old_id = self._shelves[number], usage.log_id
-        new_id = await self._keeper.run(shelf.logs.next_log_id)
-        copy = await self._keeper.run(lambda: CompactingLog(self._files, shelf.directory, new_id, old_id))
+        directory, old_id = self._directories[number], usage.log_id
+        new_id = await self._maintenance.run(directory.logs.next_log_id)
+        copy = await self._maintenance.run(lambda: CompactingLog(self._files, directory.path, new_id, old_id))
         try:
-            has_gap = await self._copy(shelf, old_id, copy, pace)
+            has_gap = await self._copy(directory, old_id, copy, limiter)
             copied = dict(copy.bytes_of_ledgers)
             if copied:
-                await self._keeper.run(copy.finish)
+                await self._maintenance.run(copy.finish)
             else:
-                self._keeper.submit(copy.abandon, _ignore)
+                self._maintenance.submit(copy.abandon, _ignore)
         except BaseException:
-            self._keeper.submit(copy.abandon, _ignore)
+            self._maintenance.submit(copy.abandon, _ignore)
             raise
         if copied:
-            mover = await self._flusher.run(lambda: Mover(shelf.logs, shelf.index, new_id, old_id))
+            mover = await self._flusher.run(lambda: Mover(directory.logs, directory.index, new_id, old_id))
             while await self._flusher.run(mover.step):
                 pass
-            await self._flusher.run(shelf.index.sync)
-            new_bytes = await self._keeper.run(lambda: shelf.logs.file_bytes(new_id))
+            await self._flusher.run(directory.index.sync)
+            new_bytes = await self._maintenance.run(lambda: directory.logs.file_bytes(new_id))
             self._usages[number][new_id] = LogUsage(new_id, new_bytes, copied, True)
         try:
             # A tail that is no record was never published; between records it may be one that was.
             await self._remove(number, usage._replace(is_whole=usage.is_whole and not has_gap))
         finally:
             if copied:
-                await self._keeper.run(copy.done)
+                await self._maintenance.run(copy.done)
         self.counts.compacted_logs += 1
         if copied:
             self.counts.reclaimed_bytes -= new_bytes
 
-    async def _copy(self, shelf: Shelf, old_id: int, copy: CompactingLog, pace: Pace) -> bool:
+    async def _copy(self, directory: LedgerDirectory, old_id: int, copy: CompactingLog, limiter: RateLimiter) -> bool:
         """Returns whether the old log has something between its records that is none."""
-        scan = await self._keeper.run(lambda: shelf.logs.scan(old_id))
+        scan = await self._maintenance.run(lambda: directory.logs.scan(old_id))
         records = iter(scan)
         unsynced = 0
         while True:
-            looked_at, entries, size = await self._keeper.run(lambda: self._copy_some(shelf, old_id, records, copy))
+            looked_at, entries, size = await self._maintenance.run(
+                lambda: self._copy_some(directory, old_id, records, copy)
+            )
             if not looked_at:
                 return scan.has_gap
             self.counts.copied_entries += entries
             self.counts.copied_bytes += size
             unsynced += entries
             if unsynced >= self._settings.unsynced_entries_max:
-                await self._keeper.run(copy.sync)
+                await self._maintenance.run(copy.sync)
                 unsynced = 0
             units = size if self._settings.by_bytes else entries + (looked_at - entries) * _DEAD_SHARE
-            await self._rest(pace.spend(self._clock.monotonic(), units))
+            await self._rest(limiter.spend(self._clock.monotonic(), units))
 
     def _copy_some(
-        self, shelf: Shelf, log_id: int, records: Iterator[tuple[int, int, int, int]], copy: CompactingLog
+        self, directory: LedgerDirectory, log_id: int, records: Iterator[tuple[int, int, int, int]], copy: CompactingLog
     ) -> tuple[int, int, int]:
-        """Runs on the keeper's thread. (records looked at, entries copied, bytes copied); (0, …) at the end."""
+        """Runs on the maintenance thread. (records looked at, entries copied, bytes copied); (0, …) at the end."""
         looked_at = size = 0
         entries: list[tuple[int, bytes]] = []
         for offset, _, ledger_id, entry_id in records:
             looked_at += 1
             location = fmt.location(log_id, offset)
-            if ledger_id in self._ledgers and shelf.index.location(ledger_id, entry_id) == location:
-                entry = shelf.logs.read(location, ledger_id, entry_id)
+            if ledger_id in self._ledgers and directory.index.location(ledger_id, entry_id) == location:
+                entry = directory.logs.read(location, ledger_id, entry_id)
                 entries.append((ledger_id, entry))
                 size += len(entry)
             if looked_at >= _COPY_RECORDS or size >= _COPY_BYTES:
@@ -309,24 +313,24 @@ class Compactor:
 
     # -- small things
 
-    async def _alone(self, shelf: Shelf, log_id: int, work: Awaitable[None]) -> bool:
+    async def _alone(self, directory: LedgerDirectory, log_id: int, work: Awaitable[None]) -> bool:
         """Rule 3. False if the disk is full, so that the next log would fare no better."""
         try:
             await work
         except Corruption as error:
-            self._leave(shelf, log_id, error)
+            self._leave(directory, log_id, error)
         except OSError as error:
             if is_no_space(error):
-                log.error("%s is left as it is, the disk is full: %s", _path(shelf, log_id), error)
+                log.error("%s is left as it is, the disk is full: %s", _path(directory, log_id), error)
                 self.skipped_for_room = str(error)
                 return False
-            self._leave(shelf, log_id, error)
+            self._leave(directory, log_id, error)
         else:
-            self.damaged.pop(_path(shelf, log_id), None)
+            self.damaged.pop(_path(directory, log_id), None)
         return True
 
-    def _leave(self, shelf: Shelf, log_id: int, error: Exception) -> None:
-        path = _path(shelf, log_id)
+    def _leave(self, directory: LedgerDirectory, log_id: int, error: Exception) -> None:
+        path = _path(directory, log_id)
         log.error("%s is left as it is: %s", path, error)
         self.damaged[path] = str(error)
 
@@ -369,8 +373,8 @@ class _Finder:
         return not self._left
 
 
-def _path(shelf: Shelf, log_id: int) -> str:
-    return posixpath.join(shelf.directory, file_name(log_id))
+def _path(directory: LedgerDirectory, log_id: int) -> str:
+    return posixpath.join(directory.path, file_name(log_id))
 
 
 def _nothing() -> None:

@@ -104,6 +104,26 @@ class Quarantine:
         self._absent.update(ledger_ids)
 
 
+class MovedCopies:
+    """Copies that metadata does not give to this bookie, pass by pass: one that is the same in two may go."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, int] = {}
+        self._seen: dict[int, int] = {}
+
+    def begin(self) -> None:
+        """Another pass."""
+        self._before, self._seen = self._seen, {}
+
+    def may_go(self, ledger_id: int, version: int, *, was_written: bool) -> bool:
+        """A record of that *version* says that the closed ledger is elsewhere; *was_written*: here, since the last
+        pass."""
+        if self._before.get(ledger_id) == version and not was_written:
+            return True
+        self._seen[ledger_id] = version
+        return False
+
+
 # ------------------------------------------------------------------------------------------------ logs
 
 

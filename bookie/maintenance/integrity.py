@@ -23,10 +23,10 @@ from itertools import islice
 from typing import Final
 
 from bookie.jobs import JobThread
-from bookie.maintenance.rate_limiter import Pace
+from bookie.maintenance.rate_limiter import RateLimiter
 from bookie.maintenance.rebuild.unreadable import unreadable_logs
 from bookie.maintenance.repair import RepairSource, RepairUnavailable, expected_entries, key_of
-from bookie.serving.request_rules import Desk
+from bookie.serving.request_rules import RequestRules
 from bookie.storage.ledger_storage import LedgerStorage
 from bookie.storage.ledgers import Ledger
 from bookie.storage.write_cache import WriteCache
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 # Between two looks at what is left; most of it waits for ledgers to be closed.
 _LOOK_S: Final = 5.0
 
-# Entries that one job of the keeper looks up.
+# Entries that one job of the maintenance thread looks up.
 _LOOK_UP: Final = 1_000
 
 # Entries that are copied back in a second at most.
@@ -72,23 +72,23 @@ class IntegrityCheck:
         metadata: LedgerStore,
         files: Files,
         storage: LedgerStorage,
-        desk: Desk,
+        rules: RequestRules,
         cache: WriteCache,
         source: RepairSource,
         flusher: JobThread,
-        keeper: JobThread,
+        maintenance: JobThread,
         clock: Clock,
     ) -> None:
         self._bookie_id = bookie_id
         self._metadata = metadata
         self._files = files
         self._storage = storage
-        self._desk = desk
-        self._ledgers = desk.ledgers
+        self._rules = rules
+        self._ledgers = rules.ledgers
         self._cache = cache
         self._source = source
         self._flusher = flusher
-        self._keeper = keeper
+        self._maintenance = maintenance
         self._clock = clock
         self._put_back: Callable[[int, bytes], Awaitable[int]]
         self._tasks = Tasks("integrity")
@@ -96,7 +96,7 @@ class IntegrityCheck:
         self._is_needed = False
         self._stopping = False
         self._left: set[int] = set()
-        self._pace = Pace(_COPIES_S)
+        self._limiter = RateLimiter(_COPIES_S)
         self._copied = self._lost = 0
         self._problem: str | None = None
 
@@ -247,8 +247,8 @@ class IntegrityCheck:
         """Rule 4. Raises OSError."""
         if set(metadata.last_segment.ensemble) != {self._bookie_id}:
             return False
-        directory = self._storage.shelf(ledger_id).directory
-        unreadable = await self._keeper.run(lambda: unreadable_logs(self._files, directory))
+        directory = self._storage.directory_of(ledger_id).path
+        unreadable = await self._maintenance.run(lambda: unreadable_logs(self._files, directory))
         if unreadable:
             self._problem = (
                 f"ledger {ledger_id} has no other copy, and may have entries in logs that cannot be read: {unreadable}"
@@ -258,9 +258,11 @@ class IntegrityCheck:
 
     async def _missing(self, ledger_id: int, entry_ids: list[int]) -> list[int]:
         cached = self._cache.entry_ids(ledger_id)
-        index = self._storage.shelf(ledger_id).index
+        index = self._storage.directory_of(ledger_id).index
         first, count = entry_ids[0], entry_ids[-1] - entry_ids[0] + 1
-        there = await self._keeper.run(lambda: {entry_id for entry_id, _ in index.locations(ledger_id, first, count)})
+        there = await self._maintenance.run(
+            lambda: {entry_id for entry_id, _ in index.locations(ledger_id, first, count)}
+        )
         return [entry_id for entry_id in entry_ids if entry_id not in there and entry_id not in cached]
 
     async def _copy(self, ledger_id: int, metadata: LedgerMetadata, entry_id: int) -> None:
@@ -273,7 +275,7 @@ class IntegrityCheck:
         if rc:
             raise NotStored(f"ledger {ledger_id} entry {entry_id} cannot be stored: refused with {rc}")
         self._copied += 1
-        await self._clock.sleep(max(self._pace.spend(self._clock.monotonic(), 1) - 0.1, 0))
+        await self._clock.sleep(max(self._limiter.spend(self._clock.monotonic(), 1) - 0.1, 0))
 
 
 class NotStored(RepairUnavailable):

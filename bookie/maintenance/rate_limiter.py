@@ -1,7 +1,7 @@
 """How fast background work may go. No clock: the moment comes in, the wait goes out."""
 
 
-class Pace:
+class RateLimiter:
     """At most *per_second* units a second, over any second or so; what was not used does not add up."""
 
     __slots__ = ("_free_at", "per_second")

@@ -16,10 +16,10 @@ from typing import Final
 
 from bookie.config import BookieConfig
 from bookie.jobs import JobThread
-from bookie.maintenance.rate_limiter import Pace
+from bookie.maintenance.rate_limiter import RateLimiter
 from bookie.maintenance.repair import RepairSource, RepairUnavailable, codec_of
-from bookie.maintenance.scrub_rules import ScrubPlace, decode_place, pace_of, problem_of
-from bookie.serving.request_rules import Desk
+from bookie.maintenance.scrub_rules import ScrubPlace, decode_place, problem_of, rate_of
+from bookie.serving.request_rules import RequestRules
 from bookie.storage.entry_log.files import list_logs
 from bookie.storage.ledger_storage import LedgerStorage
 from bookie.storage.write_cache import WriteCache
@@ -39,7 +39,7 @@ PLACE_FILE: Final = "scrub"
 # The place of a pass that is whole: behind every ledger.
 _END_LEDGER_ID: Final = 2**63 - 1
 
-# One job of the keeper: a few milliseconds.
+# One job of the maintenance thread: a few milliseconds.
 _ENTRIES: Final = 500
 _BYTES: Final = 512 * KIB
 
@@ -86,28 +86,28 @@ class Scrub:
         metadata: LedgerStore,
         files: Files,
         storage: LedgerStorage,
-        desk: Desk,
+        rules: RequestRules,
         cache: WriteCache,
         source: RepairSource,
         put_back: Callable[[int, bytes], Awaitable[int]],
-        keeper: JobThread,
+        maintenance: JobThread,
         clock: Clock,
     ) -> None:
         self._config = config
         self._metadata = metadata
         self._files = files
         self._storage = storage
-        self._desk = desk
+        self._rules = rules
         self._cache = cache
         self._source = source
         self._put_back = put_back
-        self._keeper = keeper
+        self._maintenance = maintenance
         self._clock = clock
         self._tasks = Tasks("scrub")
         self._timer: Timer | None = None
         self._is_running = False
         self._stopping = False
-        self._path = posixpath.join(storage.shelves[0].directory, PLACE_FILE)
+        self._path = posixpath.join(storage.directories[0].path, PLACE_FILE)
         self._place: ScrubPlace | None = None
         self._kept_s = clock.monotonic()
         self._finished_ms: int | None = None
@@ -117,8 +117,8 @@ class Scrub:
         self._bytes_s = 0.0
         self._is_late = False
         self._failed: str | None = None
-        self._entry_pace = Pace(config.scrub_entries_s)
-        self._byte_pace = Pace(config.scrub_bytes_s)
+        self._entry_limiter = RateLimiter(config.scrub_entries_s)
+        self._byte_limiter = RateLimiter(config.scrub_bytes_s)
 
     def status(self) -> ScrubStatus:
         place = self._place or ScrubPlace(0)
@@ -139,7 +139,7 @@ class Scrub:
         )
 
     def start(self) -> None:
-        """Go on with the pass of the life before, or begin one when it is time."""
+        """Go on with the pass that a restart cut short, or begin one when it is time."""
         if self._config.scrub_interval_s > 0:
             self._tasks.spawn(self._resume(), "resume")
 
@@ -167,8 +167,8 @@ class Scrub:
     async def _resume(self) -> None:
         place: ScrubPlace | None = None
         try:
-            if await self._keeper.run(lambda: self._files.exists(self._path)):
-                data = await self._keeper.run(lambda: read_file(self._files, self._path))
+            if await self._maintenance.run(lambda: self._files.exists(self._path)):
+                data = await self._maintenance.run(lambda: read_file(self._files, self._path))
                 place = decode_place(data, self._path)
         except (OSError, Corruption) as error:
             log.warning("the scrub begins anew: %s", error)
@@ -199,8 +199,8 @@ class Scrub:
         assert self._place is not None
         wait_s = _RETRY_S
         try:
-            await self._set_pace()
-            for ledger_id in sorted(ledger.ledger_id for ledger in self._desk.ledgers):
+            await self._set_rate()
+            for ledger_id in sorted(ledger.ledger_id for ledger in self._rules.ledgers):
                 if ledger_id >= self._place.ledger_id:
                     first = self._place.entry_id if ledger_id == self._place.ledger_id else 0
                     await self._check_ledger(ledger_id, first)
@@ -228,11 +228,11 @@ class Scrub:
                 self._wait(wait_s)
         await self._keep_place()
 
-    async def _set_pace(self) -> None:
-        total_bytes = await self._keeper.run(self._log_bytes)
+    async def _set_rate(self) -> None:
+        total_bytes = await self._maintenance.run(self._log_bytes)
         period_s = self._config.scrub_interval_s or 1
-        pace = pace_of(total_bytes, period_s, self._config.scrub_bytes_s)
-        self._bytes_s, self._is_late = pace
+        rate = rate_of(total_bytes, period_s, self._config.scrub_bytes_s)
+        self._bytes_s, self._is_late = rate
         if self._is_late:
             log.warning(
                 "the scrub of %d bytes takes longer than localScrubInterval (%d s) at localScrubRateByBytes (%d)",
@@ -240,13 +240,13 @@ class Scrub:
                 period_s,
                 self._config.scrub_bytes_s,
             )
-        self._byte_pace = Pace(self._bytes_s)
+        self._byte_limiter = RateLimiter(self._bytes_s)
 
     def _log_bytes(self) -> int:
         return sum(
-            shelf.logs.file_bytes(log_id)
-            for shelf in self._storage.shelves
-            for log_id in list_logs(self._files, shelf.directory)
+            directory.logs.file_bytes(log_id)
+            for directory in self._storage.directories
+            for log_id in list_logs(self._files, directory.path)
         )
 
     # -- entries
@@ -265,7 +265,7 @@ class Scrub:
         next_entry: int | None = first
         while next_entry is not None:
             begin = next_entry
-            good, size, bad, next_entry = await self._keeper.run(
+            good, size, bad, next_entry = await self._maintenance.run(
                 lambda begin=begin: self._read_some(ledger_id, begin, codec)  # type: ignore[misc]
             )
             for entry_id, problem in bad:
@@ -278,19 +278,21 @@ class Scrub:
             now_s = self._clock.monotonic()
             if now_s - self._kept_s > _KEEP_PLACE_S:
                 await self._keep_place()
-            await self._rest(max(self._byte_pace.spend(now_s, size), self._entry_pace.spend(now_s, good + len(bad))))
+            await self._rest(
+                max(self._byte_limiter.spend(now_s, size), self._entry_limiter.spend(now_s, good + len(bad)))
+            )
 
     def _read_some(
         self, ledger_id: int, first: int, codec: EntryCodec | None
     ) -> tuple[int, int, list[tuple[int, str]], int | None]:
-        """Runs on the keeper's thread: (good ones, their bytes, bad ones, where to go on)."""
-        shelf = self._storage.shelf(ledger_id)
-        located = shelf.index.locations(ledger_id, first, _ENTRIES)
+        """Runs on the maintenance thread: (good ones, their bytes, bad ones, where to go on)."""
+        directory = self._storage.directory_of(ledger_id)
+        located = directory.index.locations(ledger_id, first, _ENTRIES)
         good = size = at = 0
         bad: list[tuple[int, str]] = []
         while at < len(located) and size < _BYTES:
             try:
-                run = shelf.logs.read_run(ledger_id, located[at:], _BYTES)
+                run = directory.logs.read_run(ledger_id, located[at:], _BYTES)
             except (Corruption, OSError):
                 entry_id = located[at][0]
                 problem = self._problem(ledger_id, entry_id, codec)  # rule 1
@@ -313,7 +315,7 @@ class Scrub:
         return good, size, bad, located[-1][0] + 1 if len(located) == _ENTRIES else None
 
     def _problem(self, ledger_id: int, entry_id: int, codec: EntryCodec | None) -> str | None:
-        """Look at one entry anew. Blocks."""
+        """DiskCheck at one entry anew. Blocks."""
         try:
             entry = self._storage.read(ledger_id, entry_id).entry
         except (Corruption, OSError) as error:
@@ -324,9 +326,9 @@ class Scrub:
         self, ledger_id: int, entry_id: int, problem: str, metadata: LedgerMetadata | None, codec: EntryCodec | None
     ) -> None:
         assert self._place is not None
-        if self._cache.get(ledger_id, entry_id) is not None or ledger_id not in self._desk.ledgers:
+        if self._cache.get(ledger_id, entry_id) is not None or ledger_id not in self._rules.ledgers:
             return
-        again = await self._keeper.run(lambda: self._problem(ledger_id, entry_id, codec))
+        again = await self._maintenance.run(lambda: self._problem(ledger_id, entry_id, codec))
         if again is None:
             return
         log.error("ledger %d entry %d is damaged here: %s", ledger_id, entry_id, again)
@@ -363,7 +365,7 @@ class Scrub:
             return
         self._kept_s = self._clock.monotonic()
         try:
-            await self._keeper.run(lambda: replace_file(self._files, self._path, place.encode()))
+            await self._maintenance.run(lambda: replace_file(self._files, self._path, place.encode()))
         except OSError as error:
             log.warning("%s cannot be written, a restart repeats the scrub: %s", self._path, error)
 

@@ -48,15 +48,15 @@ def decode_place(data: bytes, path: str) -> ScrubPlace:
     return ScrubPlace(*numbers)
 
 
-class ScrubPace(NamedTuple):
+class ScrubRate(NamedTuple):
     bytes_s: float
     is_late: bool
     """The limits do not let a pass end within the period."""
 
 
-def pace_of(total_bytes: int, period_s: float, bytes_s_max: float) -> ScrubPace:
+def rate_of(total_bytes: int, period_s: float, bytes_s_max: float) -> ScrubRate:
     needed = max(total_bytes / (period_s * _AIM), _BYTES_S_MIN)
-    return ScrubPace(min(needed, bytes_s_max), total_bytes / bytes_s_max > period_s)
+    return ScrubRate(min(needed, bytes_s_max), total_bytes / bytes_s_max > period_s)
 
 
 def problem_of(entry: Buffer, ledger_id: int, entry_id: int, codec: EntryCodec | None) -> str | None:

@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from bookie.jobs import JobThread
-from bookie.latency import ReadStages
+from bookie.latency import ReadLatency
 from bookie.storage.ledger_storage import RESULT_BYTES_MAX
 from magnetar_core.runtime.clock import Clock, no_clock
 from magnetar_core.runtime.observe import SlowOperations
 from magnetar_core.runtime.types import Corruption
 
-# A job that takes less is no bulk read, and nobody waits for it (rule 4); no pause is longer than the second.
+# A job that takes less than the first is no bulk read and is followed by no pause (rule 4); no pause is longer than
+# the last.
 _BULK_S: Final = 0.0005
 _REST_SHARE: Final = 4
 _REST_S_MAX: Final = 0.05
@@ -31,7 +32,7 @@ _REST_S_MAX: Final = 0.05
 _JOB_READS_MAX: Final = 256
 
 Brought = dict[tuple[int, int], bytes]
-"""(ledger id, entry id) → entry: what the reads of one job have fetched so far, wanted or along with it"""
+"""(ledger id, entry id) → entry: what the reads of one job have fetched so far, asked for or brought along"""
 
 
 class ColdRead(NamedTuple):
@@ -74,27 +75,27 @@ def _timed(
 class ReadWatch:
     """Tells how long cold reads wait and take; one for all connections of a bookie."""
 
-    def __init__(self, clock: Clock, stages: ReadStages, slow: SlowOperations | None) -> None:
+    def __init__(self, clock: Clock, latency: ReadLatency, slow: SlowOperations | None) -> None:
         self.now = clock.monotonic
-        self._stages = stages
+        self._latency = latency
         self._slow = slow
 
     def found_in_memory(self, arrived_s: float) -> None:
         """A read that had waited for the disk was answered by memory."""
-        self._stages.all.good.add((self.now() - arrived_s) * 1000)
+        self._latency.all.good.add((self.now() - arrived_s) * 1000)
 
     def answered(self, arrived_s: Sequence[float], taken_s: float, ended_s: float, errors: int) -> None:
         """A job of reads that came at *arrived_s* (oldest first) was done; *errors* of them failed."""
-        now, stages = self.now(), self._stages
+        now, latency = self.now(), self._latency
         good = len(arrived_s) - errors
         for at, times in _runs(arrived_s):
-            stages.queue.add((taken_s - at) * 1000, times)
+            latency.queue.add((taken_s - at) * 1000, times)
             well = min(times, good)
             good -= well
             if well:
-                stages.all.good.add((now - at) * 1000, well)
+                latency.all.good.add((now - at) * 1000, well)
             if times > well:
-                stages.all.bad.add((now - at) * 1000, times - well)
+                latency.all.bad.add((now - at) * 1000, times - well)
         slow, first_s = self._slow, arrived_s[0]
         if slow is not None and now - first_s > slow.threshold_s:
             slow.report(

@@ -10,40 +10,46 @@ Rules:
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from bookie.serving.cold_reads import Brought, ColdRead
+from bookie.serving.protocol import AUTH_DISABLED, Peer
+from bookie.serving.reads import Reads
 from bookie.serving.request_rules import EBADREQ, EIO, ENOENTRY, ENOLEDGER, EUA, EUNKNOWNLEDGERSTATE, OK
+from bookie.serving.server import Server
+from bookie.serving.writes import Writes
 from bookie.storage.ledgers import Ledger
 from magnetar_core.bookkeeper.wire import bookkeeper_pb2 as pb
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.runtime.types import Buffer
 
-if TYPE_CHECKING:
-    from bookie.serving.server import Connection, Server
-
 log = logging.getLogger(__name__)
 
-AUTH_DISABLED: Final = "AuthDisabledPlugin"
-"""Answers an authentication that nobody asked for: the client may go on."""
 
-
-class ThirdProtocol:
+class ProtocolV3:
     """The requests of one connection."""
 
-    def __init__(self, connection: "Connection", server: "Server") -> None:
-        self._connection = connection
+    def __init__(self, server: Server, peer: Peer, writes: Writes, reads: Reads) -> None:
         self._server = server
-        self._desk = server.desk
-        self._send = connection.send
+        self._rules = server.rules
+        self._peer = peer
+        self._send = peer.send
+        self._writes = writes
+        self._reads = reads
         self._polls: set[_LongPoll] = set()
 
     def close(self) -> None:
         for poll in tuple(self._polls):
             poll.cancel()
 
-    def on_frame(self, frame: memoryview) -> None:
+    def on_frames(self, frames: Sequence[memoryview], at: int) -> int:
+        while at < len(frames) and not self._peer.held_for and v3.is_v3(frames[at]):
+            self._on_frame(frames[at])
+            at += 1
+        return at
+
+    def _on_frame(self, frame: memoryview) -> None:
         request = v3.parse_request(frame)
         header = request.header
         operation, txn_id = header.operation, header.txnId
@@ -75,21 +81,23 @@ class ThirdProtocol:
         if len(body) >= 16 and v2.entry_ids(body) != (ledger_id, entry_id):
             rc = EBADREQ  # it would be journaled under other ids than it is answered for
         else:
-            rc = self._desk.add(
+            rc = self._rules.add(
                 ledger_id,
                 entry_id,
                 add.masterKey,
                 body,
                 add.HasField("flag") and add.flag == v3.RECOVERY_ADD,
                 high_priority,
-                self._connection.records(number) if deferred is None else deferred,
+                self._writes.records[number] if deferred is None else deferred,
             )
         answer = v3.add_response(txn_id, v3.OF_V2[rc], ledger_id, entry_id)
-        if rc == OK:
-            self._connection.add_v3(number, answer, len(body), deferred)
-        else:
+        if rc != OK:
             self._server.counters.adds_refused += 1
             self._send(answer)
+        elif deferred is None:
+            self._writes.take(number, answer, len(body))
+        else:
+            self._writes.take_deferred(number, answer, len(body), deferred)
 
     def _read(self, txn_id: int, read: pb.ReadRequest, high_priority: bool) -> None:
         ledger_id, entry_id = read.ledgerId, read.entryId
@@ -105,10 +113,10 @@ class ThirdProtocol:
             if not read.HasField("masterKey"):
                 answer(EUA)
                 return
-            self._connection.fence(
+            self._writes.fence(
                 ledger_id,
                 read.masterKey,
-                lambda rc: self._connection.read(ledger_id, entry_id, answer, True) if rc == OK else answer(rc),
+                lambda rc: self._reads.read(ledger_id, entry_id, answer, True) if rc == OK else answer(rc),
             )
         elif read.HasField("previousLAC"):
             self._long_poll(txn_id, read, flag == v3.ENTRY_PIGGYBACK)
@@ -124,7 +132,7 @@ class ThirdProtocol:
             if isinstance(found, int):
                 self._send(v3.read_response(txn_id, v3.OF_V2[found], ledger_id, entry_id))
                 return
-            ledger = self._desk.ledgers.get(ledger_id)
+            ledger = self._rules.ledgers.get(ledger_id)
             max_lac = -1 if ledger is None else ledger.last_add_confirmed
             self._send(
                 v3.read_response(txn_id, OK, ledger_id, entry_id, body=found, max_lac=max_lac, lac_update_ms=woken_ms)
@@ -132,11 +140,11 @@ class ThirdProtocol:
 
         def tail_known(rc: int) -> None:
             if rc == OK:
-                self._connection.read(ledger_id, entry_id, answer, urgent)
+                self._reads.read(ledger_id, entry_id, answer, urgent)
             else:
                 answer(rc)
 
-        self._connection.with_tail(ledger_id, tail_known, urgent)
+        self._reads.with_tail(ledger_id, tail_known, urgent)
 
     def _long_poll(self, txn_id: int, read: pb.ReadRequest, piggyback: bool) -> None:
         ledger_id, entry_id, previous = read.ledgerId, read.entryId, read.previousLAC
@@ -149,7 +157,7 @@ class ThirdProtocol:
             if not piggyback:
                 self._read_v3(txn_id, ledger_id, entry_id, woken_ms)
                 return
-            ledger = self._desk.ledgers.get(ledger_id)
+            ledger = self._rules.ledgers.get(ledger_id)
             if ledger is None:  # deleted while the poll waited
                 refuse(ENOLEDGER)
                 return
@@ -169,10 +177,10 @@ class ThirdProtocol:
                     made = v3.read_response(txn_id, v3.OF_V2[found], ledger_id, entry_id)
                 self._send(made)
 
-            self._connection.read(ledger_id, max(previous + 1, 0), answer)
+            self._reads.read(ledger_id, max(previous + 1, 0), answer)
 
         def tail_known(rc: int) -> None:
-            ledger = self._desk.ledgers.get(ledger_id)
+            ledger = self._rules.ledgers.get(ledger_id)
             if rc != OK or ledger is None:
                 refuse(rc or ENOLEDGER)
             elif ledger.limbo:
@@ -190,7 +198,7 @@ class ThirdProtocol:
         if piggyback and entry_id != -1:
             refuse(EBADREQ)
         else:
-            self._connection.with_tail(ledger_id, tail_known)
+            self._reads.with_tail(ledger_id, tail_known)
 
     def _write_lac(self, txn_id: int, write: pb.WriteLacRequest, high_priority: bool) -> None:
         ledger_id = write.ledgerId
@@ -202,9 +210,9 @@ class ThirdProtocol:
             self._send(v3.frame_of(made))
 
         records: list[Buffer] = []
-        rc = self._desk.write_lac(write.masterKey, write.body, records)
+        rc = self._rules.write_lac(write.masterKey, write.body, records)
         if rc == OK:
-            self._connection.journal(v2.entry_ids(write.body)[0], records, True, answer)
+            self._writes.journal(v2.entry_ids(write.body)[0], records, True, answer)
         else:
             answer(rc)
 
@@ -212,7 +220,7 @@ class ThirdProtocol:
         ledger_id = read.ledgerId
 
         def answer(found: bytes | int) -> None:
-            ledger = self._desk.ledgers.get(ledger_id)
+            ledger = self._rules.ledgers.get(ledger_id)
             blob = b"" if ledger is None else ledger.explicit_lac
             rc = found if isinstance(found, int) else OK
             if rc in (ENOLEDGER, ENOENTRY):  # what is not there is not there; a LAC alone is an answer too
@@ -227,7 +235,7 @@ class ThirdProtocol:
                     made.readLacResponse.lastEntryBody = found
             self._send(v3.frame_of(made))
 
-        self._connection.read(ledger_id, v2.LAST_ENTRY, answer)
+        self._reads.read(ledger_id, v2.LAST_ENTRY, answer)
 
     def _force(self, txn_id: int, force: pb.ForceLedgerRequest, high_priority: bool) -> None:
         ledger_id = force.ledgerId
@@ -238,7 +246,7 @@ class ThirdProtocol:
             made.forceLedgerResponse.ledgerId = ledger_id
             self._send(v3.frame_of(made))
 
-        self._connection.journal(ledger_id, [], True, answer)
+        self._writes.journal(ledger_id, [], True, answer)
 
     def _bookie_info(self, txn_id: int, info: pb.GetBookieInfoRequest, high_priority: bool) -> None:
         made = v3.response(v3.GET_BOOKIE_INFO, txn_id, OK)
@@ -278,7 +286,7 @@ class ThirdProtocol:
             def work(brought: Brought) -> tuple[tuple[list[int], int | None], int]:
                 return storage.some_entry_ids(ledger_id, first), 0
 
-            self._connection.read_cold(ColdRead(work, done))
+            self._reads.read_cold(ColdRead(work, done))
 
         def done(found: tuple[list[int], int | None] | None, error: Exception | None) -> None:
             if error is not None or found is None:
@@ -293,7 +301,7 @@ class ThirdProtocol:
             else:
                 read_on(following)
 
-        ledger = self._desk.ledgers.get(ledger_id)
+        ledger = self._rules.ledgers.get(ledger_id)
         if ledger is None:
             answer(ENOLEDGER)
         elif ledger.limbo:
@@ -308,20 +316,20 @@ class ThirdProtocol:
         self._send(v3.frame_of(made))
 
 
-_Handler = Callable[[ThirdProtocol, int, Any, bool], None]
+_Handler = Callable[[ProtocolV3, int, Any, bool], None]
 
 # Operation → field of the request, handler. START_TLS is not here: where TLS is on, `bookie.serving.tls_listener`
 # takes it before there is a connection of ours; anywhere else it is refused like every operation that this bookie does
 # not have.
 _HANDLERS: Final[dict[int, tuple[Any, _Handler]]] = {
-    v3.ADD_ENTRY: ("addRequest", ThirdProtocol._add),
-    v3.READ_ENTRY: ("readRequest", ThirdProtocol._read),
-    v3.WRITE_LAC: ("writeLacRequest", ThirdProtocol._write_lac),
-    v3.READ_LAC: ("readLacRequest", ThirdProtocol._read_lac),
-    v3.FORCE_LEDGER: ("forceLedgerRequest", ThirdProtocol._force),
-    v3.GET_BOOKIE_INFO: ("getBookieInfoRequest", ThirdProtocol._bookie_info),
-    v3.GET_LIST_OF_ENTRIES: ("getListOfEntriesOfLedgerRequest", ThirdProtocol._list),
-    v3.AUTH: ("authRequest", ThirdProtocol._auth),
+    v3.ADD_ENTRY: ("addRequest", ProtocolV3._add),
+    v3.READ_ENTRY: ("readRequest", ProtocolV3._read),
+    v3.WRITE_LAC: ("writeLacRequest", ProtocolV3._write_lac),
+    v3.READ_LAC: ("readLacRequest", ProtocolV3._read_lac),
+    v3.FORCE_LEDGER: ("forceLedgerRequest", ProtocolV3._force),
+    v3.GET_BOOKIE_INFO: ("getBookieInfoRequest", ProtocolV3._bookie_info),
+    v3.GET_LIST_OF_ENTRIES: ("getListOfEntriesOfLedgerRequest", ProtocolV3._list),
+    v3.AUTH: ("authRequest", ProtocolV3._auth),
 }
 
 
@@ -332,7 +340,7 @@ class _LongPoll:
 
     def __init__(
         self,
-        server: "Server",
+        server: Server,
         others: "set[_LongPoll]",
         ledger: Ledger,
         previous: int,
@@ -358,7 +366,7 @@ class _LongPoll:
 
     def _woken(self, last_add_confirmed: int) -> None:
         ledger = self._ledger
-        is_there = self._server.desk.ledgers.get(ledger.ledger_id) is ledger
+        is_there = self._server.rules.ledgers.get(ledger.ledger_id) is ledger
         if last_add_confirmed <= self._previous and not ledger.fenced and is_there:
             ledger.wait(self._waiter)  # it grew to what the reader knows already
             return
@@ -368,9 +376,3 @@ class _LongPoll:
     def _timed_out(self) -> None:
         self.cancel()
         self._finish(None)
-
-
-def add_refusal(answer: memoryview, rc: int) -> bytes:
-    """The answer to an add (its frame without the length word) with *rc* in place of success."""
-    made = v3.parse_response(answer)
-    return v3.add_response(made.header.txnId, v3.OF_V2[rc], made.addResponse.ledgerId, made.addResponse.entryId)

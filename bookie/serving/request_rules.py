@@ -2,7 +2,7 @@
 
 Rules:
 
-1. LEDGER_KEY is journaled before the first entry of a ledger, and before its fence, in each life of the process.
+1. LEDGER_KEY is journaled before the first entry of a ledger, and before its fence, anew after each start.
 2. A fenced ledger takes recovery adds only. An entry that is there already is taken again.
 3. Negative ids are refused: in the journal they mean something else.
 4. A ledger that was fenced and then deleted takes nothing and has nothing.
@@ -48,7 +48,7 @@ _SIZE = journal.LENGTH.pack
 _NO_KEY: Final = bytes(MASTER_KEY_BYTES)
 
 
-class Desk:
+class RequestRules:
     """Decides about requests; one for a bookie. Refusals are the numbers of the second protocol."""
 
     __slots__ = (
@@ -130,9 +130,7 @@ class Desk:
         records: Sequence[list[Buffer]],
         answers: Sequence[list[bytes]],
     ) -> int:
-        """Take the adds of *frames* (second protocol), from *start* to *stop* at most, that nothing speaks against.
-
-        Returns how many they were.
+        """Take adds of *frames* (second protocol) from *start* on, to *stop* at most; return how many.
 
         Does what `add` does with each, for far less: ledgers that are known, key journaled, not fenced, entries in
         rising order. Whatever is different ends the run and is the business of `add`. Records and answers go to the

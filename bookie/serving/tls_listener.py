@@ -1,7 +1,7 @@
-"""The bookie port where TLS is on: every connection begins here, and is handed on when it may come in.
+"""The bookie port where TLS is on: every connection begins here, and is handed on once it is admitted.
 
-A connection that was handed on is the same object with the same cost as on a bookie without TLS: nothing of this is
-on the way of its frames.
+A connection that was handed on is the same object, at the same cost, as on a bookie without TLS: its frames do not
+pass through this module.
 
 Rules:
 
@@ -9,9 +9,9 @@ Rules:
    stops before the answer is written, so whatever comes later belongs to the handshake.
 2. START_TLS on a connection that was handed on (or is secure already) is refused with EBADREQ.
 3. A handshake has a time limit. One that fails ends its connection, and only that.
-4. What fails is counted, and one line a second at most says who it was and why.
-5. Who is not admitted may keep the connection (Apache's bookies allow it) and gets EUA for every request. Its
-   requests are not read on while it leaves the answers unread.
+4. Failures are counted, and one log line a second at most says who it was and why.
+5. A client that is not admitted may keep the connection (Apache's bookies allow it) and gets EUA for every request.
+   Its requests are not read on while it leaves the answers unread.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ _LINE_S: Final = 1.0
 
 
 def server_certificates(config: BookieConfig, clock: Clock) -> Certificates | None:
-    """What the bookie port shows; None where it speaks clear text only. Raises ConfigurationError."""
+    """The certificates of the bookie port; None where it takes clear text only. Raises ConfigurationError."""
     if config.tls is None:
         return None
     make = partial(server_context, client_certificates=config.asks_for_certificates)
@@ -49,12 +49,12 @@ def server_certificates(config: BookieConfig, clock: Clock) -> Certificates | No
 
 
 def client_certificates(config: BookieConfig, clock: Clock) -> Certificates | None:
-    """With what the bookie asks others; None: in clear. Raises ConfigurationError."""
+    """The certificates with which the bookie asks others; None: it asks in clear text. Raises ConfigurationError."""
     return None if config.client_tls is None else Certificates(config.client_tls, client_context, clock)
 
 
-class _Complaints:
-    """Log lines about those who do not come in (rule 4)."""
+class _RefusalLog:
+    """Log lines about clients that were not admitted, at a limited rate (rule 4)."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -72,8 +72,8 @@ class _Complaints:
         log.warning("%s%s", text, more)
 
 
-class Doorkeeper:
-    """Makes the protocols of new connections; ends those that are still in the doorway."""
+class TlsListener:
+    """Makes the protocols of new connections; ends those that are not admitted yet when the bookie stops."""
 
     def __init__(
         self,
@@ -85,68 +85,68 @@ class Doorkeeper:
         *,
         handshake_s: float = HANDSHAKE_S,
     ) -> None:
-        """*admit* makes the protocol of a connection that may come in."""
+        """*admit* makes the protocol of a connection that was admitted."""
         self.rules = rules
         self.certificates = certificates
         self.admit = admit
         self.frame_bytes_max = frame_bytes_max
         self.handshake_s = handshake_s
-        self.complaints = _Complaints(clock)
+        self.refusal_log = _RefusalLog(clock)
         self.handshakes_failed = 0
         self.refused_in_clear = 0
         self.refused_roles = 0
         self.malformed = 0
         self.is_closed = False
-        self.waiting: set[Doorway] = set()
+        self.waiting: set[TlsHandshake] = set()
         self.tasks = Tasks("TLS handshakes")
 
-    def new_connection(self) -> "Doorway":
-        return Doorway(self)
+    def new_connection(self) -> "TlsHandshake":
+        return TlsHandshake(self)
 
     async def close(self) -> None:
         self.abort()
         await self.tasks.cancel()
 
     def abort(self) -> None:
-        """End what is not in yet, at once, and let nobody in any more."""
+        """End at once every connection that is not admitted yet, and admit none any more."""
         self.is_closed = True
-        for doorway in tuple(self.waiting):
-            doorway.abort()
+        for handshake in tuple(self.waiting):
+            handshake.abort()
 
 
-class Doorway(asyncio.Protocol):
+class TlsHandshake(asyncio.Protocol):
     """One connection until it is admitted."""
 
-    def __init__(self, keeper: Doorkeeper) -> None:
-        self._keeper = keeper
+    def __init__(self, listener: TlsListener) -> None:
+        self._listener = listener
         self._transport: asyncio.Transport
         self._peer = "?"
         self._is_open = False
         self._is_secure = False
         self._is_shaking_hands = False
         self._is_v2 = False
-        self._has_complained = False
-        # What came and was not judged yet: less than a START_TLS in clear, at most what the ssl library hands out
+        self._is_refusal_logged = False
+        # What came and was not looked at yet: less than a START_TLS in clear, at most what the ssl library hands out
         # at once after a handshake.
         self._early: list[bytes] = []
-        self._splitter = FrameSplitter(keeper.frame_bytes_max)
+        self._splitter = FrameSplitter(listener.frame_bytes_max)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's own class
         self._peer = str(transport.get_extra_info("peername"))
         self._is_open = True
-        self._keeper.waiting.add(self)
-        if self._keeper.is_closed:
+        self._listener.waiting.add(self)
+        if self._listener.is_closed:
             self.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._is_open = False
-        self._keeper.waiting.discard(self)
+        self._listener.waiting.discard(self)
         self._early.clear()
 
     def abort(self) -> None:
         self._is_open = False
-        self._keeper.waiting.discard(self)
+        self._listener.waiting.discard(self)
         self._transport.abort()
 
     def pause_writing(self) -> None:
@@ -162,12 +162,12 @@ class Doorway(asyncio.Protocol):
             return
         if self._is_shaking_hands:
             self._early.append(data)  # it came with the end of the handshake
-        elif self._keeper.rules.admits_in_clear:
-            self._look(data)
+        elif self._listener.rules.admits_in_clear:
+            self._sniff(data)
         else:
-            self._judge(data)
+            self._refuse(data)
 
-    def _look(self, data: bytes) -> None:
+    def _sniff(self, data: bytes) -> None:
         """TLS is offered: the first frame tells whether it is wanted."""
         self._early.append(data)
         data = b"".join(self._early)
@@ -188,8 +188,8 @@ class Doorway(asyncio.Protocol):
                 return
         self._hand_on()
 
-    def _judge(self, data: bytes) -> None:
-        """TLS or a role is demanded, and not shown: the answer is no, except to START_TLS."""
+    def _refuse(self, data: bytes) -> None:
+        """TLS or a role is demanded and was not shown: every request is refused, except START_TLS."""
         try:
             frames = self._splitter.feed(data)
             for at, frame in enumerate(frames):
@@ -202,28 +202,28 @@ class Doorway(asyncio.Protocol):
                     return
                 answer = refusal_of(frame, self._is_v2)
                 self._is_v2 = self._is_v2 or not v3.is_v3(frame)
-                self._complain()
+                self._log_refusal()
                 self._transport.write(answer)
         except MalformedFrame as error:
             if not self._is_secure and data.startswith(_CLIENT_HELLO):
                 self._began_at_once()
                 return
-            self._keeper.malformed += 1
-            self._keeper.complaints.say(f"closing the connection of {self._peer}: {error}")
+            self._listener.malformed += 1
+            self._listener.refusal_log.say(f"closing the connection of {self._peer}: {error}")
             self.abort()
 
-    def _complain(self) -> None:
-        if not self._has_complained and not self._is_secure:
-            self._has_complained = True
-            self._keeper.refused_in_clear += 1
-            self._keeper.complaints.say(f"refusing {self._peer}, which asks in clear text: this bookie demands TLS")
+    def _log_refusal(self) -> None:
+        if not self._is_refusal_logged and not self._is_secure:
+            self._is_refusal_logged = True
+            self._listener.refused_in_clear += 1
+            self._listener.refusal_log.say(f"refusing {self._peer}, which asks in clear text: this bookie demands TLS")
 
     def _began_at_once(self) -> None:
         self._handshake_failed("it began without START_TLS, with which clients of bookies ask for TLS")
 
     def _handshake_failed(self, reason: str) -> None:
-        self._keeper.handshakes_failed += 1
-        self._keeper.complaints.say(f"the TLS handshake with {self._peer} failed: {reason}")
+        self._listener.handshakes_failed += 1
+        self._listener.refusal_log.say(f"the TLS handshake with {self._peer} failed: {reason}")
         self.abort()
 
     def _start_tls(self, txn_id: int, *, is_alone: bool) -> None:
@@ -235,20 +235,20 @@ class Doorway(asyncio.Protocol):
         answer = v3.response(v3.START_TLS, txn_id, v3.V3Error.EOK)
         answer.startTLSResponse.SetInParent()
         self._transport.write(v3.frame_of(answer))
-        self._keeper.tasks.spawn(self._shake_hands(), self._peer)
+        self._listener.tasks.spawn(self._shake_hands(), self._peer)
 
     async def _shake_hands(self) -> None:
-        keeper = self._keeper
+        listener = self._listener
         clear = self._transport
         try:
             # The loop reads on by itself, and gives what it reads to the ssl library.
             secure = await asyncio.get_running_loop().start_tls(
-                clear, self, keeper.certificates.context, server_side=True, ssl_handshake_timeout=keeper.handshake_s
+                clear, self, listener.certificates.context, server_side=True, ssl_handshake_timeout=listener.handshake_s
             )
             if secure is None:  # what the loops make of a connection that was aborted on this side
                 raise ConnectionAbortedError("the connection was ended")
         except OSError as error:  # also of the ssl library, and of the time limit
-            if keeper.is_closed:
+            if listener.is_closed:
                 self.abort()
             else:
                 self._handshake_failed(_reason_of(error))
@@ -262,22 +262,22 @@ class Doorway(asyncio.Protocol):
         if not self._is_open:
             self._transport.abort()
             return
-        refusal = keeper.rules.refusal(secure.get_extra_info("peercert"))
+        refusal = listener.rules.refusal(secure.get_extra_info("peercert"))
         if refusal is None:
             self._hand_on()
             return
-        keeper.refused_roles += 1
-        keeper.complaints.say(f"refusing {self._peer}: {refusal}")
+        listener.refused_roles += 1
+        listener.refusal_log.say(f"refusing {self._peer}: {refusal}")
         early, self._early = self._early, []
-        self._splitter = FrameSplitter(keeper.frame_bytes_max)
+        self._splitter = FrameSplitter(listener.frame_bytes_max)
         for data in early:
             self.data_received(data)
 
     def _hand_on(self) -> None:
-        """The connection may come in, with what it has sent already."""
+        """The connection is admitted, with what it has sent already."""
         early, self._early = self._early, []
-        self._keeper.waiting.discard(self)
-        admitted = self._keeper.admit()
+        self._listener.waiting.discard(self)
+        admitted = self._listener.admit()
         self._transport.set_protocol(admitted)
         admitted.connection_made(self._transport)
         if early:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from bookie.jobs import JobThread
-from bookie.latency import FLUSH_STAGES, FlushStages, FlushTimes
+from bookie.latency import FLUSH_STAGES, FlushLatency, FlushTimes
 from bookie.storage.journal.format import Mark
 from bookie.storage.journal.writer import Journal, file_name, list_files
 from bookie.storage.ledger_storage import LedgerStorage, is_no_space
@@ -68,10 +68,10 @@ class Checkpointer:
         on_no_space: Callable[[Exception], None],
         on_failure: Callable[[BaseException], None],
         sleep: Callable[[float], None] = block,
-        stages: Sequence[FlushStages] = (),
+        latency: Sequence[FlushLatency] = (),
         slow: SlowOperations | None = None,
     ) -> None:
-        """*sleep* is called on the flusher's thread. *stages* (one for each ledger directory) and *slow* are told how
+        """*sleep* is called on the flusher's thread. *latency* (one for each ledger directory) and *slow* are told how
         long flushes take, the pauses of rule 4 not counted."""
         self._files = files
         self._storage = storage
@@ -87,7 +87,7 @@ class Checkpointer:
         self._on_no_space = on_no_space
         self._on_failure = on_failure
         self._sleep = sleep
-        self._stages = stages
+        self._latency = latency
         self._slow = slow
         # Of the flush that was worked on last; written by the flusher's thread.
         self._times: Sequence[FlushTimes] = ()
@@ -179,9 +179,9 @@ class Checkpointer:
         self._paused_s += self._clock.monotonic() - began
 
     def _measure(self, is_good: bool) -> None:
-        for stages, times in zip(self._stages, self._times, strict=False):
+        for latency, times in zip(self._latency, self._times, strict=False):
             if times.total_s > 0:
-                stages.flushed(times, is_good)
+                latency.flushed(times, is_good)
         slow = self._slow
         total_s = self._ended_s - self._began_s - self._paused_s
         if slow is not None and total_s > slow.threshold_s:

@@ -64,11 +64,11 @@ def _no_pause(share: float) -> None:
     pass
 
 
-class Shelf:
+class LedgerDirectory:
     """One ledger directory."""
 
-    def __init__(self, directory: str, logs: EntryLogs, open_index: Callable[[], Index], index: Index) -> None:
-        self.directory = directory
+    def __init__(self, path: str, logs: EntryLogs, open_index: Callable[[], Index], index: Index) -> None:
+        self.path = path
         self.logs = logs
         self._open_index = open_index
         self.index = index
@@ -135,14 +135,14 @@ class LedgerStorage:
     def __init__(
         self,
         files: Files,
-        shelves: Sequence[Shelf],
+        directories: Sequence[LedgerDirectory],
         journal_count: int,
         *,
         read_ahead_entries: int = 100,
         flush_piece_bytes: int = FLUSH_PIECE_BYTES,
     ) -> None:
         self._files = files
-        self._shelves = tuple(shelves)
+        self._directories = tuple(directories)
         self._journal_count = journal_count
         self._read_ahead_entries = read_ahead_entries
         self._flush_piece_bytes = flush_piece_bytes
@@ -150,11 +150,11 @@ class LedgerStorage:
         self.flush_times: list[FlushTimes] = []
         """Of the last flush, for each ledger directory that it came to."""
         self.marks: list[Mark] = []
-        """For each journal the mark that is on disk, once one was written in this life."""
+        """For each journal the mark that is on disk, once one was written since the start."""
 
     @property
-    def shelves(self) -> tuple[Shelf, ...]:
-        return self._shelves
+    def directories(self) -> tuple[LedgerDirectory, ...]:
+        return self._directories
 
     # -- flushing
 
@@ -170,66 +170,66 @@ class LedgerStorage:
         *pause* is called after each piece with the share that is done (0 … 1); *now* measures the `flush_times`.
         """
         if self._reopen:
-            for shelf in self._shelves:
-                shelf.reopen_index()
+            for directory in self._directories:
+                directory.reopen_index()
             self._reopen = False
-        count = len(self._shelves)
+        count = len(self._directories)
         self.flush_times = []
         try:
-            for number, shelf in enumerate(self._shelves):
+            for number, directory in enumerate(self._directories):
                 times = FlushTimes(now)
                 self.flush_times.append(times)
                 own = half if count == 1 else {key: half[key] for key in half if key % count == number}
                 if own:
-                    self._flush_entries(shelf, own, number, pause, times)
+                    self._flush_entries(directory, own, number, pause, times)
                 own_rows = [row for row in rows if row[0] % count == number]
                 times.start()
                 if own_rows:
-                    shelf.index.put_ledgers(own_rows)
+                    directory.index.put_ledgers(own_rows)
                     times.lap("ledgers")
                 if own or own_rows:
-                    shelf.index.sync()
+                    directory.index.sync()
                 times.lap("index")
         except OSError as error:
             self._reopen = is_no_space(error)
             raise
 
     def _flush_entries(
-        self, shelf: Shelf, half: Half, number: int, pause: Callable[[float], None], times: FlushTimes
+        self, directory: LedgerDirectory, half: Half, number: int, pause: Callable[[float], None], times: FlushTimes
     ) -> None:
-        count = len(self._shelves)
+        count = len(self._directories)
         times.start()
         entries = in_order(half)
         locations: list[tuple[int, int, int]] = []
         written = 0
         for piece in _pieces(entries, self._flush_piece_bytes):
-            locations += shelf.logs.append(piece)
+            locations += directory.logs.append(piece)
             size = sum(len(entry) for _, _, entry in piece)
             written += size
             times.written_bytes += size
             times.lap("log")
             if written >= self._flush_piece_bytes * PIECES_A_SYNC:
                 written = 0
-                shelf.logs.sync()
+                directory.logs.sync()
                 times.lap("sync")
             if len(locations) < len(entries):
                 pause((number + _LOG_SHARE * len(locations) / len(entries)) / count)
                 times.start()
-        shelf.logs.sync()
+        directory.logs.sync()
         for first in range(0, len(locations), BATCH_OPERATIONS_MAX):
             if first:
                 pause((number + _LOG_SHARE + (1 - _LOG_SHARE) * first / len(locations)) / count)
                 times.start()
             else:
                 times.lap("sync")
-            shelf.index.put_locations(locations[first : first + BATCH_OPERATIONS_MAX])
+            directory.index.put_locations(locations[first : first + BATCH_OPERATIONS_MAX])
             times.lap("index")
 
     def write_marks(self, marks: Sequence[Mark]) -> None:
         """Say in every directory that all before *marks* (one for each journal) is flushed. Raises OSError."""
-        for shelf in self._shelves:
+        for directory in self._directories:
             for number, mark in enumerate(marks):
-                replace_file(self._files, self._mark_path(shelf, number), encode_mark(mark))
+                replace_file(self._files, self._mark_path(directory, number), encode_mark(mark))
         self.marks = list(marks)
 
     def read_marks(self) -> list[Mark]:
@@ -241,37 +241,37 @@ class LedgerStorage:
         marks = []
         for number in range(self._journal_count):
             found = []
-            for shelf in self._shelves:
-                path = self._mark_path(shelf, number)
+            for directory in self._directories:
+                path = self._mark_path(directory, number)
                 if self._files.exists(path):
                     found.append(decode_mark(read_file(self._files, path), path))
             marks.append(max(found, default=START))
         return marks
 
-    def _mark_path(self, shelf: Shelf, number: int) -> str:
+    def _mark_path(self, directory: LedgerDirectory, number: int) -> str:
         name = "lastMark" if self._journal_count == 1 else f"lastMark.{number}"
-        return posixpath.join(shelf.directory, name)
+        return posixpath.join(directory.path, name)
 
     # -- deletion
 
     def delete_ledgers(self, ledger_ids: Sequence[int], tombstones: Tombstones) -> None:
         """Forget ledgers, durably; their tombstones first. Not while a flush is under way. Raises OSError."""
-        count = len(self._shelves)
-        for number, shelf in enumerate(self._shelves):
+        count = len(self._directories)
+        for number, directory in enumerate(self._directories):
             own = [ledger_id for ledger_id in ledger_ids if ledger_id % count == number]
             if not own:
                 continue
             own_tombstones = [ledger_id for ledger_id in tombstones if ledger_id % count == number]
-            path = posixpath.join(shelf.directory, _TOMBSTONES_FILE)
+            path = posixpath.join(directory.path, _TOMBSTONES_FILE)
             if own_tombstones or self._files.exists(path):
                 replace_file(self._files, path, tombstones.encode(own_tombstones))
-            shelf.index.delete_ledgers(own)
-            shelf.index.sync()
+            directory.index.delete_ledgers(own)
+            directory.index.sync()
 
     def read_tombstones(self, tombstones: Tombstones) -> None:
         """Raises Corruption, OSError."""
-        for shelf in self._shelves:
-            path = posixpath.join(shelf.directory, _TOMBSTONES_FILE)
+        for directory in self._directories:
+            path = posixpath.join(directory.path, _TOMBSTONES_FILE)
             if self._files.exists(path):
                 tombstones.load(read_file(self._files, path), path)
 
@@ -280,18 +280,18 @@ class LedgerStorage:
     @property
     def needs_check(self) -> bool:
         """Entries or ledgers may be missing (Apache's storage flag NEEDS_INTEGRITY_CHECK)."""
-        return any(shelf.index.flags() & FLAG_NEEDS_INTEGRITY_CHECK for shelf in self._shelves)
+        return any(directory.index.flags() & FLAG_NEEDS_INTEGRITY_CHECK for directory in self._directories)
 
     def set_needs_check(self, value: bool) -> None:
         """Durably. Raises OSError."""
-        for shelf in self._shelves:
-            flags = shelf.index.flags() & ~FLAG_NEEDS_INTEGRITY_CHECK
-            shelf.index.put_flags(flags | (FLAG_NEEDS_INTEGRITY_CHECK if value else 0))
-            shelf.index.sync()
+        for directory in self._directories:
+            flags = directory.index.flags() & ~FLAG_NEEDS_INTEGRITY_CHECK
+            directory.index.put_flags(flags | (FLAG_NEEDS_INTEGRITY_CHECK if value else 0))
+            directory.index.sync()
 
     def must_rebuild(self, ledger_id: int) -> str:
         """The index that has a ledger is damaged: the next start rebuilds it. Returns its directory. Raises OSError."""
-        directory = self.shelf(ledger_id).directory
+        directory = self.directory_of(ledger_id).path
         path = posixpath.join(directory, LOCATIONS, REBUILDING)
         if not self._files.exists(path):
             self._files.make_directories(posixpath.dirname(path))
@@ -301,22 +301,22 @@ class LedgerStorage:
 
     def close(self) -> None:
         """Seal the open logs and close the databases."""
-        for shelf in self._shelves:
+        for directory in self._directories:
             with contextlib.suppress(OSError):
-                shelf.logs.close()
-            shelf.index.close()
+                directory.logs.close()
+            directory.index.close()
 
     # -- reading
 
     def read(self, ledger_id: int, entry_id: int) -> Found:
         """An entry, and those that follow it closely. Raises Corruption and OSError."""
-        shelf = self.shelf(ledger_id)
+        directory = self.directory_of(ledger_id)
         for is_last_try in (False, True):
-            located = shelf.index.locations(ledger_id, entry_id, self._read_ahead_entries)
+            located = directory.index.locations(ledger_id, entry_id, self._read_ahead_entries)
             if not located or located[0][0] != entry_id:
                 break
             try:
-                run = shelf.logs.read_run(ledger_id, located, READ_BYTES_MAX)
+                run = directory.logs.read_run(ledger_id, located, READ_BYTES_MAX)
             except FileNotFoundError:
                 if is_last_try:
                     raise
@@ -332,17 +332,17 @@ class LedgerStorage:
             return self._read_block(ledger_id, first, max_count, max_bytes)
 
     def _read_block(self, ledger_id: int, first: int, max_count: int, max_bytes: int) -> Block:
-        shelf = self.shelf(ledger_id)
+        directory = self.directory_of(ledger_id)
         buffers: list[Buffer] = []
         located: list[tuple[int, int]] = []
         count = size = 0
         while count < max_count and (not count or size < max_bytes):
             if not located:
-                located = self._gapless(shelf, ledger_id, first + count, min(max_count - count, BATCH_ENTRIES))
+                located = self._gapless(directory, ledger_id, first + count, min(max_count - count, BATCH_ENTRIES))
                 if not located:
                     break
             try:
-                ends, parts = shelf.logs.read_records(ledger_id, located, min(max_bytes, READ_BYTES_MAX))
+                ends, parts = directory.logs.read_records(ledger_id, located, min(max_bytes, READ_BYTES_MAX))
             except (Corruption, OSError) as error:
                 if not count:
                     raise
@@ -363,9 +363,9 @@ class LedgerStorage:
         return Block(count, buffers, size)
 
     @staticmethod
-    def _gapless(shelf: Shelf, ledger_id: int, first: int, count: int) -> list[tuple[int, int]]:
+    def _gapless(directory: LedgerDirectory, ledger_id: int, first: int, count: int) -> list[tuple[int, int]]:
         """(entry id, location) from *first* on, up to the first that is missing."""
-        located = shelf.index.locations(ledger_id, first, count)
+        located = directory.index.locations(ledger_id, first, count)
         for at, (entry_id, _) in enumerate(located):
             if entry_id != first + at:
                 return located[:at]
@@ -373,7 +373,7 @@ class LedgerStorage:
 
     def tail(self, ledger_id: int) -> Tail:
         """The last entry that the index knows. Raises Corruption and OSError."""
-        entry_id = self.shelf(ledger_id).index.last_entry_id(ledger_id)
+        entry_id = self.directory_of(ledger_id).index.last_entry_id(ledger_id)
         return Tail(entry_id, None if entry_id < 0 else self.read(ledger_id, entry_id).entry)
 
     def entry_ids(self, ledger_id: int) -> list[int]:
@@ -387,12 +387,12 @@ class LedgerStorage:
 
     def some_entry_ids(self, ledger_id: int, first: int) -> tuple[list[int], int | None]:
         """Entries of the ledger in the index from *first* on, rising, and where to go on; None at the end."""
-        located = self.shelf(ledger_id).index.locations(ledger_id, first, _LIST_ENTRIES)
+        located = self.directory_of(ledger_id).index.locations(ledger_id, first, _LIST_ENTRIES)
         following = located[-1][0] + 1 if len(located) == _LIST_ENTRIES else None
         return [entry_id for entry_id, _ in located], following
 
-    def shelf(self, ledger_id: int) -> Shelf:
-        return self._shelves[ledger_id % len(self._shelves)]
+    def directory_of(self, ledger_id: int) -> LedgerDirectory:
+        return self._directories[ledger_id % len(self._directories)]
 
 
 def _pieces(entries: Sequence[tuple[int, int, Buffer]], bytes_max: int) -> Iterator[Sequence[tuple[int, int, Buffer]]]:

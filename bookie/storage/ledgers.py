@@ -7,7 +7,7 @@ Rules:
    the journal is synced, or it was there when the process started.
 3. `last_add_confirmed` is the largest value seen, in entries or in explicit LACs, and never goes back (I9).
 4. `last_entry_id` and `last_add_confirmed` count as complete only when `is_tail_known`: for a ledger from an
-   earlier life of the process the index is asked first.
+   earlier run of the process the index is asked first.
 5. Whoever waits for a LAC is called once: by a larger LAC, by the fence, or when it gives up.
 6. A ledger that was deleted while it was fenced takes no adds for seven days (`Tombstones`): whoever was fenced may
    still write, and would make it anew (I45).
@@ -65,7 +65,7 @@ class Ledger:
         self.last_add_confirmed = -1
         self.last_entry_id = -1
         self.is_tail_known = True
-        # In this life of the process; the record precedes the ledger's first entry in it.
+        # Since the start; the record precedes the first entry of the ledger since then.
         self.is_key_journaled = False
         self.is_fence_durable = False
         # Replies that wait for the fence record; None when no record is under way.

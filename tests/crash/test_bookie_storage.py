@@ -39,11 +39,11 @@ def check(story: Story, opened: OpenedDisk) -> None:
             entry = opened.read(ledger_id, entry_id)
             assert entry in story.sent.get((ledger_id, entry_id), set()), f"a ghost: {ledger_id}/{entry_id}"
     for ledger_id in story.fenced:
-        ledger = opened.desk.ledgers.get(ledger_id)
+        ledger = opened.rules.ledgers.get(ledger_id)
         assert ledger is not None, f"the fence of ledger {ledger_id} is lost"
         assert ledger.fenced, f"the fence of ledger {ledger_id} is lost"
     for ledger_id, lac in story.lacs.items():
-        ledger = opened.desk.ledgers.get(ledger_id)
+        ledger = opened.rules.ledgers.get(ledger_id)
         assert ledger is not None
         assert explicit_lac_of(ledger.explicit_lac) >= lac
 
@@ -96,7 +96,7 @@ class Run:
                 self.story.acknowledged.update(self._taken)
                 self.story.fenced |= self._fences
                 for fenced in self._fences:
-                    ledger = opened.desk.ledgers.get(fenced)
+                    ledger = opened.rules.ledgers.get(fenced)
                     assert ledger is not None
                     ledger.is_fence_durable = True
                 for about, lac in self._lacs.items():

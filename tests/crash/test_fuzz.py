@@ -93,7 +93,7 @@ async def test_malformed_frames_end_their_connection_and_no_more(third: bool) ->
         kept = stored_entry(1000, 0, b"kept")
         assert await healthy.add(kept) == 0
         await fuzz(bookie, rng, third, FRAMES // 4)
-        known, written = len(list(bookie.server.desk.ledgers)), disk_bytes(world)
+        known, written = len(list(bookie.server.rules.ledgers)), disk_bytes(world)
         gc.collect()
         tracemalloc.start()
         before, _ = tracemalloc.get_traced_memory()
@@ -102,7 +102,7 @@ async def test_malformed_frames_end_their_connection_and_no_more(third: bool) ->
         after, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         server = bookie.server
-        made, on_disk = len(list(server.desk.ledgers)) - known, disk_bytes(world) - written
+        made, on_disk = len(list(server.rules.ledgers)) - known, disk_bytes(world) - written
         print(f"{after - before} bytes more, {on_disk} of them on the disk, {made} ledgers made")
         assert after - before < GROWTH_MAX + 2 * on_disk + made * LEDGER_BYTES
         assert not unhandled, unhandled[:3]
@@ -213,7 +213,7 @@ def test_torn_files_give_clear_errors_and_no_invented_entries(lot: int) -> None:
         except (MagnetarError, OSError) as error:
             errors.append(str(error))
             continue
-        for ledger in life.desk.ledgers:
+        for ledger in life.rules.ledgers:
             for entry_id in life.entry_ids(ledger.ledger_id):
                 try:
                     entry = life.read(ledger.ledger_id, entry_id)

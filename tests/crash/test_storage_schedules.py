@@ -231,7 +231,7 @@ def test_r_b8_a_ledger_is_known_after_a_checkpoint_that_came_right_after_its_fir
     life.settle_journals()
     life.flush()
     life.flush()
-    assert 5 in Life(power_cut(life)).desk.ledgers
+    assert 5 in Life(power_cut(life)).rules.ledgers
 
 
 def test_r_b9_the_key_of_a_ledger_survives_replays_and_checkpoints() -> None:
@@ -386,7 +386,7 @@ def test_r_b17_a_group_of_which_a_part_was_refused_is_cut_off(monkeypatch: pytes
     assert acknowledged(life, entries_of([1], range(6), size=400)) == []
     life.disk.files.on_operation.clear()
     assert life.refusals == 1
-    assert 1 not in Life(power_cut(life, "keep all")).desk.ledgers
+    assert 1 not in Life(power_cut(life, "keep all")).rules.ledgers
     entries = acknowledged(life, entries_of([1], range(6, 8)))
     assert_there(power_cut(life, "keep all"), entries)
 
@@ -488,7 +488,7 @@ def test_r_b5_a_log_whose_append_failed_in_the_middle_gets_nothing_more() -> Non
     life.flush()
     for entry in entries:
         assert life.storage.read(*ids_of(entry)).entry == entry
-    located = life.storage.shelves[0].index.locations(1, 0, 9)
+    located = life.storage.directories[0].index.locations(1, 0, 9)
     assert {log_format.split_location(location)[0] for _, location in located} == {1}
     assert_there(power_cut(life), entries)
 
@@ -649,13 +649,13 @@ def test_r_b22_a_ledger_that_is_deleted_while_it_is_flushed_does_not_come_back()
     collect(life, 1)
     life.flush()
     collect(life, 2)
-    assert 2 not in life.desk.ledgers
+    assert 2 not in life.rules.ledgers
     acknowledged(life, entries_of([1], range(4, 6)))
     life.flush()
     after = Life(power_cut(life), [1])
-    assert 2 not in after.desk.ledgers
+    assert 2 not in after.rules.ledgers
     assert after.storage.entry_ids(2) == []
-    assert 2 not in dict(after.storage.shelves[0].index.ledgers())
+    assert 2 not in dict(after.storage.directories[0].index.ledgers())
 
 
 def test_r_b24_one_damaged_log_does_not_keep_the_others_from_being_compacted() -> None:
@@ -695,7 +695,7 @@ def test_r_l20_a_fence_survives_a_deletion_that_failed(step: str) -> None:
             work = life.collect(set())
             with suppress(OSError):
                 until_end(work, life.threads)
-    assert 2 in life.desk.ledgers
+    assert 2 in life.rules.ledgers
     acknowledged(life, entries_of([1], range(1, 3)))
     life.flush()  # moves the mark behind the fence
     after = Life(power_cut(life))
@@ -718,7 +718,7 @@ def test_r_l20_what_was_fenced_and_deleted_takes_no_adds_after_any_crash(mode: s
         for again in (image, crashed(image, random.Random(1), mode)):
             after = Life(again)
             assert after.add([stored_entry(2, 0)], lambda taken, refusal: None) == [EFENCED]
-    assert 2 not in life.desk.ledgers
+    assert 2 not in life.rules.ledgers
 
 
 # ------------------------------------------------------------------------------------- fences, LAC, identity
@@ -736,7 +736,7 @@ def test_r_b25_an_explicit_lac_is_not_lower_after_restarts() -> None:
         if flushed:
             life.flush()
         life = Life(power_cut(life))
-        ledger = life.desk.ledgers.get(1)
+        ledger = life.rules.ledgers.get(1)
         assert ledger is not None
         assert ledger.last_add_confirmed == 9
 

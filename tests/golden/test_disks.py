@@ -264,7 +264,7 @@ def check_storage(report: Report, recorded: Recorded, found: Opened, time: str) 
             entry = found.storage.read(*key).entry
             assert entry is not None
             assert f"{crc32c(entry):08x}" == checksum
-            ledger = found.desk.ledgers.get(key[0])
+            ledger = found.rules.ledgers.get(key[0])
             assert ledger is not None
             codec = EntryCodec(DigestType.CRC32C, PASSWORDS[ledger.master_key])
             stored = codec.open(entry, *key)
@@ -273,24 +273,24 @@ def check_storage(report: Report, recorded: Recorded, found: Opened, time: str) 
     with report.row(f"{time} nothing else"):
         assert {
             (ledger.ledger_id, entry_id)
-            for ledger in found.desk.ledgers
+            for ledger in found.rules.ledgers
             for entry_id in found.storage.entry_ids(ledger.ledger_id)
         } == set(entries)
         assert recorded.refused
         assert not recorded.refused & set(entries.values())
     with report.row(f"{time} fences"):
         fences = {operation["ledger"] for operation in recorded.written["operations"] if operation["op"] == "fence"}
-        assert {ledger.ledger_id for ledger in found.desk.ledgers if ledger.fenced} == fences == {3, 9}
+        assert {ledger.ledger_id for ledger in found.rules.ledgers if ledger.fenced} == fences == {3, 9}
     with report.row(f"{time} keys"):
         known = {bytes.fromhex(key) for key in recorded.written["masterKeys"].values()}
         assert known == set(PASSWORDS)
-        assert {ledger.master_key for ledger in found.desk.ledgers if ledger.ledger_id != 9} <= known
+        assert {ledger.master_key for ledger in found.rules.ledgers if ledger.ledger_id != 9} <= known
     with report.row(f"{time} LACs"):
         for ledger_id, lac in lacs.items():
             assert found.storage.tail(ledger_id).last_add_confirmed == lac
     with report.row(f"{time} explicit LAC"):
         (told,) = (operation for operation in recorded.written["operations"] if operation["op"] == "explicit-lac")
-        ledger = found.desk.ledgers.get(told["ledger"])
+        ledger = found.rules.ledgers.get(told["ledger"])
         assert ledger is not None
         assert ledger.explicit_lac.hex() == (told["blob"] if recorded.keeps_explicit_lac else "")
         if not recorded.keeps_explicit_lac:

@@ -200,14 +200,14 @@ MUTANTS = (
     Mutant(
         "locations are published before their log is synced",
         "bookie/storage/ledger_storage.py",
-        "        shelf.logs.sync()\n        for first",
+        "        directory.logs.sync()\n        for first",
         "        for first",
         _schedule("r_b21"),
     ),
     Mutant(
         "the index is not synced before the mark",
         "bookie/storage/ledger_storage.py",
-        "                if own or own_rows:\n                    shelf.index.sync()\n",
+        "                if own or own_rows:\n                    directory.index.sync()\n",
         "",
         _schedule("r_b1_ or r_b9"),
     ),
@@ -309,7 +309,7 @@ MUTANTS = (
     ),
     Mutant(
         "a record that cannot be read counts as absent",
-        "bookie/maintenance/collector.py",
+        "bookie/maintenance/deleted_ledgers.py",
         "                absent.append(ledger_id)\n            except Corruption as error:\n",
         "                absent.append(ledger_id)\n            except Corruption as error:\n"
         "                absent.append(ledger_id)\n",
@@ -324,7 +324,7 @@ MUTANTS = (
     ),
     Mutant(
         "a ledger with entries to flush is deleted",
-        "bookie/maintenance/collector.py",
+        "bookie/maintenance/ledger_removal.py",
         "                if self._cache.has_ledger(ledger_id) or ledger.fence_waiters is not None:\n",
         "                if ledger.fence_waiters is not None:\n",
         (f"{UNIT}/maintenance/test_garbage.py",),
@@ -375,7 +375,8 @@ MUTANTS = (
     Mutant(
         "one damaged log ends the round",
         "bookie/maintenance/compaction.py",
-        "        except Corruption as error:\n            self._leave(shelf, log_id, error)\n        except OSError",
+        "        except Corruption as error:\n"
+        "            self._leave(directory, log_id, error)\n        except OSError",
         "        except OSError",
         _schedule("r_b24"),
     ),
@@ -389,7 +390,7 @@ MUTANTS = (
     Mutant(
         "the old log goes before the new locations are synced",
         "bookie/maintenance/compaction.py",
-        "            await self._flusher.run(shelf.index.sync)\n",
+        "            await self._flusher.run(directory.index.sync)\n",
         "",
         _schedule("r_b11"),
     ),

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookie.serving.request_rules import Desk
-from bookie.serving.server import Connection, Limits, Server
+from bookie.serving.connection import Connection
+from bookie.serving.request_rules import RequestRules
+from bookie.serving.server import Limits, Server
 from bookie.storage.ledgers import Ledgers
 from bookie.storage.read_cache import ReadCache
 from bookie.storage.write_cache import WriteCache
@@ -66,8 +67,8 @@ class Wire:
         self.answers.append((done, argument))
 
 
-class OneByOne(Desk):
-    """A desk that never takes a run."""
+class OneByOne(RequestRules):
+    """Rules that never take a run."""
 
     __slots__ = ()
 
@@ -75,10 +76,10 @@ class OneByOne(Desk):
         return 0
 
 
-async def worked_on(kind: type[Desk], chunks: list[bytes], fenced: set[int], journals: int) -> dict[str, Any]:
+async def worked_on(kind: type[RequestRules], chunks: list[bytes], fenced: set[int], journals: int) -> dict[str, Any]:
     wires: list[Any] = [Wire() for _ in range(journals)]
     cache, read_cache, ledgers = WriteCache(1 << 20), ReadCache(1 << 20), Ledgers()
-    desk = kind(ledgers, cache, read_cache, 6)
+    rules = kind(ledgers, cache, read_cache, 6)
     for ledger_id in (1, 2):  # from an earlier life: what it has on disk is not known
         ledger = ledgers.create(ledger_id, KEYS[0])
         ledger.is_tail_known, ledger.is_key_journaled = False, True
@@ -88,9 +89,9 @@ async def worked_on(kind: type[Desk], chunks: list[bytes], fenced: set[int], jou
         ledger.fenced = True
     anything = wires[0]
     server = Server(
-        desk, cache, read_cache, anything, wires, anything, [anything], ManualClock(), Limits(1000), anything
+        rules, cache, read_cache, anything, wires, anything, [anything], ManualClock(), Limits(1000), anything
     )
-    connection: Connection = server.new_connection()
+    connection = Connection(server)
     connection.connection_made(anything)
     for chunk in chunks:
         connection.data_received(chunk)
@@ -109,7 +110,7 @@ async def worked_on(kind: type[Desk], chunks: list[bytes], fenced: set[int], jou
         "records": [wire.records for wire in wires],
         "sent": b"".join(wires[0].sent),
         "counters": (server.counters.adds, server.counters.add_bytes, server.counters.adds_refused),
-        "in flight": (server.adds_in_flight, connection._adds_in_flight, connection._add_bytes_in_flight),
+        "in flight": (server.adds_in_flight, connection.writes.adds_in_flight, connection.writes.add_bytes_in_flight),
     }
 
 
@@ -138,16 +139,18 @@ async def test_a_run_of_adds_is_what_its_adds_are(
     places = sorted({0, *(place for place in cuts if place < len(stream)), len(stream)})
     chunks = [stream[start:stop] for start, stop in pairwise(places)]
     alone = await worked_on(OneByOne, chunks, fenced, journals)
-    assert await worked_on(Desk, chunks, fenced, journals) == alone
+    assert await worked_on(RequestRules, chunks, fenced, journals) == alone
 
 
 @pytest.mark.parametrize("limit", [1, 3, 100])
 async def test_a_run_ends_where_the_connection_may_have_no_more_under_way(limit: int) -> None:
     wire: Any = Wire()
     cache, ledgers = WriteCache(1 << 20), Ledgers()
-    desk = Desk(ledgers, cache, ReadCache(0), 6)
-    server = Server(desk, cache, desk.read_cache, wire, [wire], wire, [wire], ManualClock(), Limits(1000, limit), wire)
-    connection = server.new_connection()
+    rules = RequestRules(ledgers, cache, ReadCache(0), 6)
+    server = Server(
+        rules, cache, rules.read_cache, wire, [wire], wire, [wire], ManualClock(), Limits(1000, limit), wire
+    )
+    connection = Connection(server)
     connection.connection_made(wire)
     entries = [HEADER.pack(7, entry_id, entry_id - 1, 7) for entry_id in range(10)]
     connection.data_received(b"".join(add_request_head(0, KEYS[0], len(entry)) + entry for entry in entries))

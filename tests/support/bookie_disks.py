@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 
-from bookie.serving.request_rules import Desk
+from bookie.serving.request_rules import RequestRules
 from bookie.startup import Opened, StorageSettings, open_storage
 from bookie.storage.index import Index, MemoryIndex
 from bookie.storage.journal.writer import Item, JournalSettings, NoSpace
@@ -64,12 +64,12 @@ class Entries:
     """What a storage has, wherever it is."""
 
     storage: LedgerStorage
-    desk: Desk
+    rules: RequestRules
     cache: WriteCache
 
     def read(self, ledger_id: int, entry_id: int) -> bytes | None:
         """The entry from memory or disk; None if it is not there."""
-        found = self.desk.read(ledger_id, entry_id)
+        found = self.rules.read(ledger_id, entry_id)
         if isinstance(found, bytes):
             return found
         if found is not None:
@@ -88,18 +88,18 @@ class OpenedDisk(Entries):
         opened: Opened = open_storage(
             disk.files, disk.journal_directories, disk.ledger_directories, settings, disk.open_index, 1_700_000_000_000
         )
-        self.storage, self.desk, self.cache, self.writers = opened
+        self.storage, self.rules, self.cache, self.writers = opened
         self.records: list[list[Buffer]] = [[] for _ in self.writers]
 
     def add(self, ledger_id: int, entry_id: int, entry: bytes, *, key: bytes = KEY, recovery: bool = False) -> int:
         """Take an add; it is durable after `sync` only."""
-        return self.desk.add(ledger_id, entry_id, key, entry, recovery, False, self._records(ledger_id))
+        return self.rules.add(ledger_id, entry_id, key, entry, recovery, False, self._records(ledger_id))
 
     def fence(self, ledger_id: int, key: bytes = KEY) -> int:
-        return self.desk.fence(ledger_id, key, self._records(ledger_id))[0]
+        return self.rules.fence(ledger_id, key, self._records(ledger_id))[0]
 
     def write_lac(self, ledger_id: int, lac: int) -> int:
-        return self.desk.write_lac(KEY, CODEC.explicit_lac(ledger_id, lac), self._records(ledger_id))
+        return self.rules.write_lac(KEY, CODEC.explicit_lac(ledger_id, lac), self._records(ledger_id))
 
     def sync(self, must_sync: bool = True) -> NoSpace | None:
         """Write what was taken to the journals, and make it durable."""
@@ -113,7 +113,7 @@ class OpenedDisk(Entries):
     def checkpoint(self) -> None:
         """Flush the write cache and move the marks."""
         marks = [writer.mark for writer in self.writers]
-        self.storage.flush(self.cache.swap(), self.desk.ledgers.take_dirty())
+        self.storage.flush(self.cache.swap(), self.rules.ledgers.take_dirty())
         self.storage.write_marks(marks)
         self.cache.flushed()
 

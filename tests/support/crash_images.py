@@ -3,8 +3,8 @@
     seed ──▶ Run (adds, fences, LACs, flushes, deletions, collections, compactions, restarts)
                └─ at each disk operation: the disk after a power cut ──▶ mounted, replayed ──▶ checked against Story
 
-What runs is the bookie below its sockets, with its own code: desk, journals, checkpointer, collector, compactor. Its
-threads are queues (`StepThread`, `StepWorker`), and who goes on next is drawn, so a seed is a whole run.
+What runs is the bookie below its sockets, with its own code: request rules, journals, checkpointer, collector,
+compactor. Its threads are queues (`StepThread`, `StepWorker`), and who goes on next is drawn, so a seed is a whole run.
 
 The power cut (B-D1 to B-D4 of the fault model):
 
@@ -26,7 +26,8 @@ from types import SimpleNamespace, coroutine
 from typing import Any, Final, TypeVar
 
 from bookie.config import BookieConfig
-from bookie.maintenance.collector import GarbageCollector
+from bookie.jobs import Threads
+from bookie.maintenance.collector import GarbageCollector, GcSettings
 from bookie.maintenance.compaction import Stopped
 from bookie.maintenance.garbage import CompactionKind
 from bookie.serving.request_rules import EFENCED, EUA, OK
@@ -270,7 +271,7 @@ class Life(Entries):
             disk.open_index,
             self.clock.wall_ms(),
         )
-        self.storage, self.desk, self.cache, self.writers = opened
+        self.storage, self.rules, self.cache, self.writers = opened
         self.failure: BaseException | None = None
         self.refusals = 0
         self.journals = [
@@ -279,16 +280,16 @@ class Life(Entries):
         ]
         self.workers = [StepWorker(journal) for journal in self.journals]
         self.flusher = StepThread()
-        self.keeper = StepThread()
+        self.maintenance = StepThread()
         self.readers = [StepThread()]
         flusher: Any = self.flusher
-        keeper: Any = self.keeper
+        maintenance: Any = self.maintenance
         readers: Any = self.readers
         self.checkpointer = Checkpointer(
             disk.files,
             self.storage,
             self.cache,
-            self.desk.ledgers,
+            self.rules.ledgers,
             self.journals,
             disk.journal_directories,
             flusher,
@@ -301,9 +302,9 @@ class Life(Entries):
             sleep=lambda seconds: None,
         )
         self.server = Server(
-            self.desk,
+            self.rules,
             self.cache,
-            self.desk.read_cache,
+            self.rules.read_cache,
             self.storage,
             self.journals,
             self.checkpointer,
@@ -314,34 +315,32 @@ class Life(Entries):
         )
         self.known = KnownLedgers(ledger_ids)
         self.collector = GarbageCollector(
-            COLLECTING,
+            GcSettings.of(COLLECTING),
             "bookie-1",
             SimpleNamespace(),
             "/ledgers",
             disk.files,
             self.storage,
-            self.desk,
+            self.rules,
             self.cache,
-            flusher,
-            keeper,
-            readers,
+            Threads(flusher, maintenance, readers[0], ()),
             self.clock,
             disk.files.usage,
         )
-        self.collector._metadata = self.known  # type: ignore[assignment]
+        self.collector._reads.store = self.known  # type: ignore[assignment]
 
     @property
     def threads(self) -> list[StepThread]:
-        return [self.flusher, self.keeper, *self.readers]
+        return [self.flusher, self.maintenance, *self.readers]
 
     def _fail(self, error: BaseException) -> None:
         self.failure = self.failure or error
 
     def _no_space(self, error: Exception) -> None:
-        """As the bookie does: the desk writes keys again. (It is not made read-only, so that more goes wrong.)"""
+        """As the bookie does: keys are journaled again. (It is not made read-only, so that more goes wrong.)"""
         self.refusals += 1
         if isinstance(error, NoSpace):
-            self.desk.keys_were_not_journaled()
+            self.rules.keys_were_not_journaled()
 
     # -- requests
 
@@ -361,7 +360,7 @@ class Life(Entries):
         for entry in entries:
             ledger_id, entry_id = HEADER.unpack_from(entry)[:2]
             number = ledger_id % len(self.journals)
-            rc = self.desk.add(ledger_id, entry_id, key, entry, recovery, False, records[number])
+            rc = self.rules.add(ledger_id, entry_id, key, entry, recovery, False, records[number])
             if rc == OK:
                 taken[number].append(entry)
             rcs.append(rc)
@@ -376,7 +375,7 @@ class Life(Entries):
 
     def write_lac(self, ledger_id: int, lac: int, done: Callable[[Exception | None], None]) -> int:
         records: list[Buffer] = []
-        rc = self.desk.write_lac(KEY, CODEC.explicit_lac(ledger_id, lac), records)
+        rc = self.rules.write_lac(KEY, CODEC.explicit_lac(ledger_id, lac), records)
         if rc == OK:
             self.server.journal_of(ledger_id).put(records, True, lambda _, refusal: done(refusal), None)
             self.checkpointer.touched()
@@ -399,8 +398,8 @@ class Life(Entries):
 
     async def collect(self, kinds: set[CompactionKind]) -> None:
         """What a round of garbage collection does, without its look at the cluster. Raises OSError, MagnetarError."""
-        await self.collector._collect_deleted(True)
-        await self.collector._logs(kinds)
+        await self.collector._deleted.collect(True, lambda phase: None)
+        await self.collector._collect_logs(kinds)
 
     def stop(self) -> None:
         """A clean stop. Raises OSError."""
@@ -449,7 +448,7 @@ def check(story: Story, life: Life) -> None:
             entry = life.read(ledger_id, entry_id)
             demand(entry is not None, f"ledger {ledger_id} entry {entry_id} was acknowledged and is lost")
     visible_lacs: dict[int, int] = {}
-    for ledger in list(life.desk.ledgers):
+    for ledger in list(life.rules.ledgers):
         ledger_id = ledger.ledger_id
         for entry_id in sorted(life.entry_ids(ledger_id)):
             entry = life.read(ledger_id, entry_id)
@@ -471,15 +470,15 @@ def check(story: Story, life: Life) -> None:
             demand(lac >= least, f"the LAC of ledger {ledger_id} went back from {least} to {lac}")
     for ledger_id, lac in story.explicit_lacs.items():
         if ledger_id not in story.deleted:
-            owner = life.desk.ledgers.get(ledger_id)
+            owner = life.rules.ledgers.get(ledger_id)
             found = -1 if owner is None else explicit_lac_of(owner.explicit_lac)
             demand(found >= lac, f"the explicit LAC of ledger {ledger_id} went back from {lac} to {found}")
     for ledger_id, _ in story.acknowledged:
         if ledger_id not in story.deleted:
-            owner = life.desk.ledgers.get(ledger_id)
+            owner = life.rules.ledgers.get(ledger_id)
             demand(owner is not None and owner.master_key == KEY, f"the key of ledger {ledger_id} is lost")
     for ledger_id in story.fenced:
-        rc = life.desk.add(ledger_id, 1 << 40, KEY, stored_entry(ledger_id, 1 << 40), False, False, [])
+        rc = life.rules.add(ledger_id, 1 << 40, KEY, stored_entry(ledger_id, 1 << 40), False, False, [])
         demand(rc == EFENCED, f"the fence of ledger {ledger_id} is lost: an add was answered with {rc}")
     for directory in life.disk.ledger_directories:
         left = [name for name in life.disk.files.list(directory) if "compact" in name]
@@ -513,7 +512,7 @@ def check_goes_on(story: Story, life: Life) -> None:
         if after.read(*HEADER.unpack_from(entry)[:2]) != entry:
             raise Violation("what was acknowledged after the crash is lost by the next one")
     for ledger_id in story.fenced:
-        rc = after.desk.add(ledger_id, 1 << 40, KEY, stored_entry(ledger_id, 1 << 40), False, False, [])
+        rc = after.rules.add(ledger_id, 1 << 40, KEY, stored_entry(ledger_id, 1 << 40), False, False, [])
         if rc != EFENCED:
             raise Violation(f"the fence of ledger {ledger_id} is lost by the second crash")
 
@@ -640,7 +639,7 @@ class Run:
         if self._first < self.operations and self._images_rng.random() < self._share:
             for _ in range(self._variants):
                 self.take(self.what)
-        # A journal's thread does not wait for what the flusher or the keeper does, nor the loop for either.
+        # A journal's thread does not wait for what the flusher or the maintenance thread does, nor the loop for either.
         if not self._in_thread and self._life is not None and not path.startswith("/j") and self.rng.random() < 0.1:
             self._in_thread = True
             try:

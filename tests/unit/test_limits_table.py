@@ -38,7 +38,7 @@ NO_LIMITS: Final = {
     "bookie.storage.journal.format:OLD_HEADER_BYTES": "the format of a journal",
     "bookie.storage.journal.format:VERSION_MAX": "the newest format of a journal that is known",
     "bookie.storage.journal.writer:PAGE_BYTES": "the system's pages",
-    "bookie.serving.server:_ALL_READS": "a bit: why a connection is not read",
+    "bookie.serving.protocol:ALL_READS": "a bit: why a connection is not read",
     "bookie.storage.write_cache:ENTRY_OVERHEAD_BYTES": "what an entry counts for in a limit",
     "broker.grpc.consume:MESSAGE_BYTES": "what a message counts for in a limit",
     "broker.grpc.grouping:OVERHEAD_BYTES": "what a message counts for in a limit",

@@ -35,15 +35,15 @@ from typing import Final, NamedTuple
 
 from bookie.jobs import JobThread
 from bookie.maintenance.collector import GarbageCollector
-from bookie.maintenance.rate_limiter import Pace
+from bookie.maintenance.rate_limiter import RateLimiter
 from bookie.maintenance.rebuild.unreadable import note_unreadable
 from bookie.maintenance.repair import codec_of
 from bookie.maintenance.scrub_rules import problem_of
-from bookie.serving.request_rules import Desk
+from bookie.serving.request_rules import RequestRules
 from bookie.storage.entry_log import format as fmt
 from bookie.storage.entry_log.files import file_name, list_logs
 from bookie.storage.index import LOCATIONS, REBUILDING, IndexCorrupt
-from bookie.storage.ledger_storage import LedgerStorage, Shelf
+from bookie.storage.ledger_storage import LedgerDirectory, LedgerStorage
 from bookie.storage.ledgers import Ledger
 from bookie.storage.write_cache import WriteCache
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
@@ -56,11 +56,11 @@ from magnetar_core.runtime.types import Corruption, MagnetarError
 
 log = logging.getLogger(__name__)
 
-# Records that one job of the keeper compares, at a look into the index of 4 µs each; it is also the most that one job
+# Records that one job of the maintenance thread compares, at 4 µs each for the index; it is also the most that one job
 # of the flusher puts.
 _RECORDS: Final = 500
 
-# Locations that one job of the keeper looks at.
+# Locations that one job of the maintenance thread looks at.
 _LOCATIONS: Final = 1_000
 
 # Rows of ledgers that are made on the loop at a time: two milliseconds.
@@ -91,7 +91,7 @@ class OnlineRebuildStatus:
     started_ms: int | None
     finished_ms: int | None
     rebuilds: int
-    """That came to their end in this life of the process."""
+    """That came to their end since the start."""
     logs: int
     logs_done: int
     ledgers: int
@@ -171,11 +171,11 @@ class OnlineRebuild:
         metadata: LedgerStore,
         files: Files,
         storage: LedgerStorage,
-        desk: Desk,
+        rules: RequestRules,
         cache: WriteCache,
         collector: GarbageCollector,
         flusher: JobThread,
-        keeper: JobThread,
+        maintenance: JobThread,
         clock: Clock,
         *,
         doubt: Callable[[Collection[int]], Awaitable[None]],
@@ -188,19 +188,19 @@ class OnlineRebuild:
         self._metadata = metadata
         self._files = files
         self._storage = storage
-        self._desk = desk
-        self._ledgers = desk.ledgers
+        self._rules = rules
+        self._ledgers = rules.ledgers
         self._cache = cache
         self._collector = collector
         self._flusher = flusher
-        self._keeper = keeper
+        self._maintenance = maintenance
         self._clock = clock
         self._doubt = doubt
         self._scrub = scrub
         self._on_index_corrupt = on_index_corrupt
         self._has_failed = has_failed
-        self._byte_pace = Pace(bytes_s)
-        self._entry_pace = Pace(_ENTRIES_S)
+        self._byte_limiter = RateLimiter(bytes_s)
+        self._entry_limiter = RateLimiter(_ENTRIES_S)
         self._tasks = Tasks("rebuild")
         self._stopping = False
         self._codecs: dict[int, EntryCodec | None] = {}
@@ -214,7 +214,7 @@ class OnlineRebuild:
 
     def _reset(self) -> None:
         self._snapshots: dict[str, _Snapshot] = {}
-        self._unreadable: dict[str, list[str]] = {shelf.directory: [] for shelf in self._storage.shelves}
+        self._unreadable: dict[str, list[str]] = {directory.path: [] for directory in self._storage.directories}
         self._logs = self._logs_done = 0
         self._fenced: list[int] = []
         self._ledgers_done = 0
@@ -306,43 +306,43 @@ class OnlineRebuild:
 
     async def _rebuild(self) -> None:
         """Raises OSError, MagnetarError."""
-        shelves = self._storage.shelves
+        directories = self._storage.directories
         await self._collector.hold()
         self._phase = "marking"
         ledgers = list(self._ledgers)
         await self._take_down_gone_logs(ledgers)
-        marks = [_Marking(self._files, shelf.directory) for shelf in shelves]
+        marks = [_Marking(self._files, directory.path) for directory in directories]
         for mark in marks:
-            await self._keeper.run(mark.put)
+            await self._maintenance.run(mark.put)
         self._phase = "fencing"
         # Anew: some may have been made meanwhile.
         ledgers = list(self._ledgers)
         self._fenced = sorted(ledger.ledger_id for ledger in ledgers)
         await self._fence(ledgers)
         self._phase = "logs"
-        for shelf in shelves:
-            taken = await self._flusher.run(partial(self._take_snapshot, shelf))
-            self._snapshots[shelf.directory] = taken
+        for directory in directories:
+            taken = await self._flusher.run(partial(self._take_snapshot, directory))
+            self._snapshots[directory.path] = taken
             self._logs += len(taken.logs)
-        for shelf in shelves:
-            for one in self._snapshots[shelf.directory].logs:
-                await self._compare(shelf, one)
+        for directory in directories:
+            for one in self._snapshots[directory.path].logs:
+                await self._compare(directory, one)
                 self._logs_done += 1
         self._phase = "locations"
         for ledger_id in self._fenced:
             await self._look_through(ledger_id)
             self._ledgers_done += 1
         self._phase = "finishing"
-        for shelf in shelves:
-            note = partial(note_unreadable, self._files, shelf.directory, self._unreadable[shelf.directory])
-            await self._keeper.run(note)
+        for directory in directories:
+            note = partial(note_unreadable, self._files, directory.path, self._unreadable[directory.path])
+            await self._maintenance.run(note)
         if self._problem_count:
             await self._doubt(self._fenced)
             self._scrub()
         elif self._was_put_in_doubt:
             await self._flusher.run(lambda: self._storage.set_needs_check(False))
-        for shelf in shelves:
-            await self._flusher.run(partial(_sync, shelf))
+        for directory in directories:
+            await self._flusher.run(partial(_sync, directory))
         await self._remove_marks(marks)
 
     # -- before and after
@@ -362,19 +362,19 @@ class OnlineRebuild:
 
     async def _gone(self, ledger_id: int, first: int) -> tuple[bool, int | None]:
         """Whether locations from *first* on lead into logs that are gone; and where to go on."""
-        shelf = self._storage.shelf(ledger_id)
+        directory = self._storage.directory_of(ledger_id)
 
         def look() -> tuple[list[tuple[int, int]], bool]:
-            located = shelf.index.locations(ledger_id, first, _LOCATIONS)
+            located = directory.index.locations(ledger_id, first, _LOCATIONS)
             used = {fmt.split_location(location)[0] for _, location in located}
-            return located, any(not self._is_there(shelf, log_id) for log_id in used)
+            return located, any(not self._is_there(directory, log_id) for log_id in used)
 
-        located, is_gone = await self._keeper.run(look)
+        located, is_gone = await self._maintenance.run(look)
         await self._rest(len(located) * _LOCATION_SHARE, 0)
         return is_gone, located[-1][0] + 1 if len(located) == _LOCATIONS else None
 
-    def _is_there(self, shelf: Shelf, log_id: int) -> bool:
-        return self._files.exists(posixpath.join(shelf.directory, file_name(log_id)))
+    def _is_there(self, directory: LedgerDirectory, log_id: int) -> bool:
+        return self._files.exists(posixpath.join(directory.path, file_name(log_id)))
 
     async def _fence(self, ledgers: Sequence[Ledger]) -> None:
         """Rule 2. The rows are made and handed over in one turn of the loop, so that no older one comes after them.
@@ -388,61 +388,61 @@ class OnlineRebuild:
                 self._ledgers.changed(ledger)
             rows = [(ledger.ledger_id, ledger.encode()) for ledger in some]
             await self._flusher.run(partial(self._put_rows, rows))
-        for shelf in self._storage.shelves:
-            await self._flusher.run(partial(_sync, shelf))
+        for directory in self._storage.directories:
+            await self._flusher.run(partial(_sync, directory))
         for ledger in ledgers:
             ledger.is_fence_durable = True
 
     def _put_rows(self, rows: Sequence[tuple[int, bytes]]) -> None:
-        for number, shelf in enumerate(self._storage.shelves):
-            shelf.index.put_ledgers([row for row in rows if row[0] % len(self._storage.shelves) == number])
+        for number, directory in enumerate(self._storage.directories):
+            directory.index.put_ledgers([row for row in rows if row[0] % len(self._storage.directories) == number])
 
     async def _remove_marks(self, marks: Sequence[_Marking]) -> None:
         """Raises OSError."""
         for mark in marks:
             if not self._has_failed():
-                await self._keeper.run(mark.remove)
+                await self._maintenance.run(mark.remove)
         if self._has_failed():  # a read may have found the index damaged, and relied on the mark
             for mark in marks:
-                await self._keeper.run(mark.put)
+                await self._maintenance.run(mark.put)
 
     # -- logs
 
-    def _take_snapshot(self, shelf: Shelf) -> _Snapshot:
+    def _take_snapshot(self, directory: LedgerDirectory) -> _Snapshot:
         """Rule 3. Runs on the flusher's thread, so between two flushes. Raises OSError, Corruption."""
-        ids = list_logs(self._files, shelf.directory)
-        taking = shelf.logs.current_log_id
-        logs = [_Log(log_id, shelf.logs.scan(log_id) if log_id == taking else None) for log_id in reversed(ids)]
+        ids = list_logs(self._files, directory.path)
+        taking = directory.logs.current_log_id
+        logs = [_Log(log_id, directory.logs.scan(log_id) if log_id == taking else None) for log_id in reversed(ids)]
         end = _NO_END
         if ids:
             with suppress(OSError):  # then every location is followed, and the log is that log's damage
-                end = fmt.location(ids[-1], shelf.logs.file_bytes(ids[-1]))
+                end = fmt.location(ids[-1], directory.logs.file_bytes(ids[-1]))
         return _Snapshot(logs, end)
 
-    async def _compare(self, shelf: Shelf, one: _Log) -> None:
+    async def _compare(self, directory: LedgerDirectory, one: _Log) -> None:
         """Put what the index lacks of a log. Raises OSError, MagnetarError."""
-        path = posixpath.join(shelf.directory, file_name(one.log_id))
+        path = posixpath.join(directory.path, file_name(one.log_id))
         put_before, damaged_before = self._put_right, self._damaged
         try:
             scan = one.scan
             if scan is None:
-                scan = await self._keeper.run(lambda: shelf.logs.scan(one.log_id))
+                scan = await self._maintenance.run(lambda: directory.logs.scan(one.log_id))
         except OSError as error:
-            self._unreadable[shelf.directory].append(f"{path}: {error}")
+            self._unreadable[directory.path].append(f"{path}: {error}")
             self._problem(f"{path} cannot be opened: {error}")
             return
         except Corruption as error:
             # Without as much as a header a crash came while the log was made, before anything was in it.
-            if await self._keeper.run(lambda: shelf.logs.file_bytes(one.log_id)) > fmt.HEADER_BYTES:
+            if await self._maintenance.run(lambda: directory.logs.file_bytes(one.log_id)) > fmt.HEADER_BYTES:
                 self._problem(str(error))
             return
         records = iter(scan)
-        while some := await self._next_records(records, shelf, path):
-            await self._compare_some(shelf, one.log_id, some)
+        while some := await self._next_records(records, directory, path):
+            await self._compare_some(directory, one.log_id, some)
         damaged = self._damaged - damaged_before
         if not scan.has_gap and not damaged:
             return
-        if self._put_right == put_before and not await self._keeper.run(lambda: _is_sealed(shelf, one.log_id)):
+        if self._put_right == put_before and not await self._maintenance.run(lambda: _is_sealed(directory, one.log_id)):
             return  # rule 7
         if scan.has_gap:
             self._problem(f"{path} has damaged places; entries in them are lost here")
@@ -450,24 +450,26 @@ class OnlineRebuild:
             self._problem(f"{path}: {damaged} entries that the index lacks are damaged")
 
     async def _next_records(
-        self, records: Iterator[tuple[int, int, int, int]], shelf: Shelf, path: str
+        self, records: Iterator[tuple[int, int, int, int]], directory: LedgerDirectory, path: str
     ) -> list[tuple[int, int, int, int]]:
         """One log that cannot be read on is that log's damage."""
         try:
-            return await self._keeper.run(lambda: list(islice(records, _RECORDS)))
+            return await self._maintenance.run(lambda: list(islice(records, _RECORDS)))
         except OSError as error:
             self._problem(f"{path} cannot be read to its end: {error}")
-            self._unreadable[shelf.directory].append(f"{path}: {error}")
+            self._unreadable[directory.path].append(f"{path}: {error}")
             return []
 
-    async def _compare_some(self, shelf: Shelf, log_id: int, records: list[tuple[int, int, int, int]]) -> None:
-        missing, good = await self._keeper.run(lambda: self._missing(shelf, log_id, records))
+    async def _compare_some(
+        self, directory: LedgerDirectory, log_id: int, records: list[tuple[int, int, int, int]]
+    ) -> None:
+        missing, good = await self._maintenance.run(lambda: self._missing(directory, log_id, records))
         for ledger_id in good:
             self._leading[ledger_id] = self._leading.get(ledger_id, 0) + 1
         if missing:
             codecs = {ledger_id: await self._codec(ledger_id) for ledger_id in {one.ledger_id for one in missing}}
-            whole = await self._keeper.run(lambda: [one for one in missing if _is_whole(shelf, one, codecs)])
-            put = await self._flusher.run(lambda: self._put(shelf, whole))
+            whole = await self._maintenance.run(lambda: [one for one in missing if _is_whole(directory, one, codecs)])
+            put = await self._flusher.run(lambda: self._put(directory, whole))
             self._damaged += len(missing) - len(whole)
             self._put_right += len(put)
             for one in put:
@@ -477,31 +479,31 @@ class OnlineRebuild:
         await self._rest(len(records), sum(size for _, size, _, _ in records))
 
     def _missing(
-        self, shelf: Shelf, log_id: int, records: list[tuple[int, int, int, int]]
+        self, directory: LedgerDirectory, log_id: int, records: list[tuple[int, int, int, int]]
     ) -> tuple[list[_Missing], list[int]]:
-        """Runs on the keeper's thread: records to put, and the ledger of each that the index leads to (rule 4)."""
+        """Runs on the maintenance thread: records to put, and the ledger of each that the index leads to (rule 4)."""
         missing: dict[tuple[int, int], _Missing] = {}  # the last one of an entry wins
         good: list[int] = []
         for offset, _, ledger_id, entry_id in records:
             if entry_id < 0 or ledger_id not in self._ledgers:
                 continue
             location = fmt.location(log_id, offset)
-            seen = shelf.index.location(ledger_id, entry_id)
+            seen = directory.index.location(ledger_id, entry_id)
             if seen == location:
                 good.append(ledger_id)
-            elif not seen or not _leads(shelf, seen, ledger_id, entry_id):
+            elif not seen or not _leads(directory, seen, ledger_id, entry_id):
                 missing[ledger_id, entry_id] = _Missing(ledger_id, entry_id, location, seen)
         return list(missing.values()), good
 
-    def _put(self, shelf: Shelf, missing: Sequence[_Missing]) -> list[_Missing]:
+    def _put(self, directory: LedgerDirectory, missing: Sequence[_Missing]) -> list[_Missing]:
         """Rule 6. Runs on the flusher's thread. Raises OSError."""
         put = [
             one
             for one in missing
-            if one.ledger_id in self._ledgers and shelf.index.location(one.ledger_id, one.entry_id) == one.seen
+            if one.ledger_id in self._ledgers and directory.index.location(one.ledger_id, one.entry_id) == one.seen
         ]
         if put:
-            shelf.index.put_locations([one[:3] for one in put])
+            directory.index.put_locations([one[:3] for one in put])
         return put
 
     def _is_there_again(self, one: _Missing) -> None:
@@ -532,13 +534,15 @@ class OnlineRebuild:
 
     async def _look_through(self, ledger_id: int) -> None:
         """Name the locations that lead nowhere. Raises OSError."""
-        shelf = self._storage.shelf(ledger_id)
+        directory = self._storage.directory_of(ledger_id)
         # First only counted: as many as were found in the logs, so all lead to entries. Else each is followed.
         for follow in (False, True):
             count = lost = first_lost = 0
             first: int | None = 0
             while first is not None:
-                located, bad, first = await self._keeper.run(partial(self._look, shelf, ledger_id, first, follow))
+                located, bad, first = await self._maintenance.run(
+                    partial(self._look, directory, ledger_id, first, follow)
+                )
                 count += located
                 if bad:
                     cached = self._cache.entry_ids(ledger_id)  # about to get a new location
@@ -553,18 +557,20 @@ class OnlineRebuild:
             self._lost += lost
             self._problem(f"ledger {ledger_id}: {lost} entries from {first_lost} on are in no log any more")
 
-    def _look(self, shelf: Shelf, ledger_id: int, first: int, follow: bool) -> tuple[int, list[int], int | None]:
-        """Runs on the keeper's thread: (locations, entries whose location leads nowhere, where to go on)."""
-        located = shelf.index.locations(ledger_id, first, _LOCATIONS)
+    def _look(
+        self, directory: LedgerDirectory, ledger_id: int, first: int, follow: bool
+    ) -> tuple[int, list[int], int | None]:
+        """Runs on the maintenance thread: (locations, entries whose location leads nowhere, where to go on)."""
+        located = directory.index.locations(ledger_id, first, _LOCATIONS)
         following = located[-1][0] + 1 if len(located) == _LOCATIONS else None
-        end = self._snapshots[shelf.directory].end
+        end = self._snapshots[directory.path].end
         old = [one for one in located if one[1] < end]
         # What flushes have put since leads into logs that are there; anything else does not.
         newer = {fmt.split_location(location)[0] for _, location in located if location >= end}
-        gone = {log_id for log_id in newer if not self._is_there(shelf, log_id)}
+        gone = {log_id for log_id in newer if not self._is_there(directory, log_id)}
         bad = [entry_id for entry_id, location in located if fmt.split_location(location)[0] in gone] if gone else []
         if follow:
-            bad += [entry_id for entry_id, location in old if not _leads(shelf, location, ledger_id, entry_id)]
+            bad += [entry_id for entry_id, location in old if not _leads(directory, location, ledger_id, entry_id)]
         return len(old), bad, following
 
     # -- small things
@@ -577,21 +583,21 @@ class OnlineRebuild:
 
     async def _rest(self, entries: float, size: int) -> None:
         now_s = self._clock.monotonic()
-        seconds = max(self._byte_pace.spend(now_s, size), self._entry_pace.spend(now_s, entries))
+        seconds = max(self._byte_limiter.spend(now_s, size), self._entry_limiter.spend(now_s, entries))
         while seconds > 0:
             await self._clock.sleep(min(seconds, _REST_S))
             seconds -= _REST_S
 
 
-def _sync(shelf: Shelf) -> None:
-    """The index that the shelf has by then: a flush that found no room opens it anew. Raises OSError."""
-    shelf.index.sync()
+def _sync(directory: LedgerDirectory) -> None:
+    """The index that the directory has by then: a flush that found no room opens it anew. Raises OSError."""
+    directory.index.sync()
 
 
-def _leads(shelf: Shelf, location: int, ledger_id: int, entry_id: int) -> bool:
+def _leads(directory: LedgerDirectory, location: int, ledger_id: int, entry_id: int) -> bool:
     """Whether a location leads to its entry. Where the disk does not say, it stays."""
     try:
-        shelf.logs.read(location, ledger_id, entry_id)
+        directory.logs.read(location, ledger_id, entry_id)
     except (Corruption, FileNotFoundError):
         return False
     except OSError:
@@ -599,18 +605,18 @@ def _leads(shelf: Shelf, location: int, ledger_id: int, entry_id: int) -> bool:
     return True
 
 
-def _is_whole(shelf: Shelf, one: _Missing, codecs: dict[int, EntryCodec | None]) -> bool:
+def _is_whole(directory: LedgerDirectory, one: _Missing, codecs: dict[int, EntryCodec | None]) -> bool:
     """Rule 5."""
     try:
-        entry = shelf.logs.read(one.location, one.ledger_id, one.entry_id)
+        entry = directory.logs.read(one.location, one.ledger_id, one.entry_id)
     except (Corruption, OSError):
         return False
     return problem_of(entry, one.ledger_id, one.entry_id, codecs[one.ledger_id]) is None
 
 
-def _is_sealed(shelf: Shelf, log_id: int) -> bool:
+def _is_sealed(directory: LedgerDirectory, log_id: int) -> bool:
     try:
-        shelf.logs.ledgers_map(log_id)
+        directory.logs.ledgers_map(log_id)
     except (Corruption, OSError):
         return False
     return True

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from bookie.latency import GroupTimes, JournalStages
+from bookie.latency import GroupTimes, JournalLatency
 from bookie.storage.journal import format as fmt
 from bookie.storage.journal.format import Mark
 from magnetar_core.runtime.clock import Clock, no_clock
@@ -230,15 +230,15 @@ class Journal:
         on_no_space: Callable[[NoSpace], None],
         *,
         clock: Clock | None = None,
-        stages: JournalStages | None = None,
+        latency: JournalLatency | None = None,
         slow: SlowOperations | None = None,
     ) -> None:
-        """*stages* and *slow* are told how long the groups take, if there is a *clock*."""
+        """*latency* and *slow* are told how long the groups take, if there is a *clock*."""
         self._writer = writer
         self._name = name
         self._now: Callable[[], float] = no_clock if clock is None else clock.monotonic
         self._is_timed = clock is not None
-        self.stages = JournalStages() if stages is None else stages
+        self.latency = JournalLatency() if latency is None else latency
         self._slow = slow
         # When each item was put that is not reported yet, in order; used on the loop only.
         self._put_s: deque[float] = deque()
@@ -324,15 +324,15 @@ class Journal:
             at += count
 
     def _measure(self, puts: Sequence[_Put], outcome: Sequence[tuple[int, NoSpace | None]], times: GroupTimes) -> None:
-        now, stages = self._now(), self.stages
+        now, latency = self._now(), self.latency
         first_s = self._put_s[0]
         entries = at = 0
         for count, refusal in outcome:
             for _, (records, _, _, _) in puts[at : at + count]:
-                stages.put(self._put_s.popleft(), times, now, len(records) // 2, refusal is None)
+                latency.put(self._put_s.popleft(), times, now, len(records) // 2, refusal is None)
                 entries += len(records) // 2
             at += count
-        stages.grouped(times, now, entries)
+        latency.grouped(times, now, entries)
         slow = self._slow
         if slow is not None and now - first_s > slow.threshold_s:
             slow.report(

@@ -55,13 +55,13 @@ def test_every_entry_of_an_apache_bookie_is_read_back(folder: str, tmp_path: Pat
         found = opened(tmp_path)
         assert {key: checksum_of(found, *key) for key in expected} == expected
         for row in contents["ledgers"]:
-            ledger = found.desk.ledgers.get(row["ledger"])
+            ledger = found.rules.ledgers.get(row["ledger"])
             assert ledger is not None
             assert ledger.master_key.hex() == row["masterKey"]
             assert ledger.encode().hex() == row["raw"]
-        fenced = {ledger.ledger_id for ledger in found.desk.ledgers if ledger.fenced}
+        fenced = {ledger.ledger_id for ledger in found.rules.ledgers if ledger.fenced}
         assert fenced == {3, 9}
-        explicit = found.desk.ledgers.get(6)
+        explicit = found.rules.ledgers.get(6)
         assert explicit is not None
         if folder != "db-journal5-killed":  # that format has no record for it, and it was never flushed
             assert explicit.explicit_lac.hex() == "000000000000000600000000000000029015f24f"
@@ -93,7 +93,7 @@ def test_the_journal_of_an_apache_bookie_scans_to_what_it_holds(folder: str, tmp
 def test_a_sealed_entry_log_of_apache_has_the_map_that_its_records_make(tmp_path: Path) -> None:
     _, contents = unpacked("db-journal5-clean", tmp_path)
     found = opened(tmp_path)
-    logs = found.storage.shelves[0].logs
+    logs = found.storage.directories[0].logs
     made: dict[int, int] = {}
     scanned = list(logs.scan(0))
     for _, size, ledger_id, _ in scanned:

@@ -13,6 +13,7 @@ import pytest
 from bookie.bookie import Bookie, PortInUse, StorageFailed
 from bookie.disks.cookie import CookieMismatch
 from bookie.disks.directories import DirectoryInUse
+from bookie.serving.connection import Connection
 from bookie.storage.journal.writer import JournalFailed
 from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
@@ -441,7 +442,8 @@ async def test_a_peer_that_reads_no_answers_is_not_read_either(bookie: Bookie) -
     count = 400
     slow.send(*(v2.read_request(1, 0) for _ in range(count)))
     await asyncio.sleep(0.2)
-    (connection,) = [c for c in bookie.server.connections if c._paused]
+    (connection,) = [c for c in bookie.server.connections if c.held_for]
+    assert isinstance(connection, Connection)
     assert connection._transport.get_write_buffer_size() < 8 * MIB
     assert bookie.server.counters.reads < count
     await slow.until(count)
@@ -456,7 +458,9 @@ async def test_many_adds_in_flight_hold_the_connection_and_all_are_answered(worl
             wire.send(v2.add_request_head(0, KEY, len(entry)) + entry)
         await wire.until(500)
         assert [v2.parse_response(memoryview(frame))[3] for frame in wire.frames] == list(range(500))
-        assert bookie.server.connections.copy().pop()._adds_in_flight == 0
+        (connection,) = bookie.server.connections
+        assert isinstance(connection, Connection)
+        assert connection.writes.adds_in_flight == 0
 
 
 # -- identity

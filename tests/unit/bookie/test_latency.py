@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bookie.latency import QUANTILES, BookieStages, Distribution, FlushStages, GroupTimes, JournalStages, ReadStages
+from bookie.latency import QUANTILES, BookieLatency, Distribution, FlushLatency, GroupTimes, JournalLatency, ReadLatency
 from bookie.serving.cold_reads import ColdRead, ColdReads, ReadWatch
 from bookie.storage.checkpoint import Checkpointer
 from bookie.storage.journal.writer import Journal
@@ -93,10 +93,10 @@ class SlowDisk:
 
 
 def test_a_journal_group_tells_how_long_each_of_its_stages_took(caplog: pytest.LogCaptureFixture) -> None:
-    clock, files, stages = ManualClock(), MemoryFiles(), JournalStages()
+    clock, files, latency = ManualClock(), MemoryFiles(), JournalLatency()
     slow = SlowOperations(log, clock, 1_000)
     journal = Journal(
-        writer_on(files), "journal 0", lambda error: None, lambda error: None, clock=clock, stages=stages, slow=slow
+        writer_on(files), "journal 0", lambda error: None, lambda error: None, clock=clock, latency=latency, slow=slow
     )
     disk = SlowDisk(files, clock)
     worker = StepWorker(journal)
@@ -114,29 +114,29 @@ def test_a_journal_group_tells_how_long_each_of_its_stages_took(caplog: pytest.L
         "total_ms": 2875.0, "queue_ms": 500.0, "write_ms": 250.0, "sync_ms": 2000.0, "report_ms": 125.0,
     }  # fmt: skip
     assert line["bytes"] >= 512
-    assert (stages.adds.good.count, stages.adds.bad.count) == (3, 0)
-    assert stages.adds.good.sum == pytest.approx(2 * 2875 + 2375)
-    assert stages.queue.sum == pytest.approx(2 * 500)
-    assert stages.sync.sum == pytest.approx(2000)
-    assert (stages.sync.count, stages.group_entries.sum) == (1, 3)
+    assert (latency.adds.good.count, latency.adds.bad.count) == (3, 0)
+    assert latency.adds.good.sum == pytest.approx(2 * 2875 + 2375)
+    assert latency.queue.sum == pytest.approx(2 * 500)
+    assert latency.sync.sum == pytest.approx(2000)
+    assert (latency.sync.count, latency.group_entries.sum) == (1, 3)
 
 
 def test_a_group_that_nobody_wants_synced_counts_no_sync() -> None:
-    clock, stages = ManualClock(), JournalStages()
+    clock, latency = ManualClock(), JournalLatency()
     journal = Journal(
-        writer_on(MemoryFiles()), "journal", lambda error: None, lambda error: None, clock=clock, stages=stages
+        writer_on(MemoryFiles()), "journal", lambda error: None, lambda error: None, clock=clock, latency=latency
     )
     worker = StepWorker(journal)
     journal.put([b"size", stored_entry(1, 0)], False, lambda argument, refusal: None, None)
     worker.work(1)
     worker.report()
-    assert (stages.write.count, stages.sync.count) == (1, 0)
+    assert (latency.write.count, latency.sync.count) == (1, 0)
 
 
 def test_refused_records_count_as_failures() -> None:
-    stages = JournalStages()
-    stages.put(0.0, GroupTimes(1.0, 2.0, 0.5, 0.0, False, 0), 3.0, 7, False)
-    assert (stages.adds.good.count, stages.adds.bad.count, stages.adds.bad.sum) == (0, 7, 21_000.0)
+    latency = JournalLatency()
+    latency.put(0.0, GroupTimes(1.0, 2.0, 0.5, 0.0, False, 0), 3.0, 7, False)
+    assert (latency.adds.good.count, latency.adds.bad.count, latency.adds.bad.sum) == (0, 7, 21_000.0)
 
 
 # -- slow lines
@@ -169,9 +169,9 @@ def test_a_threshold_of_zero_means_that_nothing_is_slow() -> None:
 
 
 async def test_cold_reads_tell_how_long_they_waited_and_read(caplog: pytest.LogCaptureFixture) -> None:
-    clock, stages, thread = ManualClock(), ReadStages(), StepThread()
+    clock, latency, thread = ManualClock(), ReadLatency(), StepThread()
     reader: Any = thread
-    watch = ReadWatch(clock, stages, SlowOperations(log, clock, 1_000))
+    watch = ReadWatch(clock, latency, SlowOperations(log, clock, 1_000))
     reads = ColdReads(reader, lambda: True, lambda: None, watch)
     answers: list[object] = []
 
@@ -198,8 +198,8 @@ async def test_cold_reads_tell_how_long_they_waited_and_read(caplog: pytest.LogC
         "operation": "cold reads", "reads": 2, "errors": 1,
         "total_ms": 1250.0, "queue_ms": 500.0, "read_ms": 750.0, "report_ms": 0.0,
     }  # fmt: skip
-    assert (stages.all.good.count, stages.all.bad.count) == (2, 1)
-    assert (stages.queue.count, stages.queue.sum) == (2, 1000.0)
+    assert (latency.all.good.count, latency.all.bad.count) == (2, 1)
+    assert (latency.queue.count, latency.queue.sum) == (2, 1000.0)
 
 
 async def _turns() -> None:
@@ -208,12 +208,12 @@ async def _turns() -> None:
 
 
 def test_reads_from_memory_and_adds_refused_at_once_count_as_no_time() -> None:
-    stages = BookieStages()
+    latency = BookieLatency()
     for total in (10, 10, 25):
-        stages.reads.answered_from_memory(total)
-        stages.adds_refused_at_once(total)
-    assert (stages.reads.all.good.count, stages.reads.all.good.sum) == (25, 0.0)
-    assert (stages.adds.bad.count, stages.adds.good.count) == (25, 0)
+        latency.reads.answered_from_memory(total)
+        latency.adds_refused_at_once(total)
+    assert (latency.reads.all.good.count, latency.reads.all.good.sum) == (25, 0.0)
+    assert (latency.adds.bad.count, latency.adds.good.count) == (25, 0)
 
 
 # -- flushes
@@ -226,10 +226,10 @@ def test_a_flush_tells_how_long_each_of_its_stages_took_and_leaves_pauses_out(
     clock = ManualClock()
     disk = Disk(ledgers=directories)
     life = Life(disk)
-    stages = [FlushStages() for _ in range(directories)]
+    latency = [FlushLatency() for _ in range(directories)]
     checkpointer: Checkpointer = life.checkpointer
     checkpointer._clock = clock
-    checkpointer._stages = stages
+    checkpointer._latency = latency
     checkpointer._slow = SlowOperations(log, clock, 1_000)
     checkpointer._sleep = clock.advance
     for ledger_id in range(1, directories + 1):
@@ -247,7 +247,7 @@ def test_a_flush_tells_how_long_each_of_its_stages_took_and_leaves_pauses_out(
     assert line["paused_ms"] > 0
     told = sum(line[f"{stage}_ms"] for stage in ("log", "sync", "index", "ledgers", "marks"))
     assert line["total_ms"] == pytest.approx(told)
-    for flushes in stages:
+    for flushes in latency:
         assert (flushes.all.good.count, flushes.all.bad.count) == (1, 0)
         assert flushes.log_sync.sum == pytest.approx(2 * 3000.0)
         assert flushes.bytes.sum >= 10_000
@@ -257,8 +257,8 @@ def test_a_flush_that_failed_counts_as_a_failure() -> None:
     clock = ManualClock()
     disk = Disk()
     life = Life(disk)
-    stages = FlushStages()
-    life.checkpointer._stages = [stages]
+    latency = FlushLatency()
+    life.checkpointer._latency = [latency]
     life.checkpointer._clock = clock
     life.add([stored_entry(1, 0)], lambda taken, refusal: None)
     life.settle_journals()
@@ -272,5 +272,5 @@ def test_a_flush_that_failed_counts_as_a_failure() -> None:
     life.checkpointer.flush()
     while life.flusher.waiting:
         life.flusher.step()
-    assert (stages.all.good.count, stages.all.bad.count) == (0, 1)
+    assert (latency.all.good.count, latency.all.bad.count) == (0, 1)
     assert life.failure is not None

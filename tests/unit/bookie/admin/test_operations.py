@@ -63,7 +63,7 @@ async def test_a_bookie_that_starts_is_alive_and_not_ready(world: BookieMachines
 
 
 async def test_a_bookie_that_failed_is_not_ready_and_says_why(admin: Client) -> None:
-    admin.bookie.operations.failure = OSError("the disk is gone")
+    admin.bookie.operations._lifecycle.failure = OSError("the disk is gone")
     found = await admin.call("GET", "/api/v1/bookie/is_ready")
     assert (found.status, found.text) == (503, "the disk is gone")
     assert not (await admin.call("GET", "/api/v1/bookie/state")).json["running"]

@@ -10,15 +10,15 @@ from bookie.admin.operations import DiskFileKind
 from bookie.bookie import Bookie
 from bookie.disks.mode import DiskFull, NotChanged
 from bookie.disks.read_only import (
+    DiskCheck,
     DiskLimits,
     DiskState,
-    Look,
     Reason,
     Status,
+    check_disk,
     decode_status,
     encode_status,
     judge,
-    look_at,
 )
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
@@ -64,23 +64,23 @@ async def registered(world: LyingWorld) -> tuple[set[str], set[str]]:
 def test_a_disk_is_full_above_one_mark_and_has_room_below_a_lower_one(
     free: int, was_full: bool, state: DiskState
 ) -> None:
-    assert look_at("/d", 1000, free, was_full, LIMITS).state is state
+    assert check_disk("/d", 1000, free, was_full, LIMITS).state is state
 
 
 def test_a_disk_with_too_few_free_bytes_is_full_whatever_its_share() -> None:
     limits = LIMITS._replace(full_bytes=200)
-    look = look_at("/d", 1000, 199, False, limits)
-    assert look.state is DiskState.FULL
-    assert look.text == "/d: 80.1% of the disk is used, 199 bytes are free (200 are needed)"
+    check = check_disk("/d", 1000, 199, False, limits)
+    assert check.state is DiskState.FULL
+    assert check.text == "/d: 80.1% of the disk is used, 199 bytes are free (200 are needed)"
 
 
 def test_a_disk_without_any_size_is_full() -> None:
-    assert look_at("/d", 0, 0, False, LIMITS).state is DiskState.FULL
+    assert check_disk("/d", 0, 0, False, LIMITS).state is DiskState.FULL
 
 
-def looks(states: str) -> list[Look]:
+def checks(states: str) -> list[DiskCheck]:
     meaning = {"g": DiskState.GOOD, "f": DiskState.FULL, "u": DiskState.UNREADABLE, "w": DiskState.WARN}
-    return [Look(f"/{n}", meaning[c], 100 * n, 1000, f"/{n} is {c}") for n, c in enumerate(states, 1)]
+    return [DiskCheck(f"/{n}", meaning[c], 100 * n, 1000, f"/{n} is {c}") for n, c in enumerate(states, 1)]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def looks(states: str) -> list[Look]:
 def test_what_full_directories_mean_together(
     ledgers: str, journals: str, on_any: bool, disk: str | None, error: str | None, some: frozenset[int] | None
 ) -> None:
-    verdict = judge(looks(ledgers), looks(journals), on_any)
+    verdict = judge(checks(ledgers), checks(journals), on_any)
     assert (verdict.disk, verdict.error, verdict.full_ledger_directories) == (disk, error, some)
     assert verdict.free_bytes == 100
 

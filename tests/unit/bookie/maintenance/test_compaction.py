@@ -110,7 +110,7 @@ async def test_an_entry_that_was_written_again_meanwhile_keeps_its_new_place(wor
         def rewrite(kind: str, path: str) -> None:
             if kind == "rename" and path.endswith("log.compacting"):
                 (index,) = world.indexes.values()
-                logs = bookie.server.storage.shelves[0].logs
+                logs = bookie.server.storage.directories[0].logs
                 locations = logs.append([(1, 4, again)])
                 logs.sync()
                 index.put_locations(locations)
@@ -234,7 +234,7 @@ async def test_reads_go_on_while_their_log_is_replaced(world: LyingWorld) -> Non
         wire = await Wire.connect(bookie)
         storage = bookie.server.storage
         found: list[list[tuple[int, int]]] = []
-        located = storage.shelves[0].index.locations
+        located = storage.directories[0].index.locations
 
         def old_locations(ledger_id: int, first_entry_id: int, count: int) -> list[tuple[int, int]]:
             answer = located(ledger_id, first_entry_id, count)
@@ -245,9 +245,9 @@ async def test_reads_go_on_while_their_log_is_replaced(world: LyingWorld) -> Non
             return answer
 
         loop = asyncio.get_running_loop()
-        storage.shelves[0].index.locations = old_locations  # type: ignore[method-assign]
+        storage.directories[0].index.locations = old_locations  # type: ignore[method-assign]
         # The reader's thread waits for the round, so the round must not wait for readers.
-        bookie._collector._compactor._readers = []
+        bookie.parts.collector._logs.compactor._readers = []
         assert await wire.read(1, 0) == stored_entry(1, 0, payload(1, 0))
         assert await logs_of(bookie) == ["1.log"]
 

@@ -14,6 +14,7 @@ from bookie.maintenance.garbage import (
     KindPlan,
     ListingLimits,
     LogUsage,
+    MovedCopies,
     Quarantine,
     RefusalCode,
     dead_logs,
@@ -21,7 +22,7 @@ from bookie.maintenance.garbage import (
     refuse_listing,
     worth_compacting,
 )
-from bookie.maintenance.rate_limiter import Pace
+from bookie.maintenance.rate_limiter import RateLimiter
 from bookie.storage.ledgers import TOMBSTONE_MS, Tombstones
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerState, Segment, ledger_path
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
@@ -144,10 +145,10 @@ def test_compactions_are_due_by_time_by_force_and_not_while_suspended() -> None:
 
 
 def test_a_pace_makes_up_for_what_was_spent_and_saves_nothing() -> None:
-    pace = Pace(100)
-    assert pace.spend(10.0, 50) == 0.5
-    assert pace.spend(10.1, 50) == pytest.approx(0.9)
-    assert pace.spend(20.0, 1) == pytest.approx(0.01)
+    limiter = RateLimiter(100)
+    assert limiter.spend(10.0, 50) == 0.5
+    assert limiter.spend(10.1, 50) == pytest.approx(0.9)
+    assert limiter.spend(20.0, 1) == pytest.approx(0.01)
 
 
 # -- a whole bookie
@@ -171,6 +172,25 @@ async def fill(bookie: Bookie, ledgers: range, entries: int = 3, size: int = 100
 async def flushed(bookie: Bookie) -> None:
     bookie.operations.flush()
     await eventually(lambda: bookie.server.cache.is_empty)
+
+
+def test_a_copy_that_moved_may_go_when_two_passes_saw_the_same() -> None:
+    copies = MovedCopies()
+    copies.begin()
+    assert not copies.may_go(1, 5, was_written=False)
+    assert not copies.may_go(2, 5, was_written=False)
+    assert not copies.may_go(3, 5, was_written=False)
+    copies.begin()
+    assert copies.may_go(1, 5, was_written=False)
+    assert not copies.may_go(2, 6, was_written=False), "its record was changed"
+    assert not copies.may_go(3, 5, was_written=True)
+    copies.begin()
+    assert not copies.may_go(1, 5, was_written=False), "a pass in which it was to go says nothing about the next"
+    assert copies.may_go(2, 6, was_written=False)
+    assert copies.may_go(3, 5, was_written=False)
+    copies.begin()
+    copies.begin()
+    assert not copies.may_go(1, 5, was_written=False), "the pass before did not see it"
 
 
 async def rounds(bookie: Bookie, count: int = 1, **how: bool) -> GcStatus:
@@ -215,7 +235,7 @@ async def test_a_ledger_that_is_listed_or_readable_or_unknown_stays(world: Lying
         # The record of 2 is damaged, and the listing forgets both 2 and 3.
         await world.store.put(ledger_path("/ledgers", 2), b"garbage")
         forgetful = ForgetfulStore(world.store, {2, 3})
-        bookie._collector._metadata._store = forgetful  # type: ignore[assignment]
+        bookie.parts.collector._reads.store._store = forgetful  # type: ignore[assignment]
         status = await rounds(bookie, 4)
         assert status.listed_ledgers == 1
         assert status.deleted_ledgers == status.quarantined_ledgers == 0
@@ -242,18 +262,18 @@ async def test_a_store_that_does_not_answer_deletes_nothing_and_keeps_the_quaran
         await world.record_ledger(1)
         await fill(bookie, range(1, 3))
         assert (await rounds(bookie)).quarantined_ledgers == 1
-        listed = bookie._collector._metadata._store
+        listed = bookie.parts.collector._reads.store._store
 
         class Away(ForgetfulStore):
             async def children(self, path: str) -> list[str]:
                 raise StoreUnavailable("no answer")
 
-        bookie._collector._metadata._store = Away(world.store, set())  # type: ignore[assignment]
+        bookie.parts.collector._reads.store._store = Away(world.store, set())  # type: ignore[assignment]
         status = await rounds(bookie)
         assert status.refused is not None
         assert status.refused.code is RefusalCode.METADATA
         assert (status.deleted_ledgers, status.quarantined_ledgers) == (0, 1)
-        bookie._collector._metadata._store = listed
+        bookie.parts.collector._reads.store._store = listed
         assert (await rounds(bookie)).deleted_ledgers == 1
 
 

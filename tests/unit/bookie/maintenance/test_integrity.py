@@ -94,7 +94,7 @@ def test_a_key_that_metadata_does_not_tell_is_left_open() -> None:
 async def test_in_limbo_what_is_there_is_served_and_the_rest_is_unknown(world: LyingWorld) -> None:
     async with world.serving() as bookie:
         await write((bookie,), 1, 3)
-        ledger = bookie.server.desk.ledgers.get(1)
+        ledger = bookie.server.rules.ledgers.get(1)
         assert ledger is not None
         ledger.limbo = True
         wire, third = await Wire.connect(bookie), await Wire.connect(bookie)
@@ -230,7 +230,7 @@ async def test_a_damaged_index_is_an_error_ends_the_bookie_and_is_rebuilt_by_the
 
 async def test_silence_of_a_peer_is_no_answer(world: LyingWorld) -> None:
     async with world.serving() as bookie:
-        source, metadata = bookie._source, ledger_metadata(**COPIES)
+        source, metadata = bookie.parts.source, ledger_metadata(**COPIES)
         with pytest.raises(RepairUnavailable, match="bookie-2"):
             await source.read_entry(1, metadata, 0)
         async with world.serving(**second(2)) as other:
@@ -243,7 +243,7 @@ async def test_silence_of_a_peer_is_no_answer(world: LyingWorld) -> None:
             assert await (await Wire.connect(other)).add(bytes(bad)) == 0
             with pytest.raises(RepairUnavailable, match="digest"):
                 await source.read_entry(1, metadata, 2)
-            ledger = other.server.desk.ledgers.get(1)
+            ledger = other.server.rules.ledgers.get(1)
             assert ledger is not None
             ledger.limbo = True
             with pytest.raises(RepairUnavailable, match="refused with 107"):

@@ -46,7 +46,7 @@ def mostly_dead(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Life:
     life = Life(one_log(), {1})
     for _ in range(2):
         collect(life)
-    assert [ledger.ledger_id for ledger in life.desk.ledgers] == [1]
+    assert [ledger.ledger_id for ledger in life.rules.ledgers] == [1]
     return life
 
 
@@ -166,9 +166,9 @@ def test_a_log_without_a_map_is_looked_through_some_records_at_a_time(monkeypatc
 
 
 def results_of(life: Life) -> list[Any]:
-    """What the keeper's jobs gave."""
+    """What the maintenance thread's jobs gave."""
     results: list[Any] = []
-    submit = life.keeper.submit
+    submit = life.maintenance.submit
 
     def noting(work: Callable[[], Any], done: Callable[[Any, Exception | None], None]) -> None:
         def noted(result: Any, error: Exception | None) -> None:
@@ -177,7 +177,7 @@ def results_of(life: Life) -> list[Any]:
 
         submit(work, noted)
 
-    life.keeper.submit = noting  # type: ignore[method-assign]
+    life.maintenance.submit = noting  # type: ignore[method-assign]
     return results
 
 
@@ -212,7 +212,7 @@ def test_whether_a_log_is_referred_to_is_proved_some_entries_at_a_time(
 
 
 def test_metadata_is_read_at_a_pace(monkeypatch: pytest.MonkeyPatch, slept: list[float]) -> None:
-    monkeypatch.setattr("bookie.maintenance.collector._READS", 5)
+    monkeypatch.setattr("bookie.maintenance.metadata_reads._READS", 5)
     with_config(monkeypatch, gc_metadata_rate=10)
     life = Life(Disk(), ())
     life.add([stored_entry(ledger_id, 0) for ledger_id in range(40)], lambda taken, refusal: None)

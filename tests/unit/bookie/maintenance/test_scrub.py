@@ -7,7 +7,7 @@ import pytest
 from bookie.bookie import Bookie
 from bookie.maintenance.repair import RepairSource, RepairUnavailable
 from bookie.maintenance.scrub import ScrubStatus
-from bookie.maintenance.scrub_rules import ScrubPlace, decode_place, pace_of, problem_of
+from bookie.maintenance.scrub_rules import ScrubPlace, decode_place, problem_of, rate_of
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
 from magnetar_core.bookkeeper.wire.entry import DigestType, EntryCodec
 from magnetar_core.runtime.types import KIB, MIB, Corruption
@@ -69,10 +69,10 @@ def damage(world: BookieMachines, entry: bytes, at: int) -> None:
 
 def test_a_pass_takes_most_of_its_period_and_says_when_it_cannot() -> None:
     day = 86_400.0
-    assert pace_of(0, day, 8 * MIB) == (256 * KIB, False)
-    assert pace_of(86_400 * MIB, day, 8 * MIB) == (1.25 * MIB, False)
-    assert pace_of(86_400 * 7 * MIB, day, 8 * MIB) == (8 * MIB, False)
-    assert pace_of(86_400 * 9 * MIB, day, 8 * MIB) == (8 * MIB, True)
+    assert rate_of(0, day, 8 * MIB) == (256 * KIB, False)
+    assert rate_of(86_400 * MIB, day, 8 * MIB) == (1.25 * MIB, False)
+    assert rate_of(86_400 * 7 * MIB, day, 8 * MIB) == (8 * MIB, False)
+    assert rate_of(86_400 * 9 * MIB, day, 8 * MIB) == (8 * MIB, True)
 
 
 def test_a_place_is_kept_as_one_line() -> None:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import pytest
 
-from bookie.latency import ReadStages
+from bookie.latency import ReadLatency
 from bookie.serving.cold_reads import ColdRead, ColdReads, ReadWatch
 from tests.support.crash_images import StepThread
 from tests.support.waiting import eventually
@@ -33,7 +33,7 @@ class Reader:
         self.answered: list[int] = []
         clock: Any = self.clock
         thread: Any = self.thread
-        watch = ReadWatch(clock, ReadStages(), None)
+        watch = ReadWatch(clock, ReadLatency(), None)
         self.reads = ColdReads(thread, lambda: True, lambda: None, watch, lambda: self.adds)
 
     async def ask(self, *numbers: int) -> None:

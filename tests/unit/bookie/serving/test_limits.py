@@ -12,7 +12,7 @@ import pytest
 
 from bookie.bookie import Bookie
 from bookie.serving.cold_reads import ColdRead, ColdReads
-from bookie.serving.server import Connection
+from bookie.serving.connection import Connection
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from tests.support.bookie_disks import KEY, on_each_operation, stored_entry
@@ -34,12 +34,13 @@ def add_frame(entry: bytes) -> bytes:
 
 def only_connection(bookie: Bookie) -> Connection:
     (connection,) = bookie.server.connections
+    assert isinstance(connection, Connection)
     return connection
 
 
 def is_held(bookie: Bookie) -> bool:
     """Whether its one connection is not read."""
-    return only_connection(bookie)._paused != 0
+    return only_connection(bookie).held_for != 0
 
 
 class Gate:
@@ -170,7 +171,7 @@ async def test_a_read_brings_so_many_entries_along(world: BookieMachines) -> Non
 
 
 async def test_large_answers_of_one_turn_are_not_joined(world: BookieMachines, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.serving.server._JOIN_BYTES", 300)
+    monkeypatch.setattr("bookie.serving.connection._JOIN_BYTES", 300)
     async with world.serving() as bookie:
         wire = await Wire.connect(bookie)
         for entry_id, size in ((0, 10), (1, 400)):

@@ -15,7 +15,7 @@ from bookie.access import Rules, refusal_of, role_of
 from bookie.bookie import Bookie
 from bookie.config import IGNORED_SETTINGS, BookieConfig
 from bookie.maintenance.peers import ask_disks
-from bookie.serving.tls_listener import Doorkeeper
+from bookie.serving.tls_listener import TlsListener
 from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
 from magnetar_core.bookkeeper.tls.contexts import Certificates, TlsFailed, client_context, open_stream, server_context
 from magnetar_core.bookkeeper.tls.files import (
@@ -290,15 +290,15 @@ async def test_a_client_that_goes_during_the_handshake_harms_nobody(
     authority: Authority, make: Callable[[Authority], BookieConfig]
 ) -> None:
     async with BookieMachines().serving(make(authority)) as bookie:
-        keeper = keeper_of(bookie)
+        listener = listener_of(bookie)
         for sent in (b"", b"\x16\x03\x01\x02\x00", b"GET / HTTP/1.1\r\n\r\n" * 20):
-            failed = keeper.handshakes_failed
+            failed = listener.handshakes_failed
             wire = await Wire.connect(bookie)
             assert (await wire.ask_v3(v3.start_tls_request(1))).status == 0
             wire.send(sent)
             await wire.writer.drain()
             wire.close()
-            await eventually(lambda: keeper.handshakes_failed == failed + 1 and not keeper.waiting)  # noqa: B023
+            await eventually(lambda: listener.handshakes_failed == failed + 1 and not listener.waiting)  # noqa: B023
         wire = await over_tls(bookie, certificates(authority))
         await write_and_read(wire, 1)
         wire.close()
@@ -309,13 +309,13 @@ async def test_failed_handshakes_are_counted_and_the_log_says_who_it_was_and_why
 ) -> None:
     ca = str(authority.certificate)
     async with BookieMachines().serving(demanding(authority)) as bookie:
-        keeper = keeper_of(bookie)
+        listener = listener_of(bookie)
 
         async def failed_line(count: int) -> str:
-            await eventually(lambda: keeper.handshakes_failed == count and not keeper.waiting)
+            await eventually(lambda: listener.handshakes_failed == count and not listener.waiting)
             (line,) = (line for line in caplog.messages if "handshake with" in line)
             caplog.clear()
-            keeper.complaints._next_s = 0.0
+            listener.refusal_log._next_s = 0.0
             return line
 
         with pytest.raises(TlsFailed):
@@ -348,7 +348,7 @@ async def test_tls_without_start_tls_is_named_where_tls_is_offered_too(authority
         wire = await Wire.connect(bookie)
         wire.send(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
         assert await wire.closed()
-        await eventually(lambda: keeper_of(bookie).handshakes_failed == 1)
+        await eventually(lambda: listener_of(bookie).handshakes_failed == 1)
 
 
 async def test_many_who_do_not_come_in_are_one_line_a_second(
@@ -356,7 +356,7 @@ async def test_many_who_do_not_come_in_are_one_line_a_second(
 ) -> None:
     world = BookieMachines(ManualClock())
     async with world.serving(demanding(authority)) as bookie:
-        keeper = keeper_of(bookie)
+        listener = listener_of(bookie)
 
         async def ask_in_clear(count: int) -> list[str]:
             for _ in range(count):
@@ -372,25 +372,25 @@ async def test_many_who_do_not_come_in_are_one_line_a_second(
         world.clock.advance(1.5)
         _, line = await ask_in_clear(3)
         assert line.endswith("this bookie demands TLS (4 more like this since the last line)")
-        assert keeper.refused_in_clear == 8
+        assert listener.refused_in_clear == 8
         samples = {sample.name: sample.value for sample in bookie.operations.metrics()}
         assert samples["magnetar_bookie_refused_in_clear_total"] == 8
 
 
 async def test_a_handshake_has_a_time_limit(authority: Authority) -> None:
     async with BookieMachines().serving(offering(authority)) as bookie:
-        keeper_of(bookie).handshake_s = 0.1
+        listener_of(bookie).handshake_s = 0.1
         wire = await Wire.connect(bookie)
         assert (await wire.ask_v3(v3.start_tls_request(1))).status == 0
         assert await wire.closed()
 
 
-async def test_a_bookie_stops_while_somebody_is_in_the_doorway(authority: Authority) -> None:
+async def test_a_bookie_stops_while_somebody_is_in_the_handshake(authority: Authority) -> None:
     async with BookieMachines().serving(demanding(authority)) as bookie:
         silent = await Wire.connect(bookie)
         shaking = await Wire.connect(bookie)
         assert (await shaking.ask_v3(v3.start_tls_request(1))).status == 0
-        await eventually(lambda: len(keeper_of(bookie).waiting) == 2)
+        await eventually(lambda: len(listener_of(bookie).waiting) == 2)
     assert await silent.closed()
     assert await shaking.closed()
 
@@ -399,21 +399,21 @@ async def test_who_is_refused_and_does_not_listen_is_not_read_on(authority: Auth
     count = 60_000
     async with BookieMachines().serving(demanding(authority)) as bookie:
         wire = await Wire.connect(bookie)
-        await eventually(lambda: len(keeper_of(bookie).waiting) == 1)
-        (doorway,) = keeper_of(bookie).waiting
+        await eventually(lambda: len(listener_of(bookie).waiting) == 1)
+        (handshake,) = listener_of(bookie).waiting
         # Else the system takes megabytes of answers.
-        doorway._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
+        handshake._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
         wire.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         wire.send(v2.read_request(1, 2) * count)
-        await eventually(lambda: not doorway._transport.is_reading())
+        await eventually(lambda: not handshake._transport.is_reading())
         await wire.until(count, PATIENCE_S)
         assert wire.frames == [v2.read_response(v2.V2Error.EUA, 1, 2, 0)[4:]] * count
-        assert doorway._transport.is_reading()
+        assert handshake._transport.is_reading()
         wire.close()
 
 
 @pytest.mark.parametrize("junk", [b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff\x0a", b"\x00\x00\x00\x03\x0a\xff\xff"])
-async def test_junk_in_the_doorway_ends_the_connection(authority: Authority, junk: bytes) -> None:
+async def test_junk_in_the_handshake_ends_the_connection(authority: Authority, junk: bytes) -> None:
     for config in (offering(authority), demanding(authority)):
         async with BookieMachines().serving(config) as bookie:
             wire = await Wire.connect(bookie)
@@ -632,7 +632,7 @@ def test_stores_of_java_are_known_by_their_names() -> None:
     assert TlsFiles(origin="").paths == ()
 
 
-def keeper_of(bookie: Bookie) -> Doorkeeper:
-    keeper = bookie._doorkeeper
-    assert keeper is not None
-    return keeper
+def listener_of(bookie: Bookie) -> TlsListener:
+    listener = bookie.parts.tls_listener
+    assert listener is not None
+    return listener

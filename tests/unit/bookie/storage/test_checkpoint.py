@@ -25,7 +25,7 @@ def filled(disk: Disk) -> Life:
 def shares_of(life: Life) -> list[float]:
     """Where a flush of what is in the cache pauses."""
     shares: list[float] = []
-    life.storage.flush(life.cache.swap(), life.desk.ledgers.take_dirty(), shares.append)
+    life.storage.flush(life.cache.swap(), life.rules.ledgers.take_dirty(), shares.append)
     return shares
 
 

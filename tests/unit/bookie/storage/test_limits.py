@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from bookie.bookie import _storage_settings
+from bookie.assembly import storage_settings
 from bookie.startup import open_storage
 from bookie.storage.entry_log.files import EntryLogs
 from bookie.storage.index import RocksIndex
 from bookie.storage.journal import format as fmt
 from bookie.storage.journal.replay import replay
-from bookie.storage.ledger_storage import Shelf
+from bookie.storage.ledger_storage import LedgerDirectory
 from magnetar_core.runtime.files import File, MemoryFiles, OsFiles
 from magnetar_core.runtime.types import KIB, MIB
 from tests.support.bookie_disks import TINY, Disk, OpenedDisk, stored_entry
@@ -38,9 +38,9 @@ def entry(entry_id: int) -> bytes:
     return stored_entry(1, entry_id, b"%d" % (entry_id % 10) * 164)
 
 
-def shelf_of(opened: OpenedDisk) -> Shelf:
-    (shelf,) = opened.storage.shelves
-    return shelf
+def directory_of(opened: OpenedDisk) -> LedgerDirectory:
+    (directory,) = opened.storage.directories
+    return directory
 
 
 class Reads:
@@ -63,7 +63,7 @@ class Reads:
 
 def test_one_read_of_a_log_fetches_so_many_bytes(opened: OpenedDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bookie.storage.ledger_storage.READ_BYTES_MAX", 1000)
-    logs: Any = shelf_of(opened).logs
+    logs: Any = directory_of(opened).logs
     reads = logs._open[0] = Reads(logs._reader(0))
     block = opened.storage.read_block(1, 0, COUNT, MIB)
     assert block.entries == COUNT
@@ -78,9 +78,9 @@ def test_one_read_of_a_log_fetches_so_many_bytes(opened: OpenedDisk, monkeypatch
 class Scans:
     """What was asked of an index: first entry and count."""
 
-    def __init__(self, shelf: Shelf) -> None:
-        self._locations = shelf.index.locations
-        shelf.index.locations = self  # type: ignore[method-assign]
+    def __init__(self, directory: LedgerDirectory) -> None:
+        self._locations = directory.index.locations
+        directory.index.locations = self  # type: ignore[method-assign]
         self.asked: list[tuple[int, int]] = []
 
     def __call__(self, ledger_id: int, first_entry_id: int, count: int) -> list[tuple[int, int]]:
@@ -90,7 +90,7 @@ class Scans:
 
 def test_one_scan_of_the_index_finds_so_many_entries(opened: OpenedDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bookie.storage.ledger_storage.BATCH_ENTRIES", 8)
-    scans = Scans(shelf_of(opened))
+    scans = Scans(directory_of(opened))
     block = opened.storage.read_block(1, 0, COUNT, MIB)
     assert block.entries == COUNT
     assert b"".join(block.buffers) == b"".join(fmt.LENGTH.pack(len(entry(n))) + entry(n) for n in range(COUNT))
@@ -102,10 +102,9 @@ def test_the_index_keeps_so_many_blocks_in_memory(tmp_path: Path) -> None:
     journal, ledgers = str(tmp_path / "j"), str(tmp_path / "l")
     for directory in (journal, ledgers):
         files.make_directories(directory)
-    settings = _storage_settings(replace(CONFIG, block_cache_mib=1))
+    settings = storage_settings(replace(CONFIG, block_cache_mib=1))
     found = open_storage(files, [journal], [ledgers], settings, RocksIndex, 1_000)
-    (shelf,) = found.storage.shelves
-    index: Any = shelf.index
+    index: Any = found.storage.directories[0].index
     index.put_locations([(1, entry_id, entry_id + 1) for entry_id in range(count)])
     index.compact_locations()  # from memory into tables
     for _ in range(2):  # what was pushed out is read again

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from magnetar.cli import bookie as bookie_cli
 from magnetar.cli import main as cli
 from magnetar.cli import output as show
+from magnetar.cli.bookie import asking, texts
 from tests.support.bookie_admin_world import Client, administered
 from tests.support.serving import BookieMachines
 from tests.unit.bookie.admin.test_operations import new_ledger
@@ -32,7 +32,7 @@ async def admin(world: BookieMachines) -> AsyncIterator[Client]:
 
 @pytest.fixture
 def run(admin: Client, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setattr(bookie_cli, "LOOK_S", 0.01)
+    monkeypatch.setattr(asking, "LOOK_S", 0.01)
     monkeypatch.setenv("MAGNETAR_BOOKIE_ADMIN_URL", admin.url)
 
     async def invoke(*arguments: str, **options: Any) -> Result:
@@ -118,7 +118,7 @@ async def test_read_only_is_switched_and_explained(run: Run) -> None:
 
 
 async def test_a_bookie_that_does_not_serve_is_an_exit_code(admin: Client, run: Run) -> None:
-    admin.bookie.operations.failure = OSError("the disk is gone")
+    admin.bookie.operations._lifecycle.failure = OSError("the disk is gone")
     found = await run("status")
     assert found.exit_code == 2
     assert "failed: the disk is gone" in found.stdout
@@ -143,7 +143,7 @@ def test_a_file_of_settings_runs_a_bookie(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_control_characters_of_entries_do_not_reach_the_terminal() -> None:
-    assert bookie_cli._printable("a\x1b[2Jb\n") == "a\N{REPLACEMENT CHARACTER}[2Jb\N{REPLACEMENT CHARACTER}"
+    assert texts.printable("a\x1b[2Jb\n") == "a\N{REPLACEMENT CHARACTER}[2Jb\N{REPLACEMENT CHARACTER}"
 
 
 @pytest.mark.parametrize(

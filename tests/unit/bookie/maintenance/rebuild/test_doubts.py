@@ -57,8 +57,8 @@ def fill(path: Path, entry: Callable[[int, int], bytes] = stored_entry, *, seal:
     for entry_id in range(40):
         for ledger_id in (1, 2):
             data = entry(ledger_id, entry_id)
-            assert found.desk.add(ledger_id, entry_id, KEY, data, True, False, records) == 0
-    found.storage.flush(found.cache.swap(), found.desk.ledgers.take_dirty())
+            assert found.rules.add(ledger_id, entry_id, KEY, data, True, False, records) == 0
+    found.storage.flush(found.cache.swap(), found.rules.ledgers.take_dirty())
     found.cache.flushed()
     if not seal:
         newest = list_logs(OsFiles(), str(path / "ledgers/current"))[-1]
@@ -89,9 +89,9 @@ def flip(log: Path, at: int, mask: int = 1) -> None:
 def assert_in_doubt(found: Opened, *lost: tuple[int, int]) -> None:
     """*lost* is not there and unknown, all else is as it was."""
     assert found.storage.needs_check
-    for ledger in found.desk.ledgers:
+    for ledger in found.rules.ledgers:
         assert (ledger.fenced, ledger.limbo) == (True, True)
-    assert {ledger.ledger_id for ledger in found.desk.ledgers} == {1, 2}
+    assert {ledger.ledger_id for ledger in found.rules.ledgers} == {1, 2}
     for ledger_id in (1, 2):
         for entry_id in range(40):
             entry = found.storage.read(ledger_id, entry_id).entry
@@ -113,7 +113,7 @@ def test_whole_logs_leave_no_doubt(directory: Path) -> None:
     assert len(list_logs(OsFiles(), str(directory / "ledgers/current"))) > 2
     found = opened(directory)
     assert not found.storage.needs_check
-    assert not any(ledger.limbo for ledger in found.desk.ledgers)
+    assert not any(ledger.limbo for ledger in found.rules.ledgers)
     for ledger_id in (1, 2):
         for entry_id in range(40):
             assert found.storage.read(ledger_id, entry_id).entry == stored_entry(ledger_id, entry_id)
@@ -148,7 +148,7 @@ def test_a_flipped_size_leaves_its_entry_and_what_it_hides_unknown(directory: Pa
     found = opened(directory)
     assert found.storage.read(ledger_id, entry_id).entry is None
     assert found.storage.needs_check
-    assert all(ledger.limbo and ledger.fenced for ledger in found.desk.ledgers)
+    assert all(ledger.limbo and ledger.fenced for ledger in found.rules.ledgers)
     close(found)
 
 
@@ -300,7 +300,7 @@ def test_entries_that_nobody_can_prove_are_there_and_in_doubt(tmp_path: Path) ->
 def test_records_of_deleted_ledgers_raise_no_doubt_where_the_map_vouches_for_their_ids(tmp_path: Path) -> None:
     fill(tmp_path, lambda ledger_id, entry_id: (mac_entry if ledger_id == 1 else stored_entry)(ledger_id, entry_id))
     found = opened(tmp_path)
-    found.storage.delete_ledgers([1], found.desk.ledgers.tombstones)
+    found.storage.delete_ledgers([1], found.rules.ledgers.tombstones)
     close(found)
     lose_index(tmp_path)
     found = opened(tmp_path)
@@ -517,7 +517,7 @@ async def test_waiting_ends_where_no_other_copy_can_help(world: LosingWorld, cap
         assert "ledger 1 has no other copy: what is not here of it is lost" in caplog.messages
         assert await wire.read(1, 3) == ENOENTRY
         assert await wire.read(1, 4) == stored_entry(1, 4)
-        ledger = bookie.server.desk.ledgers.get(1)
+        ledger = bookie.server.rules.ledgers.get(1)
         assert ledger is not None
         assert (ledger.fenced, ledger.limbo) == (True, False)
 
@@ -539,4 +539,4 @@ async def test_a_damaged_entry_is_unknown_until_it_came_back_from_another_bookie
         async with another_bookie(world):
             await eventually(lambda: not bookie.operations.integrity_status().is_needed)
         assert await wire.read(1, 3) == entries[3]
-        assert not bookie._storage.needs_check
+        assert not bookie.parts.storage.needs_check

@@ -68,9 +68,11 @@ async def test_a_job_compares_and_puts_so_many_records(world: RebuildWorld, monk
     compared: list[int] = []
     missing = OnlineRebuild._missing
 
-    def noting(rebuild: OnlineRebuild, shelf: object, log_id: int, records: list[tuple[int, int, int, int]]) -> object:
+    def noting(
+        rebuild: OnlineRebuild, directory: object, log_id: int, records: list[tuple[int, int, int, int]]
+    ) -> object:
         compared.append(len(records))
-        return missing(rebuild, shelf, log_id, records)  # type: ignore[arg-type]
+        return missing(rebuild, directory, log_id, records)  # type: ignore[arg-type]
 
     monkeypatch.setattr(OnlineRebuild, "_missing", noting)
     async with world.serving() as bookie:
@@ -110,7 +112,7 @@ async def test_so_many_rows_are_made_at_a_time(world: RebuildWorld, monkeypatch:
         puts = Puts(world.index, monkeypatch)
         assert (await rebuilt(bookie)).failed is None
         assert puts.ledgers == [2, 2, 1]
-        assert all(ledger.is_fence_durable for ledger in bookie._desk.ledgers)
+        assert all(ledger.is_fence_durable for ledger in bookie.parts.rules.ledgers)
 
 
 async def test_so_many_digests_are_kept(world: RebuildWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +141,7 @@ def digests_read(bookie: Bookie, monkeypatch: pytest.MonkeyPatch) -> tuple[list[
 
     async def noting(store: LedgerStore, ledger_id: int) -> Versioned:
         asked.append(ledger_id)
-        kept.append(len(bookie._rebuild._codecs))
+        kept.append(len(bookie.parts.rebuild._codecs))
         return await read(store, ledger_id)
 
     monkeypatch.setattr(LedgerStore, "read", noting)

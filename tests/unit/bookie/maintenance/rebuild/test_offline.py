@@ -45,10 +45,10 @@ def directory(tmp_path: Path) -> Path:
     for entry_id in range(20):
         for ledger_id in (1, 2):
             assert (
-                found.desk.add(ledger_id, entry_id, KEY, stored_entry(ledger_id, entry_id), True, False, records) == 0
+                found.rules.add(ledger_id, entry_id, KEY, stored_entry(ledger_id, entry_id), True, False, records) == 0
             )
-    found.desk.fence(2, KEY, records)
-    found.storage.flush(found.cache.swap(), found.desk.ledgers.take_dirty())
+    found.rules.fence(2, KEY, records)
+    found.storage.flush(found.cache.swap(), found.rules.ledgers.take_dirty())
     found.cache.flushed()
     close(found)
     return tmp_path
@@ -88,7 +88,7 @@ def test_damaged_locations_are_read_off_the_logs(directory: Path, damage: Callab
     assert_whole(found)
     assert not found.storage.needs_check
     for ledger_id in (1, 2):
-        ledger = found.desk.ledgers.get(ledger_id)
+        ledger = found.rules.ledgers.get(ledger_id)
         assert ledger is not None
         assert (ledger.fenced, ledger.master_key) == (True, KEY)
     close(found)
@@ -105,8 +105,8 @@ def test_lost_ledger_rows_come_back_fenced_and_in_doubt(directory: Path, damage:
         found = opened(directory)
         assert_whole(found)
         assert found.storage.needs_check
-        assert all(ledger.fenced for ledger in found.desk.ledgers)
-        assert len(found.desk.ledgers) == 2
+        assert all(ledger.fenced for ledger in found.rules.ledgers)
+        assert len(found.rules.ledgers) == 2
         close(found)
 
 
@@ -154,12 +154,12 @@ def test_a_log_with_damaged_places_leaves_its_ledgers_in_doubt(directory: Path) 
 
 def test_deleted_ledgers_are_not_brought_back(directory: Path) -> None:
     found = opened(directory)
-    found.storage.delete_ledgers([1], found.desk.ledgers.tombstones)
+    found.storage.delete_ledgers([1], found.rules.ledgers.tombstones)
     close(found)
     remove_all(directory / "ledgers/current/locations")
     found = opened(directory)
     assert found.storage.read(1, 0).entry is None
-    assert [ledger.ledger_id for ledger in found.desk.ledgers] == [2]
+    assert [ledger.ledger_id for ledger in found.rules.ledgers] == [2]
     close(found)
 
 

@@ -114,8 +114,8 @@ async def test_a_whole_index_stays_as_it_is_and_ledgers_are_fenced(world: Rebuil
         assert await wire.add(stored_entry(1, 5)) == EFENCED
         assert await wire.add(stored_entry(3, 0)) == OK
     async with world.serving() as bookie:
-        assert [ledger.fenced for ledger in bookie._desk.ledgers] == [True, True, False]
-        assert not bookie._storage.needs_check
+        assert [ledger.fenced for ledger in bookie.parts.rules.ledgers] == [True, True, False]
+        assert not bookie.parts.storage.needs_check
 
 
 async def test_what_is_missing_or_leads_elsewhere_is_put_right(world: RebuildWorld) -> None:
@@ -127,7 +127,7 @@ async def test_what_is_missing_or_leads_elsewhere_is_put_right(world: RebuildWor
             world.forget(1, entry_id)
         world.index._locations[2, 0] = right[2, 1]
         world.index._locations[2, 4] = fmt.location(77, 5000)
-        ledger = bookie._desk.ledgers.get(1)
+        ledger = bookie.parts.rules.ledgers.get(1)
         assert ledger is not None
         ledger.last_entry_id = 2  # as if it had been asked for while they were missing
         assert await wire.read(1, 4) == ENOENTRY
@@ -138,7 +138,7 @@ async def test_what_is_missing_or_leads_elsewhere_is_put_right(world: RebuildWor
         assert world.index._locations == right
         assert await wire.read(1, 4) == stored_entry(1, 4, b"p" * 50)
         assert await wire.read(2, 0) == stored_entry(2, 0, b"p" * 50)
-        assert not bookie._storage.needs_check  # although a location led into a log that is gone
+        assert not bookie.parts.storage.needs_check  # although a location led into a log that is gone
         assert await wire.read(1, 5) == ENOENTRY
 
 
@@ -151,8 +151,8 @@ async def test_the_newest_log_wins_and_what_is_deleted_stays_so(world: RebuildWo
         newest = world.index.location(1, 0)
         assert fmt.split_location(newest)[0] == 1
         world.forget(1, 0)
-        bookie._desk.ledgers.forget(2)
-        bookie._storage.delete_ledgers([2], bookie._desk.ledgers.tombstones)
+        bookie.parts.rules.ledgers.forget(2)
+        bookie.parts.storage.delete_ledgers([2], bookie.parts.rules.ledgers.tombstones)
         status = await rebuilt(bookie)
         assert (status.entries_put_right, status.logs) == (1, 2)
         assert world.index.location(1, 0) == newest
@@ -166,11 +166,11 @@ async def test_entries_of_logs_that_are_gone_put_their_ledgers_in_doubt(world: R
     async with world.serving() as bookie:
         await filled(bookie, (2,))
         world.files.remove(f"{DIRECTORY}/0.log")
-        bookie._storage.shelves[0].logs._open.pop(0, None)
+        bookie.parts.storage.directories[0].logs._open.pop(0, None)
         status = await rebuilt(bookie)
         assert (status.locations_lost, status.problem_count) == (5, 1)
         assert status.problems == ("ledger 1: 5 entries from 0 on are in no log any more",)
-        assert bookie._storage.needs_check
+        assert bookie.parts.storage.needs_check
         assert bookie.operations.integrity_status().ledgers_in_limbo == 2
         wire = await Wire.connect(bookie)
         assert await wire.read(2, 9) == EUNKNOWN
@@ -181,7 +181,7 @@ async def test_entries_of_logs_that_are_gone_put_their_ledgers_in_doubt(world: R
         await eventually(lambda: not bookie.operations.integrity_status().is_needed)
         assert await wire.read(2, 9) == ENOENTRY
         assert await wire.read(1, 1) == EIO  # never "no such entry"
-        assert not bookie._storage.needs_check
+        assert not bookie.parts.storage.needs_check
 
 
 async def test_a_damaged_record_of_a_sealed_log_is_not_put(world: RebuildWorld) -> None:
@@ -211,7 +211,7 @@ async def test_a_write_that_a_power_cut_tore_is_no_entry_and_no_doubt(world: Reb
         assert (status.entries_damaged, status.entries_put_right, status.problems) == (1, 0, ())
         wire = await Wire.connect(bookie)
         assert await wire.read(1, 5) == ENOENTRY
-        assert not bookie._storage.needs_check
+        assert not bookie.parts.storage.needs_check
 
 
 # -- beside others
@@ -271,15 +271,15 @@ async def test_a_disk_that_refuses_leaves_the_mark(world: RebuildWorld, monkeypa
 class Crashing:
     """A bookie without threads whose index is damaged; its rebuild runs beside adds and flushes."""
 
-    def __init__(self, seed: int, shelves: int) -> None:
+    def __init__(self, seed: int, directories: int) -> None:
         self.rng = random.Random(seed)
         self.told: dict[tuple[int, int], bytes] = {}
         self.deleted = 1
-        life = Life(Disk(ledgers=shelves), {2, 3, 4})
+        life = Life(Disk(ledgers=directories), {2, 3, 4})
         self._fill(life, range(1, 5), 12)
         for _ in range(2):
             until_end(life.collect(set()), life.threads)
-        assert 1 not in life.desk.ledgers
+        assert 1 not in life.rules.ledgers
         life.stop()
         self.life = Life(life.disk, {2, 3, 4})
         self._fill(self.life, range(2, 5), 20, first=8)
@@ -312,11 +312,12 @@ class Crashing:
 
         metadata: Any = SimpleNamespace(read=read)
         flusher: Any = life.flusher
-        keeper: Any = life.keeper
+        maintenance: Any = life.maintenance
         clock: Any = life.clock
         return OnlineRebuild(
-            MIB, metadata, life.disk.files, life.storage, life.desk, life.cache, life.collector, flusher, keeper, clock,
-            doubt=doubt, scrub=lambda: None, on_index_corrupt=lambda ledger_id, error: None, has_failed=lambda: False,
+            MIB, metadata, life.disk.files, life.storage, life.rules, life.cache, life.collector, flusher, maintenance,
+            clock, doubt=doubt, scrub=lambda: None,
+            on_index_corrupt=lambda ledger_id, error: None, has_failed=lambda: False,
         )  # fmt: skip
 
     def steps(self, rebuild: OnlineRebuild) -> Iterator[None]:
@@ -353,15 +354,15 @@ class Crashing:
         for (ledger_id, entry_id), entry in told.items():
             if ledger_id != self.deleted:
                 assert life.read(ledger_id, entry_id) == entry, (ledger_id, entry_id)
-        assert self.deleted not in life.desk.ledgers
+        assert self.deleted not in life.rules.ledgers
         for ledger_id in (2, 3, 4) if is_fenced else ():
-            assert life.desk.add(ledger_id, 99, KEY, stored_entry(ledger_id, 99), False, False, []) == EFENCED
+            assert life.rules.add(ledger_id, 99, KEY, stored_entry(ledger_id, 99), False, False, []) == EFENCED
 
 
-@pytest.mark.parametrize("shelves", [1, 2])
+@pytest.mark.parametrize("directories", [1, 2])
 @pytest.mark.parametrize("seed", range(4))
-def test_nothing_is_lost_by_a_crash_at_any_operation_of_its_disk(seed: int, shelves: int) -> None:
-    crashing = Crashing(seed, shelves)
+def test_nothing_is_lost_by_a_crash_at_any_operation_of_its_disk(seed: int, directories: int) -> None:
+    crashing = Crashing(seed, directories)
     life, images = crashing.life, random.Random(seed)
     rebuild = crashing.rebuild(life)
     taken: list[tuple[str, Disk, dict[tuple[int, int], bytes]]] = []
@@ -398,16 +399,16 @@ def test_a_flush_that_came_in_between_knows_better() -> None:
     crashing = Crashing(1, 1)
     life = crashing.life
     rebuild = crashing.rebuild(life)
-    (shelf,) = life.storage.shelves
-    missing, _ = rebuild._missing(shelf, 0, list(life.storage.shelves[0].logs.scan(0)))
+    (directory,) = life.storage.directories
+    missing, _ = rebuild._missing(directory, 0, list(life.storage.directories[0].logs.scan(0)))
     assert len(missing) > 2
     ledger_id, entry_id = missing[0][:2]
     life.add([crashing.told[ledger_id, entry_id]], lambda taken, refusal: None, recovery=True)
     life.settle_journals()
     life.flush()
-    newest = shelf.index.location(ledger_id, entry_id)
-    assert rebuild._put(shelf, missing) == missing[1:]
-    assert shelf.index.location(ledger_id, entry_id) == newest
+    newest = directory.index.location(ledger_id, entry_id)
+    assert rebuild._put(directory, missing) == missing[1:]
+    assert directory.index.location(ledger_id, entry_id) == newest
 
 
 def test_what_compaction_left_can_be_put_right() -> None:

@@ -1,0 +1,325 @@
+"""What a running bookie is made of, and how its parts are put together. Nothing is started here.
+
+    Node (who it is, what it works with) ──storage open──▶ assemble ──▶ BookieParts ──▶ Bookie, BookieOperations
+
+`Bookie` starts and stops the parts; they tell it what happens to them through `Reports`.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+from bookie.config import BookieConfig
+from bookie.disks.directories import Directories, SpaceWatch, StatusFiles
+from bookie.disks.mode import Mode
+from bookie.disks.read_only import DiskLimits
+from bookie.jobs import Threads
+from bookie.latency import BookieLatency
+from bookie.maintenance.collector import GarbageCollector, GcSettings
+from bookie.maintenance.integrity import IntegrityCheck
+from bookie.maintenance.rebuild.online import OnlineRebuild
+from bookie.maintenance.repair import RepairSource
+from bookie.maintenance.scrub import Scrub
+from bookie.serving.connection import Connection
+from bookie.serving.request_rules import RequestRules
+from bookie.serving.server import Limits, Server
+from bookie.serving.tls_listener import TlsListener, client_certificates
+from bookie.startup import Opened, StorageSettings
+from bookie.storage.checkpoint import Checkpointer
+from bookie.storage.journal.writer import Journal, JournalSettings
+from bookie.storage.ledger_storage import LedgerStorage
+from magnetar_core.bookkeeper.metadata.bookies import BookieRegistration
+from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
+from magnetar_core.bookkeeper.metadata.store import MetadataStore
+from magnetar_core.bookkeeper.tls.contexts import Certificates
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.files import DiskUsage, Files
+from magnetar_core.runtime.observe import SlowOperations
+from magnetar_core.runtime.types import KIB, MIB
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Lifecycle:
+    """How far a bookie is between start and stop. Written by the bookie alone."""
+
+    is_registered: bool = False
+    """It serves, and the cluster knows."""
+    is_shutting_down: bool = False
+    failure: BaseException | None = None
+    """Why it gave up."""
+
+    @property
+    def is_running(self) -> bool:
+        return self.failure is None and not self.is_shutting_down
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the bookie is fully started and serves."""
+        return self.is_registered and self.is_running
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What a bookie has before its storage is open."""
+
+    config: BookieConfig
+    bookie_id: str
+    address: tuple[str, int]
+    """Under which clients reach it."""
+    store: MetadataStore
+    root: str
+    clock: Clock
+    files: Files
+    usage: Callable[[str], DiskUsage]
+    """Tells of the file system below a directory."""
+    directories: Directories
+    registration: BookieRegistration
+    certificates: Certificates | None
+    """Of its port; None: clear text only."""
+    threads: Threads
+
+
+@dataclass(frozen=True, slots=True)
+class BookieParts:
+    """Everything that a running bookie consists of."""
+
+    node: Node
+    storage: LedgerStorage
+    rules: RequestRules
+    latency: BookieLatency
+    journals: tuple[Journal, ...]
+    checkpointer: Checkpointer
+    server: Server
+    tls_listener: TlsListener | None
+    """Takes the connections where the port has TLS; else the server does."""
+    mode: Mode
+    space: SpaceWatch
+    collector: GarbageCollector
+    scrub: Scrub
+    integrity: IntegrityCheck
+    source: RepairSource
+    """Gives entries back that are damaged here."""
+    rebuild: OnlineRebuild
+    local_certificates: Certificates | None
+    """To ask the bookie over its own port."""
+
+
+class Reports(Protocol):
+    """What the parts tell the bookie that they belong to."""
+
+    def fail(self, error: BaseException) -> None:
+        """The bookie cannot go on."""
+
+    def journal_failed(self, error: BaseException) -> None: ...
+
+    def flush_failed(self, error: BaseException) -> None: ...
+
+    def index_corrupt(self, ledger_id: int, error: Exception) -> None: ...
+
+    def no_space(self, error: Exception) -> None:
+        """A disk is full; the write is tried again, or was refused."""
+
+    def writable_again(self) -> None:
+        """No reason to be read-only holds any more."""
+
+
+def assemble(
+    node: Node,
+    opened: Opened,
+    integrity: IntegrityCheck,
+    source: RepairSource,
+    lifecycle: Lifecycle,
+    reports: Reports,
+) -> BookieParts:
+    """Put a bookie together around its storage. Raises ConfigurationError."""
+    config, clock, threads = node.config, node.clock, node.threads
+    storage, rules, cache, writers = opened
+    latency = BookieLatency(len(writers), len(node.directories.ledgers))
+    slow = SlowOperations(log, clock, config.slow_operation_ms)
+    journals = tuple(
+        Journal(
+            writer,
+            f"journal {number} {node.bookie_id}",
+            reports.journal_failed,
+            reports.no_space,
+            clock=clock,
+            latency=latency.journals[number],
+            slow=slow,
+        )
+        for number, writer in enumerate(writers)
+    )
+    checkpointer = Checkpointer(
+        node.files,
+        storage,
+        cache,
+        rules.ledgers,
+        journals,
+        node.directories.journals,
+        threads.flusher,
+        clock,
+        interval_s=config.flush_interval_ms / 1000,
+        journal_backups=config.journal_backups,
+        on_room=lambda: server.there_is_room(),
+        on_no_space=reports.no_space,
+        on_failure=reports.flush_failed,
+        latency=latency.flushes,
+        slow=SlowOperations(log, clock, config.slow_flush_ms),
+    )
+    server = Server(
+        rules,
+        cache,
+        rules.read_cache,
+        storage,
+        journals,
+        checkpointer,
+        threads.readers,
+        clock,
+        _limits(config),
+        node.directories.ledger_usage,
+        reports.index_corrupt,
+        threads.urgent_reader,
+        latency,
+        slow,
+    )
+    mode, space = _mode(node, rules, reports)
+    metadata = LedgerStore(node.store, node.root)
+    collector = GarbageCollector(
+        GcSettings.of(config),
+        node.bookie_id,
+        node.store,
+        node.root,
+        node.files,
+        storage,
+        rules,
+        cache,
+        threads,
+        clock,
+        node.usage,
+    )
+    scrub = Scrub(
+        config, metadata, node.files, storage, rules, cache, source, server.put_back, threads.maintenance, clock
+    )  # fmt: skip
+    rebuild = OnlineRebuild(
+        config.scrub_bytes_s,
+        metadata,
+        node.files,
+        storage,
+        rules,
+        cache,
+        collector,
+        threads.flusher,
+        threads.maintenance,
+        clock,
+        doubt=integrity.doubt,
+        scrub=scrub.trigger,
+        on_index_corrupt=reports.index_corrupt,
+        has_failed=lambda: lifecycle.failure is not None,
+    )
+    return BookieParts(
+        node=node,
+        storage=storage,
+        rules=rules,
+        latency=latency,
+        journals=journals,
+        checkpointer=checkpointer,
+        server=server,
+        tls_listener=_tls_listener(node, server),
+        mode=mode,
+        space=space,
+        collector=collector,
+        scrub=scrub,
+        integrity=integrity,
+        source=source,
+        rebuild=rebuild,
+        # By an address of this machine, which no certificate has to name.
+        local_certificates=client_certificates(replace(config, tls_verify_hostname=False), clock),
+    )
+
+
+def _limits(config: BookieConfig) -> Limits:
+    return Limits(
+        frame_bytes=config.frame_bytes_max,
+        adds=config.adds_per_connection,
+        adds_in_all=config.adds_in_all,
+        add_bytes_in_all=config.add_mib_in_all * MIB,
+        reads=config.reads_per_connection,
+        reads_in_all=config.reads_in_all,
+        batch_read_bytes=config.batch_read_bytes_max,
+        write_buffer_low_bytes=config.write_buffer_low_bytes,
+        write_buffer_high_bytes=config.write_buffer_high_bytes,
+    )
+
+
+def _tls_listener(node: Node, server: Server) -> TlsListener | None:
+    if node.certificates is None:
+        return None
+    return TlsListener(
+        node.config.access_rules,
+        node.certificates,
+        partial(Connection, server),
+        node.config.frame_bytes_max,
+        node.clock,
+    )
+
+
+def _mode(node: Node, rules: RequestRules, reports: Reports) -> tuple[Mode, SpaceWatch]:
+    """Read-only or not, and the watch over the disks that tells it."""
+    config, directories = node.config, node.directories
+    mode = Mode(
+        node.bookie_id,
+        rules,
+        node.registration,
+        node.clock,
+        StatusFiles(node.files, directories.ledgers) if config.persist_status else None,
+        node.threads.maintenance,
+        free_bytes_for_high_priority=config.free_bytes_for_high_priority,
+        stop_when_full=not config.read_only_mode,
+        on_writable=reports.writable_again,
+        on_failure=reports.fail,
+    )
+    rules.ledger_directories = len(config.ledger_directories)
+    full = config.disk_usage_full
+    space = SpaceWatch(
+        node.usage,
+        directories.ledgers,
+        directories.journals,
+        node.clock,
+        interval_s=config.disk_check_interval_ms / 1000,
+        limits=DiskLimits(
+            full_share=full,
+            warn_share=min(config.disk_usage_warn, full),
+            room_share=full if config.disk_usage_room is None else config.disk_usage_room,
+            # Less than a half of the write cache needs when it is flushed is as good as full; on top of it room
+            # for the copy that compaction makes before it removes anything.
+            full_bytes=max(config.write_cache_mib * MIB // 2, 64 * KIB) + config.compaction_reserve_mib * MIB,
+        ),
+        on_any_full=config.read_only_on_any_full,
+        changed=mode.disks_are,
+    )
+    return mode, space
+
+
+def storage_settings(config: BookieConfig) -> StorageSettings:
+    """What of *config* is about the storage."""
+    return StorageSettings(
+        journal=JournalSettings(
+            version=config.journal_version,
+            alignment_bytes=config.journal_alignment_bytes,
+            file_bytes_max=config.journal_file_mib_max * MIB,
+            preallocation_bytes=config.journal_preallocation_mib * MIB,
+            sync=config.journal_sync,
+            remove_from_page_cache=config.journal_remove_from_page_cache,
+        ),
+        journal_backups=config.journal_backups,
+        write_cache_bytes=config.write_cache_mib * MIB,
+        read_cache_bytes=config.read_cache_mib * MIB,
+        block_cache_bytes=config.block_cache_mib * MIB,
+        log_bytes_max=config.log_bytes_max,
+        log_page_cache_bytes=config.log_page_cache_mib * MIB,
+        read_ahead_entries=config.read_ahead_entries,
+        skip_invalid_journal=config.skip_invalid_journal,
+    )

@@ -1,0 +1,69 @@
+"""Ledgers that were deleted from the cluster: found by a listing and by reads of their own, then removed here.
+
+    local ids ──▶ listing ──▶ point reads ──▶ quarantine ──▶ removed
+
+What counts as deleted is decided in `garbage.py`.
+"""
+
+from collections.abc import Callable
+
+from bookie.maintenance.garbage import ListingLimits, Quarantine, Refusal, refuse_listing
+from bookie.maintenance.ledger_removal import LedgerRemoval
+from bookie.maintenance.metadata_reads import MetadataReads
+from bookie.storage.ledgers import Ledgers
+from magnetar_core.bookkeeper.metadata.store import NoNode
+from magnetar_core.runtime.types import Corruption
+
+
+class DeletedLedgers:
+    """Removes what the metadata store does not have any more. Used on the loop, by one round at a time."""
+
+    def __init__(self, ledgers: Ledgers, reads: MetadataReads, removal: LedgerRemoval, limits: ListingLimits) -> None:
+        self._ledgers = ledgers
+        self._reads = reads
+        self._removal = removal
+        self._limits = limits
+        self._listed_before: int | None = None
+        """How many the last listing had that was accepted."""
+        self.quarantine = Quarantine()
+        self.listed: int | None = None
+        """How many the last listing had."""
+        self.removed = 0
+        """Since the start."""
+
+    async def collect(self, accept_listing: bool, enter: Callable[[str], None]) -> Refusal | None:
+        """Returns why the listing was refused, if it was. Raises MetadataError, OSError, Stopped.
+
+        *enter(phase)* is told how far it is.
+        """
+        enter("listing")
+        unlisted = {ledger.ledger_id for ledger in self._ledgers}
+        local = len(unlisted)
+        listed = 0
+        async for ledger_id in self._reads.store.list():
+            unlisted.discard(ledger_id)
+            listed += 1
+            self._reads.check_stop()
+        self.listed = listed
+        if not accept_listing:
+            refusal = refuse_listing(local, len(unlisted), listed, self._listed_before, self._limits)
+            if refusal is not None:
+                return refusal
+        self._listed_before = listed
+        enter("verifying")
+        absent = []
+        for number, ledger_id in enumerate(self.quarantine.candidates(unlisted)):
+            await self._reads.wait(number)
+            try:
+                await self._reads.store.read(ledger_id)
+            except NoNode:
+                absent.append(ledger_id)
+            except Corruption as error:
+                self._reads.found_damaged(ledger_id, error)
+        enter("deleting")
+        gone = self.quarantine.confirm(absent, unlisted)
+        assert unlisted.issuperset(gone), "only what was not listed may go"
+        removed, postponed = await self._removal.remove(gone, with_tombstones=True)
+        self.quarantine.postpone(postponed)
+        self.removed += removed
+        return None

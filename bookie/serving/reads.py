@@ -1,0 +1,157 @@
+"""The reads of one connection: from memory at once, else in a queue for the disk.
+
+Rules:
+
+1. Memory is asked again before a read goes to disk, and what the disk had is not put over what was added meanwhile.
+2. The connection is held while too many of its reads, or of all reads, wait for the disk.
+"""
+
+import logging
+from collections.abc import Callable
+
+from bookie.serving.cold_reads import Brought, ColdRead, ColdReads
+from bookie.serving.protocol import ALL_READS, CLOSED, READS_IN_FLIGHT, SLOW_PEER, Answer, Peer
+from bookie.serving.request_rules import EIO, ENOLEDGER, OK
+from bookie.serving.server import Server
+from bookie.storage.ledger_storage import Found, Tail
+from magnetar_core.bookkeeper.wire.codec_v2 import LAST_ENTRY
+
+log = logging.getLogger(__name__)
+
+
+class Reads:
+    """The reads of one connection. Used on the loop."""
+
+    def __init__(self, server: Server, peer: Peer) -> None:
+        self._server = server
+        self._rules = server.rules
+        self._limits = server.limits
+        self._peer = peer
+        reader, urgent_reader = server.next_readers()
+        watch = server.read_watch
+        self._cold = ColdReads(reader, self._may_start, self._shrunk, watch, lambda: server.counters.adds)
+        self._urgent = ColdReads(urgent_reader, self._may_start, self._shrunk, watch)
+        self._counted = 0
+
+    def go_on(self) -> None:
+        """The peer takes answers again."""
+        self._urgent.go_on()
+        self._cold.go_on()
+
+    def close(self) -> None:
+        """Forget what waits."""
+        self._cold.close()
+        self._urgent.close()
+        self._count()
+
+    def read(self, ledger_id: int, entry_id: int, answer: Answer, urgent: bool = False) -> None:
+        """Find an entry (or the last one); *answer(entry or refusal)*, at once if memory has it."""
+        self._server.counters.reads += 1
+        found = self._rules.read(ledger_id, entry_id)
+        if found is not None:
+            answer(found)
+        elif entry_id == LAST_ENTRY:
+            ledger = self._rules.ledgers.get(ledger_id)
+            if ledger is not None and ledger.is_tail_known:  # known, but no cache has it
+                self._read_from_disk(ledger_id, ledger.last_entry_id, answer, urgent)
+            else:
+                self.with_tail(
+                    ledger_id,
+                    lambda rc: answer(rc) if rc else self.read(ledger_id, entry_id, answer, urgent),
+                    urgent,
+                )
+        else:
+            self._read_from_disk(ledger_id, entry_id, answer, urgent)
+
+    def _read_from_disk(self, ledger_id: int, entry_id: int, answer: Answer, urgent: bool) -> None:
+        storage, cache = self._server.storage, self._server.cache
+
+        def work(brought: Brought) -> tuple[Found, int]:
+            entry = brought.get((ledger_id, entry_id))
+            if entry is not None:
+                return Found(entry, []), 0
+            found = storage.read(ledger_id, entry_id)
+            brought.update({(ledger_id, read_id): read for read_id, read in found.run})
+            return found, sum(len(entry) for _, entry in found.run)
+
+        def done(found: Found | None, error: Exception | None) -> None:
+            if error is not None or found is None:
+                log.error("read of ledger %d entry %d: %s", ledger_id, entry_id, error)
+                self._server.read_failed(ledger_id, error)
+                answer(EIO)
+                return
+            # An entry that was written again meanwhile is newer than what the disk had.
+            run = [pair for pair in found.run if cache.get(ledger_id, pair[0]) is None]
+            self._server.read_cache.put_run(ledger_id, run)
+            entry = cache.get(ledger_id, entry_id) or found.entry
+            answer(self.absent(ledger_id) if entry is None else entry)
+
+        def again() -> bool:
+            found = self._rules.read(ledger_id, entry_id)
+            if found is not None:
+                answer(found)
+            return found is not None
+
+        self.read_cold(ColdRead(work, done, again), urgent)
+
+    def absent(self, ledger_id: int) -> int:
+        """The refusal for an entry that is neither in memory nor on disk."""
+        ledger = self._rules.ledgers.get(ledger_id)
+        return ENOLEDGER if ledger is None else self._rules.absent(ledger)
+
+    def with_tail(self, ledger_id: int, then: Callable[[int], None], urgent: bool = False) -> None:
+        """Call *then(0)* when LAC and last entry of the ledger are known, *then(rc)* if they cannot be."""
+        ledger = self._rules.ledgers.get(ledger_id)
+        if ledger is None:
+            then(ENOLEDGER)
+            return
+        if ledger.is_tail_known:
+            then(OK)
+            return
+        storage = self._server.storage
+
+        def work(brought: Brought) -> tuple[Tail, int]:
+            tail = storage.tail(ledger_id)
+            return tail, len(tail.entry or b"")
+
+        def done(tail: Tail | None, error: Exception | None) -> None:
+            if error is not None or tail is None:
+                log.error("read of the last entry of ledger %d: %s", ledger_id, error)
+                self._server.read_failed(ledger_id, error)
+                then(EIO)
+                return
+            ledger.see_tail(tail.entry_id, tail.last_add_confirmed)
+            if tail.entry is not None and self._server.cache.get(ledger_id, tail.entry_id) is None:
+                self._server.read_cache.put_run(ledger_id, [(tail.entry_id, tail.entry)])
+            then(OK)
+
+        self.read_cold(ColdRead(work, done), urgent)
+
+    # -- what waits for the disk
+
+    def read_cold(self, read: ColdRead, urgent: bool = False) -> None:
+        """Queue a read that needs the disk; *urgent*: with those of recovery."""
+        self._server.counters.cold_reads += 1
+        (self._urgent if urgent else self._cold).add(read)
+        self._count()
+        if len(self._cold) + len(self._urgent) >= self._limits.reads:
+            self._peer.hold(READS_IN_FLIGHT)
+        if self._server.has_too_many_reads:
+            self._peer.hold(ALL_READS)
+
+    def _may_start(self) -> bool:
+        return not self._peer.held_for & (SLOW_PEER | CLOSED)
+
+    def _shrunk(self) -> None:
+        self._count()
+        if len(self._cold) + len(self._urgent) <= self._limits.reads // 2:
+            self._peer.go_on(READS_IN_FLIGHT)
+        if self._server.held:
+            self._server.release_reads()
+
+    def _count(self) -> None:
+        """Keep the number of all reads that wait, of which this connection's are a part."""
+        now = len(self._cold) + len(self._urgent)
+        self._server.reads_in_flight += now - self._counted
+        assert now <= self._server.reads_in_flight
+        self._counted = now

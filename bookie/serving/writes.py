@@ -1,0 +1,138 @@
+"""What one connection has journaled: its adds, one put for all that a chunk brought; fences, LACs and forces.
+
+    take, took ──▶ records and answers, gathered for each journal ──submit──▶ journal ──a group──▶ answers, sent
+
+Rules:
+
+1. What the cache has taken, the journal gets: `submit` runs after every chunk, also after a frame that was bad.
+2. What was taken before a fence, a LAC or a force is given to the journal before it.
+3. The connection is held while too many of its adds, or of all adds, have no answer.
+"""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from bookie.serving.protocol import ADDS_IN_FLIGHT, ALL_ADDS, CACHE_FULL, Peer
+from bookie.serving.request_rules import EREADONLY, OK
+from bookie.serving.server import Server
+from magnetar_core.bookkeeper.wire import codec_v2 as v2
+from magnetar_core.bookkeeper.wire import codec_v3 as v3
+from magnetar_core.runtime.types import Buffer
+
+_Group: TypeAlias = tuple[list[bytes], int, float]
+"""Answers of one put, its journal bytes, and when it was given to the journal."""
+
+
+class Writes:
+    """The writes of one connection. Used on the loop."""
+
+    def __init__(self, server: Server, peer: Peer) -> None:
+        self._server = server
+        self._peer = peer
+        self._limits = server.limits
+        # Adds of the chunk that is being worked on: journal records and answers, for each journal.
+        count = len(server.journals)
+        self.records: list[list[Buffer]] = [[] for _ in range(count)]
+        self.answers: list[list[bytes]] = [[] for _ in range(count)]
+        self.has_adds = False
+        """Adds were taken that the journal does not have yet."""
+        self.adds_in_flight = 0
+        self.add_bytes_in_flight = 0
+
+    # -- adds
+
+    def take(self, number: int, answer: bytes, size: int) -> None:
+        """An entry of *size* bytes was taken, with its journal records in `records`; *answer* is for when it is
+        durable."""
+        self.answers[number].append(answer)
+        self.took(1, size)
+
+    def take_deferred(self, number: int, answer: bytes, size: int, records: list[Buffer]) -> None:
+        """As `take`, for an add that is answered after it is written (DEFERRED_SYNC)."""
+        if self.has_adds:
+            self.submit()  # rule 2
+        self.adds_in_flight += 1
+        self.add_bytes_in_flight += size + 4
+        server = self._server
+        server.adds_in_flight += 1
+        server.add_bytes_in_flight += size + 4
+        server.counters.adds += 1
+        server.journals[number].put(records, False, self._on_added, ([answer], size + 4, server.clock.monotonic()))
+        server.checkpointer.touched()
+
+    def took(self, count: int, size: int) -> None:
+        """So many adds were taken, of *size* bytes together; `records` and `answers` have them."""
+        self.has_adds = True
+        self.adds_in_flight += count
+        self.add_bytes_in_flight += size + 4 * count
+        if self.adds_in_flight >= self._limits.adds or self.add_bytes_in_flight >= self._limits.add_bytes:
+            self._peer.hold(ADDS_IN_FLIGHT)
+        if self._server.cache.is_full:  # on a read-only bookie too: recovery adds are accepted there
+            self._peer.hold(CACHE_FULL)
+
+    def submit(self) -> None:
+        """Give the adds that were taken since the last call to the journals."""
+        self.has_adds = False
+        server = self._server
+        now = server.clock.monotonic()
+        for number, answers in enumerate(self.answers):
+            if not answers:
+                continue
+            records = self.records[number]
+            self.records[number], self.answers[number] = [], []
+            size = sum(map(len, records))
+            server.counters.adds += len(answers)
+            server.counters.add_bytes += size
+            server.adds_in_flight += len(answers)
+            server.add_bytes_in_flight += size
+            server.journals[number].put(records, True, self._on_added, (answers, size, now))
+        server.checkpointer.touched()
+        if server.has_too_many_adds:
+            self._peer.hold(ALL_ADDS)
+
+    def _on_added(self, group: _Group, refusal: Exception | None) -> None:
+        answers, size, taken_s = group
+        self.adds_in_flight -= len(answers)
+        self.add_bytes_in_flight = max(self.add_bytes_in_flight - size, 0) if self.adds_in_flight else 0
+        server = self._server
+        server.adds_in_flight -= len(answers)
+        server.add_bytes_in_flight -= size
+        assert self.adds_in_flight >= 0
+        assert server.adds_in_flight >= 0
+        adds = server.latency.adds
+        (adds.good if refusal is None else adds.bad).add((server.clock.monotonic() - taken_s) * 1000, len(answers))
+        if server.held:
+            server.release_adds()
+        if refusal is not None:
+            answers = [_with_refusal(answer, EREADONLY) for answer in answers]
+        self._peer.send(answers[0] if len(answers) == 1 else b"".join(answers))
+        if self._peer.held_for & ADDS_IN_FLIGHT and (
+            self.adds_in_flight <= self._limits.adds // 2 and self.add_bytes_in_flight <= self._limits.add_bytes // 2
+        ):
+            self._peer.go_on(ADDS_IN_FLIGHT)
+
+    # -- everything else
+
+    def journal(self, ledger_id: int, records: list[Buffer], must_sync: bool, done: Callable[[int], None]) -> None:
+        """Journal something that is no plain add; *done(rc)* afterwards."""
+        if self.has_adds:
+            self.submit()  # rule 2
+        self._server.journal_of(ledger_id).put(
+            records, must_sync, lambda _, refusal: done(OK if refusal is None else EREADONLY), None
+        )
+        self._server.checkpointer.touched()
+
+    def fence(self, ledger_id: int, key: bytes, done: Callable[[int], None]) -> None:
+        """Fence a ledger; *done(rc)* when that is durable, or with the refusal."""
+        if self.has_adds:
+            self.submit()  # rule 2
+        self._server.fence(ledger_id, key, done)
+
+
+def _with_refusal(answer: bytes, rc: int) -> bytes:
+    """The answer to an add of either protocol, made when it was taken, with *rc* in place of success."""
+    frame = memoryview(answer)[4:]
+    if not v3.is_v3(frame):
+        return v2.with_rc(answer, rc)
+    made = v3.parse_response(frame)
+    return v3.add_response(made.header.txnId, v3.OF_V2[rc], made.addResponse.ledgerId, made.addResponse.entryId)

@@ -1,0 +1,64 @@
+"""`magnetar bookie`: runs a bookie, or asks one that runs over its HTTP admin and shows the answer to people.
+
+A subcommand is a module of this package; the few that are about one thing share theirs.
+"""
+
+import sys
+from pathlib import Path
+
+import click
+
+from magnetar.cli.bookie.cluster import cluster
+from magnetar.cli.bookie.compaction import compact, resume_compaction, suspend_compaction
+from magnetar.cli.bookie.config import config as show_config
+from magnetar.cli.bookie.cookies import cookies
+from magnetar.cli.bookie.disks import disks
+from magnetar.cli.bookie.flush import flush
+from magnetar.cli.bookie.gc import gc
+from magnetar.cli.bookie.info import info
+from magnetar.cli.bookie.ledger import ledger
+from magnetar.cli.bookie.ledgers import ledgers
+from magnetar.cli.bookie.listing import list_bookies
+from magnetar.cli.bookie.marks import marks
+from magnetar.cli.bookie.metrics import metrics
+from magnetar.cli.bookie.readonly import readonly
+from magnetar.cli.bookie.rebuild_index import rebuild_index
+from magnetar.cli.bookie.sanity import sanity
+from magnetar.cli.bookie.scrub import scrub
+from magnetar.cli.bookie.status import status
+
+__all__ = ["bookie"]
+
+
+@click.group(invoke_without_command=True)
+@click.option(
+    "--config", type=click.Path(path_type=Path, dir_okay=False), help="File of name=value lines, with Apache's names."
+)
+@click.pass_context
+def bookie(context: click.Context, config: Path | None) -> None:
+    """Run a bookie: stores ledgers, on the port of BookKeeper's protocol.
+
+    With one of the commands below: ask a bookie that runs, over its HTTP admin.
+
+    Example:  magnetar bookie --config bookie.conf
+    """
+    if context.invoked_subcommand is not None:
+        if config is not None:
+            raise click.UsageError("--config runs a bookie; the commands ask one that runs, see --admin-url")
+        return
+    from magnetar.processes.servers import run_bookie
+
+    sys.exit(run_bookie(config))
+
+
+for _command in (
+    # how a bookie is
+    status, info, sanity, disks, marks, show_config, metrics,
+    # the cluster
+    list_bookies, cluster, cookies,
+    # what it does
+    readonly, gc, compact, suspend_compaction, resume_compaction, flush, scrub,
+    # ledgers and their index
+    ledgers, ledger, rebuild_index,
+):  # fmt: skip
+    bookie.add_command(_command)

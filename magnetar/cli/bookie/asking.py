@@ -1,0 +1,56 @@
+"""How a command asks a bookie that runs: the options for it, the client, waiting."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from magnetar.cli.options import F
+
+if TYPE_CHECKING:
+    from magnetar.inspect.bookie_admin import BookieAdmin
+
+
+ADMIN_URL = "http://127.0.0.1:8000"
+
+# So often it is asked how far something is that takes long.
+LOOK_S = 0.5
+
+
+def remote(command: F) -> F:
+    """The options of a command that asks a bookie."""
+    command = click.option("--json", "as_json", is_flag=True, help="What the bookie says, as JSON.")(command)
+    return click.option(
+        "--admin-url", default=ADMIN_URL, show_default=True, envvar="MAGNETAR_BOOKIE_ADMIN_URL",
+        help="HTTP of the bookie (httpServerEnabled, httpServerPort).",
+    )(command)  # fmt: skip
+
+
+def wait_option(command: F) -> F:
+    """`--wait`, of a command that begins something."""
+    return click.option("--wait", is_flag=True, help="Return when it is done.")(command)
+
+
+def admin_of(url: str) -> "BookieAdmin":
+    """A client of the HTTP admin at *url*."""
+    from magnetar.inspect.bookie_admin import BookieAdmin
+
+    return BookieAdmin(url)
+
+
+def wait_a_little() -> None:
+    """Before the bookie is asked again how far it is."""
+    import time
+
+    time.sleep(LOOK_S)
+
+
+def if_there(admin: "BookieAdmin", path: str) -> Any:
+    """The answer; None where there is no such path, as at other versions of the admin."""
+    from magnetar.inspect.bookie_admin import BookieAdminError
+
+    try:
+        return admin.get(path)
+    except BookieAdminError as error:
+        if error.status != 404:
+            raise
+        return None

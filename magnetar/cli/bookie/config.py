@@ -1,0 +1,21 @@
+"""`magnetar bookie config`."""
+
+import click
+
+from magnetar.cli.bookie.asking import admin_of, remote
+from magnetar.cli.options import print_json
+
+
+@click.command()
+@remote
+def config(admin_url: str, as_json: bool) -> None:
+    """The settings that are in force.
+
+    Example:  magnetar bookie config
+    """
+    found = admin_of(admin_url).get("config/server_config")
+    if as_json:
+        print_json(found)
+        return
+    for name, value in sorted(found.items()):
+        click.echo(f"{name}={value}")

@@ -1,0 +1,24 @@
+"""`magnetar bookie info`."""
+
+import click
+
+from magnetar.cli import output as show
+from magnetar.cli.bookie.asking import admin_of, remote
+from magnetar.cli.options import print_json
+
+
+@click.command()
+@remote
+def info(admin_url: str, as_json: bool) -> None:
+    """Free and total space of the bookie's ledger directories.
+
+    Example:  magnetar bookie info
+    """
+    found = admin_of(admin_url).get("bookie/info")
+    if as_json:
+        print_json(found)
+        return
+    total, free = found["totalSpace"], found["freeSpace"]
+    show.values(
+        [("free", show.size(free)), ("total", show.size(total)), ("used", show.share(total - free, total))]
+    )  # fmt: skip

@@ -1,0 +1,91 @@
+"""`magnetar bookie ledger`: one ledger of the cluster, shown, read, deleted."""
+
+import click
+
+from magnetar.cli import output as show
+from magnetar.cli.bookie.asking import admin_of, remote
+from magnetar.cli.bookie.texts import printable, quorums
+from magnetar.cli.options import now_ms, print_json
+
+ENTRIES_PER_PAGE = 1_000
+LEDGER_ID = click.IntRange(min=0)
+
+
+@click.group()
+def ledger() -> None:
+    """One ledger of the cluster: look at it, read it, delete it."""
+
+
+@ledger.command("show")
+@click.argument("ledger_id", type=LEDGER_ID)
+@remote
+def show_ledger(ledger_id: int, admin_url: str, as_json: bool) -> None:
+    """What is recorded about LEDGER_ID.
+
+    Example:  magnetar bookie ledger show 7
+    """
+    found = admin_of(admin_url).get("ledger/metadata", ledger_id=ledger_id)
+    if as_json:
+        print_json(found)
+        return
+    import base64
+
+    (record,) = found.values()
+    rows = [
+        ("ledger", str(record["ledgerId"])),
+        ("state", record["state"].lower().replace("_", " ")),
+        ("E/Qw/Qa", quorums(record)),
+        ("digest", str(record["digestType"])),
+        ("format", str(record["metadataFormatVersion"])),
+    ]
+    if record["ctime"] > 0:
+        rows.append(("made", show.age(record["ctime"], now_ms())))
+    if record["closed"]:
+        rows += [("entries", str(record["lastEntryId"] + 1)), ("size", show.size(record["length"]))]
+    for name, value in record["customMetadata"].items():
+        rows.append((name, base64.b64decode(value).decode(errors="replace")))
+    show.values(rows)
+    click.echo()
+    segments = [(first, " ".join(member["id"] for member in members))
+                for first, members in record["allEnsembles"].items()]  # fmt: skip
+    show.table(("from entry", "bookies"), segments)
+
+
+@ledger.command("read")
+@click.argument("ledger_id", type=LEDGER_ID)
+@click.option("--from", "first", type=LEDGER_ID, default=0, show_default=True, help="First entry.")
+@click.option("--to", "last", type=LEDGER_ID, help="Last entry; else the last confirmed one.")
+@remote
+def read_ledger(ledger_id: int, first: int, last: int | None, admin_url: str, as_json: bool) -> None:
+    """Print the entries of LEDGER_ID; what is no ASCII is shown as a replacement character.
+
+    Example:  magnetar bookie ledger read 7 --from 0 --to 9
+    """
+    import json
+
+    admin = admin_of(admin_url)
+    number = 1
+    while True:
+        page = admin.get("ledger/read", ledger_id=ledger_id, start_entry_id=first, end_entry_id=last, page=number)
+        entries = [(name, payload) for name, payload in page.items() if name.isdigit()]
+        for name, payload in entries:
+            line = {"entry": int(name), "payload": payload}
+            click.echo(json.dumps(line) if as_json else f"{name}  {printable(payload)}")
+        if len(entries) < ENTRIES_PER_PAGE:
+            return
+        number += 1
+
+
+@ledger.command("delete")
+@click.argument("ledger_id", type=LEDGER_ID)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@remote
+def delete_ledger(ledger_id: int, yes: bool, admin_url: str, as_json: bool) -> None:
+    """Delete LEDGER_ID from the cluster. Whatever a topic kept in it is lost.
+
+    Example:  magnetar bookie ledger delete 7
+    """
+    if not yes:
+        click.confirm(f"Delete ledger {ledger_id} from the cluster, with all its entries?", abort=True)
+    said = admin_of(admin_url).delete("ledger/delete", ledger_id=ledger_id)
+    print_json(said) if as_json else click.echo(said)

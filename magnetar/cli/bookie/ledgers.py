@@ -1,0 +1,84 @@
+"""`magnetar bookie ledgers`."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from magnetar.cli import output as show
+from magnetar.cli.bookie.asking import admin_of, remote
+from magnetar.cli.bookie.texts import quorums
+from magnetar.cli.options import now_ms, print_json
+
+if TYPE_CHECKING:
+    from magnetar.inspect.bookie_admin import BookieAdmin
+
+
+LEDGERS_PER_ANSWER = 10_000
+
+
+@click.command()
+@click.option("--here", is_flag=True, help="Only those with copies on this bookie.")
+@click.option("--metadata", is_flag=True, help="With state, size, quorums and bookies of each.")
+@remote
+def ledgers(here: bool, metadata: bool, admin_url: str, as_json: bool) -> None:
+    """Ledgers of the cluster.
+
+    Example:  magnetar bookie ledgers --metadata
+    """
+    admin = admin_of(admin_url)
+    if here and metadata:
+        raise click.UsageError("--here and --metadata do not go together; look at one with `ledger show`")
+    if here:
+        found: Any = list(_local_ledgers(admin))
+    elif metadata:
+        found = {}
+        with show.bar("ledgers") as drawn:
+            for page in _pages(admin, "ledger/list", print_metadata=True, decode_meta=True):
+                found |= page
+                drawn.at(len(found), text=f"{len(found)} ledgers")
+    else:
+        found = [int(ledger_id) for ledger_id in admin.get("ledger/list")]
+    if as_json:
+        print_json(found)
+    elif metadata:
+        _show_ledgers(found)
+    else:
+        for ledger_id in found:
+            click.echo(str(ledger_id))
+
+
+def _local_ledgers(admin: "BookieAdmin") -> Iterator[int]:
+    first = 0
+    while found := admin.get("magnetar/ledgers", first=first, count=LEDGERS_PER_ANSWER):
+        yield from found
+        first = found[-1] + 1
+
+
+def _pages(admin: "BookieAdmin", path: str, **query: object) -> Iterator[dict[str, Any]]:
+    number = 1
+    while page := admin.get(path, page=number, **query):
+        yield page
+        number += 1
+
+
+def _show_ledgers(found: dict[str, Any]) -> None:
+    now = now_ms()
+    rows = []
+    for ledger_id, record in found.items():
+        if "problem" in record:
+            rows.append((ledger_id, record["problem"], "", "", "", "", ""))
+            continue
+        is_closed = record["closed"]
+        rows.append(
+            (
+                ledger_id,
+                record["state"].lower().replace("_", " "),
+                str(record["lastEntryId"] + 1) if is_closed else "-",
+                show.size(record["length"]) if is_closed else "-",
+                quorums(record),
+                show.age(record["ctime"] if record["ctime"] > 0 else None, now) if record["ctime"] > 0 else "-",
+                " ".join(member["id"] for member in list(record["allEnsembles"].values())[-1]),
+            )
+        )
+    show.table(("ledger", "state", "entries", "size", "E/Qw/Qa", "made", "last ensemble"), rows)

@@ -1,0 +1,35 @@
+"""`magnetar bookie list`."""
+
+import click
+
+from magnetar.cli import output as show
+from magnetar.cli.bookie.asking import admin_of, remote
+from magnetar.cli.bookie.texts import space_cells
+from magnetar.cli.options import print_json
+
+
+@click.command("list")
+@click.option("--space", is_flag=True, help="Ask each of them for its disks.")
+@remote
+def list_bookies(space: bool, admin_url: str, as_json: bool) -> None:
+    """Bookies of the cluster that are there.
+
+    Example:  magnetar bookie list --space
+    """
+    admin = admin_of(admin_url)
+    found = {
+        mode: admin.get("bookie/list_bookies", type=kind, print_hostnames=True)
+        for kind, mode in (("rw", "writable"), ("ro", "read-only"))
+    }
+    with show.bar("bookies are asked"):
+        spaces = admin.get("bookie/list_bookie_info") if space else {}
+    if as_json:
+        print_json({**found, "space": spaces} if space else found)
+        return
+    rows = []
+    for mode, bookies in found.items():
+        for bookie_id, host in sorted(bookies.items()):
+            row = (bookie_id, mode, host or "unknown")
+            rows.append((*row, *space_cells(spaces.get(bookie_id, ""))) if space else row)
+    head = ("bookie", "mode", "host")
+    show.table((*head, "used", "free", "total") if space else head, rows)

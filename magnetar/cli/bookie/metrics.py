@@ -1,0 +1,17 @@
+"""`magnetar bookie metrics`."""
+
+import click
+
+from magnetar.cli.bookie.asking import ADMIN_URL, admin_of
+
+
+@click.command()
+@click.option(
+    "--admin-url", default=ADMIN_URL, show_default=True, envvar="MAGNETAR_BOOKIE_ADMIN_URL", help="HTTP of the bookie."
+)
+def metrics(admin_url: str) -> None:
+    """The bookie's numbers, as Prometheus reads them.
+
+    Example:  magnetar bookie metrics
+    """
+    click.echo(admin_of(admin_url).text("/metrics"), nl=False)

@@ -1,0 +1,67 @@
+"""`magnetar bookie readonly`."""
+
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from magnetar.cli.bookie.asking import admin_of, remote
+from magnetar.cli.options import print_json
+
+if TYPE_CHECKING:
+    from magnetar.inspect.bookie_admin import BookieAdmin
+
+
+# What ends each reason for being read-only.
+_ENDS: Final = {
+    "disk": "ends by itself when there is room: `magnetar bookie gc run`, less retention, a larger disk",
+    "operator": "ends with `magnetar bookie readonly off`",
+    "draining": "ends with `magnetar bookie readonly off --draining`",
+    "error": "ends by itself when the directory can be read again; see the log of the bookie",
+    "forced": "ends when the bookie is started without forceReadOnlyBookie",
+}
+
+
+@click.command()
+@click.argument("switch", type=click.Choice(["on", "off"]), required=False)
+@click.option(
+    "--draining", is_flag=True, help="The reason that its ledgers are being copied away; else that you say so."
+)
+@click.option("--detail", default="", help="A few words about why, which others will see.")
+@remote
+def readonly(switch: str | None, draining: bool, detail: str, admin_url: str, as_json: bool) -> None:
+    """Take no more adds (on), or take them again (off). It survives restarts. Without SWITCH: say how it is.
+
+    Each reason is taken back by itself; what still holds is shown with what ends it.
+
+    Example:  magnetar bookie readonly on --detail maintenance
+    """
+    admin = admin_of(admin_url)
+    if switch is not None:
+        body: dict[str, Any] = {"readOnly": switch == "on"}
+        if draining:  # not given otherwise: Apache's bookie is asked the same way
+            body["reason"] = "draining"
+        if detail:
+            body["detail"] = detail
+        found = admin.put("bookie/state/readonly", body)
+    else:
+        found = admin.get("bookie/state/readonly")
+    held = _reasons(admin) if found["readOnly"] else {}
+    if as_json:
+        print_json({**found, "reasons": held})
+        return
+    click.echo("read-only" if found["readOnly"] else "writable")
+    for reason, text in held.items():
+        click.echo(f"  {reason}{f' ({text})' if text else ''}: {_ENDS.get(reason, 'see the log of the bookie')}")
+
+
+def _reasons(admin: "BookieAdmin") -> dict[str, str]:
+    """Why the bookie is read-only; Apache's does not tell."""
+    from magnetar.inspect.bookie_admin import BookieAdminError
+
+    try:
+        found: dict[str, str] = admin.get("magnetar/status")["state"]["reasons"]
+    except BookieAdminError as error:
+        if error.status != 404:
+            raise
+        return {}
+    return found

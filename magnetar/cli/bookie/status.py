@@ -1,0 +1,73 @@
+"""`magnetar bookie status`."""
+
+import sys
+from typing import Any
+
+import click
+
+from magnetar.cli import output as show
+from magnetar.cli.bookie.asking import admin_of, remote
+from magnetar.cli.bookie.texts import logs_text, rebuild_text, scrub_text, show_disks
+from magnetar.cli.options import now_ms, print_json
+
+
+@click.command()
+@remote
+def status(admin_url: str, as_json: bool) -> None:
+    """How the bookie is, with everything that runs in it. Exit code 2 if it does not serve.
+
+    Example:  magnetar bookie status
+    """
+    found = admin_of(admin_url).get("magnetar/status")
+    if as_json:
+        print_json(found)
+    else:
+        _show_status(found)
+    if not found["ready"]:
+        sys.exit(2)
+
+
+def _show_status(found: dict[str, Any]) -> None:
+    now = now_ms()
+    info, gc, scrub, integrity = (found[name] for name in ("info", "gc", "scrub", "integrity"))
+    rows = [
+        ("bookie", f"{found['bookieId']} at {info['host']}:{info['port']}"),
+        ("state", _state_text(found)),
+        ("running for", show.duration(info["uptimeS"])),
+        ("ledgers", str(info["ledgers"])),
+        ("connections", str(info["connections"])),
+        ("entry logs", logs_text(gc)),
+        ("garbage", _garbage_text(gc, now)),
+        ("scrub", scrub_text(scrub, now)),
+    ]
+    rows += [("read-only", f"{reason}: {text}".rstrip(": ")) for reason, text in found["state"]["reasons"].items()]
+    if integrity["needed"]:
+        rows.append(("copies", f"{integrity['ledgersLeft']} ledgers are still to be checked"))
+    rebuild = found["indexRebuild"]
+    if rebuild["running"] or rebuild["failed"]:
+        rows.append(("index", rebuild_text(rebuild, now)))
+    if scrub["entriesLost"] or scrub["entriesUnrepaired"]:
+        rows.append(("damage", f"{scrub['entriesLost']} entries lost, {scrub['entriesUnrepaired']} not repaired yet"))
+    show.values(rows)
+    click.echo()
+    show_disks(info["disks"])
+
+
+def _state_text(found: dict[str, Any]) -> str:
+    state = found["state"]
+    if state["failure"]:
+        return f"failed: {state['failure']}"
+    if state["shuttingDown"]:
+        return "shutting down"
+    if not found["ready"]:
+        return "starting"
+    return "read-only" if state["readOnly"] else "writable"
+
+
+def _garbage_text(gc: dict[str, Any], now: int) -> str:
+    text = f"{gc['phase']}; last round {show.age(gc['lastFinishedMs'], now)}"
+    if gc["refused"]:
+        text += f", refused: {gc['refused']['text']}"
+    if gc["failed"]:
+        text += f", failed: {gc['failed']}"
+    return text

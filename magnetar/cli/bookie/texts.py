@@ -1,0 +1,57 @@
+"""What several commands show."""
+
+import re
+from typing import Any
+
+from magnetar.cli import output as show
+
+SPACE = re.compile(r"Free: (\d+)\S*, Total: (\d+)")
+
+
+def logs_text(gc: dict[str, Any]) -> str:
+    text = f"{gc['logs']} closed, {show.size(gc['logBytes'])}"
+    if gc["logBytes"]:
+        text += f", of which {show.size(gc['liveBytes'])} live {show.share(gc['liveBytes'], gc['logBytes'])}"
+    return text
+
+
+def scrub_text(scrub: dict[str, Any], now: int) -> str:
+    if scrub["running"]:
+        return f"running since {show.age(scrub['passStartedMs'], now)}, {scrub['entriesVerified']} entries are good"
+    text = f"last pass {show.age(scrub['lastPassFinishedMs'], now)}"
+    return f"{text}, failed: {scrub['failed']}" if scrub["failed"] else text
+
+
+def rebuild_text(found: dict[str, Any], now: int) -> str:
+    if found["running"]:
+        return f"rebuild began {show.age(found['startedMs'], now)}: {found['phase']}"
+    if found["failed"]:
+        age = show.age(found["finishedMs"], now)
+        return f"rebuild failed {age}, the next start repeats it: {found['failed']}"
+    return f"rebuilt {show.age(found['finishedMs'], now)}"
+
+
+def show_disks(disks: list[dict[str, Any]]) -> None:
+    rows = []
+    for disk in disks:
+        total, free = disk["totalBytes"], disk["freeBytes"]
+        rows.append((disk["directory"], disk["state"], show.share(total - free, total), show.size(free),
+                     show.size(total)))  # fmt: skip
+    show.table(("directory", "state", "used", "free", "total"), rows)
+
+
+def space_cells(text: str) -> tuple[str, str, str]:
+    found = SPACE.search(text)
+    if found is None:
+        return text.strip(":{}, ") or "unknown", "", ""
+    free, total = int(found[1]), int(found[2])
+    return show.share(total - free, total), show.size(free), show.size(total)
+
+
+def quorums(record: dict[str, Any]) -> str:
+    return f"{record['ensembleSize']}/{record['writeQuorumSize']}/{record['ackQuorumSize']}"
+
+
+def printable(text: str) -> str:
+    """Entries are anybody's bytes: a terminal shall not take them for commands."""
+    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
