@@ -22,8 +22,8 @@ from broker.grpc.grouping import GroupLimits
 from broker.grpc.publish import Publisher
 from broker.grpc.status import Refused, Status, refusal
 from broker.names import TopicName, parse_namespace
-from broker.policies import partitions_value
-from magnetar_core.bookkeeper.metadata.store import NO_NODE, MetadataError, VersionConflict
+from broker.records import RecordExists, RecordInUse
+from magnetar_core.bookkeeper.metadata.store import MetadataError
 from magnetar_core.runtime.types import KIB, MIB
 from magnetar_core.topics import topics_pb2 as api
 
@@ -180,41 +180,28 @@ class GrpcServer:
         broker = self._broker
         await broker.namespace(name.namespace)
         exists = Refused(Status.ALREADY_EXISTS, f"{name} exists; use it, delete it, or take another name")
-        if await broker.ledgers.exists(name.managed_ledger_name) or await self._partitions_of(name):
-            raise exists
-        if not request.partitions:
-            await broker.create_topic(name)
-            return api.CreateTopicResponse()
-        try:
-            await broker.store.put(name.partitions_path, partitions_value(request.partitions), NO_NODE)
-        except VersionConflict:
-            raise exists from None
-        for number in range(request.partitions):
-            path = f"/managed-ledgers/{name.with_partition(number).managed_ledger_name}"
+        if request.partitions:
             try:
-                await broker.store.put(path, b"", NO_NODE)  # so that it is listed and exists for other brokers
-            except VersionConflict:
-                continue
+                await broker.partitioned.create(name, request.partitions)
+            except RecordExists:
+                raise exists from None
+            return api.CreateTopicResponse()
+        if await broker.ledgers.exists(name.managed_ledger_name) or await broker.partitioned.count(name):
+            raise exists
+        await broker.create_topic(name)
         return api.CreateTopicResponse()
 
     async def _delete_topic(self, request: api.DeleteTopicRequest) -> api.DeleteTopicResponse:
         name = TopicName.parse(request.topic)
         broker = self._broker
-        if partitions := await self._partitions_of(name):
-            for number in range(partitions):
-                partition = name.with_partition(number)
-                if await broker.ledgers.exists(partition.managed_ledger_name):
-                    raise Refused(Status.FAILED_PRECONDITION, f"{name} still has {partition}; delete that first")
-            await broker.store.delete(name.partitions_path)
+        if await broker.partitioned.count(name):
+            try:
+                await broker.partitioned.delete(name)
+            except RecordInUse as error:
+                raise Refused(Status.FAILED_PRECONDITION, str(error)) from None
             return api.DeleteTopicResponse()
         await broker.delete_topic(name, force=request.force)
         return api.DeleteTopicResponse()
-
-    async def _partitions_of(self, name: TopicName) -> int:
-        """As `Broker.partitions`, for topics that need not exist."""
-        if name.partition >= 0 or await self._broker.store.get(name.partitions_path) is None:
-            return 0
-        return await self._broker.partitions(name, create=False)
 
     async def _list_topics(self, request: api.ListTopicsRequest) -> api.ListTopicsResponse:
         namespace = request.namespace or "public/default"

@@ -14,8 +14,9 @@ import pytest
 from bookie.bookie import Bookie
 from bookie.config import BookieConfig
 from broker.binary.connection import Connection
-from broker.broker import Broker, initialise_cluster
+from broker.broker import Broker
 from broker.names import TopicName
+from broker.tenancy import initialise_cluster
 from broker.topic.subscription import Subscription
 from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire

@@ -10,6 +10,7 @@ import pulsar
 import pytest
 
 import broker.admin.server
+import broker.health
 from broker.names import TopicName
 from broker.policies import new_policies
 from magnetar_core.bookkeeper.metadata.store import VersionConflict
@@ -180,7 +181,7 @@ async def test_a_broker_that_cannot_store_is_not_healthy(world: AdminWorld) -> N
 
 
 async def test_a_health_check_does_not_wait_for_ever(world: AdminWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker.admin.server, "HEALTH_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(broker.health, "HEALTH_TIMEOUT_S", 0.05)
     a = await world.side()
     world.bookkeeper.hold = True
     found = await world.call(a, "GET", f"{ADMIN}/brokers/health")
