@@ -29,7 +29,6 @@ from broker.errors import (
     TopicUnreadable,
 )
 from broker.memory_budget import MemoryBudget
-from broker.names import TopicName, topic_of_managed_ledger
 from broker.ownership.rules import BrokerAddress, Ownership
 from broker.partitions import Partitions
 from broker.policies import AutoCreation, NamespacePolicies
@@ -52,6 +51,7 @@ from managed_ledger.ledger import ManagedLedger
 from managed_ledger.messages_pb2 import KeyValue
 from managed_ledger.schemas.compatibility import Schema, SchemaType, Strategy
 from managed_ledger.schemas.registry import StoredSchema, version_bytes, version_of
+from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 
@@ -330,7 +330,7 @@ class Broker:
             names = await self.ledgers.list(namespace)
         except (MetadataError, ManagedLedgerError) as error:
             raise MetadataFailure(str(error)) from error
-        topics = [topic_of_managed_ledger(name) for name in names]
+        topics = [TopicName.of_managed_ledger(name) for name in names]
         return sorted(topic.full for topic in topics if not topic.is_system)
 
     # -------------------------------------------------------------------------------- topics

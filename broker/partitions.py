@@ -18,12 +18,12 @@ from typing import Any, Protocol
 
 from broker.config import PARTITIONS_MAX
 from broker.errors import InvalidTopicName, TopicNotFound
-from broker.names import PERSISTENT, TopicName, topic_of_managed_ledger
 from broker.records import JsonRecords, RecordError, RecordExists, RecordInUse
 from magnetar_core.bookkeeper.metadata.store import NO_NODE, MetadataStore, NoNode, VersionConflict
 from magnetar_core.runtime.json_text import parse_json
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.names import ledger_path
+from managed_ledger.topic_name import PARTITIONED_TOPICS, PERSISTENT, TopicName
 
 Properties = dict[str, str]
 
@@ -55,7 +55,7 @@ class Partitions:
 
     async def count_of_base(self, topic: TopicName) -> int:
         """How many partitions the topic has to which *topic*, itself or one of them, belongs."""
-        node = await self._store.get(topic.partitions_path)
+        node = await self._store.get(topic.base.partitions_path)
         return 0 if node is None else parse_partitions(node.value, node.path)
 
     async def properties(self, topic: TopicName) -> Properties:
@@ -65,8 +65,8 @@ class Partitions:
 
     async def names(self, namespace: str) -> list[str]:
         """The full names of the partitioned topics of `tenant/namespace`, sorted."""
-        names = await self._store.children(f"/admin/partitioned-topics/{namespace}/{PERSISTENT}")
-        return sorted(topic_of_managed_ledger(f"{namespace}/{PERSISTENT}/{name}").full for name in names)
+        names = await self._store.children(f"{PARTITIONED_TOPICS}/{namespace}/{PERSISTENT}")
+        return sorted(TopicName.of_managed_ledger(f"{namespace}/{PERSISTENT}/{name}").full for name in names)
 
     async def create(self, topic: TopicName, count: int, properties: Properties | None = None) -> None:
         """Raises RecordExists: there is a topic of this name; InvalidTopicName: it is that of a partition."""

@@ -22,7 +22,7 @@ from broker.errors import (
     SubscriptionNotFound,
     TopicNotFound,
 )
-from broker.names import PERSISTENT, TopicName
+from broker.names import parse_topic
 from broker.partitions import FewerPartitions
 from broker.policy_rules import InvalidQuorums, NotAnObject
 from broker.records import InvalidRecord, NoRecord, RecordError
@@ -32,6 +32,7 @@ from magnetar_core.runtime.http_server import foreign_origin, unwanted_type
 from magnetar_core.runtime.json_text import parse_json
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.topic_name import PERSISTENT, TopicName
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +100,7 @@ def namespace_of(request: web.Request) -> str:
 def topic_of(request: web.Request) -> TopicName:
     """Raises InvalidTopicName."""
     info = request.match_info
-    return TopicName.parse(f"{info.get('domain', PERSISTENT)}://{info['tenant']}/{info['namespace']}/{info['topic']}")
+    return parse_topic(f"{info.get('domain', PERSISTENT)}://{info['tenant']}/{info['namespace']}/{info['topic']}")
 
 
 def is_forced(request: web.Request) -> bool:

@@ -10,9 +10,9 @@ from aiohttp import web
 from broker.admin.http import ADMIN, Refused, topic_of
 from broker.broker import Broker
 from broker.errors import TopicNotFound
-from broker.names import TopicName
 from broker.ownership.ownership import BundleOwnership
 from broker.topic.topic import Topic
+from managed_ledger.topic_name import TopicName
 
 # A partition's owner may first have to take its bundle over from a dead broker.
 FORWARD_TIMEOUT_S: Final = 30.0
@@ -62,7 +62,7 @@ class Owners:
             base = self._ownership.address.http_url
             if not located.here and located.broker is not None:
                 base = located.broker.http_url
-            url = f"{base}{ADMIN}/persistent/{partition.namespace}/{quote(partition.local, safe='')}{suffix}"
+            url = f"{base}{ADMIN}/{partition.rest_path}{suffix}"
             try:
                 found[partition] = await self.ask(method, url, str(partition), body)
             except Refused as error:

@@ -1,6 +1,6 @@
 """`…/{topic}/partitions` and what is asked of all partitions of a topic at once."""
 
-from typing import Any
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -11,7 +11,11 @@ from broker.admin.stats import sum_stats
 from broker.broker import Broker
 from broker.config import PARTITIONS_MAX
 from broker.errors import TopicNotFound
-from broker.names import TopicName
+from broker.records import RecordInUse
+from managed_ledger.topic_name import TopicName
+
+# How often partitions that come again while a topic is deleted by force are deleted again.
+DELETE_ROUNDS: Final = 5
 
 
 class PartitionedTopicsApi:
@@ -73,8 +77,15 @@ class PartitionedTopicsApi:
     async def delete(self, request: web.Request) -> web.Response:
         name, force = topic_of(request), is_forced(request)
         count = await self._known_count(name, f"Topic {name} not found.")
-        await self._owners.ask_partitions("DELETE", name, count, f"?force={str(force).lower()}", fine=(404,))
-        await self._partitioned.delete(name)
+        suffix = f"?force={str(force).lower()}"
+        for left in reversed(range(DELETE_ROUNDS if force else 1)):
+            await self._owners.ask_partitions("DELETE", name, count, suffix, fine=(404,))
+            try:
+                await self._partitioned.delete(name)
+                break
+            except RecordInUse:  # producers that are open made a partition again while others were deleted
+                if not left:
+                    raise
         return done()
 
     async def stats(self, request: web.Request) -> web.Response:

@@ -7,10 +7,10 @@ from aiohttp import web
 from broker.admin.bodies import BadJson, schema_from_json, schema_json
 from broker.admin.http import ADMIN, Refused, body_of, is_forced, json_answer, topic_of
 from broker.broker import Broker
-from broker.names import TopicName
 from managed_ledger.errors import IncompatibleSchema as RegistryRefused
 from managed_ledger.schemas.compatibility import Schema, Strategy, check_valid
 from managed_ledger.schemas.registry import apart
+from managed_ledger.topic_name import TopicName
 
 
 class SchemasApi:

@@ -9,10 +9,10 @@ from broker.admin.bodies import position_from_json
 from broker.admin.http import ADMIN, Refused, body_of, done, is_forced, json_answer, topic_of
 from broker.admin.owners import Owners
 from broker.errors import SubscriptionNotFound
-from broker.names import java_url_decode
 from broker.partitions import Partitions
 from broker.topic.subscription import Subscription
 from broker.topic.topic import Topic
+from managed_ledger.names import decode
 from managed_ledger.position import LATEST, Position
 
 
@@ -106,7 +106,7 @@ class SubscriptionsApi:
 
 
 def _name_of(request: web.Request) -> str:
-    return java_url_decode(request.match_info["subscription"])
+    return decode(request.match_info["subscription"])
 
 
 def _subscription(request: web.Request, topic: Topic) -> Subscription:

@@ -30,7 +30,7 @@ from broker.errors import BrokerError
 from broker.grpc.partial import PartialBatches
 from broker.grpc.publish import schema_of
 from broker.grpc.status import Refused, Status, moved, refusal
-from broker.names import TopicName
+from broker.names import parse_topic
 from broker.topic.consumer import Consumer
 from broker.topic.requests import SubscribeRequest
 from broker.topic.subscription import KeySharedPolicy, Subscription
@@ -44,6 +44,7 @@ from managed_ledger.errors import InvalidPosition
 from managed_ledger.messages import Message, is_batch, messages_in, metadata_of, split_entry
 from managed_ledger.messages_pb2 import NONE, MessageMetadata, SingleMessageMetadata
 from managed_ledger.position import EARLIEST, LATEST, Position, named_position
+from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 
@@ -659,7 +660,7 @@ class Consumers:
         if not request.HasField("open") or request.acks or request.permits:
             raise Refused(Status.INVALID_ARGUMENT, "the first request of Consume has `open`, and nothing else")
         wanted = request.open
-        name = TopicName.parse(wanted.topic)
+        name = parse_topic(wanted.topic)
         if wanted.type not in _KINDS:
             raise Refused(Status.INVALID_ARGUMENT, f"{name}: there is no subscription type {wanted.type}")
         if wanted.is_reader and wanted.type != api.EXCLUSIVE:

@@ -28,7 +28,7 @@ from broker.errors import BrokerError, NotReady
 from broker.grpc.grouping import Group, Grouping, GroupLimits, Run, encode_group
 from broker.grpc.status import Refused, Status, moved, refusal, refusal_of_code
 from broker.memory_budget import MemoryBudget
-from broker.names import TopicName
+from broker.names import parse_topic
 from broker.topic.producer import Producer
 from broker.topic.requests import ProducerRequest
 from broker.topic.topic import Topic
@@ -37,6 +37,7 @@ from broker.wire.frames import NO_ID, Send, parse_frame
 from magnetar_core.runtime.clock import Timer
 from magnetar_core.runtime.types import MIB, Buffer
 from magnetar_core.topics import topics_pb2 as api
+from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 
@@ -312,7 +313,7 @@ class Publisher:
             return
         if not request.HasField("open") or request.messages:
             raise Refused(Status.INVALID_ARGUMENT, "the first request of Publish has `open`, and nothing else")
-        name = TopicName.parse(request.open.topic)
+        name = parse_topic(request.open.topic)
         try:
             writer, stream = await self._open(name, request.open, call.peer())
         except BrokerError as error:

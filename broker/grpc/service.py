@@ -21,7 +21,7 @@ from broker.grpc.consume import Consumers, last_id
 from broker.grpc.grouping import GroupLimits
 from broker.grpc.publish import Publisher
 from broker.grpc.status import Refused, Status, refusal
-from broker.names import TopicName, parse_namespace
+from broker.names import parse_namespace, parse_topic
 from broker.records import RecordExists, RecordInUse
 from magnetar_core.bookkeeper.metadata.store import MetadataError
 from magnetar_core.runtime.types import KIB, MIB
@@ -147,7 +147,7 @@ class GrpcServer:
     # -------------------------------------------------------------------------------- topics
 
     async def _lookup(self, request: api.LookupRequest) -> api.LookupResponse:
-        name = TopicName.parse(request.topic)
+        name = parse_topic(request.topic)
         try:
             answer = await self._broker.lookup(name, authoritative=request.authoritative, listener=LISTENER)
         except NotReady as error:
@@ -162,17 +162,17 @@ class GrpcServer:
         )
 
     async def _get_topic(self, request: api.GetTopicRequest) -> api.GetTopicResponse:
-        name = TopicName.parse(request.topic)
+        name = parse_topic(request.topic)
         return api.GetTopicResponse(
             topic=name.full, partitions=await self._broker.partitions(name, create=request.create)
         )
 
     async def _last_message_id(self, request: api.GetLastMessageIdRequest) -> api.GetLastMessageIdResponse:
-        topic = await self._broker.topic_for_consumer(TopicName.parse(request.topic), create=False)
+        topic = await self._broker.topic_for_consumer(parse_topic(request.topic), create=False)
         return api.GetLastMessageIdResponse(id=await last_id(topic))
 
     async def _create_topic(self, request: api.CreateTopicRequest) -> api.CreateTopicResponse:
-        name = TopicName.parse(request.topic)
+        name = parse_topic(request.topic)
         if not 0 <= request.partitions <= PARTITIONS_MAX:
             raise Refused(
                 Status.INVALID_ARGUMENT, f"{name}: partitions are 0 to {PARTITIONS_MAX}, not {request.partitions}"
@@ -192,7 +192,7 @@ class GrpcServer:
         return api.CreateTopicResponse()
 
     async def _delete_topic(self, request: api.DeleteTopicRequest) -> api.DeleteTopicResponse:
-        name = TopicName.parse(request.topic)
+        name = parse_topic(request.topic)
         broker = self._broker
         if await broker.partitioned.count(name):
             try:
@@ -211,7 +211,7 @@ class GrpcServer:
         return api.ListTopicsResponse(topics=topics)
 
     async def _stats(self, request: api.GetTopicStatsRequest) -> api.GetTopicStatsResponse:
-        topic = await self._broker.topic_for_consumer(TopicName.parse(request.topic), create=False)
+        topic = await self._broker.topic_for_consumer(parse_topic(request.topic), create=False)
         owner = self._broker.address.service_url.partition("://")[2]
         return api.GetTopicStatsResponse(json=json.dumps(topic_stats(topic, owner)))
 

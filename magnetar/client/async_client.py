@@ -35,6 +35,7 @@ from magnetar.client.values import (
 from magnetar_core.runtime.tasks import Bell
 from magnetar_core.topics import topics_pb2 as api
 from managed_ledger.message_id import EARLIEST, LATEST, MessageId
+from managed_ledger.topic_name import TopicName
 
 # Messages that wait in a consumer for the program, over all partitions of a topic.
 QUEUE_SIZE: Final = 1_000
@@ -184,11 +185,6 @@ async def _topics_of(brokers: Brokers, topic: str) -> list[str]:
     if not found.partitions:
         return [found.topic]
     return [f"{found.topic}-partition-{number}" for number in range(found.partitions)]
-
-
-def _partition_of(topic: str) -> int:
-    tail = topic.rpartition("-partition-")[2]
-    return int(tail) if tail.isdigit() and "-partition-" in topic else -1
 
 
 class AsyncProducer:
@@ -387,7 +383,7 @@ class AsyncConsumer:
                         opening,
                         self._queue,
                         share,
-                        _partition_of(topic),
+                        TopicName.parse(topic).partition,
                         self._start_ms,
                     )
                 await _open_all(list(links.values()))

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 import pytest
 
 from broker.errors import InvalidTopicName, TopicNotFound
-from broker.names import TopicName
 from broker.partitions import FewerPartitions, Partitions, grown, parse_partitions, partitions_record
 from broker.policies import to_json
 from broker.records import RecordExists, RecordInUse
@@ -14,6 +13,7 @@ from magnetar_core.bookkeeper.metadata.memory import MemoryStore
 from magnetar_core.runtime.clock import ManualClock
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.names import ROOT
+from managed_ledger.topic_name import TopicName
 
 TOPIC = TopicName.parse("t")
 RECORD = "/admin/partitioned-topics/public/default/persistent/t"

@@ -13,7 +13,6 @@ import pytest
 from broker.grpc.consume import ConsumeCall
 from broker.grpc.partial import PartialBatches
 from broker.grpc.status import Refused
-from broker.names import TopicName
 from broker.topic.subscription import Subscription
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar.client.async_client import AsyncClient, AsyncConsumer
@@ -23,6 +22,7 @@ from magnetar_core.topics import topics_pb2 as api
 from managed_ledger.message_id import EARLIEST, MessageId
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import ZLIB, MessageMetadata, SingleMessageMetadata
+from managed_ledger.topic_name import TopicName
 from tests.support.batches import plain_batch
 from tests.support.waiting import eventually
 from tests.unit.broker.conftest import BrokerInMemory

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from broker.names import TopicName
 from broker.ownership.rules import Located
 from magnetar.client.async_client import AsyncClient
 from magnetar.client.errors import MessageRefused, TopicUnavailable
 from magnetar.client.streams import FRAME_BYTES, FRAME_MESSAGES, LOOKUPS_MAX, PublishLink
 from magnetar.client.values import Outgoing
+from managed_ledger.topic_name import TopicName
 from tests.unit.broker.conftest import BrokerInMemory, world
 from tests.unit.broker.grpc.conftest import client, door
 
