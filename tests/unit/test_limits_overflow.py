@@ -279,15 +279,15 @@ async def test_delayed_nacks_of_a_call_are_limited(client: AsyncClient, monkeypa
 async def test_send_waits_while_too_much_is_not_acknowledged(
     world: BrokerInMemory, client: AsyncClient, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
 ) -> None:
-    monkeypatch.setattr(f"magnetar.client.streams.{limit}", most)
+    monkeypatch.setattr(f"magnetar.client.publishing.{limit}", most)
     async with client.producer("t") as producer:
         await producer.send(bytes(100))
         ledger = world.ledger(TOPIC)
         ledger.hold = True
         sending = [asyncio.create_task(producer.send(bytes(100))) for _ in range(20)]
         await asyncio.sleep(0.1)
-        (link,) = producer._links
-        assert 4 < link._pending_messages < 10
+        (stream,) = producer._streams
+        assert 4 < stream._pending_messages < 10
         ledger.hold = False
         ledger.release()
         ids = await asyncio.gather(*sending)

@@ -221,8 +221,8 @@ async def test_a_slow_consumer_is_sent_no_more_than_its_permits(world: BrokerInM
 
 async def test_a_consumer_that_does_not_read_is_not_sent_megabytes(world: BrokerInMemory, client: AsyncClient) -> None:
     async with client.consumer("t", "s", queue_size=1000) as consumer:
-        for link in consumer._links.values():
-            link._queue.put = lambda *_: None
+        for stream in consumer._streams.values():
+            stream._queue.put = lambda *_: None
         for _ in range(60):
             await client.producer("t").send(b"x" * 200_000)
         (attached,) = subscription(world).consumers

@@ -15,8 +15,8 @@ from grpc_reflection.v1alpha import reflection_pb2
 from broker.config import load_broker_config
 from broker.grpc.service import SERVICE, GrpcServer
 from magnetar.client.async_client import AsyncClient
+from magnetar.client.brokers import ended, is_retried
 from magnetar.client.errors import ClientClosed, TopicDoesNotExist, TopicError, TopicInUse, TopicUnavailable
-from magnetar.client.streams import ended, is_retried
 from magnetar.client.values import Schema
 from magnetar_core.runtime.types import ConfigurationError
 from magnetar_core.topics import topics_pb2 as api
