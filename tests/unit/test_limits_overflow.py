@@ -18,7 +18,7 @@ from broker.binary.listing import PATTERN_CHARACTERS_MAX, filter_topics
 from broker.binary.server import WRITE_BUFFER_MAX_BYTES
 from broker.config import BUNDLES_MAX, MESSAGE_BYTES_MAX, PARTITIONS_MAX, BrokerConfig, load_broker_config
 from broker.errors import InvalidTopicName, TooManyRequests
-from broker.grpc.consume import NACK_DELAY_MS_MAX
+from broker.grpc.consume_call import NACK_DELAY_MS_MAX
 from broker.grpc.grouping import Run
 from broker.grpc.publish import Stream
 from broker.memory_budget import MemoryBudget
@@ -265,7 +265,7 @@ async def test_a_nack_waits_a_day_at_most(client: AsyncClient) -> None:
 
 
 async def test_delayed_nacks_of_a_call_are_limited(client: AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.grpc.consume.NACKS_MAX", 2)
+    monkeypatch.setattr("broker.grpc.consume_call.NACKS_MAX", 2)
     async with client.consumer("t", "s", type="shared") as consumer:
         await client.producer("t").send(b"x")
         message = await consumer.receive(5)

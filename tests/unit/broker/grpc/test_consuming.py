@@ -10,7 +10,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from broker.grpc.consume import ConsumeCall
+from broker.grpc.consume_call import ConsumeCall
 from broker.grpc.partial import PartialBatches
 from broker.grpc.status import Refused
 from broker.topic.subscription import Subscription
@@ -358,9 +358,9 @@ async def test_a_large_batch_goes_out_in_pieces(
         return frame
 
     monkeypatch.setattr(ConsumeCall, "take", noting)
-    monkeypatch.setattr(f"broker.grpc.consume.{limit}", most)
-    monkeypatch.setattr("broker.grpc.consume.FRAME_BYTES", 1_000)
-    monkeypatch.setattr("broker.grpc.consume.INLINE_BYTES_MAX", 1_000)
+    monkeypatch.setattr(f"broker.grpc.deliveries.{limit}", most)
+    monkeypatch.setattr("broker.grpc.consume_call.FRAME_BYTES", 1_000)
+    monkeypatch.setattr("broker.grpc.consume_call.INLINE_BYTES_MAX", 1_000)
     batch = plain_batch(1_050, b"0123456789")
     entry = batch_entry(zlib.compress(batch), 1_050, compression=ZLIB, uncompressed_size=len(batch))
     async with client.consumer("t", "s", queue_size=2_000) as consumer:
