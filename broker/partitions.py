@@ -8,7 +8,7 @@ Whoever makes, grows or deletes a partitioned topic does it here. Rules:
 
 1. A name is either that of a partitioned topic or that of a plain one.
 2. The record comes first, then the partitions; it goes last. A crash in between leaves partitions to be made
-   (`make_topics`; also each one is made when it is used), never partitions that nobody knows to belong together.
+   (`make_missed`; each is also made when it is used), never partitions that nobody knows to belong together.
 3. The number of partitions never becomes less: keys would change their partition, and messages would be lost.
 4. Partitions are made at once, so that they are listed and exist for other brokers. Only persistent ones are stored.
 """

@@ -4,7 +4,6 @@ Members that this broker does not know stay as they are when a record is written
 beside what was read from it.
 """
 
-import json
 import math
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -187,8 +186,3 @@ def new_cluster(service_url: str = "", broker_service_url: str = "") -> dict[str
         "brokerClientTlsKeyStoreType": "JKS",
         "brokerClientSslFactoryPlugin": "org.apache.pulsar.common.util.DefaultPulsarSslFactory",
     }
-
-
-def to_json(record: Any) -> bytes:
-    """Compact JSON, as Apache writes it."""
-    return json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode()

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 
 from broker.config import BUNDLES_MAX, PARTITIONS_MAX
 from broker.names import Bundles
-from broker.policies import new_policies, parse_policies, to_json
-from broker.records import InvalidRecord
+from broker.policies import new_policies, parse_policies
+from broker.records import InvalidRecord, to_json
 from magnetar_core.bookkeeper.client.quorum import ENSEMBLE_SIZE_MAX
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.schemas.compatibility import Strategy

@@ -14,10 +14,10 @@ RecordError
  └─ InvalidRecord      what should be stored is not possible
 """
 
+import json
 from collections.abc import Callable
 from typing import Any, Final
 
-from broker.policies import to_json
 from magnetar_core.bookkeeper.metadata.store import NO_NODE, MetadataStore, Node, NoNode, NotEmpty, VersionConflict
 from magnetar_core.runtime.json_text import parse_json
 from magnetar_core.runtime.types import Corruption, MagnetarError
@@ -99,6 +99,11 @@ class JsonRecords:
             raise NoRecord(f"{self._kind} does not exist") from None
         except NotEmpty:
             raise RecordInUse(f"{self._kind} is not empty") from None
+
+
+def to_json(record: Any) -> bytes:
+    """Compact JSON, as Apache writes it."""
+    return json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def parse_record(node: Node) -> dict[str, Any]:

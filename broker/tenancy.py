@@ -18,7 +18,7 @@ from typing import Any, Final
 from broker.config import BrokerConfig
 from broker.names import COORDINATORS
 from broker.partitions import partitions_record
-from broker.policies import NamespacePolicies, new_cluster, new_policies, parse_policies, to_json
+from broker.policies import NamespacePolicies, new_cluster, new_policies, parse_policies
 from broker.policy_rules import (
     POLICIES,
     check_policy,
@@ -28,7 +28,7 @@ from broker.policy_rules import (
     with_policy,
     without_policy,
 )
-from broker.records import InvalidRecord, JsonRecords, NoRecord, RecordInUse, parse_record
+from broker.records import InvalidRecord, JsonRecords, NoRecord, RecordInUse, parse_record, to_json
 from magnetar_core.bookkeeper.metadata.store import NO_NODE, MetadataStore, NoNode, VersionConflict
 
 CLUSTERS: Final = "/admin/clusters"

@@ -16,7 +16,8 @@ from google.protobuf.json_format import MessageToDict
 from broker.broker import Broker
 from broker.config import TIMESTAMP_INTERCEPTOR, BrokerConfig
 from broker.partitions import partitions_record
-from broker.policies import new_policies, to_json
+from broker.policies import new_policies
+from broker.records import to_json
 from broker.tenancy import initialise_cluster
 from broker.wire.frames import BODY_OF_TYPE, parse_frame, simple_frame, without_broker_metadata
 from broker.wire.pulsar_pb2 import BaseCommand, CommandPong

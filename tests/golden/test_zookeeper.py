@@ -23,7 +23,8 @@ from broker.ownership.bundle_assignment import (
 )
 from broker.ownership.rules import BrokerAddress
 from broker.partitions import parse_partitions, partitions_record
-from broker.policies import new_cluster, new_policies, parse_policies, to_json
+from broker.policies import new_cluster, new_policies, parse_policies
+from broker.records import to_json
 from broker.tenancy import initialise_cluster as initialise_pulsar
 from magnetar_core.bookkeeper.metadata import ledger_store, ledgers
 from magnetar_core.bookkeeper.metadata.bookie_info import decode_info

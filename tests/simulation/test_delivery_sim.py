@@ -33,7 +33,8 @@ import pytest
 
 from broker.config import BrokerConfig
 from broker.memory_budget import MemoryBudget
-from broker.policies import new_policies, parse_policies, to_json
+from broker.policies import new_policies, parse_policies
+from broker.records import to_json
 from broker.topic.consumer import Consumer
 from broker.topic.dispatchers import SharedDispatcher
 from broker.topic.requests import SubscribeRequest

@@ -7,7 +7,8 @@ import pytest
 
 from broker.broker import Broker
 from broker.config import BrokerConfig
-from broker.policies import new_policies, to_json
+from broker.policies import new_policies
+from broker.records import to_json
 from broker.tenancy import initialise_cluster
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
 from magnetar_core.runtime.clock import LoopClock

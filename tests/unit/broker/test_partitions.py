@@ -7,8 +7,7 @@ import pytest
 
 from broker.errors import InvalidTopicName, TopicNotFound
 from broker.partitions import FewerPartitions, Partitions, grown, parse_partitions, partitions_record
-from broker.policies import to_json
-from broker.records import RecordExists, RecordInUse
+from broker.records import RecordExists, RecordInUse, to_json
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
 from magnetar_core.runtime.clock import ManualClock
 from magnetar_core.runtime.types import Corruption
