@@ -30,22 +30,17 @@ from broker.errors import (
     storage_error,
 )
 from broker.memory_budget import MemoryBudget
-from broker.names import TopicName, topic_of_managed_ledger
 from broker.ownership.rules import BrokerAddress, Ownership
-from broker.policies import (
-    AutoCreation,
-    NamespacePolicies,
-    initial_nodes,
-    parse_partitions,
-    parse_policies,
-    partitions_value,
-)
+from broker.partitions import Partitions
+from broker.policies import AutoCreation, NamespacePolicies
+from broker.records import RecordExists
 from broker.storage import ledger_config, open_storage
+from broker.tenancy import Tenancy, namespace_path
 from broker.topic.ports import Cancellable
 from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
 from magnetar_core.bookkeeper.client.client import BookKeeper
-from magnetar_core.bookkeeper.metadata.store import NO_NODE, Cancel, MetadataError, MetadataStore, VersionConflict
+from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataError, MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.memory import memory_bytes
 from magnetar_core.runtime.tasks import SingleFlight, Tasks
@@ -57,6 +52,7 @@ from managed_ledger.ledger import ManagedLedger
 from managed_ledger.messages_pb2 import KeyValue
 from managed_ledger.schemas.compatibility import Schema, SchemaType, Strategy
 from managed_ledger.schemas.registry import StoredSchema, version_bytes, version_of
+from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 
@@ -129,6 +125,8 @@ class Broker:
         self.ownership = ownership
         self.ledgers = ledgers
         self.schemas = schemas
+        self.tenancy = Tenancy(store, config)
+        self.partitioned = Partitions(store, ledgers)
         self.address = BrokerAddress("")
         memory = memory_bytes()
         self.publishes = MemoryBudget(config.publish_buffer_bytes(memory), clock.call_later)
@@ -153,7 +151,7 @@ class Broker:
         """Open the binary port and begin what runs by the clock."""
         assert self.config.service_port is not None, "the configuration has a port"
         port = await self.server.listen(self.config.bind_address, self.config.service_port)
-        host = self.config.advertised_address or _reachable(self.config.bind_address)
+        host = self.config.advertised_host
         listeners = parse_listeners(self.config.advertised_listeners)
         plain, tls = listeners.get(self.config.internal_listener_name, (f"pulsar://{host}:{port}", ""))
         http = f"http://{host}:{self.config.web_port}" if self.config.web_port else ""
@@ -203,7 +201,6 @@ class Broker:
         if known is not None:
             self._namespaces.move_to_end(name)
             return known[0]
-        path = f"/admin/policies/{name}"
         changed = False
 
         def on_change() -> None:
@@ -213,7 +210,7 @@ class Broker:
                 self._tasks.spawn(self._reload_namespace(name), f"policies of {name}")
 
         # The watch comes first, so that no change falls between it and the reading.
-        cancel = self.store.watch_node(path, on_change)
+        cancel = self.store.watch_node(namespace_path(name), on_change)
         try:
             policies = await self._read_policies(name)
         except BrokerError:
@@ -228,13 +225,11 @@ class Broker:
         return policies
 
     async def _read_policies(self, name: str) -> NamespacePolicies:
-        path = f"/admin/policies/{name}"
         try:
-            node = await self.store.get(path)
-            policies = None if node is None else parse_policies(node.value, path)
+            policies = await self.tenancy.policies(name)
         except (MetadataError, Corruption) as error:
             raise MetadataFailure(str(error)) from error
-        if policies is None or policies.deleted:
+        if policies is None:
             raise TopicNotFound("Namespace not found")
         return policies
 
@@ -288,7 +283,7 @@ class Broker:
         policies = await self.namespace(topic.namespace)
         if topic.partition >= 0:
             return 0
-        partitions = await self._read_partitions(topic)
+        partitions = await self._partitions_of_base(topic)
         if partitions:
             return partitions
         automatic = self._auto_creation(policies)
@@ -300,11 +295,9 @@ class Broker:
             raise TopicNotFound(f"Topic {topic} does not exist")
         return 0
 
-    async def _read_partitions(self, topic: TopicName) -> int:
-        path = topic.partitions_path
+    async def _partitions_of_base(self, topic: TopicName) -> int:
         try:
-            node = await self.store.get(path)
-            return 0 if node is None else parse_partitions(node.value, path)
+            return await self.partitioned.count_of_base(topic)
         except (MetadataError, Corruption) as error:
             raise MetadataFailure(str(error)) from error
 
@@ -315,10 +308,10 @@ class Broker:
                 f"to {PARTITIONS_MAX}"
             )
         try:
-            await self.store.put(topic.partitions_path, partitions_value(partitions), NO_NODE)
-        except VersionConflict:
-            return await self._read_partitions(topic)
-        except MetadataError as error:
+            await self.partitioned.create(topic, partitions)
+        except RecordExists:
+            return await self._partitions_of_base(topic)  # somebody else was faster
+        except (MetadataError, ManagedLedgerError) as error:
             raise MetadataFailure(str(error)) from error
         return partitions
 
@@ -338,7 +331,7 @@ class Broker:
             names = await self.ledgers.list(namespace)
         except (MetadataError, ManagedLedgerError) as error:
             raise MetadataFailure(str(error)) from error
-        topics = [topic_of_managed_ledger(name) for name in names]
+        topics = [TopicName.of_managed_ledger(name) for name in names]
         return sorted(topic.full for topic in topics if not topic.is_system)
 
     # -------------------------------------------------------------------------------- topics
@@ -370,10 +363,10 @@ class Broker:
 
     async def _may_make(self, name: TopicName, policies: NamespacePolicies, create: bool) -> bool:
         if name.partition >= 0:
-            partitions = await self._read_partitions(name)
+            partitions = await self._partitions_of_base(name)
             if partitions:
                 return name.partition < partitions
-        elif await self._read_partitions(name):
+        elif await self._partitions_of_base(name):
             return True
         return create and self._auto_creation(policies).allowed
 
@@ -621,24 +614,6 @@ class Broker:
                 log.info("%s was deleted: nobody used it for %.0f s", name, idle_s)
             except BrokerError as error:
                 log.warning("%s is not used and could not be deleted: %s", name, error)
-
-
-async def initialise_cluster(store: MetadataStore, config: BrokerConfig) -> None:
-    """Create what a cluster needs before its first broker; what is there stays. Raises MetadataError."""
-    host = config.advertised_address or _reachable(config.bind_address)
-    nodes = initial_nodes(config, f"http://{host}:{config.web_port}", f"pulsar://{host}:{config.service_port}")
-    for path, value in nodes.items():
-        if await store.exists(path):
-            continue
-        try:
-            await store.put(path, value, NO_NODE)
-        except VersionConflict:
-            continue  # another one is at it as well
-
-
-def _reachable(address: str) -> str:
-    """An address that clients on this machine can use, where none is advertised."""
-    return "localhost" if address in ("0.0.0.0", "::", "") else address
 
 
 def _schema(schema: wire.Schema) -> Schema:

@@ -300,6 +300,13 @@ class BrokerConfig:
         "isAllowAutoUpdateSchemaEnabled", True, help="producers may bring new versions of a schema"
     )
 
+    @property
+    def advertised_host(self) -> str:
+        """Where clients find the broker; those on this machine, where no address is advertised."""
+        if self.advertised_address:
+            return self.advertised_address
+        return "localhost" if self.bind_address in ("0.0.0.0", "::", "") else self.bind_address
+
     def publish_buffer_bytes(self, memory_bytes: int) -> int:
         """maxMessagePublishBufferSizeInMB, of a process that may have so much memory."""
         return self._buffer_bytes(self.publish_buffer_mbytes, memory_bytes // 8, 128 * MIB)

@@ -4,21 +4,13 @@ Members that this broker does not know stay as they are when a record is written
 beside what was read from it.
 """
 
-import json
 import math
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from broker.config import BrokerConfig
 from broker.names import Bundles
 from magnetar_core.runtime.json_text import parse_json
 from magnetar_core.runtime.types import Corruption
-
-# What `public/default` and `pulsar/system` get when a cluster is initialised.
-INITIAL_BUNDLES: Final = 16
-
-# Partitions of the topic by which transaction coordinators are assigned; other brokers expect it to exist.
-TRANSACTION_COORDINATORS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,44 +186,3 @@ def new_cluster(service_url: str = "", broker_service_url: str = "") -> dict[str
         "brokerClientTlsKeyStoreType": "JKS",
         "brokerClientSslFactoryPlugin": "org.apache.pulsar.common.util.DefaultPulsarSslFactory",
     }
-
-
-def to_json(record: Any) -> bytes:
-    """Compact JSON, as Apache writes it."""
-    return json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def initial_nodes(config: BrokerConfig, http_url: str, service_url: str) -> dict[str, bytes]:
-    """Path → value of what initialising a cluster creates."""
-    cluster = config.cluster_name
-    tenant = to_json({"allowedClusters": [cluster], "adminRoles": []})
-    policies = to_json(new_policies(cluster, INITIAL_BUNDLES))
-    coordinators = to_json({"partitions": TRANSACTION_COORDINATORS, "deleted": False})
-    return {
-        "/managed-ledgers": b"",
-        "/namespace": b"",
-        "/bookies": b"{}",
-        "/admin/policies": b"",
-        "/admin/clusters": b"",
-        "/admin/local-policies": b"",
-        f"/admin/clusters/{cluster}": to_json(new_cluster(http_url, service_url)),
-        "/admin/clusters/global": to_json(new_cluster()),
-        "/admin/policies/public": tenant,
-        "/admin/policies/public/default": policies,
-        "/admin/policies/pulsar": tenant,
-        "/admin/policies/pulsar/system": policies,
-        "/admin/partitioned-topics/pulsar/system/persistent/transaction_coordinator_assign": coordinators,
-    }
-
-
-def parse_partitions(value: bytes, path: str) -> int:
-    """The number of partitions in the node *path*; 0 while the topic is being deleted. Raises Corruption."""
-    try:
-        raw = parse_json(value) if value else {}
-        return 0 if raw.get("deleted") else int(raw.get("partitions", 0))
-    except (ValueError, TypeError, AttributeError) as error:
-        raise Corruption(f"{path}: expected the JSON of a partitioned topic, found {value[:80]!r}") from error
-
-
-def partitions_value(partitions: int) -> bytes:
-    return to_json({"partitions": partitions, "deleted": False})

@@ -1,7 +1,7 @@
 """Where topics and cursors stand in the metadata store. (pulsar.md 3.19, 4.1)"""
 
 from typing import Final
-from urllib.parse import quote_plus
+from urllib.parse import quote_plus, unquote_plus
 
 ROOT: Final = "/managed-ledgers"
 
@@ -9,6 +9,11 @@ ROOT: Final = "/managed-ledgers"
 def encode(text: str) -> str:
     """Java's URLEncoder: letters, digits and `.-*_` stay, a space becomes `+`, the rest `%XX` in UTF-8."""
     return quote_plus(text, safe="*-._").replace("~", "%7E")
+
+
+def decode(text: str) -> str:
+    """What `encode` was given."""
+    return unquote_plus(text)
 
 
 def ledger_path(name: str) -> str:

@@ -29,7 +29,7 @@ from broker.binary.listing import filter_topics, topics_hash
 from broker.config import BrokerConfig
 from broker.errors import BrokerError, MetadataFailure, NotAllowed
 from broker.memory_budget import MemoryBudget
-from broker.names import COORDINATORS, TopicName, parse_namespace
+from broker.names import COORDINATORS, parse_namespace, parse_topic
 from broker.topic.consumer import Consumer
 from broker.topic.ports import Cancellable, Outbox
 from broker.topic.producer import Producer
@@ -52,6 +52,7 @@ from managed_ledger.errors import InvalidPosition
 from managed_ledger.messages import batch_problem, message_count, metadata_of, split_entry
 from managed_ledger.messages_pb2 import MessageIdData
 from managed_ledger.position import Position, named_position
+from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 
@@ -429,7 +430,7 @@ class Connection:
     def _on_lookup(self, lookup: wire.CommandLookupTopic) -> None:
         async def work() -> bytes:
             answer = await self._broker.lookup(
-                _not_of_transactions(TopicName.parse(lookup.topic)),
+                _not_of_transactions(parse_topic(lookup.topic)),
                 authoritative=lookup.authoritative,
                 listener=lookup.advertised_listener_name,
             )
@@ -458,7 +459,7 @@ class Connection:
     def _on_partitions(self, request: wire.CommandPartitionedTopicMetadata) -> None:
         async def work() -> bytes:
             partitions = await self._broker.partitions(
-                _not_of_transactions(TopicName.parse(request.topic)), create=request.metadata_auto_creation_enabled
+                _not_of_transactions(parse_topic(request.topic)), create=request.metadata_auto_creation_enabled
             )
             return command(
                 _T.PARTITIONED_METADATA_RESPONSE,
@@ -524,7 +525,7 @@ class Connection:
         self._answer_later(lambda: self._make_producer(request, coming), failed, "producer")
 
     async def _make_producer(self, request: wire.CommandProducer, coming: _Coming) -> bytes | None:
-        name = TopicName.parse(request.topic)
+        name = parse_topic(request.topic)
         topic = await self._broker.topic_for_producer(name)
         schema_version = await self._broker.producer_schema(name, _schema_of(request))
         producer = Producer(
@@ -654,7 +655,7 @@ class Connection:
         self._answer_later(lambda: self._make_consumer(request, coming), failed, "subscribe")
 
     async def _make_consumer(self, request: wire.CommandSubscribe, coming: _Coming) -> bytes | None:
-        name = TopicName.parse(request.topic)
+        name = parse_topic(request.topic)
         topic = await self._broker.topic_for_consumer(name, create=request.force_topic_creation)
         if request.HasField("schema") and request.schema.type != wire.Schema.AutoConsume:
             await self._broker.check_consumer_schema(name, request.schema)
@@ -852,7 +853,7 @@ class Connection:
     def _on_get_schema(self, request: wire.CommandGetSchema) -> None:
         async def work() -> bytes:
             version = request.schema_version if request.HasField("schema_version") else None
-            schema, found = await self._broker.get_schema(TopicName.parse(request.topic), version)
+            schema, found = await self._broker.get_schema(parse_topic(request.topic), version)
             return command(_T.GET_SCHEMA_RESPONSE, request_id=request.request_id, schema=schema, schema_version=found)
 
         def failed(code: int, text: str) -> bytes:
@@ -862,7 +863,7 @@ class Connection:
 
     def _on_get_or_create_schema(self, request: wire.CommandGetOrCreateSchema) -> None:
         async def work() -> bytes:
-            version = await self._broker.put_schema(TopicName.parse(request.topic), request.schema)
+            version = await self._broker.put_schema(parse_topic(request.topic), request.schema)
             return command(_T.GET_OR_CREATE_SCHEMA_RESPONSE, request_id=request.request_id, schema_version=version)
 
         def failed(code: int, text: str) -> bytes:

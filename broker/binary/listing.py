@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from broker.names import TopicName
+from broker.names import parse_topic
 from magnetar_core.bookkeeper.wire.checksum import crc32c
 
 # Longer patterns are left to the client. (subscriptionPatternMaxLength)
@@ -32,7 +32,7 @@ def filter_topics(topics: Iterable[str], pattern: str) -> list[str] | None:
 
 
 def _bare(topic: str) -> str:
-    return TopicName.parse(topic).base.full.partition("://")[2]
+    return parse_topic(topic).base.full.partition("://")[2]
 
 
 def _matches(name: str, texts: list[str]) -> bool:

@@ -28,7 +28,7 @@ from broker.errors import BrokerError, NotReady
 from broker.grpc.grouping import Group, Grouping, GroupLimits, Run, encode_group
 from broker.grpc.status import Refused, Status, moved, refusal, refusal_of_code
 from broker.memory_budget import MemoryBudget
-from broker.names import TopicName
+from broker.names import parse_topic
 from broker.topic.producer import Producer
 from broker.topic.requests import ProducerRequest
 from broker.topic.topic import Topic
@@ -37,6 +37,7 @@ from broker.wire.frames import NO_ID, Send, parse_frame
 from magnetar_core.runtime.clock import Timer
 from magnetar_core.runtime.types import MIB, Buffer
 from magnetar_core.topics import topics_pb2 as api
+from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ RECEIPTS_PER_ANSWER: Final = 2_000
 _METADATA_BYTES: Final = 64
 
 # How long a stream waits until the entries of its name's former producer are answered.
-_LINGER_MAX_S: Final = 30.0
+_STORED_WAIT_MAX_S: Final = 30.0
 
 _T = wire.BaseCommand
 
@@ -312,7 +313,7 @@ class Publisher:
             return
         if not request.HasField("open") or request.messages:
             raise Refused(Status.INVALID_ARGUMENT, "the first request of Publish has `open`, and nothing else")
-        name = TopicName.parse(request.open.topic)
+        name = parse_topic(request.open.topic)
         try:
             writer, stream = await self._open(name, request.open, call.peer())
         except BrokerError as error:
@@ -480,7 +481,7 @@ class Publisher:
         """Rule 2. Gives the name back if it cannot be had. Raises NotReady."""
         topic = writer.topic
         try:
-            if not await topic.until_stored_for(writer.producer, _LINGER_MAX_S):
+            if not await topic.until_stored_for(writer.producer, _STORED_WAIT_MAX_S):
                 raise NotReady(f"{topic.name}: what {writer.producer.name} sent before is still being stored")
             if writer.is_lost:
                 raise NotReady(f"{topic.name} was closed meanwhile")

@@ -21,9 +21,9 @@ from broker.grpc.consume import Consumers, last_id
 from broker.grpc.grouping import GroupLimits
 from broker.grpc.publish import Publisher
 from broker.grpc.status import Refused, Status, refusal
-from broker.names import TopicName, parse_namespace
-from broker.policies import partitions_value
-from magnetar_core.bookkeeper.metadata.store import NO_NODE, MetadataError, VersionConflict
+from broker.names import parse_namespace, parse_topic
+from broker.records import RecordExists, RecordInUse
+from magnetar_core.bookkeeper.metadata.store import MetadataError
 from magnetar_core.runtime.types import KIB, MIB
 from magnetar_core.topics import topics_pb2 as api
 
@@ -147,7 +147,7 @@ class GrpcServer:
     # -------------------------------------------------------------------------------- topics
 
     async def _lookup(self, request: api.LookupRequest) -> api.LookupResponse:
-        name = TopicName.parse(request.topic)
+        name = parse_topic(request.topic)
         try:
             answer = await self._broker.lookup(name, authoritative=request.authoritative, listener=LISTENER)
         except NotReady as error:
@@ -162,17 +162,17 @@ class GrpcServer:
         )
 
     async def _get_topic(self, request: api.GetTopicRequest) -> api.GetTopicResponse:
-        name = TopicName.parse(request.topic)
+        name = parse_topic(request.topic)
         return api.GetTopicResponse(
             topic=name.full, partitions=await self._broker.partitions(name, create=request.create)
         )
 
     async def _last_message_id(self, request: api.GetLastMessageIdRequest) -> api.GetLastMessageIdResponse:
-        topic = await self._broker.topic_for_consumer(TopicName.parse(request.topic), create=False)
+        topic = await self._broker.topic_for_consumer(parse_topic(request.topic), create=False)
         return api.GetLastMessageIdResponse(id=await last_id(topic))
 
     async def _create_topic(self, request: api.CreateTopicRequest) -> api.CreateTopicResponse:
-        name = TopicName.parse(request.topic)
+        name = parse_topic(request.topic)
         if not 0 <= request.partitions <= PARTITIONS_MAX:
             raise Refused(
                 Status.INVALID_ARGUMENT, f"{name}: partitions are 0 to {PARTITIONS_MAX}, not {request.partitions}"
@@ -180,41 +180,28 @@ class GrpcServer:
         broker = self._broker
         await broker.namespace(name.namespace)
         exists = Refused(Status.ALREADY_EXISTS, f"{name} exists; use it, delete it, or take another name")
-        if await broker.ledgers.exists(name.managed_ledger_name) or await self._partitions_of(name):
-            raise exists
-        if not request.partitions:
-            await broker.create_topic(name)
-            return api.CreateTopicResponse()
-        try:
-            await broker.store.put(name.partitions_path, partitions_value(request.partitions), NO_NODE)
-        except VersionConflict:
-            raise exists from None
-        for number in range(request.partitions):
-            path = f"/managed-ledgers/{name.with_partition(number).managed_ledger_name}"
+        if request.partitions:
             try:
-                await broker.store.put(path, b"", NO_NODE)  # so that it is listed and exists for other brokers
-            except VersionConflict:
-                continue
+                await broker.partitioned.create(name, request.partitions)
+            except RecordExists:
+                raise exists from None
+            return api.CreateTopicResponse()
+        if await broker.ledgers.exists(name.managed_ledger_name) or await broker.partitioned.count(name):
+            raise exists
+        await broker.create_topic(name)
         return api.CreateTopicResponse()
 
     async def _delete_topic(self, request: api.DeleteTopicRequest) -> api.DeleteTopicResponse:
-        name = TopicName.parse(request.topic)
+        name = parse_topic(request.topic)
         broker = self._broker
-        if partitions := await self._partitions_of(name):
-            for number in range(partitions):
-                partition = name.with_partition(number)
-                if await broker.ledgers.exists(partition.managed_ledger_name):
-                    raise Refused(Status.FAILED_PRECONDITION, f"{name} still has {partition}; delete that first")
-            await broker.store.delete(name.partitions_path)
+        if await broker.partitioned.count(name):
+            try:
+                await broker.partitioned.delete(name)
+            except RecordInUse as error:
+                raise Refused(Status.FAILED_PRECONDITION, str(error)) from None
             return api.DeleteTopicResponse()
         await broker.delete_topic(name, force=request.force)
         return api.DeleteTopicResponse()
-
-    async def _partitions_of(self, name: TopicName) -> int:
-        """As `Broker.partitions`, for topics that need not exist."""
-        if name.partition >= 0 or await self._broker.store.get(name.partitions_path) is None:
-            return 0
-        return await self._broker.partitions(name, create=False)
 
     async def _list_topics(self, request: api.ListTopicsRequest) -> api.ListTopicsResponse:
         namespace = request.namespace or "public/default"
@@ -224,7 +211,7 @@ class GrpcServer:
         return api.ListTopicsResponse(topics=topics)
 
     async def _stats(self, request: api.GetTopicStatsRequest) -> api.GetTopicStatsResponse:
-        topic = await self._broker.topic_for_consumer(TopicName.parse(request.topic), create=False)
+        topic = await self._broker.topic_for_consumer(parse_topic(request.topic), create=False)
         owner = self._broker.address.service_url.partition("://")[2]
         return api.GetTopicStatsResponse(json=json.dumps(topic_stats(topic, owner)))
 

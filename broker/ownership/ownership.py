@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
-from broker.names import Bundles, TopicName
+from broker.names import Bundles
 from broker.ownership.bundle_assignment import (
     decode_broker,
     decode_leader,
@@ -43,6 +43,7 @@ from magnetar_core.bookkeeper.metadata.store import (
 )
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import Tasks
+from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from broker.errors import NotReady
-from broker.names import TopicName
+from managed_ledger.topic_name import TopicName
 
 
 class NoBrokerAvailable(NotReady, code=NotReady.code):

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from broker.errors import NotReady, ProducerBusy, storage_error
-from broker.names import TopicName
 from broker.topic.producer import Producer
 from broker.topic.producer_access import EPOCH_PROPERTY, Access, ProducerAccess
 from broker.topic.requests import Attached, ProducerRequest
@@ -21,6 +20,7 @@ from broker.wire.frames import NO_ID, command
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import FAILED, Bell, Tasks, attempt
 from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.topic_name import TopicName
 
 # How long a producer waits for the answers to the entries of its name (rule 2); then it is told to come again.
 NAME_WAIT_MAX_S: Final = 5.0

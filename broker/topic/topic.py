@@ -35,7 +35,7 @@ from broker.errors import (
     storage_error,
 )
 from broker.memory_budget import MemoryBudget
-from broker.names import COMPACTION_CURSOR, DEDUPLICATION_CURSOR, TopicName, is_reserved_subscription
+from broker.names import COMPACTION_CURSOR, DEDUPLICATION_CURSOR, is_reserved_subscription
 from broker.ownership.rules import Ownership
 from broker.policies import NamespacePolicies
 from broker.topic.consumer import Consumer
@@ -69,6 +69,7 @@ from managed_ledger.messages import (
 )
 from managed_ledger.messages_pb2 import BrokerEntryMetadata
 from managed_ledger.position import EARLIEST, LATEST, Position
+from managed_ledger.topic_name import TopicName
 
 if TYPE_CHECKING:
     from managed_ledger.cursors.managed_cursor import ManagedCursor

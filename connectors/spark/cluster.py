@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from connectors.spark.options import ReadOptions, Topic
+from connectors.spark.options import ReadOptions
 from connectors.spark.planning import Run, TopicRange, clip
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.config import ClientConfig
@@ -31,16 +31,14 @@ from magnetar_core.bookkeeper.tls.files import directory_files
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.daemon import new_clock
 from magnetar_core.runtime.types import ConfigurationError, Corruption, MagnetarError
-from managed_ledger.names import encode
 from managed_ledger.record import stored_record
 from managed_ledger.schemas.registry import SchemaRegistry, StoredSchema
+from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 
 # The driver asks about so many ledgers at once: enough to hide the latency, few enough for one ZooKeeper connection.
 CONCURRENT_MAX: Final = 64
-
-PARTITIONED: Final = "/admin/partitioned-topics"
 
 # Value formats that depend on the topic's schema.
 WITH_SCHEMA: Final = frozenset({"avro", "json", "auto"})
@@ -58,7 +56,7 @@ class DataLoss(MagnetarError):
 class FrozenTopic:
     """A topic as it was when the read was planned."""
 
-    topic: Topic
+    topic: TopicName
     ranges: tuple[TopicRange, ...]
     schemas: tuple[StoredSchema, ...]
     """All versions, oldest first; empty without a schema, or where none is needed."""
@@ -95,15 +93,10 @@ async def freeze(options: ReadOptions) -> list[FrozenTopic]:
             FrozenTopic(
                 topic,
                 await freezer.ranges(topic),
-                tuple(await registry.versions(_schema_id(topic))) if options.value_format in WITH_SCHEMA else (),
+                tuple(await registry.versions(topic.schema_id)) if options.value_format in WITH_SCHEMA else (),
             )
             for topic in options.topics
         ]
-
-
-def _schema_id(topic: Topic) -> str:
-    """All partitions of a topic share its schema."""
-    return f"{topic.tenant}/{topic.namespace}/{encode(topic.base.local)}"
 
 
 class _Freezer:
@@ -113,10 +106,10 @@ class _Freezer:
         self._bookkeeper = bookkeeper
         self._turns = asyncio.Semaphore(CONCURRENT_MAX)
 
-    async def ranges(self, topic: Topic) -> tuple[TopicRange, ...]:
+    async def ranges(self, topic: TopicName) -> tuple[TopicRange, ...]:
         """What is to be read of each partition. A partition that nobody has used yet has no ledgers."""
         count = await self._partition_count(topic)
-        parts = [topic] if count is None else [topic.part(number) for number in range(count)]
+        parts = [topic] if count is None else [topic.with_partition(number) for number in range(count)]
         for offsets in (self._options.starting, self._options.ending):
             unknown = sorted(offsets.get(topic, {}).keys() - set(range(len(parts))))
             if unknown:
@@ -126,8 +119,8 @@ class _Freezer:
             raise TopicMissing(f"topic {topic} does not exist in {self._options.metadata_url}")
         return tuple(one or TopicRange(str(part), part.partition, ()) for one, part in zip(found, parts, strict=True))
 
-    async def _partition_count(self, topic: Topic) -> int | None:
-        node = await self._store.get(f"{PARTITIONED}/{topic.tenant}/{topic.namespace}/persistent/{encode(topic.local)}")
+    async def _partition_count(self, topic: TopicName) -> int | None:
+        node = await self._store.get(topic.partitions_path)
         if node is None:
             return None
         try:
@@ -138,7 +131,7 @@ class _Freezer:
             raise Corruption(f"the record of {topic}'s partitions is {node.value[:100]!r}")
         return count or None
 
-    async def _range(self, topic: Topic, part: Topic, number: int) -> TopicRange | None:
+    async def _range(self, topic: TopicName, part: TopicName, number: int) -> TopicRange | None:
         """None if the topic has no record."""
         ledgers = await self._ledgers(part)
         if ledgers is None:
@@ -150,12 +143,11 @@ class _Freezer:
         kept, earlier = clip(runs, start, end)
         return TopicRange(str(part), part.partition, kept, earlier)
 
-    async def _ledgers(self, part: Topic) -> list[int] | None:
-        name = f"{part.tenant}/{part.namespace}/persistent/{encode(part.local)}"
-        record = await stored_record(self._store, name)
+    async def _ledgers(self, part: TopicName) -> list[int] | None:
+        record = await stored_record(self._store, part.managed_ledger_name)
         return None if record is None else [info.ledgerId for info in record.ledgerInfo]
 
-    async def _run(self, part: Topic, ledger_id: int) -> Run | None:
+    async def _run(self, part: TopicName, ledger_id: int) -> Run | None:
         """The entries of one ledger that are part of it now; None if there are none.
 
         Raises DataLoss if that is not known, unless the user does not mind.
@@ -173,7 +165,7 @@ class _Freezer:
                 raise MagnetarError(f"cannot find the end of ledger {ledger_id} of {part}: {error}") from error
         return Run(ledger_id, 0, last, max(size_bytes, 1)) if last >= 0 else None
 
-    async def _open_end(self, part: Topic, ledger_id: int, metadata: LedgerMetadata) -> tuple[int, int]:
+    async def _open_end(self, part: TopicName, ledger_id: int, metadata: LedgerMetadata) -> tuple[int, int]:
         """The last entry of an open ledger, and the ledger's length up to it."""
         confirmed = metadata.last_segment.first_entry_id - 1  # what the metadata alone say
         try:
@@ -188,7 +180,7 @@ class _Freezer:
             self._end_unknown(part, ledger_id, confirmed, error)
             return confirmed, 0
 
-    def _end_unknown(self, part: Topic, ledger_id: int, last: int, error: Exception) -> None:
+    def _end_unknown(self, part: TopicName, ledger_id: int, last: int, error: Exception) -> None:
         """Raises DataLoss unless the user does not mind that acknowledged entries behind *last* may be left out."""
         text = f"too few bookies of ledger {ledger_id} of {part} answer to know where it ends ({error})"
         if self._options.fail_on_data_loss:
@@ -198,7 +190,7 @@ class _Freezer:
             ) from error
         log.warning("%s; leaving out what may have been acknowledged behind entry %d", text, last)
 
-    async def _gone(self, part: Topic, ledger_id: int) -> None:
+    async def _gone(self, part: TopicName, ledger_id: int) -> None:
         """Raises DataLoss unless the topic has given the ledger up in the meantime, or the user does not mind."""
         if ledger_id not in (await self._ledgers(part) or ()):
             return  # trimmed just now: as if it had been before

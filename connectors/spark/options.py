@@ -14,6 +14,7 @@ from typing import Any, Final
 from connectors.spark.planning import PARTITIONS_MAX, TARGET_BYTES, Position
 from magnetar_core.runtime.types import ConfigurationError
 from managed_ledger.message_id import MessageId
+from managed_ledger.topic_name import TopicName, TopicNameError
 
 # name as documented → other accepted names
 KNOWN: Final[dict[str, tuple[str, ...]]] = {
@@ -50,52 +51,20 @@ VALUE_FORMATS: Final = ("binary", "string", "avro", "json", "auto")
 
 _SIZE: Final = re.compile(r"([0-9]{1,15})\s*([kmg]?)b?", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
-_PARTITION: Final = re.compile(r"(.+)-partition-(0|[1-9][0-9]*)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Topic:
-    """A name of a persistent topic, taken apart. One partition of a partitioned topic is a topic, too."""
-
-    tenant: str
-    namespace: str
-    local: str
-
-    def __str__(self) -> str:
-        return f"persistent://{self.tenant}/{self.namespace}/{self.local}"
-
-    @property
-    def partition(self) -> int:
-        """Which partition of another topic it is; -1 if of none."""
-        found = _PARTITION.fullmatch(self.local)
-        return -1 if found is None else int(found[2])
-
-    @property
-    def base(self) -> "Topic":
-        """The topic whose partition it is; itself if of none."""
-        found = _PARTITION.fullmatch(self.local)
-        return self if found is None else Topic(self.tenant, self.namespace, found[1])
-
-    def part(self, number: int) -> "Topic":
-        return Topic(self.tenant, self.namespace, f"{self.local}-partition-{number}")
-
-
-def parse_topic(name: str) -> Topic:
+def parse_topic(name: str) -> TopicName:
     """From the forms in which clients take topics. Raises ConfigurationError."""
-    domain, separator, rest = name.partition("://")
-    if separator and domain != "persistent":
+    try:
+        topic = TopicName.parse(name)
+    except TopicNameError as error:
+        raise ConfigurationError(f"topic {error}") from None
+    if not topic.is_persistent:
         raise ConfigurationError(f"topic {name}: only persistent topics have ledgers to read")
-    parts = (rest if separator else name).split("/", 2)
-    if not separator and len(parts) == 1:
-        parts = ["public", "default", *parts]
-    if len(parts) < 3 or not all(parts):
-        raise ConfigurationError(
-            f"topic {name}: write name, tenant/namespace/name or persistent://tenant/namespace/name"
-        )
-    return Topic(*parts)
+    return topic
 
 
-Offsets = Mapping[Topic, Mapping[int, Position]]
+Offsets = Mapping[TopicName, Mapping[int, Position]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +72,7 @@ class ReadOptions:
     """A read, checked. Offsets are by topic and partition (0 where there are none); a missing one is no bound."""
 
     metadata_url: str
-    topics: tuple[Topic, ...]
+    topics: tuple[TopicName, ...]
     starting: Offsets
     ending: Offsets
     min_partitions: int = 1
@@ -190,7 +159,7 @@ def _canonical(options: Mapping[str, str], unused: list[str], problems: list[str
     return given
 
 
-def _topics(given: Mapping[str, str], problems: list[str]) -> tuple[Topic, ...]:
+def _topics(given: Mapping[str, str], problems: list[str]) -> tuple[TopicName, ...]:
     names = list(_list(given.get("topic", "")))
     listed = given.get("topics", "")
     try:
@@ -199,7 +168,7 @@ def _topics(given: Mapping[str, str], problems: list[str]) -> tuple[Topic, ...]:
         problems.append(f"topics={listed}: expected names with commas between them")
     if not names:
         problems.append("no topic: set option topic, or topics with commas between them")
-    found: dict[Topic, None] = {}
+    found: dict[TopicName, None] = {}
     for name in names:
         try:
             found[parse_topic(name)] = None
@@ -244,7 +213,7 @@ def _flag(given: Mapping[str, str], name: str, default: bool, problems: list[str
 
 
 def _offsets(
-    given: Mapping[str, str], name: str, neutral: str, topics: tuple[Topic, ...], problems: list[str]
+    given: Mapping[str, str], name: str, neutral: str, topics: tuple[TopicName, ...], problems: list[str]
 ) -> Offsets:
     """`{"topic": {"0": "12:345"}}`; -2 is earliest and -1 latest, as Kafka's connector has it."""
     text = given.get(name, neutral)
@@ -253,7 +222,7 @@ def _offsets(
     if text.lower() in ("earliest", "latest"):
         problems.append(f"{name}={text}: a batch read starts at earliest and ends at latest, or at given positions")
         return {}
-    found: dict[Topic, dict[int, Position]] = {}
+    found: dict[TopicName, dict[int, Position]] = {}
     try:
         for given_name, partitions in json.loads(text).items():
             topic = parse_topic(given_name)

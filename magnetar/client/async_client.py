@@ -17,8 +17,10 @@ from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Mappi
 from types import TracebackType
 from typing import Any, Final, Self
 
+from magnetar.client.brokers import Brokers
+from magnetar.client.consuming import ConsumeStream
 from magnetar.client.errors import ClientClosed, TopicDoesNotExist, TopicError, UnreadableMessage
-from magnetar.client.streams import Brokers, ConsumeLink, PublishLink
+from magnetar.client.publishing import PublishStream
 from magnetar.client.values import (
     TYPES,
     Message,
@@ -35,6 +37,7 @@ from magnetar.client.values import (
 from magnetar_core.runtime.tasks import Bell
 from magnetar_core.topics import topics_pb2 as api
 from managed_ledger.message_id import EARLIEST, LATEST, MessageId
+from managed_ledger.topic_name import TopicName
 
 # Messages that wait in a consumer for the program, over all partitions of a topic.
 QUEUE_SIZE: Final = 1_000
@@ -186,11 +189,6 @@ async def _topics_of(brokers: Brokers, topic: str) -> list[str]:
     return [f"{found.topic}-partition-{number}" for number in range(found.partitions)]
 
 
-def _partition_of(topic: str) -> int:
-    tail = topic.rpartition("-partition-")[2]
-    return int(tail) if tail.isdigit() and "-partition-" in topic else -1
-
-
 class AsyncProducer:
     """Sends messages to one topic. Made by `AsyncClient.producer`."""
 
@@ -199,7 +197,7 @@ class AsyncProducer:
         self._client = client
         self._opening = opening
         self._send_timeout_s = send_timeout_s
-        self._links: list[PublishLink] = []
+        self._streams: list[PublishStream] = []
         self._lock = asyncio.Lock()
         self._turn = 0
         self._is_closed = False
@@ -207,27 +205,27 @@ class AsyncProducer:
     @property
     def name(self) -> str:
         """The name under which messages are stored; empty before the first one."""
-        return self._links[0].producer_name if self._links else str(self._opening.producer_name)
+        return self._streams[0].producer_name if self._streams else str(self._opening.producer_name)
 
     @property
     def last_sequence_id(self) -> int:
         """The highest sequence id that was stored under this name when the stream was opened; -1: none or not known."""
-        return max((link.last_sequence_id for link in self._links), default=-1)
+        return max((stream.last_sequence_id for stream in self._streams), default=-1)
 
     async def open(self) -> "AsyncProducer":
         """Connect now instead of with the first message. Raises TopicError."""
         async with self._lock:
             if self._is_closed:
                 raise ClientClosed(f"{self.topic}: the producer is closed")
-            if not self._links:
-                links = []
+            if not self._streams:
+                streams = []
                 for topic in await _topics_of(self._client._brokers, self.topic):
                     opening = api.PublishRequest.Open()
                     opening.CopyFrom(self._opening)
                     opening.topic = topic
-                    links.append(PublishLink(self._client._brokers, topic, opening, self._send_timeout_s))
-                await _open_all(links)
-                self._links = links
+                    streams.append(PublishStream(self._client._brokers, topic, opening, self._send_timeout_s))
+                await _open_all(streams)
+                self._streams = streams
         return self
 
     def __await__(self) -> Generator[Any, None, "AsyncProducer"]:
@@ -251,9 +249,9 @@ class AsyncProducer:
         subscriptions. *sequence_id* (named producers) must grow; a message that was stored before returns the id -1:-1.
         """
         message = outgoing(Outgoing(payload, key, properties, event_time, deliver_at, ordering_key))
-        if not self._links or self._is_closed:
+        if not self._streams or self._is_closed:
             await self.open()
-        return (await self._link(key).submit([message], sequence_id))[0]
+        return (await self._stream(key).submit([message], sequence_id))[0]
 
     async def send_many(
         self, messages: Sequence[Outgoing | bytes], *, first_sequence_id: int | None = None
@@ -265,35 +263,37 @@ class AsyncProducer:
         made = check_batch(messages)
         if not made:
             return []
-        if not self._links or self._is_closed:
+        if not self._streams or self._is_closed:
             await self.open()
-        if len(self._links) == 1:
-            return await self._links[0].submit(made, first_sequence_id)
+        if len(self._streams) == 1:
+            return await self._streams[0].submit(made, first_sequence_id)
         if first_sequence_id is not None:
             raise ValueError(f"{self.topic} is partitioned; give sequence ids with `send`")
-        keyless = self._link(None)
-        groups: dict[PublishLink, list[int]] = {}
+        keyless = self._stream(None)
+        groups: dict[PublishStream, list[int]] = {}
         for at, one in enumerate(made):
-            groups.setdefault(self._link(one.key) if one.HasField("key") else keyless, []).append(at)
-        answers = await asyncio.gather(*(link.submit([made[at] for at in at_], None) for link, at_ in groups.items()))
+            groups.setdefault(self._stream(one.key) if one.HasField("key") else keyless, []).append(at)
+        answers = await asyncio.gather(
+            *(stream.submit([made[at] for at in at_], None) for stream, at_ in groups.items())
+        )
         ids = [EARLIEST] * len(made)
         for at_, answer in zip(groups.values(), answers, strict=True):
             for at, one_id in zip(at_, answer, strict=True):
                 ids[at] = one_id
         return ids
 
-    def _link(self, key: str | None) -> PublishLink:
-        links = self._links
-        if len(links) == 1:
-            return links[0]
+    def _stream(self, key: str | None) -> PublishStream:
+        streams = self._streams
+        if len(streams) == 1:
+            return streams[0]
         if key is not None:
-            return links[partition_of_key(key, len(links))]
+            return streams[partition_of_key(key, len(streams))]
         self._turn += 1
-        return links[self._turn % len(links)]
+        return streams[self._turn % len(streams)]
 
     async def flush(self) -> None:
         """Wait until everything that was sent is acknowledged or has failed."""
-        await asyncio.gather(*(link.flush() for link in self._links))
+        await asyncio.gather(*(stream.flush() for stream in self._streams))
 
     async def close(self) -> None:
         """Flush and disconnect."""
@@ -301,7 +301,7 @@ class AsyncProducer:
         self._client._forget(self)
         async with self._lock:
             await self.flush()
-            await asyncio.gather(*(link.close() for link in self._links))
+            await asyncio.gather(*(stream.close() for stream in self._streams))
 
     async def __aenter__(self) -> "AsyncProducer":
         return await self.open()
@@ -326,17 +326,17 @@ class _Queue:
     """Messages that wait for the program. `take` may be called from any thread; one at a time."""
 
     def __init__(self) -> None:
-        self._messages: deque[tuple[int, ConsumeLink, Message]] = deque()
+        self._messages: deque[tuple[int, ConsumeStream, Message]] = deque()
         self.bell = Bell()
 
-    def put(self, link: ConsumeLink, messages: list[Message]) -> None:
-        generation = link.generation
-        self._messages.extend((generation, link, message) for message in messages)
+    def put(self, stream: ConsumeStream, messages: list[Message]) -> None:
+        generation = stream.generation
+        self._messages.extend((generation, stream, message) for message in messages)
         self.bell.ring()
 
-    def drop(self, link: ConsumeLink) -> None:
-        """Forget what waits of *link*: its generation has changed, so `take` passes over it."""
-        kept = [one for one in list(self._messages) if one[1] is not link]
+    def drop(self, stream: ConsumeStream) -> None:
+        """Forget what waits of *stream*: its generation has changed, so `take` passes over it."""
+        kept = [one for one in list(self._messages) if one[1] is not stream]
         if not kept:
             self._messages.clear()
 
@@ -344,11 +344,11 @@ class _Queue:
         messages = self._messages
         while True:
             try:
-                generation, link, message = messages.popleft()
+                generation, stream, message = messages.popleft()
             except IndexError:
                 return None
-            if generation == link.generation:
-                link.on_taken(message)
+            if generation == stream.generation:
+                stream.on_taken(message)
                 return message
 
 
@@ -364,7 +364,7 @@ class AsyncConsumer:
         self._queue_size = queue_size
         self._start_ms = start_ms
         self._queue = _Queue()
-        self._links: dict[str, ConsumeLink] = {}
+        self._streams: dict[str, ConsumeStream] = {}
         self._lock = asyncio.Lock()
         self._is_closed = False
 
@@ -373,25 +373,25 @@ class AsyncConsumer:
         async with self._lock:
             if self._is_closed:
                 raise ClientClosed(f"{self.topic}: the consumer is closed")
-            if not self._links:
+            if not self._streams:
                 topics = await _topics_of(self._client._brokers, self.topic)
-                links: dict[str, ConsumeLink] = {}
+                streams: dict[str, ConsumeStream] = {}
                 share = max(self._queue_size // len(topics), 1)
                 for topic in topics:
                     opening = api.ConsumeRequest.Open()
                     opening.CopyFrom(self._opening)
                     opening.topic = topic
-                    links[topic] = ConsumeLink(
+                    streams[topic] = ConsumeStream(
                         self._client._brokers,
                         topic,
                         opening,
                         self._queue,
                         share,
-                        _partition_of(topic),
+                        TopicName.parse(topic).partition,
                         self._start_ms,
                     )
-                await _open_all(list(links.values()))
-                self._links = links
+                await _open_all(list(streams.values()))
+                self._streams = streams
         return self
 
     def __await__(self) -> Generator[Any, None, Self]:
@@ -432,14 +432,14 @@ class AsyncConsumer:
 
     async def _wait(self) -> Message:
         while True:
-            if not self._links or self._is_closed:
+            if not self._streams or self._is_closed:
                 await self.open()
             message = self.take()
             if message is not None:
                 return message
-            for link in self._links.values():
-                if link.failure is not None:
-                    raise link.failure
+            for stream in self._streams.values():
+                if stream.failure is not None:
+                    raise stream.failure
             await self._queue.bell.rung()
 
     def __aiter__(self) -> AsyncIterator[Message]:
@@ -460,14 +460,14 @@ class AsyncConsumer:
         Sent with the next request; `flush` waits until the broker has them. It is done when this returns, awaited or
         not.
         """
-        for link, ids in self._by_link(messages).items():
-            link.ack_soon(ids)
+        for stream, ids in self._by_stream(messages).items():
+            stream.ack_soon(ids)
         return _DONE
 
     async def ack_cumulative(self, message: Message | MessageId) -> None:
         """Acknowledge *message* and all before it (in its partition), and wait. Exclusive and failover only."""
-        ((link, ids),) = self._by_link(message).items()
-        await link.request(api.ConsumeRequest(cumulative_ack=id_to_api(ids[0])))
+        ((stream, ids),) = self._by_stream(message).items()
+        await stream.request(api.ConsumeRequest(cumulative_ack=id_to_api(ids[0])))
 
     async def nack(
         self, messages: Message | MessageId | Iterable[Message | MessageId], *, delay_s: float = 60.0
@@ -476,35 +476,35 @@ class AsyncConsumer:
 
         Exclusive and failover keep the order, so everything unacknowledged comes again.
         """
-        for link, ids in self._by_link(messages).items():
+        for stream, ids in self._by_stream(messages).items():
             request = api.ConsumeRequest()
             request.nack.ids.extend(id_to_api(one) for one in ids)
             request.nack.delay_ms = round(delay_s * 1000)
-            await link.request(request)
+            await stream.request(request)
 
-    def _by_link(
+    def _by_stream(
         self, messages: Message | MessageId | Iterable[Message | MessageId]
-    ) -> dict[ConsumeLink, list[MessageId]]:
+    ) -> dict[ConsumeStream, list[MessageId]]:
         if self._is_closed:
             raise ClientClosed(f"{self.topic}: the consumer is closed")
-        if not self._links:
+        if not self._streams:
             raise TopicError(f"{self.topic}: nothing was received yet")
         many = [messages] if isinstance(messages, Message | MessageId) else messages
-        found: dict[ConsumeLink, list[MessageId]] = {}
-        only = next(iter(self._links.values())) if len(self._links) == 1 else None
+        found: dict[ConsumeStream, list[MessageId]] = {}
+        only = next(iter(self._streams.values())) if len(self._streams) == 1 else None
         for one in many:
             id_ = one.id if isinstance(one, Message) else one
-            link = only
-            if link is None:
-                link = next((it for it in self._links.values() if it.partition == id_.partition), None)
-                if link is None:
+            stream = only
+            if stream is None:
+                stream = next((it for it in self._streams.values() if it.partition == id_.partition), None)
+                if stream is None:
                     raise ValueError(f"{id_} does not belong to a partition of {self.topic}")
-            found.setdefault(link, []).append(id_)
+            found.setdefault(stream, []).append(id_)
         return found
 
     async def flush(self) -> None:
         """Wait until the broker has all acks so far. Raises TopicError."""
-        await asyncio.gather(*(link.request(api.ConsumeRequest()) for link in self._links.values()))
+        await asyncio.gather(*(stream.request(api.ConsumeRequest()) for stream in self._streams.values()))
 
     async def seek(self, to: Start) -> None:
         """Go on elsewhere: "earliest", "latest", an id (that message comes next), or a publish time.
@@ -512,27 +512,27 @@ class AsyncConsumer:
         Other consumers of the subscription are disconnected for a moment.
         """
         await self.open()
-        for link in list(self._links.values()):
+        for stream in list(self._streams.values()):
             request = api.ConsumeRequest()
             if to == "latest":
                 request.seek.to_end = True
             elif to == "earliest":
                 request.seek.id.CopyFrom(id_to_api(EARLIEST))
             elif isinstance(to, MessageId):
-                if len(self._links) > 1 and to.partition != link.partition and to.ledger_id >= 0:
+                if len(self._streams) > 1 and to.partition != stream.partition and to.ledger_id >= 0:
                     continue
                 request.seek.id.CopyFrom(id_to_api(to))
             elif isinstance(to, str):
                 raise ValueError(f"seek to {to!r}: expected earliest, latest, a MessageId or a time")
             else:
                 request.seek.time_ms = time_ms(to)
-            await link.request(request)
+            await stream.request(request)
 
     async def unsubscribe(self) -> None:
         """Remove the subscription and close. Raises TopicError if it has other consumers."""
         await self.open()
-        for link in self._links.values():
-            await link.request(api.ConsumeRequest(unsubscribe=True))
+        for stream in self._streams.values():
+            await stream.request(api.ConsumeRequest(unsubscribe=True))
         await self.close()
 
     async def close(self) -> None:
@@ -540,7 +540,7 @@ class AsyncConsumer:
         self._client._forget(self)
         async with self._lock:
             self._is_closed = True
-            await asyncio.gather(*(link.close() for link in self._links.values()))
+            await asyncio.gather(*(stream.close() for stream in self._streams.values()))
         self._queue.bell.ring()
 
     async def __aenter__(self) -> Self:
@@ -558,13 +558,13 @@ class AsyncReader(AsyncConsumer):
     async def has_more(self) -> bool:
         """Whether there are messages behind the last one that was received. Raises TopicError."""
         await self.open()
-        for link in self._links.values():
-            request = api.GetLastMessageIdRequest(topic=link.topic)
+        for stream in self._streams.values():
+            request = api.GetLastMessageIdRequest(topic=stream.topic)
             answer = await self._client._brokers.ask_owner(
-                link.topic, "GetLastMessageId", request, api.GetLastMessageIdResponse
+                stream.topic, "GetLastMessageId", request, api.GetLastMessageIdResponse
             )
             last = id_from_api(answer.id)
-            if last.entry_id >= 0 and link.is_before(last):
+            if last.entry_id >= 0 and stream.is_before(last):
                 return True
         return False
 
@@ -660,9 +660,9 @@ def check_readable(message: Message) -> Message:
     return message
 
 
-async def _open_all(links: Sequence[PublishLink] | Sequence[ConsumeLink]) -> None:
-    results = await asyncio.gather(*(link.open() for link in links), return_exceptions=True)
+async def _open_all(streams: Sequence[PublishStream] | Sequence[ConsumeStream]) -> None:
+    results = await asyncio.gather(*(stream.open() for stream in streams), return_exceptions=True)
     failures = [one for one in results if isinstance(one, BaseException)]
     if failures:
-        await asyncio.gather(*(link.close() for link in links))
+        await asyncio.gather(*(stream.close() for stream in streams))
         raise failures[0]

@@ -1,4 +1,4 @@
-"""The few admin calls that the command line and the demo make. Standard library only."""
+"""The few admin calls that the command line and the demo make. Needs no HTTP library."""
 
 import json
 import urllib.parse
@@ -7,6 +7,7 @@ from typing import Any
 
 from magnetar_core.runtime.http_client import ask
 from magnetar_core.runtime.types import MagnetarError
+from managed_ledger.topic_name import TopicName, TopicNameError
 
 # Every call is small; a takeover that it has to wait for takes a few seconds.
 TIMEOUT_S = 30.0
@@ -67,16 +68,7 @@ class AdminClient:
     @staticmethod
     def path_of(topic: str) -> str:
         """`persistent/<tenant>/<namespace>/<encoded topic>`. Raises AdminError."""
-        domain, separator, rest = topic.partition("://")
-        parts = (rest if separator else topic).split("/")
-        if not separator:
-            domain = "persistent"
-            if len(parts) == 1:
-                parts = ["public", "default", *parts]
-        if len(parts) < 3 or not all(parts):
-            raise AdminError(f"{topic!r} is not a topic: write name, tenant/namespace/name or persistent://…")
-        local = urllib.parse.quote("/".join(parts[2:]), safe="")
-        return f"{domain}/{parts[0]}/{parts[1]}/{local}"
+        return _topic(topic).rest_path
 
     def topics(self, namespace: str) -> list[str]:
         """Full names, partitions one by one."""
@@ -102,8 +94,7 @@ class AdminClient:
 
     def schema_path(self, topic: str) -> str:
         """Where the schemas of *topic* are; those of a partition are its topic's. Raises AdminError."""
-        whole, _, number = topic.rpartition("-partition-")
-        return f"/admin/v2/schemas/{self.path_of(whole if number.isdigit() else topic).partition('/')[2]}"
+        return f"/admin/v2/schemas/{_topic(topic).base.rest_path.partition('/')[2]}"
 
     def create_topic(self, topic: str, partitions: int) -> None:
         path = f"/admin/v2/{self.path_of(topic)}"
@@ -145,6 +136,16 @@ class AdminClient:
             f"{self.namespace_path(namespace)}/retention",
             {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes},
         )
+
+
+def _topic(text: str) -> TopicName:
+    """Raises AdminError."""
+    try:
+        return TopicName.parse(text)
+    except TopicNameError as error:
+        raise AdminError(
+            f"{text!r} is not a topic: write name, tenant/namespace/name or persistent://… ({error.reason})"
+        ) from None
 
 
 def _namespace(text: str) -> str:

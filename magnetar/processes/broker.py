@@ -6,10 +6,11 @@ import os
 import socket
 from dataclasses import replace
 
-from broker.broker import Broker, initialise_cluster
+from broker.broker import Broker
 from broker.config import BrokerConfig
 from broker.names import Bundles
 from broker.ownership.ownership import BundleOwnership
+from broker.tenancy import initialise_cluster
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.runtime.clock import Clock

@@ -13,9 +13,12 @@ from typing import Any, Final
 
 from google.protobuf.json_format import MessageToDict
 
-from broker.broker import Broker, initialise_cluster
+from broker.broker import Broker
 from broker.config import TIMESTAMP_INTERCEPTOR, BrokerConfig
-from broker.policies import new_policies, partitions_value, to_json
+from broker.partitions import partitions_record
+from broker.policies import new_policies
+from broker.records import to_json
+from broker.tenancy import initialise_cluster
 from broker.wire.frames import BODY_OF_TYPE, parse_frame, simple_frame, without_broker_metadata
 from broker.wire.pulsar_pb2 import BaseCommand, CommandPong
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
@@ -93,7 +96,7 @@ async def broker_for(vector: str) -> AsyncIterator[Broker]:
     await initialise_cluster(store, config)
     no_auto = {**new_policies("lab", 4), "autoTopicCreationOverride": {"allowAutoTopicCreation": False}}
     await store.put("/admin/policies/public/noauto", to_json(no_auto))
-    await store.put("/admin/partitioned-topics/public/default/persistent/parts", partitions_value(3))
+    await store.put("/admin/partitioned-topics/public/default/persistent/parts", to_json(partitions_record(3)))
     for topic in TOPICS.get(name, []) + listed(vector):
         await store.put(f"/managed-ledgers/public/default/persistent/{topic}", b"")
     broker = make_broker(config, store, clock)

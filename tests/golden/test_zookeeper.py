@@ -12,7 +12,6 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from bookie.disks import cookie
-from broker.broker import initialise_cluster as initialise_pulsar
 from broker.config import BrokerConfig
 from broker.ownership.bundle_assignment import (
     decode_broker,
@@ -23,7 +22,10 @@ from broker.ownership.bundle_assignment import (
     encode_owner,
 )
 from broker.ownership.rules import BrokerAddress
-from broker.policies import new_cluster, new_policies, parse_partitions, parse_policies, partitions_value, to_json
+from broker.partitions import parse_partitions, partitions_record
+from broker.policies import new_cluster, new_policies, parse_policies
+from broker.records import to_json
+from broker.tenancy import initialise_cluster as initialise_pulsar
 from magnetar_core.bookkeeper.metadata import ledger_store, ledgers
 from magnetar_core.bookkeeper.metadata.bookie_info import decode_info
 from magnetar_core.bookkeeper.metadata.formats_pb2 import (
@@ -228,7 +230,7 @@ def check_cluster(path: str, data: bytes) -> None:
 def check_partitions(path: str, data: bytes) -> None:
     count = parse_partitions(data, path)
     assert count == {"parts": 3, "transaction_coordinator_assign": 16}[path.rpartition("/")[2]]
-    assert partitions_value(count) == data
+    assert to_json(partitions_record(count)) == data
 
 
 def check_owner(path: str, data: bytes) -> None:

@@ -33,8 +33,8 @@ import pytest
 
 from broker.config import BrokerConfig
 from broker.memory_budget import MemoryBudget
-from broker.names import TopicName
-from broker.policies import new_policies, parse_policies, to_json
+from broker.policies import new_policies, parse_policies
+from broker.records import to_json
 from broker.topic.consumer import Consumer
 from broker.topic.dispatchers.shared import SharedDispatcher
 from broker.topic.requests import SubscribeRequest
@@ -53,6 +53,7 @@ from managed_ledger.messages import encode_entry, parse_metadata
 from managed_ledger.messages_pb2 import MessageMetadata
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.retention import RetentionRule, RolloverRule
+from managed_ledger.topic_name import TopicName
 from tests.support.memory_bookkeeper import MemoryBookKeeper
 from tests.support.sole_owner import SoleOwner
 

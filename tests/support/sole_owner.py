@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from broker.names import TopicName
 from broker.ownership.rules import BrokerAddress, Located
+from managed_ledger.topic_name import TopicName
 
 
 class SoleOwner:

@@ -18,11 +18,11 @@ from broker.binary.listing import PATTERN_CHARACTERS_MAX, filter_topics
 from broker.binary.server import WRITE_BUFFER_MAX_BYTES
 from broker.config import BUNDLES_MAX, MESSAGE_BYTES_MAX, PARTITIONS_MAX, BrokerConfig, load_broker_config
 from broker.errors import InvalidTopicName, TooManyRequests
-from broker.grpc.consume import NACK_DELAY_MS_MAX
+from broker.grpc.consume_call import NACK_DELAY_MS_MAX
 from broker.grpc.grouping import Run
 from broker.grpc.publish import Stream
 from broker.memory_budget import MemoryBudget
-from broker.names import _LOCAL_NAME_BYTES_MAX, TopicName
+from broker.names import parse_topic
 from broker.storage import MARK_DELETE_S_MAX, ledger_config
 from broker.topic.consumer import PERMITS_MAX
 from broker.wire import pulsar_pb2 as wire
@@ -38,6 +38,7 @@ from magnetar_core.runtime.types import MIB, ConfigurationError
 from managed_ledger.entry_cache import _OVERHEAD_BYTES, EntryCache
 from managed_ledger.errors import IncompatibleSchema
 from managed_ledger.schemas.compatibility import DEPTH_MAX, cannot_read
+from managed_ledger.topic_name import _LOCAL_NAME_BYTES_MAX, TopicName
 from tests.support.bookie_disks import stored_entry
 from tests.support.serving import BookieMachines, Wire
 from tests.unit.broker.conftest import BrokerInMemory, world
@@ -84,7 +85,7 @@ def test_a_local_name_has_a_limit() -> None:
     longest = "ü" * (_LOCAL_NAME_BYTES_MAX // 2)
     assert TopicName.parse(longest).local == longest
     with pytest.raises(InvalidTopicName, match="empty or too long"):
-        TopicName.parse(longest + "x")
+        parse_topic(longest + "x")
 
 
 def test_a_long_pattern_is_left_to_the_client() -> None:
@@ -264,7 +265,7 @@ async def test_a_nack_waits_a_day_at_most(client: AsyncClient) -> None:
 
 
 async def test_delayed_nacks_of_a_call_are_limited(client: AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.grpc.consume.NACKS_MAX", 2)
+    monkeypatch.setattr("broker.grpc.consume_call.NACKS_MAX", 2)
     async with client.consumer("t", "s", type="shared") as consumer:
         await client.producer("t").send(b"x")
         message = await consumer.receive(5)
@@ -278,15 +279,15 @@ async def test_delayed_nacks_of_a_call_are_limited(client: AsyncClient, monkeypa
 async def test_send_waits_while_too_much_is_not_acknowledged(
     world: BrokerInMemory, client: AsyncClient, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
 ) -> None:
-    monkeypatch.setattr(f"magnetar.client.streams.{limit}", most)
+    monkeypatch.setattr(f"magnetar.client.publishing.{limit}", most)
     async with client.producer("t") as producer:
         await producer.send(bytes(100))
         ledger = world.ledger(TOPIC)
         ledger.hold = True
         sending = [asyncio.create_task(producer.send(bytes(100))) for _ in range(20)]
         await asyncio.sleep(0.1)
-        (link,) = producer._links
-        assert 4 < link._pending_messages < 10
+        (stream,) = producer._streams
+        assert 4 < stream._pending_messages < 10
         ledger.hold = False
         ledger.release()
         ids = await asyncio.gather(*sending)

@@ -40,7 +40,7 @@ NO_LIMITS: Final = {
     "bookie.storage.journal.writer:PAGE_BYTES": "the system's pages",
     "bookie.serving.protocol:ALL_READS": "a bit: why a connection is not read",
     "bookie.storage.write_cache:ENTRY_OVERHEAD_BYTES": "what an entry counts for in a limit",
-    "broker.grpc.consume:MESSAGE_BYTES": "what a message counts for in a limit",
+    "broker.grpc.deliveries:MESSAGE_BYTES": "what a message counts for in a limit",
     "broker.grpc.grouping:OVERHEAD_BYTES": "what a message counts for in a limit",
     "broker.grpc.partial:_OVERHEAD_BYTES": "what a batch counts for in a limit",
     "broker.grpc.publish:_METADATA_BYTES": "what a message counts for in a limit",

@@ -5,12 +5,14 @@ from typing import Any, TypeVar
 
 import pytest
 
-from broker.broker import Broker, initialise_cluster
+from broker.broker import Broker
 from broker.config import BrokerConfig
-from broker.names import TopicName
-from broker.policies import new_policies, to_json
+from broker.policies import new_policies
+from broker.records import to_json
+from broker.tenancy import initialise_cluster
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
 from magnetar_core.runtime.clock import LoopClock
+from managed_ledger.topic_name import TopicName
 from tests.support.memory_managed_ledger import MemoryLedgers, MemoryManagedLedger, MemorySchemas
 from tests.support.sole_owner import SoleOwner
 

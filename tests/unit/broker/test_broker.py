@@ -9,11 +9,12 @@ import pytest
 
 from broker.binary.connection import BrokerPort
 from broker.binary.server import BinaryServer
-from broker.broker import Broker, initialise_cluster
+from broker.broker import Broker
 from broker.errors import NotReady
 from broker.memory_budget import MemoryBudget
-from broker.names import DEDUPLICATION_CURSOR, TopicName
+from broker.names import DEDUPLICATION_CURSOR
 from broker.ownership.rules import BrokerAddress, Located
+from broker.tenancy import initialise_cluster
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
@@ -21,6 +22,7 @@ from magnetar_core.runtime.clock import LoopClock, ManualClock
 from managed_ledger.errors import ManagedLedgerFenced, StorageUnavailable
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
+from managed_ledger.topic_name import TopicName
 from tests.support.batches import plain_batch
 from tests.support.waiting import eventually, settle
 from tests.unit.broker.conftest import CONFIG, BrokerInMemory
@@ -119,6 +121,24 @@ async def test_a_topic_that_could_not_be_opened_is_opened_anew(world: BrokerInMe
     assert await raw.refused() == wire.PersistenceError
     world.ledgers.fail_opening = None
     assert (await raw.produce(TOPIC)).producer_name == "lab-0-0"
+
+
+async def test_names_with_a_cluster_are_refused(raw: RawClient) -> None:
+    topic = "persistent://public/lab/default/t"
+    raw.send(BaseCommand.PRODUCER, topic=topic, producer_id=1, request_id=1)
+    assert await raw.refused() == wire.InvalidTopicName
+
+
+async def test_a_partitioned_topic_that_is_made_when_it_is_used_has_its_partitions(world: BrokerInMemory) -> None:
+    override = {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 2}
+    await world.set_policies("public/auto", autoTopicCreationOverride=override)
+    topic = TopicName.parse("public/auto/t")
+    counts = await asyncio.gather(*(world.broker.partitions(topic, create=True) for _ in range(3)))
+    assert counts == [2, 2, 2]
+    assert await world.store.children("/managed-ledgers/public/auto/persistent") == ["t-partition-0", "t-partition-1"]
+    plain = TopicName.parse("public/auto/plain")
+    await world.broker.create_topic(plain)
+    assert await world.broker.partitions(plain, create=True) == 0
 
 
 async def test_a_cluster_is_initialised_twice_without_harm() -> None:

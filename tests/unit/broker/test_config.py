@@ -7,7 +7,9 @@ from broker.config import (
     load_broker_config,
     parse_listeners,
 )
-from broker.policies import NamespacePolicies, initial_nodes, new_policies, parse_policies, to_json
+from broker.policies import NamespacePolicies, new_policies, parse_policies
+from broker.records import to_json
+from broker.tenancy import initial_nodes
 from magnetar_core.runtime.config import describe
 from magnetar_core.runtime.types import ConfigurationError, Corruption
 

@@ -14,8 +14,8 @@ import pytest
 from bookie.bookie import Bookie
 from bookie.config import BookieConfig
 from broker.binary.connection import Connection
-from broker.broker import Broker, initialise_cluster
-from broker.names import TopicName
+from broker.broker import Broker
+from broker.tenancy import initialise_cluster
 from broker.topic.subscription import Subscription
 from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
@@ -29,6 +29,7 @@ from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.files import OsFiles
 from managed_ledger.cursors.managed_cursor import ManagedCursor
 from managed_ledger.ledger import ManagedLedger
+from managed_ledger.topic_name import TopicName
 from tests.support.sole_owner import SoleOwner
 from tests.unit.broker.conftest import CONFIG
 from tests.unit.broker.raw_client import RawClient

@@ -6,13 +6,13 @@ from typing import Any, cast
 
 import pytest
 
-from broker.names import TopicName
 from broker.topic.deduplication import Deduplication, Verdict
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
 from managed_ledger.errors import EntryRefused, InvalidPosition, ManagedLedgerFenced, StorageUnavailable
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
+from managed_ledger.topic_name import TopicName
 from tests.support.waiting import eventually
 from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.raw_client import RawClient

@@ -12,9 +12,10 @@ import aiohttp
 from yarl import URL
 
 from broker.admin.server import AdminServer
-from broker.broker import Broker, initialise_cluster
+from broker.broker import Broker
 from broker.names import Bundles
 from broker.ownership.ownership import BundleOwnership
+from broker.tenancy import initialise_cluster
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
 from magnetar_core.runtime.clock import LoopClock
 from tests.support.memory_bookkeeper import MemoryBookKeeper

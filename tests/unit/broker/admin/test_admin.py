@@ -10,10 +10,11 @@ import pulsar
 import pytest
 
 import broker.admin.server
-from broker.names import TopicName
+import broker.health
 from broker.policies import new_policies
 from magnetar_core.bookkeeper.metadata.store import VersionConflict
 from managed_ledger.schemas.compatibility import Schema, SchemaType, Strategy
+from managed_ledger.topic_name import TopicName
 from tests.support.vectors import load
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
 from tests.unit.broker.test_official_client import EARLIEST, QUIET
@@ -180,7 +181,7 @@ async def test_a_broker_that_cannot_store_is_not_healthy(world: AdminWorld) -> N
 
 
 async def test_a_health_check_does_not_wait_for_ever(world: AdminWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker.admin.server, "HEALTH_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(broker.health, "HEALTH_TIMEOUT_S", 0.05)
     a = await world.side()
     world.bookkeeper.hold = True
     found = await world.call(a, "GET", f"{ADMIN}/brokers/health")
@@ -507,6 +508,39 @@ async def test_a_topic_with_subscriptions_but_without_clients_is_deleted(world: 
     await world.run(client.close)
     assert (await world.call(a, "DELETE", f"{TOPICS}/t")).status == 204
     assert (await world.call(a, "GET", f"{TOPICS}/t/stats")).status == 404
+
+
+async def test_partitions_that_come_again_while_they_are_deleted_by_force_are_deleted_again(
+    world: AdminWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = await world.side()
+    topic = f"{TOPICS}/p/partitions"
+    again = 1
+    delete = a.broker.partitioned.delete
+
+    async def come_again(name: TopicName) -> None:
+        nonlocal again
+        if again:
+            again -= 1
+            await a.broker.create_topic(name.with_partition(1))
+        await delete(name)
+
+    monkeypatch.setattr(a.broker.partitioned, "delete", come_again)
+    await world.call(a, "PUT", topic, 2)
+    found = await world.call(a, "DELETE", topic)
+    assert (found.status, "p-partition-1; delete that first" in found.reason) == (409, True)
+    assert (await world.call(a, "GET", topic)).json["partitions"] == 2
+    again = 1
+    assert (await world.call(a, "DELETE", f"{topic}?force=true")).status == 204
+    assert (await world.call(a, "GET", topic)).status == 404
+    assert (await world.call(a, "GET", TOPICS)).json == []
+
+
+async def test_a_partition_has_no_partitions(world: AdminWorld) -> None:
+    a = await world.side()
+    await world.call(a, "PUT", f"{TOPICS}/p/partitions", 2)
+    assert (await world.call(a, "PUT", f"{TOPICS}/p-partition-0/partitions", 3)).status == 412
+    assert (await world.call(a, "GET", f"{TOPICS}/p/partitions")).json["partitions"] == 2
 
 
 async def test_partitions_that_got_lost_are_made_again(world: AdminWorld) -> None:

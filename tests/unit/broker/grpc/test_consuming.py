@@ -10,10 +10,9 @@ from typing import Any
 import pulsar
 import pytest
 
-from broker.grpc.consume import ConsumeCall
+from broker.grpc.consume_call import ConsumeCall
 from broker.grpc.partial import PartialBatches
 from broker.grpc.status import Refused
-from broker.names import TopicName
 from broker.topic.subscription import Subscription
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar.client.async_client import AsyncClient, AsyncConsumer
@@ -23,6 +22,7 @@ from magnetar_core.topics import topics_pb2 as api
 from managed_ledger.message_id import EARLIEST, MessageId
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import ZLIB, MessageMetadata, SingleMessageMetadata
+from managed_ledger.topic_name import TopicName
 from tests.support.batches import plain_batch
 from tests.support.waiting import eventually
 from tests.unit.broker.conftest import BrokerInMemory
@@ -221,8 +221,8 @@ async def test_a_slow_consumer_is_sent_no_more_than_its_permits(world: BrokerInM
 
 async def test_a_consumer_that_does_not_read_is_not_sent_megabytes(world: BrokerInMemory, client: AsyncClient) -> None:
     async with client.consumer("t", "s", queue_size=1000) as consumer:
-        for link in consumer._links.values():
-            link._queue.put = lambda *_: None
+        for stream in consumer._streams.values():
+            stream._queue.put = lambda *_: None
         for _ in range(60):
             await client.producer("t").send(b"x" * 200_000)
         (attached,) = subscription(world).consumers
@@ -358,9 +358,9 @@ async def test_a_large_batch_goes_out_in_pieces(
         return frame
 
     monkeypatch.setattr(ConsumeCall, "take", noting)
-    monkeypatch.setattr(f"broker.grpc.consume.{limit}", most)
-    monkeypatch.setattr("broker.grpc.consume.FRAME_BYTES", 1_000)
-    monkeypatch.setattr("broker.grpc.consume.INLINE_BYTES_MAX", 1_000)
+    monkeypatch.setattr(f"broker.grpc.deliveries.{limit}", most)
+    monkeypatch.setattr("broker.grpc.consume_call.FRAME_BYTES", 1_000)
+    monkeypatch.setattr("broker.grpc.consume_call.INLINE_BYTES_MAX", 1_000)
     batch = plain_batch(1_050, b"0123456789")
     entry = batch_entry(zlib.compress(batch), 1_050, compression=ZLIB, uncompressed_size=len(batch))
     async with client.consumer("t", "s", queue_size=2_000) as consumer:

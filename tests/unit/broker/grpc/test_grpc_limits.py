@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
-from broker.grpc.consume import ConsumeCall
+from broker.grpc.consume_call import ConsumeCall
 from broker.grpc.publish import SEQUENCE_ID_MAX
 from broker.grpc.service import SERVICE, STREAM_WINDOW_BYTES, GrpcServer
 from magnetar.client.async_client import AsyncClient
@@ -69,9 +69,9 @@ async def test_a_consume_call_that_is_full_goes_on_when_little_is_unsent(
     world: BrokerInMemory, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     low, high = 3_000, 10_000
-    monkeypatch.setattr("broker.grpc.consume.QUEUE_HIGH_BYTES", high)
-    monkeypatch.setattr("broker.grpc.consume.QUEUE_LOW_BYTES", low)
-    monkeypatch.setattr("broker.grpc.consume.FRAME_BYTES", 1)
+    monkeypatch.setattr("broker.grpc.consume_call.QUEUE_HIGH_BYTES", high)
+    monkeypatch.setattr("broker.grpc.consume_call.QUEUE_LOW_BYTES", low)
+    monkeypatch.setattr("broker.grpc.consume_call.FRAME_BYTES", 1)
     queue, pop = ConsumeCall._queue, ConsumeCall._pop
     went_on: list[int] = []
     most = 0

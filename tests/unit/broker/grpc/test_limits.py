@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from broker.names import TopicName
 from broker.ownership.rules import Located
 from magnetar.client.async_client import AsyncClient
+from magnetar.client.brokers import LOOKUPS_MAX
 from magnetar.client.errors import MessageRefused, TopicUnavailable
-from magnetar.client.streams import FRAME_BYTES, FRAME_MESSAGES, LOOKUPS_MAX, PublishLink
+from magnetar.client.publishing import FRAME_BYTES, FRAME_MESSAGES, PublishStream
 from magnetar.client.values import Outgoing
+from managed_ledger.topic_name import TopicName
 from tests.unit.broker.conftest import BrokerInMemory, world
 from tests.unit.broker.grpc.conftest import client, door
 
@@ -21,15 +22,15 @@ __all__ = ["client", "door", "world"]
 def frames(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """The payloads' sizes of each request that goes out."""
     made: list[list[int]] = []
-    next_request = PublishLink._next
+    next_request = PublishStream._next
 
-    def noting(link: PublishLink) -> Any:
-        request = next_request(link)
+    def noting(stream: PublishStream) -> Any:
+        request = next_request(stream)
         if request is not None:
             made.append([len(one.payload) for one in request.messages])
         return request
 
-    monkeypatch.setattr(PublishLink, "_next", noting)
+    monkeypatch.setattr(PublishStream, "_next", noting)
     return made
 
 

@@ -9,13 +9,13 @@ import pytest
 
 import magnetar
 from broker.grpc.service import GrpcServer
-from broker.names import TopicName
 from broker.wire import pulsar_pb2 as wire
 from magnetar.client.async_client import AsyncClient
 from magnetar.client.errors import MessageRefused
 from magnetar.client.values import Message, Outgoing
 from magnetar_core.runtime.clock import LoopClock
 from managed_ledger.messages import messages_of, parse_metadata
+from managed_ledger.topic_name import TopicName
 from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.raw_client import RawClient
 from tests.unit.broker.test_official_client import EARLIEST, receive

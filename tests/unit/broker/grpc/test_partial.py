@@ -3,10 +3,8 @@
 import pytest
 
 from broker.errors import TooManyRequests
-from broker.grpc.consume import _is_plain
 from broker.grpc.partial import PartialBatches
 from broker.topic.batch_sizes import UNKNOWN_MESSAGES_MAX, BatchSizes
-from managed_ledger.messages_pb2 import SingleMessageMetadata
 from managed_ledger.position import Position
 
 A, B, C = Position(1, 0), Position(1, 1), Position(2, 0)
@@ -104,12 +102,3 @@ def test_batches_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -
     assert [sizes.size(Position(1, number), 2) for number in range(5)] == [2, 2, 10_000, 10_000, 10_000]
     for claimed in (0, -1, 2**31 - 1, UNKNOWN_MESSAGES_MAX + 1):
         assert sizes.size(Position(1, 0), claimed) is None
-
-
-def test_only_metadata_without_anything_else_are_plain() -> None:
-    for size, sequence_id in ((0, 0), (127, 127), (128, 128), (2**20, 2**40)):
-        assert _is_plain(SingleMessageMetadata(payload_size=size, sequence_id=sequence_id))
-        assert not _is_plain(SingleMessageMetadata(payload_size=size, sequence_id=sequence_id, null_value=True))
-        assert not _is_plain(SingleMessageMetadata(payload_size=size, sequence_id=sequence_id, partition_key="k"))
-    # As many bytes as sequence id 0 takes.
-    assert not _is_plain(SingleMessageMetadata(payload_size=0, null_value=True))

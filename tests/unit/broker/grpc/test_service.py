@@ -14,13 +14,13 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from broker.config import load_broker_config
 from broker.grpc.service import SERVICE, GrpcServer
-from broker.names import TopicName
 from magnetar.client.async_client import AsyncClient
+from magnetar.client.brokers import ended, is_retried
 from magnetar.client.errors import ClientClosed, TopicDoesNotExist, TopicError, TopicInUse, TopicUnavailable
-from magnetar.client.streams import ended, is_retried
 from magnetar.client.values import Schema
 from magnetar_core.runtime.types import ConfigurationError
 from magnetar_core.topics import topics_pb2 as api
+from managed_ledger.topic_name import TopicName
 from tests.support.sole_owner import SoleOwner
 from tests.unit.broker.conftest import BrokerInMemory, _make
 from tests.unit.broker.grpc.conftest import open_grpc
@@ -103,6 +103,7 @@ async def test_a_client_that_knows_nothing_learns_the_api_by_reflection_and_uses
     ("method", "first", "code", "text"),
     [
         ("Publish", api.PublishRequest(), "INVALID_ARGUMENT", "`open`"),
+        ("Publish", api.PublishRequest(open={"topic": "persistent://a/c/b/t"}), "INVALID_ARGUMENT", "with a cluster"),
         ("Publish", api.PublishRequest(open={"topic": "a/b"}), "INVALID_ARGUMENT", "tenant/namespace/topic"),
         ("Publish", api.PublishRequest(open={"topic": "no/where/t"}), "NOT_FOUND", "no/where/t: Namespace not found"),
         (

@@ -11,7 +11,7 @@ import pytest
 
 import broker.ownership.ownership
 from broker.errors import TopicNotFound
-from broker.names import Bundles, TopicName
+from broker.names import Bundles
 from broker.ownership.bundle_assignment import encode_owner, preference
 from broker.ownership.ownership import BROKERS, LEADER, BundleOwnership
 from broker.ownership.rules import BrokerAddress, NoBrokerAvailable
@@ -19,6 +19,7 @@ from magnetar_core.bookkeeper.metadata.memory import LostAnswer, MemoryStore
 from magnetar_core.bookkeeper.metadata.store import MetadataError, StoreUnavailable
 from magnetar_core.runtime.clock import LoopClock, ManualClock
 from magnetar_core.runtime.types import Corruption
+from managed_ledger.topic_name import TopicName
 from tests.support.faulty_store import FaultyStore
 from tests.support.waiting import eventually
 

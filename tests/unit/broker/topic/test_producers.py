@@ -7,7 +7,6 @@ from typing import Any, cast
 import pytest
 
 from broker.errors import BrokerError, NotReady, ProducerBusy, ProducerFenced, StorageFailure
-from broker.names import TopicName
 from broker.topic.ports import Sink
 from broker.topic.producer import Producer
 from broker.topic.producers import Producers
@@ -17,6 +16,7 @@ from broker.wire.frames import parse_frame
 from magnetar_core.runtime.clock import ManualClock
 from magnetar_core.runtime.tasks import Bell, Tasks
 from managed_ledger.errors import StorageUnavailable
+from managed_ledger.topic_name import TopicName
 from tests.support.waiting import settle
 
 EXCLUSIVE, WAITING, FENCING = wire.Exclusive, wire.WaitForExclusive, wire.ExclusiveWithFencing

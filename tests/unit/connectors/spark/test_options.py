@@ -1,10 +1,11 @@
 import pytest
 
-from connectors.spark.options import KNOWN, NOT_YET, Topic, parse_options, parse_topic
+from connectors.spark.options import KNOWN, NOT_YET, parse_options, parse_topic
 from magnetar_core.runtime.types import ConfigurationError
+from managed_ledger.topic_name import TopicName
 
 BASE = {"metadata.url": "zk:a:2181", "topic": "t"}
-T = Topic("public", "default", "t")
+T = TopicName("persistent", "public", "default", "t")
 
 
 def problems_of(**options: str) -> list[str]:
@@ -48,12 +49,18 @@ def test_options_for_a_broker_are_taken_and_named_as_unused() -> None:
     [
         ("t", T),
         ("persistent://public/default/t", T),
-        ("a/b/c", Topic("a", "b", "c")),
-        ("persistent://a/b/c/d", Topic("a", "b", "c/d")),
+        ("a/b/c", TopicName("persistent", "a", "b", "c")),
     ],
 )
-def test_topics_are_named_as_clients_name_them(name: str, topic: Topic) -> None:
+def test_topics_are_named_as_clients_name_them(name: str, topic: TopicName) -> None:
     assert parse_topic(name) == topic
+
+
+@pytest.mark.parametrize("name", ["persistent://a/c/b/t", "a/c/b/t"])
+def test_names_with_a_cluster_are_refused_with_that_reason(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^topic {name}: names with a cluster"):
+        parse_topic(name)
+    assert "names with a cluster" in problems_of(metadata__url="zk:a", topic=name)[0]
 
 
 @pytest.mark.parametrize("name", ["a/b", "non-persistent://a/b/c", "a//c", "persistent://a/b", "/a/b", ""])
@@ -64,7 +71,7 @@ def test_names_that_are_no_topics_are_refused(name: str) -> None:
 
 def test_one_partition_is_a_topic_of_its_own() -> None:
     part = parse_topic("a/b/t-partition-3")
-    assert (part.partition, part.base, T.part(2).partition) == (3, Topic("a", "b", "t"), 2)
+    assert (part.partition, part.base, T.with_partition(2).partition) == (3, TopicName("persistent", "a", "b", "t"), 2)
     assert (T.partition, T.base) == (-1, T)
     assert parse_topic("t-partition-03").partition == -1
     assert problems_of(metadata__url="zk:a", topics="t,t-partition-1") == [
@@ -75,11 +82,14 @@ def test_one_partition_is_a_topic_of_its_own() -> None:
 
 def test_a_topic_that_is_named_twice_is_read_once() -> None:
     options = parse_options({"metadata.url": "zk:a", "topic": "t", "topics": "u, persistent://public/default/t,u"})
-    assert options.topics == (T, Topic("public", "default", "u"))
+    assert options.topics == (T, TopicName("persistent", "public", "default", "u"))
 
 
 def test_paths_of_load_are_topics() -> None:
-    assert parse_options({"metadata.url": "zk:a", "paths": '["t", "a/b/c"]'}).topics == (T, Topic("a", "b", "c"))
+    assert parse_options({"metadata.url": "zk:a", "paths": '["t", "a/b/c"]'}).topics == (
+        T,
+        TopicName("persistent", "a", "b", "c"),
+    )
     assert parse_options({"metadata.url": "zk:a", "path": "t"}).topics == (T,)
 
 

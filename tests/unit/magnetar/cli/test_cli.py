@@ -39,6 +39,16 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpFake]:
         yield made
 
 
+@pytest.mark.parametrize(
+    "command", [("topics", "stats"), ("topics", "create"), ("topics", "unload"), ("subscriptions", "list")]
+)
+def test_names_with_a_cluster_are_refused_with_that_reason(fake: HttpFake, command: tuple[str, ...]) -> None:
+    found = run(*command, "persistent://a/lab/b/t")
+    assert found.exit_code != 0
+    assert "names with a cluster" in found.output
+    assert fake.asked == []
+
+
 # ------------------------------------------------------------------------------------------ help
 
 

@@ -30,7 +30,6 @@ def dead_url() -> Iterator[str]:
         ("persistent://a/b/c", "persistent/a/b/c"),
         ("non-persistent://a/b/c", "non-persistent/a/b/c"),
         ("persistent://a/b/c d+e%f", "persistent/a/b/c%20d%2Be%25f"),
-        ("persistent://a/b/c/d", "persistent/a/b/c%2Fd"),
         ("ü", "persistent/public/default/%C3%BC"),
     ],
 )
@@ -41,6 +40,12 @@ def test_a_topic_becomes_a_path(topic: str, path: str) -> None:
 @pytest.mark.parametrize("topic", ["", "a/b", "persistent://", "persistent://a/b", "a//c", "/", "persistent:///b/c"])
 def test_what_is_not_a_topic_is_refused(topic: str) -> None:
     with pytest.raises(AdminError, match="is not a topic: write"):
+        AdminClient.path_of(topic)
+
+
+@pytest.mark.parametrize("topic", ["persistent://a/c/b/t", "a/c/b/t"])
+def test_names_with_a_cluster_are_refused_with_that_reason(topic: str) -> None:
+    with pytest.raises(AdminError, match="names with a cluster"):
         AdminClient.path_of(topic)
 
 
@@ -151,6 +156,7 @@ def test_partitions_share_the_schema_of_their_topic() -> None:
     admin = AdminClient("http://127.0.0.1:1")
     assert admin.schema_path("t") == "/admin/v2/schemas/public/default/t"
     assert admin.schema_path("persistent://a/b/t-partition-3") == "/admin/v2/schemas/a/b/t"
+    assert admin.schema_path("a/b/t-partition-03") == "/admin/v2/schemas/a/b/t-partition-03"
     assert admin.schema_path("a/b/t-partition-x") == "/admin/v2/schemas/a/b/t-partition-x"
 
 

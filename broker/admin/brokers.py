@@ -1,0 +1,110 @@
+"""`/admin/v2/brokers`, `/metrics`, `/status.html`: which brokers there are, their settings, whether they work."""
+
+import dataclasses
+from typing import Any
+
+from aiohttp import web
+
+from broker.admin.http import ADMIN, Refused, json_answer, not_there, word_answer
+from broker.config import BrokerConfig
+from broker.health import HealthCheck
+from broker.ownership.ownership import BundleOwnership
+from magnetar_core.runtime.config import describe
+from magnetar_core.runtime.observe import Metrics
+
+
+class BrokersApi:
+    """About the brokers of the cluster, and this one."""
+
+    def __init__(
+        self, config: BrokerConfig, ownership: BundleOwnership, health: HealthCheck, metrics: Metrics, version: str
+    ) -> None:
+        self._config = config
+        self._ownership = ownership
+        self._health = health
+        self._metrics = metrics
+        self._version = version
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        brokers = ADMIN + "/brokers"
+        router.add_get("/metrics", self.metrics)
+        router.add_get("/metrics/", self.metrics)
+        router.add_get("/status.html", self.ready)
+        router.add_get(brokers, self.list)
+        router.add_get(brokers + "/health", self.health)
+        router.add_get(brokers + "/ready", self.ready)
+        router.add_get(brokers + "/version", self.version)
+        router.add_get(brokers + "/leaderBroker", self.leader)
+        router.add_get(brokers + "/internal-configuration", self.internal_configuration)
+        router.add_get(brokers + "/configuration", self.setting_names)
+        router.add_get(brokers + "/configuration/runtime", self.settings)
+        router.add_get(brokers + "/configuration/values", self.changed_settings)
+        router.add_get(brokers + "/backlog-quota-check", not_there)
+        router.add_get(brokers + "/{cluster}", self.list)
+        router.add_get(brokers + "/{cluster}/{broker}/ownedNamespaces", self.owned_namespaces)
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        return web.Response(
+            body=self._metrics.exposition(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        )
+
+    async def ready(self, request: web.Request) -> web.Response:
+        return word_answer("ok")
+
+    async def version(self, request: web.Request) -> web.Response:
+        return word_answer(self._version)
+
+    async def list(self, request: web.Request) -> web.Response:
+        cluster = request.match_info.get("cluster", self._config.cluster_name)
+        if cluster != self._config.cluster_name:
+            raise Refused(404, f"Cluster {cluster} is not that of this broker ({self._config.cluster_name})")
+        return json_answer(sorted(await self._ownership.brokers()))
+
+    async def leader(self, request: web.Request) -> web.Response:
+        broker_id, url = await self._ownership.leader()
+        if not broker_id:
+            raise Refused(404, "Couldn't find leader broker")
+        return json_answer({"brokerId": broker_id, "serviceUrl": url})
+
+    async def internal_configuration(self, request: web.Request) -> web.Response:
+        url = self._config.metadata_store_url
+        return json_answer(
+            {
+                "zookeeperServers": url,
+                "configurationStoreServers": url,
+                "metadataStoreUrl": url,
+                "configurationMetadataStoreUrl": url,
+                "ledgersRootPath": "/ledgers",
+            }
+        )
+
+    async def setting_names(self, request: web.Request) -> web.Response:
+        return json_answer([name for name, _, _ in describe(BrokerConfig)])
+
+    async def settings(self, request: web.Request) -> web.Response:
+        """Every setting with the value that is in force, as text."""
+        fields = [field for field in dataclasses.fields(self._config) if "name" in field.metadata]
+        return json_answer({field.metadata["name"]: _text(getattr(self._config, field.name)) for field in fields})
+
+    async def changed_settings(self, request: web.Request) -> web.Response:
+        """Settings that were changed while the broker runs: none can be."""
+        return json_answer({})
+
+    async def owned_namespaces(self, request: web.Request) -> web.Response:
+        if request.match_info["broker"] != self._ownership.broker_id:
+            raise Refused(404, f"ask broker {request.match_info['broker']} itself")
+        shown = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+        return json_answer(dict.fromkeys(self._ownership.owned_bundles, shown))
+
+    async def health(self, request: web.Request) -> web.Response:
+        await self._health.run()
+        return word_answer("ok")
+
+
+def _text(value: Any) -> str:
+    """A setting as it stands in a file."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple | list | frozenset):
+        return ",".join(map(str, value))
+    return "" if value is None else str(value)

@@ -1,0 +1,211 @@
+"""What all subjects of the admin API share: what may stand in a path, JSON in and out, which status an error has.
+
+Success without a body is 204, errors are `{"reason": "…"}`.
+"""
+
+import json
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from aiohttp import web
+
+from broker.admin.bodies import BadJson
+from broker.errors import (
+    BrokerError,
+    ConsumerBusy,
+    IncompatibleSchema,
+    InvalidTopicName,
+    NotAllowed,
+    NotReady,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
+from broker.names import parse_topic
+from broker.partitions import FewerPartitions
+from broker.policy_rules import InvalidQuorums, NotAnObject
+from broker.records import InvalidRecord, NoRecord, RecordError
+from broker.tenancy import ClusterInUse
+from magnetar_core.bookkeeper.metadata.store import MetadataError, VersionConflict
+from magnetar_core.runtime.http_server import foreign_origin, unwanted_type
+from magnetar_core.runtime.json_text import parse_json
+from magnetar_core.runtime.types import Corruption
+from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.topic_name import PERSISTENT, TopicName
+
+log = logging.getLogger(__name__)
+
+ADMIN: Final = "/admin/v2"
+"""What the paths of all subjects begin with, but for lookups and metrics."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Refused(Exception):
+    """An answer other than success."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+# ------------------------------------------------------------------------------------------ paths
+
+# What may stand in a part of a path, after `%2F` and the like are decoded, and what it is called in the refusal. A
+# part never is more than one name, and none is that of a folder: they become paths in the metadata store.
+_ENTITY_PART: Final = (re.compile(r"(?!\.{1,2}\Z)[-=:.\w]{1,255}", re.ASCII), "letters, digits and -=:._ are")
+_NAME_PART: Final = (
+    re.compile(r"(?!\.{1,2}\Z)[^/\x00-\x1f\x7f]+"),
+    "it has no `/` and no control characters",
+)
+_ANY_PART: Final = (re.compile(r"[^\x00-\x1f\x7f]+"), "it is not empty and has no control characters")
+_PARTS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
+    "cluster": _ENTITY_PART,
+    "tenant": _ENTITY_PART,
+    "namespace": _ENTITY_PART,
+    "policy": _ENTITY_PART,
+    "version": _NAME_PART,
+    "domain": _ENTITY_PART,
+    "bundle": (re.compile(r"0x[0-9a-fA-F]{8}_0x[0-9a-fA-F]{8}"), "it is 0xXXXXXXXX_0xXXXXXXXX"),
+    "timestamp": (re.compile(r"[0-9]{1,18}"), "it is a time in milliseconds"),
+    "broker": _NAME_PART,
+    "topic": _NAME_PART,
+    "subscription": _ANY_PART,  # it is encoded once more before it becomes a path
+    "rest": (re.compile(r".*", re.DOTALL), ""),
+}
+# Of all of them: ZooKeeper's own limit for a whole path is below a megabyte.
+_PART_BYTES_MAX: Final = 3 * 1024
+
+
+@web.middleware
+async def check_request(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Nothing reaches a handler but names that are ones, from those who may send them."""
+    for part, text in request.match_info.items():
+        pattern, wanted = _PARTS[part]
+        if len(text) > _PART_BYTES_MAX or pattern.fullmatch(text) is None:
+            raise Refused(412, f"{part} name {text[:200]!r} is not valid: {wanted}")
+    if (reason := foreign_origin(request)) is not None:
+        raise Refused(403, reason)
+    if (reason := unwanted_type(request)) is not None:
+        raise Refused(415, reason)
+    return await handler(request)
+
+
+def namespace_of(request: web.Request) -> str:
+    """`tenant/namespace`."""
+    return f"{request.match_info['tenant']}/{request.match_info['namespace']}"
+
+
+def topic_of(request: web.Request) -> TopicName:
+    """Raises InvalidTopicName."""
+    info = request.match_info
+    return parse_topic(f"{info.get('domain', PERSISTENT)}://{info['tenant']}/{info['namespace']}/{info['topic']}")
+
+
+def is_forced(request: web.Request) -> bool:
+    return request.query.get("force") == "true"
+
+
+def refuse_force(request: web.Request) -> None:
+    """Raises Refused (405)."""
+    if is_forced(request):
+        raise Refused(405, "This broker does not delete tenants and namespaces with what is in them; empty it first")
+
+
+async def not_there(request: web.Request) -> web.StreamResponse:
+    """What Apache's brokers have and this one has not."""
+    raise Refused(501, f"{request.method} {request.path} is not supported by this broker yet")
+
+
+# ------------------------------------------------------------------------------------------ bodies
+
+
+async def body_of(request: web.Request) -> Any:
+    """The JSON of a request, None for none. Raises Refused (400)."""
+    try:
+        text = await request.text()
+        return parse_json(text) if text.strip() else None
+    except (ValueError, LookupError) as error:
+        raise Refused(400, f"the body is not JSON: {error}") from None
+
+
+async def object_of(request: web.Request) -> dict[str, Any]:
+    """The JSON object of a request; nothing stands for an empty one. Raises Refused (400)."""
+    return as_object(await body_of(request) or {})
+
+
+def as_object(value: Any) -> dict[str, Any]:
+    """Raises Refused (400)."""
+    if not isinstance(value, dict):
+        raise Refused(400, "a JSON object is needed")
+    return value
+
+
+def json_answer(value: object, status: int = 200) -> web.Response:
+    """An answer whose type is named as Apache names it: without a character set."""
+    return web.Response(body=json.dumps(value).encode(), status=status, content_type="application/json")
+
+
+def word_answer(text: str) -> web.Response:
+    """A bare word. Apache calls that JSON as well."""
+    return web.Response(body=text.encode(), content_type="application/json")
+
+
+def done() -> web.Response:
+    """Success, and nothing to say."""
+    return web.Response(status=204)
+
+
+# ------------------------------------------------------------------------------------------ errors
+
+# The nearest class of an error counts.
+_STATUSES: Final[Mapping[type[Exception], int]] = {
+    TopicNotFound: 404,
+    SubscriptionNotFound: 404,
+    NotAllowed: 412,
+    ConsumerBusy: 412,
+    InvalidTopicName: 412,
+    IncompatibleSchema: 409,
+    NotReady: 503,
+    BrokerError: 500,
+    NoRecord: 404,
+    ClusterInUse: 412,
+    NotAnObject: 400,
+    InvalidQuorums: 400,
+    InvalidRecord: 412,
+    FewerPartitions: 422,
+    RecordError: 409,
+    BadJson: 412,
+}
+
+
+def status_of(error: BrokerError | RecordError | BadJson) -> int:
+    return next(_STATUSES[kind] for kind in type(error).__mro__ if kind in _STATUSES)
+
+
+def _refusal(status: int, reason: str) -> web.Response:
+    return json_answer({"reason": reason}, status=status)
+
+
+@web.middleware
+async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Whatever is raised becomes an answer."""
+    try:
+        return await handler(request)
+    except Refused as error:
+        return _refusal(error.status, str(error))
+    except (BrokerError, RecordError, BadJson) as error:
+        return _refusal(status_of(error), str(error))
+    except VersionConflict as error:
+        return _refusal(409, f"changed at the same time: {error}")
+    except (MetadataError, ManagedLedgerError, Corruption) as error:
+        log.warning("%s %s: %s", request.method, request.path, error)
+        return _refusal(500, str(error))
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        return _refusal(error.status, error.text or error.reason)
+    except Exception as error:
+        log.exception("%s %s failed", request.method, request.path)
+        return _refusal(500, f"{type(error).__name__}: {error}")

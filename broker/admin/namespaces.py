@@ -1,0 +1,128 @@
+"""`/admin/v2/namespaces`: namespaces, their policies and their bundles."""
+
+from typing import Final
+
+from aiohttp import web
+
+from broker.admin.http import (
+    ADMIN,
+    Refused,
+    body_of,
+    done,
+    json_answer,
+    namespace_of,
+    not_there,
+    object_of,
+    refuse_force,
+)
+from broker.admin.owners import Owners
+from broker.broker import Broker
+from broker.ownership.ownership import BundleOwnership
+from broker.policy_rules import POLICIES
+
+# The policy whose setting answers 200, as Apache's does; the others' answers 204.
+_ANSWERED_WITH_200: Final = "replication"
+
+
+class NamespacesApi:
+    """Namespaces with their policies; their bundles are unloaded wherever they are."""
+
+    def __init__(self, broker: Broker, ownership: BundleOwnership, owners: Owners) -> None:
+        self._broker = broker
+        self._tenancy = broker.tenancy
+        self._ownership = ownership
+        self._owners = owners
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        namespace = ADMIN + "/namespaces/{tenant}/{namespace}"
+        router.add_get(ADMIN + "/namespaces/{tenant}", self.list)
+        router.add_get(namespace, self.get)
+        router.add_put(namespace, self.create)
+        router.add_delete(namespace, self.delete)
+        router.add_get(namespace + "/topics", self.topics)
+        router.add_get(namespace + "/bundles", self.bundles)
+        router.add_put(namespace + "/unload", self.unload)
+        router.add_put(namespace + "/{bundle}/unload", self.unload_bundle)
+        router.add_route("*", namespace + "/{policy}", self.policy)
+
+    async def list(self, request: web.Request) -> web.Response:
+        return json_answer(await self._tenancy.namespaces(request.match_info["tenant"]))
+
+    async def get(self, request: web.Request) -> web.Response:
+        return json_answer(await self._tenancy.namespace(namespace_of(request)))
+
+    async def create(self, request: web.Request) -> web.Response:
+        await self._tenancy.check_tenant(request.match_info["tenant"])
+        await self._tenancy.create_namespace(namespace_of(request), await object_of(request))
+        return done()
+
+    async def delete(self, request: web.Request) -> web.Response:
+        namespace = namespace_of(request)
+        refuse_force(request)
+        await self._tenancy.namespace(namespace)
+        if await self._broker.ledgers.list(namespace) or await self._broker.partitioned.names(namespace):
+            raise Refused(409, "Cannot delete non empty namespace")
+        await self._unload_all(namespace)
+        await self._tenancy.delete_namespace(namespace)
+        return done()
+
+    async def topics(self, request: web.Request) -> web.Response:
+        mode = request.query.get("mode", "PERSISTENT").upper()
+        await self._broker.namespace(namespace_of(request))
+        names = await self._broker.topics_of_namespace(
+            namespace_of(request), persistent=mode != "NON_PERSISTENT", non_persistent=mode != "PERSISTENT"
+        )
+        return json_answer(sorted(names))
+
+    async def bundles(self, request: web.Request) -> web.Response:
+        policies = await self._broker.namespace(namespace_of(request))
+        texts = policies.bundles.texts
+        return json_answer({"boundaries": texts, "numBundles": len(texts) - 1})
+
+    async def unload(self, request: web.Request) -> web.Response:
+        await self._unload_all(namespace_of(request))
+        return done()
+
+    async def _unload_all(self, namespace: str) -> None:
+        """Give back every bundle of a namespace, whichever broker has it. Raises TopicNotFound."""
+        for text in (await self._broker.namespace(namespace)).bundles.ranges:
+            bundle = f"{namespace}/{text}"
+            owner = await self._ownership.owner_of(bundle)
+            if owner is None:
+                continue
+            if owner == self._ownership.address:
+                await self._unload(bundle)
+            else:
+                await self._owners.ask("PUT", f"{owner.http_url}{ADMIN}/namespaces/{bundle}/unload", bundle)
+
+    async def unload_bundle(self, request: web.Request) -> web.Response:
+        namespace, text = namespace_of(request), request.match_info["bundle"]
+        if text not in (await self._broker.namespace(namespace)).bundles.ranges:
+            raise Refused(412, f"Invalid bundle range {text}")
+        owner = await self._ownership.owner_of(f"{namespace}/{text}")
+        if owner == self._ownership.address:
+            await self._unload(f"{namespace}/{text}")
+        elif owner is not None:
+            raise web.HTTPTemporaryRedirect(owner.http_url + request.rel_url.raw_path)
+        return done()
+
+    async def _unload(self, bundle: str) -> None:
+        await self._ownership.unload(bundle, lambda: self._broker.unload_bundle(bundle))
+
+    async def policy(self, request: web.Request) -> web.StreamResponse:
+        """Read, set and remove one policy of a namespace."""
+        name, namespace = request.match_info["policy"], namespace_of(request)
+        if name not in POLICIES:
+            return await not_there(request)
+        if request.method == "GET":
+            value = await self._tenancy.policy(namespace, name)
+            if value is None:
+                return web.Response(status=200)  # Apache's answer for what is not set: an empty body
+            return json_answer(value)
+        if request.method == "DELETE":
+            await self._tenancy.remove_policy(namespace, name)
+            return done()
+        if request.method not in ("POST", "PUT"):
+            raise Refused(405, f"{request.method} is not possible here")
+        await self._tenancy.set_policy(namespace, name, await body_of(request))
+        return web.Response(status=200 if name == _ANSWERED_WITH_200 else 204)

@@ -1,0 +1,90 @@
+"""Calls about a topic are answered by the broker that owns it: others redirect there (307), or ask it themselves."""
+
+import json
+from typing import Any, Final
+from urllib.parse import quote
+
+import aiohttp
+from aiohttp import web
+
+from broker.admin.http import ADMIN, Refused, topic_of
+from broker.broker import Broker
+from broker.errors import TopicNotFound
+from broker.ownership.ownership import BundleOwnership
+from broker.topic.topic import Topic
+from managed_ledger.topic_name import TopicName
+
+# A partition's owner may first have to take its bundle over from a dead broker.
+FORWARD_TIMEOUT_S: Final = 30.0
+
+
+class Owners:
+    """Finds the owners of topics, and asks them."""
+
+    def __init__(self, broker: Broker, ownership: BundleOwnership) -> None:
+        self._broker = broker
+        self._ownership = ownership
+
+    async def here(self, request: web.Request, name: TopicName) -> None:
+        """Go on only if this broker owns the topic; else redirect to the one that does."""
+        authoritative = request.query.get("authoritative", "false") == "true"
+        await self._broker.namespace(name.namespace)
+        located = await self._ownership.locate(name, authoritative=authoritative)
+        if located.here:
+            return
+        assert located.broker is not None, "a topic that is not here is somewhere else"
+        if not located.broker.http_url:
+            raise Refused(503, f"{name} is served by {located.broker.service_url}, which has no HTTP")
+        flag = "true" if located.redirect and located.authoritative else "false"
+        query = {**request.query, "authoritative": flag}
+        text = "&".join(f"{quote(key)}={quote(value)}" for key, value in query.items())
+        raise web.HTTPTemporaryRedirect(f"{located.broker.http_url}{request.rel_url.raw_path}?{text}")
+
+    async def loaded(self, request: web.Request) -> Topic:
+        """The topic, opened if it exists. Raises TopicNotFound, or redirects."""
+        name = topic_of(request)
+        if not await self._broker.ledgers.exists(name.managed_ledger_name):
+            raise TopicNotFound(f"Topic {name} not found")
+        await self.here(request, name)
+        return await self._broker.create_topic(name)
+
+    async def ask_partitions(
+        self, method: str, name: TopicName, count: int, suffix: str, body: Any = None, *, fine: tuple[int, ...] = ()
+    ) -> dict[TopicName, Any]:
+        """What the owner of each partition answers; those that answer one of the *fine* statuses are left out.
+
+        Raises Refused with the answer of the first partition that is refused otherwise.
+        """
+        found = {}
+        for number in range(count):
+            partition = name.with_partition(number)
+            located = await self._ownership.locate(partition, authoritative=False)
+            base = self._ownership.address.http_url
+            if not located.here and located.broker is not None:
+                base = located.broker.http_url
+            url = f"{base}{ADMIN}/{partition.rest_path}{suffix}"
+            try:
+                found[partition] = await self.ask(method, url, str(partition), body)
+            except Refused as error:
+                if error.status not in fine:
+                    raise
+        return found
+
+    async def ask(self, method: str, url: str, about: str, body: Any = None) -> Any:
+        """Another broker's answer (or our own); raises Refused with its status."""
+        timeout = aiohttp.ClientTimeout(total=FORWARD_TIMEOUT_S)
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=timeout) as session,
+                session.request(method, url, json=body) as answer,
+            ):
+                text, status = await answer.text(), answer.status
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise Refused(503, f"{about}: {url} does not answer: {str(error) or 'time-out'}") from error
+        if status >= 400:
+            try:
+                reason = json.loads(text).get("reason", text)
+            except (ValueError, AttributeError):
+                reason = text
+            raise Refused(status, f"{about}: {reason}")
+        return json.loads(text) if text else None

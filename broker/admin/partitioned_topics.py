@@ -1,0 +1,129 @@
+"""`…/{topic}/partitions` and what is asked of all partitions of a topic at once."""
+
+from typing import Any, Final
+
+from aiohttp import web
+
+from broker.admin.bodies import properties_from_json
+from broker.admin.http import ADMIN, Refused, body_of, done, is_forced, json_answer, namespace_of, topic_of
+from broker.admin.owners import Owners
+from broker.admin.stats import sum_stats
+from broker.broker import Broker
+from broker.config import PARTITIONS_MAX
+from broker.errors import TopicNotFound
+from broker.records import RecordInUse
+from managed_ledger.topic_name import TopicName
+
+# How often partitions that come again while a topic is deleted by force are deleted again.
+DELETE_ROUNDS: Final = 5
+
+
+class PartitionedTopicsApi:
+    """Topics with partitions; what is asked of the partitions goes to their owners."""
+
+    def __init__(self, broker: Broker, owners: Owners) -> None:
+        self._broker = broker
+        self._partitioned = broker.partitioned
+        self._owners = owners
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        router.add_get(ADMIN + "/persistent/{tenant}/{namespace}/partitioned", self.list)
+        router.add_get(ADMIN + "/non-persistent/{tenant}/{namespace}/partitioned", self.list_non_persistent)
+        topic = ADMIN + "/persistent/{tenant}/{namespace}/{topic}"
+        router.add_get(topic + "/partitions", self.get)
+        router.add_put(topic + "/partitions", self.create)
+        router.add_post(topic + "/partitions", self.update)
+        router.add_delete(topic + "/partitions", self.delete)
+        router.add_post(topic + "/createMissedPartitions", self.create_missed)
+        router.add_get(topic + "/partitioned-stats", self.stats)
+        router.add_get(topic + "/partitioned-internalStats", self.internal_stats)
+
+    async def list(self, request: web.Request) -> web.Response:
+        namespace = namespace_of(request)
+        await self._broker.namespace(namespace)
+        return json_answer(await self._partitioned.names(namespace))
+
+    async def list_non_persistent(self, request: web.Request) -> web.Response:
+        await self._broker.namespace(namespace_of(request))
+        return json_answer([])
+
+    async def get(self, request: web.Request) -> web.Response:
+        name = topic_of(request)
+        create = request.query.get("checkAllowAutoCreation") == "true"
+        count = await self._broker.partitions(name, create=create)
+        answer: dict[str, Any] = {"partitions": count, "deleted": False}
+        if count and (properties := await self._partitioned.properties(name)):
+            answer["properties"] = properties
+        return json_answer(answer)
+
+    async def create(self, request: web.Request) -> web.Response:
+        name = topic_of(request)
+        await self._broker.namespace(name.namespace)
+        count = await _wanted_count(request)
+        body = await body_of(request)
+        properties = properties_from_json(body.get("properties") if isinstance(body, dict) else None)
+        await self._partitioned.create(name, count, properties)
+        return done()
+
+    async def create_missed(self, request: web.Request) -> web.Response:
+        await self._partitioned.make_missed(topic_of(request))
+        return done()
+
+    async def update(self, request: web.Request) -> web.Response:
+        name = topic_of(request)
+        await self._partitioned.grow(name, await _wanted_count(request))
+        return done()
+
+    async def delete(self, request: web.Request) -> web.Response:
+        name, force = topic_of(request), is_forced(request)
+        count = await self._known_count(name, f"Topic {name} not found.")
+        suffix = f"?force={str(force).lower()}"
+        for left in reversed(range(DELETE_ROUNDS if force else 1)):
+            await self._owners.ask_partitions("DELETE", name, count, suffix, fine=(404,))
+            try:
+                await self._partitioned.delete(name)
+                break
+            except RecordInUse:  # producers that are open made a partition again while others were deleted
+                if not left:
+                    raise
+        return done()
+
+    async def stats(self, request: web.Request) -> web.Response:
+        name = topic_of(request)
+        count = await self._known_count(name, f"Partitioned topic {name} not found")
+        found = await self._owners.ask_partitions("GET", name, count, "/stats", fine=(404,))
+        total = sum_stats(
+            {partition.full: one for partition, one in found.items()},
+            count,
+            per_partition=request.query.get("perPartition", "true") != "false",
+        )
+        return json_answer(total)
+
+    async def internal_stats(self, request: web.Request) -> web.Response:
+        name = topic_of(request)
+        count = await self._known_count(name, f"Partitioned topic {name} not found")
+        found = await self._owners.ask_partitions("GET", name, count, "/internalStats", fine=(404,))
+        return json_answer(
+            {
+                "metadata": {"partitions": count, "deleted": False},
+                "partitions": {partition.full: one for partition, one in found.items()},
+            }
+        )
+
+    async def _known_count(self, name: TopicName, missing: str) -> int:
+        """Raises TopicNotFound with the text *missing*."""
+        count = await self._partitioned.count(name)
+        if not count:
+            raise TopicNotFound(missing)
+        return count
+
+
+async def _wanted_count(request: web.Request) -> int:
+    """How many partitions are asked for. Raises Refused (406)."""
+    body = await body_of(request)
+    count = body.get("partitions") if isinstance(body, dict) else body
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise Refused(406, "Number of partitions should be more than 0")
+    if count > PARTITIONS_MAX:
+        raise Refused(406, f"Number of partitions should be less than or equal to {PARTITIONS_MAX}")
+    return count

@@ -1,0 +1,93 @@
+"""`/admin/v2/schemas`: the schemas of topics. Any broker answers; partitions share the schema of their topic."""
+
+from typing import Any
+
+from aiohttp import web
+
+from broker.admin.bodies import BadJson, schema_from_json, schema_json
+from broker.admin.http import ADMIN, Refused, body_of, is_forced, json_answer, topic_of
+from broker.broker import Broker
+from managed_ledger.errors import IncompatibleSchema as RegistryRefused
+from managed_ledger.schemas.compatibility import Schema, Strategy, check_valid
+from managed_ledger.schemas.registry import apart
+from managed_ledger.topic_name import TopicName
+
+
+class SchemasApi:
+    """Schemas and their versions."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._registry: Any = broker.schemas
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        topic = ADMIN + "/schemas/{tenant}/{namespace}/{topic}"
+        router.add_get(topic + "/schema", self.get)
+        router.add_get(topic + "/schema/{version}", self.get)
+        router.add_get(topic + "/schemas", self.list)
+        router.add_post(topic + "/schema", self.put)
+        router.add_delete(topic + "/schema", self.delete)
+        router.add_post(topic + "/compatibility", self.check)
+        router.add_post(topic + "/version", self.version)
+
+    async def get(self, request: web.Request) -> web.Response:
+        name = topic_of(request)
+        version = request.match_info.get("version")
+        if version is not None and not (version.isascii() and version.isdigit()):
+            raise Refused(404, f"{version} is not a version")
+        found = await self._registry.get(name.schema_id, None if version is None else int(version))
+        if found is None:
+            raise Refused(404, "Schema not found")
+        return json_answer(schema_json(found))
+
+    async def list(self, request: web.Request) -> web.Response:
+        found = await self._registry.versions(topic_of(request).schema_id)
+        if not found:
+            raise Refused(404, "Schema not found")
+        return json_answer({"getSchemaResponses": [schema_json(one) for one in found]})
+
+    async def put(self, request: web.Request) -> web.Response:
+        name, schema = topic_of(request), await _posted_schema(request)
+        try:
+            version = await self._registry.put_if_absent(name.schema_id, schema, await self._strategy(name))
+        except RegistryRefused as error:
+            raise Refused(409, str(error)) from error
+        return json_answer({"version": {"version": version}})
+
+    async def check(self, request: web.Request) -> web.Response:
+        name, schema = topic_of(request), await _posted_schema(request)
+        strategy = await self._strategy(name)
+        try:
+            await self._registry.check(name.schema_id, schema, strategy)
+            compatible = True
+        except RegistryRefused:
+            compatible = False
+        answer = {"schemaCompatibilityStrategy": strategy.value, "compatibility": compatible}
+        return json_answer(answer, status=202)
+
+    async def version(self, request: web.Request) -> web.Response:
+        name, schema = topic_of(request), await _posted_schema(request)
+        for found in await self._registry.versions(name.schema_id):
+            if found.schema.type == schema.type and found.schema.data == schema.data:
+                return json_answer({"version": found.version})
+        raise Refused(404, "Schema not found")
+
+    async def delete(self, request: web.Request) -> web.Response:
+        version = await self._registry.delete(topic_of(request).schema_id, force=is_forced(request))
+        if version is None:
+            raise Refused(404, "Schema not found")
+        return json_answer({"version": version})
+
+    async def _strategy(self, name: TopicName) -> Strategy:
+        policies = await self._broker.namespace(name.namespace)
+        return Strategy(policies.schema_strategy or self._broker.config.schema_strategy)
+
+
+async def _posted_schema(request: web.Request) -> Schema:
+    """Raises Refused (422)."""
+    try:
+        schema = schema_from_json(await body_of(request))
+        await apart(check_valid, schema)
+    except (BadJson, RegistryRefused) as error:
+        raise Refused(422, f"Invalid schema definition data: {error}") from None
+    return schema

@@ -1,0 +1,118 @@
+"""`…/{topic}/subscriptions` and `…/{topic}/subscription/{subscription}`: who reads a topic, and how far they are."""
+
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+from aiohttp import web
+
+from broker.admin.bodies import position_from_json
+from broker.admin.http import ADMIN, Refused, body_of, done, is_forced, json_answer, topic_of
+from broker.admin.owners import Owners
+from broker.errors import SubscriptionNotFound
+from broker.partitions import Partitions
+from broker.topic.subscription import Subscription
+from broker.topic.topic import Topic
+from managed_ledger.names import decode
+from managed_ledger.position import LATEST, Position
+
+
+class SubscriptionsApi:
+    """Subscriptions of a topic; those of a partitioned topic are the ones of all its partitions."""
+
+    def __init__(self, partitioned: Partitions, owners: Owners) -> None:
+        self._partitioned = partitioned
+        self._owners = owners
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        topic = ADMIN + "/persistent/{tenant}/{namespace}/{topic}"
+        subscription = topic + "/subscription/{subscription}"
+        router.add_get(topic + "/subscriptions", self.list)
+        router.add_put(subscription, self.create)
+        router.add_delete(subscription, self.delete)
+        router.add_post(subscription + "/skip_all", self.skip_all)
+        router.add_post(subscription + "/resetcursor", self.reset_to_position)
+        router.add_post(subscription + "/resetcursor/{timestamp}", self.reset_to_time)
+
+    async def list(self, request: web.Request) -> web.Response:
+        name = topic_of(request)
+        count = await self._partitioned.count(name)
+        if count:
+            found = await self._owners.ask_partitions("GET", name, count, "/subscriptions", fine=(404,))
+            return json_answer(sorted({one for names in found.values() for one in names}))
+        return json_answer(sorted((await self._owners.loaded(request)).subscriptions))
+
+    async def create(self, request: web.Request) -> web.Response:
+        body = await body_of(request)
+        position = position_from_json(body) if body not in (None, "") else LATEST
+        if await self._in_partitions(request, "PUT", "", body, fine=(409,)):
+            return done()
+        topic = await self._owners.loaded(request)
+        name = _name_of(request)
+        if name in topic.subscriptions:
+            raise Refused(409, "Subscription already exists for topic")
+        await topic.create_subscription(name, position)
+        return done()
+
+    async def delete(self, request: web.Request) -> web.Response:
+        force = is_forced(request)
+        if await self._in_partitions(request, "DELETE", f"?force={str(force).lower()}"):
+            return done()
+        topic = await self._owners.loaded(request)
+        await topic.delete_subscription(_subscription(request, topic).name, force=force)
+        return done()
+
+    async def skip_all(self, request: web.Request) -> web.Response:
+        if not await self._in_partitions(request, "POST", "/skip_all"):
+            await self._seek(request, LATEST)
+        return done()
+
+    async def reset_to_position(self, request: web.Request) -> web.Response:
+        position = position_from_json(await body_of(request))
+        name = topic_of(request)
+        if await self._partitioned.count(name):
+            raise Refused(405, f"{name} is partitioned: a position belongs to one partition, name that")
+        await self._seek(request, position)
+        return done()
+
+    async def reset_to_time(self, request: web.Request) -> web.Response:
+        time_ms = int(request.match_info["timestamp"])
+        if not await self._in_partitions(request, "POST", f"/resetcursor/{time_ms}"):
+            topic = await self._owners.loaded(request)
+            _subscription(request, topic)
+            await self._seek(request, await topic.position_at_ms(time_ms))
+        return done()
+
+    async def _in_partitions(
+        self, request: web.Request, method: str, rest: str, body: Any = None, *, fine: tuple[int, ...] = (404,)
+    ) -> bool:
+        """Do to a subscription of every partition what is asked of a partitioned topic; False for one that is not.
+
+        Partitions where there is nothing to do (they answer one of *fine*) do not matter, unless all are like that.
+        """
+        name = topic_of(request)
+        count = await self._partitioned.count(name)
+        if not count:
+            return False
+        subscription = _name_of(request)
+        suffix = f"/subscription/{quote(quote_plus(subscription), safe='')}{rest}"
+        if not await self._owners.ask_partitions(method, name, count, suffix, body, fine=fine):
+            reason = "does not exist" if fine == (404,) else "exists already"
+            raise Refused(fine[0], f"Subscription {subscription} {reason} in all partitions of {name}")
+        return True
+
+    async def _seek(self, request: web.Request, position: Position) -> None:
+        topic = await self._owners.loaded(request)
+        await topic.seek(_subscription(request, topic), position)
+
+
+def _name_of(request: web.Request) -> str:
+    return decode(request.match_info["subscription"])
+
+
+def _subscription(request: web.Request, topic: Topic) -> Subscription:
+    """Raises SubscriptionNotFound."""
+    name = _name_of(request)
+    found = topic.subscriptions.get(name)
+    if found is None:
+        raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic.name}")
+    return found

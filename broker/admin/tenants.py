@@ -1,0 +1,73 @@
+"""`/admin/v2/clusters` and `/admin/v2/tenants`: the clusters there are, and who may use which."""
+
+from aiohttp import web
+
+from broker.admin.http import ADMIN, as_object, body_of, done, json_answer, object_of, refuse_force
+from broker.tenancy import Tenancy
+
+
+class ClustersApi:
+    """Records of clusters."""
+
+    def __init__(self, tenancy: Tenancy) -> None:
+        self._tenancy = tenancy
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        cluster = ADMIN + "/clusters/{cluster}"
+        router.add_get(ADMIN + "/clusters", self.list)
+        router.add_get(cluster, self.get)
+        router.add_put(cluster, self.create)
+        router.add_post(cluster, self.update)
+        router.add_delete(cluster, self.delete)
+
+    async def list(self, request: web.Request) -> web.Response:
+        return json_answer(await self._tenancy.clusters())
+
+    async def get(self, request: web.Request) -> web.Response:
+        return json_answer(await self._tenancy.cluster(request.match_info["cluster"]))
+
+    async def create(self, request: web.Request) -> web.Response:
+        await self._tenancy.create_cluster(request.match_info["cluster"], await object_of(request))
+        return web.Response(status=200)
+
+    async def update(self, request: web.Request) -> web.Response:
+        await self._tenancy.update_cluster(request.match_info["cluster"], as_object(await body_of(request)))
+        return web.Response(status=200)
+
+    async def delete(self, request: web.Request) -> web.Response:
+        await self._tenancy.delete_cluster(request.match_info["cluster"])
+        return done()
+
+
+class TenantsApi:
+    """Records of tenants."""
+
+    def __init__(self, tenancy: Tenancy) -> None:
+        self._tenancy = tenancy
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        tenant = ADMIN + "/tenants/{tenant}"
+        router.add_get(ADMIN + "/tenants", self.list)
+        router.add_get(tenant, self.get)
+        router.add_put(tenant, self.create)
+        router.add_post(tenant, self.update)
+        router.add_delete(tenant, self.delete)
+
+    async def list(self, request: web.Request) -> web.Response:
+        return json_answer(await self._tenancy.tenants())
+
+    async def get(self, request: web.Request) -> web.Response:
+        return json_answer(await self._tenancy.tenant(request.match_info["tenant"]))
+
+    async def create(self, request: web.Request) -> web.Response:
+        await self._tenancy.create_tenant(request.match_info["tenant"], await object_of(request))
+        return done()
+
+    async def update(self, request: web.Request) -> web.Response:
+        await self._tenancy.update_tenant(request.match_info["tenant"], await object_of(request))
+        return done()
+
+    async def delete(self, request: web.Request) -> web.Response:
+        refuse_force(request)
+        await self._tenancy.delete_tenant(request.match_info["tenant"])
+        return done()

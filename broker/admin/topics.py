@@ -1,0 +1,148 @@
+"""`/admin/v2/persistent/{tenant}/{namespace}/{topic}`: topics, one partition each if they have partitions."""
+
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+
+from broker.admin.bodies import message_id_json, properties_from_json
+from broker.admin.http import ADMIN, Refused, body_of, done, is_forced, json_answer, namespace_of, topic_of
+from broker.admin.owners import Owners
+from broker.admin.stats import internal_stats, topic_stats
+from broker.broker import Broker
+from broker.errors import TopicNotFound, TopicUnreadable
+from managed_ledger.position import LATEST
+
+
+class TopicsApi:
+    """Topics as brokers serve them."""
+
+    def __init__(self, broker: Broker, owners: Owners, broker_id: Callable[[], str]) -> None:
+        self._broker = broker
+        self._partitioned = broker.partitioned
+        self._owners = owners
+        self._registry: Any = broker.schemas
+        self._broker_id = broker_id
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        router.add_get(ADMIN + "/persistent/{tenant}/{namespace}", self.list)
+        router.add_get(ADMIN + "/non-persistent/{tenant}/{namespace}", self.list_non_persistent)
+        topic = ADMIN + "/persistent/{tenant}/{namespace}/{topic}"
+        router.add_put(topic, self.create)
+        router.add_delete(topic, self.delete)
+        router.add_get(topic + "/stats", self.stats)
+        router.add_get(topic + "/internalStats", self.internal_stats)
+        router.add_get(topic + "/properties", self.properties)
+        router.add_put(topic + "/properties", self.update_properties)
+        router.add_delete(topic + "/properties", self.delete_property)
+        router.add_get(topic + "/messageid/{timestamp}", self.message_id_at)
+        router.add_get(topic + "/lastMessageId", self.last_message_id)
+        router.add_put(topic + "/unload", self.unload)
+        router.add_post(topic + "/terminate", self.terminate)
+
+    async def list(self, request: web.Request) -> web.Response:
+        return await self._list(request, is_persistent=True)
+
+    async def list_non_persistent(self, request: web.Request) -> web.Response:
+        return await self._list(request, is_persistent=False)
+
+    async def _list(self, request: web.Request, *, is_persistent: bool) -> web.Response:
+        namespace = namespace_of(request)
+        await self._broker.namespace(namespace)
+        names = await self._broker.topics_of_namespace(
+            namespace, persistent=is_persistent, non_persistent=not is_persistent
+        )
+        return json_answer(sorted(names))
+
+    async def create(self, request: web.Request) -> web.Response:
+        name = topic_of(request)
+        properties = properties_from_json(await body_of(request))
+        await self._broker.namespace(name.namespace)
+        if await self._partitioned.count(name):
+            raise Refused(409, "This topic already exists")
+        await self._owners.here(request, name)
+        if await self._broker.ledgers.exists(name.managed_ledger_name):
+            raise Refused(409, "This topic already exists")
+        topic = await self._broker.create_topic(name)
+        if properties:
+            await topic.ledger.set_properties({**topic.ledger.properties, **properties})
+        return done()
+
+    async def delete(self, request: web.Request) -> web.Response:
+        name = topic_of(request)
+        if await self._partitioned.count(name):
+            raise Refused(409, f"{name} is a partitioned topic, use the partitioned delete")
+        if not await self._broker.ledgers.exists(name.managed_ledger_name):
+            raise TopicNotFound(f"Topic {name} not found")
+        force = is_forced(request)
+        await self._owners.here(request, name)
+        try:
+            topic = await self._broker.create_topic(name)
+        except TopicUnreadable as error:
+            if not force:
+                raise Refused(500, f"{error}; it can only be deleted by force") from error
+        else:
+            if topic.is_in_use and not force:
+                raise Refused(412, f"Topic {name} has connected producers or consumers; use force")
+        # Subscriptions without consumers do not stand in the way, as they do when a topic is removed by itself.
+        await self._broker.delete_topic(name, force=True)
+        return done()
+
+    async def stats(self, request: web.Request) -> web.Response:
+        return json_answer(topic_stats(await self._owners.loaded(request), self._broker_id()))
+
+    async def internal_stats(self, request: web.Request) -> web.Response:
+        topic = await self._owners.loaded(request)
+        ledgers = await self._registry.ledgers(topic.name.schema_id)
+        return json_answer(internal_stats(topic, ledgers))
+
+    async def properties(self, request: web.Request) -> web.Response:
+        name = topic_of(request)
+        if await self._partitioned.count(name):
+            return json_answer(await self._partitioned.properties(name))
+        return json_answer(dict((await self._owners.loaded(request)).ledger.properties))
+
+    async def update_properties(self, request: web.Request) -> web.Response:
+        given = properties_from_json(await body_of(request))
+        return await self._change_properties(request, lambda old: {**old, **given})
+
+    async def delete_property(self, request: web.Request) -> web.Response:
+        key = request.query.get("key", "")
+        return await self._change_properties(request, lambda old: {k: v for k, v in old.items() if k != key})
+
+    async def _change_properties(
+        self, request: web.Request, change: Callable[[dict[str, str]], dict[str, str]]
+    ) -> web.Response:
+        name = topic_of(request)
+        if await self._partitioned.count(name):
+            await self._partitioned.change_properties(name, change)
+        else:
+            ledger = (await self._owners.loaded(request)).ledger
+            await ledger.set_properties(change(dict(ledger.properties)))
+        return done()
+
+    async def message_id_at(self, request: web.Request) -> web.Response:
+        """The first message that was published at a time or later; the end if there is none."""
+        topic = await self._owners.loaded(request)
+        found = await topic.position_at_ms(int(request.match_info["timestamp"]))
+        if found == LATEST:
+            found = topic.ledger.last_confirmed
+        return json_answer(message_id_json(found, topic.name.partition))
+
+    async def last_message_id(self, request: web.Request) -> web.Response:
+        topic = await self._owners.loaded(request)
+        position, batch_index = await topic.last_message()
+        found = message_id_json(position, topic.name.partition, batch_index)
+        if batch_index >= 0:
+            found |= {"outstandingAcksInSameBatch": 0, "originalBatchSize": 0}
+        return json_answer(found)
+
+    async def unload(self, request: web.Request) -> web.Response:
+        topic = await self._owners.loaded(request)
+        await self._broker.unload(topic.name)
+        return done()
+
+    async def terminate(self, request: web.Request) -> web.Response:
+        topic = await self._owners.loaded(request)
+        last = await topic.terminate()
+        return json_answer(message_id_json(last, topic.name.partition))

@@ -1,0 +1,79 @@
+"""Acks of the topic API as commands of the binary protocol, which subscriptions take. No IO and no clock."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from broker.errors import BrokerError
+from broker.grpc.partial import PartialBatches
+from broker.wire import pulsar_pb2 as wire
+from broker.wire.frames import NO_ID
+from magnetar_core.topics import topics_pb2 as api
+from managed_ledger.cursors.ack_ranges import words_of
+from managed_ledger.errors import InvalidPosition
+from managed_ledger.position import Position, named_position
+
+
+class Acks(NamedTuple):
+    """What becomes of the ids of one request."""
+
+    whole: list[Position]
+    """Entries all of whose messages are acknowledged."""
+    parts: dict[Position, tuple[int, int]]
+    """Batches of which some messages are left: which, as bits, and of how many."""
+    failure: BrokerError | InvalidPosition | ValueError | None
+    """Why the rest of the ids does not count; what stood before it does."""
+
+
+def acks_of(ids: Iterable[api.MessageId], batches: PartialBatches) -> Acks:
+    """*batches* learns which messages are acknowledged."""
+    whole: list[Position] = []
+    parts: dict[Position, tuple[int, int]] = {}
+    failure: BrokerError | InvalidPosition | ValueError | None = None
+    acknowledge = batches.acknowledge
+    for one in ids:
+        try:
+            position = named_position(one.ledger_id, one.entry_id)
+            if not one.HasField("batch_index"):
+                batches.forget(position)
+                whole.append(position)
+                continue
+            left = acknowledge(position, one.batch_index, one.batch_size)
+        except (BrokerError, InvalidPosition, ValueError) as error:
+            failure = error
+            break
+        if left is None:
+            continue
+        if left:
+            parts[position] = left, one.batch_size
+        else:
+            parts.pop(position, None)
+            whole.append(position)
+    return Acks(whole, parts, failure)
+
+
+def ack_of(positions: Iterable[Position]) -> wire.CommandAck:
+    """Of whole entries."""
+    command = wire.CommandAck(consumer_id=0, ack_type=wire.CommandAck.Individual)
+    for ledger_id, entry_id in positions:
+        command.message_id.add(ledgerId=ledger_id & NO_ID, entryId=entry_id & NO_ID)
+    return command
+
+
+def ack_of_parts(parts: Mapping[Position, tuple[int, int]]) -> wire.CommandAck:
+    """Of batches of which some messages are left."""
+    command = wire.CommandAck(consumer_id=0, ack_type=wire.CommandAck.Individual)
+    for position, (left, size) in parts.items():
+        made = command.message_id.add(ledgerId=position.ledger_id, entryId=position.entry_id, batch_size=size)
+        made.ack_set.extend(words_of(left, (size + 63) // 64))
+    return command
+
+
+def cumulative_ack_of(position: Position, left: int = 0, size: int = 0) -> wire.CommandAck:
+    """Of everything up to *position*; of the batch there, messages may be *left*, of *size*."""
+    assert not left or 0 < left.bit_length() <= size, "what is left of a batch is part of it"
+    command = wire.CommandAck(consumer_id=0, ack_type=wire.CommandAck.Cumulative)
+    made = command.message_id.add(ledgerId=position.ledger_id & NO_ID, entryId=position.entry_id & NO_ID)
+    if left:
+        made.batch_size = size
+        made.ack_set.extend(words_of(left, (size + 63) // 64))
+    return command

@@ -1,0 +1,503 @@
+"""One Consume call: a consumer of a subscription whose client speaks gRPC.
+
+    Subscription ──entry──▶ GrpcConsumer.send ──Delivery──▶ queue ──frames──▶ client
+          ▲                                                                      │
+          └────── permits, acks, nacks, seeks ◀──────────────────────────────────┘
+
+Rules:
+
+1. Permits count messages, as on the binary port. An entry that cost more permits than it delivered messages gives the
+   difference back.
+2. A batch is acknowledged as a whole when all its messages are; before that the cursor learns of single ones only
+   where the broker keeps such acks (acknowledgmentAtBatchIndexLevelEnabled). What it does not keep is known here as
+   long as the call lasts.
+3. While more than QUEUE_HIGH_BYTES wait for the client to read, nothing more is dispatched to it. Entries wait as they
+   are stored: one is taken apart when the client has room for it, and goes out in pieces if it has many messages.
+4. When everything unacknowledged comes again (nack on EXCLUSIVE and FAILOVER) or after a seek, the client is told
+   `rewound` in front of the first message of the new run, and permits start from zero.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from broker.broker import Broker
+from broker.errors import BrokerError
+from broker.grpc.acks import ack_of, ack_of_parts, acks_of, cumulative_ack_of
+from broker.grpc.deliveries import UnpackedEntry, WaitingEntry, fill_problem
+from broker.grpc.partial import PartialBatches
+from broker.grpc.status import Refused, Status, moved, refusal
+from broker.topic.consumer import Consumer
+from broker.topic.requests import SubscribeRequest
+from broker.topic.subscription import KeySharedPolicy, Subscription
+from broker.topic.topic import Topic
+from broker.wire import pulsar_pb2 as wire
+from broker.wire.frames import parse_frame
+from magnetar_core.runtime.types import KIB, MIB, Buffer, Corruption
+from magnetar_core.topics import topics_pb2 as api
+from managed_ledger.errors import InvalidPosition
+from managed_ledger.messages import messages_in, metadata_of, split_entry
+from managed_ledger.messages_pb2 import NONE
+from managed_ledger.position import EARLIEST, LATEST, Position, named_position
+from managed_ledger.topic_name import TopicName
+
+# Bytes that wait for a client to read before dispatch to it pauses, and before it goes on: as on the binary port.
+QUEUE_HIGH_BYTES: Final = 1 * MIB
+QUEUE_LOW_BYTES: Final = 256 * KIB
+
+# Deliveries that leave in one frame: gRPC costs some 200 µs a frame, and a frame is one allocation on both sides.
+FRAME_BYTES: Final = 256 * KIB
+
+# Entries that are larger than this, or unpack to more, are unpacked on another thread: zlib makes 200 MB/s.
+INLINE_BYTES_MAX: Final = 512 * KIB
+
+# The longest delay of a nack. Each request with one holds a timer and its ids.
+NACK_DELAY_MS_MAX: Final = 24 * 3600 * 1000
+
+# Nacks with a delay that one call has under way; the unacknowledged messages are limited anyway.
+NACKS_MAX: Final = 10_000
+
+# Ids in one request; each is some ten microseconds on the loop.
+IDS_MAX: Final = 20_000
+
+_T = wire.BaseCommand
+KINDS: Final = {
+    api.EXCLUSIVE: wire.CommandSubscribe.Exclusive,
+    api.SHARED: wire.CommandSubscribe.Shared,
+    api.FAILOVER: wire.CommandSubscribe.Failover,
+    api.KEY_SHARED: wire.CommandSubscribe.Key_Shared,
+}
+_IN_ORDER: Final = (api.EXCLUSIVE, api.FAILOVER)
+
+
+class GrpcConsumer(Consumer):
+    """A consumer whose entries become deliveries."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: "ConsumeCall", name: str, **facts: Any) -> None:
+        super().__init__(call, 0, name, **facts)
+        self.call = call
+
+    def send(
+        self,
+        position: Position,
+        entry: Buffer,
+        messages: int,
+        redelivery_count: int = 0,
+        ack_set: Sequence[int] | None = None,
+    ) -> None:
+        self._count_sent(messages, redelivery_count, len(entry))
+        self.call.deliver(WaitingEntry(self, position, entry, messages, redelivery_count, ack_set))
+
+
+class ConsumeCall:
+    """One Consume call; the sink of its consumer."""
+
+    def __init__(self, broker: Broker, topic: Topic, request: api.ConsumeRequest.Open, address: str) -> None:
+        self._broker = broker
+        self._topic = topic
+        self._open = request
+        self._address = address
+        self.changed = asyncio.Event()
+        self.reason: Refused | None = None
+        self.is_ended = False
+        self._is_detached = False
+        self._out: deque[tuple[int, api.ConsumeResponse | WaitingEntry]] = deque()
+        self._unpacked: UnpackedEntry | None = None
+        # What the entry takes that is being unpacked, or goes out.
+        self._held_bytes = 0
+        # Counts what made everything queued void (rule 4).
+        self._runs = 0
+        self._out_bytes = 0
+        self._reserved_bytes = 0
+        self._is_seeking = False
+        # Batches of which a part is acknowledged, or was delivered. (rule 2)
+        self._left = PartialBatches()
+        self._skipped: list[Position] = []
+        self._is_full = False
+        self._nacks = 0
+        # A reader's or a seek's first entry: messages below this index are not wanted.
+        self._skip: tuple[Position, int] | None = None
+        self.consumer = self._new_consumer(request.consumer_name or broker.consumer_name())
+
+    def _new_consumer(self, name: str) -> GrpcConsumer:
+        request = self._open
+        return GrpcConsumer(
+            self,
+            name,
+            partition=self._topic.name.partition,
+            priority_level=request.priority,
+            hash_ranges=[(one.start, one.end) for one in request.sticky_ranges],
+            address=self._address,
+            client_version="magnetar topics.v1",
+            connected_since_ms=self._broker.now_ms(),
+        )
+
+    @property
+    def topic_name(self) -> TopicName:
+        return self._topic.name
+
+    @property
+    def subscription(self) -> Subscription:
+        assert self.consumer.subscription is not None, "an attached consumer has a subscription"
+        return self.consumer.subscription
+
+    async def subscribe(self) -> None:
+        """Attach the consumer. Raises BrokerError."""
+        request = self._open
+        start: Position | None = None
+        if request.is_reader:
+            start = EARLIEST if request.from_earliest else LATEST
+            if request.HasField("start_id"):
+                try:
+                    start = named_position(request.start_id.ledger_id, request.start_id.entry_id)
+                except InvalidPosition as error:
+                    raise Refused(Status.INVALID_ARGUMENT, f"{self._topic.name}: {error}") from error
+                if request.start_id.HasField("batch_index"):
+                    self._skip = start, request.start_id.batch_index + (not request.start_inclusive)
+                elif not request.start_inclusive:
+                    self._skip = start, 2**31
+        await self._topic.subscribe(self._subscribe_request(start))
+
+    def _subscribe_request(self, start: Position | None) -> SubscribeRequest:
+        request = self._open
+        return SubscribeRequest(
+            self.consumer,
+            request.subscription,
+            KINDS[request.type],
+            not request.is_reader,
+            start,
+            request.from_earliest,
+            0,
+            False,
+            KeySharedPolicy(bool(request.sticky_ranges), request.allow_out_of_order),
+            {},
+        )
+
+    # -------------------------------------------------------------------------------- deliveries
+
+    def deliver(self, waiting: WaitingEntry) -> None:
+        """Queue an entry."""
+        self._queue(waiting, len(waiting.entry))
+
+    async def _unpack(self, waiting: WaitingEntry) -> UnpackedEntry:
+        """Raises Corruption naming the entry."""
+        try:
+            parts = split_entry(waiting.entry)
+            metadata = metadata_of(parts)
+            unpacked_bytes = 0 if metadata.compression == NONE else metadata.uncompressed_size
+            limit = self._broker.config.uncompressed_bytes_max
+            self._hold(max(len(waiting.entry), unpacked_bytes if unpacked_bytes <= limit else 0))
+            if unpacked_bytes > limit:
+                raise Corruption(
+                    f"uncompressed_size {unpacked_bytes} is above the limit of {limit} (maxUncompressedEntrySize)"
+                )
+            if max(len(waiting.entry), unpacked_bytes) > INLINE_BYTES_MAX:
+                messages = await asyncio.to_thread(messages_in, parts, metadata, limit)
+            else:
+                messages = messages_in(parts, metadata, limit)
+        except Corruption as error:
+            raise Corruption(f"{self._topic.name}: {waiting.position}: {error}") from None
+        return UnpackedEntry(waiting, metadata, messages)
+
+    def _finish(self, unpacked: UnpackedEntry) -> None:
+        """All messages of the entry are out: settle what it cost (rule 1), and what nobody is to acknowledge."""
+        self._unpacked = None
+        self._hold(0)
+        position, size = unpacked.waiting.position, unpacked.size
+        if unpacked.compacted:
+            left = self._left.left(position, (1 << size) - 1) & ~unpacked.compacted
+            if left:
+                self._left.note(position, left, size)
+            else:
+                self._left.forget(position)
+                self._acknowledge_soon(position)
+        elif not unpacked.delivered:
+            self._acknowledge_soon(position)
+        self._settle(unpacked.waiting, unpacked.delivered)
+
+    def _hold(self, size_bytes: int) -> None:
+        """The one entry that is taken apart takes so much; 0: there is none."""
+        self._broker.reads.give(self._held_bytes)
+        self._held_bytes = 0 if self._is_detached else size_bytes
+        self._broker.reads.take(self._held_bytes)
+
+    def _settle(self, waiting: WaitingEntry, delivered: int) -> None:
+        consumer = waiting.consumer
+        consumer.permits += waiting.permits - delivered
+        if consumer.subscription is not None and not self.is_ended:
+            consumer.subscription.pump()
+
+    def _acknowledge_soon(self, position: Position) -> None:
+        """Not at once: the dispatcher is in the middle of its entries."""
+        if not self._skipped:
+            asyncio.get_running_loop().call_soon(self._acknowledge_skipped)
+        self._skipped.append(position)
+
+    def _acknowledge_skipped(self) -> None:
+        skipped, self._skipped = self._skipped, []
+        if not self.is_ended and self.consumer.subscription is not None:
+            self.subscription.acknowledge(self.consumer, ack_of(skipped))
+
+    def _queue(self, answer: api.ConsumeResponse | WaitingEntry, size: int) -> None:
+        if self._is_detached:
+            return
+        self._out.append((size, answer))
+        self._out_bytes += size
+        self._broker.reads.take(size)
+        self.changed.set()
+
+    def _sent(self, size: int) -> None:
+        self._out_bytes -= size
+        self._broker.reads.give(size)
+
+    async def take(self) -> api.ConsumeResponse | None:
+        """The next frame, or None if nothing waits."""
+        answer = api.ConsumeResponse()
+        size = 0
+        while size < FRAME_BYTES:
+            unpacked = self._unpacked
+            if unpacked is None:
+                if not self._out:
+                    break
+                item = self._out[0][1]
+                if isinstance(item, api.ConsumeResponse):
+                    if answer.deliveries:
+                        break
+                    self._pop()
+                    return item
+                self._pop()
+                runs = self._runs
+                try:
+                    unpacked = await self._unpack(item)
+                except Corruption as error:
+                    self._hold(0)
+                    if runs == self._runs:
+                        size += fill_problem(answer.deliveries.add(), item, str(error))
+                        self._settle(item, 1)
+                    continue
+                if runs != self._runs:  # a rewind or seek came in between
+                    self._hold(0)
+                    continue
+                skip = self._skip[1] if self._skip is not None and self._skip[0] == item.position else 0
+                unpacked.leave_out(self._left, skip, in_order=self._open.type in _IN_ORDER)
+                self._unpacked = unpacked
+            size += unpacked.fill(answer, self._topic.name)
+            if not unpacked.is_done:  # there is more of it than goes at once
+                break
+            self._finish(unpacked)
+        return answer if answer.deliveries else None
+
+    def _pop(self) -> None:
+        was_full = not self.is_writable
+        size, _ = self._out.popleft()
+        self._sent(size)
+        if was_full and self._out_bytes <= QUEUE_LOW_BYTES:
+            self._is_full = False
+            if self.consumer.subscription is not None:
+                self.subscription.pump()
+
+    # -------------------------------------------------------------------------------- Sink
+
+    @property
+    def is_writable(self) -> bool:
+        if self._out_bytes > QUEUE_HIGH_BYTES:  # rule 3
+            self._is_full = True
+        return not self._is_full and not self.is_ended and self.room_bytes > 0
+
+    @property
+    def room_bytes(self) -> int:
+        return QUEUE_HIGH_BYTES - self._out_bytes - self._reserved_bytes - self._held_bytes
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._out_bytes and not self._reserved_bytes and not self._held_bytes
+
+    def reserve(self, size_bytes: int) -> None:
+        self._reserved_bytes += size_bytes
+        assert self._reserved_bytes >= 0, "what is given back was reserved"
+        if size_bytes < 0 and self.is_writable and self.consumer.subscription is not None:
+            self.subscription.pump()
+
+    def write(self, frame: bytes) -> None:
+        body, _ = parse_frame(memoryview(frame)[4:])
+        if body.type == _T.CLOSE_CONSUMER and not self._is_seeking:
+            self.end(moved(str(self._topic.name)))
+
+    def write_message(self, head: bytes, entry: Buffer) -> None:
+        raise AssertionError("entries come by GrpcConsumer.send")
+
+    async def is_alive(self) -> bool:
+        return not self.is_ended
+
+    def on_published(self, count: int, size_bytes: int) -> None:
+        raise AssertionError("this is no producer")
+
+    def on_producer_closed(self, producer: object) -> None:
+        raise AssertionError("this is no producer")
+
+    def on_consumer_closed(self, consumer: object) -> None:
+        if not self._is_seeking:
+            self.end(moved(str(self._topic.name)))
+
+    def end(self, reason: Refused | None) -> None:
+        """The call is over; the first reason counts."""
+        if not self.is_ended:
+            self.is_ended = True
+            self.reason = reason
+            self.changed.set()
+
+    # -------------------------------------------------------------------------------- requests
+
+    async def handle(self, request: api.ConsumeRequest) -> None:
+        """Do what a request asks for. Raises Refused for what ends the call."""
+        error = ""
+        try:
+            await self._handle(request)
+        except (BrokerError, InvalidPosition, ValueError) as failure:
+            if not request.request_id:
+                if isinstance(failure, BrokerError):
+                    raise refusal(str(self._topic.name), failure) from failure
+                raise Refused(Status.INVALID_ARGUMENT, f"{self._topic.name}: {failure}") from failure
+            error = str(failure)
+        if request.request_id:
+            self._queue(api.ConsumeResponse(done=request.request_id, error=error), 0)
+
+    async def _handle(self, request: api.ConsumeRequest) -> None:
+        if request.HasField("open"):
+            raise Refused(Status.INVALID_ARGUMENT, f"{self._topic.name}: `open` comes once, in the first request")
+        if len(request.acks) > IDS_MAX or len(request.nack.ids) > IDS_MAX:
+            raise ValueError(f"a request may have {IDS_MAX} ids; split it")
+        if request.acks:
+            self._acknowledge(request.acks)
+        if request.HasField("cumulative_ack"):
+            self._acknowledge_up_to(request.cumulative_ack)
+        if request.HasField("nack") and request.nack.ids:
+            self._nack(request.nack)
+        if request.HasField("seek"):
+            await self._seek(request.seek)
+        if request.permits < 0:
+            raise ValueError(f"permits are {request.permits}; they must not be negative")
+        if request.permits:
+            self.subscription.flow(self.consumer, request.permits)
+        if request.unsubscribe:
+            self._is_seeking = True  # our own consumer's end is no surprise
+            try:
+                await self._topic.unsubscribe(self.consumer)
+            finally:
+                self._is_seeking = False
+            self.end(None)
+
+    def _acknowledge(self, ids: Iterable[api.MessageId]) -> None:
+        acks = acks_of(ids, self._left)
+        if acks.whole:
+            self.subscription.acknowledge(self.consumer, ack_of(acks.whole))
+        if acks.parts and self.subscription.limits.batch_index_acks:
+            self.subscription.acknowledge(self.consumer, ack_of_parts(acks.parts))
+        if acks.failure is not None:
+            raise acks.failure
+
+    def _acknowledge_up_to(self, up_to: api.MessageId) -> None:
+        if self._open.type not in _IN_ORDER:
+            raise ValueError("a cumulative ack needs the type EXCLUSIVE or FAILOVER; acknowledge single messages")
+        position = named_position(up_to.ledger_id, up_to.entry_id)
+        self._topic.ledger.check_within(position)
+        if position.entry_id < 0 and up_to.HasField("batch_index"):
+            raise ValueError(f"{position} stands before an entry and has no batch_index")
+        self._left.forget_before(position)
+        left: int | None = 0
+        if up_to.HasField("batch_index"):
+            left = self._left.acknowledge_up_to(position, up_to.batch_index, up_to.batch_size)
+        if left == 0:
+            self._left.forget(position)
+            command = cumulative_ack_of(position)
+        elif left is not None and self.subscription.limits.batch_index_acks:
+            command = cumulative_ack_of(position, left, up_to.batch_size)
+        else:
+            previous = self._topic.ledger.previous_position(position)
+            if previous.entry_id < 0 or previous <= self.subscription.cursor.mark_delete_position:
+                return
+            command = cumulative_ack_of(previous)
+        self.subscription.acknowledge(self.consumer, command)
+
+    def _nack(self, nack: api.ConsumeRequest.Nack) -> None:
+        if not 0 <= nack.delay_ms <= NACK_DELAY_MS_MAX:
+            raise ValueError(f"a nack's delay is 0 to {NACK_DELAY_MS_MAX} ms, not {nack.delay_ms}")
+        if self._nacks >= NACKS_MAX:
+            raise ValueError(f"{NACKS_MAX} requests with delayed nacks are under way; put more ids into one")
+        positions = sorted({named_position(one.ledger_id, one.entry_id) for one in nack.ids})
+        if not nack.delay_ms:
+            self._redeliver(positions)
+            return
+        self._nacks += 1
+
+        def due() -> None:
+            self._nacks -= 1
+            if not self.is_ended:
+                self._redeliver(positions)
+
+        self._broker.clock.call_later(nack.delay_ms / 1000, due)
+
+    def _redeliver(self, positions: list[Position]) -> None:
+        if self.consumer.subscription is None or self._is_seeking:
+            return
+        if self._open.type not in _IN_ORDER:
+            for position in positions:
+                self._left.forget(position)
+            self.subscription.redeliver(self.consumer, positions, None)
+            return
+        if self.subscription.active_consumer is self.consumer:
+            self._rewound()
+            self.subscription.redeliver(self.consumer, None, None)
+
+    def _rewound(self) -> None:
+        """Rule 4."""
+        self._runs += 1
+        self._unpacked = None
+        self._hold(0)
+        kept = [(cost, item) for cost, item in self._out if isinstance(item, api.ConsumeResponse)]
+        self._out = deque(kept)
+        self._sent(self._out_bytes - sum(cost for cost, _ in kept))
+        self._is_full = False
+        self.consumer.permits = 0
+        after = self.subscription.cursor.mark_delete_position
+        after_id = api.MessageId(ledger_id=after.ledger_id, entry_id=after.entry_id)
+        self._queue(api.ConsumeResponse(rewound=api.ConsumeResponse.Rewound(after_id=after_id)), 0)
+
+    async def _seek(self, seek: api.ConsumeRequest.Seek) -> None:
+        position = LATEST
+        skip: tuple[Position, int] | None = None
+        if seek.HasField("id"):
+            position = named_position(seek.id.ledger_id, seek.id.entry_id)
+            if position not in (EARLIEST, LATEST) and seek.id.HasField("batch_index"):
+                skip = position, seek.id.batch_index
+        elif seek.HasField("time_ms"):
+            position = await self._topic.position_at_ms(seek.time_ms)
+        elif not seek.to_end:
+            raise ValueError("a seek needs an id, a time, or to_end")
+        subscription = self.subscription
+        self._is_seeking = True
+        try:
+            await self._topic.seek(subscription, position)
+            self._left.clear()
+            self._skip = skip
+            self.consumer = self._new_consumer(self.consumer.name)
+            await self._topic.subscribe(self._subscribe_request(position))
+        except BrokerError as error:
+            self.end(refusal(str(self._topic.name), error))
+            raise
+        finally:
+            self._is_seeking = False
+        self._rewound()
+
+    def detach(self) -> None:
+        """The call has ended: what is unacknowledged goes to others."""
+        self.is_ended = self._is_detached = True
+        self._runs += 1
+        self._unpacked = None
+        self._hold(0)
+        self._out.clear()
+        self._sent(self._out_bytes)
+        self._topic.detach_consumer(self.consumer)

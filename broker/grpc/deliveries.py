@@ -1,0 +1,187 @@
+"""From an entry as it is stored to the deliveries of the topic API. No IO and no clock.
+
+An entry goes out in one delivery, or in several if it is large; its messages are taken one after the other, so that
+only what goes out next is made.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from broker.grpc.partial import PartialBatches
+from broker.topic.consumer import Consumer
+from magnetar_core.runtime.types import MIB, Buffer, Corruption
+from magnetar_core.topics import topics_pb2 as api
+from managed_ledger.cursors.ack_ranges import mask_of
+from managed_ledger.messages import Message, is_batch, split_entry
+from managed_ledger.messages_pb2 import MessageMetadata, SingleMessageMetadata
+from managed_ledger.position import Position
+from managed_ledger.topic_name import TopicName
+
+# A batch that is larger than this goes out in several deliveries: building one holds the loop some 15 ms at most.
+DELIVERY_BYTES_MAX: Final = 1 * MIB
+DELIVERY_MESSAGES_MAX: Final = 10_000
+
+# What a message costs besides its payload: a batch may have a million of nothing.
+MESSAGE_BYTES: Final = 24
+
+
+class WaitingEntry(NamedTuple):
+    """An entry that was dispatched, as it is stored."""
+
+    consumer: Consumer
+    position: Position
+    entry: Buffer
+    permits: int
+    """What it cost."""
+    redelivery_count: int
+    ack_set: Sequence[int] | None
+
+
+class UnpackedEntry:
+    """An entry whose messages go out."""
+
+    __slots__ = ("_bits", "compacted", "delivered", "is_done", "messages", "metadata", "size", "waiting")
+
+    def __init__(self, waiting: WaitingEntry, metadata: MessageMetadata, messages: Iterator[Message]) -> None:
+        self.waiting = waiting
+        self.metadata = metadata
+        self.messages = messages
+        self.size = metadata.num_messages_in_batch if is_batch(metadata) else 0
+        """Of the batch; 0: it is none."""
+        self.compacted = 0
+        """Messages that compaction has taken out, as bits."""
+        self.delivered = 0
+        """Messages that are out."""
+        self.is_done = False
+        """All of them are."""
+        # Messages that are wanted, least bit first; None: all. (As bytes: to look at a bit of a large int copies it.)
+        self._bits: bytes | None = None
+
+    def leave_out(self, batches: PartialBatches, skip: int, *, in_order: bool) -> None:
+        """Leave out what is acknowledged already, and the first *skip* messages, which are not asked for.
+
+        *in_order*: the type of the subscription is EXCLUSIVE or FAILOVER, where what was acknowledged in this call
+        counts although the entry comes again.
+        """
+        position, size = self.waiting.position, self.size
+        if not size:
+            if skip > 0:
+                self.messages = iter(())
+            return
+        batches.sizes.note(position, size)
+        left = whole = (1 << size) - 1
+        if in_order:
+            left = batches.left(position, whole)
+        if self.waiting.ack_set is not None:
+            left &= mask_of(self.waiting.ack_set)
+        if skip > 0:
+            left &= whole & ~((1 << min(skip, size)) - 1)
+        if left != whole:
+            self._bits = left.to_bytes((size + 7) // 8, "little")
+            if left:
+                batches.note(position, left, size)
+            else:
+                self.messages = iter(())
+
+    def fill(self, answer: api.ConsumeResponse, topic: TopicName) -> int:
+        """Put messages into *answer*, as many as may go at once; returns their bytes."""
+        assert not self.is_done, "an entry goes out once"
+        delivery = _delivery(answer, self)
+        add, bits, size_bytes = delivery.messages.add, self._bits, 0
+        try:
+            for index, single, payload in self.messages:
+                size_bytes += len(payload) + MESSAGE_BYTES
+                if single is None:
+                    _fill_single(self.metadata, delivery, payload, topic)
+                    break
+                if bits is not None and not bits[index >> 3] >> (index & 7) & 1:
+                    continue
+                if single.compacted_out:
+                    self.compacted |= 1 << index
+                    continue
+                message = add(payload=bytes(payload), batch_index=index, sequence_id=single.sequence_id)
+                if not is_plain(single):
+                    _fill(message, single)
+                if size_bytes >= DELIVERY_BYTES_MAX or len(delivery.messages) >= DELIVERY_MESSAGES_MAX:
+                    self.delivered += len(delivery.messages)
+                    return size_bytes
+        except Corruption as error:
+            self.delivered += len(delivery.messages)
+            if delivery.messages:
+                delivery = answer.deliveries.add()
+            size_bytes += fill_problem(delivery, self.waiting, f"{topic}: {self.waiting.position}: {error}")
+        self.delivered += len(delivery.messages)
+        if not delivery.messages:
+            del answer.deliveries[-1]
+        self.is_done = True
+        return size_bytes
+
+
+def _delivery(answer: api.ConsumeResponse, unpacked: UnpackedEntry) -> api.ConsumeResponse.Delivery:
+    waiting, metadata = unpacked.waiting, unpacked.metadata
+    delivery = answer.deliveries.add(
+        ledger_id=waiting.position.ledger_id,
+        entry_id=waiting.position.entry_id,
+        batch_size=unpacked.size,
+        redelivery_count=waiting.redelivery_count,
+        publish_time_ms=metadata.publish_time,
+        producer_name=metadata.producer_name,
+    )
+    if metadata.schema_version:
+        delivery.schema_version = metadata.schema_version
+    return delivery
+
+
+def _fill_single(
+    metadata: MessageMetadata, delivery: api.ConsumeResponse.Delivery, payload: memoryview, topic: TopicName
+) -> None:
+    message = delivery.messages.add(payload=bytes(payload), sequence_id=metadata.sequence_id)
+    _fill(message, metadata)
+    where = f"{topic}: {Position(delivery.ledger_id, delivery.entry_id)}"
+    if metadata.num_chunks_from_msg > 1:
+        delivery.problem = f"{where}: a chunk of a larger message; read it with a client of the binary protocol"
+    elif metadata.encryption_keys:
+        delivery.problem = f"{where}: the message is encrypted; its keys are not here"
+
+
+def fill_problem(delivery: api.ConsumeResponse.Delivery, waiting: WaitingEntry, problem: str) -> int:
+    """One message with the stored payload stands for what cannot be taken apart; returns its bytes."""
+    payload = bytes(_rest(waiting.entry))
+    delivery.Clear()
+    delivery.ledger_id, delivery.entry_id = waiting.position
+    delivery.redelivery_count = waiting.redelivery_count
+    delivery.problem = problem
+    delivery.messages.add(payload=payload)
+    return len(payload)
+
+
+def is_plain(single: SingleMessageMetadata) -> bool:
+    """Whether there is nothing but a payload size and a sequence id, told from the encoded size: most messages are so.
+
+    Without the sequence id, another field may take the very bytes.
+    """
+    if not single.HasField("sequence_id"):
+        return False
+    size, sequence_id = single.payload_size.bit_length(), single.sequence_id.bit_length()
+    return single.ByteSize() == 2 + ((size + 6) // 7 or 1) + ((sequence_id + 6) // 7 or 1)
+
+
+def _fill(message: api.Message, metadata: MessageMetadata | SingleMessageMetadata) -> None:
+    if metadata.HasField("partition_key"):
+        message.key = metadata.partition_key
+        message.key_is_base64 = metadata.partition_key_b64_encoded
+    for item in metadata.properties:
+        message.properties[item.key] = item.value
+    if metadata.event_time:
+        message.event_time_ms = metadata.event_time
+    if metadata.ordering_key:
+        message.ordering_key = metadata.ordering_key
+    if metadata.null_value:
+        message.is_null = True
+
+
+def _rest(entry: Buffer) -> Buffer:
+    try:
+        return split_entry(entry).payload
+    except Corruption:
+        return entry

@@ -1,0 +1,146 @@
+"""Partitioned topics: the record that says how many partitions a topic has, and the topics that are its partitions.
+
+    /admin/partitioned-topics/<tenant>/<namespace>/persistent/<topic>      {"partitions": 4, "deleted": false}
+    /managed-ledgers/<tenant>/<namespace>/persistent/<topic>-partition-0   empty until the partition is opened
+                                                            … -partition-3
+
+Whoever makes, grows or deletes a partitioned topic does it here. Rules:
+
+1. A name is either that of a partitioned topic or that of a plain one.
+2. The record comes first, then the partitions; it goes last. A crash in between leaves partitions to be made
+   (`make_missed`; each is also made when it is used), never partitions that nobody knows to belong together.
+3. The number of partitions never becomes less: keys would change their partition, and messages would be lost.
+4. Partitions are made at once, so that they are listed and exist for other brokers. Only persistent ones are stored.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from broker.config import PARTITIONS_MAX
+from broker.errors import InvalidTopicName, TopicNotFound
+from broker.records import JsonRecords, RecordError, RecordExists, RecordInUse
+from magnetar_core.bookkeeper.metadata.store import NO_NODE, MetadataStore, NoNode, VersionConflict
+from magnetar_core.runtime.json_text import parse_json
+from magnetar_core.runtime.types import Corruption
+from managed_ledger.names import ledger_path
+from managed_ledger.topic_name import PARTITIONED_TOPICS, PERSISTENT, TopicName
+
+Properties = dict[str, str]
+
+
+class FewerPartitions(RecordError):
+    """A topic keeps its partitions."""
+
+
+class Ledgers(Protocol):
+    """Knows which topics are stored (`managed_ledger.factory.ManagedLedgerFactory`)."""
+
+    async def exists(self, name: str) -> bool: ...
+
+
+class Partitions:
+    """The partitioned topics of a cluster. Whoever calls has checked that the namespace exists.
+
+    All methods raise MetadataError and Corruption besides what they name.
+    """
+
+    def __init__(self, store: MetadataStore, ledgers: Ledgers) -> None:
+        self._store = store
+        self._ledgers = ledgers
+        self._records = JsonRecords(store, "Topic")
+
+    async def count(self, topic: TopicName) -> int:
+        """How many partitions *topic* has; 0 if it is not partitioned, or is a partition itself."""
+        return 0 if topic.partition >= 0 else await self.count_of_base(topic)
+
+    async def count_of_base(self, topic: TopicName) -> int:
+        """How many partitions the topic has to which *topic*, itself or one of them, belongs."""
+        node = await self._store.get(topic.base.partitions_path)
+        return 0 if node is None else parse_partitions(node.value, node.path)
+
+    async def properties(self, topic: TopicName) -> Properties:
+        """Raises NoRecord."""
+        record = await self._records.get(topic.partitions_path)
+        return record.get("properties") or {}
+
+    async def names(self, namespace: str) -> list[str]:
+        """The full names of the partitioned topics of `tenant/namespace`, sorted."""
+        names = await self._store.children(f"{PARTITIONED_TOPICS}/{namespace}/{PERSISTENT}")
+        return sorted(TopicName.of_managed_ledger(f"{namespace}/{PERSISTENT}/{name}").full for name in names)
+
+    async def create(self, topic: TopicName, count: int, properties: Properties | None = None) -> None:
+        """Raises RecordExists: there is a topic of this name; InvalidTopicName: it is that of a partition."""
+        assert 1 <= count <= PARTITIONS_MAX, "whoever asks for too many is refused before"
+        if topic.partition >= 0:
+            raise InvalidTopicName("Partitioned Topic Name should not contain '-partition-'")
+        exists = "This topic already exists"
+        if topic.is_persistent and await self._ledgers.exists(topic.managed_ledger_name):  # rule 1
+            raise RecordExists(exists)
+        await self._records.create(topic.partitions_path, partitions_record(count, properties), exists)
+        await self._make(topic, 0, count)
+
+    async def make_missed(self, topic: TopicName) -> None:
+        """Make the partitions that are not there. Raises TopicNotFound."""
+        await self._make(topic, 0, await self._known_count(topic))
+
+    async def grow(self, topic: TopicName, count: int) -> None:
+        """Let *topic* have *count* partitions. Raises TopicNotFound, FewerPartitions."""
+        assert 1 <= count <= PARTITIONS_MAX, "whoever asks for too many is refused before"
+        before = await self._known_count(topic)
+        await self._records.change(topic.partitions_path, lambda record: grown(record, count))
+        await self._make(topic, before, count)
+
+    async def change_properties(self, topic: TopicName, change: Callable[[Properties], Properties]) -> None:
+        """Raises NoRecord."""
+        await self._records.change(
+            topic.partitions_path, lambda old: {**old, "properties": change(old.get("properties") or {})}
+        )
+
+    async def delete(self, topic: TopicName) -> None:
+        """Forget that *topic* is partitioned, once its partitions are deleted. Raises RecordInUse: one is there."""
+        for number in range(await self.count(topic)):
+            partition = topic.with_partition(number)
+            if topic.is_persistent and await self._ledgers.exists(partition.managed_ledger_name):  # rule 2
+                raise RecordInUse(f"{topic} still has {partition}; delete that first")
+        try:
+            await self._store.delete(topic.partitions_path)
+        except NoNode:
+            return  # somebody else was faster
+
+    async def _known_count(self, topic: TopicName) -> int:
+        count = await self.count(topic)
+        if not count:
+            raise TopicNotFound(f"Topic {topic} is not a partitioned topic")
+        return count
+
+    async def _make(self, topic: TopicName, first: int, count: int) -> None:
+        """Rule 4."""
+        if not topic.is_persistent:
+            return
+        for number in range(first, count):
+            try:
+                await self._store.put(ledger_path(topic.with_partition(number).managed_ledger_name), b"", NO_NODE)
+            except VersionConflict:
+                continue  # it is there, with what is stored in it
+
+
+def partitions_record(count: int, properties: Properties | None = None) -> dict[str, Any]:
+    """The record of a topic with *count* partitions, with Apache's members in Apache's order."""
+    return {"partitions": count, "deleted": False, **({"properties": properties} if properties else {})}
+
+
+def parse_partitions(value: bytes, path: str) -> int:
+    """The number of partitions in the node *path*; 0 while the topic is being deleted. Raises Corruption."""
+    try:
+        raw = parse_json(value) if value else {}
+        return 0 if raw.get("deleted") else int(raw.get("partitions", 0))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise Corruption(f"{path}: expected the JSON of a partitioned topic, found {value[:80]!r}") from error
+
+
+def grown(record: dict[str, Any], count: int) -> dict[str, Any]:
+    """*record* with *count* partitions. Raises FewerPartitions."""
+    before = int(record.get("partitions", 0))
+    if count < before:  # rule 3
+        raise FewerPartitions(f"Desired partitions {count} can't be less than the current partitions {before}.")
+    return {**record, "partitions": count}

@@ -1,0 +1,216 @@
+"""The brokers of a cluster: which addresses there are, who serves a topic, calls that are repeated while none answers.
+
+A stream to the owner of a topic is opened here once; `stream.py` opens it again wherever its topic goes.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import grpc
+
+from magnetar.client.errors import ClientClosed, TopicError, TopicUnavailable, error_of
+from magnetar_core.topics import topics_pb2 as api
+
+SERVICE: Final = "magnetar.topics.v1.Topics"
+
+# Waits between two attempts: short at first, since a takeover takes well under a second, then up to a second.
+BACKOFF_FIRST_S: Final = 0.02
+BACKOFF_LAST_S: Final = 1.0
+
+# One attempt at a call that answers at once, so that a broker that is frozen does not eat the whole timeout.
+ATTEMPT_S: Final = 5.0
+
+# How often a lookup may be sent on.
+LOOKUPS_MAX: Final = 20
+
+# What gRPC's asyncio client says in place of the broker's status when the call ended while we were writing to it
+# (grpc/grpc issue 36066). Nearly always the topic has moved; what it really was shows when the call is opened again.
+_STATUS_LOST: Final = "Internal error from Core"
+
+_RETRIED: Final = frozenset({"UNAVAILABLE", "CANCELLED", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"})
+
+_OPTIONS: Final = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    # gRPC's own limit of a minute would hold instead where the network swallows everything.
+    ("grpc.http2.ping_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # Our own attempts come sooner than gRPC's.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+]
+
+
+def is_retried(error: TopicError) -> bool:
+    """Whether another attempt may go better."""
+    return error.code in _RETRIED
+
+
+def topic_error(error: BaseException) -> TopicError:
+    """What a program is told about an error of gRPC."""
+    if isinstance(error, TopicError):
+        return error
+    if isinstance(error, grpc.aio.AioRpcError):
+        return error_of(error.code().name, error.details() or error.code().name)
+    return TopicUnavailable(f"the call broke off: {error}", "UNAVAILABLE")
+
+
+class Backoff:
+    """Growing waits with some chance in them, so that clients do not come back all at once."""
+
+    def __init__(self) -> None:
+        self._next_s = BACKOFF_FIRST_S
+
+    def reset(self) -> None:
+        self._next_s = BACKOFF_FIRST_S
+
+    async def wait(self) -> None:
+        await asyncio.sleep(self._next_s * random.uniform(0.7, 1.0))
+        self._next_s = min(self._next_s * 2, BACKOFF_LAST_S)
+
+
+def check_address(address: str) -> None:
+    """Raises ValueError unless it is host:port; says where else a URL of another door leads."""
+    scheme, is_url, _ = address.partition("://")
+    if is_url and scheme in ("pulsar", "pulsar+ssl"):
+        raise ValueError(
+            f"{address!r} is the binary protocol, for the clients of Pulsar (pulsar.Client): the topic API is at the "
+            "gRPC port of the broker, 6648 of a standalone; write host:port"
+        )
+    if is_url and scheme in ("http", "https"):
+        raise ValueError(f"{address!r} is HTTP: the topic API is at the gRPC port of the broker; write host:port")
+    if is_url or not address.rpartition(":")[2].isdigit():
+        raise ValueError(f"{address!r} is not host:port" + (f": leave {scheme}:// out" if is_url else ""))
+
+
+class Brokers:
+    """The brokers of a cluster, as far as we know their addresses."""
+
+    def __init__(self, addresses: Sequence[str], timeout_s: float) -> None:
+        if not addresses:
+            raise ValueError("a client needs the address of at least one broker, host:port of its gRPC port")
+        for address in addresses:
+            check_address(address)
+        self.addresses = list(addresses)
+        self.timeout_s = timeout_s
+        self.is_closed = False
+        self._at = 0
+        self._channels: dict[str, Any] = {}
+
+    def channel(self, address: str) -> Any:
+        if self.is_closed:
+            raise ClientClosed("the client is closed")
+        known = self._channels.get(address)
+        if known is None:
+            known = self._channels[address] = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        return known
+
+    async def close(self) -> None:
+        self.is_closed = True
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            await channel.close()
+
+    async def ask(self, address: str, method: str, request: Any, answer: Any) -> Any:
+        """One attempt at one broker. Raises TopicError."""
+        call = self.channel(address).unary_unary(
+            f"/{SERVICE}/{method}",
+            request_serializer=lambda one: one.SerializeToString(),
+            response_deserializer=answer.FromString,
+        )
+        try:
+            return await call(request, timeout=min(ATTEMPT_S, self.timeout_s))
+        except grpc.aio.AioRpcError as error:
+            raise topic_error(error) from None
+
+    async def ask_any(self, method: str, request: Any, answer: Any) -> Any:
+        """The answer of any broker; while none can be reached, all are tried again. Raises TopicError."""
+
+        async def attempt() -> Any:
+            address = self.addresses[self._at % len(self.addresses)]
+            try:
+                return await self.ask(address, method, request, answer)
+            except TopicError:
+                self._at += 1
+                raise
+
+        return await self.retry(attempt)
+
+    async def ask_owner(self, topic: str, method: str, request: Any, answer: Any) -> Any:
+        """The answer of the broker that serves *topic*. Raises TopicError."""
+
+        async def attempt() -> Any:
+            return await self.ask(await self.owner(topic), method, request, answer)
+
+        return await self.retry(attempt)
+
+    async def retry(self, attempt: Callable[[], Any]) -> Any:
+        """Repeat *attempt* while it fails with what may pass, until the timeout. Raises TopicError."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.timeout_s
+        backoff = Backoff()
+        while True:
+            try:
+                return await attempt()
+            except TopicError as error:
+                if not is_retried(error):
+                    raise
+                if loop.time() >= deadline:
+                    raise TopicUnavailable(
+                        f"{error} (tried for {self.timeout_s:g} s at {', '.join(self.addresses)})", error.code
+                    ) from None
+            await backoff.wait()
+
+    async def owner(self, topic: str) -> str:
+        """Who serves *topic*: one attempt. Raises TopicError."""
+        address = self.addresses[self._at % len(self.addresses)]
+        authoritative = False
+        try:
+            for _ in range(LOOKUPS_MAX):
+                request = api.LookupRequest(topic=topic, authoritative=authoritative)
+                found = await self.ask(address, "Lookup", request, api.LookupResponse)
+                address = found.address
+                if not found.ask_there:
+                    return str(address)
+                authoritative = found.authoritative
+        except TopicError:
+            self._at += 1
+            raise
+        raise TopicUnavailable(f"{topic}: {LOOKUPS_MAX} brokers sent us on; try again later", "UNAVAILABLE")
+
+    async def open(self, topic: str, method: str, first: Any, request: Any, answer: Any) -> tuple[Any, Any]:
+        """One attempt to open a stream at the topic's owner: (call, first answer). Raises TopicError."""
+        address = await self.owner(topic)
+        call = self.channel(address).stream_stream(
+            f"/{SERVICE}/{method}",
+            request_serializer=request.SerializeToString,
+            response_deserializer=answer.FromString,
+        )()
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                await call.write(first)
+                opened = await call.read()
+            if opened is grpc.aio.EOF:
+                raise await ended(call, topic)
+            return call, opened
+        except BaseException as error:
+            call.cancel()
+            if isinstance(error, TimeoutError):
+                raise TopicUnavailable(f"{topic}: {address} does not answer", "UNAVAILABLE") from None
+            if isinstance(error, grpc.aio.AioRpcError | asyncio.InvalidStateError):
+                raise await ended(call, topic) from None
+            raise
+
+
+async def ended(call: Any, topic: str) -> TopicError:
+    """Why *call* is over."""
+    code, details = await call.code(), await call.details()
+    if code is grpc.StatusCode.OK or details == _STATUS_LOST:
+        return TopicUnavailable(f"{topic}: the broker ended the call", "UNAVAILABLE")
+    return error_of(code.name, details or code.name)

@@ -1,0 +1,248 @@
+"""One consumer of one topic: permits and acks go out, messages come into a queue that the program takes them from.
+
+Rules:
+
+1. Permits follow what the program takes, so that at most the size of the queue is under way.
+2. When the call is opened again, or the broker tells of a rewind, what the program has not taken is dropped from the
+   queue: it comes again. A reader goes on behind the last message that the program took.
+3. Acks are sent before the request that follows them.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+import grpc
+
+from magnetar.client.brokers import Brokers, ended
+from magnetar.client.errors import ClientClosed, TopicError, TopicUnavailable
+from magnetar.client.stream import CLOSE_S, Stream
+from magnetar.client.values import Message, id_from_api, id_to_api
+from magnetar_core.topics import topics_pb2 as api
+from managed_ledger.message_id import LATEST, MessageId
+
+# A batch index behind those of all messages of an entry.
+_WHOLE_ENTRY: Final = 2**31 - 1
+
+
+class ConsumeStream(Stream):
+    """One consumer of one topic (one partition): opened again until it is closed.
+
+    `take` and the methods ending in `_soon` may be called from another thread than the loop's.
+    """
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        topic: str,
+        opening: Any,
+        queue: Any,
+        queue_size: int,
+        partition: int,
+        start_ms: int,
+    ) -> None:
+        super().__init__(brokers, topic)
+        self.partition = partition
+        self.is_reader = opening.is_reader
+        self.position: MessageId | None = None
+        """The last message that the program took; for a reader at the end, the last one when it began."""
+        self.generation = 0
+        self._opening = opening
+        self._queue = queue
+        self._queue_size = queue_size
+        self._start_ms = start_ms
+        # Counted by the thread that takes, and by the loop: each writes its own, so that no count gets lost.
+        self._taken = 0
+        self._granted = 0
+        self._is_grant_due = False
+        self._unsubscribe_id = 0
+        self._acks: list[MessageId] = []
+        self._permits = 0
+        self._requests: list[api.ConsumeRequest] = []
+        self._answers: dict[int, asyncio.Future[None]] = {}
+        self._last_request_id = 0
+        self._is_flush_due = False
+        self._loop = asyncio.get_running_loop()
+        self.failure: TopicError | None = None
+
+    async def open(self) -> None:
+        """Raises TopicError."""
+        call = await self._open()
+        self._begin(call)
+
+    async def _attempt(self) -> Any:
+        opening = self._opening
+        if self.is_reader and self.position is not None:
+            opening = api.ConsumeRequest.Open()
+            opening.CopyFrom(self._opening)
+            opening.from_earliest = False
+            opening.start_inclusive = False
+            opening.start_id.CopyFrom(id_to_api(self.position))
+            if self.position.entry_id < 0:
+                opening.ClearField("start_id")
+                opening.from_earliest = True
+        first = api.ConsumeRequest(open=opening)
+        call, answer = await self._brokers.open(self.topic, "Consume", first, api.ConsumeRequest, api.ConsumeResponse)
+        starts_at_end = opening.HasField("start_id") and opening.start_id.ledger_id == LATEST.ledger_id
+        if (
+            self.is_reader
+            and self.position is None
+            and (starts_at_end or not (opening.HasField("start_id") or opening.from_earliest))
+        ):
+            self.position = id_from_api(answer.opened.last_id)
+        if self._start_ms and self.position is None:
+            await self._go_to_start(call)
+        self._opening.consumer_name = answer.opened.consumer_name
+        self._start_anew()
+        return call
+
+    async def _go_to_start(self, call: Any) -> None:
+        """A reader that begins at a time. Raises TopicError."""
+        request = api.ConsumeRequest(request_id=2**63)
+        request.seek.time_ms = self._start_ms
+        try:
+            await call.write(request)
+            while True:
+                answer = await call.read()
+                if answer is grpc.aio.EOF:
+                    raise await ended(call, self.topic)
+                if answer.HasField("rewound"):
+                    after = answer.rewound.after_id
+                    self.position = MessageId(after.ledger_id, after.entry_id, self.partition, _WHOLE_ENTRY)
+                if answer.done == request.request_id:
+                    break
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            raise await ended(call, self.topic) from None
+        if answer.error:
+            raise TopicUnavailable(f"{self.topic}: {answer.error}", "UNAVAILABLE")
+
+    def _start_anew(self) -> None:
+        """What was not handed on comes again; permits count from zero."""
+        self.generation += 1
+        self._queue.drop(self)
+        self._granted = self._taken
+        self._permits = self._queue_size
+        self._wake.set()
+
+    def _fail(self, error: TopicError) -> None:
+        self.failure = error
+        self._queue.bell.ring()
+
+    def _broken(self, error: TopicError) -> None:
+        answers, self._answers = self._answers, {}
+        self._requests.clear()
+        for future in answers.values():
+            if not future.done():
+                future.set_exception(error)
+
+    def _next(self) -> api.ConsumeRequest | None:
+        if self._acks or self._permits:
+            request = api.ConsumeRequest(permits=self._permits)
+            self._permits = 0
+            count = min(len(self._acks), 10_000)
+            if count:
+                request.acks.extend([id_to_api(one) for one in self._acks[:count]])
+                del self._acks[:count]
+            last = self.position
+            if (
+                self.is_reader
+                and last is not None
+                and last.entry_id >= 0
+                and last.batch_index < max(last.batch_size, 1)
+            ):
+                request.cumulative_ack.CopyFrom(id_to_api(last))
+            return request
+        return self._requests.pop(0) if self._requests else None
+
+    def _on_answer(self, answer: Any) -> None:
+        if answer.HasField("rewound"):
+            self._start_anew()
+        if answer.deliveries:
+            self._queue.put(
+                self,
+                [
+                    Message(self.topic, delivery, message, self)
+                    for delivery in answer.deliveries
+                    for message in delivery.messages
+                ],
+            )
+        if answer.done and answer.done == self._unsubscribe_id and not answer.error:
+            self._is_closing = True  # or we would subscribe again
+        if answer.done:
+            future = self._answers.pop(answer.done, None)
+            if future is not None and not future.done():
+                if answer.error:
+                    future.set_exception(TopicError(f"{self.topic}: {answer.error}", "FAILED_PRECONDITION"))
+                else:
+                    future.set_result(None)
+
+    def is_before(self, last: MessageId) -> bool:
+        """Whether a reader has yet to take *last*."""
+        if self.position is not None:
+            return self.position < last
+        if self._opening.from_earliest:
+            return True
+        start = id_from_api(self._opening.start_id)
+        return start <= last if self._opening.start_inclusive else start < last
+
+    # -------------------------------------------------------------------------------- requests
+
+    def on_taken(self, message: Message) -> None:
+        """The program has *message* (from any thread)."""
+        self._taken += 1
+        if self.is_reader:
+            self.position = message.id
+        if (self._taken - self._granted) * 2 >= self._queue_size and not self._is_grant_due:
+            self._is_grant_due = True
+            self._loop.call_soon_threadsafe(self._grant)
+
+    def _grant(self) -> None:
+        self._is_grant_due = False
+        taken = self._taken
+        if taken > self._granted:
+            self._permits += taken - self._granted
+            self._granted = taken
+            self._wake.set()
+
+    def ack_soon(self, ids: Sequence[MessageId]) -> None:
+        """Acknowledge with the next request (from any thread)."""
+        self._acks.extend(ids)
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon_threadsafe(self._flush)
+
+    def _flush(self) -> None:
+        self._is_flush_due = False
+        self._wake.set()
+
+    async def request(self, request: api.ConsumeRequest) -> None:
+        """Send *request* behind the acks so far, and wait until it took effect. Raises TopicError."""
+        if self.failure is not None:
+            raise self.failure
+        self._last_request_id += 1
+        request.request_id = self._last_request_id
+        if request.unsubscribe:
+            self._unsubscribe_id = request.request_id
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._answers[request.request_id] = future
+        self._requests.append(request)
+        self._wake.set()
+        try:
+            async with asyncio.timeout(self._brokers.timeout_s):
+                await future
+        except TimeoutError:
+            raise TopicUnavailable(
+                f"{self.topic}: no answer within {self._brokers.timeout_s:g} s", "DEADLINE_EXCEEDED"
+            ) from None
+        finally:
+            self._answers.pop(request.request_id, None)
+
+    async def close(self) -> None:
+        """Send the acks that wait, then end."""
+        if self._task is not None and self.failure is None and not self._task.done() and not self._is_closing:
+            with contextlib.suppress(TopicError, TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await self.request(api.ConsumeRequest())
+        await self._end()
+        self._fail(ClientClosed(f"{self.topic}: the consumer is closed"))

@@ -1,0 +1,289 @@
+"""What a producer has under way on one topic: its messages go out in frames, in order, until they are acknowledged.
+
+Rules:
+
+1. Messages go out in the order of their sequence ids. After a break all that are not acknowledged are sent again,
+   under the same ids: a broker with deduplication stores each of them once.
+2. A message that is not acknowledged in time fails; whether it is stored is not known then.
+3. Beyond PENDING_BYTES_MAX or PENDING_MESSAGES_MAX `submit` waits until less than half of that is under way.
+"""
+
+import asyncio
+from typing import Any, Final, NamedTuple
+
+from magnetar.client.brokers import Brokers
+from magnetar.client.errors import ClientClosed, MessageRefused, TopicError, TopicUnavailable
+from magnetar.client.stream import Stream
+from magnetar_core.topics import topics_pb2 as api
+from managed_ledger.message_id import EARLIEST, MessageId
+
+# Messages and bytes of one request. gRPC costs some 200 µs a frame, so that frames of 1,000 messages carry millions
+# a second; more would only delay the first of them. Brokers take no frame that is much larger than one message.
+FRAME_MESSAGES: Final = 1_000
+FRAME_BYTES: Final = 256 * 1024
+
+# What a producer has under way before `send` waits: it lies in memory until it is acknowledged.
+PENDING_BYTES_MAX: Final = 32 * 1024 * 1024
+PENDING_MESSAGES_MAX: Final = 50_000
+
+# What a message counts for besides its bytes: it is an object here and in the broker.
+_OVERHEAD: Final = 62
+
+# How often messages are looked at whose time is up.
+SWEEP_S: Final = 0.5
+
+
+class Sending:
+    """Messages of one `send` or `send_many`."""
+
+    __slots__ = ("deadline", "first_sequence_id", "future", "ids", "messages", "size", "sizes", "waiting")
+
+    def __init__(
+        self, messages: list[Any], sizes: list[int], first_sequence_id: int, future: Any, deadline: float
+    ) -> None:
+        """*sizes*: what each of the messages counts for in the limits of bytes."""
+        self.messages = messages
+        self.first_sequence_id = first_sequence_id
+        self.future = future
+        self.deadline = deadline
+        self.sizes = sizes
+        self.size = sum(sizes)
+        self.ids: list[MessageId | None] = [None] * len(messages)
+        self.waiting = len(messages)
+
+
+class _Piece(NamedTuple):
+    sending: Sending
+    start: int
+    stop: int
+
+
+def _fitting(piece: _Piece, messages_max: int, bytes_max: int) -> tuple[int, int]:
+    """How far a frame takes *piece* that has room for so much; and the bytes of that."""
+    sending, start, stop = piece
+    if stop - start == len(sending.messages) <= messages_max and sending.size <= bytes_max:
+        return stop, sending.size
+    end, size = start, 0
+    for added in sending.sizes[start : min(stop, start + messages_max)]:
+        if size + added > bytes_max:
+            break
+        end, size = end + 1, size + added
+    return end, size
+
+
+class PublishStream(Stream):
+    """The messages of one producer to one topic (one partition): in order, sent again until they are acknowledged."""
+
+    def __init__(self, brokers: Brokers, topic: str, opening: Any, send_timeout_s: float) -> None:
+        super().__init__(brokers, topic)
+        self.producer_name = opening.producer_name
+        self.last_sequence_id = -1
+        self.max_message_bytes = 0
+        self._opening = opening
+        self._send_timeout_s = send_timeout_s
+        self._next_sequence_id = 0
+        self._highest_sent = -1
+        self._pending: list[Sending] = []
+        self._pending_bytes = 0
+        self._pending_messages = 0
+        self._to_write: list[_Piece] = []
+        self._room = asyncio.Event()
+        self._room.set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._failure: TopicError | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    async def open(self) -> None:
+        """Raises TopicError."""
+        call = await self._open()
+        self._next_sequence_id = self.last_sequence_id + 1
+        self._begin(call)
+
+    async def _attempt(self) -> Any:
+        first = api.PublishRequest(open=self._opening)
+        call, answer = await self._brokers.open(self.topic, "Publish", first, api.PublishRequest, api.PublishResponse)
+        self.last_sequence_id = answer.opened.last_sequence_id
+        self.producer_name = answer.opened.producer_name
+        self.max_message_bytes = answer.opened.max_message_bytes
+        return call
+
+    async def submit(self, messages: list[Any], sequence_id: int | None) -> list[MessageId]:
+        """Send and wait for the acknowledgement. Raises TopicError, ValueError."""
+        while not self._room.is_set() and self._failure is None:
+            await self._room.wait()
+        if self._failure is not None:
+            raise self._failure
+        first = self._next_sequence_id if sequence_id is None else sequence_id
+        if first <= self._highest_sent:
+            raise ValueError(f"{self.topic}: sequence id {first} does not follow {self._highest_sent}")
+        sizes = [one.ByteSize() + _OVERHEAD for one in messages]  # properties and keys may be large, too
+        largest = max(sizes) - _OVERHEAD
+        if largest > self.max_message_bytes:
+            raise MessageRefused(
+                f"{self.topic}: a message of {largest} bytes is larger than the broker's maxMessageSize "
+                f"({self.max_message_bytes}); make it smaller"
+            )
+        loop = asyncio.get_running_loop()
+        sending = Sending(messages, sizes, first, loop.create_future(), loop.time() + self._send_timeout_s)
+        self._next_sequence_id = first + len(messages)
+        self._highest_sent = self._next_sequence_id - 1
+        self._pending.append(sending)
+        self._to_write.append(_Piece(sending, 0, len(messages)))
+        self._pending_bytes += sending.size
+        self._pending_messages += len(messages)
+        if self._pending_bytes > PENDING_BYTES_MAX or self._pending_messages > PENDING_MESSAGES_MAX:
+            self._room.clear()
+        self._idle.clear()
+        self._wake.set()
+        if self._sweeper is None:
+            self._sweeper = loop.call_later(min(SWEEP_S, self._send_timeout_s), self._sweep)
+        ids: list[MessageId] = await sending.future
+        return ids
+
+    def _sweep(self) -> None:
+        self._sweeper = None
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for sending in [one for one in self._pending if one.deadline <= now]:
+            self._settle(
+                sending,
+                TopicUnavailable(
+                    f"{self.topic}: not acknowledged within {self._send_timeout_s:g} s; whether it is stored is not "
+                    "known. Send it again under the same producer name and sequence id, with deduplication on",
+                    "DEADLINE_EXCEEDED",
+                ),
+            )
+        if self._pending:
+            self._sweeper = loop.call_later(min(SWEEP_S, self._send_timeout_s), self._sweep)
+
+    def _settle(self, sending: Sending, error: TopicError | None) -> None:
+        if sending in self._pending[:1]:
+            del self._pending[0]
+        elif sending in self._pending:
+            self._pending.remove(sending)
+        else:
+            return
+        self._resolve(sending, error)
+
+    def _resolve(self, sending: Sending, error: TopicError | None) -> None:
+        self._pending_bytes -= sending.size
+        self._pending_messages -= len(sending.messages)
+        if self._pending_bytes < PENDING_BYTES_MAX // 2 and self._pending_messages < PENDING_MESSAGES_MAX // 2:
+            self._room.set()
+        if not self._pending:
+            self._idle.set()
+        if sending.future.done():
+            return
+        if error is None:
+            sending.future.set_result(sending.ids)
+        else:
+            sending.future.set_exception(error)
+
+    async def flush(self) -> None:
+        """Wait until everything is acknowledged or has failed."""
+        await self._idle.wait()
+
+    # -------------------------------------------------------------------------------- the stream
+
+    def _reopened(self) -> None:
+        self._to_write = []
+        for sending in self._pending:
+            start = 0
+            while start < len(sending.messages):
+                if sending.ids[start] is not None:
+                    start += 1
+                    continue
+                stop = start
+                while stop < len(sending.messages) and sending.ids[stop] is None:
+                    stop += 1
+                self._to_write.append(_Piece(sending, start, stop))
+                start = stop
+        self._wake.set()
+
+    def _next(self) -> api.PublishRequest | None:
+        if not self._to_write:
+            return None
+        frame = api.PublishRequest()
+        count = size = taken = 0
+        following = -1
+        for at, piece in enumerate(self._to_write):
+            sending, start, stop = piece
+            first = sending.first_sequence_id + start
+            if count and first != following:
+                break
+            if not count:
+                frame.first_sequence_id = first
+            end, added = _fitting(piece, FRAME_MESSAGES - count, FRAME_BYTES - size)
+            if end == start and not count:  # larger than a frame should be: one of its own
+                end, added = start + 1, sending.sizes[start]
+            frame.messages.extend(sending.messages[start:end])
+            count += end - start
+            size += added
+            following = sending.first_sequence_id + end
+            if end < stop:
+                self._to_write[at] = _Piece(sending, end, stop)
+                break
+            taken = at + 1
+        del self._to_write[:taken]
+        return frame
+
+    def _on_answer(self, answer: Any) -> None:
+        for receipt in answer.receipts:
+            self._on_receipt(receipt)
+        for refusal in answer.refusals:
+            error = MessageRefused(refusal.reason, "INVALID_ARGUMENT")
+            for sending in list(self._pending):
+                if 0 <= refusal.first_sequence_id - sending.first_sequence_id < len(sending.messages):
+                    self._settle(sending, error)
+
+    def _on_receipt(self, receipt: Any) -> None:
+        first, count = receipt.first_sequence_id, receipt.count
+        end = first + count
+        id_ = receipt.first_id if receipt.HasField("first_id") else None
+        partition = batch_index = -1
+        if id_ is not None:
+            partition = id_.partition if id_.HasField("partition") else -1
+            batch_index = id_.batch_index if id_.HasField("batch_index") else -1
+        done: list[Sending] = []
+        for sending in self._pending:
+            begin = max(first, sending.first_sequence_id)
+            stop = min(end, sending.first_sequence_id + len(sending.messages))
+            if begin >= stop:
+                if sending.first_sequence_id >= end:
+                    break
+                continue
+            for number in range(begin, stop):
+                at = number - sending.first_sequence_id
+                if sending.ids[at] is None:
+                    sending.waiting -= 1
+                    if id_ is None:
+                        sending.ids[at] = EARLIEST
+                    elif batch_index < 0:
+                        sending.ids[at] = MessageId(id_.ledger_id, id_.entry_id, partition)
+                    else:
+                        sending.ids[at] = MessageId(
+                            id_.ledger_id, id_.entry_id, partition, batch_index + number - first, id_.batch_size
+                        )
+            if not sending.waiting:
+                done.append(sending)
+        if done and self._pending[len(done) - 1] is done[-1]:  # nearly always: those in front, removed in one step
+            del self._pending[: len(done)]
+        else:
+            for sending in done:
+                self._pending.remove(sending)
+        for sending in done:
+            self._resolve(sending, None)
+
+    def _fail(self, error: TopicError) -> None:
+        self._failure = error
+        for sending in list(self._pending):
+            self._settle(sending, error)
+        self._room.set()
+
+    async def close(self) -> None:
+        """End; what is not acknowledged fails. The name is free afterwards."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        await self._end()
+        self._fail(ClientClosed(f"{self.topic}: the producer is closed"))

@@ -1,0 +1,137 @@
+"""A stream to the broker that serves a topic: one Publish or Consume call, opened again wherever its topic goes.
+
+    open ──▶ writing what waits, reading answers ──the call ended──▶ waiting a little ──▶ opening again
+                     │                                                                        │
+                     └──────────────── an error that will not pass: `_fail` ◀─────────────────┘
+
+What is said on the stream is up to its two kinds, `publishing.py` and `consuming.py`.
+"""
+
+import abc
+import asyncio
+from typing import Any, Final
+
+import grpc
+
+from magnetar.client.brokers import Backoff, Brokers, ended, is_retried
+from magnetar.client.errors import TopicError
+
+# How long closing waits for the broker to let go of a name or a subscription.
+CLOSE_S: Final = 2.0
+
+
+async def _finish(task: asyncio.Task[None] | None) -> None:
+    """Let a stream that was told to close come to its end."""
+    if task is not None:
+        await asyncio.wait([task], timeout=CLOSE_S)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+class Stream(abc.ABC):
+    """A stream to the broker that serves a topic, opened again wherever the topic goes, until it is closed."""
+
+    def __init__(self, brokers: Brokers, topic: str) -> None:
+        self.topic = topic
+        self._brokers = brokers
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._is_closing = False
+
+    async def _open(self) -> Any:
+        """The first call of the stream. Raises TopicError."""
+        return await self._brokers.retry(self._attempt)
+
+    def _begin(self, call: Any) -> None:
+        self._task = asyncio.ensure_future(self._run(call))
+        self._task.add_done_callback(self._on_end)
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:  # nothing we know of; nobody may hang
+            self._fail(TopicError(f"{self.topic}: {type(error).__name__}: {error}"))
+
+    async def _run(self, call: Any) -> None:
+        backoff = Backoff()
+        while True:
+            writing = asyncio.ensure_future(self._write(call))
+            try:
+                await self._read(call, backoff)
+            except TopicError as error:
+                self._broken(error)
+                if self._is_closing:
+                    return
+                if not is_retried(error):
+                    self._fail(error)
+                    return
+            finally:
+                writing.cancel()
+                await asyncio.gather(writing, return_exceptions=True)
+                call.cancel()
+            while not self._is_closing:
+                await backoff.wait()
+                try:
+                    call = await self._attempt()
+                    break
+                except TopicError as error:
+                    # Our own former call, or others that are being disconnected, may still be in the way.
+                    if not is_retried(error) and error.code != "ALREADY_EXISTS":
+                        self._fail(error)
+                        return
+            self._reopened()
+
+    async def _read(self, call: Any, backoff: Backoff) -> None:
+        """Take answers until the call is over; then raises TopicError."""
+        while True:
+            try:
+                answer = await call.read()
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                answer = grpc.aio.EOF
+            if answer is grpc.aio.EOF:
+                raise await ended(call, self.topic)
+            backoff.reset()
+            self._on_answer(answer)
+
+    async def _write(self, call: Any) -> None:
+        try:
+            while True:
+                request = self._next()
+                if request is not None:
+                    await call.write(request)
+                    continue
+                if self._is_closing:
+                    await call.done_writing()
+                    return
+                self._wake.clear()
+                await self._wake.wait()
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            return  # the reader finds out why
+
+    async def _end(self) -> None:
+        """Let the stream send what waits, then come to its end."""
+        self._is_closing = True
+        self._wake.set()
+        await _finish(self._task)
+
+    # What kinds of streams differ in.
+
+    @abc.abstractmethod
+    async def _attempt(self) -> Any:
+        """Open the call, once. Raises TopicError."""
+
+    @abc.abstractmethod
+    def _next(self) -> Any:
+        """The next request; None if nothing waits."""
+
+    @abc.abstractmethod
+    def _on_answer(self, answer: Any) -> None:
+        """The broker said *answer*."""
+
+    @abc.abstractmethod
+    def _fail(self, error: TopicError) -> None:
+        """It cannot go on."""
+
+    def _broken(self, error: TopicError) -> None:
+        """The call is over, for whatever reason."""
+
+    def _reopened(self) -> None:
+        """There is a new call."""
