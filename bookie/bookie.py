@@ -5,7 +5,7 @@
 
 Rules:
 
-1. Nothing is answered before the replay is flushed (correctness I51), and nobody is told of the bookie before
+1. Nothing is answered before the replay is flushed (I51), and nobody is told of the bookie before
    it listens.
 2. A journal or flush that failed ends the bookie: connections are closed without an answer, the registration goes,
    and whoever owns the bookie is told (I38, I52). A full disk is no failure: the bookie becomes read-only.

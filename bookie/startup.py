@@ -4,7 +4,7 @@
 
 Rules:
 
-1. Nothing is served before the flush has succeeded (correctness I51): what was replayed then no longer hangs on a
+1. Nothing is served before the flush has succeeded (I51): what was replayed then no longer hangs on a
    journal whose end may be torn.
 2. Replay may run any number of times: a crash within it leaves the old marks, and the same records come again.
 3. A new journal id is greater than every one used before; only the very first comes from the clock (I36).

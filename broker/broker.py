@@ -36,7 +36,6 @@ from broker.policies import AutoCreation, NamespacePolicies
 from broker.records import RecordExists
 from broker.storage import ledger_config, open_storage
 from broker.tenancy import Tenancy, namespace_path
-from broker.topic.ports import Cancellable
 from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
 from magnetar_core.bookkeeper.client.client import BookKeeper
@@ -44,7 +43,7 @@ from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataError, Metad
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.memory import memory_bytes
 from magnetar_core.runtime.tasks import SingleFlight, Tasks
-from magnetar_core.runtime.types import Corruption
+from magnetar_core.runtime.types import Cancellable, Corruption
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import IncompatibleSchema as RegistryRefused
 from managed_ledger.errors import ManagedLedgerError

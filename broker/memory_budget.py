@@ -16,7 +16,7 @@ Rules:
 from collections.abc import Callable, Hashable
 from typing import Final, Protocol
 
-from broker.topic.ports import Cancellable
+from magnetar_core.runtime.types import Cancellable
 
 # Who waits goes on when so much is free again: it must be worth the while.
 RESUME_BELOW: Final = 0.75

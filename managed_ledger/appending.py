@@ -19,7 +19,7 @@ Rules:
                    │             └──stored──▶ TERMINATED
                    └──▶ CLOSED, FENCED   (final)
 
-(pulsar.md 4.4, 4.5)
+(The states are those of Apache's `ManagedLedgerImpl`.)
 """
 
 from collections import deque

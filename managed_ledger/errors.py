@@ -43,7 +43,7 @@ class StorageUnavailable(ManagedLedgerError):
 
 
 class RecordInDoubt(StorageUnavailable):
-    """The answer to a change of a record was lost: what it would have referred to must stay (correctness I57)."""
+    """The answer to a change of a record was lost: what it would have referred to must stay (I57)."""
 
 
 class RecordUnreadable(StorageUnavailable):

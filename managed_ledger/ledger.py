@@ -8,13 +8,13 @@
 
 Rules:
 
-1. A ledger stands in the topic's record before anything is appended to it (correctness I86); all before it are closed
+1. A ledger stands in the topic's record before anything is appended to it (I86); all before it are closed
    before the next one is written (I87).
 2. After somebody else has fenced the ledger or changed the record, nothing is acknowledged, appended, trimmed or
    stored any more (I90).
 3. Whoever comes back from waiting for storage looks whether the managed ledger has ended meanwhile.
 
-(pulsar.md 4.4 to 4.6)
+(As Apache's `ManagedLedgerImpl`.)
 """
 
 import asyncio
@@ -603,7 +603,7 @@ class ManagedLedger:
         if name in self.cursors:
             return self.cursors[name]
         store = self._cursor_store(name)
-        # The record lock keeps a trim from removing the ledger that the new cursor starts in (correctness I96).
+        # The record lock keeps a trim from removing the ledger that the new cursor starts in (I96).
         async with self._record.lock:
             self._check_not_ended()
             if name in self.cursors:
@@ -828,7 +828,7 @@ class ManagedLedger:
             await self._let_go()
 
     def stats(self) -> dict[str, Any]:
-        """What Pulsar's `internalStats` shows of the managed ledger (pulsar.md 7.6)."""
+        """What Pulsar's `internalStats` shows of the managed ledger."""
         current = self._handle
         return {
             "entriesAddedCounter": self._appending.entries_added,

@@ -10,7 +10,7 @@
     └──────────────────────────────────────┘   repeated  size (4) │ SingleMessageMetadata │ payload
 
 All numbers are big-endian. An entry is stored byte for byte as the producer sent it: writing the metadata anew would
-break the checksum and lose fields that we do not know. (pulsar.md 1.1, 5.1)
+break the checksum and lose fields that we do not know. (docs/formats/pulsar.md)
 """
 
 import struct

@@ -1,4 +1,4 @@
-"""Where topics and cursors stand in the metadata store. (pulsar.md 3.19, 4.1)"""
+"""Where topics and cursors stand in the metadata store. (docs/formats/metadata.md)"""
 
 from typing import Final
 from urllib.parse import quote_plus, unquote_plus

@@ -20,7 +20,7 @@ LATEST: Final = Position(2**63 - 1, 2**63 - 1)
 
 
 def named_position(ledger_id: int, entry_id: int) -> Position:
-    """The position that a client means by the two numbers of a message id (pulsar.md 3.12).
+    """The position that a client means by the two numbers of a message id.
 
     They are signed 64-bit numbers, also where a protocol's fields are unsigned: 2^64 - 1 is -1. What they may be:
 

@@ -4,7 +4,7 @@ Rules:
 
 1. The node is replaced only in the version that we know: a conflict means that another owner wrote it
    (`VersionedRecord`).
-2. A ledger is deleted after the record is known not to name it (correctness I57). One that could not be deleted, or of
+2. A ledger is deleted after the record is known not to name it (I57). One that could not be deleted, or of
    which it is not known whether the record names it, is deleted after the next write that succeeds.
 """
 

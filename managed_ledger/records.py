@@ -8,7 +8,7 @@
     └──────────────────────────────────────────────────────────────────────────┘
 
 A topic's record first exists with no bytes at all: an empty list of ledgers. Fields that we do not know are kept
-when a record is written again (the protobuf runtime carries them). (pulsar.md 4.1, 4.2)
+when a record is written again (the protobuf runtime carries them). (docs/formats/metadata.md)
 """
 
 import struct
@@ -20,7 +20,7 @@ import cramjam
 from google.protobuf.message import DecodeError, Message
 
 from magnetar_core.runtime.types import Buffer, Corruption
-from managed_ledger.cursors.ack_ranges import AckRange
+from managed_ledger.ack_ranges import AckRange
 from managed_ledger.messages import decompress
 from managed_ledger.position import Position
 from managed_ledger.records_pb2 import (

@@ -1,4 +1,7 @@
-"""When to roll over to a new ledger, and which old ledgers may go. (pulsar.md 4.5, 4.6)"""
+"""When to roll over to a new ledger, and which old ledgers may go.
+
+The rules are those of Apache's `ManagedLedgerImpl`.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -22,7 +22,7 @@ class VersionedRecord:
     A conflict means that another owner wrote the node: `ManagedLedgerFenced`. A change whose outcome is unknown is
     sent again: while the node has the old version that decides it (a reading would not: the first copy may still be
     on its way). If the node has moved on to a value that we meant to write, at the version that it would have, it was
-    our own change (correctness I56). Where the doubt remains, `RecordInDoubt` is raised; the next change settles it.
+    our own change (I56). Where the doubt remains, `RecordInDoubt` is raised; the next change settles it.
     """
 
     def __init__(self, store: MetadataStore, path: str) -> None:

@@ -13,7 +13,7 @@ Rules:
 
 1. A bookie without any cookie, in its directories and in the store, is new; its directories must be empty.
 2. Otherwise all of them are there and equal, or the bookie does not serve: a wiped disk that answered "no such
-   entry" would make recovery cut off ledgers (correctness I49).
+   entry" would make recovery cut off ledgers (I49).
 """
 
 from collections.abc import Iterator, Mapping

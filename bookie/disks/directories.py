@@ -8,7 +8,7 @@ Rules:
 
 1. Two processes never use one directory: the lock file is held before anything is read.
 2. A file of a few MiB keeps room in each journal directory: when the disk is full it is given up, so that fences
-   can still be written (correctness I48).
+   can still be written (I48).
 """
 
 import contextlib

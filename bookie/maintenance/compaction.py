@@ -8,7 +8,7 @@ Rules:
 1. Only logs that take no entries any more, asked for between two flushes: what a flush has appended is in the index
    when it has ended, not before.
 2. A log is removed after the index knows, durably, nothing of it any more. Where its map or its scan leave doubt what
-   is in it, the whole index is looked through before (correctness I44).
+   is in it, the whole index is looked through before (I44).
 3. One log's damage is that log's: it is reported and left, the others go on.
 4. Its open file is closed when the readers have ended what they were doing.
 5. A log that could not be read when the index was rebuilt is left alone until a rebuild reads it: what is in it and not

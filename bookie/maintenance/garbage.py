@@ -9,7 +9,7 @@ Rules:
 
 1. Local ledgers are counted before the listing begins: one that is created meanwhile is no candidate.
 2. Two proofs in two rounds: the listing lacks it, and a read of its own says that it is not there. Errors, damaged
-   records and listings that were cut short prove nothing (correctness I41).
+   records and listings that were cut short prove nothing (I41).
 3. A listing that is empty, or by which too many ledgers at once would go, is refused until an operator accepts it:
    losing a disk's worth of ledgers to a metadata store that came back empty cannot be undone, waiting can.
 4. A log without live ledgers may go; "without" is proven by its map if that adds up to the file, by a scan if the scan

@@ -6,7 +6,7 @@
 
 Rules:
 
-1. Limbo is durable before anything is served (correctness I50). Every start makes it anew while the check is needed.
+1. Limbo is durable before anything is served (I50). Every start makes it anew while the check is needed.
 2. A ledger leaves limbo when every entry that metadata gives to this bookie was seen here, copied back, or is said by
    all others not to be there either.
 3. Ledgers that are not closed wait if their newest entries belong here: whoever writes them next recovers them, which

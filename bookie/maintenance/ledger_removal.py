@@ -1,7 +1,7 @@
 """Taking ledgers off a bookie, between two flushes.
 
 A ledger with entries in the write cache, or with a fence on its way, waits for another round: what a flush writes after
-the removal would make it anew (correctness I45).
+the removal would make it anew (I45).
 """
 
 import logging

@@ -1,7 +1,7 @@
 """Copies that belong to other bookies by now: closed ledgers whose metadata does not name this bookie.
 
 Rule: such a copy is removed only if the ledger is closed, nobody holds its replication lock, it has no replication
-mark, its metadata is the same as a pass ago and nothing was written to it meanwhile (correctness I41).
+mark, its metadata is the same as a pass ago and nothing was written to it meanwhile (I41).
 """
 
 from bookie.maintenance.garbage import MovedCopies

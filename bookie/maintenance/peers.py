@@ -7,7 +7,7 @@ Rules:
 
 1. An entry counts when its digest is right. A copy that is damaged proves nothing about others.
 2. "Nobody has it" needs an explicit no of every other bookie of the entry's write set; silence, errors and limbo are no
-   answer (correctness I14).
+   answer (I14).
 """
 
 import asyncio

@@ -8,7 +8,7 @@ Rules:
 1. The marks are taken before the swap: what the journal holds before a mark was put into the cache before (on the
    loop, in this order), so it is in the half that is flushed, or was flushed earlier.
 2. A flush that failed keeps its marks, its half and its rows; the next attempt is for the same ones. A mark never
-   skips what was not flushed (correctness I37).
+   skips what was not flushed (I37).
 3. Ledger rows are flushed even when there are no entries: a fence alone moves the mark too.
 4. A flush has time until the other half is full, and takes it: it goes on as far as that half has filled, or after a
    short wait. Nobody waits for it then, and what it costs is spread over the time.

@@ -5,7 +5,7 @@
 Rules:
 
 1. A location is published after its entry is synced in the log; ledger rows after both; a mark after all
-   of that, in every directory (correctness I33, I36). Each step has returned before the next begins.
+   of that, in every directory (I33, I36). Each step has returned before the next begins.
 2. A failed flush publishes no mark. Its entries stay in the write cache and are flushed again, to another log (I37).
 3. The directory of a ledger is its id modulo the number of directories; so is its journal. (The cookie forbids
    that the number changes.)

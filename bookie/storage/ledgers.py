@@ -2,7 +2,7 @@
 
 Rules:
 
-1. There is one Ledger object for a ledger (correctness I46); add and fence act on the same one.
+1. There is one Ledger object for a ledger (I46); add and fence act on the same one.
 2. `fenced` never goes back. A fence is answered only when it is durable (`is_fence_durable`): its record in
    the journal is synced, or it was there when the process started.
 3. `last_add_confirmed` is the largest value seen, in entries or in explicit LACs, and never goes back (I9).

@@ -1,4 +1,4 @@
-"""JSON of the admin API, to and from values. No IO. (pulsar.md 7.1, 7.8)
+"""JSON of the admin API, to and from values. No IO. (Recorded: tests/vectors/http.)
 
 A KEY_VALUE schema is stored as two definitions with their lengths; the API shows and takes them as one JSON text:
 `{"key": …, "value": …}`, where a definition is JSON itself, or empty for a primitive type.

@@ -1,4 +1,4 @@
-"""The admin API over HTTP, with Apache's paths, status codes and JSON. (pulsar.md 7, admin-rest.md)
+"""The admin API over HTTP, with Apache's paths, status codes and JSON. (Recorded: tests/vectors/http.)
 
 A module for each subject: it knows paths, parameters, statuses and bodies. What is decided or written is done below,
 by `broker/tenancy.py`, `broker/partitions.py`, `broker/broker.py` and the topics. What is not there yet answers 501 and

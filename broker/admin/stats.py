@@ -1,4 +1,4 @@
-"""What the admin API tells of a topic, in Pulsar's JSON. (pulsar.md 7.5, 7.6)
+"""What the admin API tells of a topic, in Pulsar's JSON. (Recorded: tests/vectors/http.)
 
 Members of features that are not there are zero or empty, as they are on an Apache broker that does not use them.
 """

@@ -31,7 +31,7 @@ from broker.errors import BrokerError, MetadataFailure, NotAllowed
 from broker.memory_budget import MemoryBudget
 from broker.names import COORDINATORS, parse_namespace, parse_topic
 from broker.topic.consumer import Consumer
-from broker.topic.ports import Cancellable, Outbox
+from broker.topic.ports import Outbox
 from broker.topic.producer import Producer
 from broker.topic.requests import Attached, ProducerRequest, SubscribeRequest, TopicPort
 from broker.topic.subscription import KeySharedPolicy
@@ -47,7 +47,7 @@ from broker.wire.frames import (
     parse_send,
 )
 from magnetar_core.bookkeeper.wire.framing import MalformedFrame
-from magnetar_core.runtime.types import KIB, MIB, Buffer, Corruption
+from magnetar_core.runtime.types import KIB, MIB, Buffer, Cancellable, Corruption
 from managed_ledger.errors import InvalidPosition
 from managed_ledger.messages import batch_problem, message_count, metadata_of, split_entry
 from managed_ledger.messages_pb2 import MessageIdData

@@ -8,7 +8,7 @@ from broker.grpc.partial import PartialBatches
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID
 from magnetar_core.topics import topics_pb2 as api
-from managed_ledger.cursors.ack_ranges import words_of
+from managed_ledger.ack_ranges import words_of
 from managed_ledger.errors import InvalidPosition
 from managed_ledger.position import Position, named_position
 

@@ -11,7 +11,7 @@ from broker.grpc.partial import PartialBatches
 from broker.topic.consumer import Consumer
 from magnetar_core.runtime.types import MIB, Buffer, Corruption
 from magnetar_core.topics import topics_pb2 as api
-from managed_ledger.cursors.ack_ranges import mask_of
+from managed_ledger.ack_ranges import mask_of
 from managed_ledger.messages import Message, is_batch, split_entry
 from managed_ledger.messages_pb2 import MessageMetadata, SingleMessageMetadata
 from managed_ledger.position import Position

@@ -10,7 +10,7 @@ storage confirmed (persisted).
 Rules:
 
 1. `persisted` never exceeds what is durable; a snapshot taken with the position of the last confirmed entry holds
-   every entry up to that position (correctness I99).
+   every entry up to that position (I99).
 2. What is in flight may still fail, so a second copy is neither confirmed nor stored: its sender has to repeat it.
 3. After a storage failure `pushed` falls back to `persisted`: a retry of what did not become durable is accepted.
 4. A batch is judged by its highest id. One that begins with old ids and ends with new ones is stored: losing the

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from magnetar_core.runtime.types import Buffer
+from magnetar_core.runtime.types import Buffer, Cancellable
 from managed_ledger.position import Position
 
 
@@ -77,10 +77,6 @@ class LedgerPort(Protocol):
     def check_within(self, position: Position) -> None:
         """Raises InvalidPosition for what lies beyond the end."""
         ...
-
-
-class Cancellable(Protocol):
-    def cancel(self) -> None: ...
 
 
 class Host(Protocol):

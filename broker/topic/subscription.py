@@ -24,9 +24,10 @@ from broker.topic.dispatchers.dispatcher import Dispatcher, DispatchLimits, Read
 from broker.topic.dispatchers.key_shared import KeySharedDispatcher, make_selector
 from broker.topic.dispatchers.shared import SharedDispatcher
 from broker.topic.dispatchers.single_active import SingleActiveDispatcher
-from broker.topic.ports import Cancellable, CursorPort, Entries, Host, LedgerPort
+from broker.topic.ports import CursorPort, Entries, Host, LedgerPort
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID, command
+from magnetar_core.runtime.types import Cancellable
 from managed_ledger.errors import InvalidPosition
 from managed_ledger.messages import BATCH_MESSAGES_MAX
 from managed_ledger.messages_pb2 import MessageIdData

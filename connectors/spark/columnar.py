@@ -5,7 +5,7 @@
 
 The walk finds the borders; it is the only loop over messages. A column of the values is then made by Arrow: offsets
 over the joined buffer, and one `take` of every second element. What the metadata hold is parsed for all messages
-together, one field of each in a step of numpy. (spark.md 3)
+together, one field of each in a step of numpy.
 
 Protobuf would do the same message by message, several times slower. Whatever is not written as the known clients write
 it (known fields only, in the order of their numbers) raises UnusualLayout; `normalised` has protobuf read it and write

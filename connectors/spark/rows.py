@@ -1,6 +1,6 @@
 """From stored entries to Arrow record batches. No IO.
 
-Rules (pulsar.md 5):
+Rules (docs/formats/pulsar.md):
 
 1. Markers, and messages that compaction emptied, are no rows. A null value is a null.
 2. A message in chunks is one row, made where its last chunk stands. What consumers drop is dropped: chunks without a

@@ -4,7 +4,7 @@
 
 What is read is fixed when `load()` is called (with a schema of the user's own: at the first action).
 `.schema("value binary, __publishTime timestamp")`, or option `columns` for SQL, chooses columns; nothing else is built
-or sent then. (spark.md 5)
+or sent then. (docs/spark.md)
 """
 
 import asyncio

@@ -40,7 +40,7 @@ class Shutdown:
         self._event.set()
 
     def fail(self, error: BaseException) -> None:
-        """A part is lost and the process must not linger half alive (correctness I52)."""
+        """A part is lost and the process must not linger half alive (I52)."""
         if self.failure is None:
             self.failure = error
             log.critical("stopping: %s", error)

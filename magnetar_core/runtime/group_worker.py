@@ -22,7 +22,7 @@ class GroupWorker(Generic[T]):
     1. Items are worked on in the order in which they were put, each exactly once.
     2. *report* is called once for each group, in order, on the event loop that started the worker.
     3. After *work* has raised, the worker is poisoned: later items are reported with the same error
-       without touching the resource (correctness I38, I39). The owner decides what that means.
+       without touching the resource (I38, I39). The owner decides what that means.
     """
 
     def __init__(

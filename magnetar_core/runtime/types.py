@@ -1,10 +1,10 @@
 """What every room may name: buffers, size units, and the one class for damaged data."""
 
 from collections.abc import Sequence
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-"""Bytes that nobody changes after they were handed over (correctness I54)."""
+"""Bytes that nobody changes after they were handed over (I54)."""
 
 Buffers: TypeAlias = Sequence[Buffer]
 """Pieces of one byte string that are written one behind the other."""
@@ -12,6 +12,13 @@ Buffers: TypeAlias = Sequence[Buffer]
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
+
+
+class Cancellable(Protocol):
+    """What was asked for at a later time."""
+
+    def cancel(self) -> None:
+        """Do not do it. Nothing happens if it is done already."""
 
 
 class MagnetarError(Exception):

@@ -18,7 +18,7 @@ Rules the code below keeps:
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from managed_ledger.cursors.ack_ranges import AckRange, AckRanges, mask_of, words_of
+from managed_ledger.ack_ranges import AckRange, AckRanges, mask_of, words_of
 from managed_ledger.ledger_list import LedgerList
 from managed_ledger.position import Position
 

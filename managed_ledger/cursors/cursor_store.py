@@ -9,14 +9,14 @@ Rules:
 1. Each entry of a cursor ledger is the whole state. The order of writes when a new ledger is begun: create it, add the
    state, then switch the node, then delete the former ledger; a crash between any two leaves a state that is complete.
 2. A ledger whose state cannot be read is passed over for what the node says: position and properties of one moment,
-   earlier than the last. Messages come again, and none is lost (correctness I95).
+   earlier than the last. Messages come again, and none is lost (I95).
 3. Without a ledger to write to, the state goes into the node.
 4. The node is written only by the topic's owner: before each switch the topic's record is asked whether we are that.
    A former owner may have its cursor ledger fenced and still hold the newest version of the node.
 5. A former owner that asked before we took over may write after we have read. What it wrote is older than what we
    know: while the topic's record is ours, its node is written over, and a ledger that it named goes.
 
-(pulsar.md 4.7)
+(As Apache's `ManagedCursorImpl`.)
 """
 
 import logging
@@ -29,8 +29,8 @@ from magnetar_core.bookkeeper.client.handle import LedgerWriteHandle
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.types import Corruption
+from managed_ledger.ack_ranges import AckRange
 from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.cursors.ack_ranges import AckRange
 from managed_ledger.errors import (
     CursorExists,
     CursorNotFound,

@@ -156,7 +156,7 @@ class ManagedCursor:
         return self._state.backlog()
 
     def stats(self) -> dict[str, Any]:
-        """What Pulsar's `internalStats` shows of a cursor (pulsar.md 7.6)."""
+        """What Pulsar's `internalStats` shows of a cursor."""
         between = self._ledger.entries_between
         return {
             "markDeletePosition": str(self.mark_delete_position),

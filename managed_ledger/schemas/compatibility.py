@@ -1,4 +1,4 @@
-"""May a topic's schema change from this to that? (pulsar.md 6.4)
+"""May a topic's schema change from this to that? (As Apache's `SchemaCompatibilityCheck`.)
 
 Compatibility of Avro (and of JSON schemas, which are Avro records) is schema resolution: can what was written with the
 one be read with the other?

@@ -3,7 +3,8 @@
     /schemas/<tenant>/<namespace>/<topic>   locator: the newest version, and where each one is
         └─ ledger of its own per version, entry 0: the schema
 
-A locator is written by compare-and-set; whoever loses deletes the ledger just written and looks again. (pulsar.md 6.2)
+A locator is written by compare-and-set; whoever loses deletes the ledger just written and looks again.
+(docs/formats/metadata.md)
 """
 
 import asyncio
@@ -266,7 +267,7 @@ class SchemaRegistry:
             await self._drop(ledger_id)
             return None
         except RecordInDoubt:
-            raise  # the locator may name the ledger: it stays (correctness I57)
+            raise  # the locator may name the ledger: it stays (I57)
         except StorageUnavailable:
             await self._drop(ledger_id)
             raise

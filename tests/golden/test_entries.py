@@ -13,7 +13,7 @@ from google.protobuf.message import Message as Protobuf
 from magnetar_core.bookkeeper.wire.checksum import crc32c
 from magnetar_core.bookkeeper.wire.entry import DigestMismatch, DigestType, EntryCodec, StoredEntry
 from magnetar_core.runtime.types import Corruption
-from managed_ledger.cursors.ack_ranges import AckRanges
+from managed_ledger.ack_ranges import AckRanges
 from managed_ledger.messages import (
     Message,
     broker_metadata_of,

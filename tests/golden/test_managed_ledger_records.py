@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from google.protobuf.json_format import MessageToDict
 
-from managed_ledger.cursors.ack_ranges import AckRanges
+from managed_ledger.ack_ranges import AckRanges
 from managed_ledger.records import (
     MAGIC_COMPRESSED,
     batches_in,

@@ -3,7 +3,7 @@
 import pytest
 
 from magnetar_core.bookkeeper.wire.entry import DigestType, EntryCodec
-from managed_ledger.cursors.ack_ranges import AckRanges
+from managed_ledger.ack_ranges import AckRanges
 from managed_ledger.messages import broker_metadata_of, messages_of, split_entry
 from managed_ledger.position import Position
 from managed_ledger.records import (

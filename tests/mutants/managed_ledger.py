@@ -71,28 +71,28 @@ MUTANTS = (
     # -- acknowledged ranges
     Mutant(
         "ranges that touch are not joined",
-        "managed_ledger/cursors/ack_ranges.py",
+        "managed_ledger/ack_ranges.py",
         "low = bisect_left(lasts, first - 1)",
         "low = bisect_left(lasts, first)",
         POSITIONS,
     ),
     Mutant(
         "a range swallows the one behind it",
-        "managed_ledger/cursors/ack_ranges.py",
+        "managed_ledger/ack_ranges.py",
         "            last = max(last, lasts[high - 1])\n",
         "            last = max(last, lasts[-1])\n",
         POSITIONS,
     ),
     Mutant(
         "a range that the mark-delete position reaches into goes as a whole",
-        "managed_ledger/cursors/ack_ranges.py",
+        "managed_ledger/ack_ranges.py",
         "gone = bisect_right(ledger.lasts, position.entry_id)",
         "gone = bisect_right(ledger.firsts, position.entry_id)",
         POSITIONS,
     ),
     Mutant(
         "ranges are counted from their second entry on",
-        "managed_ledger/cursors/ack_ranges.py",
+        "managed_ledger/ack_ranges.py",
         "min(last, limit)) - first + 1",
         "min(last, limit)) - first",
         POSITIONS,

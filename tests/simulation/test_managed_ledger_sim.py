@@ -1,10 +1,10 @@
 """Seeded runs of managed ledgers: a few brokers, one topic, one BookKeeper, one metadata tree. A seed is a whole run.
 
-What may happen (correctness, part B): calls take any number of turns and overtake each other; creating, closing,
+What may happen: calls take any number of turns and overtake each other; creating, closing,
 adding, recovering and deleting ledgers fail, before or after they took effect; answers of the metadata store are
 lost, applied or not; a broker stops dead at any await; another one takes over although the former lives.
 
-What must hold, whatever happens (part A5): see `Recorder`, and `check_step` and `check_end` of `TopicUnderTakeovers`.
+What must hold, whatever happens: see `Recorder`, and `check_step` and `check_end` of `TopicUnderTakeovers`.
 
 `SEED=8315` repeats one run.
 """

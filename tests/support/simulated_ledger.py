@@ -92,7 +92,7 @@ class SimulatedLedger:
     # The metadata store
 
     def write_metadata(self, new: LedgerMetadata, version: int) -> bool:
-        """Compare and set; checks what correctness.md allows (I18 to I20, I2)."""
+        """Compare and set; checks what is allowed (I18 to I20, I2)."""
         if version != self.version:
             return False
         old = self.metadata

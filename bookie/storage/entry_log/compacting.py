@@ -7,7 +7,7 @@ The names are those of Apache's transactional compaction. Rules:
 
 1. Until it has its final name nothing refers to the new log: a crash leaves a file that the next start removes.
 2. The marker is there before the final name. While it is there some entries may be found in the old log and some in the
-   new one; both have them all, so no crash in between loses anything (correctness I43). The next start moves the rest.
+   new one; both have them all, so no crash in between loses anything (I43). The next start moves the rest.
 3. A location moves only if it still leads into the old log: an entry that was written again meanwhile, or whose ledger
    was deleted, stays as it is. Moved on the flusher's thread, so that no flush comes in between.
 """

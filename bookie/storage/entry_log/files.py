@@ -3,7 +3,7 @@
 Rules:
 
 1. `append` gives locations; they may be published after `sync` has returned.
-2. A log whose append or sync failed gets no further entry and no seal (correctness I39): the next append goes
+2. A log whose append or sync failed gets no further entry and no seal (I39): the next append goes
    to a new one.
 3. A log is sealed once: the map first, synced, then the header that points at it (I44).
 4. What is read is checked: size word, ledger and entry id. A location that does not lead to its entry is

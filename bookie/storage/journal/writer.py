@@ -3,7 +3,7 @@
 Rules:
 
 1. A group is reported after its fdatasync has returned; a group in which nobody asked for that, after its write.
-2. A write or sync that fails poisons the journal for good (correctness I38, I39): nothing is
+2. A write or sync that fails poisons the journal for good (I38, I39): nothing is
    reported as done any more and the bookie goes down.
 3. No space is the exception: the group is cut off again, so that the end of the file is known, and reported as refused;
    the next group may find room. If even the cutting off fails, rule 2.

@@ -21,7 +21,7 @@
     DigestMismatch              (from the wire room) an entry is damaged
 
 "Missing" is only what a bookie says in so many words (`NoSuchEntry`, `NoSuchLedger`). Everything else, silence
-included, is unknown (correctness A0).
+included, is unknown.
 """
 
 from typing import ClassVar

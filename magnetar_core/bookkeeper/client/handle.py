@@ -715,6 +715,6 @@ class LedgerReadHandle:
         except (MetadataError, Corruption) as error:
             raise mapped(error, self.ledger_id) from error
         if self.is_closed:
-            # From here on only this counts, and no bookie's LAC (correctness I8).
+            # From here on only this counts, and no bookie's LAC (I8).
             self._last_add_confirmed = self.metadata.last_entry_id
             self._length = self.metadata.length

@@ -9,7 +9,7 @@
         neither               → recovery fails; nothing was changed, try again
     IN_RECOVERY ──CAS──▶ CLOSED, with the ensembles that writing back had to replace
 
-Rules (correctness I11 to I18):
+Rules (I11 to I18):
 
 1. Reads begin only after coverage: no ack quorum of bookies is left that would still take the writer's adds.
 2. Only explicit negatives count as absence. Silence, errors, damage and limbo are unknown.

@@ -4,7 +4,7 @@ Rules the code below keeps:
 
 1. Entries are acknowledged in order, each once; LAC is the last of them and never goes back.
 2. An add carries the LAC known when it was packed.
-3. The barrier (correctness I21): from the decision to change the ensemble until the change is known to be committed
+3. The barrier (I21): from the decision to change the ensemble until the change is known to be committed
    *and* the answers of every pending add are reduced to bookies of the new ensemble, nothing is acknowledged
    and LAC stands still. So LAC + 1 is the exact first entry of the new segment.
 4. Answers, good or bad, of a bookie that is no longer at its position are ignored.

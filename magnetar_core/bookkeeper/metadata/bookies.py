@@ -5,7 +5,7 @@
     <root>/cookies/<bookieId>              persistent: which directories belong to the bookie
 
 Between two modes a bookie may be in both places for an instant; writable wins. All of it is a hint
-(correctness I59): whether a bookie is there is known when it answers.
+(I59): whether a bookie is there is known when it answers.
 """
 
 import asyncio

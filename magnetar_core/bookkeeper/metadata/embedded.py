@@ -6,7 +6,7 @@ One process owns a directory (RocksDB's LOCK). Rules:
 2. A thread writes all changes that wait as one batch, syncs the log once, and reports once.
 3. Readers see a change only after its sync: until then `_pending` keeps what was there before. So nobody acts on
    what a power cut could take back.
-4. After a failed write nothing more is accepted: the state on disk is not known (correctness I38).
+4. After a failed write nothing more is accepted: the state on disk is not known (I38).
 5. What is ephemeral ends with the process: `open` removes what a dead one left.
 
 Other processes may open the same directory to read it (`secondary`).

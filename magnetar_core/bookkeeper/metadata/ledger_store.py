@@ -1,6 +1,6 @@
 """Ledger records in the metadata store: ids, compare-and-set, listing, and a new cluster's first nodes.
 
-An answer that was lost is never guessed (correctness I56): a change whose outcome is unknown is sent again with the
+An answer that was lost is never guessed (I56): a change whose outcome is unknown is sent again with the
 same expected version. If the store then reports a conflict, the record itself tells whose change it was: by the
 creator token for `create`, by equality for `write`.
 """
@@ -162,7 +162,7 @@ class LedgerStore:
             parent = parent.rpartition("/")[0]
 
     async def list(self) -> AsyncIterator[int]:
-        """Every ledger that exists for the whole of the iteration, ids ascending (correctness I61).
+        """Every ledger that exists for the whole of the iteration, ids ascending (I61).
 
         An error of the store ends the iteration with that error, never silently.
         """

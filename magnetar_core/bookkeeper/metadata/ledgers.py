@@ -8,7 +8,7 @@
     OPEN ──▶ IN_RECOVERY ──▶ CLOSED        the creator may go from OPEN to CLOSED
      └─────────────────────────▲
 
-Rules the code below keeps (correctness I3, I18 to I20):
+Rules the code below keeps (I3, I18 to I20):
 
 1. An update keeps the format version the record was read with.
 2. Quorums, digest and password never change. After CLOSED only ensembles do (re-replication).

@@ -10,7 +10,7 @@ Rules every implementation keeps:
 2. `put` and `delete` with an expected version are atomic compare-and-set. NO_NODE (-1) means "must not exist".
 3. Missing parents are created by `put`, with empty values. `delete` refuses a node that has children.
 4. A connection that is lost during `put` or `delete` makes the outcome unknown: `OutcomeUnknown` is raised, and
-   the author reads again and decides by a nonce in the value (correctness I56). It is never reported as
+   the author reads again and decides by a nonce in the value (I56). It is never reported as
    a conflict or a success.
 5. Ephemeral nodes end with the session. After `SessionLost` was reported nothing authored under the old session is
    sent (I62); sessions and watches are hints, authority comes from compare-and-set (I59).

@@ -1,6 +1,6 @@
 """What a managed ledger must not do when something fails, or somebody else takes over, between any two steps.
 
-Schedules of correctness.md are named by their ids (R-M…, I…).
+Schedules and rules are named by their numbers (docs/invariants.md).
 """
 
 import asyncio

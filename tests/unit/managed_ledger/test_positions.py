@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from managed_ledger.cursors.ack_ranges import AckRanges, mask_of, words_of
+from managed_ledger.ack_ranges import AckRanges, mask_of, words_of
 from managed_ledger.cursors.cursor import CursorState
 from managed_ledger.errors import InvalidPosition
 from managed_ledger.ledger_list import LedgerList
