@@ -315,7 +315,7 @@ class Scrub:
         return good, size, bad, located[-1][0] + 1 if len(located) == _ENTRIES else None
 
     def _problem(self, ledger_id: int, entry_id: int, codec: EntryCodec | None) -> str | None:
-        """DiskCheck at one entry anew. Blocks."""
+        """Look at one entry anew. Blocks."""
         try:
             entry = self._storage.read(ledger_id, entry_id).entry
         except (Corruption, OSError) as error:

@@ -54,7 +54,7 @@ def follow(page: str, folder: Path, *options: str) -> str:
 
 @pytest.mark.spark
 def test_the_readme_can_be_copied_word_for_word(tmp_path: Path) -> None:
-    sections = ("One process", "Use it", "Test with it", "DiskCheck into it")
+    sections = ("One process", "Use it", "Test with it", "Look into it")
     said = follow("README.md", tmp_path, *(word for name in sections for word in ("--section", name)))
     wanted = (
         "100000 messages acknowledged",
