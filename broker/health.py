@@ -48,7 +48,7 @@ class HealthCheck:
         ledger.append([payload], [done])
         position = await done
         found = ledger.read(position, 1, len(payload))
-        entries = found if isinstance(found, list | tuple) else await found  # type: ignore[misc]
+        entries = found if isinstance(found, Sequence) else await found
         if bytes(entries[0].data) != payload:
             raise Corruption(f"{name}: entry {position} is not what was written")
 

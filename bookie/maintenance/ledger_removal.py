@@ -6,6 +6,7 @@ the removal would make it anew (I45).
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 from bookie.jobs import JobThread
 from bookie.serving.request_rules import RequestRules
@@ -67,7 +68,7 @@ class LedgerRemoval:
                 continue
             try:
                 # Between two flushes, since flushes run on the same thread.
-                await self._flusher.run(lambda ids=ids: self._storage.delete_ledgers(ids, tombstones))  # type: ignore[misc]
+                await self._flusher.run(partial(self._storage.delete_ledgers, ids, tombstones))
             except OSError:
                 for ledger in forgotten:
                     self._ledgers.restore(ledger)

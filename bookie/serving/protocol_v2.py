@@ -4,7 +4,7 @@ Adds that follow each other are taken as a run, and a read that memory answers i
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -77,31 +77,21 @@ class ProtocolV2:
                 self._send(answer)
         elif opcode == v2.READ_ENTRY:
             if flags & v2.FLAG_DO_FENCING:
-                if key is None:
-                    raise MalformedFrame("a fencing read in a version without keys")
-                self._writes.fence(
+                self._fence(
                     ledger_id,
                     key,
-                    lambda rc: (
-                        self._read(version, ledger_id, entry_id, True)
-                        if rc == OK
-                        else self._answer_read(version, ledger_id, entry_id, rc)
-                    ),
+                    lambda: self._read(version, ledger_id, entry_id, True),
+                    lambda rc: self._answer_read(version, ledger_id, entry_id, rc),
                 )
             else:
                 self._read(version, ledger_id, entry_id, flags & v2.FLAG_HIGH_PRIORITY != 0)
         elif opcode == v2.BATCH_READ_ENTRY:
             if flags & v2.FLAG_DO_FENCING:
-                if key is None:
-                    raise MalformedFrame("a fencing read in a version without keys")
-                self._writes.fence(
+                self._fence(
                     ledger_id,
                     key,
-                    lambda rc: (
-                        self._batch_read(version, ledger_id, entry_id, extra, True)
-                        if rc == OK
-                        else self._answer_batch(version, ledger_id, entry_id, extra[0], rc)
-                    ),
+                    lambda: self._batch_read(version, ledger_id, entry_id, extra, True),
+                    lambda rc: self._answer_batch(version, ledger_id, entry_id, extra[0], rc),
                 )
             else:
                 self._batch_read(version, ledger_id, entry_id, extra, flags & v2.FLAG_HIGH_PRIORITY != 0)
@@ -120,6 +110,14 @@ class ProtocolV2:
             self._answer_read(version, ledger_id, entry_id, rc)
 
     # -- reads
+
+    def _fence(
+        self, ledger_id: int, key: bytes | None, read: Callable[[], None], refuse: Callable[[int], None]
+    ) -> None:
+        """Fence the ledger, and *read* when that is durable. Raises MalformedFrame."""
+        if key is None:
+            raise MalformedFrame("a fencing read in a version without keys")
+        self._writes.fence(ledger_id, key, lambda rc: read() if rc == OK else refuse(rc))
 
     def _read(self, version: int, ledger_id: int, entry_id: int, urgent: bool) -> None:
         self._reads.read(ledger_id, entry_id, partial(self._answer_read, version, ledger_id, entry_id), urgent)
