@@ -240,7 +240,7 @@ class CursorStore:
         """Remove the cursor: its node first, then its ledger. Raises ManagedLedgerFenced, StorageUnavailable."""
         stray = await self._change_node(self._record.delete)
         await self.let_go()
-        for ledger_id in stray | {self.ledger_id} - {NO_LEDGER}:
+        for ledger_id in stray | ({self.ledger_id} - {NO_LEDGER}):
             await self._drop(ledger_id)
 
     async def _write_node(self, snapshot: CursorSnapshot, ledger_id: int, *, whole: bool) -> None:

@@ -497,7 +497,8 @@ class LedgerWriteHandle:
         self.listener = None
         self._watch = None  # answers of slow bookies still come
         self._channels.clear()
-        if self._closing is not None and self._closing.done() and self._closing.exception() is not None:
+        closing = self._closing
+        if closing is not None and closing.done() and (closing.cancelled() or closing.exception() is not None):
             self._closing = None  # it holds its error, and that the frames of `_close`
 
     def _on_broken(self, error: BaseException) -> None:
