@@ -24,7 +24,6 @@ from typing import Final, NamedTuple
 
 from bookie.jobs import JobThread
 from bookie.maintenance.garbage import Due, LogUsage, dead_logs, has_room, worth_compacting
-from bookie.maintenance.rate_limiter import RateLimiter
 from bookie.maintenance.rebuild.unreadable import unreadable_log_ids
 from bookie.storage.entry_log import format as fmt
 from bookie.storage.entry_log.compacting import CompactingLog, Mover
@@ -34,6 +33,7 @@ from bookie.storage.ledger_storage import LedgerDirectory, LedgerStorage, is_no_
 from bookie.storage.ledgers import Ledgers
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.files import DiskUsage, File, Files
+from magnetar_core.runtime.rate_limiter import RateLimiter
 from magnetar_core.runtime.types import MIB, Corruption
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,6 @@ from itertools import islice
 from typing import Final
 
 from bookie.jobs import JobThread
-from bookie.maintenance.rate_limiter import RateLimiter
 from bookie.maintenance.rebuild.unreadable import unreadable_logs
 from bookie.maintenance.repair import RepairSource, RepairUnavailable, expected_entries, key_of
 from bookie.serving.request_rules import RequestRules
@@ -35,6 +34,7 @@ from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
 from magnetar_core.bookkeeper.metadata.store import MetadataError, NoNode
 from magnetar_core.runtime.clock import Clock, Timer
 from magnetar_core.runtime.files import Files
+from magnetar_core.runtime.rate_limiter import RateLimiter
 from magnetar_core.runtime.tasks import Tasks
 from magnetar_core.runtime.types import Corruption
 

@@ -4,9 +4,9 @@ import logging
 from collections.abc import Callable
 
 from bookie.maintenance.compaction import Stopped
-from bookie.maintenance.rate_limiter import RateLimiter
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
 from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.rate_limiter import RateLimiter
 
 log = logging.getLogger(__name__)
 

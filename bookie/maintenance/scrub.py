@@ -16,7 +16,6 @@ from typing import Final
 
 from bookie.config import BookieConfig
 from bookie.jobs import JobThread
-from bookie.maintenance.rate_limiter import RateLimiter
 from bookie.maintenance.repair import RepairSource, RepairUnavailable, codec_of
 from bookie.maintenance.scrub_rules import ScrubPlace, decode_place, problem_of, rate_of
 from bookie.serving.request_rules import RequestRules
@@ -29,6 +28,7 @@ from magnetar_core.bookkeeper.metadata.store import MetadataError, NoNode
 from magnetar_core.bookkeeper.wire.entry import EntryCodec
 from magnetar_core.runtime.clock import Clock, Timer
 from magnetar_core.runtime.files import Files, read_file, replace_file
+from magnetar_core.runtime.rate_limiter import RateLimiter
 from magnetar_core.runtime.tasks import Tasks
 from magnetar_core.runtime.types import KIB, Corruption, MagnetarError
 

@@ -35,7 +35,6 @@ from typing import Final, NamedTuple
 
 from bookie.jobs import JobThread
 from bookie.maintenance.collector import GarbageCollector
-from bookie.maintenance.rate_limiter import RateLimiter
 from bookie.maintenance.rebuild.unreadable import note_unreadable
 from bookie.maintenance.repair import codec_of
 from bookie.maintenance.scrub_rules import problem_of
@@ -51,6 +50,7 @@ from magnetar_core.bookkeeper.metadata.store import MetadataError, NoNode
 from magnetar_core.bookkeeper.wire.entry import EntryCodec
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.files import Files
+from magnetar_core.runtime.rate_limiter import RateLimiter
 from magnetar_core.runtime.tasks import Tasks
 from magnetar_core.runtime.types import Corruption, MagnetarError
 

@@ -2,6 +2,7 @@
 
 import logging
 import random
+from collections.abc import Collection, Mapping, Sequence
 
 from magnetar_core.bookkeeper.client.config import ClientConfig
 from magnetar_core.bookkeeper.client.connection import ConnectionPool
@@ -13,9 +14,10 @@ from magnetar_core.bookkeeper.client.errors import (
     Unauthorized,
 )
 from magnetar_core.bookkeeper.client.handle import LedgerReadHandle, LedgerWriteHandle, mapped
-from magnetar_core.bookkeeper.client.placement import choose_ensemble
+from magnetar_core.bookkeeper.client.placement import choose_ensemble, choose_replacements
 from magnetar_core.bookkeeper.client.quorum import check_quorum
 from magnetar_core.bookkeeper.client.recovery_driver import recover_ledger
+from magnetar_core.bookkeeper.client.replicas import LedgerReplicas
 from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, Versioned, check_layout
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment
@@ -134,6 +136,26 @@ class BookKeeper:
         handle = LedgerReadHandle(ledger_id, versioned, self.ledgers, pool, metadata.last_segment.first_entry_id - 1, 0)
         await handle.read_last_confirmed()
         return handle
+
+    async def open_as_administrator(self, ledger_id: int, *, recovery: bool) -> LedgerReadHandle:
+        """As `open_ledger`, with the password that the ledger's record holds."""
+        password = (await self._read(ledger_id)).metadata.password
+        return await self.open_ledger(ledger_id, password=password, recovery=recovery)
+
+    def replicas(self, ledger_id: int, metadata: LedgerMetadata) -> LedgerReplicas:
+        """The copies of a ledger, bookie by bookie; for repair and verification."""
+        return LedgerReplicas(ledger_id, metadata, self._open_pool())
+
+    def choose_replacements(
+        self, ensemble: Sequence[str], positions: Mapping[int, str], avoided: Collection[str] = ()
+    ) -> dict[int, str]:
+        """Bookies to take the place of those at *positions* of *ensemble*: position → bookie, as far as there are any.
+
+        Writable ones only; none of *avoided*, and none that could not be reached a moment ago.
+        """
+        pool = self._open_pool()
+        unreachable = pool.unreachable | set(avoided)
+        return choose_replacements(self.bookies.writable, ensemble, positions, unreachable, pool.quarantined, self._rng)
 
     async def delete_ledger(self, ledger_id: int) -> None:
         """Remove the record; bookies drop the entries later. A ledger that does not exist counts as deleted."""

@@ -4,7 +4,18 @@ The layout is Apache's `LedgerUnderreplicationManager`; all paths are below the 
 """
 
 import re
-from typing import Final
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from google.protobuf import text_format
+from google.protobuf.message import DecodeError
+
+from magnetar_core.bookkeeper.metadata.formats_pb2 import (
+    AuditorVoteFormat,
+    CheckAllLedgersFormat,
+    UnderreplicatedLedgerFormat,
+)
+from magnetar_core.runtime.types import Corruption
 
 _VOTE: Final = re.compile(rb'bookieId:\s*"([^"]*)"')
 
@@ -45,3 +56,103 @@ def voter(value: bytes) -> str | None:
     """The bookie that a candidate's node names (AuditorVoteFormat as text); None if it names none."""
     found = _VOTE.search(value)
     return found[1].decode("utf-8", "replace") if found else None
+
+
+def layout_path(root: str) -> str:
+    """Which manager wrote the marks."""
+    return f"{root}/underreplication/LAYOUT"
+
+
+def locks_path(root: str) -> str:
+    """Above the locks."""
+    return f"{root}/underreplication/locks"
+
+
+def delay_path(root: str) -> str:
+    """How long a lost bookie may stay away, decimal seconds; writing it, even the same number, asks for an audit."""
+    return f"{root}/underreplication/lostBookieRecoveryDelay"
+
+
+def checked_path(root: str, check: "PeriodicCheck") -> str:
+    """When a periodic check last ended."""
+    return f"{root}/underreplication/{check.value}"
+
+
+class PeriodicCheck(StrEnum):
+    """The auditor's checks whose last run is remembered, by the name of their node."""
+
+    ALL_LEDGERS = "checkallledgersctime"
+    PLACEMENT = "placementpolicycheckctime"
+    REPLICAS = "replicascheckctime"
+
+
+class Mark(NamedTuple):
+    """What is written about a ledger that lacks copies. *replicas* may be empty: its placement is to be mended."""
+
+    replicas: tuple[str, ...] = ()
+    """Bookies whose copies are missing or wrong, in the order in which they were told."""
+    marked_ms: int | None = None
+    """Wall clock of the first mark; None: not recorded."""
+
+
+LAYOUT: Final = b'type: "BASIC"\nversion: 1\n'
+
+_MARK_NAME: Final = re.compile(r"urL(\d{10,19})")
+
+
+def ledger_id_of(name: str) -> int | None:
+    """The ledger that a mark's or lock's node is about; None for any other name."""
+    found = _MARK_NAME.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def encode_mark(mark: Mark) -> bytes:
+    """UnderreplicatedLedgerFormat as text."""
+    message = UnderreplicatedLedgerFormat(replica=mark.replicas)
+    if mark.marked_ms is not None:
+        message.ctime = mark.marked_ms
+    return text_format.MessageToString(message).encode()
+
+
+def decode_mark(value: bytes) -> Mark:
+    """Raises Corruption."""
+    message = UnderreplicatedLedgerFormat()
+    try:
+        text_format.Parse(value.decode(), message, allow_unknown_field=True)
+    except (text_format.ParseError, UnicodeDecodeError) as error:
+        raise Corruption(f"a mark of an under-replicated ledger, {value[:60]!r}: {error}") from error
+    return Mark(tuple(message.replica), message.ctime if message.HasField("ctime") else None)
+
+
+def encode_vote(bookie_id: str) -> bytes:
+    """AuditorVoteFormat as text."""
+    return text_format.MessageToString(AuditorVoteFormat(bookieId=bookie_id)).encode()
+
+
+def encode_checked(check: PeriodicCheck, wall_ms: int) -> bytes:
+    """When *check* ended, as Apache's binary message of that check."""
+    # All three messages have this one field under number 1, so their bytes are the same.
+    assert check in tuple(PeriodicCheck)
+    return CheckAllLedgersFormat(checkAllLedgersCTime=wall_ms).SerializeToString()
+
+
+def decode_checked(value: bytes) -> int | None:
+    """Wall-clock milliseconds; None where none are written. Raises Corruption."""
+    try:
+        message = CheckAllLedgersFormat.FromString(value)
+    except DecodeError as error:
+        raise Corruption(f"the time of a periodic check, {value[:60]!r}: {error}") from error
+    return message.checkAllLedgersCTime if message.HasField("checkAllLedgersCTime") else None
+
+
+def encode_delay(seconds: int) -> bytes:
+    """*seconds* that a lost bookie may stay away."""
+    assert seconds >= 0
+    return b"%d" % seconds
+
+
+def decode_delay(value: bytes) -> int:
+    """Seconds. Raises Corruption."""
+    if not value.strip().isdigit():
+        raise Corruption(f"lostBookieRecoveryDelay is {value[:60]!r}, expected decimal seconds")
+    return int(value)

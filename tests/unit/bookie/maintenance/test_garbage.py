@@ -22,13 +22,13 @@ from bookie.maintenance.garbage import (
     refuse_listing,
     worth_compacting,
 )
-from bookie.maintenance.rate_limiter import RateLimiter
 from bookie.storage.ledgers import TOMBSTONE_MS, Tombstones
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerState, Segment, ledger_path
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
 from magnetar_core.bookkeeper.metadata.store import Node, StoreUnavailable
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
+from magnetar_core.runtime.rate_limiter import RateLimiter
 from magnetar_core.runtime.types import Corruption
 from tests.support.bookie_disks import KEY, on_each_operation, stored_entry
 from tests.support.bookie_world import LyingWorld

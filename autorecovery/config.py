@@ -1,0 +1,73 @@
+"""Settings of auto-recovery, under the names that Apache's `bookkeeper.conf` gives them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from autorecovery.checks import Depth
+from magnetar_core.runtime.config import setting
+from magnetar_core.runtime.types import MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoRecoveryConfig:
+    """How auditor and worker of one node behave."""
+
+    lost_bookie_delay_s: int = setting(
+        "lostBookieRecoveryDelay",
+        0,
+        help="a bookie alone may be away for so many seconds before its ledgers are copied; counts until somebody "
+        "sets another one for the cluster",
+    )
+    bookie_check_s: int = setting(
+        "auditorPeriodicBookieCheckInterval",
+        86_400,
+        help="seconds between two audits of lost bookies without a reason; 0: only one at the start",
+    )
+    ledger_check_s: int = setting(
+        "auditorPeriodicCheckInterval",
+        604_800,
+        help="seconds in which the ends of every copy of every ledger are read once; 0: never",
+    )
+    entry_check_s: int = setting(
+        "auditorPeriodicEntryCheckInterval",
+        0,
+        help="seconds in which every entry of every copy is read once; 0: never",
+    )
+    open_grace_ms: int = setting(
+        "openLedgerRereplicationGracePeriod",
+        30_000,
+        help="so long a writer may take to replace a lost bookie; then its ledger is closed and copied",
+    )
+    retry_ms_max: int = setting(
+        "lockReleaseOfFailedLedgerGracePeriod",
+        300_000,
+        help="longest wait between two attempts to repair a ledger",
+        least=1_000,
+    )
+    bytes_per_s: int = setting(
+        "replicationRateByBytes", -1, help="bytes a second that this node copies at most; -1: no limit", least=-1
+    )
+    # Each has some runs of 1 MiB under way (`copying`), and 64 reads while it is looked at.
+    ledgers_max: int = setting(
+        "replicationLedgersAtOnce", 16, help="ledgers that this node repairs at the same time", least=1, most=1_000
+    )
+    verification_percent: int = setting(
+        "auditorLedgerVerificationPercentage",
+        0,
+        help="0: the first and last entry of each copy are read before a ledger counts as whole, 100: all of them",
+        most=100,
+    )
+
+    @property
+    def depth(self) -> Depth:
+        """How much of a copy is read before a ledger counts as whole."""
+        return Depth.ALL if self.verification_percent == 100 else Depth.ENDS
+
+    def problems(self) -> Iterator[str]:
+        if self.verification_percent not in (0, 100):
+            yield (
+                f"auditorLedgerVerificationPercentage={self.verification_percent} is not supported: a sample proves "
+                "little; set 0 for the ends of each copy, or 100 for all entries"
+            )
+        if 0 <= self.bytes_per_s < MIB:
+            yield f"replicationRateByBytes ({self.bytes_per_s}) must be -1 or at least {MIB}: one run has that much"

@@ -1,0 +1,95 @@
+"""Which ledgers are on which bookies, from one reading of all records. No IO.
+
+A record is kept as the ensembles that it names: equal ensembles and equal names are one object, so a ledger costs
+some 200 bytes, and 100,000 ledgers 20 MB.
+"""
+
+from collections.abc import Collection, Iterator, Set
+from typing import NamedTuple
+
+from autorecovery.checks import fragments
+from magnetar_core.bookkeeper.metadata.ledgers import NO_ENTRY, LedgerMetadata
+
+
+class IndexedLedger(NamedTuple):
+    """What is remembered of one record."""
+
+    is_closed: bool
+    write_quorum: int
+    ensembles: tuple[tuple[str, ...], ...]
+    """Those that count, in the order of the segments."""
+    trailing: tuple[tuple[str, ...], ...]
+    """Those of segments behind the end of a closed ledger."""
+
+    def bookies(self) -> frozenset[str]:
+        """Everybody whom the record names in segments that count."""
+        return frozenset(bookie for ensemble in self.ensembles for bookie in ensemble)
+
+    def all_bookies(self) -> frozenset[str]:
+        """Everybody whom the record names at all."""
+        return self.bookies() | {bookie for ensemble in self.trailing for bookie in ensemble}
+
+
+class LedgerIndex:
+    """All ledgers of a cluster as they were while they were read."""
+
+    def __init__(self) -> None:
+        self._ledgers: dict[int, IndexedLedger] = {}
+        self._by_bookie: dict[str, set[int]] = {}
+        self._ensembles: dict[tuple[str, ...], tuple[str, ...]] = {}
+        self._values: dict[IndexedLedger, IndexedLedger] = {}
+        self.unreadable: dict[int, str] = {}
+        """Ledgers whose record cannot be read, with the reason; nobody can say where they are."""
+
+    def __len__(self) -> int:
+        return len(self._ledgers)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._ledgers)
+
+    def __getitem__(self, ledger_id: int) -> IndexedLedger:
+        return self._ledgers[ledger_id]
+
+    def put(self, ledger_id: int, metadata: LedgerMetadata) -> None:
+        """Remember the record of *ledger_id*, in place of what was known of it."""
+        self.discard(ledger_id)
+        count = len(fragments(metadata, NO_ENTRY))
+        ensembles = [self._ensembles.setdefault(one.ensemble, one.ensemble) for one in metadata.segments]
+        value = IndexedLedger(
+            metadata.is_closed, metadata.write_quorum, tuple(ensembles[:count]), tuple(ensembles[count:])
+        )
+        value = self._values.setdefault(value, value)
+        self._ledgers[ledger_id] = value
+        for bookie in value.all_bookies():
+            self._by_bookie.setdefault(bookie, set()).add(ledger_id)
+
+    def discard(self, ledger_id: int) -> None:
+        """The ledger was deleted."""
+        self.unreadable.pop(ledger_id, None)
+        former = self._ledgers.pop(ledger_id, None)
+        if former is None:
+            return
+        for bookie in former.all_bookies():
+            ledgers = self._by_bookie[bookie]
+            ledgers.discard(ledger_id)
+            if not ledgers:
+                del self._by_bookie[bookie]
+
+    @property
+    def bookies(self) -> Set[str]:
+        """Every bookie that some record names."""
+        return self._by_bookie.keys()
+
+    def of_bookie(self, bookie: str) -> frozenset[int]:
+        """Ledgers whose record names *bookie*, in whatever segment."""
+        return frozenset(self._by_bookie.get(bookie, ()))
+
+    def lacking(self, bookie: str) -> Iterator[int]:
+        """Ledgers that lack a copy while *bookie* is away, ascending: segments that hold nothing do not count."""
+        for ledger_id in sorted(self._by_bookie.get(bookie, ())):
+            if any(bookie in ensemble for ensemble in self._ledgers[ledger_id].ensembles):
+                yield ledger_id
+
+    def lost(self, available: Collection[str]) -> list[str]:
+        """Bookies that records name and that are not there."""
+        return sorted(self._by_bookie.keys() - set(available))

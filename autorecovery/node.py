@@ -1,0 +1,121 @@
+"""One node of auto-recovery: a candidate for the auditor's place, a worker, and a watch over both.
+
+    AuditorElection ──elected──▶ Auditor     finds what lacks copies, and marks it
+    ReplicationWorker                        repairs what is marked
+    death watch                              a part broke, or the session was lost ──▶ `on_death`
+
+Rules:
+
+1. A node whose session was lost is dead: its candidacy and its locks are gone. It does not go on as if nothing had
+   happened; whoever runs it ends it visibly, and starts another one (Apache's does the same).
+2. Parts are started bottom up and stopped top down; the locks that are held are given back.
+"""
+
+import logging
+import random
+from collections.abc import Callable, Collection
+
+from autorecovery.auditor import Auditor
+from autorecovery.board_watch import MarkWatch
+from autorecovery.config import AutoRecoveryConfig
+from autorecovery.election import AuditorElection
+from autorecovery.pace import Pace
+from autorecovery.repair import LedgerRepair
+from autorecovery.worker import ReplicationWorker
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.metadata.marks import MarkBoard
+from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataStore, SessionEvent
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.tasks import Parts
+from magnetar_core.runtime.types import MagnetarError
+
+log = logging.getLogger(__name__)
+
+
+class NodeDied(MagnetarError):
+    """A part of the node ended, or its session was lost; the text says which."""
+
+
+class AutoRecoveryNode:
+    """One node. Used on the loop of its metadata store."""
+
+    def __init__(
+        self,
+        name: str,
+        store: MetadataStore,
+        bookkeeper: BookKeeper,
+        clock: Clock,
+        config: AutoRecoveryConfig,
+        *,
+        root: str = "/ledgers",
+        rng: random.Random | None = None,
+        on_death: Callable[[NodeDied], None],
+        draining: Callable[[], Collection[str]] = frozenset,
+    ) -> None:
+        """*name* is shown in locks and as the auditor's. *bookkeeper* is open, and stays so when the node stops.
+        *on_death* is called once, on the loop (rule 1)."""
+        self.name = name
+        self._store = store
+        self._config = config
+        self._on_death = on_death
+        self._is_dead = False
+        self.marks = MarkBoard(store, root)
+        self.mark_watch = MarkWatch(self.marks, clock)
+        rate = None if config.bytes_per_s < 0 else float(config.bytes_per_s)
+        self.repair = LedgerRepair(bookkeeper, self.marks, Pace(clock, rate), depth=config.depth, draining=draining)
+        self.worker = ReplicationWorker(
+            name,
+            self.marks,
+            self.mark_watch,
+            self.repair,
+            clock,
+            rng if rng is not None else random.Random(),
+            ledgers_max=config.ledgers_max,
+            open_grace_s=config.open_grace_ms / 1000,
+            retry_s_max=config.retry_ms_max / 1000,
+            on_bookies_changed=bookkeeper.bookies.watch,
+        )
+        self.election = AuditorElection(store, root, name, clock)
+        self.auditor = Auditor(
+            store,
+            root,
+            bookkeeper.bookies,
+            bookkeeper.ledgers,
+            self.marks,
+            clock,
+            delay_s=config.lost_bookie_delay_s,
+            bookie_check_s=config.bookie_check_s,
+        )
+        self._parts = Parts()
+        self._cancel: Cancel | None = None
+
+    async def start(self) -> None:
+        """Raises MetadataError."""
+        await self.marks.prepare()
+        self._cancel = self._store.watch_session(self._on_session)
+        await self.mark_watch.start()
+        self._parts.add("marks", self.mark_watch.stop)
+        self.worker.start(lambda error: self._died(f"the replication worker broke: {error}"))
+        self._parts.add("worker", self.worker.stop)
+        await self.election.start(self._become_auditor, lambda error: self._died(f"the election broke: {error}"))
+        self._parts.add("election", self.election.stop)
+
+    async def stop(self) -> None:
+        if self._cancel is not None:
+            self._cancel()
+            self._cancel = None
+        await self._parts.stop()
+
+    async def _become_auditor(self) -> None:
+        await self.auditor.start(lambda error: self._died(f"the auditor broke: {error}"))
+        self._parts.add("auditor", self.auditor.stop)
+
+    def _on_session(self, event: SessionEvent) -> None:
+        if event is SessionEvent.LOST:
+            self._died("the session with the metadata store was lost")
+
+    def _died(self, why: str) -> None:
+        if not self._is_dead:
+            self._is_dead = True
+            log.error("auto-recovery node %s ends: %s", self.name, why)
+            self._on_death(NodeDied(f"auto-recovery node {self.name}: {why}"))

@@ -1,0 +1,87 @@
+"""How fast copies may be made: a limit in bytes a second, and less than that while writers have to wait.
+
+The bookies that take copies also take what clients write. How long a copy waits for its confirmation tells how busy
+their journals are, so no other signal is needed:
+
+    confirmation within a small multiple of the fastest seen   ──▶ a little more at a time
+    slower than that, twice in a row                           ──▶ half as much at a time
+
+Rules:
+
+1. Without a limit in bytes, and on idle bookies, nothing is held back.
+2. At least one run is always under way: a repair never stops because others are busy.
+"""
+
+import contextlib
+import math
+from collections.abc import AsyncIterator
+from typing import Final
+
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.rate_limiter import RateLimiter
+from magnetar_core.runtime.tasks import Bell
+from magnetar_core.runtime.types import KIB, MIB
+
+# A confirmation may take so many times the fastest of the last while before it counts as slow, and so long in any case:
+# a journal that gathers a group before its sync answers within that (group delay and sync of a fast disk: 2 ms).
+_SLOW_FACTOR: Final = 4.0
+_NEVER_SLOW_S: Final = 0.05
+
+# Bytes under way to all bookies together. The upper number keeps a bookie's journal busy for about 50 ms.
+_WINDOW_BYTES_MIN: Final = 1 * MIB
+_WINDOW_BYTES_MAX: Final = 32 * MIB
+_WINDOW_STEP_BYTES: Final = 256 * KIB
+
+_SLOW_IN_A_ROW: Final = 2
+
+# The fastest confirmation is forgotten by so much with each one, so that a disk that became slower is got used to.
+_FORGET_SHARE: Final = 0.001
+
+
+class Pace:
+    """One for all copies that a process makes. Used on the loop."""
+
+    def __init__(self, clock: Clock, bytes_per_s: float | None = None) -> None:
+        """*bytes_per_s* None: no limit of that kind."""
+        self._clock = clock
+        self._limiter = None if bytes_per_s is None else RateLimiter(bytes_per_s)
+        self._window_bytes = _WINDOW_BYTES_MAX
+        self._under_way_bytes = 0
+        self._fastest_s = math.inf
+        self._slow_in_a_row = 0
+        self._ended = Bell()
+
+    @property
+    def window_bytes(self) -> int:
+        """What may be under way at the moment."""
+        return self._window_bytes
+
+    @contextlib.asynccontextmanager
+    async def turn(self, size: int) -> AsyncIterator[None]:
+        """Wait until *size* bytes may go out; within it they are written, and how long that takes is counted."""
+        if self._limiter is not None:
+            wait_s = self._limiter.spend(self._clock.monotonic(), size)
+            if wait_s > 0:
+                await self._clock.sleep(wait_s)
+        while self._under_way_bytes and self._under_way_bytes + size > self._window_bytes:  # rule 2
+            await self._ended.rung()
+        self._under_way_bytes += size
+        began_s = self._clock.monotonic()
+        try:
+            yield
+            self._learn(self._clock.monotonic() - began_s)
+        finally:
+            self._under_way_bytes -= size
+            assert self._under_way_bytes >= 0
+            self._ended.ring()
+
+    def _learn(self, took_s: float) -> None:
+        self._fastest_s = min(self._fastest_s * (1 + _FORGET_SHARE), took_s)
+        if took_s <= max(self._fastest_s * _SLOW_FACTOR, _NEVER_SLOW_S):
+            self._slow_in_a_row = 0
+            self._window_bytes = min(self._window_bytes + _WINDOW_STEP_BYTES, _WINDOW_BYTES_MAX)
+            return
+        self._slow_in_a_row += 1
+        if self._slow_in_a_row == _SLOW_IN_A_ROW:
+            self._slow_in_a_row = 0
+            self._window_bytes = max(self._window_bytes // 2, _WINDOW_BYTES_MIN)

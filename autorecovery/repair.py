@@ -1,0 +1,286 @@
+"""Repairing one ledger, from what its metadata says to a record that names only bookies that have its entries.
+
+    read the record ──▶ judge each fragment ──▶ nothing missing?            ──▶ take the mark down
+                                            └─▶ copy, read back, publish    ──▶ judge again
+                 open, and its end at risk  ──▶ the grace period ──▶ still so? recover it (which closes it)
+
+Rules:
+
+1. An ensemble is published (compare-and-set) only after every entry that it gives to a new bookie was read back from
+   that bookie (I67). If the record changed meanwhile, the change is made only where the segment still is what was
+   copied; otherwise the ledger is judged anew.
+2. The mark is taken down with the version that was read before the ledger was judged, and only when every fragment
+   was found good against the record as it is then (I66).
+3. A bookie that is there and lacks entries gets them back where it is, if it takes entries; else another one takes its
+   place.
+4. The last fragment of a ledger that is not closed is left to its writer for the grace period. Then the ledger is
+   recovered, which fences the writer: it sees that with its next entry and goes on in another ledger (I75).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from typing import Final
+
+from autorecovery.checks import Answer, Copy, Depth, Fragment, Verdict, fragments, is_tail_at_risk, judge, to_read
+from autorecovery.copying import Copied, CopyFailed, FragmentCopier
+from autorecovery.outcome import Hindered, Hindrance, Outcome, Repaired
+from autorecovery.pace import Pace
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.client.errors import (
+    BookKeeperError,
+    DigestMismatch,
+    NoSuchLedger,
+    RecoveryFailed,
+    is_missing,
+)
+from magnetar_core.bookkeeper.client.replicas import LedgerReplicas
+from magnetar_core.bookkeeper.metadata.ledger_store import Versioned
+from magnetar_core.bookkeeper.metadata.ledgers import NO_ENTRY, LedgerMetadata
+from magnetar_core.bookkeeper.metadata.marks import MarkBoard
+from magnetar_core.bookkeeper.metadata.store import MetadataError, NoNode, VersionConflict
+from magnetar_core.runtime.types import Corruption
+
+log = logging.getLogger(__name__)
+
+# Reads of one look at a ledger that are under way at the same time: the ends of some ten fragments.
+_READS_MAX: Final = 64
+
+# Rounds of judging and copying: a bookie more may be lost in each of them, and writers may change the record.
+_ROUNDS_MAX: Final = 5
+
+# Conflicts of one publication. Each is a change by somebody else that made progress.
+_CONFLICTS_MAX: Final = 20
+
+
+class _Stopped(Exception):
+    """This attempt ends here."""
+
+    def __init__(self, outcome: Hindered) -> None:
+        super().__init__(outcome.text)
+        self.outcome = outcome
+
+
+class LedgerRepair:
+    """Repairs ledgers one at a time for each call; several calls may be under way. Used on the loop."""
+
+    def __init__(
+        self,
+        bookkeeper: BookKeeper,
+        marks: MarkBoard,
+        pace: Pace,
+        *,
+        depth: Depth,
+        draining: Callable[[], Collection[str]],
+    ) -> None:
+        """*draining*: bookies that are to hand on what they have, as they are now."""
+        self._bookkeeper = bookkeeper
+        self._marks = marks
+        self._pace = pace
+        self._depth = depth
+        self._draining = draining
+
+    async def repair(self, ledger_id: int, *, may_recover: bool) -> Outcome:
+        """One attempt. The caller holds the ledger's lock. Never raises what the cluster can cause.
+
+        *may_recover*: the grace period of a ledger that is not closed is over. Without it such a ledger gives OPEN.
+        """
+        total = Copied()
+        try:
+            return await self._repair(ledger_id, total, may_recover)
+        except _Stopped as stopped:
+            outcome = stopped.outcome
+        except NoSuchLedger:
+            return await self._forget(ledger_id)
+        except Corruption as error:
+            outcome = Hindered(Hindrance.UNREADABLE, str(error))
+        except (MetadataError, BookKeeperError) as error:
+            outcome = Hindered(Hindrance.METADATA, str(error))
+        return Hindered(outcome.kind, outcome.text, total.entries, total.bytes, outcome.lost)
+
+    async def _repair(self, ledger_id: int, total: Copied, may_recover: bool) -> Outcome:
+        for _ in range(_ROUNDS_MAX):
+            mark = await self._marks.read(ledger_id)
+            versioned = await self._read(ledger_id)
+            verdicts = await self.look(ledger_id, versioned.metadata)
+            await self._copy_all(ledger_id, versioned.metadata, verdicts, total)
+            if self._is_end_at_risk(versioned.metadata, verdicts):
+                if not may_recover:
+                    raise _Stopped(Hindered(Hindrance.OPEN, "it is open; its writer may still replace the bookie"))
+                await self._recover(ledger_id)
+                continue
+            if any(verdict.needs_copies for verdict in verdicts):
+                continue  # judged again, against the record as it is now (rule 2)
+            silent = [text for verdict in verdicts for text in verdict.unknown.values()]
+            if silent:
+                raise _Stopped(Hindered(Hindrance.SILENT, silent[0]))
+            if mark is None or await self._marks.take_down(ledger_id, mark.version):
+                return Repaired(total.entries, total.bytes)
+        raise _Stopped(Hindered(Hindrance.METADATA, f"it changed {_ROUNDS_MAX} times while it was being repaired"))
+
+    async def look(self, ledger_id: int, metadata: LedgerMetadata) -> list[Verdict]:
+        """Judge each fragment of a ledger by what its bookies have. Raises BookKeeperError, MetadataError."""
+        last_add_confirmed = NO_ENTRY if metadata.is_closed else await self._last_add_confirmed(ledger_id)
+        replicas = self._bookkeeper.replicas(ledger_id, metadata)
+        turns = asyncio.Semaphore(_READS_MAX)
+        available = self._bookkeeper.bookies.available
+        draining = self._draining()
+        found = fragments(metadata, last_add_confirmed, with_trailing=True)
+        return list(await asyncio.gather(*(self._look_at(replicas, one, available, draining, turns) for one in found)))
+
+    async def _look_at(
+        self,
+        replicas: LedgerReplicas,
+        fragment: Fragment,
+        available: Collection[str],
+        draining: Collection[str],
+        turns: asyncio.Semaphore,
+    ) -> Verdict:
+        async def ask(bookie: str, entry_id: int) -> Answer:
+            async with turns:
+                try:
+                    await replicas.read(bookie, entry_id)
+                except (BookKeeperError, DigestMismatch) as error:
+                    return Copy.MISSING if is_missing(error) or isinstance(error, DigestMismatch) else str(error)
+                return Copy.PRESENT
+
+        answers: dict[int, list[Answer]] = {}
+        for index, bookie in enumerate(fragment.ensemble):
+            if bookie in available:
+                asked = to_read(fragment, index, self._depth)
+                answers[index] = list(await asyncio.gather(*(ask(bookie, entry_id) for entry_id in asked)))
+        return judge(fragment, available, draining, answers)
+
+    async def _last_add_confirmed(self, ledger_id: int) -> int:
+        """Of a ledger that is not closed; -1 where too few bookies answer, so that nothing counts as fixed (rule 4)."""
+        try:
+            handle = await self._bookkeeper.open_as_administrator(ledger_id, recovery=False)
+        except NoSuchLedger:
+            raise
+        except BookKeeperError as error:
+            log.info("ledger %d: its bookies do not tell how far it is: %s", ledger_id, error)
+            return NO_ENTRY
+        await handle.close()
+        return handle.last_add_confirmed
+
+    # ------------------------------------------------------------------------------------- the open end
+
+    def _is_end_at_risk(self, metadata: LedgerMetadata, verdicts: Collection[Verdict]) -> bool:
+        """What is bad and cannot be copied before the ledger is closed."""
+        if metadata.is_closed:
+            return False
+        if is_tail_at_risk(metadata, self._bookkeeper.bookies.writable):
+            return True
+        return any(verdict.needs_copies and not verdict.fragment.is_fixed for verdict in verdicts)
+
+    async def _recover(self, ledger_id: int) -> None:
+        log.warning("ledger %d: its writer did not replace a lost bookie in time; closing the ledger", ledger_id)
+        try:
+            await (await self._bookkeeper.open_as_administrator(ledger_id, recovery=True)).close()
+        except RecoveryFailed as error:
+            raise _Stopped(Hindered(Hindrance.RECOVERY_FAILED, str(error))) from error
+
+    # ------------------------------------------------------------------------------------------ copying
+
+    async def _copy_all(
+        self, ledger_id: int, metadata: LedgerMetadata, verdicts: Collection[Verdict], total: Copied
+    ) -> None:
+        """Each fragment that needs it and may be copied. One that fails does not keep the others from it."""
+        stopped: _Stopped | None = None
+        for verdict in verdicts:
+            if not verdict.needs_copies or not verdict.fragment.is_fixed:
+                continue
+            try:
+                await self._copy(ledger_id, metadata, verdict, total)
+            except _Stopped as one:
+                if stopped is None or one.outcome.kind is Hindrance.LOST:
+                    stopped = one
+        if stopped is not None:
+            raise stopped
+
+    async def _copy(self, ledger_id: int, metadata: LedgerMetadata, verdict: Verdict, total: Copied) -> None:
+        fragment = verdict.fragment
+        writable = self._bookkeeper.bookies.writable
+        in_place = {index: bookie for index, bookie in verdict.incomplete.items() if bookie in writable}
+        leaving = {index: bookie for index, bookie in verdict.incomplete.items() if bookie not in writable}
+        leaving |= verdict.to_replace
+        new = self._bookkeeper.choose_replacements(fragment.ensemble, leaving, self._draining())
+        targets = {**in_place, **new}
+        if not targets:
+            names = ", ".join(sorted(leaving.values()))
+            raise _Stopped(Hindered(Hindrance.NO_TARGET, await self._no_target(names)))
+        copied = await self._copy_entries(ledger_id, metadata, fragment, targets, frozenset(verdict.gone.values()))
+        total.entries += copied.entries
+        total.bytes += copied.bytes
+        if copied.lost:
+            gone = ", ".join(sorted(verdict.gone.values())) or "nobody is away"
+            text = f"no bookie that is there has all entries of it (away: {gone})"
+            raise _Stopped(Hindered(Hindrance.LOST, text, lost=tuple(copied.lost)))
+        if new:
+            await self._publish(ledger_id, fragment, new)
+        if len(new) < len(leaving):
+            names = ", ".join(sorted(bookie for index, bookie in leaving.items() if index not in new))
+            raise _Stopped(Hindered(Hindrance.NO_TARGET, await self._no_target(names)))
+
+    async def _copy_entries(
+        self,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        fragment: Fragment,
+        targets: dict[int, str],
+        gone: frozenset[str],
+    ) -> Copied:
+        if fragment.is_empty:
+            return Copied()
+        replicas = self._bookkeeper.replicas(ledger_id, metadata)
+        try:
+            return await FragmentCopier(replicas, fragment, targets, gone, self._pace).copy()
+        except CopyFailed as error:
+            raise _Stopped(Hindered(Hindrance.COPY_FAILED, str(error))) from error
+
+    async def _no_target(self, leaving: str) -> str:
+        why = await self._bookkeeper.bookies.shortage()
+        return f"no writable bookie can take the place of {leaving}" + (f"; {why}" if why else "")
+
+    async def _publish(self, ledger_id: int, fragment: Fragment, new: dict[int, str]) -> None:
+        """Rule 1. Raises MetadataError, NoSuchLedger."""
+        ensemble = tuple(new.get(index, bookie) for index, bookie in enumerate(fragment.ensemble))
+        for _ in range(_CONFLICTS_MAX):
+            versioned = await self._read(ledger_id)
+            segments = {one.first_entry_id: one.ensemble for one in versioned.metadata.segments}
+            if segments.get(fragment.first_entry_id) != fragment.ensemble:
+                return  # somebody else changed it: judged anew
+            changed = versioned.metadata.with_segment_replaced(fragment.first_entry_id, ensemble)
+            try:
+                await self._bookkeeper.ledgers.write(ledger_id, changed, versioned.version)
+            except VersionConflict:
+                continue
+            except NoNode as error:
+                raise NoSuchLedger(f"ledger {ledger_id} was deleted") from error
+            log.info("ledger %d from entry %d on: %s", ledger_id, fragment.first_entry_id, _told(fragment, new))
+            return
+        raise _Stopped(Hindered(Hindrance.METADATA, f"{_CONFLICTS_MAX} changes of its record by others in a row"))
+
+    # ----------------------------------------------------------------------------------------- metadata
+
+    async def _read(self, ledger_id: int) -> Versioned:
+        try:
+            return await self._bookkeeper.ledgers.read(ledger_id)
+        except NoNode as error:
+            raise NoSuchLedger(f"ledger {ledger_id} does not exist") from error
+
+    async def _forget(self, ledger_id: int) -> Outcome:
+        """The ledger was deleted: its mark goes, too."""
+        try:
+            mark = await self._marks.read(ledger_id)
+            if mark is not None:
+                await self._marks.take_down(ledger_id, mark.version)
+        except Corruption as error:
+            return Hindered(Hindrance.UNREADABLE, str(error))
+        except MetadataError as error:
+            return Hindered(Hindrance.METADATA, str(error))
+        return Repaired(is_deleted=True)
+
+
+def _told(fragment: Fragment, new: dict[int, str]) -> str:
+    return ", ".join(f"{bookie} takes the place of {fragment.ensemble[index]}" for index, bookie in new.items())

@@ -1,0 +1,282 @@
+"""The replication worker: takes marked ledgers, several at a time, and has each repaired under its lock.
+
+    marks ──▶ choose (not locked by others, not waiting) ──▶ lock ──▶ LedgerRepair ──▶ unlock
+                          ▲                                                │
+                          └────────── waits: by time, or for a change ─────┘
+
+Rules:
+
+1. What is to be done follows from the marks as they are, looked at again whenever something changed and after a while
+   in any case: a hint that is missed delays and loses nothing.
+2. A lock is given back on every way out (I70).
+3. Ledgers are chosen in random order, so that several workers seldom meet.
+4. While auto-recovery is off for the cluster nothing new is begun; what is under way is finished.
+5. A ledger that waits for its writer (OPEN) is tried again when the grace period is over, and then recovered.
+"""
+
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from autorecovery.board_watch import MarkWatch
+from autorecovery.outcome import Hindered, Hindrance, Outcome, Repaired, describe, retry_after_s
+from autorecovery.repair import LedgerRepair
+from magnetar_core.bookkeeper.metadata.marks import MarkBoard
+from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataError
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.tasks import Bell, Tasks
+from magnetar_core.runtime.types import Corruption
+
+log = logging.getLogger(__name__)
+
+# Without any hint, marks and switches are looked at again after this.
+_LOOK_S: Final = 10.0
+
+# How long a ledger that another worker holds is left out where no watch tells of its lock's end.
+_LOCKED_S: Final = 5.0
+
+# Locks of one look: of those that are tried and found taken. A worker that meets only taken ones waits for a hint.
+_TRIES_MAX: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A marked ledger that this worker could not repair."""
+
+    ledger_id: int
+    outcome: Hindered
+    failures: int
+    """Attempts in a row."""
+    since_ms: int
+    """Wall clock of the first of them."""
+    due_s: float | None
+    """Clock of the next attempt; None: after a change in the cluster."""
+
+
+@dataclass(slots=True)
+class WorkerCounts:
+    """What a worker did since its start."""
+
+    repaired: int = 0
+    deleted: int = 0
+    """Marked ledgers that turned out to be deleted."""
+    copied_entries: int = 0
+    copied_bytes: int = 0
+    failures: dict[Hindrance, int] = field(default_factory=dict)
+    last_repaired_ms: int | None = None
+
+
+class ReplicationWorker:
+    """One worker. Used on the loop."""
+
+    def __init__(
+        self,
+        name: str,
+        marks: MarkBoard,
+        watch: MarkWatch,
+        repair: LedgerRepair,
+        clock: Clock,
+        rng: random.Random,
+        *,
+        ledgers_max: int,
+        open_grace_s: float,
+        retry_s_max: float,
+        on_bookies_changed: Callable[[Callable[[], None]], Cancel],
+    ) -> None:
+        """*name* stands in the locks. *ledgers_max* are repaired at the same time; *open_grace_s* is given to writers,
+        *retry_s_max* is the longest wait between two attempts. *on_bookies_changed* calls back when bookies come or
+        go."""
+        assert ledgers_max >= 1
+        self._name = name
+        self._marks = marks
+        self._watch = watch
+        self._repair = repair
+        self._clock = clock
+        self._rng = rng
+        self._ledgers_max = ledgers_max
+        self._open_grace_s = open_grace_s
+        self._retry_s_max = retry_s_max
+        self._on_bookies_changed = on_bookies_changed
+        self._tasks = Tasks(f"replication worker {name}")
+        self._cancels: list[Cancel] = []
+        self._woken = Bell()
+        self._is_called = False
+        self._is_enabled = True
+        self._under_way: set[int] = set()
+        self._waiting: dict[int, Waiting] = {}
+        self._locked_until: dict[int, float] = {}
+        self.counts = WorkerCounts()
+
+    @property
+    def under_way(self) -> frozenset[int]:
+        """Ledgers that are being repaired."""
+        return frozenset(self._under_way)
+
+    @property
+    def waiting(self) -> list[Waiting]:
+        """Marked ledgers that could not be repaired yet, with the reason."""
+        return [self._waiting[ledger_id] for ledger_id in sorted(self._waiting)]
+
+    def start(self, on_failure: Callable[[BaseException], None]) -> None:
+        """Begin; *on_failure* is called if the worker itself breaks, which no ledger and no bookie can cause."""
+        self._tasks.on_failure = on_failure
+        self._cancels = [
+            self._watch.watch(self._wake),
+            self._marks.watch_locks(self._on_locks),
+            self._marks.watch_enabled(self._wake),
+            self._on_bookies_changed(self._on_bookies),
+        ]
+        self._tasks.spawn(self._run(), "run")
+
+    async def stop(self) -> None:
+        """End; what is being copied is left where it is, and the locks are given back."""
+        for cancel in self._cancels:
+            cancel()
+        self._cancels.clear()
+        await self._tasks.cancel()
+
+    def retry_now(self) -> None:
+        """Try every waiting ledger again at once: an operator asks."""
+        for ledger_id, waiting in self._waiting.items():
+            if waiting.outcome.kind is not Hindrance.OPEN:
+                self._make_due(ledger_id, waiting)
+        self._wake()
+
+    # ------------------------------------------------------------------------------------------ waking
+
+    def _wake(self) -> None:
+        self._is_called = True
+        self._woken.ring()
+
+    def _on_locks(self) -> None:
+        self._locked_until.clear()
+        self._wake()
+
+    def _on_bookies(self) -> None:
+        """What was lost may be back, and there may be targets now (rule 3 of `outcome`)."""
+        for ledger_id, waiting in self._waiting.items():
+            if waiting.outcome.kind in (Hindrance.LOST, Hindrance.NO_TARGET, Hindrance.SILENT):
+                self._make_due(ledger_id, waiting)
+        self._wake()
+
+    def _make_due(self, ledger_id: int, waiting: Waiting) -> None:
+        now = self._clock.monotonic()
+        self._waiting[ledger_id] = Waiting(ledger_id, waiting.outcome, waiting.failures, waiting.since_ms, now)
+
+    # ---------------------------------------------------------------------------------------- choosing
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                self._is_enabled = await self._marks.is_enabled()
+                if self._is_enabled:
+                    await self._begin_some()
+            except MetadataError as error:
+                log.warning("replication worker %s: %s", self._name, error)
+            await self._woken.until(lambda: self._is_called, self._clock, self._wait_s())
+            self._is_called = False
+
+    def _wait_s(self) -> float:
+        now = self._clock.monotonic()
+        dues = [one.due_s for one in self._waiting.values() if one.due_s is not None]
+        dues += self._locked_until.values()
+        return max(min([_LOOK_S, *(due - now for due in dues)]), 0.01)
+
+    async def _begin_some(self) -> None:
+        self._forget_unmarked()
+        candidates = self._candidates()
+        self._rng.shuffle(candidates)  # rule 3
+        tries = 0
+        for ledger_id in candidates:
+            if len(self._under_way) >= self._ledgers_max or tries == _TRIES_MAX:
+                return
+            if ledger_id in self._under_way:
+                continue
+            self._under_way.add(ledger_id)
+            try:
+                is_ours = await self._marks.lock(ledger_id, self._name)
+            except BaseException:
+                self._under_way.discard(ledger_id)
+                raise
+            if is_ours:
+                self._tasks.spawn(self._repair_locked(ledger_id), f"ledger {ledger_id}")
+            else:
+                tries += 1
+                self._under_way.discard(ledger_id)
+                self._locked_until[ledger_id] = self._clock.monotonic() + _LOCKED_S
+
+    def _candidates(self) -> list[int]:
+        now = self._clock.monotonic()
+        self._locked_until = {one: until for one, until in self._locked_until.items() if until > now}
+        busy = self._under_way | self._locked_until.keys()
+        late = {one.ledger_id for one in self._waiting.values() if one.due_s is None or one.due_s > now}
+        return sorted(self._watch.marked - busy - late)
+
+    def _forget_unmarked(self) -> None:
+        """Somebody else repaired them, or the mark was taken back."""
+        for ledger_id in self._waiting.keys() - self._watch.marked:
+            del self._waiting[ledger_id]
+
+    # --------------------------------------------------------------------------------------- repairing
+
+    async def _repair_locked(self, ledger_id: int) -> None:
+        try:
+            if await self._has_mark(ledger_id):
+                waiting = self._waiting.get(ledger_id)
+                may_recover = waiting is not None and waiting.outcome.kind is Hindrance.OPEN
+                self._note(ledger_id, await self._repair.repair(ledger_id, may_recover=may_recover))
+        except MetadataError as error:
+            self._note(ledger_id, Hindered(Hindrance.METADATA, str(error)))
+        finally:
+            await self._unlock(ledger_id)
+
+    async def _has_mark(self, ledger_id: int) -> bool:
+        """A directory without a mark is removed. Raises MetadataError."""
+        try:
+            if await self._marks.read(ledger_id) is not None:
+                return True
+        except Corruption:
+            return True  # told by the repair
+        await self._marks.prune(ledger_id)
+        self._watch.forget(ledger_id)
+        return False
+
+    async def _unlock(self, ledger_id: int) -> None:
+        """Rule 2; a lock that cannot be given back ends with the session."""
+        try:
+            await self._marks.unlock(ledger_id)
+        except MetadataError as error:
+            log.warning("the lock of ledger %d is not given back yet: %s", ledger_id, error)
+        finally:
+            self._under_way.discard(ledger_id)
+            self._wake()
+
+    def _note(self, ledger_id: int, outcome: Outcome) -> None:
+        counts = self.counts
+        if isinstance(outcome, Repaired):
+            self._waiting.pop(ledger_id, None)
+            self._watch.forget(ledger_id)
+            counts.copied_entries += outcome.copied_entries
+            counts.copied_bytes += outcome.copied_bytes
+            counts.last_repaired_ms = self._clock.wall_ms()
+            if outcome.is_deleted:
+                counts.deleted += 1
+            else:
+                counts.repaired += 1
+                log.info("ledger %d has all of its copies; %d were made", ledger_id, outcome.copied_entries)
+            return
+        counts.copied_entries += outcome.copied_entries
+        counts.copied_bytes += outcome.copied_bytes
+        counts.failures[outcome.kind] = counts.failures.get(outcome.kind, 0) + 1
+        before = self._waiting.get(ledger_id)
+        failures = before.failures + 1 if before is not None and before.outcome.kind is outcome.kind else 1
+        since_ms = before.since_ms if before is not None else self._clock.wall_ms()
+        wait_s = retry_after_s(outcome, failures, self._retry_s_max)
+        if outcome.kind is Hindrance.OPEN:
+            wait_s = self._open_grace_s
+        due_s = None if wait_s is None else self._clock.monotonic() + wait_s
+        self._waiting[ledger_id] = Waiting(ledger_id, outcome, failures, since_ms, due_s)
+        if before is None or before.outcome.kind is not outcome.kind:
+            log.warning("ledger %d is not repaired yet (%s): %s", ledger_id, outcome.kind, describe(outcome))

@@ -1,0 +1,215 @@
+"""The board of auto-recovery: which ledgers lack copies, who works on them, and whether anybody may.
+
+Auditors put marks up, workers lock them and take them down; Apache's and ours do so on the same nodes
+(`underreplication` has paths and values). Rules:
+
+1. A mark is taken down only with the version under which it was read before the ledger was checked (I66): whoever
+   marks the ledger again in the meantime changes the version, and that mark stays.
+2. A lock is an ephemeral node, so it ends with its owner. It saves double work; nothing relies on it (I70).
+3. A mark that cannot be read is reported and stays; it does not hide the others (I60).
+"""
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Final, NamedTuple
+
+from magnetar_core.bookkeeper.metadata import underreplication as board
+from magnetar_core.bookkeeper.metadata.store import (
+    NO_NODE,
+    Cancel,
+    MetadataStore,
+    NoNode,
+    NotEmpty,
+    OutcomeUnknown,
+    StoreUnavailable,
+    VersionConflict,
+)
+from magnetar_core.bookkeeper.metadata.underreplication import Mark, PeriodicCheck
+
+log = logging.getLogger(__name__)
+
+# Others that mark the same ledger at the same time; each of them made progress.
+_CONFLICTS_MAX: Final = 20
+
+# Levels of directories between the root of the marks and a ledger's mark.
+_LEVELS: Final = 4
+
+
+class VersionedMark(NamedTuple):
+    """A mark as it was read, with the version that takes it down (rule 1)."""
+
+    mark: Mark
+    version: int
+
+
+class MarkBoard:
+    """Marks, locks and switches below *root*. All calls are made on the store's loop and raise MetadataError."""
+
+    def __init__(self, store: MetadataStore, root: str = "/ledgers") -> None:
+        self._store = store
+        self._root = root
+
+    async def prepare(self) -> None:
+        """Make the nodes that Apache's managers expect to find."""
+        for path, value in (
+            (board.layout_path(self._root), board.LAYOUT),
+            (board.marks_path(self._root), b""),
+            (board.locks_path(self._root), b""),
+        ):
+            if not await self._store.exists(path):
+                with contextlib.suppress(VersionConflict):
+                    await self._store.put(path, value, NO_NODE)
+
+    # ------------------------------------------------------------------------------- marks
+
+    async def mark(self, ledger_id: int, replica: str | None, wall_ms: int) -> None:
+        """Say that *ledger_id* lacks the copy on *replica* (None: only that it must be looked at).
+
+        A mark that names the bookie already is left as it is.
+        """
+        path = board.mark_path(self._root, ledger_id)
+        replicas = () if replica is None else (replica,)
+        for _ in range(_CONFLICTS_MAX):
+            node = await self._store.get(path)
+            try:
+                if node is None:
+                    await self._store.put(path, board.encode_mark(Mark(replicas, wall_ms)), NO_NODE)
+                    return
+                found = board.decode_mark(node.value)
+                if replica is None or replica in found.replicas:
+                    return
+                merged = Mark((*found.replicas, *replicas), found.marked_ms)
+                await self._store.put(path, board.encode_mark(merged), node.version)
+                return
+            except (VersionConflict, OutcomeUnknown):
+                continue  # the next round reads what is there
+        raise StoreUnavailable(f"{path}: {_CONFLICTS_MAX} changes by others in a row")
+
+    async def read(self, ledger_id: int) -> VersionedMark | None:
+        """The mark of *ledger_id*; None if there is none. Raises Corruption."""
+        node = await self._store.get(board.mark_path(self._root, ledger_id))
+        return None if node is None else VersionedMark(board.decode_mark(node.value), node.version)
+
+    async def take_down(self, ledger_id: int, version: int) -> bool:
+        """Remove the mark that was read at *version*. False: it was marked again since, and stays (rule 1)."""
+        path = board.mark_path(self._root, ledger_id)
+        try:
+            await self._store.delete(path, version)
+        except VersionConflict:
+            return False
+        except (NoNode, OutcomeUnknown):
+            # Gone, or perhaps gone: what is there now decides.
+            if await self._store.exists(path):
+                return False
+        await self._prune(path)
+        return True
+
+    async def marked(self) -> AsyncIterator[int]:
+        """Every ledger that has a mark for the whole of the iteration."""
+        async for ledger_id in self._walk(board.marks_path(self._root), _LEVELS):
+            yield ledger_id
+
+    async def _walk(self, path: str, levels: int) -> AsyncIterator[int]:
+        for name in await self._store.children(path):
+            if levels:
+                async for ledger_id in self._walk(f"{path}/{name}", levels - 1):
+                    yield ledger_id
+            elif (found := board.ledger_id_of(name)) is not None:
+                yield found
+
+    async def prune(self, ledger_id: int) -> None:
+        """Remove the directories above the mark of *ledger_id* as far as they are empty."""
+        await self._prune(board.mark_path(self._root, ledger_id))
+
+    async def _prune(self, path: str) -> None:
+        parent = path.rpartition("/")[0]
+        while parent != board.marks_path(self._root):
+            try:
+                await self._store.delete(parent)
+            except NoNode:
+                pass
+            except (NotEmpty, VersionConflict, StoreUnavailable):
+                return
+            parent = parent.rpartition("/")[0]
+
+    # ------------------------------------------------------------------------------- locks
+
+    async def lock(self, ledger_id: int, holder: str) -> bool:
+        """Take the lock of *ledger_id* for this session; False if somebody else has it."""
+        path = board.lock_path(self._root, ledger_id)
+        try:
+            await self._store.put(path, board.lock_value(holder), NO_NODE, ephemeral=True)
+        except (VersionConflict, OutcomeUnknown):
+            # Ours already if the answer to our own request was lost.
+            node = await self._store.get(path)
+            return node is not None and node.own
+        return True
+
+    async def unlock(self, ledger_id: int) -> None:
+        """Give the lock back; one that is not ours, or not there, is left as it is."""
+        path = board.lock_path(self._root, ledger_id)
+        node = await self._store.get(path)
+        if node is not None and node.own:
+            with contextlib.suppress(NoNode, VersionConflict, OutcomeUnknown):
+                await self._store.delete(path, node.version)
+
+    async def locked(self) -> frozenset[int]:
+        """Ledgers that somebody has locked."""
+        names = await self._store.children(board.locks_path(self._root))
+        return frozenset(found for name in names if (found := board.ledger_id_of(name)) is not None)
+
+    async def holder(self, ledger_id: int) -> str | None:
+        """Who holds the lock of *ledger_id*; None if nobody does, or the node does not say."""
+        node = await self._store.get(board.lock_path(self._root, ledger_id))
+        return None if node is None else board.voter(node.value)
+
+    # ---------------------------------------------------------------------------- switches
+
+    async def is_enabled(self) -> bool:
+        """Auto-recovery is on: nobody has switched it off for the whole cluster."""
+        return not await self._store.exists(board.disabled_path(self._root))
+
+    async def set_enabled(self, enabled: bool) -> None:
+        """Switch auto-recovery of the whole cluster on or off; both are no-ops where it is so already."""
+        path = board.disabled_path(self._root)
+        if enabled:
+            with contextlib.suppress(NoNode):
+                await self._store.delete(path)
+        else:
+            with contextlib.suppress(VersionConflict):
+                await self._store.put(path, b"", NO_NODE)
+
+    async def lost_bookie_delay_s(self) -> int | None:
+        """How long a bookie may stay away before its ledgers are marked; None: nobody has said. Raises Corruption."""
+        node = await self._store.get(board.delay_path(self._root))
+        return None if node is None else board.decode_delay(node.value)
+
+    async def set_lost_bookie_delay(self, seconds: int) -> None:
+        """Also with the same value this asks the auditor for an audit."""
+        await self._store.put(board.delay_path(self._root), board.encode_delay(seconds))
+
+    async def last_checked_ms(self, check: PeriodicCheck) -> int | None:
+        """Wall clock of the last complete run of *check*; None: it never ran. Raises Corruption."""
+        node = await self._store.get(board.checked_path(self._root, check))
+        return None if node is None else board.decode_checked(node.value)
+
+    async def set_last_checked(self, check: PeriodicCheck, wall_ms: int) -> None:
+        await self._store.put(board.checked_path(self._root, check), board.encode_checked(check, wall_ms))
+
+    def watch_enabled(self, changed: Callable[[], None]) -> Cancel:
+        return self._store.watch_node(board.disabled_path(self._root), changed)
+
+    def watch_delay(self, changed: Callable[[], None]) -> Cancel:
+        return self._store.watch_node(board.delay_path(self._root), changed)
+
+    def watch_locks(self, changed: Callable[[], None]) -> Cancel:
+        return self._store.watch_children(board.locks_path(self._root), changed)
+
+    def watch_marks(self, path_below: str, changed: Callable[[], None]) -> Cancel:
+        """Watch the children of one directory of marks; *path_below* the root of the marks, "" for itself."""
+        return self._store.watch_children(board.marks_path(self._root) + path_below, changed)
+
+    async def directories(self, path_below: str) -> list[str]:
+        """The children of one directory of marks."""
+        return await self._store.children(board.marks_path(self._root) + path_below)

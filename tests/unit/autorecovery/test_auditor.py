@@ -1,0 +1,137 @@
+"""What the auditor finds, and when it looks."""
+
+from functools import partial
+
+from autorecovery.config import AutoRecoveryConfig
+from autorecovery.node import AutoRecoveryNode
+from magnetar_core.bookkeeper.metadata.ledgers import ledger_path
+from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.runtime.tasks import Tasks
+from tests.support.waiting import eventually, settle
+from tests.unit.autorecovery.test_node import Nodes, nodes_over
+
+
+async def auditing(nodes: Nodes, name: str = "one", **settings: int) -> AutoRecoveryNode:
+    """A node that audits and repairs nothing."""
+    node = await nodes.start(name, AutoRecoveryConfig(open_grace_ms=200, **settings))
+    await node.worker.stop()
+    node.worker._tasks = Tasks("stopped")
+    await eventually(lambda: node.auditor.counts.audits > 0)
+    return node
+
+
+async def marked(node: AutoRecoveryNode) -> list[int]:
+    return [ledger_id async for ledger_id in node.marks.marked()]
+
+
+async def test_a_bookie_that_was_gone_before_the_auditor_came_is_found() -> None:
+    """R-R9"""
+    async with nodes_over(4) as nodes:
+        ledger_id = await nodes.written(3)
+        (dead, *_) = (await nodes.writer.read_metadata(ledger_id)).bookies()
+        await nodes.cluster.kill(dead)
+        node = await auditing(nodes)
+        assert await marked(node) == [ledger_id]
+        mark = await node.marks.read(ledger_id)
+        assert mark is not None
+        assert mark.mark.replicas == (dead,)
+
+
+async def test_a_record_that_cannot_be_read_is_told_and_stops_nothing() -> None:
+    """R-R14"""
+    async with nodes_over(4) as nodes:
+        first, second, third = [await nodes.written(3, ensemble=4) for _ in range(3)]
+        await nodes.cluster.store.put(ledger_path("/ledgers", second), b"")
+        await nodes.cluster.kill("bookie-0")
+        node = await auditing(nodes)
+        assert await marked(node) == [first, third]
+        assert list(node.auditor.counts.unreadable) == [second]
+
+
+async def test_a_bookie_alone_may_be_away_for_the_delay_and_two_may_not() -> None:
+    async with nodes_over(5) as nodes:
+        ledger_id = await nodes.written(3, ensemble=5)
+        node = await auditing(nodes, lost_bookie_delay_s=3_600)
+        await nodes.cluster.kill("bookie-0")
+        await eventually(lambda: node.auditor.away == {"bookie-0"})
+        assert await marked(node) == []
+        await nodes.cluster.kill("bookie-1")
+        await eventually(lambda: node.auditor.counts.audits == 2)
+        mark = await node.marks.read(ledger_id)
+        assert mark is not None
+        assert set(mark.mark.replicas) == {"bookie-0", "bookie-1"}
+
+
+async def test_the_same_delay_again_asks_for_an_audit() -> None:
+    async with nodes_over(4) as nodes:
+        ledger_id = await nodes.written(3, ensemble=4)
+        node = await auditing(nodes, lost_bookie_delay_s=3_600)
+        await nodes.cluster.kill("bookie-0")
+        await eventually(lambda: node.auditor.away == {"bookie-0"})
+        await node.marks.set_lost_bookie_delay(3_600)
+        await eventually(lambda: node.auditor.counts.audits == 2)
+        assert await marked(node) == [ledger_id]
+
+
+async def test_while_auto_recovery_is_off_nothing_is_marked_and_afterwards_it_is() -> None:
+    async with nodes_over(4) as nodes:
+        ledger_id = await nodes.written(3, ensemble=4)
+        node = await auditing(nodes)
+        await node.marks.set_enabled(False)
+        await nodes.cluster.kill("bookie-0")
+        await settle()
+        assert await marked(node) == []
+        await node.marks.set_enabled(True)
+
+        async def is_marked() -> bool:
+            return await marked(node) == [ledger_id]
+
+        await eventually(is_marked)
+
+
+async def test_a_read_only_bookie_is_not_lost() -> None:
+    async with nodes_over(4) as nodes:
+        await nodes.written(3, ensemble=4)
+        node = await auditing(nodes)
+        await nodes.cluster._registrations["bookie-0"].set_read_only(True)
+        await eventually(lambda: "bookie-0" in nodes.writer.bookies.read_only)
+        await node.auditor.audit()
+        assert await marked(node) == []
+
+
+async def test_an_audit_that_the_store_interrupts_is_begun_again() -> None:
+    """I71, R-R8"""
+    async with nodes_over(4) as nodes:
+        ledger_id = await nodes.written(3, ensemble=4)
+        node = await auditing(nodes)
+        store: MemoryStore = nodes.session("one")
+        store.suspend()
+        await nodes.cluster.kill("bookie-0")
+        node.auditor.audit_now()
+        await eventually(lambda: node.auditor.counts.last_problem is not None)
+        store.resume()
+        await eventually(lambda: node.auditor.counts.last_problem is None)
+
+        async def is_marked() -> bool:
+            return await marked(node) == [ledger_id]
+
+        await eventually(is_marked)
+
+
+async def test_without_candidates_before_it_one_is_elected_and_the_next_one_waits() -> None:
+    async with nodes_over(3) as nodes:
+        first = await auditing(nodes, "one")
+        second = await nodes.start("two")
+        await settle()
+        assert not second.election.is_elected
+        node = await nodes.cluster.store.get("/ledgers/underreplication/auditorelection")
+        assert node is not None
+        assert node.value == b'bookieId: "one"\n'
+        await first.stop()
+        await eventually(lambda: second.election.is_elected)
+        await eventually(partial(_votes_for, nodes, "two"))
+
+
+async def _votes_for(nodes: Nodes, name: str) -> bool:
+    node = await nodes.cluster.store.get("/ledgers/underreplication/auditorelection")
+    return node is not None and node.value == b'bookieId: "%s"\n' % name.encode()

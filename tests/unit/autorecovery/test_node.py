@@ -1,0 +1,157 @@
+"""A node of auto-recovery over small bookies: what it finds, copies and publishes."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+
+from autorecovery.config import AutoRecoveryConfig
+from autorecovery.node import AutoRecoveryNode, NodeDied
+from autorecovery.outcome import Hindrance
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.client.config import ClientConfig
+from magnetar_core.bookkeeper.client.errors import LedgerFenced
+from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from tests.support.fake_bookies import FakeCluster, fake_cluster
+from tests.support.waiting import eventually
+
+FAST = AutoRecoveryConfig(open_grace_ms=200, retry_ms_max=1_000)
+CLIENT = ClientConfig(timeout_s=2.0, speculative_read_timeout_ms=0)
+
+
+class Nodes:
+    """Nodes of auto-recovery over one cluster of small bookies."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
+        self.writer: BookKeeper
+        self.deaths: list[NodeDied] = []
+        self._nodes: list[AutoRecoveryNode] = []
+        self._stores: dict[str, MemoryStore] = {}
+
+    async def start(self, name: str, config: AutoRecoveryConfig = FAST) -> AutoRecoveryNode:
+        assert isinstance(self.cluster.store, MemoryStore)
+        store = self._stores[name] = self.cluster.store.session()
+        client = BookKeeper(store, self.cluster.clock, CLIENT)
+        await client.open()
+        self.cluster._clients.append(client)
+        node = AutoRecoveryNode(name, store, client, self.cluster.clock, config, on_death=self.deaths.append)
+        await node.start()
+        self._nodes.append(node)
+        return node
+
+    def session(self, name: str) -> MemoryStore:
+        return self._stores[name]
+
+    async def stop(self) -> None:
+        for node in self._nodes:
+            await node.stop()
+
+    async def written(self, count: int, *, ensemble: int = 3, write: int = 2, ack: int = 2, close: bool = True) -> int:
+        """The id of a ledger of *count* entries."""
+        handle = await self.writer.create_ledger(ensemble_size=ensemble, write_quorum=write, ack_quorum=ack)
+        for number in range(count):
+            await handle.add(b"entry %d" % number)
+        if close:
+            await handle.close()
+        else:
+            await handle.abandon()
+        return handle.ledger_id
+
+    async def is_whole(self, ledger_id: int) -> bool:
+        """Every entry is, as it was written, on each bookie that the record gives it to, and all of them live."""
+        metadata = await self.writer.read_metadata(ledger_id)
+        alive = self.writer.bookies.available
+        if not metadata.is_closed or not metadata.bookies() <= alive:
+            return False
+        for entry_id in range(metadata.last_entry_id + 1):
+            ensemble = metadata.ensemble_for(entry_id)
+            for at in range(metadata.write_quorum):
+                bookie = self.cluster.bookies[ensemble[(entry_id + at) % len(ensemble)]]
+                stored = bookie.ledgers.get(ledger_id, {}).get(entry_id)
+                if stored is None or not bytes(stored).endswith(b"entry %d" % entry_id):
+                    return False
+        return True
+
+    async def has_no_marks(self, node: AutoRecoveryNode) -> bool:
+        return not [one async for one in node.marks.marked()] and not await node.marks.locked()
+
+
+@asynccontextmanager
+async def nodes_over(bookies: int) -> AsyncIterator[Nodes]:
+    async with fake_cluster(bookies) as cluster:
+        nodes = Nodes(cluster)
+        nodes.writer = await cluster.client(CLIENT)
+        try:
+            yield nodes
+        finally:
+            await nodes.stop()
+
+
+@pytest.mark.parametrize(("ensemble", "write"), [(3, 2), (3, 3), (2, 2), (4, 2)])
+async def test_a_bookie_that_dies_is_replaced_everywhere_and_its_entries_are_copied(ensemble: int, write: int) -> None:
+    async with nodes_over(6) as nodes:
+        ledgers = [await nodes.written(count, ensemble=ensemble, write=write) for count in (0, 1, 2, 7, 300)]
+        node = await nodes.start("one")
+        await nodes.cluster.kill("bookie-0")
+        for ledger_id in ledgers:
+            await eventually(partial(nodes.is_whole, ledger_id))
+        await eventually(partial(nodes.has_no_marks, node))
+
+
+async def test_an_open_ledger_is_left_to_its_writer_and_recovered_after_the_grace_period() -> None:
+    async with nodes_over(5) as nodes:
+        handle = await nodes.writer.create_ledger(ensemble_size=3, write_quorum=2, ack_quorum=2)
+        await handle.add(b"entry 0")
+        node = await nodes.start("one")
+        await nodes.cluster.kill(handle.metadata.last_segment.ensemble[0])
+        await eventually(lambda: [one.outcome.kind for one in node.worker.waiting] == [Hindrance.OPEN])
+        await eventually(lambda: nodes.is_whole(handle.ledger_id))
+        with pytest.raises(LedgerFenced):
+            await handle.add(b"entry 1")
+
+
+async def test_a_writer_that_replaces_the_bookie_is_not_disturbed() -> None:
+    async with nodes_over(5) as nodes:
+        handle = await nodes.writer.create_ledger(ensemble_size=3, write_quorum=2, ack_quorum=2)
+        await handle.add(b"entry 0")
+        node = await nodes.start("one", AutoRecoveryConfig(open_grace_ms=60_000))
+        await nodes.cluster.kill(handle.metadata.last_segment.ensemble[0])
+        for number in range(1, 6):
+            await handle.add(b"entry %d" % number)
+        await handle.close()
+        node.worker.retry_now()
+        await eventually(lambda: nodes.is_whole(handle.ledger_id))
+
+
+async def test_what_only_a_dead_bookie_has_is_told_as_lost_and_repaired_when_it_is_back() -> None:
+    async with nodes_over(3) as nodes:
+        ledger_id = await nodes.written(4, ensemble=1, write=1, ack=1)
+        holder = (await nodes.writer.read_metadata(ledger_id)).bookies()
+        node = await nodes.start("one")
+        await nodes.cluster.kill(*holder)
+        await eventually(lambda: bool(node.worker.waiting))
+        (waiting,) = node.worker.waiting
+        assert waiting.outcome.kind is Hindrance.LOST
+        assert waiting.outcome.lost == ((0, 3),)
+        assert (await nodes.writer.read_metadata(ledger_id)).bookies() == holder, "the only copy is not forgotten"
+        await nodes.cluster.revive(*holder)
+        await eventually(lambda: nodes.has_no_marks(node))
+        assert await nodes.is_whole(ledger_id)
+
+
+async def test_the_successor_of_an_auditor_goes_on() -> None:
+    async with nodes_over(5) as nodes:
+        ledger_id = await nodes.written(10)
+        first = await nodes.start("one")
+        await nodes.start("two")
+        await eventually(lambda: first.election.is_elected)
+        nodes.session("one").expire()
+        assert [str(death) for death in nodes.deaths] == [
+            "auto-recovery node one: the session with the metadata store was lost"
+        ]
+        await first.stop()
+        (dead, *_) = (await nodes.writer.read_metadata(ledger_id)).last_segment.ensemble
+        await nodes.cluster.kill(dead)
+        await eventually(lambda: nodes.is_whole(ledger_id))

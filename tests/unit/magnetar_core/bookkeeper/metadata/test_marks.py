@@ -1,0 +1,132 @@
+"""Marks, locks and switches of auto-recovery, on the nodes that Apache's use."""
+
+import asyncio
+
+import pytest
+
+from magnetar_core.bookkeeper.metadata.marks import MarkBoard
+from magnetar_core.bookkeeper.metadata.memory import LostAnswer, MemoryStore
+from magnetar_core.bookkeeper.metadata.underreplication import Mark, PeriodicCheck
+from magnetar_core.runtime.clock import LoopClock
+from magnetar_core.runtime.types import Corruption
+
+PATH = "/ledgers/underreplication/ledgers/0000/0000/0000/04d2/urL0000001234"
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore(LoopClock())
+
+
+@pytest.fixture
+def marks(store: MemoryStore) -> MarkBoard:
+    return MarkBoard(store)
+
+
+async def marked(marks: MarkBoard) -> list[int]:
+    return [ledger_id async for ledger_id in marks.marked()]
+
+
+async def test_a_mark_has_apaches_path_and_text(store: MemoryStore, marks: MarkBoard) -> None:
+    await marks.mark(1234, "node-d", 1795241737764)
+    node = await store.get(PATH)
+    assert node is not None
+    assert node.value == b'replica: "node-d"\nctime: 1795241737764\n'
+    await marks.mark(1234, "node-e", 5)
+    await marks.mark(1234, "node-d", 6)
+    found = await marks.read(1234)
+    assert found is not None
+    assert found.mark == Mark(("node-d", "node-e"), 1795241737764)
+    assert found.version == 1, "a bookie that is named already changes nothing"
+
+
+async def test_a_mark_that_was_renewed_is_not_taken_down(marks: MarkBoard) -> None:
+    """I66"""
+    await marks.mark(7, "a", 0)
+    read = await marks.read(7)
+    assert read is not None
+    await marks.mark(7, "b", 0)
+    assert not await marks.take_down(7, read.version)
+    assert await marked(marks) == [7]
+    again = await marks.read(7)
+    assert again is not None
+    assert await marks.take_down(7, again.version)
+    assert await marked(marks) == []
+
+
+async def test_directories_go_with_their_last_mark(store: MemoryStore, marks: MarkBoard) -> None:
+    await marks.prepare()
+    await marks.mark(1, "a", 0)
+    await marks.mark(2**40, "a", 0)
+    for ledger_id in (1, 2**40):
+        read = await marks.read(ledger_id)
+        assert read is not None
+        assert await marks.take_down(ledger_id, read.version)
+    assert await store.children("/ledgers/underreplication/ledgers") == []
+    assert await store.exists("/ledgers/underreplication/ledgers")
+
+
+@pytest.mark.parametrize("fate", list(LostAnswer))
+async def test_a_lost_answer_leaves_a_mark_and_a_lock_behind(
+    store: MemoryStore, marks: MarkBoard, fate: LostAnswer
+) -> None:
+    store.lose_next_answer(fate)
+    await marks.mark(3, "a", 0)
+    assert await marked(marks) == [3]
+    store.lose_next_answer(fate)
+    is_ours = await marks.lock(3, "me")
+    assert is_ours == (fate is LostAnswer.APPLIED)
+    assert (3 in await marks.locked()) == is_ours
+
+
+async def test_a_lock_keeps_others_out_and_ends_with_its_session(store: MemoryStore, marks: MarkBoard) -> None:
+    other_store = store.session()
+    other = MarkBoard(other_store)
+    assert await other.lock(1, "other")
+    assert not await marks.lock(1, "me")
+    await marks.unlock(1)
+    assert await marks.locked() == {1}, "nobody gives back what he does not have"
+    assert await marks.holder(1) == "other"
+    other_store.expire()
+    assert await marks.lock(1, "me")
+
+
+async def test_switches_and_times(store: MemoryStore, marks: MarkBoard) -> None:
+    assert await marks.is_enabled()
+    await marks.set_enabled(False)
+    await marks.set_enabled(False)
+    assert not await marks.is_enabled()
+    assert await store.exists("/ledgers/underreplication/disable")
+    await marks.set_enabled(True)
+    await marks.set_enabled(True)
+    assert await marks.is_enabled()
+    assert await marks.lost_bookie_delay_s() is None
+    await marks.set_lost_bookie_delay(17)
+    assert await marks.lost_bookie_delay_s() == 17
+    for check in PeriodicCheck:
+        assert await marks.last_checked_ms(check) is None
+        await marks.set_last_checked(check, 1795239997055)
+        assert await marks.last_checked_ms(check) == 1795239997055
+
+
+async def test_the_same_delay_again_is_heard(marks: MarkBoard) -> None:
+    """That is how an audit is asked for."""
+    await marks.set_lost_bookie_delay(0)
+    heard: list[int] = []
+    cancel = marks.watch_delay(lambda: heard.append(1))
+    await marks.set_lost_bookie_delay(0)
+    await asyncio.sleep(0)
+    assert heard
+    cancel()
+
+
+async def test_what_cannot_be_read_is_told_and_hides_nothing(store: MemoryStore, marks: MarkBoard) -> None:
+    """I60"""
+    await marks.mark(1, "a", 0)
+    await store.put(PATH, b"\xff\xfe")
+    assert await marked(marks) == [1, 1234]
+    with pytest.raises(Corruption, match="a mark of an under-replicated ledger"):
+        await marks.read(1234)
+    await store.put("/ledgers/underreplication/lostBookieRecoveryDelay", b"soon")
+    with pytest.raises(Corruption, match="expected decimal seconds"):
+        await marks.lost_bookie_delay_s()
