@@ -120,10 +120,8 @@ class Depth(Enum):
     ALL = "all"
 
 
-def to_read(fragment: Fragment, index: int, depth: Depth) -> list[int]:
-    """Which entries to read from the bookie at *index*."""
-    if depth is Depth.ALL:
-        return list(fragment.held(index))
+def ends(fragment: Fragment, index: int) -> list[int]:
+    """The first and the last entry that the bookie at *index* should have; one or none where there are not two."""
     first, last = fragment.first_held(index), fragment.last_held(index)
     if first is None or last is None:
         return []
@@ -165,7 +163,7 @@ def judge(
 ) -> Verdict:
     """Put together what is known of a fragment.
 
-    *answers*: position → what each read of `to_read` brought. Positions whose bookie is gone are not asked.
+    *answers*: position → what the reads from its bookie brought. Positions whose bookie is gone are not asked.
     """
     gone: dict[int, str] = {}
     incomplete: dict[int, str] = {}

@@ -20,6 +20,7 @@ from autorecovery.board_watch import MarkWatch
 from autorecovery.config import AutoRecoveryConfig
 from autorecovery.election import AuditorElection
 from autorecovery.pace import Pace
+from autorecovery.periodic import ENDS, ENTRIES, LedgerCheck
 from autorecovery.repair import LedgerRepair
 from autorecovery.worker import ReplicationWorker
 from magnetar_core.bookkeeper.client.client import BookKeeper
@@ -86,6 +87,11 @@ class AutoRecoveryNode:
             delay_s=config.lost_bookie_delay_s,
             bookie_check_s=config.bookie_check_s,
         )
+        self.checks = tuple(
+            LedgerCheck(kind, period_s, bookkeeper.ledgers, self.marks, self.repair, clock)
+            for kind, period_s in ((ENDS, config.ledger_check_s), (ENTRIES, config.entry_check_s))
+        )
+        """The slow checks of an auditor: the ends of each copy, and all entries."""
         self._parts = Parts()
         self._cancel: Cancel | None = None
 
@@ -109,6 +115,9 @@ class AutoRecoveryNode:
     async def _become_auditor(self) -> None:
         await self.auditor.start(lambda error: self._died(f"the auditor broke: {error}"))
         self._parts.add("auditor", self.auditor.stop)
+        for check in self.checks:
+            check.start(lambda error: self._died(f"a periodic check broke: {error}"))
+            self._parts.add(f"check of {check.name}", check.stop)
 
     def _on_session(self, event: SessionEvent) -> None:
         if event is SessionEvent.LOST:

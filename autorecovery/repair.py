@@ -20,9 +20,10 @@ Rules:
 import asyncio
 import logging
 from collections.abc import Callable, Collection
+from itertools import islice
 from typing import Final
 
-from autorecovery.checks import Answer, Copy, Depth, Fragment, Verdict, fragments, is_tail_at_risk, judge, to_read
+from autorecovery.checks import Answer, Copy, Depth, Fragment, Verdict, ends, fragments, is_tail_at_risk, judge
 from autorecovery.copying import Copied, CopyFailed, FragmentCopier
 from autorecovery.outcome import Hindered, Hindrance, Outcome, Repaired
 from autorecovery.pace import Pace
@@ -118,15 +119,22 @@ class LedgerRepair:
                 return Repaired(total.entries, total.bytes)
         raise _Stopped(Hindered(Hindrance.METADATA, f"it changed {_ROUNDS_MAX} times while it was being repaired"))
 
-    async def look(self, ledger_id: int, metadata: LedgerMetadata) -> list[Verdict]:
-        """Judge each fragment of a ledger by what its bookies have. Raises BookKeeperError, MetadataError."""
+    async def look(self, ledger_id: int, metadata: LedgerMetadata, depth: Depth | None = None) -> list[Verdict]:
+        """Judge each fragment of a ledger by what its bookies have; *depth* None: as for a repair.
+
+        Raises NoSuchLedger, BookKeeperError, MetadataError.
+        """
         last_add_confirmed = NO_ENTRY if metadata.is_closed else await self._last_add_confirmed(ledger_id)
         replicas = self._bookkeeper.replicas(ledger_id, metadata)
         turns = asyncio.Semaphore(_READS_MAX)
         available = self._bookkeeper.bookies.available
         draining = self._draining()
         found = fragments(metadata, last_add_confirmed, with_trailing=True)
-        return list(await asyncio.gather(*(self._look_at(replicas, one, available, draining, turns) for one in found)))
+        return list(
+            await asyncio.gather(
+                *(self._look_at(replicas, one, available, draining, turns, depth or self._depth) for one in found)
+            )
+        )
 
     async def _look_at(
         self,
@@ -135,21 +143,41 @@ class LedgerRepair:
         available: Collection[str],
         draining: Collection[str],
         turns: asyncio.Semaphore,
+        depth: Depth,
     ) -> Verdict:
-        async def ask(bookie: str, entry_id: int) -> Answer:
-            async with turns:
-                try:
-                    await replicas.read(bookie, entry_id)
-                except (BookKeeperError, DigestMismatch) as error:
-                    return Copy.MISSING if is_missing(error) or isinstance(error, DigestMismatch) else str(error)
-                return Copy.PRESENT
+        async def answers_of(index: int) -> list[Answer]:
+            if depth is Depth.ALL:
+                return [await self._ask_all(replicas, fragment, index, turns)]
+            bookie = fragment.ensemble[index]
+            return list(await asyncio.gather(*(_ask(replicas, bookie, one, turns) for one in ends(fragment, index))))
 
-        answers: dict[int, list[Answer]] = {}
-        for index, bookie in enumerate(fragment.ensemble):
-            if bookie in available:
-                asked = to_read(fragment, index, self._depth)
-                answers[index] = list(await asyncio.gather(*(ask(bookie, entry_id) for entry_id in asked)))
-        return judge(fragment, available, draining, answers)
+        # The entries of a fragment that is still written are on their way to some of its bookies: one that does not
+        # have them yet is no loss, and asking would take it for one.
+        asked = [index for index, bookie in enumerate(fragment.ensemble) if bookie in available and fragment.is_fixed]
+        answers = await asyncio.gather(*map(answers_of, asked))
+        return judge(fragment, available, draining, dict(zip(asked, answers, strict=True)))
+
+    async def _ask_all(
+        self, replicas: LedgerReplicas, fragment: Fragment, index: int, turns: asyncio.Semaphore
+    ) -> Answer:
+        """What the bookie at *index* says of all of its entries, up to the first that is not there."""
+        bookie = fragment.ensemble[index]
+        if fragment.write_quorum == len(fragment.ensemble):
+            next_entry_id = fragment.first_entry_id
+            while next_entry_id <= fragment.last_entry_id:
+                rest = range(next_entry_id, fragment.last_entry_id + 1)
+                async with turns:
+                    try:
+                        next_entry_id += len(await replicas.read_run([bookie], rest))
+                    except (BookKeeperError, DigestMismatch) as error:
+                        return _meaning(error)
+            return Copy.PRESENT
+        held = fragment.held(index)
+        while some := list(islice(held, _READS_MAX)):
+            for answer in await asyncio.gather(*(_ask(replicas, bookie, one, turns) for one in some)):
+                if answer is not Copy.PRESENT:
+                    return answer
+        return Copy.PRESENT
 
     async def _last_add_confirmed(self, ledger_id: int) -> int:
         """Of a ledger that is not closed; -1 where too few bookies answer, so that nothing counts as fixed (rule 4)."""
@@ -280,6 +308,20 @@ class LedgerRepair:
         except MetadataError as error:
             return Hindered(Hindrance.METADATA, str(error))
         return Repaired(is_deleted=True)
+
+
+async def _ask(replicas: LedgerReplicas, bookie: str, entry_id: int, turns: asyncio.Semaphore) -> Answer:
+    async with turns:
+        try:
+            await replicas.read(bookie, entry_id)
+        except (BookKeeperError, DigestMismatch) as error:
+            return _meaning(error)
+        return Copy.PRESENT
+
+
+def _meaning(error: BookKeeperError | DigestMismatch) -> Answer:
+    """Rule 1 of `checks`."""
+    return Copy.MISSING if is_missing(error) or isinstance(error, DigestMismatch) else str(error)
 
 
 def _told(fragment: Fragment, new: dict[int, str]) -> str:

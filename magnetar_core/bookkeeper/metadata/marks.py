@@ -197,6 +197,15 @@ class MarkBoard:
     async def set_last_checked(self, check: PeriodicCheck, wall_ms: int) -> None:
         await self._store.put(board.checked_path(self._root, check), board.encode_checked(check, wall_ms))
 
+    async def progress(self, name: str) -> bytes | None:
+        """What `set_progress` was given last; None: nothing, or it was cleared."""
+        node = await self._store.get(board.progress_path(self._root, name))
+        return None if node is None else node.value or None
+
+    async def set_progress(self, name: str, value: bytes) -> None:
+        """Keep how far the check *name* has come, for the next auditor; empty clears it."""
+        await self._store.put(board.progress_path(self._root, name), value)
+
     def watch_enabled(self, changed: Callable[[], None]) -> Cancel:
         return self._store.watch_node(board.disabled_path(self._root), changed)
 

@@ -78,6 +78,11 @@ def checked_path(root: str, check: "PeriodicCheck") -> str:
     return f"{root}/underreplication/{check.value}"
 
 
+def progress_path(root: str, name: str) -> str:
+    """How far a check that takes long has come. The node is ours; Apache's auditors leave it alone."""
+    return f"{root}/underreplication/magnetar/{name}"
+
+
 class PeriodicCheck(StrEnum):
     """The auditor's checks whose last run is remembered, by the name of their node."""
 

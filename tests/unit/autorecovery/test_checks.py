@@ -6,15 +6,14 @@ import pytest
 
 from autorecovery.checks import (
     Copy,
-    Depth,
     Fragment,
+    ends,
     fragments,
     is_tail_at_risk,
     joined,
     judge,
     lost_entries,
     names,
-    to_read,
 )
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment
 from magnetar_core.bookkeeper.wire.entry import DigestType
@@ -83,8 +82,7 @@ def test_first_and_last_held_are_those_of_the_schedule(size: int, write: int, fi
         assert list(fragment.held(index)) == slow
         assert fragment.first_held(index) == (slow[0] if slow else None)
         assert fragment.last_held(index) == (slow[-1] if slow else None)
-        assert to_read(fragment, index, Depth.ALL) == slow
-        assert to_read(fragment, index, Depth.ENDS) == sorted({slow[0], slow[-1]} if slow else set())
+        assert ends(fragment, index) == sorted({slow[0], slow[-1]} if slow else set())
 
 
 def test_silence_is_unknown_and_an_explicit_no_is_missing() -> None:

@@ -1,0 +1,152 @@
+"""The slow checks: what they find, that they go on where another one stopped, and that silence is no loss."""
+
+from functools import partial
+
+import pytest
+
+from autorecovery.checks import Depth
+from autorecovery.config import AutoRecoveryConfig
+from autorecovery.node import AutoRecoveryNode
+from autorecovery.periodic import ENDS, ENTRIES, LedgerCheck
+from magnetar_core.bookkeeper.metadata.underreplication import PeriodicCheck
+from magnetar_core.bookkeeper.wire.codec_v2 import READ_ENTRY, V2Error
+from magnetar_core.runtime.clock import ManualClock
+from tests.support.waiting import eventually, settle
+from tests.unit.autorecovery.test_node import Nodes, nodes_over
+
+NONE = AutoRecoveryConfig(ledger_check_s=0, entry_check_s=0)
+
+
+async def idle_node(nodes: Nodes) -> AutoRecoveryNode:
+    """An auditor whose checks run only when they are asked to, and whose worker does nothing."""
+    node = await nodes.start("one", NONE)
+    await node.worker.stop()
+    node.worker.stop = _nothing  # type: ignore[method-assign]
+    await eventually(lambda: node.auditor.counts.audits > 0)
+    return node
+
+
+async def _nothing() -> None:
+    """The worker is stopped already."""
+
+
+async def marked(node: AutoRecoveryNode) -> list[int]:
+    return [ledger_id async for ledger_id in node.marks.marked()]
+
+
+async def ended(node: AutoRecoveryNode, check: LedgerCheck) -> None:
+    await eventually(lambda: check.status.last_ended_ms is not None and not check.status.is_running)
+
+
+@pytest.mark.parametrize("write", [2, 3])
+async def test_a_missing_end_is_found_by_both_and_a_hole_only_by_the_check_of_all_entries(write: int) -> None:
+    async with nodes_over(3) as nodes:
+        node = await idle_node(nodes)
+        whole, cut, holed = [await nodes.written(300, ensemble=3, write=write) for _ in range(3)]
+        members = (await nodes.writer.read_metadata(cut)).last_segment.ensemble
+        del nodes.cluster.bookies[members[299 % 3]].ledgers[cut][299]
+        members = (await nodes.writer.read_metadata(holed)).last_segment.ensemble
+        del nodes.cluster.bookies[members[200 % 3]].ledgers[holed][200]
+        ends, entries = node.checks
+        assert (ends.name, entries.name) == ("ledgers", "entries")
+        ends.run_now()
+        await ended(node, ends)
+        assert await marked(node) == [cut]
+        assert (ends.status.looked_at, ends.status.marked) == (3, 1)
+        assert await node.marks.last_checked_ms(PeriodicCheck.ALL_LEDGERS) is not None
+        entries.run_now()
+        await ended(node, entries)
+        assert await marked(node) == [cut, holed]
+        mark = await node.marks.read(holed)
+        assert mark is not None
+        assert mark.mark.replicas == (members[200 % 3],)
+        assert whole not in await marked(node)
+
+
+async def test_silence_marks_nothing_and_is_told_of() -> None:
+    async with nodes_over(3) as nodes:
+        node = await idle_node(nodes)
+        await nodes.written(4, ensemble=3, write=3)
+        nodes.cluster.bookies["bookie-1"].refuse = lambda *_: V2Error.EIO
+        ends = node.checks[0]
+        ends.run_now()
+        await ended(node, ends)
+        assert await marked(node) == []
+        assert ends.status.silent == 1
+
+
+async def test_what_a_writer_has_just_written_is_not_asked_for() -> None:
+    """Entries of the last segment of an open ledger may not be on all of their bookies yet."""
+    async with nodes_over(3) as nodes:
+        node = await idle_node(nodes)
+        nodes.cluster.bookies["bookie-1"].silent = True
+        handle = await nodes.writer.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
+        for number in range(3):
+            await handle.add(b"entry %d" % number)
+        ends = node.checks[0]
+        ends.run_now()
+        await ended(node, ends)
+        assert await marked(node) == []
+
+
+async def test_the_next_auditor_goes_on_where_the_former_one_was() -> None:
+    async with nodes_over(3) as nodes:
+        node = await idle_node(nodes)
+        ledgers = [await nodes.written(2, ensemble=3, write=3) for _ in range(4)]
+        await node.marks.set_progress("ledgers", b'{"next_ledger_id": %d}' % ledgers[2])
+        ends = node.checks[0]
+        ends.run_now()
+        await ended(node, ends)
+        assert ends.status.looked_at == 2
+        assert await node.marks.progress("ledgers") is None
+
+
+async def test_a_check_is_due_a_period_after_the_last_one_and_spread_over_half_of_it() -> None:
+    async with nodes_over(3) as nodes:
+        node = await idle_node(nodes)
+        for _ in range(3):
+            await nodes.written(2, ensemble=3, write=3)
+        clock = ManualClock()
+        ledgers = nodes.writer.ledgers
+        check = LedgerCheck(ENDS, 600.0, ledgers, node.marks, node.repair, clock)
+        await node.marks.set_last_checked(PeriodicCheck.ALL_LEDGERS, clock.wall_ms() - 500_000)
+        check.start(lambda error: None)
+        reads = nodes.cluster.bookies["bookie-0"].requests
+
+        async def looked_at(count: int) -> None:
+            await eventually(lambda: check.status.looked_at >= count)
+
+        async def pass_s(seconds: int) -> None:
+            for _ in range(seconds):
+                clock.advance(1)
+                await settle(20)
+
+        await settle()
+        await pass_s(98)
+        assert check.status.looked_at == 0
+        await pass_s(32)
+        await looked_at(1)
+        assert check.status.looked_at == 1
+        await pass_s(110)
+        assert check.status.looked_at == 2, "the three are 100 s apart"
+        await pass_s(110)
+        await looked_at(3)
+        assert [opcode for opcode, *_ in reads if opcode == READ_ENTRY]
+        await check.stop()
+
+
+async def test_a_check_whose_progress_is_damaged_begins_anew() -> None:
+    async with nodes_over(3) as nodes:
+        node = await idle_node(nodes)
+        await nodes.written(2, ensemble=3, write=3)
+        await node.marks.set_progress("entries", b"nonsense")
+        entries = node.checks[1]
+        assert ENTRIES.depth is Depth.ALL
+        entries.run_now()
+        await ended(node, entries)
+        assert entries.status.looked_at == 1
+        await eventually(partial(_is_empty, node))
+
+
+async def _is_empty(node: AutoRecoveryNode) -> bool:
+    return await node.marks.progress("entries") is None
