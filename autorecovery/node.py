@@ -14,6 +14,8 @@ Rules:
 import logging
 import random
 from collections.abc import Callable, Collection
+from dataclasses import asdict
+from typing import Any
 
 from autorecovery.auditor import Auditor
 from autorecovery.board_watch import MarkWatch
@@ -22,6 +24,7 @@ from autorecovery.election import AuditorElection
 from autorecovery.pace import Pace
 from autorecovery.periodic import ENDS, ENTRIES, LedgerCheck
 from autorecovery.repair import LedgerRepair
+from autorecovery.reports import Reporter
 from autorecovery.worker import ReplicationWorker
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.metadata.marks import MarkBoard
@@ -92,6 +95,15 @@ class AutoRecoveryNode:
             for kind, period_s in ((ENDS, config.ledger_check_s), (ENTRIES, config.entry_check_s))
         )
         """The slow checks of an auditor: the ends of each copy, and all entries."""
+        self._reporter = Reporter(
+            store,
+            root,
+            name,
+            clock,
+            self.facts,
+            lambda: self.worker.waiting,
+            lambda: self.mark_watch.marked if self.election.is_elected else None,
+        )
         self._parts = Parts()
         self._cancel: Cancel | None = None
 
@@ -103,6 +115,8 @@ class AutoRecoveryNode:
         self._parts.add("marks", self.mark_watch.stop)
         self.worker.start(lambda error: self._died(f"the replication worker broke: {error}"))
         self._parts.add("worker", self.worker.stop)
+        self._reporter.start(lambda error: self._died(f"the reports broke: {error}"))
+        self._parts.add("reports", self._reporter.stop)
         await self.election.start(self._become_auditor, lambda error: self._died(f"the election broke: {error}"))
         self._parts.add("election", self.election.stop)
 
@@ -111,6 +125,36 @@ class AutoRecoveryNode:
             self._cancel()
             self._cancel = None
         await self._parts.stop()
+
+    def facts(self) -> dict[str, Any]:
+        """What the node tells of itself, as values of JSON; times are wall-clock milliseconds."""
+        worker = self.worker.counts
+        facts: dict[str, Any] = {
+            "is_auditor": self.election.is_elected,
+            "repaired": worker.repaired,
+            "deleted": worker.deleted,
+            "copied_entries": worker.copied_entries,
+            "copied_bytes": worker.copied_bytes,
+            "failures": {str(kind): count for kind, count in worker.failures.items()},
+            "last_repaired_ms": worker.last_repaired_ms,
+            "under_way": sorted(self.worker.under_way),
+            "waiting": len(self.worker.waiting),
+            "version": 1,
+        }
+        if self.election.is_elected:
+            audit = self.auditor.counts
+            facts["auditor"] = {
+                "audits": audit.audits,
+                "marked": audit.marked,
+                "last_audit_ms": audit.last_audit_ms,
+                "last_audit_s": round(audit.last_audit_s, 3),
+                "ledgers": audit.ledgers,
+                "unreadable": {str(ledger_id): text for ledger_id, text in list(audit.unreadable.items())[:100]},
+                "away": sorted(self.auditor.away),
+                "problem": audit.last_problem,
+                "checks": {check.name: asdict(check.status) for check in self.checks},
+            }
+        return facts
 
     async def _become_auditor(self) -> None:
         await self.auditor.start(lambda error: self._died(f"the auditor broke: {error}"))

@@ -24,7 +24,7 @@ from magnetar_core.runtime.types import MIB
 # compaction is always the transactional one.)
 IGNORED_SETTINGS: Final = frozenset(
     {
-        "allowLoopback", "allowMultipleDirsUnderSameDiskPartition", "autoRecoveryDaemonEnabled",
+        "allowLoopback", "allowMultipleDirsUnderSameDiskPartition",
         "dbStorage_rocksDB_bloomFilterBitsPerKey", "dbStorage_rocksDB_numFilesInLevel0",
         "dbStorage_rocksDB_numLevels", "dbStorage_rocksDB_sstSizeInMB", "dbStorage_rocksDB_blockSize",
         "dbStorage_rocksDB_maxSizeInLevel1MB", "dbStorage_rocksDB_writeBufferSizeMB", "enableStatistics",
@@ -70,6 +70,9 @@ class BookieConfig:
     )
     metadata_service_uri: str = setting(
         "metadataServiceUri", "", help="metadata store: zk:host:port[/chroot], rocksdb:DIR or memory:NAME"
+    )
+    auto_recovery: bool = setting(
+        "autoRecoveryDaemonEnabled", False, help="run a node of auto-recovery in the bookie's process"
     )
     session_timeout_ms: int = setting("zkTimeout", 30_000, help="session with the metadata store, milliseconds")
     frame_bytes_max: int = setting(

@@ -277,6 +277,7 @@ class Cluster:
                     f"ledgerDirectories={place / 'ledgers'}\n"
                     f"metadataServiceUri=zk://{member.address}:{state.zookeeper_port}/ledgers\n"
                     f"zkTimeout={SESSION_MS}\n"
+                    "autoRecoveryDaemonEnabled=true\n"
                 )
             else:
                 (place / "broker.conf").write_text(

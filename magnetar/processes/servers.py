@@ -38,7 +38,7 @@ def read_broker_settings(
         raise ConfigurationError(with_origin(str(error), str(path or ""), os.environ)) from None
 
 
-def _start_logging() -> None:
+def start_server_logging() -> None:
     """MAGNETAR_LOG_FORMAT=json makes each line an object, for log collectors; MAGNETAR_LOG_LEVEL is INFO by default."""
     as_json = os.environ.get("MAGNETAR_LOG_FORMAT", "").lower() == "json"
     start_logging(os.environ.get("MAGNETAR_LOG_LEVEL", "INFO").upper(), as_json=as_json)
@@ -47,12 +47,14 @@ def _start_logging() -> None:
 def run_bookie(config_path: Path | None) -> int:
     """Run a bookie until it is told to stop; returns the exit code. Raises ConfigurationError."""
     from bookie.config import IGNORED_SETTINGS, BookieConfig
+    from magnetar.processes.autorecovery import auto_recovery_settings, own_settings, start_embedded
     from magnetar.processes.bookie import start_bookie
     from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
     from magnetar_core.bookkeeper.metadata.url import open_store, split_service_uri
 
-    _start_logging()
-    config = read_settings(BookieConfig, config_path, ignored=IGNORED_SETTINGS)
+    start_server_logging()
+    config = read_settings(BookieConfig, config_path, ignored=IGNORED_SETTINGS | own_settings())
+    auto_recovery = auto_recovery_settings(config_path)  # read in any case: a mistake in it is told at once
     if not config.metadata_service_uri:
         raise ConfigurationError("metadataServiceUri is not set, for example zk://127.0.0.1:2181/ledgers")
     url, root = split_service_uri(config.metadata_service_uri)
@@ -63,6 +65,8 @@ def run_bookie(config_path: Path | None) -> int:
         parts.add("metadata", store.close)
         await initialise_cluster(store, root)
         bookie, http_url = await start_bookie(config, store, clock, OsFiles(), parts, shutdown, root=root)
+        if config.auto_recovery:
+            await start_embedded(bookie.bookie_id, store, clock, auto_recovery, config.client_tls, parts, root=root)
         host, port = bookie.address
         say_ready(
             f"magnetar bookie {bookie.bookie_id} is ready at {host}:{port}"
@@ -81,7 +85,7 @@ def run_broker(config_path: Path | None) -> int:
     from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster as initialise_ledgers
     from magnetar_core.bookkeeper.metadata.url import open_store
 
-    _start_logging()
+    start_server_logging()
     config = read_broker_settings(config_path)
 
     async def start(parts: Parts, shutdown: Shutdown) -> None:

@@ -20,6 +20,7 @@ import pytest
 
 from magnetar.processes.cluster import Cluster, reserved_ports
 from magnetar_core.bookkeeper.metadata import underreplication
+from magnetar_core.bookkeeper.metadata.marks import MarkBoard
 from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
 from magnetar_core.bookkeeper.metadata.ledgers import ledger_path
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
@@ -128,6 +129,8 @@ def patient(_cluster: Cluster) -> Iterator[Patient]:
     """A cluster that is well before the test, and after it."""
     made = Patient(_cluster)
     _cluster.up(bookies=BOOKIES, brokers=BROKERS)
+    # What it is to find must not be mended before it looks.
+    made.in_metadata(lambda store: MarkBoard(store).set_enabled(False))
     until(lambda: not made.findings(), "the doctor finds nothing")
     yield made
     _cluster.up(bookies=BOOKIES, brokers=BROKERS)

@@ -83,6 +83,16 @@ def progress_path(root: str, name: str) -> str:
     return f"{root}/underreplication/magnetar/{name}"
 
 
+def problems_path(root: str) -> str:
+    """Above what workers say about ledgers that they could not repair; ours, as `progress_path`."""
+    return f"{root}/underreplication/magnetar/problems"
+
+
+def nodes_path(root: str) -> str:
+    """Above what each of our nodes says about itself (ephemeral); ours, as `progress_path`."""
+    return f"{root}/underreplication/magnetar/nodes"
+
+
 class PeriodicCheck(StrEnum):
     """The auditor's checks whose last run is remembered, by the name of their node."""
 

@@ -118,10 +118,10 @@ async def test_a_port_that_is_taken_is_found_before_anything_is_touched(
 def test_log_lines_are_json_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, bool]] = []
     monkeypatch.setattr(servers, "start_logging", lambda level, *, as_json: asked.append((level, as_json)))
-    servers._start_logging()
+    servers.start_server_logging()
     monkeypatch.setenv("MAGNETAR_LOG_FORMAT", "JSON")
     monkeypatch.setenv("MAGNETAR_LOG_LEVEL", "debug")
-    servers._start_logging()
+    servers.start_server_logging()
     assert asked == [("INFO", False), ("DEBUG", True)]
 
 

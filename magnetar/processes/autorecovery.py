@@ -1,0 +1,192 @@
+"""`magnetar autorecovery`: a node of auto-recovery in a process of its own."""
+
+import asyncio
+import logging
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from magnetar.processes.servers import say_ready, start_server_logging
+from magnetar_core.runtime.config import names_of, setting
+from magnetar_core.runtime.daemon import Shutdown, new_clock, read_settings, run
+from magnetar_core.runtime.tasks import Parts, Tasks
+from magnetar_core.runtime.types import ConfigurationError
+
+if TYPE_CHECKING:
+    from autorecovery.config import AutoRecoveryConfig
+    from autorecovery.node import AutoRecoveryNode
+    from magnetar_core.bookkeeper.client.client import BookKeeper
+    from magnetar_core.bookkeeper.client.config import ClientConfig
+    from magnetar_core.bookkeeper.metadata.store import MetadataStore
+    from magnetar_core.bookkeeper.tls.files import TlsFiles
+    from magnetar_core.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """Where a node of its own finds its cluster."""
+
+    metadata_service_uri: str = setting("metadataServiceUri", "", help="metadata store: zk://host:port/ledgers")
+    session_timeout_ms: int = setting("zkTimeout", 30_000, help="session with the metadata store, milliseconds")
+    name: str = setting("bookieId", "", help="name of the node in locks and elections; empty: host and process")
+
+
+# Between the death of an embedded node and the start of the next one: a store that is away is not pressed.
+_RESTART_S: Final = 1.0
+
+# Settings of Apache's auto-recovery that mean nothing here: reads are as many as the node may have under way, and
+# batches have a size of their own.
+IGNORED_SETTINGS: Final = frozenset(
+    {
+        "auditorAcquireConcurrentOpenLedgerOperationsTimeOutMSec",
+        "auditorMaxNumberOfConcurrentOpenLedgerOperations",
+        "inFlightReadEntryNumInLedgerChecker",
+        "rereplicationEntryBatchSize",
+        "rwRereplicateBackoffMs",
+        "storeSystemTimeAsLedgerUnderreplicatedMarkTime",
+        "underreplicatedLedgerRecoveryGracePeriod",
+        "zkReplicationTaskRateLimit",
+    }
+)
+
+
+def auto_recovery_settings(path: Path | None) -> "AutoRecoveryConfig":
+    """The settings of auto-recovery in a `bookkeeper.conf`, whose others belong to the bookie. Raises
+    ConfigurationError."""
+    from autorecovery.config import AutoRecoveryConfig
+
+    return read_settings(AutoRecoveryConfig, path, ignored=_others() | names_of(NodeConfig))
+
+
+def own_settings() -> frozenset[str]:
+    """Names in a `bookkeeper.conf` that belong to auto-recovery, those without a meaning here included."""
+    from autorecovery.config import AutoRecoveryConfig
+
+    return names_of(AutoRecoveryConfig) | IGNORED_SETTINGS
+
+
+def _others() -> frozenset[str]:
+    from bookie.config import IGNORED_SETTINGS as IGNORED_BY_BOOKIES
+    from bookie.config import BookieConfig
+
+    return names_of(BookieConfig) | IGNORED_BY_BOOKIES | IGNORED_SETTINGS
+
+
+class EmbeddedNode:
+    """A node inside a bookie's process. One that died is told of and started anew: the bookie goes on."""
+
+    def __init__(
+        self, name: str, store: "MetadataStore", bookkeeper: "BookKeeper", clock: "Clock", config: "AutoRecoveryConfig",
+        *, root: str,
+    ) -> None:  # fmt: skip
+        self._name = name
+        self._store = store
+        self._bookkeeper = bookkeeper
+        self._clock = clock
+        self._config = config
+        self._root = root
+        self._tasks = Tasks(f"auto-recovery of {name}")
+        self._died = asyncio.Event()
+
+    def start(self) -> None:
+        self._tasks.spawn(self._run(), "run")
+
+    async def stop(self) -> None:
+        await self._tasks.cancel()
+
+    async def _run(self) -> None:
+        from autorecovery.node import AutoRecoveryNode
+        from magnetar_core.bookkeeper.metadata.store import MetadataError
+
+        while True:
+            self._died.clear()
+            node = AutoRecoveryNode(
+                self._name, self._store, self._bookkeeper, self._clock, self._config,
+                root=self._root, on_death=lambda _: self._died.set(),
+            )  # fmt: skip
+            try:
+                await node.start()
+                await self._died.wait()
+            except MetadataError as error:
+                log.warning("auto-recovery of %s has not begun yet: %s", self._name, error)
+            finally:
+                await node.stop()
+            await self._clock.sleep(_RESTART_S)
+
+
+async def start_embedded(
+    bookie_id: str,
+    store: "MetadataStore",
+    clock: "Clock",
+    config: "AutoRecoveryConfig",
+    tls: "TlsFiles | None",
+    parts: Parts,
+    *,
+    root: str,
+) -> None:
+    """Run auto-recovery beside a bookie; *parts* learns how to stop it. Raises MagnetarError."""
+    from magnetar_core.bookkeeper.client.client import BookKeeper
+    from magnetar_core.bookkeeper.client.config import ClientConfig
+
+    bookkeeper = BookKeeper(store, clock, ClientConfig(tls=tls), root=root)
+    await bookkeeper.open()
+    parts.add("ledger client of auto-recovery", bookkeeper.close)
+    node = EmbeddedNode(bookie_id, store, bookkeeper, clock, config, root=root)
+    node.start()
+    parts.add("auto-recovery", node.stop)
+
+
+async def start_node(
+    name: str,
+    store: "MetadataStore",
+    clock: "Clock",
+    config: "AutoRecoveryConfig",
+    client: "ClientConfig",
+    parts: Parts,
+    shutdown: Shutdown,
+    *,
+    root: str,
+) -> "AutoRecoveryNode":
+    """Start a node; *parts* learns how to stop it, *shutdown* that it died. Raises MagnetarError."""
+    from autorecovery.node import AutoRecoveryNode
+    from magnetar_core.bookkeeper.client.client import BookKeeper
+
+    bookkeeper = BookKeeper(store, clock, client, root=root)
+    await bookkeeper.open()
+    parts.add("ledger client of auto-recovery", bookkeeper.close)
+    node = AutoRecoveryNode(name, store, bookkeeper, clock, config, root=root, on_death=shutdown.fail)
+    await node.start()
+    parts.add("auto-recovery", node.stop)
+    return node
+
+
+def run_auto_recovery(config_path: Path | None) -> int:
+    """Run a node until it is told to stop, or dies; returns the exit code. Raises ConfigurationError."""
+    from bookie.config import IGNORED_SETTINGS as IGNORED_BY_BOOKIES
+    from bookie.config import BookieConfig
+    from magnetar_core.bookkeeper.client.config import ClientConfig
+    from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
+    from magnetar_core.bookkeeper.metadata.url import open_store, split_service_uri
+
+    start_server_logging()
+    config = auto_recovery_settings(config_path)
+    node_config = read_settings(NodeConfig, config_path, ignored=_others() | own_settings())
+    client = read_settings(BookieConfig, config_path, ignored=IGNORED_BY_BOOKIES | own_settings()).client_tls
+    if not node_config.metadata_service_uri:
+        raise ConfigurationError("metadataServiceUri is not set, for example zk://127.0.0.1:2181/ledgers")
+    url, root = split_service_uri(node_config.metadata_service_uri)
+    name = node_config.name or f"{socket.gethostname()}-{os.getpid()}"
+
+    async def start(parts: Parts, shutdown: Shutdown) -> None:
+        clock = new_clock()
+        store = await open_store(url, clock, session_timeout_s=node_config.session_timeout_ms / 1000)
+        parts.add("metadata", store.close)
+        await initialise_cluster(store, root)
+        await start_node(name, store, clock, config, ClientConfig(tls=client), parts, shutdown, root=root)
+        say_ready(f"magnetar autorecovery {name} is ready, metadata {url}{root}")
+
+    return run(start)
