@@ -97,7 +97,8 @@ class Cluster:
 
     With *own_addresses* each server tells everybody an address of its own, 127.0.1.N, and looks for ZooKeeper there.
     All listen on 127.0.0.1 nevertheless: *before_up*, called when `up` knows ports and addresses, sees to it that
-    somebody listens there and passes on. *on_launched* is called whenever there is a new process.
+    somebody listens there and passes on. *auto_recovery*: the bookies of a new cluster run it, too. *on_launched* is
+    called whenever there is a new process.
     """
 
     def __init__(
@@ -105,11 +106,13 @@ class Cluster:
         directory: Path | str,
         *,
         own_addresses: bool = False,
+        auto_recovery: bool = True,
         before_up: Callable[[], None] = lambda: None,
         on_launched: Callable[[], None] = lambda: None,
     ) -> None:
         self.directory = Path(directory).resolve()
         self._own_addresses = own_addresses
+        self._auto_recovery = auto_recovery
         self._before_up = before_up
         self._on_launched = on_launched
         self._clock = new_clock()
@@ -277,7 +280,7 @@ class Cluster:
                     f"ledgerDirectories={place / 'ledgers'}\n"
                     f"metadataServiceUri=zk://{member.address}:{state.zookeeper_port}/ledgers\n"
                     f"zkTimeout={SESSION_MS}\n"
-                    "autoRecoveryDaemonEnabled=true\n"
+                    f"autoRecoveryDaemonEnabled={str(self._auto_recovery).lower()}\n"
                 )
             else:
                 (place / "broker.conf").write_text(

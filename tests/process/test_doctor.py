@@ -20,7 +20,6 @@ import pytest
 
 from magnetar.processes.cluster import Cluster, reserved_ports
 from magnetar_core.bookkeeper.metadata import underreplication
-from magnetar_core.bookkeeper.metadata.marks import MarkBoard
 from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
 from magnetar_core.bookkeeper.metadata.ledgers import ledger_path
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
@@ -120,7 +119,9 @@ def _is_about_disks(finding: dict[str, str]) -> bool:
 
 @pytest.fixture(scope="module")
 def _cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with cluster_of(tmp_path_factory.mktemp("doctor"), bookies=BOOKIES, brokers=BROKERS) as cluster:
+    directory = tmp_path_factory.mktemp("doctor")
+    # What the doctor is to find must not be repaired before it looks.
+    with cluster_of(directory, bookies=BOOKIES, brokers=BROKERS, auto_recovery=False) as cluster:
         yield cluster
 
 
@@ -129,8 +130,6 @@ def patient(_cluster: Cluster) -> Iterator[Patient]:
     """A cluster that is well before the test, and after it."""
     made = Patient(_cluster)
     _cluster.up(bookies=BOOKIES, brokers=BROKERS)
-    # What it is to find must not be mended before it looks.
-    made.in_metadata(lambda store: MarkBoard(store).set_enabled(False))
     until(lambda: not made.findings(), "the doctor finds nothing")
     yield made
     _cluster.up(bookies=BOOKIES, brokers=BROKERS)

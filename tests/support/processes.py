@@ -49,9 +49,9 @@ def until(check: Callable[[], object], what: str, timeout_s: float = PATIENCE_S)
 
 
 @contextlib.contextmanager
-def cluster_of(directory: Path, *, bookies: int = 3, brokers: int = 2) -> Iterator[Cluster]:
+def cluster_of(directory: Path, *, bookies: int = 3, brokers: int = 2, auto_recovery: bool = True) -> Iterator[Cluster]:
     """A cluster whose processes are gone at the end, whatever happened; after a failure its logs are shown."""
-    made = Cluster(directory)
+    made = Cluster(directory, auto_recovery=auto_recovery)
     try:
         made.up(bookies=bookies, brokers=brokers, free_ports=True)
         yield made
