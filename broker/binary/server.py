@@ -9,7 +9,8 @@ import contextlib
 import logging
 from typing import Final, cast
 
-from broker.binary.connection import OUTBOX_HIGH_BYTES, OUTBOX_LOW_BYTES, PING, BrokerPort, Connection, State
+from broker.binary.connection import PING, BrokerPort, Connection, State
+from broker.binary.flow import OUTBOX_HIGH_BYTES, OUTBOX_LOW_BYTES
 from broker.config import BrokerConfig
 from broker.wire.frames import FRAME_PADDING_BYTES
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
@@ -91,7 +92,7 @@ class ClientProtocol(asyncio.Protocol):
         self._frames.extend(frames)
         if not self._is_working:
             self._work()
-        connection.on_partial(self._splitter.held_bytes)
+        connection.flow.on_partial(self._splitter.held_bytes)
 
     def _work(self) -> None:
         """Some of the frames that wait; the others of this loop come in between."""
