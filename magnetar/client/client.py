@@ -16,18 +16,10 @@ from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
-from magnetar.client.async_client import (
-    OPERATION_TIMEOUT_S,
-    QUEUE_SIZE,
-    SEND_TIMEOUT_S,
-    AsyncClient,
-    AsyncConsumer,
-    AsyncProducer,
-    AsyncReader,
-    AsyncTopics,
-    Start,
-    check_readable,
-)
+from magnetar.client.async_client import OPERATION_TIMEOUT_S, AsyncClient
+from magnetar.client.async_consumer import QUEUE_SIZE, AsyncConsumer, AsyncReader, Start, check_readable
+from magnetar.client.async_producer import SEND_TIMEOUT_S, AsyncProducer
+from magnetar.client.async_topics import AsyncTopics
 from magnetar.client.errors import ClientClosed
 from magnetar.client.values import Message, Outgoing, Schema, Time
 from managed_ledger.message_id import MessageId

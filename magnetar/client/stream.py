@@ -9,7 +9,8 @@ What is said on the stream is up to its two kinds, `publishing.py` and `consumin
 
 import abc
 import asyncio
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
 
 import grpc
 
@@ -135,3 +136,20 @@ class Stream(abc.ABC):
 
     def _reopened(self) -> None:
         """There is a new call."""
+
+
+class Opened(Protocol):
+    """One stream of several, as `open_all` uses it."""
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+async def open_all(streams: Sequence[Opened]) -> None:
+    """Open all *streams*, or none: if one cannot be opened, the others are closed and its error is raised."""
+    results = await asyncio.gather(*(stream.open() for stream in streams), return_exceptions=True)
+    failures = [one for one in results if isinstance(one, BaseException)]
+    if failures:
+        await asyncio.gather(*(stream.close() for stream in streams))
+        raise failures[0]
