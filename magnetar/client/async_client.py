@@ -6,7 +6,7 @@
             async for message in consumer:
                 consumer.ack(message)
 
-What is guaranteed when is in docs/topic-api.md.
+The guarantees are in docs/topic-api.md.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class AsyncClient:
         mix_keys: bool = False,
         send_timeout_s: float = SEND_TIMEOUT_S,
     ) -> AsyncProducer:
-        """A producer of *topic*; opened with the first message. Without other arguments it is one for all callers.
+        """A producer of *topic*, which is opened with the first message. Calls with no other argument share one.
 
         With a *name* a message that is sent again is stored once, where the namespace has deduplication; without one
         the broker puts messages of several producers into one entry. *mix_keys* puts messages of different keys into

@@ -28,7 +28,7 @@ Start = str | MessageId | Time
 
 
 class _Done:
-    """What is awaited where nothing is left to wait for."""
+    """An awaitable that is done already: `ack` needs no waiting, but callers may write `await`."""
 
     def __await__(self) -> Generator[Any, None, None]:
         yield from ()
@@ -38,7 +38,7 @@ _DONE: Final = _Done()
 
 
 class _Queue:
-    """Messages that wait for the program. `take` may be called from any thread; one at a time."""
+    """Messages that wait for the program. `take` may be called from any thread, but by one at a time."""
 
     def __init__(self) -> None:
         self._messages: deque[tuple[int, ConsumeStream, Message]] = deque()
@@ -50,7 +50,7 @@ class _Queue:
         self.bell.ring()
 
     def drop(self, stream: ConsumeStream) -> None:
-        """Forget what waits of *stream*: its generation has changed, so `take` passes over it."""
+        """Forget the messages of *stream*, whose generation has changed. Those that stay here are skipped by `take`."""
         kept = [one for one in list(self._messages) if one[1] is not stream]
         if not kept:
             self._messages.clear()
@@ -181,8 +181,8 @@ class AsyncConsumer:
     def ack(self, messages: Message | MessageId | Iterable[Message | MessageId]) -> Awaitable[None]:
         """Acknowledge messages: they do not come again.
 
-        Sent with the next request; `flush` waits until the broker has them. It is done when this returns, awaited or
-        not.
+        The acks are sent with the next request; `flush` waits until the broker has them. This call itself never waits,
+        so `await` before it may be left out.
         """
         for stream, ids in self._by_stream(messages).items():
             stream.ack_soon(ids)
@@ -231,7 +231,7 @@ class AsyncConsumer:
         await asyncio.gather(*(stream.request(api.ConsumeRequest()) for stream in self._streams.values()))
 
     async def seek(self, to: Start) -> None:
-        """Go on elsewhere: "earliest", "latest", an id (that message comes next), or a publish time.
+        """Continue at another place: "earliest", "latest", an id (that message comes next), or a publish time.
 
         Other consumers of the subscription are disconnected for a moment.
         """
@@ -260,7 +260,7 @@ class AsyncConsumer:
         await self.close()
 
     async def close(self) -> None:
-        """Send the acks that wait, then disconnect; what is not acknowledged goes to others, or comes again."""
+        """Send the acks that wait, then disconnect. Messages without an ack are delivered again, or to others."""
         self._on_close(self)
         async with self._lock:
             self._is_closed = True

@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 
 class _Loop:
-    """An event loop on a thread of its own."""
+    """An event loop that runs on a background thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -233,7 +233,7 @@ class Consumer:
         """As `AsyncConsumer.receive`. Raises TimeoutError, UnreadableMessage, TopicError."""
         with self._lock:
             message = self._consumer.take()
-            if message is not None:  # without a trip to the other thread
+            if message is not None:  # one was waiting: no need to ask the loop's thread
                 return check_readable(message)
             return self._loop.run(self._consumer.receive(timeout_s))
 
