@@ -150,6 +150,7 @@ class ConnectionConsumers:
         if coming.is_cancelled or self._flow.is_closed:  # rule 1
             topic.detach_consumer(consumer)
             return None
+        assert self._consumers.get(request.consumer_id) is coming, "the id of a consumer that is being made is taken"
         self._consumers[request.consumer_id] = consumer
         self._topics[request.consumer_id] = topic
         return success_frame(request.request_id)

@@ -130,6 +130,7 @@ class ConnectionProducers:
         if coming.is_cancelled or self._flow.is_closed:  # rule 1
             topic.detach_producer(producer)
             return None
+        assert self._producers.get(request.producer_id) is coming, "the id of a producer that is being made is taken"
         producer.is_waiting = not attached.ready
         self._producers[request.producer_id] = producer
         self._attached[request.producer_id] = attached
