@@ -267,7 +267,10 @@ class _Task:
 
 async def _read_some(handle: LedgerReadHandle, first: int, last: int) -> list[StoredEntry]:
     """Entries from *first* on, at least one. The plan knows that they are confirmed; the handle does not."""
-    return await handle.read_batch_unconfirmed(first, last - first + 1, 2 * FETCH_BYTES)
+    found = await handle.read_batch_unconfirmed(first, last - first + 1, 2 * FETCH_BYTES)
+    assert found[0].entry_id == first, "an entry that was not asked for"
+    assert found[-1].entry_id == first + len(found) - 1 <= last, "entries of an answer follow each other"
+    return found
 
 
 def _backwards(runs: tuple[Run, ...]) -> Iterator[Run]:
