@@ -232,6 +232,8 @@ class Stream:
     def on_stored(self, run: Run, first: api.MessageId | None, size_bytes: int) -> None:
         self.messages -= run.length
         self.bytes -= size_bytes
+        assert self.messages >= 0, "more messages were answered than the stream sent"
+        assert self.bytes >= 0, "more bytes were answered than the stream sent"
         if not self.ended.is_set():
             self._budget.give(COPIES * size_bytes)
         if self.messages < STREAM_MESSAGES_MAX // 2 and self.bytes < STREAM_BYTES_MAX // 2:

@@ -169,6 +169,8 @@ class PublishStream(Stream):
     def _resolve(self, sending: Sending, error: TopicError | None) -> None:
         self._pending_bytes -= sending.size
         self._pending_messages -= len(sending.messages)
+        assert self._pending_bytes >= 0, "more bytes were settled than sent"
+        assert self._pending_messages >= 0, "more messages were settled than sent"
         if self._pending_bytes < PENDING_BYTES_MAX // 2 and self._pending_messages < PENDING_MESSAGES_MAX // 2:
             self._room.set()
         if not self._pending:
