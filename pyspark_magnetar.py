@@ -11,12 +11,12 @@ __all__ = ["DefaultSource", "register"]
 try:
     check_own_packages()
 except HiddenPackage as hidden:
-    # Spark passes over a module that cannot be imported and says later that there is no such format. So there is one,
-    # and it says what is wrong when it is used.
+    # Spark skips a module that cannot be imported, and later reports that the format does not exist. So the format is
+    # always offered, and reports what is wrong when it is used.
     _WHY = str(hidden)
 
     class HiddenSource(DataSource):
-        """In the place of the data source, whose packages Python does not find."""
+        """Stands in for the data source when its packages are not installed."""
 
         def __init__(self, options: Any) -> None:
             raise HiddenPackage(_WHY)

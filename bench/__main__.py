@@ -27,7 +27,7 @@ ROUNDS = 3
 
 
 def run_json(module: str, *arguments: str) -> dict[str, Any]:
-    """The JSON line that a load process prints."""
+    """Run a load process; returns the JSON line that it prints."""
     done = subprocess.run([sys.executable, "-m", module, *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{module} {' '.join(arguments)} failed:\n{done.stderr[-2000:]}")
@@ -47,7 +47,7 @@ def cluster(bookies: int, brokers: int) -> Iterator[Cluster]:
 
 @contextlib.contextmanager
 def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A server that prints ` is ready`."""
+    """Start a server and wait until it prints ` is ready`."""
     started = subprocess.Popen([sys.executable, "-m", *arguments], stdout=subprocess.PIPE, text=True)
     assert started.stdout is not None
     try:
@@ -60,7 +60,7 @@ def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def disk() -> Rows:
-    """What the disk can do: synced writes, one after the other."""
+    """The disk by itself: synced writes, one after the other."""
     rows = []
     with tempfile.TemporaryDirectory(prefix="magnetar-bench-") as folder:
         for size in (4096, 1 << 20):
@@ -188,7 +188,7 @@ def takeover() -> Rows:
                 killed = time.clock_gettime(time.CLOCK_MONOTONIC)
                 made.kill(owner.name)
                 after = killed
-                while after < killed + 0.2:  # receipts that were on their way
+                while after < killed + 0.2:  # receipts that were already on their way
                     after = float(load.stdout.readline())
                 gaps.append(after - killed)
             finally:

@@ -100,7 +100,7 @@ def background() -> Rows:
                 text, _ = reader.communicate()
             backlog.append(float(text.partition('"per_s": ')[2].rstrip("}\n")))
         bookie.stop()
-        # Every other ledger goes, so half of each log does.
+        # Every other ledger is deleted, so half of each log becomes garbage.
         delete_ledgers(bookie.folder, range(0, BACKLOG_LEDGERS, 2))
         for _ in range(ROUNDS):
             bookie.start(localScrubInterval=604_800)
@@ -225,7 +225,7 @@ def _folder() -> "tempfile.TemporaryDirectory[str]":
 
 
 def _wait(is_so: Callable[[], bool], seconds: float) -> None:
-    """Or until the time is over: a compaction that is under way is what we want."""
+    """Wait until a compaction is under way, or until the time is over."""
     until = time.perf_counter() + seconds
     while not is_so() and time.perf_counter() < until:
         time.sleep(0.1)

@@ -1,11 +1,11 @@
-"""A client of one bookie that knows nothing but the wire, in a process of its own: `python -m bench.bookie_load …`.
+"""A load process that speaks the wire protocol to one bookie: `python -m bench.bookie_load …`.
 
     adds       so many entries as fast as a window allows, or at a fixed rate; a JSON line for each step
     reads      entries of one ledger, one by one or in batches; one JSON line
     backlog    batch reads through ledgers again and again, until it is told to stop; one JSON line
 
-Protocol v2, one connection. At a fixed rate a latency counts from the moment at which the add was due, so that a
-bookie that stands still is charged for all that would have come.
+Protocol v2, one connection. At a fixed rate a latency counts from the moment at which the add was due. So a bookie that
+pauses is charged for every add that was due during the pause.
 """
 
 import argparse
@@ -74,7 +74,7 @@ def check(frame: memoryview) -> None:
 
 
 def entries_of(frame: memoryview) -> int:
-    """How many a batch read brought."""
+    """The number of entries in the answer to a batch read."""
     entries = parse_response(frame)[4]
     assert isinstance(entries, list)
     return len(entries)

@@ -1,4 +1,4 @@
-"""One bookie process with a metadata store of its own, and its load."""
+"""One bookie process with its own metadata store, and its load."""
 
 import asyncio
 import contextlib
@@ -107,7 +107,7 @@ class BookieProcess:
         raise SystemExit(f"the bookie has no metric {name}")
 
     def forget_pages(self) -> None:
-        """What is in its ledger directory leaves the page cache."""
+        """Drop the files of its ledger directory from the page cache."""
         os.sync()
         for path in (self.folder / "ledgers").rglob("*"):
             if path.is_file():

@@ -1,7 +1,7 @@
 """A broker that does nothing: the ceiling of a client. `python -m bench.null_broker PORT`.
 
-Every topic is here and has no partitions; every message gets its receipt at once and is forgotten; a consumer is sent
-one prepared entry again and again, as far as its permits go.
+It claims to serve every topic, without partitions. Each message gets its receipt at once and is forgotten. A consumer
+is sent one prepared entry again and again, as far as its permits allow.
 """
 
 import asyncio

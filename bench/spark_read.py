@@ -58,7 +58,7 @@ def batch_entry(number: int, size: int) -> bytes:
 
 
 class _Receipts:
-    """Lets a limited number of appends be under way."""
+    """Limits the number of appends under way."""
 
     def __init__(self) -> None:
         self.room = asyncio.Semaphore(IN_FLIGHT_MAX)

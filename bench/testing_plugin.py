@@ -1,4 +1,4 @@
-"""What a test pays for a namespace of its own: `python -m bench.testing_plugin`.
+"""The time that a test needs for its own namespace: `python -m bench.testing_plugin`.
 
 The same calls as the fixtures make before each test; nothing is done after it.
 """
@@ -12,7 +12,7 @@ from bench.groups import Rows, run_groups
 from magnetar.testing import cluster, standalone
 
 TESTS = 300
-# The first few load code and open what stays open; a run of tests pays that once.
+# The first few calls load code and open connections; a run of tests pays for that once.
 WARM_UP = 5
 
 

@@ -1,4 +1,4 @@
-"""Says what this machine lacks to run Magnetar from source, and how to get it. Standard library only."""
+"""Reports what this machine lacks to run Magnetar from source, and how to install it. Standard library only."""
 
 import re
 import shutil
@@ -19,7 +19,7 @@ def java_version() -> int | None:
 
 
 def missing() -> list[str]:
-    """One sentence for each thing that is not there."""
+    """One sentence for each missing program or package."""
     problems = []
     if sys.version_info < PYTHON_MIN:
         problems.append(

@@ -48,5 +48,5 @@ def _relinked(link: re.Match[str], source: str, files: Files) -> str:
     path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
     page = _SITE_OF.get(path, path.removeprefix("docs/"))
     if files.get_file_from_path(page) is None:
-        return text if (ROOT / path).exists() else link[0]  # MkDocs tells of what is nowhere
+        return text if (ROOT / path).exists() else link[0]  # MkDocs reports targets that do not exist
     return f"{picture}[{text}]({page}{anchor})"

@@ -3,7 +3,7 @@
     .cache/apache/apache-pulsar-4.0.8/        Pulsar 4.0.8 with BookKeeper 4.17.2 and ZooKeeper, about 500 MB
     .cache/apache/bookkeeper-benchmark-4.17.3.jar
 
-Both are ordinary Maven artifacts; Maven checks their checksums. What is there already stays.
+Both are ordinary Maven artifacts; Maven checks their checksums. Files that exist already are kept.
 """
 
 import shutil
@@ -21,7 +21,7 @@ BENCHMARK_JAR: Final = HOME / f"bookkeeper-benchmark-{BENCHMARK_VERSION}.jar"
 
 
 def maven_copy(artifact: str, directory: Path) -> None:
-    """Raises SystemExit with Maven's own words."""
+    """Run Maven. Raises SystemExit with its output if it fails."""
     done = subprocess.run(
         [
             "mvn", "--quiet", "--batch-mode", "--strict-checksums", "dependency:copy",

@@ -1,11 +1,10 @@
-"""`make release`: builds sdist and wheel into out/dist, and tries them as somebody who installs them.
+"""`make release`: builds sdist and wheel into out/dist, and tries them as a user who installs them.
 
 1. The wheel that the sdist builds is the wheel that the repository builds: nothing is missing in the sdist.
-2. The wheel is installed in an environment of its own, which knows nothing of the repository; there the command line
-   answers, a pytest run gets its server from the plugin, a standalone takes messages of both clients, and Spark reads
-   them.
+2. The wheel is installed in a new environment outside the repository. There the command line answers, a pytest run gets
+   its server from the plugin, a standalone takes messages of both clients, and Spark reads them.
 
-Ends with 1 and what failed; leaves nothing running.
+Ends with exit code 1 and the reason if something fails; leaves no process running.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Magnetar: a Pulsar-compatible message store.
 
-`magnetar.Client` and `magnetar.AsyncClient` are the simple topic API; what they need is loaded when they are used.
+`magnetar.Client` and `magnetar.AsyncClient` are the simple topic API; their modules are loaded at the first use.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -57,7 +57,7 @@ Row = dict[str, Any]
 
 
 class DemoFailed(MagnetarError):
-    """Something came out different; the text says what."""
+    """A result differs from what was expected; the text says which."""
 
 
 def flights() -> Iterator[Row]:
@@ -106,7 +106,7 @@ def delays_of(rows: Iterator[Row]) -> dict[str, Delays]:
 
 @dataclass
 class Acknowledged:
-    """What the producers' callbacks saw. They run on the client's own thread."""
+    """Results that the producers' callbacks note. They run on the client's own thread."""
 
     clock: Any
     count: int = 0
@@ -129,7 +129,7 @@ class Acknowledged:
                 self.times.append(self.clock.monotonic())
 
     def watch(self, partition: int) -> None:
-        """From now on keep the times of this partition's acknowledgements."""
+        """Keep the times of this partition's acknowledgements from now on."""
         with self.lock:
             self.watched, self.times = partition, [self.clock.monotonic()]
 
@@ -151,7 +151,7 @@ class Demo:
         print(text, flush=True)
 
     def done(self, text: str) -> None:
-        """Close a step."""
+        """Print the result of a step and the time it took."""
         now = self.clock.monotonic()
         self.steps.append((text, now - self._begun))
         self.say(f"  {text}  ({now - self._begun:.1f} s)")

@@ -1,4 +1,4 @@
-"""What holds for every test.
+"""Settings for all tests.
 
 Asynchronous tests run on both event loops: asyncio's own and uvloop, on which the servers run. Hypothesis draws the
 same examples in every run and asserts no time; `--hypothesis-profile=search` draws anew.

@@ -22,8 +22,8 @@ QUORUMS: Final = ("3/3/2", "1/1/1")
 PROTOCOLS: Final = ("v2", "v3")
 FIXED_PER_S: Final = 20_000
 
-# The generator's client gives an add up after 5 seconds and then replaces the bookie, of which there is no other:
-# so no more may wait than a slow round serves in that time.
+# The generator's client gives up on an add after 5 seconds, and then wants another bookie, which does not exist. So no
+# more adds may wait than a slow round serves in that time.
 SATURATION: Final = {100: 60_000, 1024: 60_000, 65536: 1_200}
 
 # 64 KiB entries, three times, in journal and entry log: 2.4 GB a run. The run ends there, or when its time is over.
@@ -109,7 +109,7 @@ def run_our_client(system: System, cell: Cell, seconds: float) -> tuple[Load, fl
 
 
 def goal_of(cell: Cell, unit: str) -> str:
-    """At a fixed rate only the latencies are a goal."""
+    """The goal of a row; at a fixed rate only the latencies have one."""
     if unit == "adds/s":
         return "" if cell.fixed else ">= 1.5"
     return "<= 0.5" if unit == "p99 ms" else ""

@@ -1,4 +1,4 @@
-"""What the disk can do at best: writes one after the other, each synced before the next."""
+"""The upper bound that the disk sets: writes one after the other, each synced before the next."""
 
 import os
 import shutil
@@ -32,7 +32,7 @@ def synced_writes(path: Path, size: int, seconds: float) -> float:
 def run(directory: Path, rounds: int, seconds: float, table: Table) -> list[str]:
     directory.mkdir(parents=True)
     os.sync()
-    # The machine has no two sides: its figure stands where ours stand.
+    # This figure is the machine's, not one of the two systems': it is shown in our column.
     for _ in range(rounds):
         for size in SIZES:
             rate = synced_writes(directory / "file", size, min(seconds, 3.0))

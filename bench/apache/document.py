@@ -1,4 +1,4 @@
-"""docs/BENCHMARKS.md and a picture a group, from what the runs left in out/bench-apache.json."""
+"""Renders docs/BENCHMARKS.md and a picture for each group from the results in out/bench-apache.json."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -78,7 +78,7 @@ PICTURED: Final = {
 
 
 def write(results: Mapping[str, Any]) -> None:
-    """Both kinds of files; groups without a result are named as missing."""
+    """Write the page and the pictures; the page names groups without a result as missing."""
     DOCS.mkdir(exist_ok=True)
     for name, units in PICTURED.items():
         rows = [row_from(raw) for raw in results.get(name, {}).get("rows", ())]

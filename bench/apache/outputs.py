@@ -1,4 +1,4 @@
-"""What the load tools print, as numbers. No IO.
+"""Reads the numbers from what the load tools print. No IO.
 
 BookKeeper's BenchThroughputLatency ends with `72960 completions in 5105 milliseconds: 14291 ops/sec` and leaves a file
 with one line an add: nanoseconds, a tab, milliseconds.
@@ -40,11 +40,11 @@ class Load(NamedTuple):
     per_s: float
     latency: Latency
     warm: int = 0
-    """Done before it was measured, where the tool says so."""
+    """Operations of the warm-up, if the tool reports them."""
 
 
 class NoResult(Exception):
-    """The tool ended without its figures; the text is the end of what it said."""
+    """The tool ended without printing its figures; the text has its last lines."""
 
 
 def parse_adds(text: str, latencies: Iterable[str]) -> Load:
@@ -101,7 +101,7 @@ def _moment(text: str, mark: re.Pattern[str]) -> datetime | None:
 
 
 def complaints(text: str) -> str:
-    """The lines that tell why, or else the last ones."""
+    """The lines of the output that look like the reason, or else the last ones."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     told = [line for line in lines if "Exception" in line or " ERROR " in line]
     return " / ".join((told or lines)[-2:]) or "it said nothing"

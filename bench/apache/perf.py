@@ -175,7 +175,7 @@ def _latency(pair: Pair, side: Side, number: int, seconds: float) -> Work:
         place = system.cluster.directory
         environment = perf_environment(place)
         name = f"persistent://public/default/end-to-end-{number}"
-        # The consumer is there first, and goes on until all have come or its time is over.
+        # The consumer is started first. It ends when it has received everything, or when its time is over.
         wanted = int(LATENCY_PER_S * seconds * 0.9)
         with started(consume_command(system, name, wanted, seconds + 30, "Latest"), place, environment) as consumer:
             assert consumer.stdout is not None

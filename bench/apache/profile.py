@@ -42,7 +42,7 @@ def report(title: str, found: Mapping[str, Any]) -> str:
     samples = found["samples"] or 1
     threads = sorted(found["threads_s"].items(), key=lambda pair: -pair[1])
     busy = ", ".join(f"{name} {seconds:.1f}" for name, seconds in threads if seconds >= 0.1)
-    # Whatever runs is called from these; they say nothing.
+    # Functions that are below every other on the stack, and so show nothing.
     everywhere = frozenset(name for name, count in found["with_callees"] if count > samples * 0.9)
     return "\n".join(
         [

@@ -4,11 +4,11 @@
         for side in pair.turns(rounds):
             …                            the other side's processes are stopped (SIGSTOP): they keep what they warmed up
 
-Each side has a ZooKeeper of its own, of the same version and settings, and folders on the same disk. Sessions last ten
+Each side has its own ZooKeeper, of the same version and settings, and folders on the same disk. Sessions last ten
 minutes, so that a side which waits for its turn stays registered. Everything is ended by pid when the block ends.
 
-Apache's servers run with the settings that they are shipped with, their memory and garbage collector too, if the
-machine has the memory; with a quarter of it if not (`memory_note` says which).
+Apache's servers run with the settings that they are shipped with, including memory and garbage collector, if the
+machine has enough memory; otherwise with a quarter of theirs (`memory_note` says which).
 """
 
 import os
@@ -44,7 +44,7 @@ SHIPPED_MEMORY: Final = "-Xms2g -Xmx2g -XX:MaxDirectMemorySize=4g"
 TOOL_MEMORY: Final = "-Xms256m -Xmx1g -XX:MaxDirectMemorySize=1g"
 
 DISK_FREE_MIN_BYTES: Final = 6 * 1024 * MIB
-"""A run that could fill the disk is not begun."""
+"""Free space without which no run is started: it could fill the disk."""
 
 
 class BenchError(Exception):
@@ -208,7 +208,7 @@ class Pair:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def turn(self, side: Side) -> System:
-        """That side runs, the other does not; what both wrote before is on the disk."""
+        """Let *side* run and stop the other; everything that both wrote before is synced to the disk first."""
         for other, system in self.systems.items():
             if other != side:
                 system.pause()

@@ -1,4 +1,4 @@
-"""What the benchmarks find, as values, and how it is written down. No IO.
+"""The results of the benchmarks as values, and their text as a table. No IO.
 
     what                                  | Apache 4.0.8              | ours                      | goal  | ratio
     v2 adds, 1,024 B, 3/3/2, saturation … | 21,300 [20,900..22,000]   | 34,100 [33,000..36,200]   | ≥ 1.5 | 1.60
@@ -27,7 +27,7 @@ class Row:
     goal: str = ""
     """`>= 1.5` or `<= 0.5` for the ratio; `<= 3 s` for our figure itself."""
     note: str = ""
-    """What to read beside it: a ceiling, a limit of the tool."""
+    """A remark for readers of the row: a ceiling, a limit of the tool."""
 
     def add(self, side: Side, value: float) -> None:
         self.values.setdefault(side, []).append(value)

@@ -60,7 +60,7 @@ def gap(system: System, number: int) -> float:
         owner = owner_of(system.brokers, topic)
         killed = time.monotonic()
         owner.kill()
-        found = watch.after(killed + 0.2, GAP_MAX_S) - killed  # receipts that were on their way do not count
+        found = watch.after(killed + 0.2, GAP_MAX_S) - killed  # receipts that were already on their way do not count
     owner.start()
     return found
 

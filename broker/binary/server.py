@@ -1,7 +1,7 @@
 """The sockets of the binary protocol: bytes in, bytes out, keep-alive, back-pressure. Decides nothing.
 
-Answers gather in an outbox and leave in one write per turn of the loop. While a client does not read, nothing more
-is dispatched to it; while storage is behind, its socket is not read.
+Answers gather in an outbox and are sent in one write per turn of the loop. While a client does not read, nothing more
+is dispatched to it; while storage is behind, the client's socket is not read.
 """
 
 import asyncio
@@ -9,7 +9,8 @@ import contextlib
 import logging
 from typing import Final, cast
 
-from broker.binary.connection import OUTBOX_HIGH_BYTES, OUTBOX_LOW_BYTES, PING, BrokerPort, Connection, State
+from broker.binary.connection import PING, BrokerPort, Connection, State
+from broker.binary.flow import OUTBOX_HIGH_BYTES, OUTBOX_LOW_BYTES
 from broker.config import BrokerConfig
 from broker.wire.frames import FRAME_PADDING_BYTES
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
@@ -19,15 +20,16 @@ from magnetar_core.runtime.types import KIB, MIB, Buffer
 
 log = logging.getLogger(__name__)
 
-# A client that does not read its answers is not read either, so nothing of an ordinary size piles up. What does all
-# the same (one answer that lists a million topics) is cut off here.
+# A client that does not read its answers is not read either, so answers of an ordinary size do not pile up. If this
+# much waits all the same (one answer that lists a million topics), the client is disconnected.
 WRITE_BUFFER_MAX_BYTES: Final = 64 * MIB
 
-# Frames of one connection that are worked on before others have their turn: a chunk may hold 25,000 pings, which take
-# a third of a second.
+# Frames of one connection that are handled before other connections have their turn: a chunk may hold 25,000 pings,
+# which take a third of a second.
 FRAMES_PER_TURN: Final = 1_000
 
-# So many buffers that are this small on average leave as one: each costs 200 bytes where it waits.
+# More buffers than this, if they are this small on average, are joined before the write: the transport needs 200 bytes
+# for each buffer that waits.
 JOINED_MIN: Final = 8
 JOINED_BYTES_MAX: Final = 1 * KIB
 
@@ -58,7 +60,7 @@ class ClientProtocol(asyncio.Protocol):
         self._frames: list[memoryview] = []
         self._is_working = False
         self._is_wanted = True
-        # Its socket is read; if not, it cannot show that it lives but by taking what it is sent.
+        # Whether the socket is read. While it is not, the client shows that it lives by taking what it is sent.
         self._is_read = True
         self._unsent_before = 0
         self._timer: Timer | None = None
@@ -91,10 +93,10 @@ class ClientProtocol(asyncio.Protocol):
         self._frames.extend(frames)
         if not self._is_working:
             self._work()
-        connection.on_partial(self._splitter.held_bytes)
+        connection.flow.on_partial(self._splitter.held_bytes)
 
     def _work(self) -> None:
-        """Some of the frames that wait; the others of this loop come in between."""
+        """Handle some of the frames that wait; the rest follows in a later turn of the loop, after other clients."""
         self._is_working = False
         connection, frames = self._connection, self._frames
         if self._is_closing or connection is None or not self._is_wanted:
@@ -113,7 +115,7 @@ class ClientProtocol(asyncio.Protocol):
             return
         del frames[:done]
         self._work_soon()
-        self._read_or_not()
+        self._update_reading()
 
     def _work_soon(self) -> None:
         if self._frames and not self._is_working:
@@ -141,10 +143,11 @@ class ClientProtocol(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._show_life(False)
-        connection, self._connection = self._connection, None  # each knows the other: nothing is left to the collector
+        # The two refer to each other: cut, so that they need no garbage collector.
+        connection, self._connection = self._connection, None
         if connection is not None and connection.state is not State.CLOSED:
             connection.on_lost()
-        # What is under way finishes by itself: its producer or consumer is detached as soon as it is there.
+        # Tasks under way finish by themselves: their producer or consumer is detached as soon as it is made.
 
     # -------------------------------------------------------------------------------- outbox
 
@@ -182,21 +185,21 @@ class ClientProtocol(asyncio.Protocol):
 
     def pause_reading(self) -> None:
         self._is_wanted = False
-        self._read_or_not()
+        self._update_reading()
 
     def resume_reading(self) -> None:
         self._is_wanted = True
         self._work_soon()
-        self._read_or_not()
+        self._update_reading()
 
-    def _read_or_not(self) -> None:
-        """The socket is read while the connection wants it and nothing read before waits."""
+    def _update_reading(self) -> None:
+        """Read the socket while the connection wants it and no frame that was read before waits."""
         wanted = self._is_wanted and not self._frames
         if wanted == self._is_read or self._transport is None or self._transport.is_closing():
             return
         self._is_read = wanted
         if wanted:
-            self._pinged = False  # it could not answer
+            self._pinged = False  # while it was not read, no answer could arrive
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()
@@ -218,11 +221,11 @@ class ClientProtocol(asyncio.Protocol):
             self._transport.abort()
 
     async def is_alive(self) -> bool:
-        """Send a PING and wait for whatever comes."""
+        """Send a PING and wait for anything from the client. False (and disconnected) if nothing arrives in time."""
         if self._is_closing:
             return False
         if not self._is_read:
-            return True  # we keep it from answering
+            return True  # its answer would not be read
         sign: asyncio.Future[bool] = self._loop.create_future()
         self._signs_of_life.append(sign)
         self.write(PING)
@@ -252,7 +255,7 @@ class ClientProtocol(asyncio.Protocol):
     # -------------------------------------------------------------------------------- keep-alive
 
     def _keep_alive(self) -> None:
-        """One interval is over: whoever was asked and kept silent, or never introduced himself, is gone."""
+        """One interval is over: disconnect a client that did not answer the PING before, or never sent CONNECT."""
         connection = self._connection
         if connection is None or self._is_closing:
             return
@@ -273,7 +276,7 @@ class ClientProtocol(asyncio.Protocol):
         return "" if self._connection is None else self._connection.address
 
     async def end(self) -> None:
-        """Close, and end what is under way."""
+        """Close the connection and cancel its tasks."""
         self.close()
         await self._tasks.cancel()
 
@@ -305,7 +308,7 @@ class BinaryServer:
             server.close()
 
     async def close(self) -> None:
-        """Disconnect everybody."""
+        """Close the ports and disconnect all clients."""
         await self.stop_listening()
         await asyncio.gather(*(client.end() for client in list(self.clients)))
         self._servers.clear()

@@ -14,18 +14,21 @@ from managed_ledger.position import Position, named_position
 
 
 class Acks(NamedTuple):
-    """What becomes of the ids of one request."""
+    """What the ids of one request acknowledge."""
 
     whole: list[Position]
     """Entries all of whose messages are acknowledged."""
     parts: dict[Position, tuple[int, int]]
     """Batches of which some messages are left: which, as bits, and of how many."""
     failure: BrokerError | InvalidPosition | ValueError | None
-    """Why the rest of the ids does not count; what stood before it does."""
+    """Why reading the ids ended early: those before the bad one count, the rest does not."""
 
 
 def acks_of(ids: Iterable[api.MessageId], batches: PartialBatches) -> Acks:
-    """*batches* learns which messages are acknowledged."""
+    """Sort the *ids* of one request into whole entries and parts of batches.
+
+    *batches* notes which messages of its batches are acknowledged by them.
+    """
     whole: list[Position] = []
     parts: dict[Position, tuple[int, int]] = {}
     failure: BrokerError | InvalidPosition | ValueError | None = None
@@ -52,7 +55,7 @@ def acks_of(ids: Iterable[api.MessageId], batches: PartialBatches) -> Acks:
 
 
 def ack_of(positions: Iterable[Position]) -> wire.CommandAck:
-    """Of whole entries."""
+    """The ack of whole entries."""
     command = wire.CommandAck(consumer_id=0, ack_type=wire.CommandAck.Individual)
     for ledger_id, entry_id in positions:
         command.message_id.add(ledgerId=ledger_id & NO_ID, entryId=entry_id & NO_ID)
@@ -60,7 +63,7 @@ def ack_of(positions: Iterable[Position]) -> wire.CommandAck:
 
 
 def ack_of_parts(parts: Mapping[Position, tuple[int, int]]) -> wire.CommandAck:
-    """Of batches of which some messages are left."""
+    """The ack of batches of which some messages are left."""
     command = wire.CommandAck(consumer_id=0, ack_type=wire.CommandAck.Individual)
     for position, (left, size) in parts.items():
         made = command.message_id.add(ledgerId=position.ledger_id, entryId=position.entry_id, batch_size=size)
@@ -69,7 +72,7 @@ def ack_of_parts(parts: Mapping[Position, tuple[int, int]]) -> wire.CommandAck:
 
 
 def cumulative_ack_of(position: Position, left: int = 0, size: int = 0) -> wire.CommandAck:
-    """Of everything up to *position*; of the batch there, messages may be *left*, of *size*."""
+    """The ack of everything up to *position*; of the batch there, with *size* messages, some may be *left* (bits)."""
     assert not left or 0 < left.bit_length() <= size, "what is left of a batch is part of it"
     command = wire.CommandAck(consumer_id=0, ack_type=wire.CommandAck.Cumulative)
     made = command.message_id.add(ledgerId=position.ledger_id & NO_ID, entryId=position.entry_id & NO_ID)

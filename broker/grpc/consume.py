@@ -1,4 +1,4 @@
-"""All Consume calls of a broker: how one is opened, and that what it reads and writes goes on side by side."""
+"""All Consume calls of a broker: how one is opened, and how its requests are read while its answers are written."""
 
 import asyncio
 from typing import Any
@@ -24,7 +24,7 @@ class Consumers:
         self._calls: set[ConsumeCall] = set()
 
     def end(self) -> None:
-        """Disconnect all."""
+        """Disconnect all consumers; their clients look the topics up again."""
         for call in list(self._calls):
             call.end(moved(str(call.topic_name)))
 
@@ -75,6 +75,8 @@ class Consumers:
 
 
 async def _pump(call: Any, made: ConsumeCall) -> None:
+    """Read requests and write answers until the call ends. Raises the Refused that ended it, if there is one."""
+
     async def write() -> None:
         while True:
             await made.changed.wait()

@@ -42,7 +42,8 @@ from managed_ledger.messages_pb2 import NONE
 from managed_ledger.position import EARLIEST, LATEST, Position, named_position
 from managed_ledger.topic_name import TopicName
 
-# Bytes that wait for a client to read before dispatch to it pauses, and before it goes on: as on the binary port.
+# Bytes that wait for a client to read before dispatch to it pauses, and below which it is resumed: as on the binary
+# port.
 QUEUE_HIGH_BYTES: Final = 1 * MIB
 QUEUE_LOW_BYTES: Final = 256 * KIB
 
@@ -55,7 +56,7 @@ INLINE_BYTES_MAX: Final = 512 * KIB
 # The longest delay of a nack. Each request with one holds a timer and its ids.
 NACK_DELAY_MS_MAX: Final = 24 * 3600 * 1000
 
-# Nacks with a delay that one call has under way; the unacknowledged messages are limited anyway.
+# Nack requests of one call whose delay is not over; the unacknowledged messages are limited anyway.
 NACKS_MAX: Final = 10_000
 
 # Ids in one request; each is some ten microseconds on the loop.
@@ -106,9 +107,9 @@ class ConsumeCall:
         self._is_detached = False
         self._out: deque[tuple[int, api.ConsumeResponse | WaitingEntry]] = deque()
         self._unpacked: UnpackedEntry | None = None
-        # What the entry takes that is being unpacked, or goes out.
+        # Bytes of the entry that is being unpacked, or whose messages are being sent.
         self._held_bytes = 0
-        # Counts what made everything queued void (rule 4).
+        # Rewinds and seeks so far: each makes all queued entries void (rule 4).
         self._runs = 0
         self._out_bytes = 0
         self._reserved_bytes = 0
@@ -118,7 +119,7 @@ class ConsumeCall:
         self._skipped: list[Position] = []
         self._is_full = False
         self._nacks = 0
-        # A reader's or a seek's first entry: messages below this index are not wanted.
+        # The first entry of a reader or after a seek, and the index of the first message wanted from it.
         self._skip: tuple[Position, int] | None = None
         self.consumer = self._new_consumer(request.consumer_name or broker.consumer_name())
 
@@ -203,7 +204,10 @@ class ConsumeCall:
         return UnpackedEntry(waiting, metadata, messages)
 
     def _finish(self, unpacked: UnpackedEntry) -> None:
-        """All messages of the entry are out: settle what it cost (rule 1), and what nobody is to acknowledge."""
+        """All messages of the entry are sent: correct its permits (rule 1), and acknowledge what no client will.
+
+        Messages that compaction removed, and entries without a message to deliver, are acknowledged here.
+        """
         self._unpacked = None
         self._hold(0)
         position, size = unpacked.waiting.position, unpacked.size
@@ -219,19 +223,20 @@ class ConsumeCall:
         self._settle(unpacked.waiting, unpacked.delivered)
 
     def _hold(self, size_bytes: int) -> None:
-        """The one entry that is taken apart takes so much; 0: there is none."""
+        """Count *size_bytes* for the one entry that is being unpacked; 0 when there is none."""
         self._broker.reads.give(self._held_bytes)
         self._held_bytes = 0 if self._is_detached else size_bytes
         self._broker.reads.take(self._held_bytes)
 
     def _settle(self, waiting: WaitingEntry, delivered: int) -> None:
+        """Give back the permits that the entry cost beyond the messages *delivered* (rule 1)."""
         consumer = waiting.consumer
         consumer.permits += waiting.permits - delivered
         if consumer.subscription is not None and not self.is_ended:
             consumer.subscription.pump()
 
     def _acknowledge_soon(self, position: Position) -> None:
-        """Not at once: the dispatcher is in the middle of its entries."""
+        """Acknowledge in the next turn of the loop: now the dispatcher may be in the middle of its entries."""
         if not self._skipped:
             asyncio.get_running_loop().call_soon(self._acknowledge_skipped)
         self._skipped.append(position)
@@ -251,6 +256,7 @@ class ConsumeCall:
 
     def _sent(self, size: int) -> None:
         self._out_bytes -= size
+        assert self._out_bytes >= 0, "more left the queue than came into it"
         self._broker.reads.give(size)
 
     async def take(self) -> api.ConsumeResponse | None:
@@ -285,7 +291,7 @@ class ConsumeCall:
                 unpacked.leave_out(self._left, skip, in_order=self._open.type in _IN_ORDER)
                 self._unpacked = unpacked
             size += unpacked.fill(answer, self._topic.name)
-            if not unpacked.is_done:  # there is more of it than goes at once
+            if not unpacked.is_done:  # the rest goes with the next frame
                 break
             self._finish(unpacked)
         return answer if answer.deliveries else None
@@ -383,7 +389,7 @@ class ConsumeCall:
         if request.permits:
             self.subscription.flow(self.consumer, request.permits)
         if request.unsubscribe:
-            self._is_seeking = True  # our own consumer's end is no surprise
+            self._is_seeking = True  # the consumer is closed by this request: that does not end the call with an error
             try:
                 await self._topic.unsubscribe(self.consumer)
             finally:
@@ -453,7 +459,7 @@ class ConsumeCall:
             self.subscription.redeliver(self.consumer, None, None)
 
     def _rewound(self) -> None:
-        """Rule 4."""
+        """Drop what is queued, and tell the client that everything unacknowledged comes again (rule 4)."""
         self._runs += 1
         self._unpacked = None
         self._hold(0)

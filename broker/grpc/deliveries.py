@@ -1,7 +1,7 @@
 """From an entry as it is stored to the deliveries of the topic API. No IO and no clock.
 
-An entry goes out in one delivery, or in several if it is large; its messages are taken one after the other, so that
-only what goes out next is made.
+An entry is sent in one delivery, or in several if it is large. Its messages are decoded one after the other, so that
+only those of the next delivery are in memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,11 +17,11 @@ from managed_ledger.messages_pb2 import MessageMetadata, SingleMessageMetadata
 from managed_ledger.position import Position
 from managed_ledger.topic_name import TopicName
 
-# A batch that is larger than this goes out in several deliveries: building one holds the loop some 15 ms at most.
+# A batch that is larger than this is sent in several deliveries: building one of this size holds the loop 15 ms.
 DELIVERY_BYTES_MAX: Final = 1 * MIB
 DELIVERY_MESSAGES_MAX: Final = 10_000
 
-# What a message costs besides its payload: a batch may have a million of nothing.
+# Bytes that a message counts for besides its payload: a batch may hold a million empty messages.
 MESSAGE_BYTES: Final = 24
 
 
@@ -32,13 +32,13 @@ class WaitingEntry(NamedTuple):
     position: Position
     entry: Buffer
     permits: int
-    """What it cost."""
+    """Permits that the entry cost."""
     redelivery_count: int
     ack_set: Sequence[int] | None
 
 
 class UnpackedEntry:
-    """An entry whose messages go out."""
+    """An entry whose messages are being sent."""
 
     __slots__ = ("_bits", "compacted", "delivered", "is_done", "messages", "metadata", "size", "waiting")
 
@@ -47,21 +47,21 @@ class UnpackedEntry:
         self.metadata = metadata
         self.messages = messages
         self.size = metadata.num_messages_in_batch if is_batch(metadata) else 0
-        """Of the batch; 0: it is none."""
+        """Messages in the batch; 0 if the entry is not a batch."""
         self.compacted = 0
-        """Messages that compaction has taken out, as bits."""
+        """Messages that compaction has removed, as bits."""
         self.delivered = 0
-        """Messages that are out."""
+        """Messages that were put into deliveries."""
         self.is_done = False
-        """All of them are."""
-        # Messages that are wanted, least bit first; None: all. (As bytes: to look at a bit of a large int copies it.)
+        """All messages were."""
+        # Messages that are wanted, least bit first; None: all. (As bytes: testing a bit of a large int copies it.)
         self._bits: bytes | None = None
 
     def leave_out(self, batches: PartialBatches, skip: int, *, in_order: bool) -> None:
-        """Leave out what is acknowledged already, and the first *skip* messages, which are not asked for.
+        """Leave out messages that are acknowledged already, and the first *skip* messages, which are not asked for.
 
-        *in_order*: the type of the subscription is EXCLUSIVE or FAILOVER, where what was acknowledged in this call
-        counts although the entry comes again.
+        *in_order*: the type of the subscription is EXCLUSIVE or FAILOVER. Then acks of this call count although the
+        entry is delivered again.
         """
         position, size = self.waiting.position, self.size
         if not size:
@@ -84,8 +84,8 @@ class UnpackedEntry:
                 self.messages = iter(())
 
     def fill(self, answer: api.ConsumeResponse, topic: TopicName) -> int:
-        """Put messages into *answer*, as many as may go at once; returns their bytes."""
-        assert not self.is_done, "an entry goes out once"
+        """Put messages into *answer*, as many as one delivery may have. Returns their bytes."""
+        assert not self.is_done, "an entry is sent once"
         delivery = _delivery(answer, self)
         add, bits, size_bytes = delivery.messages.add, self._bits, 0
         try:
@@ -145,7 +145,10 @@ def _fill_single(
 
 
 def fill_problem(delivery: api.ConsumeResponse.Delivery, waiting: WaitingEntry, problem: str) -> int:
-    """One message with the stored payload stands for what cannot be taken apart; returns its bytes."""
+    """Deliver an entry that cannot be decoded as one message with the stored payload and a *problem*.
+
+    Returns its bytes.
+    """
     payload = bytes(_rest(waiting.entry))
     delivery.Clear()
     delivery.ledger_id, delivery.entry_id = waiting.position
@@ -156,9 +159,9 @@ def fill_problem(delivery: api.ConsumeResponse.Delivery, waiting: WaitingEntry, 
 
 
 def is_plain(single: SingleMessageMetadata) -> bool:
-    """Whether there is nothing but a payload size and a sequence id, told from the encoded size: most messages are so.
+    """Whether a message has nothing but a payload size and a sequence id, as most have. Decided by its encoded size.
 
-    Without the sequence id, another field may take the very bytes.
+    The sequence id is checked first: without it another field could have the same size.
     """
     if not single.HasField("sequence_id"):
         return False
@@ -181,6 +184,7 @@ def _fill(message: api.Message, metadata: MessageMetadata | SingleMessageMetadat
 
 
 def _rest(entry: Buffer) -> Buffer:
+    """The payload of *entry*; all of it if its header cannot be read."""
     try:
         return split_entry(entry).payload
     except Corruption:

@@ -1,4 +1,4 @@
-"""Many messages into one entry: what goes together, and how the entry looks. No IO and no clock.
+"""Many messages become one entry: which messages go together, and how the entry looks. No IO and no clock.
 
     message ──▶ lane (key, schema) ──full, or the window is over──▶ Group ──▶ entry, as a Pulsar client's batch
 
@@ -6,8 +6,8 @@ Rules:
 
 1. Messages with a key share an entry only with messages of the same key, so that Key_Shared can give each entry to
    one consumer (unless the producer says otherwise). Messages of one key stay in order.
-2. A producer with a name of its own has its entries for itself, with its own sequence ids, which grow from entry to
-   entry: deduplication compares them. So a change of key ends its entry.
+2. A producer with its own name shares no entry with others. Its entries have its own sequence ids, which must grow from
+   entry to entry, because deduplication compares them. So a change of key ends its entry.
 3. Producers without a name share entries under the broker's name and numbers.
 4. A message with a delivery time is an entry by itself: the time stands in the entry's metadata.
 """
@@ -23,7 +23,7 @@ from managed_ledger.messages_pb2 import MessageMetadata, SingleMessageMetadata
 
 _U32: Final = struct.Struct(">I")
 
-# What a message costs besides its payload, keys and properties, in the sum that is compared with the limits.
+# Bytes that a message counts for in the limits, besides its payload, keys and properties.
 OVERHEAD_BYTES: Final = 16
 
 Lane = tuple[str | None, bool, bytes, bytes]
@@ -31,7 +31,7 @@ Lane = tuple[str | None, bool, bytes, bytes]
 
 
 class GroupLimits(NamedTuple):
-    """When a group is full."""
+    """The sizes at which a group is full."""
 
     messages_max: int
     bytes_max: int
@@ -124,7 +124,7 @@ class Grouping:
         return full
 
     def take_all(self) -> list[Group]:
-        """Close all groups: the window is over."""
+        """Close all groups and return them: the time in which they may gather messages is over."""
         groups = list(self._open.values())
         self._open.clear()
         return groups
@@ -137,7 +137,7 @@ class Grouping:
 def encode_group(
     group: Group, sequence_ids: Sequence[int], *, producer_name: str, producer_id: int, publish_time_ms: int
 ) -> Send:
-    """The entry of a group, as the publish path takes it."""
+    """The entry of a group, in the form that the publish path of topics takes."""
     metadata = MessageMetadata(producer_name=producer_name, sequence_id=sequence_ids[0], publish_time=publish_time_ms)
     key, key_is_base64, ordering_key, schema_version = group.lane
     if schema_version:

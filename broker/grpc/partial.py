@@ -1,10 +1,10 @@
-"""Batches of which a call has acknowledged a part: which of their messages are left. No IO and no clock.
+"""Which messages are left of the batches that a call has acknowledged in part. No IO and no clock.
 
 Rules:
 
 1. A batch has one size. An id that says another one is refused; one of a batch that was never delivered here, and
    says more than such a batch may have, is passed over (`broker.topic.batch_sizes`).
-2. What is kept has a limit: the ids are what a client says, also of entries that it was never sent.
+2. What is kept has a limit: a client may send any ids, also those of entries that it never received.
 """
 
 from typing import Final
@@ -43,7 +43,7 @@ class PartialBatches:
         return whole if known is None else known[0]
 
     def note(self, position: Position, left: int, size: int) -> None:
-        """*left* of *size* messages were delivered: the broker's own knowledge, which is not limited here."""
+        """The messages *left* (bits), of *size*, were delivered. The broker itself says so: no limit is checked."""
         if position not in self._known:
             self._bytes += _cost(size)
         self._known[position] = left, size
@@ -96,7 +96,7 @@ class PartialBatches:
         return left
 
     def forget(self, position: Position) -> None:
-        """The batch is done, or comes again as a whole."""
+        """The batch is acknowledged completely, or will be delivered again as a whole."""
         known = self._known.pop(position, None)
         if known is not None:
             self._bytes -= _cost(known[1])

@@ -3,8 +3,8 @@
     stream ─┐                       ┌─ entry ─▶ Topic.publish … SEND_RECEIPT ─┐
     stream ─┴▶ Writer ─▶ Grouping ──┴─ entry ─▶                               └▶ Run ─▶ stream
 
-A writer is one producer of the topic: of a stream with a name of its own, or of all streams without one. Its
-sequence ids name the entries that are under way.
+A writer is one producer of the topic. A stream that gives a producer name has its own writer; all streams without a
+name share one. A writer's sequence ids name the entries that are under way.
 
 Rules:
 
@@ -109,7 +109,7 @@ class Writer:
         self._store(self._grouping.take_all())
 
     def flush(self) -> None:
-        """Do not wait for company."""
+        """Store the open groups now instead of waiting for more messages."""
         if self._timer is not None:
             self._timer.cancel()
             self._window_is_over()
@@ -165,7 +165,7 @@ class Writer:
             at += run.length
 
     def _lose(self, reason: Refused) -> None:
-        """This producer is over; the streams look the topic up again and resend what has no receipt."""
+        """The producer is closed: its streams look the topic up again and resend messages that have no receipt."""
         if self.is_lost:
             return
         self.is_lost = True
@@ -194,7 +194,7 @@ class Writer:
         raise AssertionError("this is no consumer")
 
     def leave(self, stream: "Stream") -> None:
-        """*stream* has ended; the last one takes the producer along."""
+        """*stream* has ended. When it was the last one of this writer, the producer is closed too."""
         self.streams.discard(stream)
         if not self.streams and not self.is_lost:
             if self._is_named and self._timer is not None:  # a stream that broke off: nobody waits for these
@@ -232,6 +232,8 @@ class Stream:
     def on_stored(self, run: Run, first: api.MessageId | None, size_bytes: int) -> None:
         self.messages -= run.length
         self.bytes -= size_bytes
+        assert self.messages >= 0, "more messages were answered than the stream sent"
+        assert self.bytes >= 0, "more bytes were answered than the stream sent"
         if not self.ended.is_set():
             self._budget.give(COPIES * size_bytes)
         if self.messages < STREAM_MESSAGES_MAX // 2 and self.bytes < STREAM_BYTES_MAX // 2:
@@ -294,7 +296,7 @@ class Publisher:
         self._streams: dict[Stream, Writer] = {}
 
     async def end(self, timeout_s: float) -> None:
-        """Answer what came so far, then send everybody away."""
+        """Answer what came so far, then disconnect all streams."""
         streams = dict(self._streams)
         for writer in set(streams.values()):
             writer.flush()
@@ -408,7 +410,7 @@ class Publisher:
                 )
             elif message.event_time_ms < 0 or message.deliver_at_ms < 0:
                 problem = "event_time_ms and deliver_at_ms count from 1970 on and must not be negative"
-            if problem is not None:  # here: in an entry it would be a matter of all whose messages are in it
+            if problem is not None:  # checked here: in an entry it would concern all streams with messages in it
                 self._hand_over(writer, stream, first + begin, messages[begin:at], size)
                 stream.refuse(first + at, f"{writer.topic.name}: {problem}")
                 begin, size = at + 1, 0
@@ -466,7 +468,7 @@ class Publisher:
             del self._shared[topic.name]
             failure = error if isinstance(error, BrokerError) else NotReady(f"{topic.name} could not be opened")
             coming.set_exception(failure)
-            coming.exception()  # whoever waits gets it; nobody has to
+            coming.exception()  # streams that wait get the error too; this call marks it as seen when none waits
             raise
         coming.set_result(writer)
         return writer
@@ -478,7 +480,10 @@ class Publisher:
             del self._shared[writer.topic.name]
 
     async def _wait_for_predecessor(self, writer: Writer) -> None:
-        """Rule 2. Gives the name back if it cannot be had. Raises NotReady."""
+        """Wait until the entries of the name's former producer are answered (rule 2).
+
+        Detaches the producer if that fails. Raises NotReady.
+        """
         topic = writer.topic
         try:
             if not await topic.until_stored_for(writer.producer, _STORED_WAIT_MAX_S):
@@ -496,7 +501,7 @@ def _producer_request(producer: Producer) -> ProducerRequest:
 
 
 def schema_of(schema: api.Schema) -> wire.Schema | None:
-    """As the binary port reads it: none, and one of type 0 without data, are the same."""
+    """*schema* as the binary port has it. None for a schema of type 0 without data, which means no schema."""
     if schema.type == wire.Schema.NoType and not schema.data:
         return None
     made = wire.Schema(name="", type=schema.type, schema_data=schema.data)  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 """The gRPC port of a broker: the simple topic API (`magnetar.topics.v1`), health and reflection.
 
-Another door to the topics that the binary port serves: the same dispatch, permits, redelivery, fencing and
-deduplication. Nothing of gRPC is loaded unless the port is wanted.
+It serves the same topics as the binary port, with the same dispatch, permits, redelivery, fencing and deduplication.
+Nothing of gRPC is loaded unless the port is configured.
 """
 
 import json
@@ -35,17 +35,17 @@ SERVICE: Final = "magnetar.topics.v1.Topics"
 LISTENER: Final = "magnetar-grpc"
 SCHEME: Final = "grpc://"
 
-# What a stream that is not read may have on its way to us.
+# Bytes that a client may send ahead on a stream that we do not read.
 STREAM_WINDOW_BYTES: Final = 256 * KIB
 
-# The largest request: many messages of one frame, or one of the largest size.
+# The largest request: a frame of many messages, or of one message of the largest size.
 REQUEST_BYTES_MIN: Final = 8 * MIB
 REQUEST_PADDING_BYTES: Final = 1 * MIB
 
 # Publish and Consume calls of one connection; a client has one for each partition it reads or writes.
 STREAMS_PER_CONNECTION_MAX: Final = 10_000
 
-# How long what was sent may take to be answered when the broker stops, and then the calls to end.
+# When the broker stops: how long answers to what was sent may take, and after that the end of the calls.
 STOP_GRACE_S: Final = 1.0
 
 Handler = Callable[[Any], Awaitable[Any]]
@@ -76,7 +76,7 @@ class GrpcServer:
                     max(REQUEST_BYTES_MIN, self._broker.config.max_message_bytes + REQUEST_PADDING_BYTES),
                 ),
                 ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
-                # Where a stream is not read, the library would else buffer as much as the line can carry at once.
+                # Without these two the library buffers as much as the network can carry while a stream is not read.
                 ("grpc.http2.bdp_probe", 0),
                 ("grpc.http2.lookahead_bytes", STREAM_WINDOW_BYTES),
                 # A peer that vanished without a word is noticed as on the binary port.
@@ -104,7 +104,7 @@ class GrpcServer:
         return self.port
 
     async def stop(self) -> None:
-        """Tell that we stop, end all calls, close the port."""
+        """Report over the health service that the broker stops, end all calls, close the port."""
         if self._server is not None:
             await self._health.enter_graceful_shutdown()
             self._consumers.end()
@@ -222,7 +222,7 @@ def _serialize(answer: Any) -> bytes:
 
 
 async def _guard(serve: Handler, argument: Any, context: Any) -> Any:
-    """Every error leaves as a status whose text says what to do."""
+    """Serve one call. Every error ends it with a status whose text says what to do."""
     try:
         return await serve(argument)
     except Refused as error:

@@ -1,4 +1,4 @@
-"""How a refusal of the broker reads in gRPC: the status code, and a text that names the topic and the way out."""
+"""Errors of the broker as gRPC statuses: the code, and a text that names the topic and says what to do."""
 
 from typing import Any, Final
 

@@ -24,7 +24,7 @@ _MILLIS: Final = ("timestamp-millis", "local-timestamp-millis")
 
 
 class _Cursor:
-    """A place in each of many records."""
+    """A position in each of many records."""
 
     def __init__(self, data: bytes, numbers: Numbers, at: Numbers, end: Numbers) -> None:
         self.data = data
@@ -33,14 +33,14 @@ class _Cursor:
         self._end = end
 
     def numbers(self) -> Numbers:
-        """The zig-zag numbers that stand next."""
+        """Read the next zig-zag number of each record."""
         value, behind = varints(self.bytes, self.at)
         self._move(behind)
         unsigned = value.view(np.uint64)
         return (unsigned >> np.uint64(1)).view(np.int64) ^ -(value & 1)
 
     def pass_over(self, lengths: Numbers | int) -> Numbers:
-        """Where the next *lengths* bytes begin."""
+        """Skip *lengths* bytes in each record; returns where they begin."""
         if np.any(lengths < 0) or np.any(lengths > len(self.data)):
             raise UnusualLayout
         start = self.at
@@ -71,7 +71,7 @@ class _Kind(Protocol):
     """How a type of Avro is read."""
 
     def read(self, cursor: _Cursor, kind: pa.DataType | None) -> pa.Array | None:
-        """The next value of each record as *kind*; with None they are only passed over."""
+        """The next value of each record as *kind*; with None the values are only skipped."""
         ...
 
 

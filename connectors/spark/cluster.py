@@ -1,7 +1,7 @@
-"""What the driver asks the cluster once, when a read is planned: topics, ledgers, ends, schemas.
+"""The driver's questions to the cluster, asked once when a read is planned: topics, ledgers, ends, schemas.
 
 Only the metadata store is asked, and for a ledger that is still open its bookies, without fencing: reading never
-disturbs who writes. The end that is found here is the end of the read.
+disturbs a writer. The end that is found here is the end of the read.
 """
 
 import asyncio
@@ -167,7 +167,7 @@ class _Freezer:
 
     async def _open_end(self, part: TopicName, ledger_id: int, metadata: LedgerMetadata) -> tuple[int, int]:
         """The last entry of an open ledger, and the ledger's length up to it."""
-        confirmed = metadata.last_segment.first_entry_id - 1  # what the metadata alone say
+        confirmed = metadata.last_segment.first_entry_id - 1  # as far as the metadata alone tell
         try:
             handle = await self._bookkeeper.open_ledger(ledger_id, recovery=False)
             return await _end_of(handle, await handle.last_recoverable_entry())
@@ -193,7 +193,7 @@ class _Freezer:
     async def _gone(self, part: TopicName, ledger_id: int) -> None:
         """Raises DataLoss unless the topic has given the ledger up in the meantime, or the user does not mind."""
         if ledger_id not in (await self._ledgers(part) or ()):
-            return  # trimmed just now: as if it had been before
+            return  # trimmed since the read was planned: the same as if it had been trimmed before
         text = f"ledger {ledger_id} of {part} is gone, although the topic lists it"
         if self._options.fail_on_data_loss:
             raise DataLoss(f"{text}; set failOnDataLoss=false to read what is left")
@@ -209,7 +209,7 @@ async def _end_of(handle: LedgerReadHandle, last: int) -> tuple[int, int]:
 
 
 def positions(topics: Iterable[FrozenTopic]) -> Mapping[str, Mapping[str, str]]:
-    """Where the read ends, as option `endingOffsets` takes it: so a read can be repeated."""
+    """The end of the read in the form of option `endingOffsets`, with which the same read can be repeated."""
     ends: dict[str, dict[str, str]] = {}
     for frozen in topics:
         ends[str(frozen.topic)] = {

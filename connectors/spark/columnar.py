@@ -3,13 +3,13 @@
     joined    │size│metadata│payload│size│metadata│payload│ …       batches, one directly behind the other
     borders   0             p0      e0             p1      e1
 
-The walk finds the borders; it is the only loop over messages. A column of the values is then made by Arrow: offsets
-over the joined buffer, and one `take` of every second element. What the metadata hold is parsed for all messages
-together, one field of each in a step of numpy.
+`walk` finds the borders; it is the only loop over messages. Arrow then makes the column of the values: offsets over the
+joined buffer, and one `take` of every second element. The metadata are parsed for all messages together, one field of
+each message in a step of numpy.
 
-Protobuf would do the same message by message, several times slower. Whatever is not written as the known clients write
-it (known fields only, in the order of their numbers) raises UnusualLayout; `normalised` has protobuf read it and write
-it anew, or say what is wrong with it.
+Protobuf would do the same message by message, several times slower. Metadata that are not written as the known clients
+write them (known fields only, in the order of their numbers) raise UnusualLayout. `normalised` then reads them with
+protobuf and writes them anew, or reports what is wrong with them.
 """
 
 import struct
@@ -46,17 +46,17 @@ _TAG_KEY: Final = PARTITION_KEY << 3 | _BYTES
 _SKIPPED: Final = (_TAG_KEY, _TAG_PROPERTIES)
 _TAG_PAYLOAD_SIZE: Final = PAYLOAD_SIZE << 3 | _NUMBER
 
-# The two flags that take a message or its value away, as they stand in the metadata when they are set.
+# The two flags that say that a message was removed or has no value, as the metadata encode them when they are set.
 _FLAGS: Final = tuple(bytes((field << 3 | _NUMBER, 1)) for field in (COMPACTED_OUT, NULL_VALUE))
 
-# Behind the joined buffer: a varint that is cut off at its end is read to here, instead of past it.
+# Zeros behind the joined buffer, so that reading a varint that is cut off at the end stays inside the buffer.
 PADDING: Final = bytes(16)
 
 _SIZE: Final = struct.Struct(">I")
 
 
 class UnusualLayout(Exception):
-    """Not written as the fast form expects; to be `normalised`."""
+    """Metadata are not written in the layout that the fast form reads; `normalised` rewrites them."""
 
 
 # ------------------------------------------------------------------------------------------ borders
@@ -233,7 +233,7 @@ class Messages:
 
     @property
     def has_flags(self) -> bool:
-        """Whether a message may be compacted out, or null; never wrong with False.
+        """Whether some message may be compacted out or null. False is certain; True may be wrong.
 
         The bytes of a set flag are searched for in all metadata at once, which is far quicker than parsing them.
         """
@@ -344,7 +344,7 @@ class _Fields:
             nothing = pa.array([], pa.string())
             return pa.MapArray.from_arrays(pa.array(offsets), nothing, nothing, type=kind)
         rows = np.concatenate([found.rows for found in self._properties])
-        order = np.argsort(rows, kind="stable")  # by message, and in a message as they stand there
+        order = np.argsort(rows, kind="stable")  # by message; inside a message the order stays
         rows = rows[order]
         starts = np.concatenate([found.start for found in self._properties])[order]
         lengths = np.concatenate([found.length for found in self._properties])[order]

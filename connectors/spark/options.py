@@ -1,7 +1,8 @@
 """The options of `spark.read.format("magnetar")`. No IO.
 
-Spark hands all names over in lower case and all values as text. A misspelt option is the commonest error of users, so
-an unknown one is refused with the nearest name. Names are pulsar-spark's and Kafka's, as far as they have them.
+Spark gives all names in lower case and all values as text. A misspelt option is the commonest error of users, so an
+unknown one is refused with the nearest name. The names are those of pulsar-spark and of Kafka's connector, where these
+have the option.
 """
 
 import difflib
@@ -34,7 +35,7 @@ KNOWN: Final[dict[str, tuple[str, ...]]] = {
     "ledgersRoot": (),
 }
 
-# Known to users of other connectors, but not there: refused by name, so that nobody believes they work.
+# Options of other connectors that do not exist here: refused by name, so that nobody believes they work.
 NOT_YET: Final = (
     "topicsPattern", "subscribePattern", "assign", "startingTime", "endingTime", "startingTimestamp", "endingTimestamp",
     "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
@@ -43,7 +44,7 @@ NOT_YET: Final = (
     "subscriptionPrefix", "pollTimeoutMs", "waitingForNonExistedTopic",
 )  # fmt: skip
 
-# What other connectors need to reach a broker. Taken, so that their jobs run here; reading needs no broker.
+# Options with which other connectors reach a broker. Accepted, so that their jobs run here; reading needs no broker.
 BROKER: Final = ("service.url", "serviceUrl", "admin.url", "adminUrl")
 BROKER_PREFIXES: Final = ("pulsar.client.", "pulsar.admin.", "pulsar.reader.", "pulsar.producer.")
 
@@ -83,7 +84,7 @@ class ReadOptions:
     value_format: str = "binary"
     read_timeout_s: float = 30.0
     ledgers_root: str = ""
-    """Empty: as the metadata URL has it."""
+    """Empty: the one in the metadata URL."""
     tls_directory: str = ""
     """Folder with tls.crt, tls.key and ca.crt, on every machine that reads; empty: bookies are asked in clear."""
     unused: tuple[str, ...] = ()
@@ -135,7 +136,7 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
 
 
 def _canonical(options: Mapping[str, str], unused: list[str], problems: list[str]) -> dict[str, str]:
-    """Values by documented name, without the space around them."""
+    """Values by documented name, without surrounding spaces."""
     names = {alias.lower(): name for name, aliases in KNOWN.items() for alias in (name, *aliases)}
     later = {name.lower(): name for name in NOT_YET}
     broker = {name.lower() for name in BROKER}

@@ -82,7 +82,7 @@ class Split:
     runs: tuple[Run, ...]
     before: tuple[Run, ...] = ()
     is_all_before: bool = True
-    """Nothing stands before *before*."""
+    """*before* begins at the first entry of the topic."""
 
 
 def clip(runs: Sequence[Run], start: Position | None, end: Position | None) -> tuple[tuple[Run, ...], tuple[Run, ...]]:
@@ -127,7 +127,7 @@ def plan(
 
 
 def _shares(topics: Sequence[TopicRange], wanted: int) -> list[int]:
-    """Into how many tasks each topic partition is cut: one more, again and again, where tasks are the largest."""
+    """The number of tasks for each topic partition. Tasks are added one by one where they are largest so far."""
     counts = [1] * len(topics)
     largest: list[tuple[float, int]] = [
         (-topic.size_bytes, number) for number, topic in enumerate(topics) if topic.entries > 1
@@ -183,7 +183,7 @@ def _split(topic: TopicRange, count: int) -> list[Split]:
 
 
 def _nearest(done: Sequence[Run]) -> tuple[Run, ...]:
-    """The last of these runs, as far as a task looks back."""
+    """The last of these runs, as far back as a task looks for first chunks."""
     kept: list[Run] = []
     room = LOOK_BACK_ENTRIES
     for run in reversed(done[-LOOK_BACK_RUNS:]):
@@ -196,7 +196,7 @@ def _nearest(done: Sequence[Run]) -> tuple[Run, ...]:
 
 
 def _interleave(per_topic: Sequence[Sequence[Split]]) -> list[Split]:
-    """One of each in turn."""
+    """One item of each list in turn."""
     ordered: list[Split] = []
     for number in range(max(map(len, per_topic), default=0)):
         ordered.extend(splits[number] for splits in per_topic if number < len(splits))

@@ -51,7 +51,7 @@ LOOK_BACK_STEP: Final = 1_000
 
 
 class _Connection:
-    """A BookKeeper client on a loop of its own."""
+    """A BookKeeper client on an event loop that runs on a background thread."""
 
     def __init__(self, options: ReadOptions) -> None:
         self.loop = LoopThread("magnetar-reader")
@@ -90,7 +90,7 @@ def _connection(options: ReadOptions) -> _Connection:
 
 
 def _drop_connection(options: ReadOptions) -> None:
-    """After a failure: the next attempt does not begin with what may be broken."""
+    """Close the connections after a failure, so that the next attempt does not use one that may be broken."""
     found = _connections.pop(_key_of(options), None)
     if found is not None:
         found.close()
@@ -108,14 +108,14 @@ def read_split(
 
 
 class _Earlier(NamedTuple):
-    """What a look back found."""
+    """The chunks that a search backwards found."""
 
     chunks: list[Opened]
     """Empty if not even the first was found."""
     entries: int
-    """How many were looked at."""
+    """Entries that were examined."""
     is_all: bool
-    """No entry stands before those."""
+    """The search reached the first entry of the topic."""
 
 
 class _Task:
@@ -198,7 +198,7 @@ class _Task:
                 last, asked = under_way.popleft()
                 group = await asked
                 yield group
-                while group[-1].entry_id < last:  # entries were larger than thought
+                while group[-1].entry_id < last:  # the answer ended early: entries were larger than estimated
                     group = await _read_some(handle, group[-1].entry_id + 1, last)
                     yield group
         finally:
@@ -266,8 +266,11 @@ class _Task:
 
 
 async def _read_some(handle: LedgerReadHandle, first: int, last: int) -> list[StoredEntry]:
-    """Entries from *first* on, at least one. That they are confirmed is known from the plan, not to the handle."""
-    return await handle.read_batch_unconfirmed(first, last - first + 1, 2 * FETCH_BYTES)
+    """Entries from *first* on, at least one. The plan knows that they are confirmed; the handle does not."""
+    found = await handle.read_batch_unconfirmed(first, last - first + 1, 2 * FETCH_BYTES)
+    assert found[0].entry_id == first, "an entry that was not asked for"
+    assert found[-1].entry_id == first + len(found) - 1 <= last, "entries of an answer follow each other"
+    return found
 
 
 def _backwards(runs: tuple[Run, ...]) -> Iterator[Run]:

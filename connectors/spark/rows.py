@@ -3,9 +3,9 @@
 Rules (docs/formats/pulsar.md):
 
 1. Markers, and messages that compaction emptied, are no rows. A null value is a null.
-2. A message in chunks is one row, made where its last chunk stands. What consumers drop is dropped: chunks without a
-   beginning, or with a gap; chunks that are sent again after the message was whole.
-3. Encrypted and transactional messages are refused: what they mean cannot be known here.
+2. A message in chunks is one row, at the place of its last chunk. Chunks that consumers drop are dropped here, too:
+   those without a first chunk, or with a gap, or sent again after the message was whole.
+3. Encrypted and transactional messages are refused: their content, or whether they were committed, is not known here.
 4. Only the columns that are asked for are built, and they have exactly the types of the schema.
 """
 
@@ -63,7 +63,7 @@ METADATA_COLUMNS: Final[dict[str, tuple[t.DataType, bool]]] = {
 }
 DEFAULT_METADATA: Final = tuple(METADATA_COLUMNS)[:6]
 
-# Columns that each message of a batch has its own value of.
+# Columns of which each message of a batch has its own value.
 _PER_MESSAGE: Final = frozenset({"__key", "__eventTime", "__messageProperties", "__sequenceId"})
 
 # Spark's timestamps count microseconds in 64 bits.
@@ -80,7 +80,7 @@ class Opened(NamedTuple):
     entry_id: int
     metadata: MessageMetadata
     last_index: int | None
-    """The broker's number of the entry's last message, where it was told to add one."""
+    """The broker's number of the entry's last message, if the broker is configured to add one."""
     payload: Buffer
 
     @property
@@ -119,7 +119,7 @@ class HeadlessChunk(Exception):
 
 
 class _Unfinished:
-    """A message in chunks of which some are there."""
+    """A message of which some chunks were added."""
 
     __slots__ = ("first", "payloads", "size_bytes")
 
@@ -138,7 +138,7 @@ def check_chunked_bytes(size_bytes: int, uncompressed_size: int = 0) -> None:
 
 
 class Chunks:
-    """Messages in chunks that are not whole yet, by the id that their chunks share."""
+    """Messages of which not all chunks were added yet, by the id that their chunks share."""
 
     # Producers have one such message under way each. Above this the oldest is dropped; should its next chunk come
     # after all, its first ones are read again.
@@ -191,7 +191,7 @@ class Chunks:
         return message.first, chunk._replace(payload=whole)
 
     def give_up(self, uuid: str) -> None:
-        """Drop what is there of a message and what is still to come."""
+        """Drop the chunks of a message: those that were added, and those that follow."""
         self._forget(uuid)
         self._ended[uuid] = None
         if len(self._ended) > self.ENDED_MAX:
@@ -207,13 +207,13 @@ class Chunks:
 
 
 class _Entry(NamedTuple):
-    """An entry of the batch in the making."""
+    """An entry whose rows are in the record batch that is being built."""
 
     opened: Opened
     messages: int
     is_batch: bool
     pieces: Sequence[Buffer]
-    """What stands in the joined buffer."""
+    """The entry's bytes in the joined buffer."""
     first_chunk: Opened | None
 
 
@@ -367,7 +367,7 @@ class RowBuilder:
             try:
                 found = values.columns(versions.pop(), rows.messages, np.flatnonzero(~absent), wanted)
             except (UnusualLayout, pa.ArrowInvalid):
-                found = None  # one by one: that tells what is wrong, if anything is
+                found = None  # decode one by one: that finds the value that is wrong, if there is one
             if found is not None:
                 if not absent.any():
                     return found
@@ -476,11 +476,11 @@ class _Rows:
         self._firsts = np.cumsum(self._counts) - self._counts
 
     def repeated(self, per_entry: Sequence[int]) -> Numbers:
-        """For each row what its entry has."""
+        """For each row the value of its entry."""
         return np.repeat(np.array(per_entry), self._counts)
 
     def spread(self, per_entry: Sequence[Any], field: pa.Field) -> pa.Array:
-        """As `repeated`, for what is not a number."""
+        """As `repeated`, for values that are not numbers."""
         numbers = np.repeat(np.arange(len(self.entries)), self._counts)
         return pa.array(per_entry, field.type).take(pa.array(numbers))
 

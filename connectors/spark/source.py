@@ -103,7 +103,7 @@ def _check_projection(schema: t.StructType, known: Mapping[str, t.StructField]) 
 
 
 def _fits(made: t.DataType, asked: t.DataType) -> bool:
-    """Whether what is *made* may be called *asked*: the same but for nulls that are allowed and do not come."""
+    """Whether a column of type *made* may be declared as *asked*: the same type, or one that allows more nulls."""
     if isinstance(made, t.StructType) and isinstance(asked, t.StructType):
         return made.names == asked.names and all(
             _fits(one.dataType, other.dataType) and (other.nullable or not one.nullable)
@@ -238,5 +238,5 @@ def _values(options: ReadOptions, frozen: "Sequence[FrozenTopic]") -> "list[Valu
 
 
 def register(spark: Any) -> None:
-    """Make the format known to a session in which it was not found by itself."""
+    """Register the format in a session that did not find it by itself."""
     spark.dataSource.register(MagnetarSource)

@@ -38,8 +38,9 @@ class Values(Protocol):
         ...
 
     def decoder(self, version: int | None) -> Decode:
-        """For values written with schema *version* (None: the newest). It gives a value for each column; a missing
-        one is null. Raises Corruption for an unknown version, and what comes of bytes that do not fit."""
+        """The decoder for values written with schema *version* (None: the newest). It returns a value for each column,
+        null where one is missing. Raises Corruption for an unknown version. The decoder raises whatever its library
+        raises for bytes that do not fit."""
         ...
 
     def columns(
@@ -75,7 +76,7 @@ _LOGICAL: Final[Mapping[tuple[str, str], t.DataType]] = {
 # What fastavro converts. Of times, which Arrow takes as numbers, it would make datetimes: slow, and none after 9999.
 _CONVERTED: Final = frozenset({"decimal"})
 
-# Spark's, and that of Arrow's 128 bits.
+# Spark's limit, which is also that of Arrow's 128 bits.
 _PRECISION_MAX: Final = 38
 
 
@@ -89,7 +90,7 @@ def columns_of(schema: StoredSchema, topic: str) -> list[t.StructField]:
             f"fields {clash} of {topic} have the names of metadata columns; use valueFormat=binary"
         )
     if schema.schema.type is SchemaType.JSON:
-        fields = [_nullable(field) for field in fields]  # what a JSON text has is checked by nobody
+        fields = [_nullable(field) for field in fields]  # nothing checks the fields of a JSON text against its schema
     # A null message has no fields, so each column can be null.
     return [t.StructField(field.name, field.dataType, True) for field in fields]
 
@@ -184,7 +185,7 @@ class _Types:
 
 
 class AvroValues:
-    """Values of a topic with Avro records, in all versions of the schema, as records of the newest one of them all.
+    """Values of a topic with Avro records: those of every version of the schema become records of the newest one.
 
     Topics that are read together have versions of their own, and one schema to which they are resolved.
     """
@@ -216,7 +217,7 @@ class AvroValues:
             raise Corruption(f"it has version {number} of its schema, which the registry does not have (has: {known})")
         newest = json.loads(self._newest)
         written = json.loads(self._definitions[number])
-        # Records of another name do not match in Avro; what a topic holds are versions of one thing.
+        # Avro refuses to resolve records of different names; but the schemas of a topic are versions of one record.
         newest["aliases"] = [*newest.get("aliases", ()), _full_name(written)]
         try:
             writer = parse_schema(_prepared(written))

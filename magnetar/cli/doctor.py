@@ -1,11 +1,11 @@
-"""`magnetar doctor`: asks everybody in a cluster, with short time limits, and tells what is wrong.
+"""`magnetar doctor`: asks every server of a cluster, with short time limits, and reports what is wrong.
 
     metadata store ── bookies ── disks, HTTP of each      ┐
                    ├─ records of ledgers                  ├──▶ ClusterFacts ──▶ doctor_rules ──▶ findings
                    └─ marks of auto-recovery              │
     brokers' HTTP ─── each broker, its health; topics     ┘
 
-Each question has a limit of its own. One that fails is noted with its reason, and the others go on.
+Each question has its own time limit. A question that fails is noted with its reason; the others are asked all the same.
 """
 
 from collections.abc import Awaitable, Iterable
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# One question to one server. A server that needs longer for a word is in trouble.
+# One question to one server. A server that needs longer for a small answer is in trouble.
 TIMEOUT_S: Final = 5.0
-# A broker's health check writes to bookies, and waits for those that are away before it gives up.
+# A broker's health check writes to bookies, and waits for bookies that are away before it gives up.
 HEALTH_TIMEOUT_S: Final = 15.0
 # The first answer of the metadata store: its client tries all servers, for the length of a session.
 METADATA_TIMEOUT_S: Final = 15.0
-# All bookies tell of their disks; each may take the whole of its own limit.
+# The disks of all bookies; each bookie may take the whole of its own limit.
 DISKS_TIMEOUT_S: Final = 30.0
 # Whether something listens at the address of a bookie that is away.
 LISTEN_TIMEOUT_S: Final = 1.0
@@ -51,10 +51,10 @@ LOOK_S: Final = 20.0
 """For the records of ledgers, and for the topics, each."""
 LEDGERS_AT_ONCE: Final = 500
 
-# Topics whose broker does not answer: the others would tell the same.
+# Topics whose broker does not answer, before the rest is not asked: the others would show the same.
 TOPIC_FAILURES_MAX: Final = 3
 
-# Answers of an HTTP admin are a few KiB; what is longer comes from something else.
+# Answers of an HTTP admin are a few KiB; a longer one comes from something else.
 ANSWER_BYTES_MAX: Final = 1 << 20
 
 _MARKS: Final = {Level.ERROR: ("error", "red"), Level.WARNING: ("warning", "yellow"), Level.INFO: ("note", None)}
@@ -123,7 +123,7 @@ def _show(facts: ClusterFacts, findings: Iterable[Finding]) -> None:
 
 
 class Rounds:
-    """One look at a cluster; used once."""
+    """One examination of a cluster; used once."""
 
     def __init__(self, namespaces: Iterable[str], ledgers_max: int, look_s: float, drawn: show.Bar) -> None:
         self._namespaces = tuple(namespaces)
@@ -133,7 +133,7 @@ class Rounds:
         self._unasked: list[Unasked] = []
 
     async def facts(self, metadata_url: str, tls_directory: str | None, admin_urls: list[str]) -> ClusterFacts:
-        """Raises ConfigurationError for a URL or a folder that is none."""
+        """Raises ConfigurationError for a URL that cannot be read, or a folder that does not exist."""
         import asyncio
 
         found = await asyncio.gather(self._stored(metadata_url, tls_directory), self._served(admin_urls))
@@ -299,7 +299,7 @@ class Rounds:
 
 
 async def _quickest_answer_s(inspector: "Inspector") -> float:
-    """Of three: one that waits for a moment says nothing."""
+    """The quickest of three answers: a single slow one proves nothing."""
     answers = []
     for _ in range(3):
         began_s = inspector.clock.monotonic()
@@ -354,7 +354,7 @@ def _get(url: str, clock: "Clock", timeout_s: float = TIMEOUT_S) -> tuple[int, A
 
 
 def _ahead_s(date: str | None, clock: "Clock") -> float | None:
-    """From the Date of an answer, which knows whole seconds only."""
+    """How far the server's clock is ahead, from the Date of its answer, which has whole seconds only."""
     import email.utils
 
     if date is None:

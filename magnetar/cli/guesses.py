@@ -1,7 +1,7 @@
-"""What people type who know pulsar-admin, rpk or kubectl: other names of our commands, and where to find the rest.
+"""Names that users of pulsar-admin, rpk or kubectl type: other names of our commands, and hints where to find the rest.
 
-A name that means one of our commands is that command. A name of something that is done otherwise, or that is not there,
-gets an answer that is true; the tests type every command that is named in one.
+A name that means one of our commands runs that command. A name of something that is done in another way, or that does
+not exist here, is answered with a hint; the tests type every command that a hint names.
 """
 
 from collections.abc import Mapping
@@ -182,5 +182,5 @@ class Guessing(click.Group):
         return super().resolve_command(ctx, args)
 
     def _own_name(self, ctx: click.Context) -> str:
-        """Whatever of its names was typed."""
+        """The command, by whichever of its names was typed."""
         return "" if ctx.parent is None else self.name or ""

@@ -1,4 +1,4 @@
-"""`magnetar ledgers` and `magnetar bookies`: from the metadata store and the bookies themselves, without a broker."""
+"""`magnetar ledgers` and `magnetar bookies`: they ask the metadata store and the bookies themselves, not a broker."""
 
 from collections.abc import Awaitable, Callable
 from typing import IO, TYPE_CHECKING, Any, TypeVar
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Entries that `ledgers show` looks at, if nobody says how many; each is asked of every bookie that has it.
+# Entries that `ledgers show` reads without `--from` and `--to`; each is asked of every bookie that has it.
 ENTRIES_SHOWN = 20
 LEDGER_ID = click.IntRange(min=0)
 
-# Records that are asked for between two looks at how far it is.
+# Records that are asked for between two updates of the progress bar.
 LEDGERS_AT_ONCE = 500
 
-# What a person wants to see of a payload.
+# Bytes of a payload that are shown.
 _PREVIEW_BYTES = 48
 
 
@@ -198,7 +198,7 @@ def show_ledger(
 async def _record(inspector: "Inspector", ledger_id: int) -> "tuple[LedgerMetadata, int]":
     """(what is recorded, when it was made or 0).
 
-    Raises MagnetarError if there is no such ledger, or its record makes no sense.
+    Raises MagnetarError if there is no such ledger, or its record cannot be decoded.
     """
     from magnetar_core.runtime.types import MagnetarError
 
@@ -259,7 +259,7 @@ def _entry_facts(entry_id: int, copies: "list[Copy]") -> dict[str, Any]:
 
 
 def _preview(data: bytes) -> str:
-    """Readable where it is text, dots elsewhere."""
+    """The payload with dots in place of bytes that are not text."""
     return "".join(chr(byte) if 32 <= byte < 127 else "." for byte in data)
 
 

@@ -1,4 +1,4 @@
-"""Messages through the official Python client: published, consumed, read; values taken apart by the topic's schema."""
+"""Messages through the official Python client: publish, consume, read; values are decoded with the topic's schema."""
 
 import contextlib
 import functools
@@ -23,12 +23,12 @@ from managed_ledger.message_id import EARLIEST, LATEST, MessageId
 if TYPE_CHECKING:
     from magnetar.inspect.broker_admin import AdminClient
 
-# Sends under way at once: with the client's usual 1,000 a batch waits for the receipt of the one before. Large messages
-# are bounded by their bytes.
+# Sends under way at once. With the client's usual 1,000 each batch waits for the receipt of the one before. Large
+# messages are limited by their bytes.
 IN_FLIGHT_MAX: Final = 10_000
 IN_FLIGHT_BYTES_MAX: Final = 64 << 20
 BATCH_MESSAGES_MAX: Final = 5_000
-# How long a look at whether there is room again may be late.
+# Longest wait before checking again whether there is room for more sends.
 ROOM_LOOK_S: Final = 0.1
 
 CONNECT_TIMEOUT_MS: Final = 5_000
@@ -36,11 +36,11 @@ PROBE_TIMEOUT_S: Final = 2.0
 DEFAULT_PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651, "http": 80, "https": 443}
 OPERATION_TIMEOUT_S: Final = 20
 READ_TIMEOUT_MS: Final = 10_000
-"""For a message that the broker has said is there."""
+"""Wait for a message that exists, as the broker has said."""
 
-# As the client logs it: what kind, and the broker's own words.
+# The line in which the client logs a refusal: its kind, and the broker's text.
 _REFUSAL: Final = re.compile(r"Received error response from server: (\w+)(?: \((.*)\))? -- req_id")
-# So many in a row, which takes a second or two, are told at once and not only when the client gives up.
+# So many refusals in a row, which take a second or two, are reported at once and not only when the client gives up.
 _REFUSALS_TOLD: Final = 5
 
 # How long one wait for a message that may never come lasts, so that Ctrl-C is heard.
@@ -48,7 +48,7 @@ WAIT_MS: Final = 200
 
 
 class ClientError(MagnetarError):
-    """The client could not do it; the text says what and where."""
+    """The official client failed; the text says in which operation and at which broker or topic."""
 
 
 @contextlib.contextmanager
@@ -81,7 +81,7 @@ def client_of(service_url: str) -> Iterator[Any]:
 
 
 class _Heard:
-    """What brokers refused, read from what the client logs: where it tries again, its error is a time-out."""
+    """Refusals of brokers, read from the client's log: where it tries again, its own error is only a time-out."""
 
     def __init__(self, logger: Any) -> None:
         self.logger = logger
@@ -224,7 +224,7 @@ def _parsed(definition: str) -> Any:
 
 @dataclass(slots=True)
 class Published:
-    """What became of messages that were sent."""
+    """The results of messages that were sent."""
 
     sent: int = 0
     payload_bytes: int = 0
@@ -251,7 +251,7 @@ def publish(
     room = threading.Event()
 
     def on_sent(size_bytes: int, result: Any, message_id: Any) -> None:
-        """On a thread of the client."""
+        """Note one result. The client calls it on its own thread."""
         nonlocal last, answered_bytes
         answered_bytes += size_bytes
         room.set()
@@ -287,7 +287,7 @@ def publish(
 def consumed(
     client: Any, topic: str, subscription: str, kind: str, at_the_end: bool, count: int
 ) -> Generator[Any, None, None]:
-    """*count* messages of a subscription, or without end if it is 0; each is acknowledged when one goes on to the next.
+    """*count* messages of a subscription, or without end if it is 0. Each is acknowledged when the next is asked for.
     A new one begins with what is there, or *at_the_end*.
 
     Close it where it is left early.
@@ -373,7 +373,7 @@ def last_messages(client: Any, admin: "AdminClient", topic: str, count: int, fol
 
 
 def _rest(reader: Any) -> Iterator[Any]:
-    """What is there."""
+    """The messages that are there now."""
     while reader.has_message_available():
         yield reader.read_next(timeout_millis=READ_TIMEOUT_MS)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 COUNT: Final = click.IntRange(min=0)
 
-# Lines of a file between two looks at how far it is.
+# Lines of a file between two updates of the progress bar.
 _LINES_PER_LOOK: Final = 1_000
 
 _GIVE: Final = "give messages with -m, a file with -f, or pipe lines in"
@@ -109,7 +109,7 @@ def produce(
 
 
 def _standard_input() -> tuple[IO[bytes], list[bytes]]:
-    """What is piped in, and its first line. Raises UsageError if there is none."""
+    """Standard input and its first line. Raises UsageError if nothing is piped in."""
     if sys.stdin is None or sys.stdin.isatty():
         raise click.UsageError(_GIVE)
     first = sys.stdin.buffer.readline()
@@ -145,7 +145,7 @@ def properties_of(texts: Iterable[str]) -> dict[str, str]:
 
 
 def _size_of(file: IO[bytes] | None) -> float | None:
-    """In bytes; None for what has no size, like a pipe."""
+    """The size of a file in bytes; None for a stream without a size, like a pipe."""
     if file is None:
         return None
     try:
@@ -222,7 +222,7 @@ def consume(
 
 
 def _make_subscription(admin_url: str, topic: str, subscription: str, place: MessageId | int) -> None:
-    """Unless it is there: then it goes on where it is."""
+    """Make the subscription, unless it exists: then it continues where it is."""
     from magnetar.inspect.broker_admin import AdminError
 
     try:

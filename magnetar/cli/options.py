@@ -1,4 +1,4 @@
-"""What the commands share: options, and how an answer is printed for scripts."""
+"""Shared by the commands: options, questions to the user, and answers as JSON for scripts."""
 
 import os
 import sys
@@ -17,9 +17,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 ADMIN_URL: Final = "http://127.0.0.1:8080"
 SERVICE_URL: Final = "pulsar://127.0.0.1:6650"
 METADATA_URL: Final = "zk:127.0.0.1:2181"
-# Whoever pressed the tab key waits for it.
+# Completion of names: the user has pressed the tab key and waits.
 COMPLETION_S: Final = 1.0
-# For a broker to say where its metadata are; one that is slower is passed over.
+# Time for a broker to say where its metadata are; a slower broker is skipped.
 METADATA_ASK_S: Final = 5.0
 
 
@@ -42,11 +42,11 @@ def yes_option(command: F) -> F:
 
 
 class NotConfirmed(MagnetarError):
-    """Something that cannot be undone was not confirmed, and nobody is there to be asked."""
+    """An action that cannot be undone was not confirmed, and there is no terminal to ask at."""
 
 
 def confirm(question: str, is_confirmed: bool) -> None:
-    """Ask whoever sits at the terminal. Raises NotConfirmed without one, click.Abort after a no."""
+    """Ask at the terminal. Raises NotConfirmed if there is none, click.Abort after a no."""
     if is_confirmed:
         return
     if sys.stdin is None or not sys.stdin.isatty():
@@ -55,7 +55,7 @@ def confirm(question: str, is_confirmed: bool) -> None:
 
 
 def done(text: str, as_json: bool, **facts: Any) -> None:
-    """Tell people with *text*, and scripts with *facts*, what was done."""
+    """Report what was done: *text* for people, *facts* as JSON for scripts."""
     if as_json:
         print_json(facts)
     else:
@@ -85,7 +85,7 @@ topic_argument: Final = click.argument("topic", shell_complete=complete_topics)
 
 
 def metadata_option(command: F) -> F:
-    """Where the metadata is, and the certificates for bookies that demand TLS."""
+    """The options for the metadata store, and for the certificates where bookies demand TLS."""
     command = click.option(
         "--tls-directory", envvar="MAGNETAR_TLS_DIRECTORY",
         help="Folder with tls.crt, tls.key and ca.crt, where bookies demand TLS.",
@@ -98,7 +98,7 @@ def metadata_option(command: F) -> F:
 
 
 def metadata_of(metadata_url: str | None, admin_url: str) -> str:
-    """The metadata store that was named, else that of the first broker at *admin_url* that answers, else the usual one.
+    """The metadata store that was named; else that of the first broker at *admin_url* that answers; else the default.
 
     Raises MagnetarError if a broker keeps its metadata in a folder that is not on this machine.
     """
@@ -110,7 +110,7 @@ def metadata_of(metadata_url: str | None, admin_url: str) -> str:
         try:
             settings = AdminClient(url, timeout_s=METADATA_ASK_S).call("GET", "/admin/v2/brokers/configuration/runtime")
             found = str(settings.get("metadataStoreUrl") or "")
-        except (AdminError, AttributeError):  # not there, or no broker
+        except (AdminError, AttributeError):  # nothing answers there, or something that is no broker
             continue
         scheme, _, place = found.partition(":")
         if scheme == "rocksdb" and not os.path.isdir(place):

@@ -9,7 +9,7 @@ import click
 
 T = TypeVar("T")
 
-# What takes longer than this shows how far it is.
+# Seconds after which an operation shows its progress.
 PATIENCE_S = 2.0
 
 
@@ -33,7 +33,7 @@ def duration(seconds: float) -> str:
 
 
 def age(wall_ms: int | None, now_ms: int) -> str:
-    """How long ago; *wall_ms* None is `never`."""
+    """How long ago *wall_ms* was; `never` if it is None."""
     return "never" if wall_ms is None else f"{duration((now_ms - wall_ms) / 1000)} ago"
 
 
@@ -72,18 +72,18 @@ def values(rows: Sequence[tuple[str, str]]) -> None:
 
 
 class Bar:
-    """How far something is. This one shows nothing: where nobody looks."""
+    """Progress of an operation. This one shows nothing, for output that is not a terminal."""
 
     def at(self, done: float, total: float | None = None, text: str | None = None) -> None:
-        """*done* of *total*, which may be unknown; *text* replaces what it was said to be doing."""
+        """*done* of *total* (which may be unknown) is finished; *text* replaces the description."""
 
     def step(self) -> None:
-        """One more is done."""
+        """One more item is finished."""
 
 
 @contextlib.contextmanager
 def bar(what: str, total: float | None = None) -> Iterator[Bar]:
-    """On a terminal shows on standard error how far *what* is, once it has taken more than two seconds."""
+    """Show the progress of *what* on standard error if that is a terminal, once it has taken more than two seconds."""
     if not sys.stderr.isatty():
         yield Bar()
         return
@@ -109,7 +109,7 @@ def bar(what: str, total: float | None = None) -> Iterator[Bar]:
 
 @contextlib.contextmanager
 def progress(items: Sequence[T], what: str) -> Iterator[Iterator[T]]:
-    """Go through *items* with a bar."""
+    """Yield *items* while a progress bar is shown."""
     with bar(what, len(items)) as drawn:
 
         def each() -> Iterator[T]:

@@ -1,4 +1,4 @@
-"""Places in a topic, as people type them and as they are shown: one form for ids, and every form is understood."""
+"""Places in a topic: read from any form that users type, and shown in one form."""
 
 import re
 from typing import TYPE_CHECKING, Any, Final
@@ -40,12 +40,12 @@ def place_of(text: str, now_ms: int) -> MessageId | int:
 
 
 def json_of(place: MessageId) -> dict[str, int]:
-    """As the admin API takes it."""
+    """The id in the form that the admin API takes."""
     return {"ledgerId": place.ledger_id, "entryId": place.entry_id, "partitionIndex": place.partition}
 
 
 def id_of(answer: dict[str, int]) -> MessageId:
-    """As the admin API gives it."""
+    """The id from the form in which the admin API gives it."""
     return MessageId(
         answer["ledgerId"], answer["entryId"], answer.get("partitionIndex", -1), answer.get("batchIndex", -1)
     )
@@ -67,7 +67,7 @@ def subscription_path(admin: "AdminClient", topic: str, name: str) -> str:
 
 def create_at(admin: "AdminClient", topic: str, name: str, place: MessageId | int) -> None:
     """Make a subscription that begins at *place*. Raises AdminError, with status 409 if it is there already."""
-    if isinstance(place, int):  # only one that is there can be moved to a time
+    if isinstance(place, int):  # the API moves only an existing subscription to a time
         admin.call("PUT", subscription_path(admin, topic, name), json_of(EARLIEST))
         admin.call("POST", f"{subscription_path(admin, topic, name)}/resetcursor/{place}")
     else:

@@ -1,6 +1,6 @@
-"""The brokers of a cluster: which addresses there are, who serves a topic, calls that are repeated while none answers.
+"""The brokers of a cluster: their addresses, who serves a topic, and calls that are repeated while none answers.
 
-A stream to the owner of a topic is opened here once; `stream.py` opens it again wherever its topic goes.
+A stream to the owner of a topic is opened here once; `stream.py` opens it again when the topic moves to another broker.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ SERVICE: Final = "magnetar.topics.v1.Topics"
 BACKOFF_FIRST_S: Final = 0.02
 BACKOFF_LAST_S: Final = 1.0
 
-# One attempt at a call that answers at once, so that a broker that is frozen does not eat the whole timeout.
+# Time of one attempt at a call that brokers answer at once: a frozen broker must not use up the whole timeout.
 ATTEMPT_S: Final = 5.0
 
-# How often a lookup may be sent on.
+# Redirects of one lookup.
 LOOKUPS_MAX: Final = 20
 
-# What gRPC's asyncio client says in place of the broker's status when the call ended while we were writing to it
-# (grpc/grpc issue 36066). Nearly always the topic has moved; what it really was shows when the call is opened again.
+# The text that gRPC's asyncio client gives in place of the broker's status when the call ended while we were writing to
+# it (grpc/grpc issue 36066). Nearly always the topic has moved; the real reason shows when the call is opened again.
 _STATUS_LOST: Final = "Internal error from Core"
 
 _RETRIED: Final = frozenset({"UNAVAILABLE", "CANCELLED", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"})
@@ -36,7 +36,7 @@ _OPTIONS: Final = [
     ("grpc.max_send_message_length", -1),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
-    # gRPC's own limit of a minute would hold instead where the network swallows everything.
+    # Without it gRPC's own limit of a minute would hold where the network drops every packet.
     ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
@@ -48,12 +48,12 @@ _OPTIONS: Final = [
 
 
 def is_retried(error: TopicError) -> bool:
-    """Whether another attempt may go better."""
+    """Whether another attempt may succeed."""
     return error.code in _RETRIED
 
 
 def topic_error(error: BaseException) -> TopicError:
-    """What a program is told about an error of gRPC."""
+    """The TopicError for an error of gRPC."""
     if isinstance(error, TopicError):
         return error
     if isinstance(error, grpc.aio.AioRpcError):
@@ -62,7 +62,7 @@ def topic_error(error: BaseException) -> TopicError:
 
 
 class Backoff:
-    """Growing waits with some chance in them, so that clients do not come back all at once."""
+    """Waits that grow, with a random part, so that clients do not all return at the same moment."""
 
     def __init__(self) -> None:
         self._next_s = BACKOFF_FIRST_S
@@ -76,7 +76,7 @@ class Backoff:
 
 
 def check_address(address: str) -> None:
-    """Raises ValueError unless it is host:port; says where else a URL of another door leads."""
+    """Check that *address* is host:port. Raises ValueError; for a URL of another port it says which client takes it."""
     scheme, is_url, _ = address.partition("://")
     if is_url and scheme in ("pulsar", "pulsar+ssl"):
         raise ValueError(
@@ -151,7 +151,7 @@ class Brokers:
         return await self.retry(attempt)
 
     async def retry(self, attempt: Callable[[], Any]) -> Any:
-        """Repeat *attempt* while it fails with what may pass, until the timeout. Raises TopicError."""
+        """Repeat *attempt* while it fails with an error that may pass, until the timeout. Raises TopicError."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.timeout_s
         backoff = Backoff()
@@ -168,7 +168,7 @@ class Brokers:
             await backoff.wait()
 
     async def owner(self, topic: str) -> str:
-        """Who serves *topic*: one attempt. Raises TopicError."""
+        """The broker that serves *topic*; one attempt. Raises TopicError."""
         address = self.addresses[self._at % len(self.addresses)]
         authoritative = False
         try:

@@ -16,18 +16,10 @@ from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
-from magnetar.client.async_client import (
-    OPERATION_TIMEOUT_S,
-    QUEUE_SIZE,
-    SEND_TIMEOUT_S,
-    AsyncClient,
-    AsyncConsumer,
-    AsyncProducer,
-    AsyncReader,
-    AsyncTopics,
-    Start,
-    check_readable,
-)
+from magnetar.client.async_client import OPERATION_TIMEOUT_S, AsyncClient
+from magnetar.client.async_consumer import QUEUE_SIZE, AsyncConsumer, AsyncReader, Start, check_readable
+from magnetar.client.async_producer import SEND_TIMEOUT_S, AsyncProducer
+from magnetar.client.async_topics import AsyncTopics
 from magnetar.client.errors import ClientClosed
 from magnetar.client.values import Message, Outgoing, Schema, Time
 from managed_ledger.message_id import MessageId
@@ -36,7 +28,7 @@ R = TypeVar("R")
 
 
 class _Loop:
-    """An event loop on a thread of its own."""
+    """An event loop that runs on a background thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -241,7 +233,7 @@ class Consumer:
         """As `AsyncConsumer.receive`. Raises TimeoutError, UnreadableMessage, TopicError."""
         with self._lock:
             message = self._consumer.take()
-            if message is not None:  # without a trip to the other thread
+            if message is not None:  # one was waiting: no need to ask the loop's thread
                 return check_readable(message)
             return self._loop.run(self._consumer.receive(timeout_s))
 

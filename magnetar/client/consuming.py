@@ -2,9 +2,9 @@
 
 Rules:
 
-1. Permits follow what the program takes, so that at most the size of the queue is under way.
-2. When the call is opened again, or the broker tells of a rewind, what the program has not taken is dropped from the
-   queue: it comes again. A reader goes on behind the last message that the program took.
+1. Permits are granted as the program takes messages, so that never more than the size of the queue is on its way.
+2. When the call is opened again, or the broker reports a rewind, messages that the program has not taken are dropped
+   from the queue: they are delivered again. A reader continues behind the last message that the program took.
 3. Acks are sent before the request that follows them.
 """
 
@@ -52,7 +52,7 @@ class ConsumeStream(Stream):
         self._queue = queue
         self._queue_size = queue_size
         self._start_ms = start_ms
-        # Counted by the thread that takes, and by the loop: each writes its own, so that no count gets lost.
+        # The program's thread writes the first count, the loop's thread the second, so that no update gets lost.
         self._taken = 0
         self._granted = 0
         self._is_grant_due = False
@@ -98,7 +98,7 @@ class ConsumeStream(Stream):
         return call
 
     async def _go_to_start(self, call: Any) -> None:
-        """A reader that begins at a time. Raises TopicError."""
+        """Seek a reader to the time at which it begins, and wait for the answer. Raises TopicError."""
         request = api.ConsumeRequest(request_id=2**63)
         request.seek.time_ms = self._start_ms
         try:
@@ -118,7 +118,7 @@ class ConsumeStream(Stream):
             raise TopicUnavailable(f"{self.topic}: {answer.error}", "UNAVAILABLE")
 
     def _start_anew(self) -> None:
-        """What was not handed on comes again; permits count from zero."""
+        """Drop the messages that the program has not taken, which are delivered again, and count permits from zero."""
         self.generation += 1
         self._queue.drop(self)
         self._granted = self._taken
@@ -168,7 +168,7 @@ class ConsumeStream(Stream):
                 ],
             )
         if answer.done and answer.done == self._unsubscribe_id and not answer.error:
-            self._is_closing = True  # or we would subscribe again
+            self._is_closing = True  # otherwise the stream would be opened again, and subscribe
         if answer.done:
             future = self._answers.pop(answer.done, None)
             if future is not None and not future.done():
@@ -189,7 +189,7 @@ class ConsumeStream(Stream):
     # -------------------------------------------------------------------------------- requests
 
     def on_taken(self, message: Message) -> None:
-        """The program has *message* (from any thread)."""
+        """The program took *message*. May be called from any thread."""
         self._taken += 1
         if self.is_reader:
             self.position = message.id
@@ -200,13 +200,14 @@ class ConsumeStream(Stream):
     def _grant(self) -> None:
         self._is_grant_due = False
         taken = self._taken
+        assert taken >= self._granted, "permits were granted for messages that nobody took"
         if taken > self._granted:
             self._permits += taken - self._granted
             self._granted = taken
             self._wake.set()
 
     def ack_soon(self, ids: Sequence[MessageId]) -> None:
-        """Acknowledge with the next request (from any thread)."""
+        """Acknowledge with the next request. May be called from any thread."""
         self._acks.extend(ids)
         if not self._is_flush_due:
             self._is_flush_due = True

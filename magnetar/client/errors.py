@@ -13,7 +13,7 @@ from magnetar_core.runtime.types import MagnetarError
 
 
 class TopicError(MagnetarError):
-    """A call failed; the text names the topic and the way out."""
+    """A call failed; the text names the topic and says what to do."""
 
     code: str = ""
     """gRPC's name of the status, for example FAILED_PRECONDITION; empty where the client itself refused."""
@@ -32,7 +32,7 @@ class TopicDoesNotExist(TopicError):
 
 
 class TopicInUse(TopicError):
-    """Somebody else has what was asked for."""
+    """The producer name, the subscription or the topic name is in use by another client."""
 
 
 class MessageRefused(TopicError):
@@ -40,7 +40,7 @@ class MessageRefused(TopicError):
 
 
 class UnreadableMessage(TopicError):
-    """The message is there, but what it holds cannot be read; `message.id` can be acknowledged to skip it."""
+    """The message is stored, but its payload cannot be read. Acknowledge `message.id` to skip it."""
 
     message: object = None
 
@@ -50,7 +50,7 @@ class ClientClosed(TopicError):
 
 
 def error_of(code: str, text: str) -> TopicError:
-    """The error for a status."""
+    """The error class for a status of gRPC."""
     kinds = {
         "NOT_FOUND": TopicDoesNotExist,
         "ALREADY_EXISTS": TopicInUse,

@@ -1,9 +1,9 @@
-"""What a producer has under way on one topic: its messages go out in frames, in order, until they are acknowledged.
+"""The messages of one producer to one topic that are not acknowledged yet, and the frames in which they are sent.
 
 Rules:
 
-1. Messages go out in the order of their sequence ids. After a break all that are not acknowledged are sent again,
-   under the same ids: a broker with deduplication stores each of them once.
+1. Messages are sent in the order of their sequence ids. After the call broke, all that are not acknowledged are sent
+   again with the same ids: a broker with deduplication stores each of them once.
 2. A message that is not acknowledged in time fails; whether it is stored is not known then.
 3. Beyond PENDING_BYTES_MAX or PENDING_MESSAGES_MAX `submit` waits until less than half of that is under way.
 """
@@ -22,14 +22,14 @@ from managed_ledger.message_id import EARLIEST, MessageId
 FRAME_MESSAGES: Final = 1_000
 FRAME_BYTES: Final = 256 * 1024
 
-# What a producer has under way before `send` waits: it lies in memory until it is acknowledged.
+# Messages and bytes without an acknowledgement at which `send` waits: they stay in memory until they have one.
 PENDING_BYTES_MAX: Final = 32 * 1024 * 1024
 PENDING_MESSAGES_MAX: Final = 50_000
 
-# What a message counts for besides its bytes: it is an object here and in the broker.
+# Bytes that a message counts for besides its own: it is an object here and in the broker.
 _OVERHEAD: Final = 62
 
-# How often messages are looked at whose time is up.
+# How often the producer checks for messages whose time is up.
 SWEEP_S: Final = 0.5
 
 
@@ -41,7 +41,7 @@ class Sending:
     def __init__(
         self, messages: list[Any], sizes: list[int], first_sequence_id: int, future: Any, deadline: float
     ) -> None:
-        """*sizes*: what each of the messages counts for in the limits of bytes."""
+        """*sizes*: the bytes that each message counts for in the limits."""
         self.messages = messages
         self.first_sequence_id = first_sequence_id
         self.future = future
@@ -169,6 +169,8 @@ class PublishStream(Stream):
     def _resolve(self, sending: Sending, error: TopicError | None) -> None:
         self._pending_bytes -= sending.size
         self._pending_messages -= len(sending.messages)
+        assert self._pending_bytes >= 0, "more bytes were settled than sent"
+        assert self._pending_messages >= 0, "more messages were settled than sent"
         if self._pending_bytes < PENDING_BYTES_MAX // 2 and self._pending_messages < PENDING_MESSAGES_MAX // 2:
             self._room.set()
         if not self._pending:
@@ -215,7 +217,7 @@ class PublishStream(Stream):
             if not count:
                 frame.first_sequence_id = first
             end, added = _fitting(piece, FRAME_MESSAGES - count, FRAME_BYTES - size)
-            if end == start and not count:  # larger than a frame should be: one of its own
+            if end == start and not count:  # larger than a frame should be: it is sent alone
                 end, added = start + 1, sending.sizes[start]
             frame.messages.extend(sending.messages[start:end])
             count += end - start
@@ -282,7 +284,7 @@ class PublishStream(Stream):
         self._room.set()
 
     async def close(self) -> None:
-        """End; what is not acknowledged fails. The name is free afterwards."""
+        """End the stream. Messages without an acknowledgement fail. The producer name is free afterwards."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         await self._end()

@@ -1,27 +1,28 @@
-"""A stream to the broker that serves a topic: one Publish or Consume call, opened again wherever its topic goes.
+"""A stream to the broker that serves a topic: one Publish or Consume call, opened again when the topic moves.
 
     open ──▶ writing what waits, reading answers ──the call ended──▶ waiting a little ──▶ opening again
                      │                                                                        │
                      └──────────────── an error that will not pass: `_fail` ◀─────────────────┘
 
-What is said on the stream is up to its two kinds, `publishing.py` and `consuming.py`.
+Requests and answers are those of its two kinds, `publishing.py` and `consuming.py`.
 """
 
 import abc
 import asyncio
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
 
 import grpc
 
 from magnetar.client.brokers import Backoff, Brokers, ended, is_retried
 from magnetar.client.errors import TopicError
 
-# How long closing waits for the broker to let go of a name or a subscription.
+# How long closing waits for the broker to release a producer name or a subscription.
 CLOSE_S: Final = 2.0
 
 
 async def _finish(task: asyncio.Task[None] | None) -> None:
-    """Let a stream that was told to close come to its end."""
+    """Wait until a stream that was told to close has ended; cancel it after CLOSE_S."""
     if task is not None:
         await asyncio.wait([task], timeout=CLOSE_S)
         task.cancel()
@@ -29,7 +30,7 @@ async def _finish(task: asyncio.Task[None] | None) -> None:
 
 
 class Stream(abc.ABC):
-    """A stream to the broker that serves a topic, opened again wherever the topic goes, until it is closed."""
+    """A stream to the broker that serves a topic. It is opened again whenever its call ends, until it is closed."""
 
     def __init__(self, brokers: Brokers, topic: str) -> None:
         self.topic = topic
@@ -47,7 +48,7 @@ class Stream(abc.ABC):
         self._task.add_done_callback(self._on_end)
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:  # nothing we know of; nobody may hang
+        if not task.cancelled() and (error := task.exception()) is not None:  # a defect: callers that wait get it
             self._fail(TopicError(f"{self.topic}: {type(error).__name__}: {error}"))
 
     async def _run(self, call: Any) -> None:
@@ -73,7 +74,7 @@ class Stream(abc.ABC):
                     call = await self._attempt()
                     break
                 except TopicError as error:
-                    # Our own former call, or others that are being disconnected, may still be in the way.
+                    # Our own former call, or other clients that are being disconnected, may still hold the name.
                     if not is_retried(error) and error.code != "ALREADY_EXISTS":
                         self._fail(error)
                         return
@@ -107,12 +108,12 @@ class Stream(abc.ABC):
             return  # the reader finds out why
 
     async def _end(self) -> None:
-        """Let the stream send what waits, then come to its end."""
+        """Send the requests that wait, then end the stream."""
         self._is_closing = True
         self._wake.set()
         await _finish(self._task)
 
-    # What kinds of streams differ in.
+    # The two kinds of streams differ in these.
 
     @abc.abstractmethod
     async def _attempt(self) -> Any:
@@ -124,14 +125,31 @@ class Stream(abc.ABC):
 
     @abc.abstractmethod
     def _on_answer(self, answer: Any) -> None:
-        """The broker said *answer*."""
+        """Handle an *answer* of the broker."""
 
     @abc.abstractmethod
     def _fail(self, error: TopicError) -> None:
-        """It cannot go on."""
+        """The stream has ended for good with *error*: fail all calls that wait."""
 
     def _broken(self, error: TopicError) -> None:
-        """The call is over, for whatever reason."""
+        """The call has ended with *error*; another one may be opened."""
 
     def _reopened(self) -> None:
-        """There is a new call."""
+        """A new call is open."""
+
+
+class Opened(Protocol):
+    """One stream of several, as `open_all` uses it."""
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+async def open_all(streams: Sequence[Opened]) -> None:
+    """Open all *streams*, or none: if one cannot be opened, the others are closed and its error is raised."""
+    results = await asyncio.gather(*(stream.open() for stream in streams), return_exceptions=True)
+    failures = [one for one in results if isinstance(one, BaseException)]
+    if failures:
+        await asyncio.gather(*(stream.close() for stream in streams))
+        raise failures[0]

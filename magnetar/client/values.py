@@ -1,4 +1,4 @@
-"""What programs hand to the topic API and get from it. No IO."""
+"""The values that programs give to the topic API and receive from it. No IO."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -103,7 +103,7 @@ class Message:
 
     @property
     def is_null(self) -> bool:
-        """A deletion: there is no payload at all."""
+        """The message has no payload (it deletes its key in a compacted topic)."""
         return bool(self._message.is_null)
 
     @property
@@ -125,7 +125,7 @@ class Message:
 
     @property
     def problem(self) -> str:
-        """Why the payload is not what was sent; empty if it is."""
+        """Why the payload is not the one that was sent; empty if it is."""
         return str(self._delivery.problem)
 
     def __repr__(self) -> str:

@@ -93,7 +93,7 @@ class AdminClient:
         return [f"{topic}-partition-{number}" for number in range(count)] or [topic]
 
     def schema_path(self, topic: str) -> str:
-        """Where the schemas of *topic* are; those of a partition are its topic's. Raises AdminError."""
+        """The path of the schemas of *topic*; a partition has those of its topic. Raises AdminError."""
         return f"/admin/v2/schemas/{_topic(topic).base.rest_path.partition('/')[2]}"
 
     def create_topic(self, topic: str, partitions: int) -> None:
@@ -149,7 +149,7 @@ def _topic(text: str) -> TopicName:
 
 
 def _namespace(text: str) -> str:
-    """As it stands in paths."""
+    """The name as it is written in paths of the admin API."""
     parts = text.split("/")
     if len(parts) != 2 or not all(parts):
         raise AdminError(f"{text!r} is not a namespace: write tenant/namespace")

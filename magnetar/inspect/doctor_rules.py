@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-# A clock that is off by more than this: publish times, retention and sessions of other machines look odd.
+# A clock that is wrong by more than this makes publish times, retention and sessions of other machines look odd.
 SKEW_WARN_S: Final = 5.0
 
-# Answers of the metadata store: above it sessions of a few seconds are in danger.
+# An answer of the metadata store that takes longer: sessions of a few seconds are in danger then.
 SLOW_METADATA_S: Final = 0.5
 
 DISK_WARN: Final = 0.85
@@ -37,7 +37,7 @@ class Level(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that somebody should know."""
+    """One thing that the operator should know."""
 
     level: Level
     where: str
@@ -65,7 +65,7 @@ class BookieFacts:
     error: str = ""
     skew_s: float | None = None
     listens: bool = False
-    """It is away, and something takes connections at its address."""
+    """The bookie is away, but something takes connections at its address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class SubscriptionFacts:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """Everything that could be found out. *…_error* tells why a whole part could not."""
+    """Everything that is known of the cluster. *…_error* says why a whole part could not be asked."""
 
     metadata_url: str
     metadata_error: str = ""
@@ -128,7 +128,7 @@ class ClusterFacts:
     ledgers: tuple[LedgerFacts, ...] = ()
     """Those that were looked at."""
     unreadable: tuple[Unasked, ...] = ()
-    """Ledgers whose records make no sense."""
+    """Ledgers whose records cannot be decoded."""
     ledgers_left: int = 0
     """Older ones that were not looked at."""
     topics_left: int = 0

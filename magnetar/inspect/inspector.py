@@ -59,11 +59,11 @@ class KnownBookie(NamedTuple):
 
 
 class LedgerRecord(NamedTuple):
-    """What stands in the metadata about one ledger; *metadata* is None if it makes no sense."""
+    """What the metadata store has about one ledger; *metadata* is None if it cannot be decoded."""
 
     metadata: LedgerMetadata | None
     created_ms: int
-    """Wall clock of its creator, or of the store where the record does not say; 0: nobody knows"""
+    """Wall clock of its creator, or of the store if the record does not say; 0 if unknown."""
     problem: str = ""
 
 
@@ -101,7 +101,7 @@ class Inspector:
         return sorted([ledger_id async for ledger_id in self.ledgers.list()])
 
     async def records_of(self, ledger_ids: Sequence[int]) -> dict[int, LedgerRecord]:
-        """Of those that are (still) there, by id. Raises MetadataError."""
+        """The records of those of the ledgers that (still) exist, by id. Raises MetadataError."""
         found: dict[int, LedgerRecord] = {}
         limit = asyncio.Semaphore(CONCURRENT_MAX)
 
@@ -162,7 +162,7 @@ class Inspector:
         return last, [copy for copy in copies if copy.verdict not in ("good", "missing")]
 
     async def copies(self, ledger_id: int, entry_id: int, metadata: LedgerMetadata) -> list[Copy]:
-        """What each bookie of the entry's write set has."""
+        """What each bookie of the entry's write set has of the entry."""
         ensemble = metadata.ensemble_for(entry_id)
         members = [ensemble[(entry_id + at) % len(ensemble)] for at in range(metadata.write_quorum)]
         return list(await asyncio.gather(*(self._copy(one, ledger_id, entry_id, metadata) for one in members)))

@@ -1,4 +1,4 @@
-"""Puts a bookie's process together: the bookie, its HTTP admin, and the client that reads ledgers for it."""
+"""Builds a bookie's process: the bookie, its HTTP admin, and the client that reads ledgers for the admin."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ from magnetar_core.runtime.files import Files
 from magnetar_core.runtime.tasks import Parts
 from magnetar_core.runtime.types import MIB, Buffer
 
-# Entries of a ledger that are held at a time while it is read for an operator.
+# Entries that are in memory at a time while a ledger is read for an operator.
 _READ_ENTRIES_MAX = 1_000
 _READ_BYTES_MAX = MIB
 
@@ -78,7 +78,7 @@ async def start_bookie(
 
     Returns the bookie and the URL of its HTTP, empty if there is none. Raises MagnetarError.
 
-    HTTP comes first: what looks whether the process lives finds it also while a long journal is replayed.
+    HTTP is opened first, so that health checks reach the process also while a long journal is replayed.
     """
     certificates = client_certificates(config, clock)
     bookie = Bookie(config, store, clock, files, root=root, on_failure=shutdown.fail)

@@ -20,7 +20,7 @@ class OfflineRebuild:
     """Holds the directories of a stopped bookie while their index is rebuilt. Blocks."""
 
     def __init__(self, config: BookieConfig, files: Files, clock: Clock) -> None:
-        """Raises MagnetarError if a directory is missing, another storage's, or a bookie runs on it."""
+        """Raises MagnetarError if a directory is missing, used by a bookie, or of another kind of storage."""
         self._config = config
         self._files = files
         self._clock = clock
@@ -45,7 +45,7 @@ class OfflineRebuild:
         """Rebuild the index of one ledger directory; its database of ledgers too if *with_ledgers*.
 
         The former databases stay beside it. If entries may be missing, the next start checks the copies before the
-        bookie denies to have any. Raises MagnetarError, OSError.
+        bookie says that it does not have an entry. Raises MagnetarError, OSError.
         """
         names = {LOCATIONS, LEDGERS} if with_ledgers else {LOCATIONS}
         opener = partial(RocksIndex, directory, self._config.block_cache_mib * MIB)

@@ -1,4 +1,4 @@
-"""Puts the parts of a broker together, for a process of its own and for standalone alike."""
+"""Builds a broker from its parts, for a broker process and for standalone alike."""
 
 import errno
 import logging
@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 GRPC_LISTENER = "magnetar-grpc"
 
 
-# What a broker that stops gives a metadata store that is away to come back, in all: sealing ledgers and giving bundles
-# back are courtesies to the next owner, who does without.
+# How long a broker that stops waits, in all, for a metadata store that does not answer. It would seal ledgers and
+# release bundles; the next owner can do without both.
 STOP_WAIT_S = 2.0
 
 
@@ -58,7 +58,7 @@ async def start_broker(
     ownership = BundleOwnership(store, clock, bundles_of=bundles_of, version=version)
     await initialise_cluster(store, config)
     web_port = web_socket.getsockname()[1] if web_socket is not None else 0
-    config = replace(config, web_port=web_port or None)  # the one that was really opened
+    config = replace(config, web_port=web_port or None)  # the port that was really opened
     broker = Broker(config, store, bookkeeper, clock, ownership=ownership)
     try:
         await broker.start()
@@ -131,8 +131,12 @@ def _reserve_grpc(config: BrokerConfig, preferred_port: int | None = None) -> so
 
 
 def _reserve_grpc_port(host: str, port: int) -> socket.socket:
-    """gRPC's sockets share ports (SO_REUSEPORT), so two servers could have one and not know. This one does not share
-    when it takes the port, and listens, so that nobody else gets it; it shares afterwards, with gRPC only."""
+    """A socket that holds the port for gRPC.
+
+    gRPC's sockets share ports (SO_REUSEPORT), so two servers could open the same port without an error. This socket
+    does not share while it takes the port, and listens, so that no other process gets it. Afterwards it shares, so that
+    gRPC can open the port.
+    """
     held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -146,7 +150,7 @@ def _reserve_grpc_port(host: str, port: int) -> socket.socket:
 
 
 def _check_ports(config: BrokerConfig) -> None:
-    """Some systems take the rest of a number that is too large, and listen elsewhere."""
+    """Check the number of a port. Some systems cut a number that is too large, and listen at another port."""
     ports = {"brokerServicePort": config.service_port, "webServicePort": config.web_port}
     ports["grpcServicePort"] = config.grpc_port
     wrong = [f"{name} ({port}) must be 0 to 65535" for name, port in ports.items() if port and not 0 <= port <= 65535]

@@ -5,8 +5,8 @@
     DIR/bookie-1/ … bookie-N/       bookie.conf, log, journal, ledgers
     DIR/broker-1/ … broker-M/       broker.conf, log
 
-The servers are started with the commands that a person would type (`magnetar bookie --config …`), so what is tried
-here is what runs elsewhere. Sessions are short (2 s, ticks of 500 ms), so that a takeover can be watched.
+The servers are started with the commands that a person would type (`magnetar bookie --config …`), so they run as they
+do elsewhere. Sessions are short (2 s, ticks of 500 ms), so that a takeover can be watched.
 """
 
 import contextlib
@@ -78,11 +78,11 @@ class Member:
     grpc_port: int = 0
     """0: the topic API is off (a cluster that was made before there was one)."""
     address: str = HOST
-    """What everybody is told, and where it finds ZooKeeper."""
+    """The address that it gives to clients and other servers, and the one where it finds ZooKeeper."""
 
     @property
     def ports(self) -> list[int]:
-        """All that it listens on."""
+        """All ports on which it listens."""
         return [port for port in (self.port, self.web_port, self.grpc_port) if port]
 
 
@@ -95,10 +95,10 @@ class State:
 class Cluster:
     """A cluster in a folder. All calls block.
 
-    With *own_addresses* each server tells everybody an address of its own, 127.0.1.N, and looks for ZooKeeper there.
-    All listen on 127.0.0.1 nevertheless: *before_up*, called when `up` knows ports and addresses, sees to it that
-    somebody listens there and passes on. *auto_recovery*: the bookies of a new cluster run it, too. *on_launched* is
-    called whenever there is a new process.
+    With *own_addresses* each server advertises its own address, 127.0.1.N, and connects to ZooKeeper there. All listen
+    on 127.0.0.1 nevertheless. *before_up*, called when `up` knows ports and addresses, must start a relay that listens
+    at those addresses and passes bytes on. *on_launched* is called after each start of a process. *auto_recovery*: the
+    bookies of a new cluster run it, too.
     """
 
     def __init__(
@@ -245,7 +245,7 @@ class Cluster:
             for number, member in enumerate(state.members, 1):
                 member.address = f"127.0.1.{number}"
         wanted = [(member.name, number) for member in state.members for number in member.ports]
-        holders = {number: name for name, number in reversed(wanted)}  # with so many, the ranges may meet
+        holders = {number: name for name, number in reversed(wanted)}  # with many servers the ranges may overlap
         taken = [
             f"{name} needs port {number}" + (f", as {holders[number]} does" if holders[number] != name else "")
             for name, number in wanted
@@ -272,7 +272,7 @@ class Cluster:
                     f"bookiePort={member.port}\n"
                     f"bookieListenAddress={HOST}\n"
                     f"advertisedAddress={member.address}\n"
-                    # HTTP asks nobody who they are; it stays on the loopback address, as all of this cluster does.
+                    # HTTP has no authentication; it stays on the loopback address, like everything of this cluster.
                     "httpServerEnabled=true\n"
                     f"httpServerHost={HOST}\n"
                     f"httpServerPort={member.web_port}\n"
@@ -295,7 +295,7 @@ class Cluster:
                     f"managedLedgerDefaultEnsembleSize={copies}\n"
                     f"managedLedgerDefaultWriteQuorum={copies}\n"
                     f"managedLedgerDefaultAckQuorum={copies}\n"
-                    # Keep what nobody subscribes to; Pulsar's own defaults delete it.
+                    # Keep messages and topics without a subscription; Pulsar's own defaults delete them.
                     "defaultRetentionTimeInMinutes=-1\n"
                     "defaultRetentionSizeInMB=-1\n"
                     "brokerDeleteInactiveTopicsEnabled=false\n"
@@ -328,7 +328,7 @@ class Cluster:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C at the terminal is not for them
+                start_new_session=True,  # so that Ctrl-C at the terminal does not end them
             )
         self._processes[member.name] = process
         member.pid = process.pid
@@ -422,7 +422,7 @@ def zookeeper_answers(port: int) -> bool:
     """Whether a server on this machine serves clients; not only listens."""
     try:
         with socket.create_connection((HOST, port), timeout=1) as connection:
-            connection.sendall(b"srvr")  # `ruok` is answered before the server serves
+            connection.sendall(b"srvr")  # not `ruok`, which is answered before the server serves clients
             return b"Mode:" in connection.makefile("rb").read()
     except OSError:
         return False

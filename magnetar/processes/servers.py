@@ -1,4 +1,4 @@
-"""`magnetar bookie` and `magnetar broker`: one server in a process of its own."""
+"""`magnetar bookie` and `magnetar broker`: a process that runs one server."""
 
 import os
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ def read_broker_settings(
 ) -> "BrokerConfig":
     """Settings of a broker from its file and the environment; ConfigurationError names the file and every problem.
 
-    *defaults* stand behind the file, *overrides* before everything.
+    The file wins over *defaults*; *overrides* win over everything.
     """
     from broker.config import load_broker_config
     from magnetar_core.runtime.config import with_origin

@@ -22,7 +22,7 @@ from magnetar_core.runtime.types import MagnetarError
 
 
 class DataInUse(MagnetarError):
-    """Another process runs on the same folder."""
+    """Another process uses the same folder."""
 
 
 def run_standalone(
@@ -54,7 +54,7 @@ def run_standalone(
 
 
 async def start_standalone(data: Path, settings: StandaloneSettings, parts: Parts, shutdown: Shutdown) -> None:
-    """Start everything and print the one line that tells where. Raises MagnetarError."""
+    """Start everything and print the one line with the addresses. Raises MagnetarError."""
     from bookie.bookie import Bookie, PortInUse
     from magnetar.processes.broker import grpc_address, start_broker
     from magnetar_core.bookkeeper.client.client import BookKeeper

@@ -1,7 +1,7 @@
 """The settings of a standalone: those of its broker and of its bookies, in one file, as in Apache's `standalone.conf`.
 
-A name that either of them knows is known; what a standalone decides itself (its folders, the names of its bookies) is
-refused with the way out. `advertisedAddress`, the only name that both have, is the broker's.
+A name that broker or bookie knows is accepted. Settings that a standalone decides itself (its folders, the names of its
+bookies) are refused with a hint. `advertisedAddress`, the only name that both have, is the broker's.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,8 +19,8 @@ GRPC_PORT: Final = 6648
 COPIES_MAX: Final = 3
 """With several bookies, copies of each entry; one of them may be missing when it is acknowledged."""
 
-# Pulsar deletes what no subscription waits for, and after a minute the whole topic. Whoever tries things out on one
-# machine wants to find again what was published; a configuration file can say otherwise.
+# Pulsar deletes messages that no subscription waits for, and after a minute the whole topic. On one machine, where
+# people try things out, published messages are kept; a configuration file can say otherwise.
 KEEP_EVERYTHING: Final = {
     "defaultRetentionTimeInMinutes": "-1",
     "defaultRetentionSizeInMB": "-1",
@@ -45,7 +45,7 @@ _ANY_ADDRESS: Final = ("0.0.0.0", "::")
 
 
 class StandaloneSettings(NamedTuple):
-    """What the parts of a standalone are told."""
+    """The settings of a standalone's parts."""
 
     broker: BrokerConfig
     bookies: tuple[BookieConfig, ...]
@@ -117,7 +117,7 @@ def _broker_defaults(given: Mapping[str, str], bookies: int) -> dict[str, str]:
         "bindAddress": "127.0.0.1",
         "advertisedAddress": "localhost",
         "clusterName": "standalone",
-        # 6648 if it is free, any other one if not, and where the binary port is any free one too.
+        # 6648 if it is free; any free port otherwise, or if the binary port is any free one too.
         "grpcServicePort": "0" if given.get("brokerServicePort") == "0" else str(GRPC_PORT),
         "managedLedgerDefaultEnsembleSize": str(copies),
         "managedLedgerDefaultWriteQuorum": str(copies),

@@ -1,8 +1,8 @@
-"""Ends servers when whoever started them is gone, however it went: `python -m magnetar.testing.guard PIDFILE`.
+"""Ends servers when the test run that started them has ended in any way: `python -m magnetar.testing.guard PIDFILE`.
 
 Standard input is a pipe that only the test run holds. When it closes, every process in PIDFILE (which may have changed
-meanwhile) is ended: first asked, then killed. The pids of a line are ended together, and before those of the next line,
-which they may need to end well.
+meanwhile) is ended: first by SIGTERM, then by SIGKILL. The pids of a line are ended together, before those of the next
+line, which they may need for a clean end.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ _LOOK_S: Final = 0.05
 
 
 def pids_in(path: Path) -> list[list[int]]:
-    """The pids that are written there, line by line; none if there is no file."""
+    """The pids in the file, line by line; none if there is no file."""
     try:
         return [[int(pid) for pid in line.split()] for line in path.read_text().splitlines()]
     except (OSError, ValueError):
@@ -27,7 +27,7 @@ def pids_in(path: Path) -> list[list[int]]:
 
 
 def end_all(pids: list[int]) -> None:
-    """Ask, wait a little, kill. What is paused goes on first, or it could not hear."""
+    """End processes: SIGTERM, a short wait, SIGKILL. A paused process is continued, or SIGTERM would not reach it."""
     for pid in pids:
         for number in (signal.SIGTERM, signal.SIGCONT):
             with contextlib.suppress(OSError):

@@ -16,11 +16,11 @@ from magnetar_core.runtime.own_packages import python_command, python_environmen
 if TYPE_CHECKING:
     from magnetar.processes.cluster import Member
 
-# A process that has to load asyncio, on a machine that tests keep busy.
+# Time for the relay to start: it has to load asyncio, on a machine that tests keep busy.
 START_TIMEOUT_S: Final = 30.0
-# A command looks into /proc and sets some flags.
+# Time for one command, which reads /proc and sets some flags.
 ANSWER_TIMEOUT_S: Final = 10.0
-# How long good-byes of the servers may take after they have ended.
+# How long the last bytes of the servers may take to arrive after the servers have ended.
 STOP_TIMEOUT_S: Final = 2.0
 
 _PROBE: Final = "127.0.1.1"
@@ -31,7 +31,7 @@ class NetworkFailed(Exception):
 
 
 def why_not() -> str | None:
-    """Why there can be no such network on this machine; None if there can."""
+    """Why this machine cannot have such a network; None if it can."""
     if sys.platform != "linux":
         return f"it needs Linux (this is {sys.platform}): all of 127.0.0.0/8, and /proc"
     if not Path("/proc/self/net/tcp").exists():
@@ -45,7 +45,7 @@ def why_not() -> str | None:
 
 
 def ways_of(members: "Sequence[Member]", host: str) -> list[tuple[tuple[str, int], tuple[str, int], str, str]]:
-    """What leads to the *members* (which listen on *host*), and from each to ZooKeeper."""
+    """The ways to the *members* (which listen on *host*), and from each member to ZooKeeper."""
     ways = [((member.address, port), (host, port), member.name, "") for member in members for port in member.ports]
     for zookeeper in members:
         if zookeeper.kind == "zookeeper":
@@ -61,7 +61,7 @@ class Network:
     """A relay process. All calls block and raise NetworkFailed."""
 
     def __init__(self, members: "Sequence[Member]", host: str, log: Path) -> None:
-        """Starts it; returns when it listens. What it has to complain about goes to *log*."""
+        """Start the relay; returns when it listens. Its error output goes to *log*."""
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
                 python_command("magnetar.testing.relay"), env=python_environment(os.environ),
@@ -88,14 +88,14 @@ class Network:
         self._tell(f"shut {name}")
 
     def cut(self, name: str, pid: int, *, silent: bool) -> None:
-        """Nothing reaches a server any more, nor does it reach anything; *pid* is its process."""
+        """Cut a server off: nothing reaches it, and it reaches nothing. *pid* is its process."""
         self._tell(f"cut {name} {pid} {'silent' if silent else 'reset'}")
 
     def heal(self, name: str) -> None:
         self._tell(f"heal {name}")
 
     def stop(self) -> None:
-        """After the servers: what they said last still arrives."""
+        """End the relay. To be called after the servers have ended, so that their last bytes still arrive."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None

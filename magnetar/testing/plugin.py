@@ -1,7 +1,7 @@
 """Fixtures for pytest: `pulsar_server`, `volatile_pulsar_server`, `pulsar_cluster`. See docs/testing.md.
 
 Loaded by pytest wherever Magnetar is installed; nothing but pytest and the standard library is imported before a
-fixture is used. Beside a failure stands what the servers logged while the test ran.
+fixture is used. The report of a failed test shows what the servers logged while the test ran.
 """
 
 import os
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 # A file system in memory, where there is one.
 _MEMORY = Path("/dev/shm")
 
-# Of each server's log, beside a failing test; the end of it, if there is more.
+# How much of each server's log is shown with a failed test; if there is more, only the end is shown.
 _LOG_LINES_MAX = 50
 _LOG_BYTES_MAX = 64 * 1024
 
-# Of a test: whose log is where, and how long it was when the test began.
+# What a test keeps: the server logs by name, and how long each was when the test began.
 _LOGS = pytest.StashKey[dict[str, tuple[Path, int]]]()
 
 
@@ -32,7 +32,8 @@ def _follow(request: pytest.FixtureRequest, logs: dict[str, Path]) -> None:
 
 
 def _said(path: Path, start: int) -> str:
-    """What was written to a log behind *start*; all of it if it was begun anew since. Its end if that is long."""
+    """What was written to a log after byte *start*, or only its end if that is long. All of the log if it is shorter
+    than *start*: then it was begun anew."""
     try:
         with path.open("rb") as log:
             size = log.seek(0, os.SEEK_END)

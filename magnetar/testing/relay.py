@@ -1,21 +1,22 @@
 """The network of a cluster under test, so that it can be cut: `python -m magnetar.testing.relay`.
 
-Each server listens on 127.0.0.1 and tells everybody an address of its own, 127.0.1.N. There this process listens on
-the server's ports and passes bytes on. To ZooKeeper each server has a way of its own, so everything that goes in and
-out of a server comes through here.
+Each server listens on 127.0.0.1 and advertises its own address, 127.0.1.N. This process listens at that address on the
+server's ports and passes bytes on. Each server also has its own way to ZooKeeper, so everything that goes in and out of
+a server passes here.
 
     client, broker, bookie ──▶ 127.0.1.N:port  relay  127.0.0.1:port ──▶ server N
                   server N ──▶ 127.0.1.N:2181  relay  127.0.0.1:2181 ──▶ ZooKeeper
 
 Rules:
 
-1. Across a cut nothing passes, in neither direction; what is under way waits, in the order in which it came.
-2. Who opened a connection is known by its way, or by who holds the socket at its other end (/proc/net/tcp, then
-   /proc/<pid>/fd): a server that is cut off reaches nobody either, through whichever address.
-3. Of a connection so many bytes are held and no more; then its sender has to wait, as with full windows.
+1. Across a cut nothing passes, in either direction. Bytes under way wait, in the order in which they came.
+2. The server that opened a connection is known by the way it took, or by the process that holds the socket at the other
+   end (/proc/net/tcp, then /proc/<pid>/fd). So a server that is cut off reaches nothing, through whichever address.
+3. Only a limited number of bytes of a connection is held; beyond it the sender has to wait, as with a full TCP window.
 
-Standard input has one command a line, each answered by a line, `ok` or what went wrong; at its end, and on SIGTERM, the
-relay goes when the last connection has gone, so that servers that are being stopped can still say good-bye.
+Standard input has one command a line. Each is answered by a line: `ok`, or what went wrong. After the end of standard
+input, and after SIGTERM, the relay ends when the last connection has closed, so that servers that are being stopped can
+still send their last bytes.
 """
 
 import asyncio
@@ -36,13 +37,13 @@ Endpoint = tuple[str, int]
 
 HOST: Final = "127.0.0.1"
 
-# Bytes of a connection that wait here in one direction, beside what the system's own buffers hold.
+# Bytes of a connection that wait here in one direction, besides those in the buffers of the system.
 HELD_BYTES_MAX: Final = 256 * 1024
 
 # Connections that wait to be accepted: a cluster's clients connect all at once when a broker comes back.
 BACKLOG: Final = 1024
 
-# When no more files can be opened, accepting goes on after this.
+# Seconds after which accepting is tried again when no more files could be opened.
 RETRY_S: Final = 0.1
 
 _RESET: Final = struct.pack("ii", 1, 0)
@@ -50,14 +51,14 @@ _RESET: Final = struct.pack("ii", 1, 0)
 
 
 class Way(NamedTuple):
-    """Where the relay listens, and where what comes in there goes."""
+    """An address on which the relay listens, and the address to which it passes connections on."""
 
     listen: Endpoint
     target: Endpoint
     to: str
-    """The server behind it."""
+    """The server to which it leads."""
     by: str = ""
-    """The only one who uses it; empty: anybody."""
+    """The only server that uses it; empty if any may."""
 
 
 @dataclass(frozen=True)
@@ -109,13 +110,13 @@ class End(asyncio.Protocol):
     def __init__(self, link: "Link") -> None:
         self.transport: asyncio.Transport | None = None
         self.has_ended = False
-        """Its peer sends no more."""
+        """Its peer will send nothing more."""
         self.is_told_the_end = False
-        """That the other one's peer sends no more."""
+        """The end of the other socket's data was passed on to its peer."""
         self.is_full = False
-        """Its peer does not take what waits for it."""
+        """Its peer does not take the bytes that wait for it."""
         self.early: list[bytes] = []
-        """What came though reading was stopped: uvloop begins to read after `connection_made`, whatever that said."""
+        """Bytes that arrived although reading was paused: uvloop starts reading after `connection_made` in any case."""
         self.is_lost = False
         self.error: Exception | None = None
         self._link = link
@@ -171,7 +172,7 @@ class End(asyncio.Protocol):
             self.transport.write_eof()
 
     def close(self) -> None:
-        """What waits is still sent."""
+        """Close the socket after the bytes that wait are sent."""
         if self.transport is not None:
             self.transport.close()
 
@@ -189,7 +190,7 @@ class Link:
         self.way = way
         self.peer = peer
         self.by = way.by
-        """Who opened it; empty: a client, or not looked up yet."""
+        """The server that opened it; empty for a client, or while it is not looked up yet."""
         self.is_cut = False
         self.is_reset = False
         self.near, self.far = End(self), End(self)
@@ -214,7 +215,7 @@ class Link:
         self.settle()
 
     def settle(self) -> None:
-        """Do to each end what is known of the other, and of the cut (rules 1 and 3)."""
+        """Update each end by the state of the other one and by the cut (rules 1 and 3)."""
         near, far = self.near, self.far
         if self.is_reset:
             near.reset()
@@ -338,7 +339,7 @@ class Door:
 
 
 class Relay:
-    """All ways of a cluster, and who is cut off. Runs on the loop that it is made on."""
+    """All ways of a cluster, and the servers that are cut off. It runs on the loop on which it is made."""
 
     def __init__(self, ways: Iterable[Way]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -347,22 +348,22 @@ class Relay:
         self._shut: set[str] = set()
         self._cuts: dict[str, Cut] = {}
         self._links: set[Link] = set()
-        # Begun across a cut by somebody whose own door is open; never answered, reset when the cut ends.
+        # Connections that a server which is not cut off opened across a cut: never answered, reset when the cut ends.
         self._held: list[tuple[Link, socket.socket]] = []
         self._connecting: set[asyncio.Task[None]] = set()
         self._is_ending = False
         self.ended = asyncio.Event()
         self._arrange_doors()
 
-    # What it is told
+    # Commands
 
     def open(self, name: str) -> None:
-        """A server is there, or about to be: its ports are listened on."""
+        """A server runs or is about to start: listen on its ports."""
         self._shut.discard(self._known(name))
         self._arrange_doors()
 
     def shut(self, name: str) -> None:
-        """A server has ended: connecting to it is refused."""
+        """A server has ended: refuse connections to it."""
         self._shut.add(self._known(name))
         self._arrange_doors()
 
@@ -382,7 +383,7 @@ class Relay:
                 link.reset()
 
     def heal(self, name: str) -> None:
-        """What waited goes on; connections that were begun meanwhile are reset."""
+        """End a cut: bytes that waited are passed on; connections that were opened meanwhile are reset."""
         self._cuts.pop(self._known(name), None)
         self._arrange_doors()
         for link in self._links:
@@ -393,7 +394,7 @@ class Relay:
                 _reset(waiting)
 
     def end(self) -> None:
-        """Pass on until the last connection has gone; new ones are refused, and no cut holds any more."""
+        """End all cuts, refuse new connections, and pass bytes on until the last connection has closed."""
         self._is_ending = True
         for name in list(self._cuts):
             self.heal(name)
@@ -406,12 +407,12 @@ class Relay:
             raise ValueError(f"there is no {name}; there are {', '.join(sorted(self._names))}")
         return name
 
-    # What comes of it
+    # Effects
 
     def _arrange_doors(self) -> None:
         for door in self._doors:
             way = door.way
-            # A server also hears nothing of itself through its own address; it has no reason to ask.
+            # A server that is cut off does not even reach itself through its own address; it has no reason to try.
             cuts = [self._cuts[name] for name in {way.to, way.by} if name in self._cuts]
             if any(cut.silent for cut in cuts):
                 door.set(DoorState.SILENT)
@@ -425,7 +426,7 @@ class Relay:
 
     def _enter(self, way: Way, accepted: socket.socket, peer: Endpoint) -> None:
         link = Link(way, peer, self._on_gone)
-        for name, cut in self._cuts.items():  # rule 2; while nobody is cut off, nobody has to know
+        for name, cut in self._cuts.items():  # rule 2; needed only while a server is cut off
             if not link.by and peer in sockets_of(cut.pid):
                 link.by = name
         if not self._crosses(link):
@@ -441,7 +442,7 @@ class Relay:
         self._links.add(link)
         try:
             await self._loop.create_connection(lambda: link.far, *link.way.target)
-        except OSError:  # nobody listens there: what has begun ends at once
+        except OSError:  # nothing listens there: the connection ends at once
             _reset(accepted)
             self._on_gone(link)
             return

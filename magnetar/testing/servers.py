@@ -1,10 +1,10 @@
-"""Servers under test: processes of their own on free ports of the loopback address, gone when the tests are.
+"""Servers under test: processes on free ports of the loopback address, which end with the test run.
 
 Rules:
 
-1. A start has a time limit; what the server said is in the error.
+1. A start has a time limit; the error shows what the server printed.
 2. A guard process ends the servers when the test run is gone, also after kill -9 (`magnetar.testing.guard`).
-3. A test gets a namespace of its own; the server is shared.
+3. Each test gets its own namespace; the server is shared.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from magnetar.testing.guard import end_all
 from magnetar_core.runtime.http_client import ask
 from magnetar_core.runtime.own_packages import python_command, python_environment
 
-# A start takes under a second on a quiet machine, a cluster's some five; tests run on machines that are not.
+# A start takes under a second on a quiet machine, that of a cluster about five; tests also run on busy machines.
 START_TIMEOUT_S: Final = 60.0
 ANSWER_TIMEOUT_S: Final = 30.0
 _LOOK_S: Final = 0.02
@@ -37,13 +37,13 @@ _READY: Final = re.compile(
     r"ready after .*: (?P<service>pulsar://[^,]+), HTTP (?P<admin>http://[^,]+), gRPC (?P<grpc>[^,]+), bookies "
 )
 
-# What a namespace may be called, and how much of a test's name goes into it.
+# Characters that the name of a namespace may have, and how much of a test's name goes into it.
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]+")
 _NAME_CHARS_MAX: Final = 40
 
 
 class ServerFailed(Exception):
-    """A server did not start, ended, or did not do what it was asked; the text says what it said last."""
+    """A server did not start, ended, or did not do what it was asked; the text has its last lines."""
 
 
 class TopicPlace:
@@ -82,7 +82,7 @@ class _Guarded:
         temporary.replace(self._pid_file)
 
     def let_go(self) -> None:
-        """The processes are gone: nothing is left to be ended."""
+        """The processes have ended, so the guard has nothing left to end."""
         self.hold([])
         assert self._guard.stdin is not None
         self._guard.stdin.close()
@@ -126,7 +126,7 @@ class ServerUnderTest(TopicPlace):
             sleep(_LOOK_S)
 
     def logs(self) -> dict[str, Path]:
-        """Whose log is where."""
+        """Paths of the server logs, by name."""
         return {"standalone": self._log}
 
     def log_text(self) -> str:
@@ -271,7 +271,7 @@ class ClusterUnderTest(TopicPlace):
         if self._cluster.is_running(name):
             self._kill(name)
         self._reconnect(name)
-        with _told():
+        with _as_server_failed():
             self._start_process(name)
 
     def _start_process(self, name: str) -> None:
@@ -285,7 +285,7 @@ class ClusterUnderTest(TopicPlace):
         self._paused.append(name)
 
     def resume(self, name: str) -> None:
-        """Let a paused process go on."""
+        """Continue a paused process."""
         os.kill(self._cluster.member(name).pid, signal.SIGCONT)
         if name in self._paused:
             self._paused.remove(name)
@@ -293,11 +293,11 @@ class ClusterUnderTest(TopicPlace):
     def partition_away(self, name: str | None = None, *, serving: str | None = None, silent: bool = True) -> str:
         """Cut a process off from everything: clients, ZooKeeper, bookies, other brokers; returns its name.
 
-        It is the process *name*, or the broker that is *serving* a topic, or any broker. It keeps running and believes
-        in itself. What is under way on open connections stalls, in both directions, and who connects to it waits for
-        an answer, as in a network that loses every packet; a connection that it opens itself comes about and hears
-        nothing. With *silent* false its connections are reset and new ones refused, as by a firewall that rejects:
-        clients notice at once. `heal(name)` ends it. Linux only. Raises ServerFailed.
+        It is the process *name*, or the broker that is *serving* a topic, or any broker. It keeps running and does not
+        know that it is cut off. Bytes under way on open connections stall, in both directions. Clients that connect to
+        it wait for an answer, as in a network that loses every packet; a connection that it opens itself is accepted
+        and never answered. With *silent* false its connections are reset and new ones refused, as by a firewall that
+        rejects: clients notice at once. `heal(name)` ends the cut. Linux only. Raises ServerFailed.
         """
         if self._network is None:
             raise ServerFailed(
@@ -307,7 +307,7 @@ class ClusterUnderTest(TopicPlace):
         names = [member.name for member in self._cluster.state.members]
         chosen = name or (self.owner(serving) if serving else None)
         chosen = self._choose(chosen, names if chosen else self.brokers)
-        with _told():
+        with _as_server_failed():
             self._network.cut(chosen, self._cluster.member(chosen).pid, silent=silent)
         if chosen not in self._away:
             self._away.append(chosen)
@@ -316,9 +316,9 @@ class ClusterUnderTest(TopicPlace):
     def heal(self, name: str | None = None) -> None:
         """Connect *name* again; returns when the others see it again. Raises ServerFailed.
 
-        What stalled goes on where it was, as after lost packets that are sent again; connections that it began
-        meanwhile are reset. Without a name all is made whole: who is cut off is connected, who is paused goes on, who
-        does not run is started.
+        Stalled bytes are passed on, as after lost packets that are sent again; connections that it opened meanwhile are
+        reset. Without a name every server is repaired: cut ones are connected, paused ones continued, ended ones
+        started.
         """
         returning = {name} if name is not None else {*self._away, *self._paused}
         for one in [name] if name is not None else list(self._away):
@@ -326,7 +326,7 @@ class ClusterUnderTest(TopicPlace):
         if name is None:
             for one in list(self._paused):
                 self.resume(one)
-            with _told():
+            with _as_server_failed():
                 for member in self._cluster.state.members:
                     if not self._cluster.is_running(member.name):
                         self._start_process(member.name)
@@ -338,13 +338,13 @@ class ClusterUnderTest(TopicPlace):
 
     def _reconnect(self, name: str) -> None:
         if self._network is not None:
-            with _told():
+            with _as_server_failed():
                 self._network.heal(self._cluster.member(name).name)
         if name in self._away:
             self._away.remove(name)
 
     def _wait_seen(self, name: str) -> None:
-        """Until a server has a session again and is registered."""
+        """Wait until a server has a session again and is registered."""
         member = self._cluster.member(name)
         if member.kind == "zookeeper":
             return
@@ -363,7 +363,7 @@ class ClusterUnderTest(TopicPlace):
                 raise ServerFailed(f"{name} is not registered again after {START_TIMEOUT_S:.0f} s{failure}")
             sleep(_LOOK_S)
 
-    # What the fixture does
+    # Used by the fixture
 
     def fresh(self, name: str) -> None:
         """A new namespace, called after *name*."""
@@ -398,7 +398,7 @@ class ClusterUnderTest(TopicPlace):
     def start(self, bookies: int, brokers: int) -> None:
         """Raises ServerFailed."""
         self._guarded = _Guarded(self._directory)
-        with _told():
+        with _as_server_failed():
             self._cluster.up(bookies=bookies, brokers=brokers, free_ports=True)
         self.service_url = self._cluster.service_url
         self.admin_url = self._cluster.admin_urls[0]
@@ -422,8 +422,8 @@ class ClusterUnderTest(TopicPlace):
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
-    """What goes wrong below is a ServerFailed."""
+def _as_server_failed() -> Iterator[None]:
+    """Turn errors of the block into ServerFailed."""
     from magnetar_core.runtime.types import MagnetarError
 
     try:

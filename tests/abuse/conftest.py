@@ -1,4 +1,4 @@
-"""Says how many hostile inputs of each kind are sent, and with which seed, so that a run can be had again.
+"""The number of hostile inputs of each kind, and the seed from which they are drawn, so that a run can be repeated.
 
 MAGNETAR_ABUSE_INPUTS   of each kind (5,000 in `make abuse`)
 MAGNETAR_ABUSE_SEED     the day, unless it is given

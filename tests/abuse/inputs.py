@@ -171,7 +171,7 @@ PARTS: Final = (
 
 
 def path(rng: random.Random, template: str, known: Mapping[str, str]) -> str:
-    """*template* with something for each `{part}`; mostly what is there, so that the rest is looked at."""
+    """*template* with a value for each `{part}`: mostly an existing name, so that the server reads the rest, too."""
     made = []
     for piece in template.split("/"):
         if piece.startswith("{"):

@@ -2,7 +2,8 @@
 
     python -m tests.abuse.server FOLDER        prints the ports as one line of JSON when it is ready
 
-What one port costs is felt on all others, as in `magnetar standalone`, whose parts these are.
+All ports share one loop, as in `magnetar standalone`, whose parts these are. So an input that costs too much at one
+port delays all others.
 """
 
 import asyncio
@@ -71,7 +72,9 @@ def serve(folder: Path) -> int:
             "bookie": bookie.address[1],
             "bookie_http": bookie_url,
         }
-        Watchdog(asyncio.get_running_loop(), folder / "away").start()  # loading libraries is not what it is for
+        Watchdog(
+            asyncio.get_running_loop(), folder / "away"
+        ).start()  # started only now: loading libraries also blocks the loop
         print(json.dumps(ports), flush=True)
 
     return run(start)

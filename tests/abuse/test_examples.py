@@ -1,6 +1,6 @@
-"""Small inputs that once had a large bill, each as it was found: what it costs now is what `Server.check` allows.
+"""Small inputs that once cost the server much time or memory. Now each must stay within the limits of `Server.check`.
 
-Each names what is wrong with it, where there is somebody to tell.
+Where the protocol has an answer, it must name what is wrong with the input.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ def entry(payload: bytes, **fields: Any) -> bytes:
 
 
 def zstd_bomb(unpacked_bytes: int) -> bytes:
-    """Made piecewise: it is not to need here what it shall not need there."""
+    """Build the input in pieces: the test must not need the memory that the server must not need either."""
     made, zeros = cramjam.zstd.Compressor(), bytes(16 * MIB)
     for _ in range(unpacked_bytes // len(zeros)):
         made.compress(zeros)
@@ -105,7 +105,7 @@ async def test_a_million_messages_in_nine_kilobytes(server: Server, bystanders: 
 async def test_batches_that_claim_what_they_cannot_hold(server: Server, bystanders: Bystanders, topic: str) -> None:
     (refused,) = await publish(server, topic, entry(b"x", num_messages_in_batch=2**31 - 1), num_messages=2**31 - 1)
     assert (refused.type, "num_messages_in_batch" in refused.send_error.message) == (BaseCommand.SEND_ERROR, True)
-    # What says it is one message and is none in truth costs its consumers one.
+    # An entry that claims one message, and holds none, costs its consumers one permit.
     raw = await client_of(server, topic)
     await raw.subscribe(topic, permits=3, initialPosition=wire.CommandSubscribe.Earliest)
     await publish(server, topic, entry(b"x", num_messages_in_batch=2**31 - 1), entry(b"y"))

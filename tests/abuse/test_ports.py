@@ -30,10 +30,10 @@ pytestmark = [pytest.mark.process, pytest.mark.xdist_group("abuse")]
 COUNT = int(os.environ["MAGNETAR_ABUSE_INPUTS"])
 SEED = os.environ["MAGNETAR_ABUSE_SEED"]
 
-# Inputs between two looks: the look costs a few milliseconds, and tells which inputs it was.
+# Inputs between two checks of the server. A check costs a few milliseconds, and shows which inputs did harm.
 GROUP: Final = 25
 
-# How long an answer may take before the input counts as one that hangs its own client; others are looked at anyway.
+# How long an answer may take before the client gives up on it; that other clients are served is checked separately.
 ANSWER_S: Final = 60.0
 
 TOPIC = "persistent://public/default/t"
@@ -101,13 +101,13 @@ def frame(rng: random.Random) -> bytes:
 
 
 def partial_frame(made: BaseCommand, entry: bytes = b"") -> bytes:
-    """Also of a command that lacks a field."""
+    """The bytes of a command, also if it lacks a required field."""
     body = made.SerializePartialToString()
     return (4 + len(body) + len(entry)).to_bytes(4) + len(body).to_bytes(4) + body + entry
 
 
 async def binary_session(server: Server, rng: random.Random) -> int:
-    """A connection with a producer and two consumers of its own, from which hostile frames come until it is closed."""
+    """A connection with a producer and two consumers that sends hostile frames until the server closes it."""
     topic = rng.choice([TOPIC, TOPIC, "persistent://public/default/u"])
     client = await client_of(server, topic)
     client.send(BaseCommand.PRODUCER, topic=topic, producer_id=1, request_id=1)
@@ -131,7 +131,7 @@ async def binary_session(server: Server, rng: random.Random) -> int:
 
 
 async def until_closed(reader: asyncio.StreamReader) -> None:
-    """Take what the server says, until it has nothing more to say. Raises TimeoutError."""
+    """Read the server's answers until no more arrive. Raises TimeoutError."""
     async with asyncio.timeout(ANSWER_S):
         with contextlib.suppress(OSError):
             while await reader.read(1 << 16):
@@ -168,7 +168,7 @@ _UNARY: Final[dict[str, Any]] = {
 
 
 def named(error: grpc.RpcError) -> None:
-    """A refusal says what it is about."""
+    """Assert that a refusal says what it is about."""
     code, details = error.code(), error.details() or ""
     if details == "Internal error from Core":  # the client's own library: the call had ended
         return
@@ -235,7 +235,7 @@ async def test_grpc_port(server: Server, bystanders: Bystanders) -> None:
 
 
 async def test_grpc_port_without_grpc(server: Server, bystanders: Bystanders) -> None:
-    """Bytes that are no HTTP/2, or frames of it that lead nowhere."""
+    """Bytes that are not HTTP/2, or HTTP/2 frames that make no sense."""
     preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
     async def send(rng: random.Random) -> int:
@@ -251,7 +251,7 @@ async def test_grpc_port_without_grpc(server: Server, bystanders: Bystanders) ->
 
 
 async def raw_bytes(port: int, data: bytes) -> None:
-    """Send bytes to a port and look away."""
+    """Send bytes to a port and ignore the answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     with contextlib.suppress(OSError, RuntimeError, TimeoutError):
         writer.write(data)
@@ -387,7 +387,8 @@ async def test_http_ports(server: Server, bystanders: Bystanders, which: str) ->
 
 # ---------------------------------------------------------------------------------------- bookie
 
-# Whoever has the key of a ledger may write to it and fence it, and the brokers' ledgers have that of an empty password.
+# A client with the key of a ledger may write to it and fence it. The key of the brokers' ledgers is that of an empty
+# password.
 KEY: Final = b"of somebody else ..."
 assert len(KEY) == MASTER_KEY_BYTES
 

@@ -1,10 +1,10 @@
-"""Tells when the event loop of this process was away, and where it was.
+"""Records when the event loop of this process was blocked, and by which code.
 
     thread ──call_soon_threadsafe──▶ loop ──▶ answer          again and again
 
-What counts is the processor time that the loop's thread took until it answered: on a busy machine a loop that does
-nothing answers late, too. A loop that waits for something else than sockets takes no processor time; there the wall
-clock counts, with a limit that no busy machine comes to.
+It measures the processor time that the loop's thread used until it answered: on a busy machine an idle loop answers
+late, too. A loop that waits for something else than sockets uses no processor time; for that there is a limit on the
+wall clock, so long that a busy machine does not reach it.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _STEP_S: Final = 0.02
 
 
 class Watchdog:
-    """Writes a line of JSON to *path* for each time that the loop was away too long."""
+    """Writes a line of JSON to *path* each time that the loop was blocked for too long."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, path: Path) -> None:
         """Made on the loop's thread."""

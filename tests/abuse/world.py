@@ -1,11 +1,11 @@
 """The abused server from outside, and what has to hold after each group of inputs.
 
 1. The process lives.
-2. Its loop was never away longer than the watchdog allows (tests/abuse/watchdog.py says how that is measured).
+2. Its loop was never blocked longer than the watchdog allows (tests/abuse/watchdog.py says how that is measured).
 3. Its memory is within a bound.
 4. Other clients are unharmed: a producer and a consumer that have been there since the beginning, on their first
    connections, still send and receive; what a bookie has stored is still read.
-5. Nothing was a surprise to it: there is no traceback in its log.
+5. Every error was an expected one: there is no traceback in its log.
 """
 
 import asyncio
@@ -102,7 +102,7 @@ _numbers = itertools.count()
 
 
 class Bystanders:
-    """Clients that do nothing wrong."""
+    """Clients that behave correctly, and must not be harmed."""
 
     def __init__(self, server: Server) -> None:
         self._server = server

@@ -33,7 +33,7 @@ class Subject(NamedTuple):
 
 
 class _Positions:
-    """Listens to a managed ledger and notes where entries went."""
+    """Listener of a managed ledger that notes the positions of entries."""
 
     def __init__(self) -> None:
         self.positions: list[Position] = []
@@ -103,7 +103,7 @@ async def test_entry_minus_one_is_everything_before_the_ledger_and_nothing_of_it
 
 
 async def test_entry_minus_one_acknowledges_nothing_that_is_being_read(subject: Subject) -> None:
-    """The client of a reader acknowledges so before it has seen the rest of the ledger."""
+    """A reader's client sends such acks before it has received the rest of the ledger."""
     _, cursor, positions = subject
     seen: list[Position] = []
     while len(seen) < COUNT:

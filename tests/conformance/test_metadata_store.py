@@ -314,7 +314,7 @@ async def test_long_ids_once_idgen_long_is_there(store: MetadataStore) -> None:
     assert ledger_id & 0xFFFFFFFF > 0
 
 
-# What only one store has.
+# Tests of what only one store has.
 
 
 async def test_memory_a_lost_answer_is_cleared_up_by_the_token() -> None:
@@ -377,7 +377,7 @@ async def test_embedded_what_a_killed_process_left_is_cleared_up(tmp_path: Path)
     store = await EmbeddedStore.open(tmp_path / "m", LoopClock())
     await store.put("/kept", b"")
     await store.put("/e", b"", ephemeral=True)
-    store._database.close()  # as a kill does: nothing is cleared up
+    store._database.close()  # like a kill: nothing is closed in order
     again = await EmbeddedStore.open(tmp_path / "m", LoopClock())
     assert await again.children("/") == ["kept"]
     await again.close()

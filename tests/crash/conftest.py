@@ -1,4 +1,4 @@
-"""Marks what is here, and says which seeds are drawn, so that a run can be had again."""
+"""Marks the tests of this folder, and prints the seed that they draw from, so that a run can be repeated."""
 
 import datetime
 import os

@@ -1,4 +1,4 @@
-"""The power goes at any moment; what was acknowledged is there afterwards, and nothing that was never sent.
+"""The power fails at any moment. Afterwards every acknowledged entry is there, and none that was never sent.
 
 Fault model: what was not synced is kept, dropped, or torn at sectors, each write for itself; directory changes
 likewise; the index loses its newest part. Synced bytes stay as they are.
@@ -18,7 +18,7 @@ LEDGERS = 4
 
 @dataclass
 class Story:
-    """What happened so far: what was sent, and what a client was told."""
+    """The history so far: entries that were sent, and acknowledgements that a client received."""
 
     sent: dict[tuple[int, int], set[bytes]] = field(default_factory=dict)
     acknowledged: set[tuple[int, int]] = field(default_factory=set)
@@ -90,7 +90,7 @@ class Run:
                 if opened.write_lac(ledger_id, lac) == 0:
                     self._lacs[ledger_id] = max(lac, self._lacs.get(ledger_id, -1))
             case "write":
-                opened.sync(must_sync=False)  # deferred: nobody is told that it is durable
+                opened.sync(must_sync=False)  # deferred: no client is told that it is durable
             case "sync":
                 assert opened.sync() is None
                 self.story.acknowledged.update(self._taken)

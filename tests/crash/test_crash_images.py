@@ -1,4 +1,4 @@
-"""Thousands of power cuts: at every operation of a bookie's disk, in lives that a seed draws, whatever was not synced.
+"""Thousands of power cuts: at every operation of a bookie's disk, in lives that a seed draws, losing unsynced writes.
 
     MAGNETAR_CRASH_IMAGES   how many in all (20,000 in `make crash`)
     MAGNETAR_CRASH_SEED     the first seed; a failure names its own, and the command that replays it
@@ -26,7 +26,7 @@ REPLAY = "MAGNETAR_CRASH_SEED={} MAGNETAR_CRASH_IMAGES=1 python -m pytest tests/
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Thousands of starts after a crash say thousands of times that the journal ends early."""
+    """Silence the log: thousands of starts after a crash warn thousands of times that the journal ends early."""
     logging.disable(logging.ERROR)
     yield
     logging.disable(logging.NOTSET)
@@ -69,7 +69,7 @@ def test_a_seed_is_a_whole_run() -> None:
 
 
 def test_what_a_run_promises_is_drawn_by_few_seeds() -> None:
-    """Reachability: whatever `Run` can do happens in these seeds, so that no kind of step is dead."""
+    """Every kind of step that `Run` can take happens in these seeds, so that none is dead code."""
     seen: dict[str, int] = dict.fromkeys(("deleted", "fenced", "lacs", "removed logs", "compacted logs", "refusals"), 0)
     modes: set[str] = set()
     for seed in range(60, 76):

@@ -1,4 +1,4 @@
-"""A bookie that is full: what the others hear."""
+"""A bookie with a full disk: what clients and other bookies see of it."""
 
 import subprocess
 import sys

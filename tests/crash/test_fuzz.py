@@ -1,4 +1,4 @@
-"""Bytes that nobody meant: frames of both protocols, and files of a bookie's disk. A clear error, and no other harm.
+"""Damaged bytes, in frames of both protocols and in files of a bookie's disk, lead to a clear error and no other harm.
 
 MAGNETAR_FUZZ_FRAMES   how many frames for each protocol (20,000 in `make crash`)
 """
@@ -74,7 +74,7 @@ def good_frames(rng: random.Random, third: bool) -> bytes:
 
 
 def damaged_frame(frame: bytes, rng: random.Random) -> bytes:
-    """*frame* with something wrong in it; the length word is mostly right, so that the rest is looked at."""
+    """*frame* with an error in it; the length word is mostly right, so that the bookie reads the rest."""
     body = damaged(rng, frame[4:], (0, 1, 1, 2, 8))
     size = len(body)
     if rng.random() < 0.05:
@@ -111,7 +111,7 @@ async def test_malformed_frames_end_their_connection_and_no_more(third: bool) ->
         assert (server.adds_in_flight, server.reads_in_flight, len(server.connections)) == (0, 0, 1)
         assert server.counters.malformed > FRAMES // 200
         assert await (await Wire.connect(bookie)).add(stored_entry(1001, 0)) == 0
-    # What got through is in the journal, and can be read back by the next one.
+    # Requests that were accepted are in the journal, and the next bookie can read them back.
     async with world.serving() as bookie:
         assert await (await Wire.connect(bookie)).read(1000, 0) == kept
 
@@ -179,7 +179,7 @@ def lived() -> Disk:
 
 
 def torn(content: bytearray, rng: random.Random) -> None:
-    """What damage does to a file, some of it far from what a crash can do."""
+    """A damaged file; some of the damage is worse than a crash can do."""
     for _ in range(rng.choice([1, 1, 3])):
         at = rng.randrange(len(content) + 1)
         kind = rng.choice(["cut", "zeros", "junk", "insert", "double", "length"])

@@ -104,7 +104,7 @@ def port_of(process: "subprocess.Popen[str]") -> int:
 
 
 class Oracle:
-    """What was sent to whom, and what came back."""
+    """The requests that were sent, and the answers that came back."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -160,7 +160,7 @@ class Oracle:
                 while outstanding > (WINDOW if entry_id * 2 * LEDGERS < ENTRIES_MAX else 0):
                     take(wire.recv(1 << 16))
             process.send_signal(signal.SIGKILL)
-            while True:  # what it said before it died counts
+            while True:  # answers that it sent before it died count
                 try:
                     data = wire.recv(1 << 16)
                 except ConnectionError:

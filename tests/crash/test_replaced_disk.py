@@ -1,4 +1,4 @@
-"""A bookie loses its disks while topics are written, and gets empty ones, as the operator's page tells."""
+"""A bookie loses its disks while topics are written, and gets empty ones, as the operator's page describes."""
 
 import re
 import shutil

@@ -1,7 +1,7 @@
-"""What went wrong in other bookies, one schedule each: the storage half of the regression corpus (R-B1 to R-B34).
+"""Schedules that went wrong in other bookies: the storage half of the regression corpus (R-B1 to R-B34).
 
-Each test has the number of its schedule in its name; `test_schedule_table.py` sees that none is missing. Below the
-sockets (`Life`) wherever the schedule does not need them.
+Each test has the number of its schedule in its name; `test_schedule_table.py` checks that none is missing. The bookie
+runs without sockets (`Life`) wherever the schedule does not need them.
 """
 
 import errno

@@ -1,7 +1,7 @@
-"""What golden tests cannot pass yet, and why.
+"""The recorded files and rows with which golden tests fail today, and why.
 
 test → {`file` or `file:row` → reason}; both parts may contain * and ?. A line without a row covers the whole file. The
-test fails when something that is listed here fits, so whoever closes a gap takes its line off.
+test fails when a listed row passes, so a change that closes a gap also removes its line.
 """
 
 from collections.abc import Iterable

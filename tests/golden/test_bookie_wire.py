@@ -187,7 +187,7 @@ def check_frame(frame: memoryview, row: dict[str, Any]) -> None:
 def check_v2_request(frame: memoryview, whole: bytes) -> None:
     opcode, version, flags, ledger_id, entry_id, key, extra = v2.parse_request(frame)
     if version != v2.VERSION:
-        return  # nobody makes these any more
+        return  # no client makes these any more
     if opcode == v2.ADD_ENTRY:
         assert key is not None
         made = v2.add_request_head(flags, key, len(extra)) + extra
@@ -221,7 +221,7 @@ def check_v2_response(frame: memoryview, whole: bytes) -> None:
 
 
 def check_v3_request(message: pb.Request) -> None:
-    """What our client makes for the same operation is the same message."""
+    """Our client makes the same message for the same operation."""
     txn_id, priority = message.header.txnId, message.header.priority
     made = None
     if message.HasField("addRequest") and message.header.version == pb.ProtocolVersion.VERSION_THREE:
@@ -276,7 +276,7 @@ def file_of(name: str) -> str:
 
 
 class Said:
-    """What one connection was answered."""
+    """The answers on one connection."""
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
@@ -313,7 +313,7 @@ def test_sessions_with_bookies(report: Report) -> None:
 
 
 async def session(name: str) -> dict[int, Said]:
-    """Say again what the clients said, to as many bookies as there were."""
+    """Send the clients' recorded frames to as many bookies as there were."""
     vector = file_of(name)
     world = BookieMachines(HurriedClock())
     async with contextlib.AsyncExitStack() as stack:
@@ -372,7 +372,7 @@ async def say(bookies: dict[int, Bookie], vector: str) -> dict[int, Said]:
 
 
 def comparable(frame: bytes) -> dict[str, Any]:
-    """An answer as told, without what each bookie has of its own."""
+    """An answer in the form of the vectors, without the values that differ between bookies."""
     if not v3.is_v3(memoryview(frame)):
         return v2_response_told(memoryview(frame))
     told = v3_told(v3.parse_response(frame))

@@ -1,7 +1,7 @@
-"""Conversations with Apache's broker, held again with ours (tests/vectors/wire/pulsar*).
+"""Recorded conversations with Apache's broker, repeated with ours (tests/vectors/wire/pulsar*).
 
-Clients' frames are sent in the recorded order, each when what was answered before it has been answered. What a client
-only knows from an answer is put into its frames as ours: ledger ids.
+The clients' frames are sent in the recorded order; each waits for the answers that came before it in the recording.
+Ledger ids, which a client only knows from answers, are replaced by ours.
 """
 
 import asyncio
@@ -44,13 +44,13 @@ CONFIG: Final = BrokerConfig(
     delete_inactive_topics=False,
 )
 
-# An answer comes in milliseconds, on a busy machine later. Nobody waits that long for what is listed as missing, nor on
-# a connection where something else is missing already.
+# An answer comes in milliseconds, on a busy machine later. Answers that are listed as missing are not waited for that
+# long, nor are further ones on a connection where one is missing already.
 ANSWER_S: Final = 10.0
 LISTED_S: Final = 0.05
 AFTER_MISSING_S: Final = 0.5
 
-# What each broker makes up: whether it is there is compared.
+# Values that each broker chooses itself: only their presence is compared.
 OWN: Final = {"message", "error_message", "brokerServiceUrl", "address", "connectedSince", "consumerName"}
 GENERATED_NAME: Final = re.compile(r"lab-\d+-\d+")
 # Rates of the last minute.
@@ -66,11 +66,11 @@ NO_SEQUENCE_ID: Final = {"0", str(2**64 - 1)}
 # The session whose client does not answer pings. In the others they come when a broker likes, and are not compared.
 SILENT: Final = "pulsarraw-keepalive"
 
-# Messages that came in an order of chance: whether those that permits allow are on their way when the client asks for
-# redelivery. The rows are left aside.
+# Messages whose order is a matter of chance: whether they were on their way already when the client asked for
+# redelivery. These rows are not compared.
 CHANCE: Final = {"pulsar-java-bem-consume": range(120, 137)}
 
-# Sessions that go on with what earlier ones left.
+# Sessions that continue with topics of earlier ones.
 AFTER: Final = {
     "pulsarraw-consume": ["pulsarraw-produce"],
     "pulsarraw-v10": ["pulsarraw-produce", "pulsarraw-consume"],
@@ -112,7 +112,7 @@ def make_broker(config: BrokerConfig, store: MemoryStore, clock: Clock) -> Broke
 
 
 def listed(vector: str) -> list[str]:
-    """Topics that the session is told of before it could have made them itself."""
+    """Topics that answers of the session name before the session could have made them."""
     told = rows(beside(vector, ".decoded.jsonl"))
     for number, row in enumerate(told):
         answer = row.get("command", {}).get("getTopicsOfNamespaceResponse")
@@ -146,7 +146,7 @@ class Peer:
         self._writer.write(data)
 
     async def read(self, wait_s: float = ANSWER_S) -> bool:
-        """Take what comes next; False if nothing does in time."""
+        """Take the next command; False if none arrives in time."""
         if self.ended:
             return False
         try:
@@ -172,7 +172,7 @@ class Peer:
 
 
 def told(made: BaseCommand, entry: memoryview | None) -> dict[str, Any]:
-    """A command without what each broker makes up."""
+    """A command without the values that each broker chooses itself."""
     plain: dict[str, Any] = MessageToDict(made, preserving_proto_field_name=True)
     body = plain[BODY_OF_TYPE[made.type]]
     for name, value in list(body.items()):
@@ -264,7 +264,7 @@ class Session:
         return simple_frame(made) if changed else whole
 
     async def _expect(self, number: int, peer: Peer, made: BaseCommand, entry: memoryview | None) -> None:
-        """The recorded answer comes, sooner or later than others."""
+        """Assert that the recorded answer arrives, in whatever order with other answers."""
         if made.type in (BaseCommand.PING, BaseCommand.PONG) and peer.answers_pings:
             return
         if made.type == BaseCommand.MESSAGE and number in self._chance:

@@ -82,7 +82,7 @@ class Recorded:
 
     @property
     def refused(self) -> set[str]:
-        """CRC-32C of what was sent and not taken."""
+        """CRC-32C of entries that were sent and refused."""
         return {o["storedCrc32c"] for o in self.written["operations"] if o["op"] == "add" and o["rc"]}
 
     @property
@@ -320,7 +320,7 @@ def in_memory(recorded: Recorded, root: str) -> MemoryFiles:
 
 
 async def start_bookie(files: MemoryFiles, found: cookie.Cookie) -> None:
-    """Start a bookie that has every right to these directories, as far as cookies go."""
+    """Start a bookie whose cookie matches these directories."""
     clock = LoopClock()
     store = MemoryStore(clock)
     await store.put("/ledgers/INSTANCEID", found.instance_id.encode())

@@ -78,7 +78,7 @@ def content(payload: memoryview, told: dict[str, Any]) -> None:
 
 
 def check_message(data: memoryview, decoded: dict[str, Any]) -> None:
-    """An entry of a topic, against what it must hold."""
+    """Compare an entry of a topic with its expected content."""
     parts = split_entry(data)
     broker = broker_metadata_of(parts)
     assert (None if broker is None else plain(broker)) == decoded.get("brokerEntryMetadata")

@@ -13,7 +13,7 @@ from tests.support.bookie_admin_world import recorded_cluster
 from tests.support.golden import REPLAYS, Report, golden, load, names
 from tests.unit.broker.admin.admin_world import AdminWorld, Answer
 
-# Members whose value each broker makes up: only their type is compared, and whether they are there at all.
+# Members whose value each broker chooses itself: only their presence and type are compared.
 OWN: Final = re.compile(
     r"reason|message"  # texts for people
     r"|address|consumerName|activeConsumerName|producerName|brokerServiceUrl"
@@ -25,10 +25,10 @@ SOME: Final = re.compile(r"(.*[tT]ime[sS]tamp|timestamp|earliestMsgPublishTime.*
 TIME_TEXT: Final = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
 POSITION: Final = re.compile(r"-?\d+:(-?\d+)")
 
-# Answers about topics that lived through something else here: members and types only.
+# Answers about topics with another history here: only members and types are compared.
 OTHER_HISTORY: Final = (194, 195, 196, 197)
 
-# JSON objects whose members are named after what a server happens to have: which ones is a row of its own.
+# JSON objects whose members are named after things that a server has: their names are compared in a separate row.
 OTHER_NAMES: Final = (17, 19)
 
 # Texts that are each server's own version.
@@ -38,12 +38,12 @@ VERSIONS: Final = (14,)
 METRICS: Final = 203
 
 
-# Stats just after an unload: which of the clients have come back by then is chance.
+# Stats just after an unload: which clients have reconnected by then is a matter of chance.
 AFTER_UNLOAD: Final = 168
 
 
 class PatientReplay(Replay):
-    """What clients do meanwhile has arrived before the next call is made."""
+    """Wait until the effects of what clients did have arrived, before the next call is made."""
 
     async def call(self, number: int) -> tuple[Any, Answer]:
         if number in self.before:
@@ -261,7 +261,7 @@ def compare_bookies(report: Report, number: int, theirs: Any, ours: Any) -> None
 
 
 def without_made_up(value: Any) -> Any:
-    """What only that server can know is replaced by a word."""
+    """Replace values that only that server can know by a word."""
     if isinstance(value, dict):
         return {
             without_made_up(name): "OWN" if BOOKIES_OWN.fullmatch(name) and member > 0 else without_made_up(member)

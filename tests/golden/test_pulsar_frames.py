@@ -21,7 +21,7 @@ from magnetar_core.bookkeeper.wire.framing import MAX_FRAME_BYTES, FrameSplitter
 from tests.golden.test_entries import check_message
 from tests.support.golden import DECODES, ENCODES, Report, b64, beside, golden, load, rows
 
-# What stands at this place of a story was too large to be recorded whole: all that is missing is zeros.
+# The frame at this place of a recording was too large to be recorded whole: the missing bytes are zeros.
 CUT = "pulsarraw-toobig"
 OVERSIZE = "pulsarraw-oversize"
 

@@ -12,7 +12,7 @@ from tests.unit.connectors.spark.entries import ALL_METADATA, plain, schema_of
 
 ENVELOPE_BYTES = 36  # 32 of header, 4 of CRC-32C
 
-# What made the vectors could not decompress what the Java client had made of ZLIB.
+# The recorder of the vectors could not decompress the ZLIB stream of the Java client.
 ZLIB = "entries/plain-public-default-comp-ZLIB.json"
 FILES = [name for name in names("entries/*.json") if not name.endswith("schema-ledgers.json") and name != ZLIB]
 

@@ -12,14 +12,14 @@ MODULES = [
     if path.stem != Path(__file__).stem
 ]
 
-# What reads files that another module claims, with another part of the product.
+# Modules that read files which another module covers, with another part of the product.
 SECOND_READERS = {
     "tests.golden.test_admin_bodies": "test_http",
     "tests.golden.test_records": "test_managed_ledger_records",
     "tests.golden.test_spark_rows": "test_entries",
 }
 
-# Tells about the others.
+# Files that describe other files.
 NOT_RECORDED = {"README.md"}
 
 

@@ -19,7 +19,7 @@ NAMES = {"ours": "ours", "apache": "Apache's"}
 
 
 class Ledgers:
-    """What was written and confirmed, across all owners of the folder."""
+    """The entries that were written and confirmed under all owners of the folder."""
 
     def __init__(self, metadata_url: str) -> None:
         self._url = metadata_url

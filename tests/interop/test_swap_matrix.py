@@ -42,7 +42,7 @@ class Column:
         self.cluster = cluster
         self.column = column
         self.stored: dict[str, list[Stored]] = {}
-        """What a client read back from each topic: what Spark has to find."""
+        """The messages that a client read back from each topic, which Spark has to find, too."""
 
     def brokers(self, *brands: Brand) -> list[Server]:
         """Exactly one running broker of each brand named, in this order; all others are stopped."""
@@ -147,7 +147,7 @@ class Reading(Record):  # type: ignore[misc]
 
 @pytest.mark.parametrize(("old_brand", "new_brand"), [("ours", "apache"), ("apache", "ours")])
 def test_hand_over(world: Column, cell: Cell, old_brand: Brand, new_brand: Brand) -> None:
-    """The owner is paused with a writer on it; the other takes over; the old one wakes up and must not acknowledge."""
+    """The owner is paused while a client writes; another takes over; the old owner must not acknowledge then."""
     cell(f"hand-over {_name(old_brand)} → {_name(new_brand)}, the old owner still alive", world.column)
     (old,) = world.brokers(old_brand)
     base = f"persistent://public/default/from-{old_brand}"
@@ -190,7 +190,7 @@ def test_hand_over(world: Column, cell: Cell, old_brand: Brand, new_brand: Brand
                 assert owner_among([new, old], topic) is new
         finally:
             old.resume()
-        # Its client hears of it and goes on at the new owner. The old one shows the way.
+        # Its client is disconnected and continues at the new owner, to which the old one redirects it.
         load.wait_for(500)
         load.finish()
         stored = read_all(new.service_url, topic)
@@ -218,7 +218,7 @@ def test_hand_over(world: Column, cell: Cell, old_brand: Brand, new_brand: Brand
 
 
 def _patiently(make: Callable[[], Any]) -> Any:
-    """Clients give up on a broker that waits for the session of the one before; people try again, so does this."""
+    """Retry as people do: clients give up on a broker that waits for the former broker's session to end."""
     found: list[Any] = []
 
     def attempt() -> bool:

@@ -158,7 +158,7 @@ def test_java_client(cluster: MixedCluster, cell: Cell, tmp_path: Path) -> None:
 
 
 def test_java_client_that_wants_transactions_is_refused(cluster: MixedCluster, cell: Cell, tmp_path: Path) -> None:
-    """At once and for good: `build()` throws. It was tried for ever before."""
+    """`build()` must throw at once; the client must not retry for ever."""
     cell("the official Java client", "our broker")
     classes = compile_java([HERE / "java" / "Transactions.java"], tmp_path / "classes")
     said = cluster.java(classes, "Transactions", cluster.of("broker")[0].service_url)

@@ -1,4 +1,4 @@
-"""Proof that the suite can see: each mutant of the catalogues is put into a copy of the sources and must be caught.
+"""Proof that the tests find defects: each mutant of the catalogues is put into a copy of the sources and is caught.
 
     python -m tests.mutants                  every mutant, against the tests that it names
     python -m tests.mutants -k fence         those with `fence` in their name or place
@@ -40,7 +40,7 @@ COPIED = (
     "pyproject.toml",
 )
 
-# A mutant that makes a server wait for ever is seen too; no tests that are named together take as long.
+# A mutant that makes a server wait for ever is caught by this limit; the tests of one mutant never take as long.
 _TIMEOUT_S = 180.0
 
 # All tests that are named, in one run without a mutant.
@@ -129,7 +129,7 @@ class Workshop:
 
 
 def healthy(workshop: Workshop, mutants: Sequence[Mutant]) -> str:
-    """Why the tests prove nothing: they fail without a mutant. Empty if they do not."""
+    """The failures without a mutant, with which the tests would prove nothing; empty if there are none."""
     files = sorted({argument for mutant in mutants for argument in mutant.tests if argument.endswith(".py")})
     code, text = workshop.test(files, timeout_s=_HEALTHY_TIMEOUT_S)
     return "" if code == 0 else text[-3000:]

@@ -208,7 +208,7 @@ def test_a_ledger_is_shown_entry_by_entry_with_every_copy(shell: Shell, written:
     payload = shell.run("ledgers", "read", str(ledger_id), "0", errors="replace")
     assert "order 0" in payload
     assert str(ledger_id) in {str(one["ledger_id"]) for one in shell.json("ledgers", "list")}
-    # Looking has not disturbed who writes.
+    # These commands have not disturbed the writer.
     assert shell.run("produce", written, "-m", "one more") == "1 messages acknowledged\n"
 
 

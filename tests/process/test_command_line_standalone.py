@@ -48,7 +48,7 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Typed]:
 
 
 def test_what_lies_below_topics_is_shown_beside_a_standalone(typed: Typed) -> None:
-    """The broker is asked where its metadata are: nobody has said it on the command line."""
+    """The broker is asked where its metadata are, because the command line does not say it."""
     typed.run("produce", "below", "-m", "hello")
     (bookie,) = typed.json("bookies", "list")
     assert (bookie["bookie_id"], bookie["state"]) == ("bookie-1", "writable")

@@ -1,4 +1,4 @@
-"""The doctor on a real cluster: each of its findings is caused, found, and gone when the cause is."""
+"""The doctor on a real cluster: the cause of each finding is made, the finding appears, and goes with its cause."""
 
 import asyncio
 import contextlib
@@ -38,13 +38,13 @@ pytestmark = [
 T = TypeVar("T")
 
 BOOKIES, BROKERS = 3, 2
-# The longest that a server with ticks of 500 ms grants: what is paused stays registered meanwhile.
+# The longest session that a server with ticks of 500 ms grants: a paused server stays registered meanwhile.
 LONG_SESSION_MS = 10_000
 HOUR_S = 3_600
 
 
 class Patient:
-    """A cluster, and what the doctor says of it."""
+    """A cluster, and the doctor's findings about it."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -127,7 +127,7 @@ def _cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def patient(_cluster: Cluster) -> Iterator[Patient]:
-    """A cluster that is well before the test, and after it."""
+    """A cluster without findings before the test, and after it."""
     made = Patient(_cluster)
     _cluster.up(bookies=BOOKIES, brokers=BROKERS)
     until(lambda: not made.findings(), "the doctor finds nothing")
@@ -342,7 +342,7 @@ def test_what_was_not_looked_at_is_said(patient: Patient) -> None:
 
 
 class SlowRoad:
-    """Hands bytes on to a port of this machine, each piece a while later."""
+    """Passes bytes on to a port of this machine, each piece with a delay."""
 
     def __init__(self, port: int, delay_s: float) -> None:
         self._port, self._delay_s = port, delay_s

@@ -205,7 +205,7 @@ def test_large_messages_of_many_producers_go_through_at_the_speed_of_the_disks(
 
 @pytest.mark.parametrize("kind", ["one topic", "four topics"])
 def test_subscriptions_of_one_connection_share_it_evenly(cluster: Cluster, tmp_path: Path, kind: str) -> None:
-    """Each gets all that waits for it, whatever the others take; the connection lasts."""
+    """Each consumer gets all its messages, however little the others take, and stays connected."""
     log = tmp_path / "clients.log"
     count, names = 60, [f"s{number}" for number in range(4)]
     topics = [f"persistent://{NAMESPACE}/read-{0 if kind == 'one topic' else number}" for number in range(4)]

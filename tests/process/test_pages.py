@@ -81,12 +81,12 @@ def test_the_page_of_the_servers_can_be_copied(tmp_path: Path) -> None:
 
 
 def test_the_page_about_testing_can_be_copied(tmp_path: Path) -> None:
-    """But for the application in Go, which is the reader's."""
+    """All blocks but the application in Go, which the reader has to supply."""
     assert "1 passed" in follow("docs/testing.md", tmp_path, "--without", "./application")
 
 
 def test_the_page_of_the_topic_api_can_be_copied(tmp_path: Path) -> None:
-    """Its brokers have names that nobody else has; the last section needs a tool of others."""
+    """Only one section, at another address: the page's broker names are invented, and its end needs another tool."""
     said = follow(
         "docs/topic-api.md", tmp_path, "--section", "Python", "--first", "magnetar standalone",
         "--instead", "broker-1:6648,broker-2:6648", "localhost:6648",

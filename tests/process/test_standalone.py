@@ -1,4 +1,4 @@
-"""`magnetar standalone` is killed, stopped and started wrongly, as people do it."""
+"""`magnetar standalone` is killed, stopped, and started with wrong settings, as people do it."""
 
 import signal
 import socket
@@ -45,7 +45,7 @@ def test_it_is_killed_under_load_again_and_again(tmp_path: Path) -> None:
 
 def test_individual_acknowledgements_survive_a_clean_stop_and_repeat_little_after_a_kill(tmp_path: Path) -> None:
     def receive(consumer: pulsar.Consumer) -> dict[int, pulsar.Message]:
-        """All that comes now."""
+        """All messages that arrive now."""
         found: dict[int, pulsar.Message] = {}
         wait_ms = 10_000
         while True:

@@ -1,7 +1,7 @@
 """Servers of a real cluster are cut off from everything, as by a network that loses every packet, and come back.
 
-What must hold: nothing that was acknowledged is lost, nothing is there twice, and who was cut off acknowledges nothing
-any more. The clients are the official one, with its own time limits, the topic API's, and one that never gives up.
+What must hold: no acknowledged message is lost, none is stored twice, and a server that was cut off acknowledges
+nothing more. The clients are the official one, with its own time limits, the topic API's, and one that never gives up.
 """
 
 from collections.abc import Iterator
@@ -74,7 +74,7 @@ def broker_address(cluster: ClusterUnderTest, broker: str) -> tuple[str, int]:
 
 
 def taken_over(cluster: ClusterUnderTest, topic: str, away: str) -> None:
-    """Until the others see that *away* is gone: a lookup may be answered from what was so a moment ago."""
+    """Wait until the others see that *away* is gone: for a moment lookups may still be answered from old knowledge."""
     until(lambda: cluster.owner(topic) == other(cluster, away), f"{away} loses {topic}")
 
 
@@ -135,7 +135,7 @@ def test_who_was_cut_off_acknowledges_nothing_any_more(
             host, port = broker_address(cluster, other(cluster, zombie))
             with client_of(f"pulsar://{host}:{port}") as another:
                 another.create_producer(topic, send_timeout_millis=0).send(b"under the new owner")
-            cluster.heal(zombie)  # what stalled arrives there now
+            cluster.heal(zombie)  # the stalled bytes arrive there now
             while (said := old.next(3.0)) is not None:
                 assert said.type != wire.BaseCommand.SEND_RECEIPT, "a broker that has lost the topic acknowledges"
     found = payloads(cluster, topic)
@@ -156,7 +156,7 @@ def test_what_a_zombie_had_sent_to_bookies_is_not_acknowledged_either(
             for number in range(50):
                 old.send(number, b"in its buffer when it goes on")
             cluster.partition_away(zombie)
-            cluster.resume(zombie)  # it reads them and sends them to bookies, which is not heard
+            cluster.resume(zombie)  # it reads them and sends them to bookies, which they do not reach
             taken_over(cluster, topic, zombie)
             cluster.heal(zombie)
             while (said := old.next(3.0)) is not None:
@@ -178,7 +178,7 @@ def test_a_bookie_is_cut_off_and_publishing_goes_on(
         with load.rush():
             assert cluster.partition_away(away) == away
         so_far = load.acknowledged
-        # A bookie that says nothing is given up when a request's time is over.
+        # A bookie that does not answer is given up when the time of a request is over.
         until(lambda: load.acknowledged >= so_far + 5_000, "publishing goes on", SILENCE_S)
         assert away not in bookies_of(processes, topic), "another bookie has taken its place"
         assert cluster.is_running(away)

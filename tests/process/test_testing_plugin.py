@@ -1,4 +1,4 @@
-"""The pytest plugin as people use it: pytest runs of their own, in processes of their own."""
+"""The pytest plugin as people use it: each test starts pytest in a separate process."""
 
 import os
 import shutil
@@ -79,7 +79,7 @@ def noted(folder: Path, name: str) -> list[str]:
 
 
 def is_there(pid: int) -> bool:
-    """Whether a process runs (one that has ended and that nobody asked for counts as gone)."""
+    """Whether a process runs; a zombie counts as ended."""
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -141,7 +141,7 @@ def test_a_project_with_packages_of_the_same_names_has_servers_too(tmp_path: Pat
 
 
 def test_the_log_of_the_server_stands_beside_a_failing_test(tmp_path: Path) -> None:
-    """What was logged while that test ran, and no more."""
+    """The report has the lines that were logged while that test ran, and no others."""
     arguments, environment = command(
         tmp_path,
         """
@@ -237,7 +237,7 @@ def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
         pass
 
 
-# A uid that no machine gives anybody.
+# A uid that no user has.
 NOBODY = 54_321
 
 

@@ -1,4 +1,4 @@
-"""TLS between brokers and bookies comes to a cluster that serves, as the operator's page tells; no write fails."""
+"""TLS between brokers and bookies is introduced in a running cluster as the operator's page says; no write fails."""
 
 import asyncio
 import signal

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.process
 
 @contextmanager
 def standalone(data: Path, config: Path | None = None) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A standalone on free ports, and what it said when it was ready."""
+    """A standalone on free ports, and the line that it printed when it was ready."""
     ports = ["--port", "0", "--web-port", "0", "--bookie-port", "0"]
     command = [sys.executable, "-m", "magnetar", "standalone", "--data", str(data), *ports]
     if config is not None:

@@ -1,4 +1,4 @@
-"""Adds that are taken as a run leave behind what they leave one by one: cache, ledgers, journal and answers."""
+"""Adds taken as a run have the same effects as adds taken one by one: on cache, ledgers, journal and answers."""
 
 from itertools import pairwise
 from typing import Any
@@ -35,7 +35,7 @@ adds = st.tuples(
 
 
 class Wire:
-    """What stands in for the socket and for the journal."""
+    """Stands in for the socket and for the journal."""
 
     def __init__(self) -> None:
         self.records: list[bytes] = []
@@ -80,7 +80,7 @@ async def worked_on(kind: type[RequestRules], chunks: list[bytes], fenced: set[i
     wires: list[Any] = [Wire() for _ in range(journals)]
     cache, read_cache, ledgers = WriteCache(1 << 20), ReadCache(1 << 20), Ledgers()
     rules = kind(ledgers, cache, read_cache, 6)
-    for ledger_id in (1, 2):  # from an earlier life: what it has on disk is not known
+    for ledger_id in (1, 2):  # a ledger from before a restart: what it has on disk is not known
         ledger = ledgers.create(ledger_id, KEYS[0])
         ledger.is_tail_known, ledger.is_key_journaled = False, True
         read_cache.put_run(ledger_id, [(entry_id, b"old") for entry_id in range(12)])

@@ -84,7 +84,7 @@ def _check_keys(bench: Bench) -> None:
 
 
 def _check_first_deliveries(bench: Bench, kind: int) -> None:
-    """What was never sent before comes in order: of all entries, or of those with one key."""
+    """Entries that are sent for the first time are in order: all of them, or those with one key."""
     for key in range(KEYS):
         first = list(dict.fromkeys(e for e in bench.log if kind in (EXCLUSIVE, FAILOVER) or e % KEYS == key))
         if kind != SHARED:
@@ -92,7 +92,7 @@ def _check_first_deliveries(bench: Bench, kind: int) -> None:
 
 
 async def _drain(bench: Bench, kind: int, joined: int) -> None:
-    """The faults are over: one more consumer, everybody reads and acknowledges."""
+    """The faults are over: one more consumer is added, and all consumers read and acknowledge."""
     for number in list(bench.consumers):
         bench.leave(number)
     bench.join(joined + 1, kind, permits=100_000)

@@ -65,5 +65,5 @@ def test_tasks_are_of_about_the_same_size(found: tuple[Run, ...], count: int) ->
         return
     sizes = [sum(run.size_bytes for run in split.runs) for split in splits]
     largest_entry = max(run.size_bytes / run.entries for run in found)
-    # A cut is at most half an entry away from where it belongs, and gives way where a task would have none.
+    # A cut is at most half an entry away from the exact place, and is moved where a task would have no entry.
     assert max(sizes) <= sum(sizes) / len(sizes) + len(splits) * largest_entry + len(found)

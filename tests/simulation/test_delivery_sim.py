@@ -1,23 +1,23 @@
 """Seeded runs of one topic with subscriptions of every type over many short ledgers. A seed is a whole run.
 
-Real are the topic, its subscriptions and dispatchers, the managed ledger, its cursors and their storage; below them is
-BookKeeper in memory. The clients are models of the official ones, and acknowledge as those do: single messages and
-cumulatively, inside of batches, the first of a batch by naming the entry before it (which at a ledger's first entry is
--1), late, twice, from before a reconnect, for ledgers that were trimmed since.
+The topic, its subscriptions and dispatchers, the managed ledger, its cursors and their storage are the real code; below
+them is BookKeeper in memory. The clients are models of the official ones and acknowledge as those do: single messages;
+cumulatively; inside batches; before the first message of a batch by naming the entry before it (entry -1 at the start
+of a ledger); late; twice; messages from before a reconnect; messages of ledgers that were trimmed since.
 
-What may happen: publishing, permits, acks in any order, redelivery, consumers that come and go, seeks, trims, the topic
-unloaded in order, taken over by another broker while its former owner lives.
+What may happen: publishing, permits, acks in any order, redelivery, consumers that connect and disconnect, seeks,
+trims, an orderly unload of the topic, a takeover by another broker while the former owner lives.
 
 What must hold after each event (`Machine.check`):
 
-1. What is dispatched to the one active consumer is contiguous over the list of ledgers, but for what is acknowledged.
-2. Of a Shared or Key_Shared subscription, what was read and is not acknowledged is with a consumer or waits to come
-   again: nothing is passed over.
-3. Nothing is acknowledged that no client acknowledged (or skipped by a seek).
-4. Permits and backlog: then a read is under way, or a timer is set.
-5. Every position that is stored names an entry that there is, or entry -1.
+1. The entries dispatched to the one active consumer are contiguous over the list of ledgers, except acknowledged ones.
+2. On a Shared or Key_Shared subscription, an entry that was read and is not acknowledged is either at a consumer or
+   waits for redelivery: none is skipped.
+3. No message is acknowledged that no client acknowledged (or skipped by a seek).
+4. If there are permits and a backlog, a read is under way or a timer is set.
+5. Every stored position names an existing entry, or entry -1.
 
-At the end every message that no client acknowledged is delivered to whoever comes.
+At the end every message that no client acknowledged is delivered to new consumers.
 
 `SEED=8315` repeats one run.
 """
@@ -88,7 +88,7 @@ class Client:
         self.kind = kind
         self.received: list[Message] = []
         self.entries: list[Position] = []
-        """Of the present run: since it came, or since everything was to come again."""
+        """Entries of the present run: since the consumer connected, or since a redelivery of everything."""
         self.sizes: dict[Position, int] = {}
         self.done: dict[Position, set[int]] = {}
         """Messages of batches that were acknowledged one by one."""
@@ -135,7 +135,7 @@ class Model:
     durable: bool
     clients: list[Client] = field(default_factory=list)
     acknowledged: set[Message] = field(default_factory=set)
-    """By clients, or skipped by seeks."""
+    """Messages that clients acknowledged, or that a seek skipped."""
     under_way: list[wire.CommandAck] = field(default_factory=list)
 
 
@@ -228,14 +228,14 @@ class Machine:
             await asyncio.sleep(0)
 
     async def unload(self) -> None:
-        """In order: everything acknowledged is stored."""
+        """Unload the topic in order: every ack is stored."""
         await self.topic.close()
         await self.factory.close()
         await self.open()
         self.forget_readers()
 
     async def take_over(self) -> None:
-        """Another broker opens the topic; the former one lives on and knows nothing yet."""
+        """Another broker opens the topic; the former owner lives and does not know it yet."""
         former = self.topic, self.factory
         await self.open()
         self.former.append(former)
@@ -331,7 +331,7 @@ class Machine:
         return found | {(position, at) for at in range(index + 1)}
 
     def send_ack(self, model: Model, ack: wire.CommandAck) -> None:
-        """Over whichever connection there is now."""
+        """Send an ack over the client's present connection."""
         subscription = self.subscription(model)
         living = self.living(model)
         if subscription is None or not living:
@@ -487,7 +487,7 @@ class Machine:
         await self.end()
 
     async def end(self) -> None:
-        """Everything that no client acknowledged comes."""
+        """Assert that every message which no client acknowledged is delivered."""
         await self.publish()
         for model in [one for one in self.models.values() if one.durable]:
             for client in list(self.living(model)):

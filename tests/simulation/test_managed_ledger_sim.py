@@ -74,7 +74,7 @@ def payload(number: int) -> bytes:
 
 
 class Recorder:
-    """What one opened managed ledger told. Rules: each append is answered once; nothing is acknowledged after the end,
+    """The events of one opened managed ledger. Rules: each append is answered once; none is acknowledged after the end,
     before its ledger is listed (I86), or out of order (I88)."""
 
     def __init__(self, world: "TopicUnderTakeovers") -> None:
@@ -104,7 +104,7 @@ class Recorder:
 
 
 class Broker:
-    """One process. Once it is dead, nothing that it awaits ever comes, and nothing that it sends arrives."""
+    """One process. Once it is dead, none of its awaits returns, and none of its requests arrives."""
 
     def __init__(self, world: "TopicUnderTakeovers") -> None:
         self.world = world
@@ -217,7 +217,7 @@ class TopicUnderTakeovers:
             await asyncio.sleep(0)
 
     async def finish(self, work: Coroutine[Any, Any, T]) -> T:
-        """Let turns and time go by until *work* is done."""
+        """Advance turns and time until *work* is done."""
         task = asyncio.create_task(work)
         for _ in range(1_000):
             if task.done():
@@ -276,7 +276,7 @@ class TopicUnderTakeovers:
         rng = self.rng
         if rng.random() < 0.03:
             self.owner = rng.randrange(len(self.brokers))
-        # Mostly the owner does something; the others act as if they still were it.
+        # Mostly the owner acts; sometimes a former owner does, which believes that it still is the owner.
         broker = self.brokers[self.owner] if rng.random() < 0.8 else rng.choice(self.brokers)
         ledger = broker.ledger
         action = rng.choices(
@@ -354,7 +354,7 @@ class TopicUnderTakeovers:
         before = ledger.previous_position(position)
         self.resets[name] += 1
         self.stored_marks[name], self.stored_singles[name] = EARLIEST, set()
-        self.sought[name] = max(self.sought[name], before)  # it may be stored, and nobody hear of it
+        self.sought[name] = max(self.sought[name], before)  # it may be stored although the answer was lost
         await cursor.reset(position)
         self.seeks += 1
         self.resets[name] += 1
@@ -405,7 +405,7 @@ class TopicUnderTakeovers:
                 assert self.durable_mark(name) >= gone, f"{gone} was trimmed before cursor {name} was stored (I96)"
 
     def durable_mark(self, name: str) -> Position:
-        """Up to where everything is consumed as a fresh owner would find it."""
+        """The mark-delete position that a new owner would find."""
         value = self._value(f"{RECORD}/{name}")
         assert value is not None
         node = decode_cursor_info(value, name)
@@ -418,7 +418,7 @@ class TopicUnderTakeovers:
         return position <= max(self.marks[name], self.sought[name]) or position in self.singles[name]
 
     async def check_end(self) -> None:
-        """What a fresh owner finds."""
+        """Compare with the state that a new owner finds."""
         self.check_step()
         fresh = Broker(self)
         self.brokers.append(fresh)

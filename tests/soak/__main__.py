@@ -26,7 +26,7 @@ def main() -> int:
     languages = [each for each in options.clients.split(",") if each]
     if not set(languages) <= set(LANGUAGES) or "python" not in languages:
         sys.exit(f"--clients {options.clients}: python, and of {', '.join(LANGUAGES[1:])} what you like")
-    # Servers, clients and the small disk go also when somebody ends it.
+    # Servers, clients and the small disk are removed also when the run is ended by a signal.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit("ended by a signal"))
     now = datetime.now(UTC)

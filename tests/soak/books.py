@@ -1,4 +1,4 @@
-"""The book of a round: what clients were promised and what they got, from the events that they wrote. No IO.
+"""The book of a round: confirmations and deliveries of the clients, from the events that they wrote. No IO.
 
 Each client writes a line an event; a stream is a file of them:
 
@@ -51,7 +51,7 @@ def runs(numbers: Iterator[int]) -> str:
 
 
 class Problems:
-    """What broke a rule; bounded, whatever happens."""
+    """Violations of the rules; their number and length are limited."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -91,7 +91,7 @@ class Published:
 
 
 class _Part:
-    """What one stream has seen of one partition."""
+    """The numbers of one partition that one stream was given."""
 
     __slots__ = ("count", "last", "next", "next_of_key", "repeated", "seen", "top")
 
@@ -199,7 +199,7 @@ class Given:
 def check_stored(
     partition: int, stored: list[tuple[int, Place]], published: Published, problems: Problems
 ) -> dict[int, Place]:
-    """Compares what a fresh reader found with what was promised; returns where each number is."""
+    """Compare what a new reader found with what was confirmed; returns the position of each number."""
     places: dict[int, Place] = {}
     last = -1
     for number, place in stored:

@@ -22,7 +22,7 @@ BUILD_TIMEOUT_S: Final = 600.0
 
 
 class NotAvailable(Exception):
-    """Why the client of a language cannot be had here."""
+    """The client of a language cannot be built or run on this machine; the text says why."""
 
 
 def build(language: str, directory: Path) -> list[str]:
@@ -51,7 +51,7 @@ def build(language: str, directory: Path) -> list[str]:
 
 
 class ClientProcess:
-    """One process; what it says goes to its log."""
+    """One process; its output goes to its log."""
 
     def __init__(self, command: Sequence[str], name: str, spec: Mapping[str, Any], streams: Sequence[Stream]) -> None:
         directory = Path(spec["directory"])
@@ -81,13 +81,13 @@ class ClientProcess:
         return f"{self.name} ended with {code}: {self.log.read_text(errors='replace')[-2000:].strip()}"
 
     def show_threads(self) -> None:
-        """Where each thread waits goes to the log. Go's client ends by that."""
+        """Make the process log where each thread waits. Go's client ends by that."""
         for kind, number in (("python", signal.SIGUSR1), ("java", signal.SIGQUIT), ("go", signal.SIGQUIT)):
             if kind == self.name and self.process.poll() is None:
                 self.process.send_signal(number)
 
     def end(self) -> None:
-        """It writes down what it has; a process that does not go is killed."""
+        """End the process, which writes its last events; kill it if it does not end."""
         self.tell("end")
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):

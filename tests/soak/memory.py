@@ -1,7 +1,7 @@
 """Whether servers hold more and more memory: the rule, over samples that others take. No IO.
 
-A sample is taken at the end of a round, when its topic has been deleted and nobody is connected, of the servers that
-live through the whole run (the nemesis ends the others now and then). Rules:
+A sample is taken at the end of a round, when its topic has been deleted and no client is connected. It covers the
+servers that live through the whole run (the nemesis ends the others now and then). Rules:
 
 1. No server ever holds more than RESIDENT_MAX.
 2. At the end a server holds at most GROWTH_SHARE more than the most that it held in the warm-up, and GROWTH_BYTES

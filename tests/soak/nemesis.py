@@ -1,4 +1,4 @@
-"""Carries out the faults of a round, each in its time. Two events a fault that lasts: it begins, it ends."""
+"""Carries out the faults of a round, each at its time. A fault that lasts is two events: its begin and its end."""
 
 import signal
 import threading
@@ -12,7 +12,7 @@ from magnetar_core.runtime.types import MagnetarError
 from tests.soak.schedule import CUTS, ENDINGS, FILLS, PAUSE, RESET, UNLOADS, Fault
 from tests.soak.servers import DISK_FULL_SHARE, SoakCluster
 
-# Servers that are away answer nothing; the next one is asked.
+# Time for an answer of one server; servers that are away do not answer, and then the next one is asked.
 ADMIN_TIMEOUT_S: Final = 5.0
 
 
@@ -31,7 +31,7 @@ class Nemesis(threading.Thread):
         self._halted = threading.Event()
 
     def stop(self) -> None:
-        """What is being done is done to its end."""
+        """Finish the fault that is being carried out, then stop."""
         self._halted.set()
         self.join()
 
@@ -49,7 +49,7 @@ class Nemesis(threading.Thread):
                     self._remark(f"{monotonic() - began:6.1f} s  {fault.kind} {fault.target}".rstrip())
                     self._begin(fault)
             except (MagnetarError, ServerFailed) as error:
-                # An unload that nobody answers is a fault like others; so is a server that has ended meanwhile.
+                # An unload without an answer is a fault like others; so is one at a server that has ended meanwhile.
                 self._remark(f"          {fault.kind} {fault.target}: {str(error).splitlines()[0][:200]}")
             except BaseException as error:
                 self.failure = error

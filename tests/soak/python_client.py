@@ -2,7 +2,8 @@
 
 Modes: `live` publishes and consumes as applications do, `drain` takes and acknowledges what is left of each
 subscription, `audit` reads everything and ends. Commands on standard input: `finish` (publish no more, hold nothing
-back) and `end`; at its end the process goes. Events go to files (see books.py), written before what follows from them.
+back) and `end`; the end of standard input ends the process, too. Events are written to files (see books.py), each
+before its effects.
 """
 
 import contextlib
@@ -51,15 +52,15 @@ ending = threading.Event()
 
 
 class HungCall(Exception):
-    """The client does not come back."""
+    """A call of the client does not return."""
 
 
 class SeekFailed(Exception):
-    """A seek that has not happened, though the client did not say so."""
+    """A seek had no effect although the client reported no error."""
 
 
 class ClientLog:
-    """The errors that the client logs, in a file: of some failures it tells nowhere else."""
+    """The file with the errors that the client logs: some failures are reported nowhere else."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -119,7 +120,7 @@ def parse(message: Any) -> Message:
 
 
 class Worker(threading.Thread):
-    """Something that goes on until the end, whatever the servers do."""
+    """Work that continues until the end of the round, whatever the servers do."""
 
     def __init__(self, name: str, spec: dict[str, Any], events: Events) -> None:
         super().__init__(name=name, daemon=True)
@@ -138,7 +139,7 @@ class Worker(threading.Thread):
         return self.client
 
     def leave(self) -> None:
-        """As an application that ends, and does not wait for its good-bye."""
+        """Close the client without waiting, like an application that ends abruptly."""
         client, self.client = self.client, None
         if client is not None:
             threading.Thread(target=_quietly, args=(client.close,), daemon=True).start()
@@ -165,7 +166,7 @@ class Worker(threading.Thread):
         try:
             result, error = answer.get(timeout=HUNG_S)
         except queue.Empty:
-            # Its consumers would stay, and wait for an application that has gone.
+            # Its consumers would stay connected although nothing takes their messages any more.
             client, self.client = self.client, None
             if client is not None:
                 threading.Thread(target=_quietly, args=(client.shutdown,), daemon=True).start()
@@ -175,7 +176,7 @@ class Worker(threading.Thread):
         return result
 
     def insist(self, make: Callable[[], Any]) -> Any:
-        """What *make* makes, as soon as it can; None at the end."""
+        """The result of *make*, which is repeated until it succeeds; None at the end of the round."""
         while not ending.is_set():
             try:
                 return self.bounded(make)
@@ -404,7 +405,7 @@ class Consumer(Worker):
         self.consumer.negative_acknowledge(message.id)
 
     def again(self, _: Message) -> None:
-        """An ack that has been sent before, or belongs to a former consumer."""
+        """Repeat an ack that was sent before, or send one that belongs to a former consumer."""
         if self.old:
             self.consumer.acknowledge(self.rng.choice(self.old).id)
 

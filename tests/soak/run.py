@@ -33,9 +33,9 @@ LANGUAGES: Final = ("python", "java", "go")
 RATE: Final = 25
 
 ROUND_S: Final = 45.0
-"""Of faults; with what comes before and behind it a round takes about a minute and a half."""
+"""How long faults last; with start and checks a round takes about a minute and a half."""
 
-# Nothing asserts a time: these end a run in which nothing goes on any more.
+# No test asserts a time: these limits end a run that makes no progress any more.
 STALL_S: Final = 90.0
 WHOLE_TIMEOUT_S: Final = 120.0
 _LOOK_S: Final = 0.3
@@ -44,11 +44,11 @@ Remark = Callable[[str], None]
 
 
 class SoakFailed(Exception):
-    """What was found; the folder is kept."""
+    """The problems that were found; the folder is kept."""
 
 
 class Tail:
-    """The lines that a growing file has got since the last look; a line that is not whole yet waits."""
+    """The new lines of a growing file since the last call; a line that is not whole yet is left for the next one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -99,12 +99,12 @@ class Ledger:
 
     @property
     def wanting(self) -> int:
-        """Messages that somebody has not been given yet."""
+        """Messages that some subscription or reader has not been given yet."""
         sent = self.sent
         return sum(sum(sent[number] for number in book.parts) - book.count for book in self.given.values())
 
     def waits(self) -> str:
-        """Who waits for what."""
+        """A text that says which stream waits for which messages."""
         sent, told = self.sent, []
         for publisher in self.published.values():
             if publisher.pending:
@@ -208,7 +208,7 @@ class Soak:
         )  # fmt: skip
         topic = self._cluster.topic("load")
         admin.create_topic(topic, PARTITIONS)
-        # Before anything is published: where consumed ledgers go at once, who comes late finds them gone.
+        # Before anything is published: where consumed ledgers are deleted at once, a late subscription would miss them.
         for stream in streams:
             for number in stream.partitions if stream.type != "reader" else ():
                 path = admin.path_of(f"{topic}-partition-{number}")
@@ -248,7 +248,7 @@ class Soak:
     def _waited(
         self, is_done: Callable[[], bool], ledger: Ledger, clients: Sequence[ClientProcess], left: Callable[[], int]
     ) -> bool:
-        """Whether it is done; False once nothing has gone on for STALL_S."""
+        """Whether *is_done* became true; False if there was no progress for STALL_S."""
         smallest, since = left(), monotonic()
         while not is_done():
             if monotonic() - since > STALL_S:
@@ -331,7 +331,7 @@ class Soak:
             raise SoakFailed("\n".join([*problems.texts, *([f"and {more} more"] if more else [])]))
 
     def _keep_stats(self, place: Path, topic: str, when: str) -> None:
-        """What the brokers say of ledgers and cursors, beside the events."""
+        """Save the brokers' statistics of ledgers and cursors beside the events."""
         admin = self._admin()
         for number in range(PARTITIONS):
             try:
@@ -344,7 +344,7 @@ class Soak:
     def _audit(
         self, place: Path, spec: dict[str, Any], name: str, only: int | None = None
     ) -> dict[int, list[tuple[int, Place]]]:
-        """Everything that is stored, as new readers find it."""
+        """Read everything that is stored with new readers."""
         partitions = list(range(PARTITIONS)) if only is None else [only]
         client = ClientProcess(
             self._commands["python"], name, {**spec, "mode": "audit", "name": name, "partitions": partitions}, []

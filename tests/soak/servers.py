@@ -1,4 +1,4 @@
-"""The cluster of a soak: small ledgers, a small disk, and starts that nobody waits for."""
+"""The cluster of a soak: small ledgers, a small disk, and starts without waiting until the server is ready."""
 
 import contextlib
 import os
@@ -51,7 +51,7 @@ Remark = Callable[[str], None]
 
 
 class SoakCluster(ClusterUnderTest):
-    """As an application's tests have it, with settings of its own. One thread at a time."""
+    """The test cluster of applications with other settings. Used by one thread at a time."""
 
     def __init__(self, directory: Path, remark: Remark) -> None:
         super().__init__(directory)

@@ -1,4 +1,4 @@
-"""Who does what in a round: which publishers, subscriptions and readers there are, by language. No IO."""
+"""The publishers, subscriptions and readers of a round, by language. No IO."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The judge of a soak sees what it is there for: each kind of mistake, put into the clients' events."""
+"""The checks of a soak find each kind of mistake, put into the clients' events."""
 
 import pytest
 

@@ -37,7 +37,7 @@ def stored_entry(ledger_id: int, entry_id: int, payload: bytes = b"", last_add_c
 
 
 class Disk:
-    """What is left of a bookie when its process is gone."""
+    """The parts of a bookie that outlive its process: disk and index."""
 
     def __init__(self, files: MemoryFiles | None = None, journals: int = 1, ledgers: int = 1) -> None:
         self.files = MemoryFiles() if files is None else files
@@ -54,14 +54,14 @@ class Disk:
         return OpenedDisk(self, settings)
 
     def crash(self, rng: random.Random, unsynced: float = 0.5) -> "Disk":
-        """The disk as it may look after the power went now."""
+        """The disk as it may look if the power failed now."""
         after = Disk(self.files.crash(rng, unsynced), len(self.journal_directories), len(self.ledger_directories))
         after.indexes = {name: index.crash(rng, unsynced) for name, index in self.indexes.items()}
         return after
 
 
 class Entries:
-    """What a storage has, wherever it is."""
+    """Reads entries of a storage, wherever they are: in the write cache or on disk."""
 
     storage: LedgerStorage
     rules: RequestRules
@@ -102,7 +102,7 @@ class OpenedDisk(Entries):
         return self.rules.write_lac(KEY, CODEC.explicit_lac(ledger_id, lac), self._records(ledger_id))
 
     def sync(self, must_sync: bool = True) -> NoSpace | None:
-        """Write what was taken to the journals, and make it durable."""
+        """Write the adds taken so far to the journals, and make them durable."""
         refusal = None
         for number, writer in enumerate(self.writers):
             records, self.records[number] = self.records[number], []

@@ -1,4 +1,4 @@
-"""A world of bookies whose disks can be lied about, and whose ledgers are in the metadata store."""
+"""Bookies that are told any disk usage a test wants, and whose ledgers are in the metadata store."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace

@@ -4,15 +4,16 @@
                └─ at each disk operation: the disk after a power cut ──▶ mounted, replayed ──▶ checked against Story
 
 What runs is the bookie below its sockets, with its own code: request rules, journals, checkpointer, collector,
-compactor. Its threads are queues (`StepThread`, `StepWorker`), and who goes on next is drawn, so a seed is a whole run.
+compactor. Its threads are queues (`StepThread`, `StepWorker`), and the next one to run is drawn, so a seed is a whole
+run.
 
 The power cut (B-D1 to B-D4 of the fault model):
 
 1. What was synced is there. A sector is written whole or not at all, so bytes that were synced before stay as they are.
-2. Each write that was not synced is kept, dropped or torn at sectors, each for itself; where a torn one is missing
-   there is what was there before, zeros, or anything.
+2. Each write that was not synced is kept, dropped or torn at sectors, independently of others. The missing sectors of a
+   torn write hold their former bytes, zeros, or anything.
 3. A file may have its new length and zeros instead of its content.
-4. Each creation, renaming and removal in a directory that was not synced is kept or dropped, each for itself.
+4. Each creation, renaming and removal in a directory that was not synced is kept or dropped, independently of others.
 5. The index loses its newest changes, those of its two databases independently (see `tests/crash/test_index_contract`).
 """
 
@@ -51,7 +52,7 @@ MODES: Final = ("lose all", "keep all", "prefix", "subset", "torn 512", "torn 40
 
 
 def crashed_files(files: MemoryFiles, rng: random.Random, mode: str) -> MemoryFiles:
-    """The disk as it may look after the power went now; *files* stays as it is."""
+    """The disk as it may look if the power failed now; *files* is not changed."""
     after = MemoryFiles(files.capacity_bytes)
     after._directories = set(files._directories)
     entries, durable = files._entries, files._durable_entries
@@ -228,7 +229,7 @@ class KnownLedgers:
 
 
 def until_end(work: Coroutine[Any, Any, T], threads: Sequence[StepThread]) -> T:
-    """Run a coroutine to its end, doing whatever the threads have to do meanwhile."""
+    """Run a coroutine to its end, stepping threads that have jobs whenever it waits."""
     while True:
         try:
             work.send(None)
@@ -240,7 +241,7 @@ def until_end(work: Coroutine[Any, Any, T], threads: Sequence[StepThread]) -> T:
 
 
 def bury(work: Coroutine[Any, Any, Any]) -> None:
-    """Let go of a coroutine whose process was killed: what it still asks of threads, nobody does."""
+    """Close a coroutine whose process was killed; jobs that it still gives to threads are not done."""
     while True:
         try:
             work.close()
@@ -416,7 +417,7 @@ class Life(Entries):
 
 @dataclass
 class Story:
-    """What was sent, and what clients were told."""
+    """The entries that were sent, and the answers that clients received."""
 
     sent: dict[tuple[int, int], bytes] = field(default_factory=dict)
     acknowledged: dict[tuple[int, int], None] = field(default_factory=dict)
@@ -611,14 +612,14 @@ class Run:
             bury(self._round)
 
     def totals(self) -> dict[str, int]:
-        """How often what happened, in all lives of this run."""
+        """How often each kind of step happened, in all lives of this run."""
         self._count()
         story = self.story
         told = {"deleted": len(story.deleted), "fenced": len(story.fenced), "lacs": len(story.explicit_lacs)}
         return {**self._past, **told}
 
     def _count(self) -> None:
-        """Before a life is let go."""
+        """Add the counts of a life that ends to those of the whole run."""
         if self._life is not None:
             counts = self._life.collector.status()
             self._past["removed logs"] += counts.removed_logs
@@ -639,7 +640,7 @@ class Run:
         if self._first < self.operations and self._images_rng.random() < self._share:
             for _ in range(self._variants):
                 self.take(self.what)
-        # A journal's thread does not wait for what the flusher or the maintenance thread does, nor the loop for either.
+        # The journal's thread does not wait for the flusher or the maintenance thread, and the loop waits for neither.
         if not self._in_thread and self._life is not None and not path.startswith("/j") and self.rng.random() < 0.1:
             self._in_thread = True
             try:
@@ -808,7 +809,7 @@ class Run:
         self.life.checkpointer.flush()
 
     def _delete(self) -> None:
-        """Somebody deletes a ledger; another one is made in its place."""
+        """A client deletes a ledger; another ledger is made in its place."""
         ledger_id = self._ledger()
         self.story.deleted.add(ledger_id)
         self.life.known.ledger_ids.discard(ledger_id)
@@ -827,7 +828,7 @@ class Run:
             self._thread()
 
     def _run_full(self) -> None:
-        """A directory runs full, or has room again."""
+        """A directory becomes full, or has room again."""
         self._full_name = None if self._full_name else self.rng.choice([".txn", ".log", ".tmp", ".compacting"])
 
     def _restart(self, kinds: Sequence[str] = ("stop", "kill", "power cut")) -> None:

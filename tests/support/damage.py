@@ -1,11 +1,11 @@
-"""Bytes with something wrong in them."""
+"""Damages bytes at random."""
 
 import random
 from collections.abc import Sequence
 
 
 def damaged(rng: random.Random, data: bytes, times: Sequence[int] = (1, 1, 2, 8)) -> bytes:
-    """*data* with bits turned over, bytes left out or put in, or another end; as often as one of *times* says."""
+    """*data* with bits flipped, bytes removed or inserted, or another end; as often as a number drawn from *times*."""
     body = bytearray(data)
     for _ in range(rng.choice(times)):
         kind, at = rng.random(), rng.randrange(len(body) + 1)

@@ -12,7 +12,7 @@ FAULTS: Final = ("EIO", "ENOSPC", "short write")
 
 
 class Fault(NamedTuple):
-    """What happened instead of an operation."""
+    """The fault that happened instead of an operation."""
 
     fault: str
     kind: str

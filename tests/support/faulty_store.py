@@ -1,4 +1,4 @@
-"""A metadata store between the code and a real one: it waits or fails where a test says so."""
+"""A metadata store that passes calls on to a real one, and waits or fails where a test says so."""
 
 from collections.abc import Awaitable, Callable
 

@@ -1,4 +1,4 @@
-"""Golden tests: each is given recorded files, tells what it does with them, and says row by row what fits.
+"""Golden tests: each is given recorded files, declares how it checks them, and reports row by row which fit.
 
     @golden("wire/bkraw-*.decoded.jsonl", beside=(".jsonl",), how={DECODES}, compared="every field of every frame")
     def test_…(report: Report) -> None:

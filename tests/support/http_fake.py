@@ -1,4 +1,4 @@
-"""A small HTTP server on a thread, which answers from a table and remembers what it was asked."""
+"""A small HTTP server on a thread, which answers from a table and remembers the requests."""
 
 import json
 import threading

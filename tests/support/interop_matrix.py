@@ -1,4 +1,4 @@
-"""The page that shows what tests/interop found."""
+"""The page with the results of tests/interop."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
@@ -7,7 +7,7 @@ COLUMNS: Final = ("our bookies", "Apache bookies", "two Apache, one ours")
 
 
 class Outcome(NamedTuple):
-    """What one test said about one cell."""
+    """The result of one test for one cell."""
 
     row: str
     column: str

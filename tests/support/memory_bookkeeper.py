@@ -2,8 +2,8 @@
 
 Several clients may share one set of ledgers (`session`). As with the real one:
 
-- what was sent and not acknowledged may be found by a recovery, or not (`survivors` decides);
-- a writer whose ledger was closed by somebody else at another entry gets MetadataConflict when it closes it.
+- a recovery may find entries that were sent and not acknowledged, or not (`survivors` decides);
+- a writer whose ledger was closed by another client at another entry gets MetadataConflict when it closes it.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class StoredLedger:
 
 
 class Ledgers:
-    """What all clients of one cluster share."""
+    """The ledgers and metadata that all clients of one cluster share."""
 
     def __init__(self) -> None:
         self.by_id: dict[int, StoredLedger] = {}

@@ -1,4 +1,4 @@
-"""Managed ledgers without bookies: the positions are the real code's, the entries stand in a list.
+"""Managed ledgers without bookies: positions are computed by the real code, entries are in a list.
 
 Faults are under the test's control: appends can be held back or fail, reads can be cold.
 """
@@ -147,7 +147,7 @@ class MemoryManagedLedger:
         self._is_scheduled = False
 
     def begin_ledger(self, ledger_id: int) -> None:
-        """Roll over to a new ledger; an empty one goes, as the real one does it."""
+        """Roll over to a new ledger; an empty one is removed, as the real code does."""
         for info in list(self._ledgers):
             if not self._ledgers.entries_of(info.ledgerId):
                 self._ledgers.remove(info.ledgerId)
@@ -209,7 +209,7 @@ class MemoryManagedLedger:
             asyncio.get_running_loop().call_soon(self._complete)
 
     def release(self) -> None:
-        """Let go of the appends that `hold` kept back."""
+        """Complete the appends that `hold` kept back."""
         self.hold = False
         self._complete()
 
@@ -313,7 +313,7 @@ class MemoryManagedLedger:
         pass
 
     def fence(self, error: ManagedLedgerError) -> None:
-        """Another owner took over."""
+        """Another broker has taken the topic over."""
         if not self.is_open:
             return
         self.is_open = False
@@ -341,7 +341,7 @@ class MemoryManagedLedger:
         self.by_name.pop(self.name, None)
 
     def reopen(self) -> None:
-        """What recovery does: the same entries, cursors at their first open entry."""
+        """Recover as a new owner does: the same entries, and cursors at their first unacknowledged entry."""
         self.is_open = True
         for cursor in self.cursors.values():
             cursor.rewind()

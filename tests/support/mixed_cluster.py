@@ -318,7 +318,7 @@ class MixedCluster:
             "BOOKIE_MAX_HEAP_MEMORY": "384m",
             "BOOKIE_MIN_HEAP_MEMORY": "64m",
             "BOOKIE_MAX_DIRECT_MEMORY": "256m",
-            # Quick to start instead of quick: what runs here runs for seconds.
+            # A quick start matters more than speed: these processes run for seconds.
             "PULSAR_EXTRA_OPTS": "-XX:TieredStopAtLevel=1",
             "PULSAR_LOG_DIR": str(logs or self.directory / "logs"),
             "BOOKIE_LOG_DIR": str(logs or self.directory / "logs"),
@@ -352,7 +352,7 @@ class MixedCluster:
         }
 
     def _small_bookie_settings(self) -> dict[str, object]:
-        """What makes many servers fit on a small machine; a benchmark goes without."""
+        """Settings with which many servers fit on a small machine; benchmarks do not use them."""
         return {
             "minUsableSizeForIndexFileCreation": 0,
             "minUsableSizeForEntryLogCreation": 0,

@@ -1,4 +1,4 @@
-"""Does what a page of the documentation says, word for word, as a newcomer would.
+"""Follows a page of the documentation word for word, as a newcomer would.
 
 `python -m tests.support.pages PAGE FOLDER`:
 
@@ -26,7 +26,7 @@ TIMEOUT_S: Final = 180.0
 READY: Final = "ready"
 PLUGIN: Final = "magnetar.testing.plugin"
 
-# What goes on until it is stopped.
+# Commands that run until they are stopped.
 _SERVER: Final = re.compile(r"magnetar (standalone|bookie --config|broker --config)\b")
 _FILE: Final = re.compile(r".*`([\w.-]+)`:$")
 # Findings are an answer too: the disk of this machine may be full.

@@ -1,4 +1,4 @@
-"""A Pulsar client of a few lines on one socket, which never reconnects: what a zombie's old clients look like."""
+"""A Pulsar client of a few lines on one socket. It never reconnects, like an old client of a replaced broker."""
 
 import select
 import socket
@@ -39,7 +39,7 @@ class RawProducer:
         self._socket.sendall((len(head) - 4 + len(entry)).to_bytes(4, "big") + head[4:] + entry)
 
     def next(self, timeout_s: float = TIMEOUT_S) -> wire.BaseCommand | None:
-        """What the broker says next (pings are not counted); None if it says nothing, or has closed the connection."""
+        """The broker's next command, without pings; None if none arrives, or the connection is closed."""
         deadline = time.monotonic() + timeout_s
         while True:
             size = int.from_bytes(self._data[:4], "big") + 4

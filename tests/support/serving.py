@@ -40,7 +40,7 @@ class HurriedClock(LoopClock):
 
 
 class BookieMachines:
-    """What bookies of one cluster outlive in: disks, indexes, the metadata store."""
+    """The parts of a cluster that outlive its bookies: disks, indexes, the metadata store."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock = clock or LoopClock()

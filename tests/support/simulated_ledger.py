@@ -157,14 +157,14 @@ class SimulatedLedger:
         self.check()
 
     def pass_on(self, what: str, *names: str) -> None:
-        """For scripts: deliver the messages of this kind to (or from) these bookies."""
+        """Deliver the messages of this kind to (or from) these bookies. For tests with a fixed order of events."""
         for name in names:
             (message,) = (m for m in self.network if (m.what, m.bookie) == (what, name))
             self.network.remove(message)
             message.deliver()
 
     def settle(self) -> None:
-        """The faults stop: everything is delivered, and one more recovery gets through.
+        """End the faults: everything is delivered, and one more recovery succeeds.
 
         At first with some bookies gone for good, which is enough unless too few are left to write back to.
         """
@@ -212,7 +212,7 @@ class SimulatedLedger:
 
 
 class _Adder:
-    """What writer and recovery share: driving a LedgerWriter."""
+    """The part that writer and recovery share: it drives a LedgerWriter."""
 
     def __init__(self, world: SimulatedLedger, machine: LedgerWriter, recovery: bool) -> None:
         self.world = world
@@ -261,7 +261,7 @@ class _Adder:
         if not self.machine.is_open():
             return
         world = self.world
-        # A client only hopes to know who is reachable.
+        # A client does not know for certain which bookies are reachable.
         unreachable = [b.name for b in world.bookies.values() if not b.reachable and world.rng.random() < 0.5]
         replacements = choose_replacements(
             list(world.bookies), self.machine.ensemble, failed, unreachable, (), world.rng
@@ -323,7 +323,7 @@ class Writer(_Adder):
         world.tasks.append(answer)
 
     def look_at_left_out(self) -> None:
-        """As the shell does when the register of bookies changes, or from time to time."""
+        """Update the reachable bookies, as the shell does when their register changes, and from time to time."""
         machine, world = self.machine, self.world
         if not machine.left_out or machine.is_changing or not machine.is_open():
             return

@@ -1,4 +1,4 @@
-"""An ownership in which this broker serves everything, until a test says otherwise."""
+"""An ownership in which this broker serves every topic, until a test moves one."""
 
 from collections.abc import Callable
 

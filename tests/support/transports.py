@@ -1,4 +1,4 @@
-"""A connection's transport that remembers what it is given."""
+"""A connection's transport that remembers what is written to it."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Waiting for what comes about by itself, for as long as a busy machine needs."""
+"""Waits until a condition becomes true, for as long as a busy machine may need."""
 
 import asyncio
 import inspect
@@ -29,7 +29,7 @@ async def eventually(check: Callable[[], object | Awaitable[object]], timeout_s:
 
 
 async def settle(turns: int = 50) -> None:
-    """Let the loop do what it does without waiting for anything: *turns* turns, and one look at sockets and timers."""
+    """Let the loop run what is ready: *turns* turns, and one check of sockets and timers."""
     for _ in range(turns):
         await asyncio.sleep(0)
     await asyncio.sleep(0.005)

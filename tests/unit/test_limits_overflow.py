@@ -147,7 +147,7 @@ async def test_keys_that_wait_are_looked_past_up_to_a_limit(monkeypatch: pytest.
 async def test_requests_that_wait_stop_the_reading(
     world: BrokerInMemory, raw: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.binary.connection.REQUESTS_MAX", 4)
+    monkeypatch.setattr("broker.binary.flow.REQUESTS_MAX", 4)
     world.ledgers.hold_opening = asyncio.Event()
     for number in range(8):
         raw.send(BaseCommand.PRODUCER, topic=f"{TOPIC}{number}", producer_id=number, request_id=number)
@@ -165,7 +165,7 @@ async def test_requests_that_wait_stop_the_reading(
 async def test_too_many_ids_to_redeliver_mean_all_that_is_open(
     world: BrokerInMemory, raw: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.binary.connection.REDELIVERED_IDS_MAX", 2)
+    monkeypatch.setattr("broker.binary.consumers.REDELIVERED_IDS_MAX", 2)
     await raw.produce(TOPIC)
     await raw.subscribe(TOPIC, subType=wire.CommandSubscribe.Shared)
     raw.publish(1, *range(5))

@@ -1,4 +1,4 @@
-"""Each seeded bug still has its place: one that has lost it would prove nothing."""
+"""Each seeded bug still has its place in the sources; a bug without one would prove nothing."""
 
 from pathlib import Path
 

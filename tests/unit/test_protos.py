@@ -1,4 +1,4 @@
-"""The generated protobuf code is what `make proto` makes of the .proto files now."""
+"""The generated protobuf code is up to date: `make proto` would generate the same from the .proto files."""
 
 import subprocess
 import sys

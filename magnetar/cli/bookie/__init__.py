@@ -1,6 +1,6 @@
 """`magnetar bookie`: runs a bookie, or asks one that runs over its HTTP admin and shows the answer to people.
 
-A subcommand is a module of this package; the few that are about one thing share theirs.
+Each subcommand is a module of this package; a few that belong together share one.
 """
 
 import sys

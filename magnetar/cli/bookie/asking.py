@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 ADMIN_URL = "http://127.0.0.1:8000"
 
-# So often it is asked how far something is that takes long.
+# Seconds between two questions how far a long operation is.
 LOOK_S = 0.5
 
 
@@ -26,7 +26,7 @@ def remote(command: F) -> F:
 
 
 def wait_option(command: F) -> F:
-    """`--wait`, of a command that begins something."""
+    """`--wait`, for a command that starts a long operation."""
     return click.option("--wait", is_flag=True, help="Return when it is done.")(command)
 
 
@@ -38,14 +38,14 @@ def admin_of(url: str) -> "BookieAdmin":
 
 
 def wait_a_little() -> None:
-    """Before the bookie is asked again how far it is."""
+    """Wait before the bookie is asked again how far the operation is."""
     import time
 
     time.sleep(LOOK_S)
 
 
 def if_there(admin: "BookieAdmin", path: str) -> Any:
-    """The answer; None where there is no such path, as at other versions of the admin."""
+    """The answer of the admin; None if it does not know the path, as other versions of the admin may not."""
     from magnetar.inspect.bookie_admin import BookieAdminError
 
     try:

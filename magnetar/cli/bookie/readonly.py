@@ -38,7 +38,7 @@ def readonly(switch: str | None, draining: bool, detail: str, admin_url: str, as
     admin = admin_of(admin_url)
     if switch is not None:
         body: dict[str, Any] = {"readOnly": switch == "on"}
-        if draining:  # not given otherwise: Apache's bookie is asked the same way
+        if draining:  # left out otherwise: then Apache's bookie understands the request too
             body["reason"] = "draining"
         if detail:
             body["detail"] = detail

@@ -1,4 +1,4 @@
-"""What several commands show."""
+"""Texts that several commands show."""
 
 import re
 from typing import Any
@@ -53,5 +53,5 @@ def quorums(record: dict[str, Any]) -> str:
 
 
 def printable(text: str) -> str:
-    """Entries are anybody's bytes: a terminal shall not take them for commands."""
+    """The bytes of an entry as text without control characters, which a terminal would take for commands."""
     return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)

@@ -253,7 +253,7 @@ async def test_a_consumer_whose_client_missed_that_it_was_closed_is_told_again(
     world: BrokerInMemory, raw: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Go's does where that comes right behind the answer to SUBSCRIBE: it sends its permits, and waits for ever."""
-    monkeypatch.setattr("broker.binary.connection.TELL_AGAIN_MS", 50)
+    monkeypatch.setattr("broker.binary.consumers.TELL_AGAIN_MS", 50)
     await closed_before_its_permits(world, raw)
     for _ in range(3):
         raw.send(BaseCommand.FLOW, consumer_id=1, messagePermits=100)
@@ -267,7 +267,7 @@ async def test_a_consumer_whose_client_missed_that_it_was_closed_is_told_again(
 async def test_who_knows_that_its_consumer_was_closed_is_not_told_again(
     world: BrokerInMemory, raw: RawClient, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
-    monkeypatch.setattr("broker.binary.connection.TELL_AGAIN_MS", 50)
+    monkeypatch.setattr("broker.binary.consumers.TELL_AGAIN_MS", 50)
     if then == "had permits":
         await raw.subscribe(TOPIC)
         await world.broker.unload(NAME)
@@ -286,8 +286,8 @@ async def test_who_knows_that_its_consumer_was_closed_is_not_told_again(
 async def test_consumers_that_are_told_again_are_limited(
     world: BrokerInMemory, raw: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.binary.connection.TELL_AGAIN_MS", 1)
-    monkeypatch.setattr("broker.binary.connection.EARLY_CLOSED_MAX", 2)
+    monkeypatch.setattr("broker.binary.consumers.TELL_AGAIN_MS", 1)
+    monkeypatch.setattr("broker.binary.consumers.EARLY_CLOSED_MAX", 2)
     for consumer_id in range(3):
         await closed_before_its_permits(world, raw, consumer_id)
     for consumer_id in range(3):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.binary.connection import OUTBOX_HIGH_BYTES, OUTBOX_LOW_BYTES
+from broker.binary.flow import OUTBOX_HIGH_BYTES, OUTBOX_LOW_BYTES
 from broker.config import BrokerConfig
 from broker.memory_budget import LOOK_S, RESUME_BELOW, RESUMED_AT_ONCE, STEP_S, MemoryBudget
 from broker.wire import pulsar_pb2 as wire

@@ -15,7 +15,8 @@ from broker.grpc.partial import PartialBatches
 from broker.grpc.status import Refused
 from broker.topic.subscription import Subscription
 from broker.wire.pulsar_pb2 import BaseCommand
-from magnetar.client.async_client import AsyncClient, AsyncConsumer
+from magnetar.client.async_client import AsyncClient
+from magnetar.client.async_consumer import AsyncConsumer
 from magnetar.client.errors import TopicError, TopicInUse, UnreadableMessage
 from magnetar.client.values import Message, Outgoing, partition_of_key
 from magnetar_core.topics import topics_pb2 as api

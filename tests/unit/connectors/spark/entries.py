@@ -1,4 +1,4 @@
-"""Entries as producers make them, and the slow definition of the rows that they are."""
+"""Entries as producers make them, and a slow function that defines which rows they become."""
 
 import base64
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Names that other tools have for things: each leads to a command that there is."""
+"""Names that other tools use: each leads to an existing command."""
 
 import os
 import pty

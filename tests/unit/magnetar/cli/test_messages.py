@@ -1,4 +1,4 @@
-"""`produce` and `consume` with a client that does as it is told."""
+"""`produce` and `consume` with a fake client whose answers the test decides."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""What is drawn on a terminal, and what is not elsewhere."""
+"""Tables and progress bars on a terminal, and plain output elsewhere."""
 
 import io
 import sys

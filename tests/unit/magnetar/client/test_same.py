@@ -9,7 +9,7 @@ import pytest
 
 import magnetar
 from broker.grpc.service import GrpcServer
-from magnetar.client import async_client, client
+from magnetar.client import async_client, async_consumer, async_producer, async_topics, client
 from magnetar.client.errors import TopicError
 from tests.unit.broker.conftest import world
 from tests.unit.broker.grpc.conftest import door
@@ -18,10 +18,10 @@ __all__ = ["door", "world"]
 
 PAIRS = [
     (client.Client, async_client.AsyncClient),
-    (client.Producer, async_client.AsyncProducer),
-    (client.Consumer, async_client.AsyncConsumer),
-    (client.Reader, async_client.AsyncReader),
-    (client.Topics, async_client.AsyncTopics),
+    (client.Producer, async_producer.AsyncProducer),
+    (client.Consumer, async_consumer.AsyncConsumer),
+    (client.Reader, async_consumer.AsyncReader),
+    (client.Topics, async_topics.AsyncTopics),
 ]
 
 # What a program with an event loop can do besides: open without waiting for the first message, look without waiting.

@@ -1,4 +1,4 @@
-"""Facts about a cluster, and what the doctor makes of them."""
+"""The doctor's findings from given facts about a cluster."""
 
 from dataclasses import replace
 

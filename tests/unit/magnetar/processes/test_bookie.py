@@ -1,4 +1,4 @@
-"""How a bookie's process is put together: where its HTTP listens, and the rebuild of an index while it is stopped."""
+"""The parts of a bookie's process: where its HTTP listens, and the rebuild of an index while the bookie is stopped."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""What every server does around its parts: exit codes, the order of stopping, what is shown of an error."""
+"""Behaviour that all servers share: exit codes, the order of stopping, how an error is shown."""
 
 import asyncio
 import os

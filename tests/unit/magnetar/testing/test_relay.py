@@ -294,7 +294,7 @@ async def test_a_server_that_is_cut_off_reaches_nobody_either(world: RelayedServ
         async with connected(world.to_a) as streams:
             await echo(streams, b"a client still reaches a")
         assert b"two" not in world.a.received
-        assert await b.say("connect") == "connect"  # that door is open for others
+        assert await b.say("connect") == "connect"  # it still accepts connections of others
         assert await b.say("three") == "silence"
         world.relay.heal("b")
         await eventually(lambda: b"two" in world.a.received)

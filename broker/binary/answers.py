@@ -1,0 +1,106 @@
+"""Answers of one connection: those known at once, and those that a task has later. No IO.
+
+Answers that come later may overtake each other; clients match them by their request id.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from broker.binary.flow import OUTBOX_HIGH_BYTES, ClientFlow
+from broker.errors import BrokerError
+from broker.topic.ports import Outbox, Spawn
+from broker.wire import pulsar_pb2 as wire
+from broker.wire.frames import command
+
+log = logging.getLogger(__name__)
+
+_T = wire.BaseCommand
+_PONG = command(_T.PONG)
+
+
+class Answers:
+    """Sends answers to one client. Also takes the commands that lead to an answer and to nothing else."""
+
+    __slots__ = ("_address", "_flow", "_outbox", "_spawn")
+
+    def __init__(self, flow: ClientFlow, outbox: Outbox, spawn: Spawn, address: str) -> None:
+        self._flow = flow
+        self._outbox = outbox
+        self._spawn = spawn
+        self._address = address
+
+    def write(self, frame: bytes) -> None:
+        """Send *frame*, which is a whole answer."""
+        self._flow.write(frame)
+
+    def success(self, request_id: int) -> None:
+        """Tell the client that a request was done."""
+        self._flow.write(success_frame(request_id))
+
+    def error(self, request_id: int, code: int, text: str) -> None:
+        """Tell the client that a request was refused; *code* is a ServerError of the protocol."""
+        self._flow.write(error_frame(request_id, code, text))
+
+    def later(
+        self, work: Callable[[], Awaitable[bytes | None]], failed: Callable[[int, str], bytes | None], what: str
+    ) -> None:
+        """Run *work* in a task and send the frame it returns, or the one that *failed* makes of its error.
+
+        None sends nothing. *what* names the task in the log.
+        """
+        flow = self._flow
+
+        async def run() -> None:
+            try:
+                if flow.unsent_bytes > OUTBOX_HIGH_BYTES:  # answers may be large: the client has to read them first
+                    await self._outbox.until_drained()
+                answer = await work()
+            except BrokerError as error:
+                answer = failed(error.code, str(error))
+            except Exception as error:
+                log.exception("%s: %s failed", self._address, what)
+                answer = failed(wire.UnknownError, f"{type(error).__name__}: {error}")
+            finally:
+                flow.on_answer()
+            if answer is not None:
+                flow.write(answer)
+
+        flow.on_request()
+        self._spawn(run(), what)
+
+    def later_or_error(self, work: Callable[[], Awaitable[bytes | None]], request_id: int, what: str) -> None:
+        """Like `later`; an error is answered with ERROR."""
+        self.later(work, lambda code, text: error_frame(request_id, code, text), what)
+
+    # -------------------------------------------------------------------------------- commands
+
+    def on_ping(self, ping: wire.CommandPing) -> None:
+        """Answer PING."""
+        self._flow.write(_PONG)
+
+    def ignore(self, body: object) -> None:
+        """A command that needs no answer (PONG: whatever arrives is a sign of life)."""
+
+    def refuse_watching(self, body: wire.CommandWatchTopicList) -> None:
+        """Refuse WATCH_TOPIC_LIST; clients then ask for the list again and again, as older ones do."""
+        text = "Topic list watching is not served; supports_topic_watchers is false"
+        self.error(body.request_id, wire.NotAllowedError, text)
+
+    def on_watch_close(self, close: wire.CommandWatchTopicListClose) -> None:
+        """There is no watcher to end, so ending it succeeds."""
+        self.success(close.request_id)
+
+    def refuse_transactions(self, body: Any) -> None:
+        """Refuse a command about transactions."""
+        self.error(body.request_id, wire.NotAllowedError, "Transactions are not enabled.")
+
+
+def success_frame(request_id: int) -> bytes:
+    """The frame that says that a request was done."""
+    return command(_T.SUCCESS, request_id=request_id)
+
+
+def error_frame(request_id: int, code: int, text: str) -> bytes:
+    """The frame that refuses a request with *code*, a ServerError of the protocol."""
+    return command(_T.ERROR, request_id=request_id, error=code, message=text)

@@ -1,0 +1,24 @@
+"""What the parts of a connection know of its client. Values only."""
+
+from typing import NamedTuple
+
+
+class ClientFacts(NamedTuple):
+    """What a client said of itself when it connected."""
+
+    address: str
+    version: str = ""
+    protocol_version: int = 0
+    keeps_broker_metadata: bool = False
+    """It understands the broker's metadata in front of an entry, so this is not cut off."""
+    is_java: bool = False
+
+
+class Coming:
+    """An id whose producer or consumer is being made."""
+
+    __slots__ = ("is_cancelled",)
+
+    def __init__(self) -> None:
+        self.is_cancelled = False
+        """The client closed it, or is gone, before it was made."""

@@ -1,0 +1,357 @@
+"""The consumers of one connection: how they are made and closed, and what their commands lead to. No IO.
+
+Rules:
+
+1. A consumer id is taken from the moment of the request. A close that arrives before the answer wins: the consumer is
+   detached as soon as it is there, and the request is not answered.
+2. A client may not know a consumer yet that we close before its first permits: Go's client learns of it with the answer
+   to SUBSCRIBE, and ignores a close that comes right behind. If permits for it arrive all the same, and no new
+   SUBSCRIBE soon after, the close is sent a second time.
+"""
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Final, Protocol
+
+from broker.binary.answers import Answers, error_frame, success_frame
+from broker.binary.client_facts import ClientFacts, Coming
+from broker.binary.flow import ClientFlow
+from broker.errors import MetadataFailure
+from broker.names import parse_topic
+from broker.topic.consumer import Consumer
+from broker.topic.ports import Sink
+from broker.topic.requests import SubscribeRequest, TopicPort
+from broker.topic.subscription import KeySharedPolicy
+from broker.wire import pulsar_pb2 as wire
+from broker.wire.frames import NO_ID, command
+from magnetar_core.runtime.types import Cancellable
+from managed_ledger.errors import InvalidPosition
+from managed_ledger.messages_pb2 import MessageIdData
+from managed_ledger.position import Position, named_position
+from managed_ledger.topic_name import TopicName
+
+log = logging.getLogger(__name__)
+
+# Ids of messages that one command names to have them delivered again. Clients name a thousand at once.
+REDELIVERED_IDS_MAX: Final = 20_000
+
+# Consumers of one connection that may not know that they are closed, and the time that a client which does know has
+# for its new SUBSCRIBE (rule 2).
+EARLY_CLOSED_MAX: Final = 1_000
+TELL_AGAIN_MS: Final = 1_000
+
+_T: Final = wire.BaseCommand
+
+
+class ConsumerBroker(Protocol):
+    """The broker, as the consumers of a connection use it. All coroutines raise BrokerError."""
+
+    def now_ms(self) -> int: ...
+
+    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Cancellable: ...
+
+    async def topic_for_consumer(self, topic: TopicName, *, create: bool) -> TopicPort: ...
+
+    def consumer_name(self) -> str: ...
+
+    async def check_consumer_schema(self, topic: TopicName, schema: wire.Schema) -> None: ...
+
+
+class ConnectionConsumers:
+    """Consumers by their id, with their topics.
+
+    It does not keep the connection (the sink of its consumers is given with the request): a lost connection would
+    wait for the garbage collector if each knew the other.
+    """
+
+    __slots__ = ("_answers", "_broker", "_closed_early", "_consumers", "_first", "_flow", "_topics")
+
+    def __init__(self, broker: ConsumerBroker, answers: Answers, flow: ClientFlow) -> None:
+        self._broker = broker
+        self._answers = answers
+        self._flow = flow
+        self._consumers: dict[int, Consumer | Coming] = {}
+        self._topics: dict[int, TopicPort] = {}
+        self._closed_early: dict[int, bool] = {}
+        """Consumers closed before their first permits, and whether permits have arrived since (rule 2)."""
+        self._first = 0
+
+    def pump(self) -> None:
+        """There is room for messages again: dispatch to each consumer in turn, beginning with another one each time."""
+        consumers = [one for one in self._consumers.values() if isinstance(one, Consumer)]
+        self._first += 1
+        first = self._first % len(consumers) if consumers else 0
+        for consumer in (*consumers[first:], *consumers[:first]):
+            if self._flow.room_bytes <= 0:
+                return
+            if consumer.subscription is not None:
+                consumer.subscription.pump()
+
+    def on_subscribe(self, request: wire.CommandSubscribe, sink: Sink, client: ClientFacts) -> None:
+        """SUBSCRIBE: make a consumer whose messages go to *sink*."""
+        self._closed_early.pop(request.consumer_id, None)
+        existing = self._consumers.get(request.consumer_id)
+        if isinstance(existing, Consumer):
+            self._answers.success(request.request_id)
+            return
+        if existing is not None:
+            self._answers.error(
+                request.request_id, wire.ServiceNotReady, "Consumer is already present on the connection"
+            )
+            return
+        coming = self._consumers[request.consumer_id] = Coming()
+
+        def failed(code: int, text: str) -> bytes | None:
+            if self._consumers.get(request.consumer_id) is coming:
+                del self._consumers[request.consumer_id]
+            return None if coming.is_cancelled else error_frame(request.request_id, code, text)
+
+        self._answers.later(lambda: self._make_consumer(request, coming, sink, client), failed, "subscribe")
+
+    async def _make_consumer(
+        self, request: wire.CommandSubscribe, coming: Coming, sink: Sink, client: ClientFacts
+    ) -> bytes | None:
+        name = parse_topic(request.topic)
+        topic = await self._broker.topic_for_consumer(name, create=request.force_topic_creation)
+        if request.HasField("schema") and request.schema.type != wire.Schema.AutoConsume:
+            await self._broker.check_consumer_schema(name, request.schema)
+        shared = request.keySharedMeta
+        consumer = Consumer(
+            sink,
+            request.consumer_id,
+            request.consumer_name or self._broker.consumer_name(),
+            partition=name.partition,
+            priority_level=request.priority_level,
+            protocol_version=client.protocol_version,
+            keeps_broker_metadata=client.keeps_broker_metadata,
+            epoch=request.consumer_epoch if request.HasField("consumer_epoch") else None,
+            hash_ranges=[(item.start, item.end) for item in shared.hashRanges],
+            metadata={item.key: item.value for item in request.metadata},
+            address=client.address,
+            client_version=client.version,
+            connected_since_ms=self._broker.now_ms(),
+            is_java=client.is_java,
+        )
+        await topic.subscribe(
+            SubscribeRequest(
+                consumer,
+                request.subscription,
+                request.subType,
+                request.durable,
+                _position(request.start_message_id) if request.HasField("start_message_id") else None,
+                request.initialPosition == wire.CommandSubscribe.Earliest,
+                request.start_message_rollback_duration_sec,
+                request.read_compacted,
+                KeySharedPolicy(shared.keySharedMode == wire.STICKY, shared.allowOutOfOrderDelivery),
+                {item.key: item.value for item in request.subscription_properties},
+            )
+        )
+        if coming.is_cancelled or self._flow.is_closed:  # rule 1
+            topic.detach_consumer(consumer)
+            return None
+        assert self._consumers.get(request.consumer_id) is coming, "the id of a consumer that is being made is taken"
+        self._consumers[request.consumer_id] = consumer
+        self._topics[request.consumer_id] = topic
+        return success_frame(request.request_id)
+
+    def _consumer(self, consumer_id: int) -> Consumer | None:
+        """The consumer with that id, unless it is still being made."""
+        consumer = self._consumers.get(consumer_id)
+        return consumer if isinstance(consumer, Consumer) else None
+
+    def on_flow(self, flow: wire.CommandFlow) -> None:
+        """FLOW: the consumer has room for more messages."""
+        consumer_id = flow.consumer_id
+        consumer = self._consumer(consumer_id)
+        if consumer is not None and consumer.subscription is not None and flow.messagePermits:
+            consumer.subscription.flow(consumer, flow.messagePermits)
+        elif self._closed_early.get(consumer_id) is False:  # rule 2
+            self._closed_early[consumer_id] = True
+            self._broker.call_later(TELL_AGAIN_MS, lambda: self._tell_closed_again(consumer_id))
+
+    def _tell_closed_again(self, consumer_id: int) -> None:
+        if self._closed_early.pop(consumer_id, False):
+            self._answers.write(command(_T.CLOSE_CONSUMER, consumer_id=consumer_id, request_id=NO_ID))
+
+    def on_ack(self, ack: wire.CommandAck) -> None:
+        """ACK, answered if it has a request id."""
+        consumer = self._consumer(ack.consumer_id)
+        if consumer is None or consumer.subscription is None:
+            return  # it was closed a moment ago; the client expects no answer then
+        code: int | None = None
+        text: str | None = None
+        if ack.txnid_most_bits or ack.txnid_least_bits:
+            code, text = wire.NotAllowedError, "Transactions are not enabled."
+        if code is None:
+            try:
+                consumer.subscription.acknowledge(consumer, ack)
+            except InvalidPosition as error:
+                code, text = wire.MetadataError, str(error)
+        if ack.HasField("request_id"):
+            self._answers.write(
+                command(
+                    _T.ACK_RESPONSE,
+                    consumer_id=ack.consumer_id,
+                    request_id=ack.request_id,
+                    error=code,
+                    message=text,
+                )
+            )
+
+    def on_redeliver(self, request: wire.CommandRedeliverUnacknowledgedMessages) -> None:
+        """REDELIVER_UNACKNOWLEDGED_MESSAGES: the named messages, or all, are delivered again."""
+        consumer = self._consumer(request.consumer_id)
+        if consumer is not None and consumer.subscription is not None:
+            epoch = request.consumer_epoch if request.HasField("consumer_epoch") else None
+            try:
+                # Above the limit everything that is not acknowledged is delivered again, the named messages included.
+                named = request.message_ids if len(request.message_ids) <= REDELIVERED_IDS_MAX else ()
+                positions = [_position(one) for one in named]
+            except MetadataFailure as error:  # the command has no answer
+                log.warning("%s: nothing is redelivered: %s", consumer.address, error)
+                return
+            consumer.subscription.redeliver(consumer, positions or None, epoch)
+
+    def on_unsubscribe(self, request: wire.CommandUnsubscribe) -> None:
+        """UNSUBSCRIBE: remove the subscription."""
+
+        async def work() -> bytes:
+            consumer, topic = self._require(request.consumer_id)
+            await topic.unsubscribe(consumer)
+            self.on_closed_by_broker(consumer)
+            return success_frame(request.request_id)
+
+        self._answers.later_or_error(work, request.request_id, "unsubscribe")
+
+    def on_close_consumer(self, request: wire.CommandCloseConsumer) -> None:
+        """CLOSE_CONSUMER; one that is being made is cancelled (rule 1)."""
+        self._closed_early.pop(request.consumer_id, None)
+        consumer = self._consumers.pop(request.consumer_id, None)
+        topic = self._topics.pop(request.consumer_id, None)
+        if isinstance(consumer, Coming):
+            consumer.is_cancelled = True
+        elif consumer is not None and topic is not None:
+            topic.detach_consumer(consumer)
+        self._answers.success(request.request_id)
+
+    def on_seek(self, request: wire.CommandSeek) -> None:
+        """SEEK to a message id or a publish time."""
+
+        async def work() -> bytes:
+            consumer, topic = self._require(request.consumer_id)
+            subscription = consumer.subscription
+            assert subscription is not None, "an attached consumer has a subscription"
+            if request.HasField("message_id"):
+                wanted = request.message_id
+                await topic.seek(subscription, _position(wanted), list(wanted.ack_set), wanted.batch_size)
+            elif request.HasField("message_publish_time"):
+                await topic.seek(subscription, await topic.position_at_ms(request.message_publish_time))
+            else:
+                raise MetadataFailure("Message id and message publish time were not present")
+            return success_frame(request.request_id)
+
+        self._answers.later_or_error(work, request.request_id, "seek")
+
+    def on_last_message_id(self, request: wire.CommandGetLastMessageId) -> None:
+        """GET_LAST_MESSAGE_ID: the last message of the topic, and where the subscription is."""
+
+        async def work() -> bytes:
+            consumer, topic = self._require(request.consumer_id)
+            assert consumer.subscription is not None, "an attached consumer has a subscription"
+            position, batch_index = await topic.last_message()
+            mark_delete = consumer.subscription.cursor.mark_delete_position
+            last = MessageIdData(
+                ledgerId=position.ledger_id & NO_ID,
+                entryId=position.entry_id & NO_ID,
+                partition=consumer.partition,
+                batch_index=batch_index,
+            )
+            return command(
+                _T.GET_LAST_MESSAGE_ID_RESPONSE,
+                request_id=request.request_id,
+                last_message_id=last,
+                consumer_mark_delete_position=MessageIdData(
+                    ledgerId=mark_delete.ledger_id & NO_ID, entryId=mark_delete.entry_id & NO_ID
+                ),
+            )
+
+        self._answers.later_or_error(work, request.request_id, "last message id")
+
+    def on_consumer_stats(self, request: wire.CommandConsumerStats) -> None:
+        """CONSUMER_STATS."""
+        consumer = self._consumer(request.consumer_id)
+        if consumer is None or consumer.subscription is None:
+            self._answers.write(
+                command(
+                    _T.CONSUMER_STATS_RESPONSE,
+                    request_id=request.request_id,
+                    error_code=wire.ConsumerNotFound,
+                    error_message=f"Consumer {request.consumer_id} not found",
+                )
+            )
+            return
+        rate_out, throughput_out, rate_redeliver, rate_ack = consumer.last_rates
+        self._answers.write(
+            command(
+                _T.CONSUMER_STATS_RESPONSE,
+                request_id=request.request_id,
+                msgRateOut=rate_out,
+                msgThroughputOut=throughput_out,
+                msgRateRedeliver=rate_redeliver,
+                consumerName=consumer.name,
+                availablePermits=max(consumer.permits, 0),
+                unackedMessages=consumer.unacked_messages,
+                blockedConsumerOnUnackedMsgs=consumer.is_blocked,
+                address=consumer.address,
+                connectedSince=iso_time(consumer.connected_since_ms),
+                type=consumer.subscription.type_name,
+                msgRateExpired=0.0,
+                msgBacklog=consumer.subscription.cursor.backlog(),
+                messageAckRate=rate_ack,
+            )
+        )
+
+    def _require(self, consumer_id: int) -> tuple[Consumer, TopicPort]:
+        """The consumer with that id and its topic. Raises MetadataFailure if there is none."""
+        consumer = self._consumer(consumer_id)
+        if consumer is None:
+            raise MetadataFailure("Consumer not found")
+        return consumer, self._topics[consumer_id]
+
+    def on_closed_by_broker(self, consumer: Consumer) -> None:
+        """The broker closed *consumer* and has told the client."""
+        consumer_id = consumer.consumer_id
+        if self._consumers.get(consumer_id) is consumer:
+            del self._consumers[consumer_id]
+            self._topics.pop(consumer_id, None)
+            if not consumer.last_flow_ms and len(self._closed_early) < EARLY_CLOSED_MAX:
+                self._closed_early[consumer_id] = False
+
+    def on_lost(self) -> None:
+        """The connection is gone: so are its consumers."""
+        consumers, self._consumers = self._consumers, {}
+        topics, self._topics = self._topics, {}
+        for consumer_id, consumer in consumers.items():
+            if isinstance(consumer, Consumer):
+                topics[consumer_id].detach_consumer(consumer)
+            else:
+                consumer.is_cancelled = True
+
+
+def _position(message_id: MessageIdData) -> Position:
+    """Raises MetadataFailure for what is no message id."""
+    try:
+        return named_position(message_id.ledgerId, message_id.entryId)
+    except InvalidPosition as error:
+        raise MetadataFailure(str(error)) from error
+
+
+def iso_time(at_ms: int) -> str:
+    """A moment as Apache's statistics write it: `2023-11-14T22:13:20.000Z`."""
+    seconds, ms = divmod(at_ms, 1000)
+    moment = _EPOCH + timedelta(seconds=seconds)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{ms:03}Z"
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -1,0 +1,208 @@
+"""What one client makes the broker hold, and whether its socket is read. No IO and no clock.
+
+Counted are: sends without a receipt, requests without an answer, bytes that the client has not taken, bytes that are
+being read for its consumers, and a large frame of which only a part has come.
+
+Rules:
+
+1. While too much of it waits, the socket is not read. Reading begins again at half of it, so that the socket is not
+   switched on and off for every message.
+2. Sends, and what clients do not take, are counted in the budgets of all clients together as well.
+3. A client that reads is never disconnected because of what it makes the broker hold.
+"""
+
+from typing import Final, Protocol
+
+from broker.config import BrokerConfig
+from broker.memory_budget import Holder, MemoryBudget
+from broker.topic.ports import Outbox
+from magnetar_core.runtime.types import KIB, MIB, Buffer
+
+# Requests of one connection that wait for something (topics being opened, lookups). A client that reconnects asks
+# for each of its topics at once. Above this number the socket is not read until half are answered. Each takes 6 KB.
+REQUESTS_MAX: Final = 500
+
+# Share of one connection in the memory for sends that storage has not answered: a fast client must not take all of it
+# from the others.
+PUBLISH_SHARE: Final = 0.5
+
+# A frame of which this much has come counts as memory in use; less than this is a small command that a chunk has cut.
+PARTIAL_BYTES_MIN: Final = 64 * KIB
+
+# Dispatch to a client pauses above HIGH bytes that it has not taken; the socket reports again below LOW. A client on
+# a slow link takes a megabyte in well under a keep-alive interval. All clients together have a limit of their own.
+OUTBOX_HIGH_BYTES: Final = 1 * MIB
+OUTBOX_LOW_BYTES: Final = 256 * KIB
+
+assert OUTBOX_LOW_BYTES < OUTBOX_HIGH_BYTES
+
+
+class FlowPort(Protocol):
+    """The limits that the connections of a broker share."""
+
+    config: BrokerConfig
+    publishes: MemoryBudget
+    """Sends of all clients that have no receipt yet."""
+    reads: MemoryBudget
+    """Reads under way, and frames that the clients have not taken yet."""
+
+
+class ClientFlow:
+    """The counts of one connection, and the decision to read its socket or not."""
+
+    __slots__ = (
+        "_broker",
+        "_outbox",
+        "_partial_bytes",
+        "_publish_bytes",
+        "_publishes",
+        "_requests",
+        "is_closed",
+        "is_paused",
+        "reserved_bytes",
+        "unsent_bytes",
+    )
+
+    def __init__(self, broker: FlowPort, outbox: Outbox) -> None:
+        self.is_closed = False
+        self.is_paused = False
+        """The socket is not read (rule 1)."""
+        self.unsent_bytes = 0
+        """Written and not taken by the socket, as last counted."""
+        self.reserved_bytes = 0
+        """Being read from storage for this client's consumers."""
+        self._broker = broker
+        self._outbox = outbox
+        self._partial_bytes = 0
+        self._requests = 0
+        self._publishes = 0
+        self._publish_bytes = 0
+
+    @property
+    def room_bytes(self) -> int:
+        """How much may be dispatched to this client now; none at 0 and below."""
+        return OUTBOX_HIGH_BYTES - self.unsent_bytes - self.reserved_bytes
+
+    # -------------------------------------------------------------------------------- out
+
+    # Both are called for every receipt and message: they count in place instead of calling the budget.
+
+    def write(self, frame: bytes) -> None:
+        """Send *frame*; nothing is sent once the connection is closed."""
+        if not self.is_closed:
+            size_bytes = len(frame)
+            self.unsent_bytes += size_bytes
+            self._broker.reads.used_bytes += size_bytes
+            self._outbox.write(frame)
+
+    def write_message(self, head: bytes, entry: Buffer) -> None:
+        """Send a frame whose parts are *head* and *entry*, without joining them."""
+        if not self.is_closed:
+            size_bytes = len(head) + len(entry)
+            self.unsent_bytes += size_bytes
+            self._broker.reads.used_bytes += size_bytes
+            self._outbox.write(head)
+            self._outbox.write(entry)
+
+    def count_unsent(self, unsent_bytes: int, holder: Holder) -> None:
+        """The client has taken all but *unsent_bytes*. *holder* is asked to count again while any are left."""
+        assert unsent_bytes >= 0
+        reads = self._broker.reads
+        reads.give(self.unsent_bytes - unsent_bytes)
+        self.unsent_bytes = unsent_bytes
+        if unsent_bytes:
+            reads.holders.add(holder)
+        else:
+            reads.holders.discard(holder)
+
+    def reserve(self, size_bytes: int) -> None:
+        """So many bytes are being read for this client or, if negative, are no longer."""
+        self.reserved_bytes += size_bytes
+        assert self.reserved_bytes >= 0, "more was released than was reserved"
+
+    # -------------------------------------------------------------------------------- in
+
+    def on_partial(self, held_bytes: int) -> None:
+        """*held_bytes* have come of a frame that is not whole yet."""
+        if held_bytes < PARTIAL_BYTES_MIN or self.is_closed:
+            held_bytes = 0
+        if held_bytes != self._partial_bytes:
+            self._broker.publishes.keep(held_bytes - self._partial_bytes)
+            self._partial_bytes = held_bytes
+            if held_bytes and not self.is_paused:
+                self.throttle()
+
+    def on_publish(self, count: int, size_bytes: int) -> None:
+        """*count* sends go to storage. The caller calls `throttle` when they are on their way."""
+        assert count > 0
+        self._publishes += count
+        self._publish_bytes += size_bytes
+        self._broker.publishes.used_bytes += size_bytes
+
+    def on_published(self, count: int, size_bytes: int) -> None:
+        """*count* sends are answered, or need no answer any more. Called for every message."""
+        self._publishes -= count
+        self._publish_bytes -= size_bytes
+        publishes = self._broker.publishes
+        publishes.used_bytes -= size_bytes
+        assert publishes.used_bytes >= 0, "more was given back than was taken"
+        if self.is_paused:
+            self.throttle()
+
+    def on_request(self) -> None:
+        """A request waits for its answer."""
+        self._requests += 1
+        if not self.is_paused:
+            self.throttle()
+
+    def on_answer(self) -> None:
+        """A request that waited is answered."""
+        self._requests -= 1
+        assert self._requests >= 0, "more requests were answered than asked"
+        if self.is_paused:
+            self.throttle()
+
+    def throttle(self) -> None:
+        """Stop or resume reading the socket, by what waits now (rule 1)."""
+        publishes = self._broker.publishes
+        limit, share = self._broker.config.max_pending_publishes, publishes.limit_bytes * PUBLISH_SHARE
+        assert self._publishes >= 0, "more sends were answered than came"
+        assert self._publish_bytes >= 0, "more bytes of sends were answered than came"
+        if not self.is_paused:
+            if (
+                self._publishes > limit
+                or self._publish_bytes > share
+                or self._requests > REQUESTS_MAX
+                or self.unsent_bytes > OUTBOX_HIGH_BYTES
+            ):
+                self._pause()
+            elif publishes.is_full and (self._publish_bytes or self._partial_bytes):
+                self._pause()
+                publishes.wait(self, self._resume, first=bool(self._partial_bytes))
+        elif (
+            self._publishes <= limit // 2
+            and self._publish_bytes <= share // 2
+            and self._requests <= REQUESTS_MAX // 2
+            # Not OUTBOX_LOW_BYTES: between the two marks the socket may have nothing more to report.
+            and self.unsent_bytes <= OUTBOX_HIGH_BYTES
+        ):
+            if publishes.is_full and (self._publish_bytes or self._partial_bytes):
+                publishes.wait(self, self._resume, first=bool(self._partial_bytes))
+            elif not publishes.is_waiting(self):
+                self._resume()
+
+    def _pause(self) -> None:
+        self.is_paused = True
+        self._outbox.pause_reading()
+
+    def _resume(self) -> None:
+        self.is_paused = False
+        if not self.is_closed:
+            self._outbox.resume_reading()
+
+    def on_lost(self, holder: Holder) -> None:
+        """The connection is gone: nothing it makes the broker hold is left but sends that are on their way."""
+        self.is_closed = True
+        self._broker.publishes.forget(self)
+        self.on_partial(0)
+        self.count_unsent(0, holder)

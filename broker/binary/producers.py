@@ -1,0 +1,258 @@
+"""The producers of one connection: how they are made and closed, and the way of their messages into topics. No IO.
+
+Rules:
+
+1. A producer id is taken from the moment of the request. A close that arrives before the answer wins: the producer is
+   detached as soon as it is there, and the request is not answered.
+2. Messages for a producer that we closed a moment ago are dropped in silence: they were on their way.
+3. Messages that follow each other and are for one topic are published in one call. A message that is refused ends the
+   run before it, so that answers keep the order of the messages.
+"""
+
+from typing import Final, Protocol
+
+from broker.binary.answers import Answers, error_frame
+from broker.binary.client_facts import ClientFacts, Coming
+from broker.binary.flow import ClientFlow
+from broker.config import BrokerConfig
+from broker.names import parse_topic
+from broker.topic.ports import Sink
+from broker.topic.producer import Producer
+from broker.topic.requests import Attached, ProducerRequest, TopicPort
+from broker.wire import pulsar_pb2 as wire
+from broker.wire.frames import Send, checksum_verdict, command, is_well_formed
+from magnetar_core.bookkeeper.wire.framing import MalformedFrame
+from magnetar_core.runtime.types import Corruption
+from managed_ledger.messages import batch_problem, message_count, metadata_of, split_entry
+from managed_ledger.topic_name import TopicName
+
+_T: Final = wire.BaseCommand
+
+
+class ProducerBroker(Protocol):
+    """The broker, as the producers of a connection use it. All coroutines raise BrokerError."""
+
+    config: BrokerConfig
+
+    def now_ms(self) -> int: ...
+
+    async def topic_for_producer(self, topic: TopicName) -> TopicPort: ...
+
+    async def producer_name(self) -> str: ...
+
+    async def producer_schema(self, topic: TopicName, schema: wire.Schema | None) -> bytes: ...
+
+
+class ConnectionProducers:
+    """Producers by their id, and the messages that one chunk of the socket brought for them.
+
+    It does not keep the connection (the sink of its producers is given with the request): a lost connection would
+    wait for the garbage collector if each knew the other.
+    """
+
+    __slots__ = ("_answers", "_attached", "_broker", "_closed_ms", "_flow", "_producers", "run")
+
+    def __init__(self, broker: ProducerBroker, answers: Answers, flow: ClientFlow) -> None:
+        self.run: list[tuple[Producer, Send]] = []
+        """Messages for one topic that are not published yet."""
+        self._broker = broker
+        self._answers = answers
+        self._flow = flow
+        self._producers: dict[int, Producer | Coming] = {}
+        self._attached: dict[int, Attached] = {}
+        self._closed_ms: dict[int, int] = {}
+        """When we closed a producer that its client may not know to be closed yet."""
+
+    def on_producer(self, request: wire.CommandProducer, sink: Sink, client: ClientFacts) -> None:
+        """PRODUCER: make a producer whose receipts go to *sink*."""
+        existing = self._producers.get(request.producer_id)
+        if isinstance(existing, Producer):
+            attached = self._attached[request.producer_id]
+            self._answers.write(_producer_success(request.request_id, existing, attached))
+            return
+        if existing is not None:
+            self._answers.error(
+                request.request_id, wire.ServiceNotReady, "Producer is already present on the connection"
+            )
+            return
+        coming = self._producers[request.producer_id] = Coming()
+        self._closed_ms.pop(request.producer_id, None)
+
+        def failed(code: int, text: str) -> bytes | None:
+            if self._producers.get(request.producer_id) is coming:
+                del self._producers[request.producer_id]
+            return None if coming.is_cancelled else error_frame(request.request_id, code, text)
+
+        self._answers.later(lambda: self._make_producer(request, coming, sink, client), failed, "producer")
+
+    async def _make_producer(
+        self, request: wire.CommandProducer, coming: Coming, sink: Sink, client: ClientFacts
+    ) -> bytes | None:
+        name = parse_topic(request.topic)
+        topic = await self._broker.topic_for_producer(name)
+        schema_version = await self._broker.producer_schema(name, _schema_of(request))
+        producer = Producer(
+            topic,
+            sink,
+            request.producer_id,
+            request.producer_name or await self._broker.producer_name(),
+            epoch=request.epoch,
+            # A client that gave no name sends the name we made when it reconnects, marked as not its own.
+            has_generated_name=not request.producer_name or not request.user_provided_producer_name,
+            access_mode=request.producer_access_mode,
+            schema_version=schema_version,
+            metadata={item.key: item.value for item in request.metadata},
+            address=client.address,
+            client_version=client.version,
+            connected_since_ms=self._broker.now_ms(),
+        )
+
+        def ready(epoch: int | None) -> None:
+            if epoch is None:
+                self._producers.pop(producer.producer_id, None)
+                self._attached.pop(producer.producer_id, None)
+                self._answers.error(request.request_id, wire.ProducerFenced, "Fenced out by a later exclusive producer")
+                return
+            producer.is_waiting = False
+            attached = Attached(self._attached[producer.producer_id].last_sequence_id, epoch, ready=True)
+            self._attached[producer.producer_id] = attached
+            self._answers.write(_producer_success(request.request_id, producer, attached))
+
+        attached = await topic.attach_producer(
+            ProducerRequest(
+                producer,
+                request.topic_epoch if request.HasField("topic_epoch") else None,
+                request.encrypted,
+                request.initial_subscription_name or None,
+                ready,
+            )
+        )
+        if coming.is_cancelled or self._flow.is_closed:  # rule 1
+            topic.detach_producer(producer)
+            return None
+        assert self._producers.get(request.producer_id) is coming, "the id of a producer that is being made is taken"
+        producer.is_waiting = not attached.ready
+        self._producers[request.producer_id] = producer
+        self._attached[request.producer_id] = attached
+        return _producer_success(request.request_id, producer, attached)
+
+    def on_send(self, send: Send) -> None:
+        """SEND: put the message into the run of its topic. Raises MalformedFrame if the producer is not known."""
+        producer = self._producers.get(send.producer_id)
+        if not isinstance(producer, Producer) or producer.is_waiting:
+            if self._was_closed(send.producer_id):
+                return  # rule 2
+            raise MalformedFrame(f"SEND for producer {send.producer_id}, which this connection does not have")
+        entry = send.entry
+        error = None
+        if checksum_verdict(entry) is False:
+            error = wire.ChecksumError, "Checksum failed on the broker"
+        elif not is_well_formed(entry):
+            error = wire.ChecksumError, "The message ends inside its metadata"
+        elif send.is_transactional:
+            error = wire.NotAllowedError, "Transactions are not enabled."
+        elif 0 < send.highest_sequence_id < send.sequence_id:
+            error = wire.MetadataError, "Invalid lowest or highest sequence id"
+        elif send.num_messages != 1 and (problem := _batch_problem(send)) is not None:
+            error = wire.NotAllowedError, f"Message {send.sequence_id} of {producer.name}: {problem}"
+        if error is not None:
+            self.publish_run()
+            self._answers.write(
+                command(
+                    _T.SEND_ERROR,
+                    producer_id=send.producer_id,
+                    sequence_id=max(send.sequence_id, send.highest_sequence_id),
+                    error=error[0],
+                    message=error[1],
+                )
+            )
+            return
+        if self.run and self.run[-1][0].topic is not producer.topic:
+            self.publish_run()
+        self.run.append((producer, send))
+
+    def publish_run(self) -> None:
+        """Publish the messages that were gathered, in one call."""
+        run, self.run = self.run, []
+        if not run:
+            return
+        size_bytes = sum(len(send.entry) for _, send in run)
+        flow = self._flow
+        flow.on_publish(len(run), size_bytes)
+        run[0][0].topic.publish(run)
+        if not flow.is_paused:
+            flow.throttle()
+
+    def _was_closed(self, producer_id: int) -> bool:
+        """Whether we closed the producer within the last keep-alive interval (rule 2)."""
+        since_ms = self._broker.now_ms() - self._broker.config.keep_alive_s * 1000
+        if self._closed_ms:
+            self._closed_ms = {one: at for one, at in self._closed_ms.items() if at >= since_ms}
+        return producer_id in self._closed_ms
+
+    def on_close_producer(self, request: wire.CommandCloseProducer) -> None:
+        """CLOSE_PRODUCER: answered when what the producer sent is answered."""
+        producer = self._producers.pop(request.producer_id, None)
+        self._attached.pop(request.producer_id, None)
+        if isinstance(producer, Producer):
+            producer.topic.close_producer(producer, request.request_id)
+            return
+        if producer is not None:
+            producer.is_cancelled = True
+        self._answers.success(request.request_id)
+
+    def on_closed_by_broker(self, producer: Producer) -> None:
+        """The broker closed *producer* and has told the client."""
+        producer_id = producer.producer_id
+        if self._producers.get(producer_id) is producer:
+            del self._producers[producer_id]
+            self._attached.pop(producer_id, None)
+            self._closed_ms[producer_id] = self._broker.now_ms()
+
+    def on_lost(self) -> None:
+        """The connection is gone: so are its producers."""
+        producers, self._producers = self._producers, {}
+        self._attached.clear()
+        for producer in producers.values():
+            if isinstance(producer, Producer):
+                producer.topic.detach_producer(producer)
+            else:
+                producer.is_cancelled = True
+
+
+def _producer_success(request_id: int, producer: Producer, attached: Attached) -> bytes:
+    return command(
+        _T.PRODUCER_SUCCESS,
+        request_id=request_id,
+        producer_name=producer.name,
+        last_sequence_id=attached.last_sequence_id,
+        schema_version=producer.schema_version,
+        topic_epoch=attached.epoch,
+        producer_ready=attached.ready,
+    )
+
+
+def _schema_of(request: wire.CommandProducer) -> wire.Schema | None:
+    """No schema, and one of the type None without data, are the same."""
+    if not request.HasField("schema"):
+        return None
+    schema = request.schema
+    return None if schema.type == wire.Schema.NoType and not schema.schema_data else schema
+
+
+def _batch_problem(send: Send) -> str | None:
+    """Why a SEND cannot hold as many messages as it says, or None if it can.
+
+    A SEND that claims one message is not checked: to its consumers a batch counts as no more messages than its bytes
+    can hold (`message_count`).
+    """
+    try:
+        parts = split_entry(send.entry)
+        metadata = metadata_of(parts)
+    except Corruption as error:
+        return str(error)
+    count = message_count(metadata, len(parts.payload))
+    problem = batch_problem(metadata, len(parts.payload))
+    if problem is None and send.num_messages != count:
+        problem = f"num_messages is {send.num_messages}, and the batch says {count}"
+    return problem

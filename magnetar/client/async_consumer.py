@@ -1,0 +1,313 @@
+"""A consumer and a reader of the topic API for programs with an event loop: one consume stream for each partition.
+
+What the streams bring waits in one queue until the program takes it.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
+from types import TracebackType
+from typing import Any, Final, Self
+
+from magnetar.client.async_topics import topics_of
+from magnetar.client.brokers import Brokers
+from magnetar.client.consuming import ConsumeStream
+from magnetar.client.errors import ClientClosed, TopicError, UnreadableMessage
+from magnetar.client.stream import open_all
+from magnetar.client.values import Message, Time, id_from_api, id_to_api, time_ms
+from magnetar_core.runtime.tasks import Bell
+from magnetar_core.topics import topics_pb2 as api
+from managed_ledger.message_id import EARLIEST, MessageId
+from managed_ledger.topic_name import TopicName
+
+# Messages that wait in a consumer for the program, over all partitions of a topic.
+QUEUE_SIZE: Final = 1_000
+
+Start = str | MessageId | Time
+"""Where a reader begins: "earliest", "latest", an id (the message behind it comes first), or a time."""
+
+
+class _Done:
+    """An awaitable that is done already: `ack` needs no waiting, but callers may write `await`."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        yield from ()
+
+
+_DONE: Final = _Done()
+
+
+class _Queue:
+    """Messages that wait for the program. `take` may be called from any thread, but by one at a time."""
+
+    def __init__(self) -> None:
+        self._messages: deque[tuple[int, ConsumeStream, Message]] = deque()
+        self.bell = Bell()
+
+    def put(self, stream: ConsumeStream, messages: list[Message]) -> None:
+        generation = stream.generation
+        self._messages.extend((generation, stream, message) for message in messages)
+        self.bell.ring()
+
+    def drop(self, stream: ConsumeStream) -> None:
+        """Forget the messages of *stream*, whose generation has changed. Those that stay here are skipped by `take`."""
+        kept = [one for one in list(self._messages) if one[1] is not stream]
+        if not kept:
+            self._messages.clear()
+
+    def take(self) -> Message | None:
+        messages = self._messages
+        while True:
+            try:
+                generation, stream, message = messages.popleft()
+            except IndexError:
+                return None
+            if generation == stream.generation:
+                stream.on_taken(message)
+                return message
+
+
+class AsyncConsumer:
+    """Receives the messages of one subscription. Made by `AsyncClient.consumer`."""
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        topic: str,
+        opening: Any,
+        queue_size: int,
+        on_close: Callable[["AsyncConsumer"], None],
+        start_ms: int = 0,
+    ) -> None:
+        if queue_size < 1:
+            raise ValueError(f"queue_size ({queue_size}) must be at least 1")
+        self.topic = topic
+        self._brokers = brokers
+        self._on_close = on_close
+        self._opening = opening
+        self._queue_size = queue_size
+        self._start_ms = start_ms
+        self._queue = _Queue()
+        self._streams: dict[str, ConsumeStream] = {}
+        self._lock = asyncio.Lock()
+        self._is_closed = False
+
+    async def open(self) -> Self:
+        """Subscribe now instead of with the first receive. Raises TopicError."""
+        async with self._lock:
+            if self._is_closed:
+                raise ClientClosed(f"{self.topic}: the consumer is closed")
+            if not self._streams:
+                topics = await topics_of(self._brokers, self.topic)
+                streams: dict[str, ConsumeStream] = {}
+                share = max(self._queue_size // len(topics), 1)
+                for topic in topics:
+                    opening = api.ConsumeRequest.Open()
+                    opening.CopyFrom(self._opening)
+                    opening.topic = topic
+                    streams[topic] = ConsumeStream(
+                        self._brokers,
+                        topic,
+                        opening,
+                        self._queue,
+                        share,
+                        TopicName.parse(topic).partition,
+                        self._start_ms,
+                    )
+                await open_all(list(streams.values()))
+                self._streams = streams
+        return self
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        """`await client.consumer(…)` is one that has subscribed, `await client.reader(…)` one that is at its start."""
+        return self.open().__await__()
+
+    # -------------------------------------------------------------------------------- receiving
+
+    async def receive(self, timeout_s: float | None = None) -> Message:
+        """The next message; waits for it. Raises TimeoutError, UnreadableMessage, TopicError."""
+        message = self.take()
+        if message is None:
+            async with asyncio.timeout(timeout_s):
+                message = await self._wait()
+        return check_readable(message)
+
+    async def receive_batch(self, max_messages: int = 100, timeout_s: float | None = None) -> list[Message]:
+        """Waits for one message, then takes those that are there, *max_messages* at most.
+
+        An empty list if none comes within *timeout_s*. Messages that cannot be read come with `problem` set.
+        """
+        messages: list[Message] = []
+        first = self.take()
+        if first is None:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    first = await self._wait()
+            except TimeoutError:
+                return messages
+        messages.append(first)
+        while len(messages) < max_messages and (message := self.take()) is not None:
+            messages.append(message)
+        return messages
+
+    def take(self) -> Message | None:
+        """The next message if one waits here already."""
+        return None if self._is_closed else self._queue.take()
+
+    async def _wait(self) -> Message:
+        while True:
+            if not self._streams or self._is_closed:
+                await self.open()
+            message = self.take()
+            if message is not None:
+                return message
+            for stream in self._streams.values():
+                if stream.failure is not None:
+                    raise stream.failure
+            await self._queue.bell.rung()
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self._iterate()
+
+    async def _iterate(self) -> AsyncIterator[Message]:
+        while not self._is_closed:
+            try:
+                yield await self.receive()
+            except ClientClosed:
+                return
+
+    # -------------------------------------------------------------------------------- answering
+
+    def ack(self, messages: Message | MessageId | Iterable[Message | MessageId]) -> Awaitable[None]:
+        """Acknowledge messages: they do not come again.
+
+        The acks are sent with the next request; `flush` waits until the broker has them. This call itself never waits,
+        so `await` before it may be left out.
+        """
+        for stream, ids in self._by_stream(messages).items():
+            stream.ack_soon(ids)
+        return _DONE
+
+    async def ack_cumulative(self, message: Message | MessageId) -> None:
+        """Acknowledge *message* and all before it (in its partition), and wait. Exclusive and failover only."""
+        ((stream, ids),) = self._by_stream(message).items()
+        await stream.request(api.ConsumeRequest(cumulative_ack=id_to_api(ids[0])))
+
+    async def nack(
+        self, messages: Message | MessageId | Iterable[Message | MessageId], *, delay_s: float = 60.0
+    ) -> None:
+        """Deliver again after *delay_s*. The entry is the unit: of a batch, all messages not acknowledged come again.
+
+        Exclusive and failover keep the order, so everything unacknowledged comes again.
+        """
+        for stream, ids in self._by_stream(messages).items():
+            request = api.ConsumeRequest()
+            request.nack.ids.extend(id_to_api(one) for one in ids)
+            request.nack.delay_ms = round(delay_s * 1000)
+            await stream.request(request)
+
+    def _by_stream(
+        self, messages: Message | MessageId | Iterable[Message | MessageId]
+    ) -> dict[ConsumeStream, list[MessageId]]:
+        if self._is_closed:
+            raise ClientClosed(f"{self.topic}: the consumer is closed")
+        if not self._streams:
+            raise TopicError(f"{self.topic}: nothing was received yet")
+        many = [messages] if isinstance(messages, Message | MessageId) else messages
+        found: dict[ConsumeStream, list[MessageId]] = {}
+        only = next(iter(self._streams.values())) if len(self._streams) == 1 else None
+        for one in many:
+            id_ = one.id if isinstance(one, Message) else one
+            stream = only
+            if stream is None:
+                stream = next((it for it in self._streams.values() if it.partition == id_.partition), None)
+                if stream is None:
+                    raise ValueError(f"{id_} does not belong to a partition of {self.topic}")
+            found.setdefault(stream, []).append(id_)
+        return found
+
+    async def flush(self) -> None:
+        """Wait until the broker has all acks so far. Raises TopicError."""
+        await asyncio.gather(*(stream.request(api.ConsumeRequest()) for stream in self._streams.values()))
+
+    async def seek(self, to: Start) -> None:
+        """Continue at another place: "earliest", "latest", an id (that message comes next), or a publish time.
+
+        Other consumers of the subscription are disconnected for a moment.
+        """
+        await self.open()
+        for stream in list(self._streams.values()):
+            request = api.ConsumeRequest()
+            if to == "latest":
+                request.seek.to_end = True
+            elif to == "earliest":
+                request.seek.id.CopyFrom(id_to_api(EARLIEST))
+            elif isinstance(to, MessageId):
+                if len(self._streams) > 1 and to.partition != stream.partition and to.ledger_id >= 0:
+                    continue
+                request.seek.id.CopyFrom(id_to_api(to))
+            elif isinstance(to, str):
+                raise ValueError(f"seek to {to!r}: expected earliest, latest, a MessageId or a time")
+            else:
+                request.seek.time_ms = time_ms(to)
+            await stream.request(request)
+
+    async def unsubscribe(self) -> None:
+        """Remove the subscription and close. Raises TopicError if it has other consumers."""
+        await self.open()
+        for stream in self._streams.values():
+            await stream.request(api.ConsumeRequest(unsubscribe=True))
+        await self.close()
+
+    async def close(self) -> None:
+        """Send the acks that wait, then disconnect. Messages without an ack are delivered again, or to others."""
+        self._on_close(self)
+        async with self._lock:
+            self._is_closed = True
+            await asyncio.gather(*(stream.close() for stream in self._streams.values()))
+        self._queue.bell.ring()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class AsyncReader(AsyncConsumer):
+    """Reads a topic without leaving a subscription. Made by `AsyncClient.reader`."""
+
+    async def has_more(self) -> bool:
+        """Whether there are messages behind the last one that was received. Raises TopicError."""
+        await self.open()
+        for stream in self._streams.values():
+            request = api.GetLastMessageIdRequest(topic=stream.topic)
+            answer = await self._brokers.ask_owner(
+                stream.topic, "GetLastMessageId", request, api.GetLastMessageIdResponse
+            )
+            last = id_from_api(answer.id)
+            if last.entry_id >= 0 and stream.is_before(last):
+                return True
+        return False
+
+    def ack(self, messages: Message | MessageId | Iterable[Message | MessageId]) -> Awaitable[None]:
+        raise TopicError(f"{self.topic}: a reader acknowledges nothing; use a consumer")
+
+    async def ack_cumulative(self, message: Message | MessageId) -> None:
+        await self.ack(message)
+
+    async def nack(
+        self, messages: Message | MessageId | Iterable[Message | MessageId], *, delay_s: float = 60.0
+    ) -> None:
+        await self.ack(messages)
+
+
+def check_readable(message: Message) -> Message:
+    """Raises UnreadableMessage for a message whose payload is not what was sent."""
+    if message.problem:
+        error = UnreadableMessage(message.problem)
+        error.message = message
+        raise error
+    return message

@@ -1,0 +1,95 @@
+"""Topics over the topic API: create, delete, list, statistics; and the partitions that a topic consists of."""
+
+import asyncio
+import json
+from typing import Any, Final
+
+from magnetar.client.brokers import Brokers
+from magnetar.client.errors import TopicDoesNotExist, TopicError
+from magnetar_core.topics import topics_pb2 as api
+
+# How often a partitioned topic is deleted by force while somebody keeps making its partitions again, and the pause in
+# between: clients that were disconnected come back at once, then after 100 ms and more.
+DELETE_ROUNDS: Final = 5
+DELETE_PAUSE_S: Final = 0.1
+
+
+async def topics_of(brokers: Brokers, topic: str) -> list[str]:
+    """The full name of *topic*, or the full names of its partitions. Makes the topic if there is none, where that is
+    allowed. Raises TopicError."""
+    request = api.GetTopicRequest(topic=topic, create=True)
+    found = await brokers.ask_any("GetTopic", request, api.GetTopicResponse)
+    if not found.partitions:
+        return [found.topic]
+    return [f"{found.topic}-partition-{number}" for number in range(found.partitions)]
+
+
+class AsyncTopics:
+    """Topics: create, delete, list, stats."""
+
+    def __init__(self, brokers: Brokers) -> None:
+        self._brokers = brokers
+
+    async def create(self, topic: str, *, partitions: int = 0) -> None:
+        """Make a topic. Raises TopicInUse if it exists."""
+        request = api.CreateTopicRequest(topic=topic, partitions=partitions)
+        if partitions:
+            await self._brokers.ask_any("CreateTopic", request, api.CreateTopicResponse)
+        else:
+            await self._brokers.ask_owner(topic, "CreateTopic", request, api.CreateTopicResponse)
+
+    async def partitions(self, topic: str) -> int:
+        """0 for a topic that is not partitioned. Raises TopicDoesNotExist."""
+        request = api.GetTopicRequest(topic=topic)
+        found = await self._brokers.ask_any("GetTopic", request, api.GetTopicResponse)
+        return int(found.partitions)
+
+    async def delete(self, topic: str, *, force: bool = False) -> None:
+        """Delete a topic with its partitions, messages and subscriptions.
+
+        Without *force* a topic with clients or subscriptions is left alone. With it, producers that are open may make
+        partitions again while others are deleted: these are deleted again, a few times. Raises TopicDoesNotExist.
+        """
+        for left in reversed(range(DELETE_ROUNDS if force else 1)):
+            try:
+                await self._delete(topic, force)
+                return
+            except TopicError as error:
+                if error.code != "FAILED_PRECONDITION" or not left:
+                    raise
+            await asyncio.sleep(DELETE_PAUSE_S)
+
+    async def _delete(self, topic: str, force: bool) -> None:
+        partitions = await self.partitions(topic)
+        for number in range(partitions):
+            name = f"{topic}-partition-{number}"
+            request = api.DeleteTopicRequest(topic=name, force=force)
+            try:
+                await self._brokers.ask_owner(name, "DeleteTopic", request, api.DeleteTopicResponse)
+            except TopicDoesNotExist:
+                continue
+        request = api.DeleteTopicRequest(topic=topic, force=force)
+        if partitions:
+            await self._brokers.ask_any("DeleteTopic", request, api.DeleteTopicResponse)
+        else:
+            await self._brokers.ask_owner(topic, "DeleteTopic", request, api.DeleteTopicResponse)
+
+    async def list(self, namespace: str = "public/default") -> list[str]:
+        """Full names of the topics of a namespace, each partition for itself."""
+        request = api.ListTopicsRequest(namespace=namespace)
+        found = await self._brokers.ask_any("ListTopics", request, api.ListTopicsResponse)
+        return [str(one) for one in found.topics]
+
+    async def stats(self, topic: str) -> dict[str, Any]:
+        """Statistics as Pulsar's admin API gives them; of a partitioned topic, {"partitions": {name: statistics}}."""
+        partitions = await self.partitions(topic)
+        if partitions:
+            names = [f"{topic}-partition-{number}" for number in range(partitions)]
+            return {"partitions": {name: await self._stats(name) for name in names}}
+        return await self._stats(topic)
+
+    async def _stats(self, topic: str) -> dict[str, Any]:
+        request = api.GetTopicStatsRequest(topic=topic)
+        answer = await self._brokers.ask_owner(topic, "GetTopicStats", request, api.GetTopicStatsResponse)
+        found: dict[str, Any] = json.loads(answer.json)
+        return found

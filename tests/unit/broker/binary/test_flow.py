@@ -1,0 +1,136 @@
+"""What one client makes the broker hold: when its socket is not read, and when it is read again."""
+
+from typing import Any
+
+import pytest
+
+from broker.binary.flow import OUTBOX_HIGH_BYTES, PARTIAL_BYTES_MIN, REQUESTS_MAX, ClientFlow
+from broker.config import BrokerConfig
+from broker.memory_budget import MemoryBudget
+from magnetar_core.runtime.clock import ManualClock
+
+BUDGET_BYTES = 1_000_000
+
+
+class FakeSocket:
+    """Notes whether it is read; also the holder that is asked to count again."""
+
+    unsent_bytes = 0
+
+    def __init__(self) -> None:
+        self._is_read = True
+        self.sent: list[bytes] = []
+
+    def reads(self) -> bool:
+        return self._is_read
+
+    def write(self, buffer: Any) -> None:
+        self.sent.append(bytes(buffer))
+
+    def pause_reading(self) -> None:
+        self._is_read = False
+
+    def resume_reading(self) -> None:
+        self._is_read = True
+
+    async def until_drained(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    async def is_alive(self) -> bool:
+        return True
+
+    def recount(self) -> None: ...
+
+
+class FakeBroker:
+    def __init__(self) -> None:
+        self.config = BrokerConfig(max_pending_publishes=10)
+        self.clock = ManualClock()
+        self.publishes = MemoryBudget(BUDGET_BYTES, self.clock.call_later)
+        self.reads = MemoryBudget(BUDGET_BYTES, self.clock.call_later)
+
+
+def make() -> tuple[ClientFlow, FakeSocket, FakeBroker]:
+    broker, socket = FakeBroker(), FakeSocket()
+    return ClientFlow(broker, socket), socket, broker
+
+
+def publish(flow: ClientFlow, count: int, size_bytes: int) -> None:
+    flow.on_publish(count, size_bytes)
+    if not flow.is_paused:
+        flow.throttle()
+
+
+def test_too_many_sends_stop_the_reading_until_half_are_answered() -> None:
+    flow, socket, _ = make()
+    publish(flow, 10, 10)
+    assert socket.reads()
+    publish(flow, 1, 1)
+    assert not socket.reads()
+    for _ in range(5):
+        flow.on_published(1, 1)
+    assert not socket.reads()
+    flow.on_published(1, 1)
+    assert socket.reads()
+
+
+def test_one_client_takes_no_more_than_its_share_of_the_memory_for_sends() -> None:
+    flow, socket, broker = make()
+    publish(flow, 1, BUDGET_BYTES // 2)
+    assert socket.reads()
+    publish(flow, 1, 1)
+    assert not socket.reads()
+    assert broker.publishes.used_bytes == BUDGET_BYTES // 2 + 1
+
+
+def test_too_many_requests_stop_the_reading() -> None:
+    flow, socket, _ = make()
+    for _ in range(REQUESTS_MAX + 1):
+        flow.on_request()
+    assert not socket.reads()
+    for _ in range(REQUESTS_MAX // 2 + 1):
+        flow.on_answer()
+    assert socket.reads()
+
+
+def test_half_a_large_frame_is_counted_and_a_small_one_is_not() -> None:
+    flow, _, broker = make()
+    flow.on_partial(PARTIAL_BYTES_MIN - 1)
+    assert broker.publishes.used_bytes == 0
+    flow.on_partial(PARTIAL_BYTES_MIN)
+    assert (broker.publishes.used_bytes, broker.publishes.kept_bytes) == (PARTIAL_BYTES_MIN, PARTIAL_BYTES_MIN)
+    flow.on_partial(0)
+    assert broker.publishes.used_bytes == 0
+
+
+def test_what_is_written_and_what_is_being_read_take_the_same_room() -> None:
+    flow, socket, broker = make()
+    flow.write(b"abc")
+    flow.write_message(b"de", b"f")
+    flow.reserve(4)
+    assert flow.room_bytes == OUTBOX_HIGH_BYTES - 10
+    assert broker.reads.used_bytes == 6
+    flow.reserve(-4)
+    flow.count_unsent(0, socket)
+    assert flow.room_bytes == OUTBOX_HIGH_BYTES
+    assert broker.reads.used_bytes == 0
+    assert socket.sent == [b"abc", b"de", b"f"]
+
+
+def test_more_released_than_reserved_is_a_defect() -> None:
+    flow, _, _ = make()
+    with pytest.raises(AssertionError):
+        flow.reserve(-1)
+
+
+def test_a_lost_connection_holds_and_sends_nothing_more() -> None:
+    flow, socket, broker = make()
+    flow.write(b"abc")
+    flow.on_partial(PARTIAL_BYTES_MIN)
+    flow.on_lost(socket)
+    flow.write(b"late")
+    flow.on_partial(PARTIAL_BYTES_MIN)
+    assert socket.sent == [b"abc"]
+    assert (broker.reads.used_bytes, broker.publishes.used_bytes) == (0, 0)
+    assert not broker.reads.holders
