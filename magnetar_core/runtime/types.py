@@ -49,3 +49,7 @@ class Corruption(MagnetarError):
 
 class ConfigurationError(MagnetarError):
     """A setting or option is unknown or not possible; the text lists all problems at once."""
+
+
+def do_nothing() -> None:
+    """Stands for a callback once nothing is to be called any more."""

@@ -4,7 +4,6 @@ import logging
 import random
 
 from magnetar_core.bookkeeper.client.config import ClientConfig
-from magnetar_core.bookkeeper.client.connection import ConnectionPool
 from magnetar_core.bookkeeper.client.errors import (
     BookKeeperError,
     ClientClosed,
@@ -12,10 +11,13 @@ from magnetar_core.bookkeeper.client.errors import (
     NotEnoughBookies,
     Unauthorized,
 )
-from magnetar_core.bookkeeper.client.handle import LedgerReadHandle, LedgerWriteHandle, mapped
+from magnetar_core.bookkeeper.client.ledger_record import as_client_error
 from magnetar_core.bookkeeper.client.placement import choose_ensemble
+from magnetar_core.bookkeeper.client.pool import ConnectionPool
 from magnetar_core.bookkeeper.client.quorum import check_quorum
+from magnetar_core.bookkeeper.client.read_handle import LedgerReadHandle
 from magnetar_core.bookkeeper.client.recovery_driver import recover_ledger
+from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
 from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, Versioned, check_layout
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment
@@ -141,7 +143,7 @@ class BookKeeper:
         try:
             await self.ledgers.delete(ledger_id)
         except MetadataError as error:
-            raise mapped(error, ledger_id) from error
+            raise as_client_error(error, ledger_id) from error
 
     async def read_metadata(self, ledger_id: int) -> LedgerMetadata:
         """Raises NoSuchLedger, MetadataUnavailable."""
@@ -156,7 +158,7 @@ class BookKeeper:
         try:
             return await self.ledgers.read(ledger_id)
         except (MetadataError, Corruption) as error:
-            raise mapped(error, ledger_id) from error
+            raise as_client_error(error, ledger_id) from error
 
     def _open_pool(self) -> ConnectionPool:
         if self._closed:

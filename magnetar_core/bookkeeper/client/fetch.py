@@ -5,8 +5,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
-from magnetar_core.bookkeeper.client.connection import ConnectionPool
 from magnetar_core.bookkeeper.client.errors import BookieUnavailable, BookKeeperError, DigestMismatch
+from magnetar_core.bookkeeper.client.pool import ConnectionPool
 from magnetar_core.bookkeeper.client.quorum import Quorum
 from magnetar_core.bookkeeper.client.reader import HeldCount, ReplicaWalk, open_batch, read_order
 from magnetar_core.bookkeeper.client.recovery import (

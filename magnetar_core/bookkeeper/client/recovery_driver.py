@@ -6,7 +6,6 @@ import random
 from collections import deque
 from typing import Final
 
-from magnetar_core.bookkeeper.client.connection import ConnectionPool
 from magnetar_core.bookkeeper.client.errors import (
     BookKeeperError,
     DigestMismatch,
@@ -14,9 +13,11 @@ from magnetar_core.bookkeeper.client.errors import (
     RecoveryFailed,
 )
 from magnetar_core.bookkeeper.client.fetch import LedgerFetcher
-from magnetar_core.bookkeeper.client.handle import LedgerWriteHandle, mapped
+from magnetar_core.bookkeeper.client.ledger_record import as_client_error
+from magnetar_core.bookkeeper.client.pool import ConnectionPool
 from magnetar_core.bookkeeper.client.quorum import Quorum
 from magnetar_core.bookkeeper.client.recovery import Absent, Found, recovery_error
+from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, Versioned
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState
 from magnetar_core.bookkeeper.metadata.store import MetadataError, VersionConflict
@@ -51,7 +52,7 @@ async def recover_ledger(
     except (MetadataError, Corruption) as error:
         if isinstance(error, DigestMismatch):
             raise recovery_error(ledger_id, "reading", error) from error
-        raise mapped(error, ledger_id) from error
+        raise as_client_error(error, ledger_id) from error
 
 
 async def _begin(ledger_id: int, versioned: Versioned, ledgers: LedgerStore) -> Versioned:
