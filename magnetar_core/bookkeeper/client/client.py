@@ -55,9 +55,9 @@ class BookKeeper:
         self._closed = False
 
     async def open(self) -> None:
-        """Find out who is there.
+        """Connect to the metadata and learn which bookies are registered.
 
-        Raises MetadataUnavailable, MetadataError for a layout that is not ours, ConfigurationError for files of TLS
+        Raises MetadataUnavailable, MetadataError for a layout that is not supported, ConfigurationError for TLS files
         that cannot be used.
         """
         assert self._pool is None, "opened twice"
@@ -90,7 +90,7 @@ class BookKeeper:
         Raises NotEnoughBookies, ImpossibleQuorum, MetadataUnavailable.
         """
         pool = self._open_pool()
-        check_quorum(ensemble_size, write_quorum, ack_quorum)  # and nothing is built before there are the bookies
+        check_quorum(ensemble_size, write_quorum, ack_quorum)  # before anything of that size is made
         writable = self.bookies.writable
         unreachable = pool.unreachable
         if len(writable - unreachable) >= ensemble_size:
@@ -119,13 +119,13 @@ class BookKeeper:
         """Open a ledger for reading.
 
         With *recovery* an open ledger is taken over: its writer is fenced, its end found, and it is closed.
-        Without, it is left alone; the handle knows LAC as of now. Raises NoSuchLedger, Unauthorized,
-        RecoveryFailed, MetadataUnavailable.
+        Without, its writer goes on undisturbed, and the handle knows the LAC of this moment. Raises NoSuchLedger,
+        Unauthorized, RecoveryFailed, MetadataUnavailable.
         """
         pool = self._open_pool()
         versioned = await self._read(ledger_id)
         metadata = versioned.metadata
-        # Format 1 does not keep the password; the bookies will know.
+        # A record of format 1 does not hold the password; there only the bookies can check it.
         if metadata.format_version > 1 and metadata.password != password:
             raise Unauthorized(f"ledger {ledger_id}: wrong password")
         if recovery and not metadata.is_closed:
