@@ -1,8 +1,8 @@
 """The metadata tree in Apache ZooKeeper, through kazoo.
 
-kazoo works on threads of its own. Each of its events hops to the loop once; nothing here blocks the loop.
+kazoo runs its own threads. Each of its events is passed to the loop once; nothing here blocks the loop.
 
-What kazoo does not give, and how it is made up for:
+What kazoo does not provide, and what is done instead:
 
 * Watches are one-shot in ZooKeeper. On an event the watch is set again *before* the caller is called: the server
   answers in order, so the caller then reads nothing older than the new watch. After a reconnect all watches are set
