@@ -24,7 +24,7 @@ from bookie.maintenance.repair import RepairSource
 from bookie.maintenance.scrub import Scrub
 from bookie.serving.connection import Connection
 from bookie.serving.request_rules import RequestRules
-from bookie.serving.server import Limits, Server
+from bookie.serving.server import Limits, Server, ServerParts
 from bookie.serving.tls_listener import TlsListener, client_certificates
 from bookie.startup import Opened, StorageSettings
 from bookie.storage.checkpoint import Checkpointer
@@ -170,20 +170,21 @@ def assemble(
         slow=SlowOperations(log, clock, config.slow_flush_ms),
     )
     server = Server(
-        rules,
-        cache,
-        rules.read_cache,
-        storage,
-        journals,
-        checkpointer,
-        threads.readers,
-        clock,
-        _limits(config),
-        node.directories.ledger_usage,
-        reports.index_corrupt,
-        threads.urgent_reader,
-        latency,
-        slow,
+        ServerParts(
+            rules=rules,
+            cache=cache,
+            storage=storage,
+            journals=journals,
+            checkpointer=checkpointer,
+            readers=threads.readers,
+            urgent_reader=threads.urgent_reader,
+            clock=clock,
+            limits=_limits(config),
+            disk_usage=node.directories.ledger_usage,
+            on_index_corrupt=reports.index_corrupt,
+            latency=latency,
+            slow=slow,
+        )
     )
     mode, space = _mode(node, rules, reports)
     metadata = LedgerStore(node.store, node.root)

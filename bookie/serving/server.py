@@ -21,6 +21,7 @@ Rules of the port:
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from bookie.jobs import JobThread
@@ -33,7 +34,6 @@ from bookie.storage.index import IndexCorrupt
 from bookie.storage.journal.writer import Journal
 from bookie.storage.ledger_storage import LedgerStorage
 from bookie.storage.ledgers import Ledger
-from bookie.storage.read_cache import ReadCache
 from bookie.storage.write_cache import WriteCache
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.runtime.clock import Clock
@@ -88,45 +88,53 @@ class Counters:
         self.connections = self.malformed = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerParts:
+    """The parts of a bookie that its port works with. Put together by `bookie.assembly`."""
+
+    rules: RequestRules
+    cache: WriteCache
+    storage: LedgerStorage
+    journals: Sequence[Journal]
+    checkpointer: Checkpointer
+    readers: Sequence[JobThread]
+    """Threads for cold reads; connections take them in turn."""
+    urgent_reader: JobThread | None = None
+    """The thread for recovery reads (rule 5); None: *readers* do them."""
+    clock: Clock
+    limits: Limits
+    disk_usage: Callable[[], DiskUsage]
+    """The usage of all ledger directories. Raises OSError."""
+    on_index_corrupt: Callable[[int, Exception], None] = lambda ledger_id, error: None
+    """Called with a ledger id and the error when a read finds the ledger's index damaged."""
+    latency: BookieLatency = field(default_factory=BookieLatency)
+    slow: SlowOperations | None = None
+    """Where slow reads are logged; None: nowhere."""
+
+
 class Server:
     """What the connections of a bookie share."""
 
-    def __init__(
-        self,
-        rules: RequestRules,
-        cache: WriteCache,
-        read_cache: ReadCache,
-        storage: LedgerStorage,
-        journals: Sequence[Journal],
-        checkpointer: Checkpointer,
-        readers: Sequence[JobThread],
-        clock: Clock,
-        limits: Limits,
-        disk_usage: Callable[[], DiskUsage],
-        on_index_corrupt: Callable[[int, Exception], None] = lambda ledger_id, error: None,
-        urgent_reader: JobThread | None = None,
-        latency: BookieLatency | None = None,
-        slow: SlowOperations | None = None,
-    ) -> None:
-        """*urgent_reader* serves the reads of recovery; by default *readers* do."""
-        self.rules = rules
-        self.cache = cache
-        self.read_cache = read_cache
-        self.storage = storage
-        self.journals = journals
-        self.checkpointer = checkpointer
-        self.clock = clock
-        self.limits = limits
-        self.disk_usage = disk_usage
-        self.on_index_corrupt = on_index_corrupt
+    def __init__(self, parts: ServerParts) -> None:
+        # Attributes instead of `parts.…`: requests use them, and each step of a lookup costs.
+        self.rules = parts.rules
+        self.cache = parts.cache
+        self.read_cache = parts.rules.read_cache
+        self.storage = parts.storage
+        self.journals = parts.journals
+        self.checkpointer = parts.checkpointer
+        self.clock = parts.clock
+        self.limits = parts.limits
+        self.disk_usage = parts.disk_usage
+        self.on_index_corrupt = parts.on_index_corrupt
         self.counters = Counters()
-        self.latency = BookieLatency() if latency is None else latency
-        self.read_watch = ReadWatch(clock, self.latency.reads, slow)
+        self.latency = parts.latency
+        self.read_watch = ReadWatch(parts.clock, parts.latency.reads, parts.slow)
         self.connections: set[Peer] = set()
         self.long_polls = 0
-        self._readers = readers
+        self._readers = parts.readers
         self._next_reader = 0
-        self._urgent_reader = urgent_reader
+        self._urgent_reader = parts.urgent_reader
         self.adds_in_flight = 0
         self.add_bytes_in_flight = 0
         self.reads_in_flight = 0
