@@ -101,7 +101,7 @@ class BookieConfig:
         "dbStorage_writeCacheMaxSizeMb", 64, help="entries that are not in an entry log yet; in two halves", least=1
     )
     read_cache_mib: int = setting(
-        "dbStorage_readAheadCacheMaxSizeMb", 64, help="entries that were read from entry logs, with those behind them"
+        "dbStorage_readAheadCacheMaxSizeMb", 64, help="entries that were read from entry logs, with those read ahead"
     )
     read_ahead_entries: int = setting(
         "dbStorage_readAheadCacheBatchSize", 100, help="entries that one read from disk brings along at most", least=1
@@ -270,7 +270,7 @@ class BookieConfig:
     skip_invalid_journal: bool = setting(
         "skipReplayJournalInvalidRecord",
         False,
-        help="go on without what stands behind damage in the journal; the ledgers are in limbo until they are checked",
+        help="ignore the records after damage in the journal; the ledgers are in limbo until they are checked",
     )
 
     slow_operation_ms: int = setting(
@@ -296,7 +296,7 @@ class BookieConfig:
         help=f"{APACHE_FACTORY}: TLS is offered on the bookie port, beside clear text, with the files below",
     )
     tls_client_authentication: bool = setting(
-        "tlsClientAuthentication", False, help="who comes with TLS must have a certificate that tlsTrustStore trusts"
+        "tlsClientAuthentication", False, help="clients with TLS must have a certificate that tlsTrustStore trusts"
     )
     tls_certificate: str = setting("tlsCertificatePath", "", help="the bookie's certificate and its chain, PEM")
     tls_key_store: str = setting("tlsKeyStore", "", help="the key of that certificate, PEM")
@@ -343,7 +343,7 @@ class BookieConfig:
     http_enabled: bool = setting(
         "httpServerEnabled",
         False,
-        help="the HTTP admin. It asks nobody who they are: whoever reaches its port may change and delete everything",
+        help="the HTTP admin. Without authentication: a client that reaches its port may change and delete everything",
     )
     http_port: int = setting("httpServerPort", 8000, help="TCP port of the HTTP admin; 0 takes a free one")
     http_host: str = setting(
@@ -451,7 +451,7 @@ class BookieConfig:
             )
         elif self.auth_factory:
             if not self.authorized_roles:
-                yield "bookieAuthProviderFactoryClass needs authorizedRoles: without a role nobody could come in"
+                yield "bookieAuthProviderFactoryClass needs authorizedRoles: without a role no client is admitted"
             if not (self.tls_directory or (self.tls_provider_factory and self.tls_client_authentication)):
                 yield (
                     "bookieAuthProviderFactoryClass needs certificates of the clients: set tlsDirectory, or "

@@ -1,6 +1,6 @@
 """Opens the storage of a bookie: replay of the journal, a full flush, and a new journal file.
 
-    marks ──▶ records behind them ──▶ write cache ──▶ flush ──▶ new journal file ──▶ marks at its beginning
+    marks ──▶ records after them ──▶ write cache ──▶ flush ──▶ new journal file ──▶ marks at its beginning
 
 Rules:
 

@@ -6,7 +6,7 @@
 
 Rules:
 
-1. Limbo is durable before anything is served (I50). Every start makes it anew while the check is needed.
+1. Limbo is durable before anything is served (I50). Every start sets it again while the check is needed.
 2. A ledger leaves limbo when every entry that metadata assigns to this bookie was found here, was copied back, or is
    denied by all other bookies of its write set.
 3. Ledgers that are not closed wait if their newest entries belong here: the next writer recovers them, which closes

@@ -4,8 +4,8 @@ Rules beside those:
 
 1. A bad entry is read once more before it is repaired: it may have been written again, or moved.
 2. A repaired entry goes through journal and write cache like any other; the damaged place is not written to.
-3. "Lost" is only what all other bookies of the entry say not to have. What nobody could say is tried again in the next
-   pass.
+3. An entry is "lost" only if all other bookies of its write set deny it. If that is not known, its repair is tried
+   again in the next pass.
 """
 
 import logging

@@ -36,7 +36,7 @@ def no_digests(ledger_id: int) -> Digest | None:
     return None
 
 
-class Proofs:
+class DigestCheck:
     """Judges records. It keeps about 100 bytes for each ledger."""
 
     def __init__(self, digest_of: Callable[[int], Digest | None]) -> None:

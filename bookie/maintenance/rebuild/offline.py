@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from bookie.maintenance.rebuild.digest_check import Digest, Proofs, Verdict, no_digests
+from bookie.maintenance.rebuild.digest_check import Digest, DigestCheck, Verdict, no_digests
 from bookie.maintenance.rebuild.unreadable import note_unreadable
 from bookie.storage.entry_log import format as fmt
 from bookie.storage.entry_log.files import file_name, list_logs
@@ -91,7 +91,7 @@ def rebuild_index(
             if error.database in names:
                 raise
             names.add(error.database)
-    rebuild = _Rebuild(files, directory, index, LEDGERS in names, Proofs(digest_of))
+    rebuild = _Rebuild(files, directory, index, LEDGERS in names, DigestCheck(digest_of))
     for log_id in list_logs(files, directory):
         on_log()
         rebuild.read_log(log_id)
@@ -109,12 +109,14 @@ def rebuild_index(
 class _Rebuild:
     """The state of a rebuild while the logs of one directory are read, oldest first."""
 
-    def __init__(self, files: Files, directory: str, index: Index, ledgers_lost: bool, proofs: Proofs) -> None:
+    def __init__(
+        self, files: Files, directory: str, index: Index, ledgers_lost: bool, digest_check: DigestCheck
+    ) -> None:
         self._files = files
         self._directory = directory
         self._index = index
         self._ledgers_lost = ledgers_lost
-        self._proofs = proofs
+        self._digest_check = digest_check
         self.problems: list[str] = []
         self.entries = 0
         self._unreadable: list[str] = []
@@ -166,7 +168,7 @@ class _Rebuild:
 
     def _take(self, log_id: int, offset: int, ledger_id: int, entry_id: int, record: bytes, found: "_Findings") -> None:
         """One record. Raises OSError of the index."""
-        verdict = self._proofs.judge(record, ledger_id, entry_id)
+        verdict = self._digest_check.judge(record, ledger_id, entry_id)
         if verdict is Verdict.DAMAGED:
             found.damaged += 1
             return

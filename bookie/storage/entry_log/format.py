@@ -4,7 +4,7 @@
              │ "BKLO" (4)│ version (4) │ map's offset (8)  │ ledgers in it (4) │ zeros │   1,024 bytes; the offset is 0
              └───────────┴─────────────┴───────────────────┴───────────────────┴───────┘   until the log is sealed
     record   ┌──────────┬──────────────────────────────────────────────┐
-             │ size (4) │ stored entry (begins with ledgerId, entryId) │   a location points behind the size
+             │ size (4) │ stored entry (begins with ledgerId, entryId) │   a location points after the size
              └──────────┴──────────────────────────────────────────────┘
     map      ┌──────────┬────────┬────────┬───────────┬──────────────────────────────┐
              │ size (4) │ -1 (8) │ -2 (8) │ count (4) │ {ledgerId (8), bytes (8)} …  │   up to 10,000 ledgers a record;
@@ -56,7 +56,7 @@ def location(log_id: int, offset: int) -> int:
 
 
 def split_location(value: int) -> tuple[int, int]:
-    """(log id, offset behind the size word)"""
+    """(log id, offset after the size word)"""
     return value >> 32, value & 0xFFFFFFFF
 
 
@@ -113,7 +113,7 @@ def decode_map(data: bytes, header: Header, path: str) -> dict[int, int]:
 
 
 class LogScan:
-    """Iterates over (offset behind the size word, size, ledger id, entry id) of every entry, in order of the file.
+    """Iterates over (offset after the size word, size, ledger id, entry id) of every entry, in order of the file.
 
     Bytes that are no record are skipped one by one, as in Apache's bookie: they are padding, or a write that no
     location refers to. `garbage_bytes` counts them. `has_gap` says whether records followed them; then they may be a

@@ -12,7 +12,7 @@
      ├─ NotEnoughBookies        no ensemble can be formed
      ├─ ImpossibleQuorum        (in `quorum`) sizes that contradict each other, or are beyond the limit
      ├─ LedgerClosed            the handle or the ledger is closed
-     ├─ MetadataConflict        the ledger was closed by somebody else with another last entry
+     ├─ MetadataConflict        another client closed the ledger with a different last entry
      ├─ RecoveryFailed          too few bookies answered to know the last entry; nothing was cut, try again
      ├─ EndUnknown              too few bookies answered to know where an open ledger ends
      ├─ BeyondLastConfirmed     the entry is not (yet) confirmed
@@ -156,7 +156,7 @@ class LedgerClosed(BookKeeperError):
 
 
 class MetadataConflict(BookKeeperError):
-    """Somebody else closed the ledger, with another last entry than ours."""
+    """Another client closed the ledger, with a different last entry."""
 
 
 class RecoveryFailed(BookKeeperError):

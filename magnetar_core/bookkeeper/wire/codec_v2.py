@@ -93,7 +93,7 @@ _AUTH_WORD: Final = VERSION << 24 | AUTH << 16
 PLAIN_ADD: Final = _ADD_WORD
 """The first word of an add without flags, as an integer …"""
 PLAIN_ADD_BYTES: Final = _WORD.pack(_ADD_WORD)
-"""… and as it stands in the frame."""
+"""… and as its bytes in the frame."""
 ADD_PREFIX_BYTES: Final = 24
 """Bytes before the stored entry in an add: first word and master key."""
 
