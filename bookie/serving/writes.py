@@ -99,6 +99,7 @@ class Writes:
         server.add_bytes_in_flight -= size
         assert self.adds_in_flight >= 0
         assert server.adds_in_flight >= 0
+        assert server.add_bytes_in_flight >= 0
         adds = server.latency.adds
         (adds.good if refusal is None else adds.bad).add((server.clock.monotonic() - taken_s) * 1000, len(answers))
         if server.held:

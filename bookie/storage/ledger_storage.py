@@ -227,6 +227,8 @@ class LedgerStorage:
 
     def write_marks(self, marks: Sequence[Mark]) -> None:
         """Record in every directory that all before *marks* (one for each journal) is flushed. Raises OSError."""
+        assert len(marks) == self._journal_count, "a mark for each journal"
+        assert not self.marks or all(new >= old for new, old in zip(marks, self.marks, strict=True)), "a mark went back"
         for directory in self._directories:
             for number, mark in enumerate(marks):
                 replace_file(self._files, self._mark_path(directory, number), encode_mark(mark))

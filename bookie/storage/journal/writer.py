@@ -144,6 +144,7 @@ class JournalWriter:
             self._file.sync()
             self._durable = self._allocated = before.offset
             return NoSpace(f"{self._file.path}: {error.strerror}")
+        assert end >= before.offset, "the journal's mark went back"
         self.mark = Mark(before.file_id, end)  # rule 6
         return None
 
