@@ -1,14 +1,15 @@
-"""Who is admitted at the bookie port. No IO: the TLS listener brings frames and certificates, the rules decide.
+"""Which clients are admitted at the bookie port. No IO: the TLS listener passes frames and certificates in.
 
     in clear ──START_TLS──▶ handshake ──▶ certificate ─┬─ admitted: everything as without TLS
         │                                              └─ not admitted: as below, to the end
         └─ any other request: admitted where TLS is only offered, else refused with EUA
 
-Refused is an add and a read of the second protocol with EUA in its own answer, every request of the third with
-header and status; whatever else the second protocol has ends the connection, since its answers cannot say no.
+A refused add or read of the second protocol gets its own answer with EUA; a refused request of the third protocol gets
+header and status. Any other request of the second protocol ends the connection: its answers have no place for a
+refusal.
 
-The role of a client stands in the OU of its certificate's subject: `OU=0:role1,role2;1:cluster`; code 0 are the roles,
-of which the first counts.
+The role of a client is in the OU of its certificate's subject: `OU=0:role1,role2;1:cluster`. Code 0 lists the roles;
+the first one counts.
 """
 
 import re
@@ -22,22 +23,22 @@ from magnetar_core.bookkeeper.wire.framing import MalformedFrame
 
 ROLE_PLUGIN: Final = "BookieAuthZFactory"
 ROLE_FACTORIES: Final = ("org.apache.bookkeeper.tls.BookieAuthZFactory", ROLE_PLUGIN)
-"""What `bookieAuthProviderFactoryClass` may be: Apache's factory of roles in certificates."""
+"""The values `bookieAuthProviderFactoryClass` may have: Apache's factory of roles in certificates."""
 
-# START_TLS is 12 bytes; a context of a few names and values may follow. What is longer is no START_TLS, and is not
-# gathered to find that out.
+# START_TLS has 12 bytes; a context of a few names and values may follow. A longer frame is no START_TLS, so no more
+# bytes are gathered.
 START_TLS_BYTES_MAX: Final = 1_024
 
 _ROLES_CODE: Final = "0"
 _OU_PART: Final = re.compile(r"([0-9]+):(.*)")
 
 Subject: TypeAlias = Sequence[Sequence[tuple[str, str]]]
-"""A certificate's subject as Python's ssl tells it: its relative names in order, each of (type, value) pairs."""
+"""A certificate's subject as Python's ssl returns it: its relative names in order, each of (type, value) pairs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """*demand_tls*: nothing is answered in clear. *roles*: what a certificate's role has to be one of; None: any."""
+    """*demand_tls*: clients without TLS are refused. *roles*: the roles that are admitted; None: any certificate."""
 
     demand_tls: bool = False
     roles: frozenset[str] | None = None
@@ -47,7 +48,7 @@ class Rules:
         return not self.demand_tls and self.roles is None
 
     def refusal(self, certificate: dict[str, Any] | None) -> str | None:
-        """Why who showed *certificate* (verified already) in the handshake is not admitted; None if it is."""
+        """Why a client with *certificate* (verified in the handshake) is not admitted; None if it is."""
         if self.roles is None:
             return None
         if not certificate:

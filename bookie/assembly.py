@@ -1,8 +1,8 @@
-"""What a running bookie is made of, and how its parts are put together. Nothing is started here.
+"""The parts of a running bookie, and how they are put together. Nothing is started here.
 
-    Node (who it is, what it works with) ──storage open──▶ assemble ──▶ BookieParts ──▶ Bookie, BookieOperations
+    Node (its address, stores, threads) ──storage open──▶ assemble ──▶ BookieParts ──▶ Bookie, BookieOperations
 
-`Bookie` starts and stops the parts; they tell it what happens to them through `Reports`.
+`Bookie` starts and stops the parts; they report failures to it through `Reports`.
 """
 
 import logging
@@ -24,7 +24,7 @@ from bookie.maintenance.repair import RepairSource
 from bookie.maintenance.scrub import Scrub
 from bookie.serving.connection import Connection
 from bookie.serving.request_rules import RequestRules
-from bookie.serving.server import Limits, Server
+from bookie.serving.server import Limits, Server, ServerParts
 from bookie.serving.tls_listener import TlsListener, client_certificates
 from bookie.startup import Opened, StorageSettings
 from bookie.storage.checkpoint import Checkpointer
@@ -44,13 +44,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Lifecycle:
-    """How far a bookie is between start and stop. Written by the bookie alone."""
+    """The state of a bookie between start and stop. Only the bookie writes it."""
 
     is_registered: bool = False
-    """It serves, and the cluster knows."""
+    """The bookie serves, and its registration is in the metadata store."""
     is_shutting_down: bool = False
     failure: BaseException | None = None
-    """Why it gave up."""
+    """Why the bookie gave up; None while it has not."""
 
     @property
     def is_running(self) -> bool:
@@ -64,22 +64,22 @@ class Lifecycle:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What a bookie has before its storage is open."""
+    """The parts of a bookie that exist before its storage is open."""
 
     config: BookieConfig
     bookie_id: str
     address: tuple[str, int]
-    """Under which clients reach it."""
+    """(host, port) under which clients reach the bookie."""
     store: MetadataStore
     root: str
     clock: Clock
     files: Files
     usage: Callable[[str], DiskUsage]
-    """Tells of the file system below a directory."""
+    """Returns the usage of the file system below a directory."""
     directories: Directories
     registration: BookieRegistration
     certificates: Certificates | None
-    """Of its port; None: clear text only."""
+    """The certificates of the bookie port; None: clear text only."""
     threads: Threads
 
 
@@ -95,24 +95,24 @@ class BookieParts:
     checkpointer: Checkpointer
     server: Server
     tls_listener: TlsListener | None
-    """Takes the connections where the port has TLS; else the server does."""
+    """Takes new connections if the port has TLS; None: the server takes them."""
     mode: Mode
     space: SpaceWatch
     collector: GarbageCollector
     scrub: Scrub
     integrity: IntegrityCheck
     source: RepairSource
-    """Gives entries back that are damaged here."""
+    """Fetches copies of entries that are damaged here."""
     rebuild: OnlineRebuild
     local_certificates: Certificates | None
-    """To ask the bookie over its own port."""
+    """For requests to the bookie's own port."""
 
 
 class Reports(Protocol):
-    """What the parts tell the bookie that they belong to."""
+    """What the parts of a bookie report to it."""
 
     def fail(self, error: BaseException) -> None:
-        """The bookie cannot go on."""
+        """The bookie must stop serving."""
 
     def journal_failed(self, error: BaseException) -> None: ...
 
@@ -121,7 +121,7 @@ class Reports(Protocol):
     def index_corrupt(self, ledger_id: int, error: Exception) -> None: ...
 
     def no_space(self, error: Exception) -> None:
-        """A disk is full; the write is tried again, or was refused."""
+        """A disk is full. The write is tried again, or was refused."""
 
     def writable_again(self) -> None:
         """No reason to be read-only holds any more."""
@@ -170,20 +170,21 @@ def assemble(
         slow=SlowOperations(log, clock, config.slow_flush_ms),
     )
     server = Server(
-        rules,
-        cache,
-        rules.read_cache,
-        storage,
-        journals,
-        checkpointer,
-        threads.readers,
-        clock,
-        _limits(config),
-        node.directories.ledger_usage,
-        reports.index_corrupt,
-        threads.urgent_reader,
-        latency,
-        slow,
+        ServerParts(
+            rules=rules,
+            cache=cache,
+            storage=storage,
+            journals=journals,
+            checkpointer=checkpointer,
+            readers=threads.readers,
+            urgent_reader=threads.urgent_reader,
+            clock=clock,
+            limits=_limits(config),
+            disk_usage=node.directories.ledger_usage,
+            on_index_corrupt=reports.index_corrupt,
+            latency=latency,
+            slow=slow,
+        )
     )
     mode, space = _mode(node, rules, reports)
     metadata = LedgerStore(node.store, node.root)
@@ -235,7 +236,8 @@ def assemble(
         integrity=integrity,
         source=source,
         rebuild=rebuild,
-        # By an address of this machine, which no certificate has to name.
+        # Without the check of the name: the bookie is asked by an address of this machine, which certificates need not
+        # name.
         local_certificates=client_certificates(replace(config, tls_verify_hostname=False), clock),
     )
 
@@ -267,7 +269,7 @@ def _tls_listener(node: Node, server: Server) -> TlsListener | None:
 
 
 def _mode(node: Node, rules: RequestRules, reports: Reports) -> tuple[Mode, SpaceWatch]:
-    """Read-only or not, and the watch over the disks that tells it."""
+    """The mode (read-only or not), and the watch over the disks that sets it."""
     config, directories = node.config, node.directories
     mode = Mode(
         node.bookie_id,
@@ -293,8 +295,8 @@ def _mode(node: Node, rules: RequestRules, reports: Reports) -> tuple[Mode, Spac
             full_share=full,
             warn_share=min(config.disk_usage_warn, full),
             room_share=full if config.disk_usage_room is None else config.disk_usage_room,
-            # Less than a half of the write cache needs when it is flushed is as good as full; on top of it room
-            # for the copy that compaction makes before it removes anything.
+            # A disk counts as full if half of the write cache could not be flushed to it, plus the copy that compaction
+            # makes before it removes anything.
             full_bytes=max(config.write_cache_mib * MIB // 2, 64 * KIB) + config.compaction_reserve_mib * MIB,
         ),
         on_any_full=config.read_only_on_any_full,
@@ -304,7 +306,7 @@ def _mode(node: Node, rules: RequestRules, reports: Reports) -> tuple[Mode, Spac
 
 
 def storage_settings(config: BookieConfig) -> StorageSettings:
-    """What of *config* is about the storage."""
+    """The part of *config* that the storage needs."""
     return StorageSettings(
         journal=JournalSettings(
             version=config.journal_version,

@@ -5,10 +5,9 @@
 
 Rules:
 
-1. Nothing is answered before the replay is flushed (I51), and nobody is told of the bookie before
-   it listens.
+1. No request is answered before the replay is flushed (I51), and the bookie is registered only when it listens.
 2. A journal or flush that failed ends the bookie: connections are closed without an answer, the registration goes,
-   and whoever owns the bookie is told (I38, I52). A full disk is no failure: the bookie becomes read-only.
+   and `on_failure` tells the owner of the bookie (I38, I52). A full disk is no failure: the bookie becomes read-only.
 3. Several bookies may live in one process; they share nothing.
 """
 
@@ -50,7 +49,7 @@ from magnetar_core.runtime.types import MIB, MagnetarError
 
 log = logging.getLogger(__name__)
 
-# The event loop's backlog of connections that wait to be accepted.
+# Connections that may wait to be accepted.
 _ACCEPT_BACKLOG = 1024
 
 
@@ -65,8 +64,8 @@ class StorageFailed(MagnetarError):
 class Bookie:
     """A storage node. `start` raises MagnetarError with the reason if it cannot serve.
 
-    *on_failure* is called once if the running bookie has to give up; it has stopped serving by then and `stop`
-    is still to be called.
+    *on_failure* is called once if the running bookie has to give up. It has stopped serving by then; the owner must
+    still call `stop`.
     """
 
     def __init__(
@@ -82,8 +81,8 @@ class Bookie:
         usage: Callable[[str], DiskUsage] | None = None,
         repair_source: RepairSource | None = None,
     ) -> None:
-        """*usage* tells of the file system below a directory; by default *files* does. *repair_source* gives entries
-        back that are damaged here; by default the other bookies of the cluster do."""
+        """*usage* returns the usage of the file system below a directory; by default *files* does. *repair_source*
+        fetches copies of entries that are damaged here; by default from the other bookies of the cluster."""
         self.config = config
         self._store = store
         self._clock = clock
@@ -129,18 +128,18 @@ class Bookie:
 
     @property
     def read_only_reasons(self) -> tuple[str, ...]:
-        """As text, one for each reason that holds."""
+        """One text for each reason that holds."""
         return self.parts.mode.texts
 
     @property
     def parts(self) -> BookieParts:
-        """What the bookie consists of; there after `start`."""
+        """The parts of the bookie; known after `start`."""
         assert self._parts is not None, "the bookie was not started"
         return self._parts
 
     @property
     def operations(self) -> BookieOperations:
-        """What operators may see and do; there after `start`."""
+        """What operators may see and do; known after `start`."""
         assert self._operations is not None, "the bookie was not started"
         return self._operations
 
@@ -153,7 +152,7 @@ class Bookie:
         return self.parts.checkpointer
 
     async def start(self) -> None:
-        """Come up. Raises MagnetarError; everything that was started is stopped again then."""
+        """Start to serve. After a MagnetarError everything that was started is stopped again."""
         assert self._parts is None, "a bookie starts once"
         try:
             await self._start()
@@ -162,7 +161,7 @@ class Bookie:
             raise
 
     async def stop(self) -> None:
-        """Leave the cluster, answer what was taken, flush, close. Does not raise."""
+        """Remove the registration, answer the requests that were taken, flush, close. Does not raise."""
         self._lifecycle.is_shutting_down = True
         await self._stops.stop()
 
@@ -232,7 +231,7 @@ class Bookie:
         return thread
 
     def _start_parts(self, parts: BookieParts) -> None:
-        """In the reverse order they are stopped."""
+        """Start the parts. They are stopped in the reverse order."""
         stops = self._stops
         stops.add("mode", parts.mode.stop)
         # Stopped after the journals: the last mark then covers everything.
@@ -264,7 +263,7 @@ class Bookie:
         self._stops.add("server", self._stop_listening)
 
     async def _register(self, parts: BookieParts) -> None:
-        """Tell the cluster. Raises MetadataError."""
+        """Register the bookie in the metadata store. Raises MetadataError."""
         registration = parts.node.registration
         await parts.mode.show()
         self._stops.add("registration", registration.unregister)
@@ -277,7 +276,7 @@ class Bookie:
         log.info("bookie %s serves at %s:%d", self._bookie_id, host, port)
 
     def _bind(self) -> socket.socket:
-        """The socket, not listening yet: a port that is taken is found before anything is touched."""
+        """Bind the socket without listening: a port that is in use is found before anything is changed."""
         family = socket.AF_INET6 if ":" in self.config.listen_address else socket.AF_INET
         made = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -332,7 +331,7 @@ class Bookie:
     async def _check_integrity(
         self, node: Node, opened: Opened, source: RepairSource, is_emptied: bool
     ) -> IntegrityCheck:
-        """Where entries may have been lost: limbo before anything is served. Raises MagnetarError."""
+        """If entries may have been lost, put ledgers into limbo before anything is served. Raises MagnetarError."""
         flusher = node.threads.flusher
         integrity = IntegrityCheck(
             self._bookie_id,
@@ -369,7 +368,7 @@ class Bookie:
         self._end_connections()
 
     def _end_connections(self) -> None:
-        """Take no new connections and end those that are there, all at once."""
+        """Take no new connections and end the existing ones at once."""
         if self._sockets is not None:
             self._sockets.close()
         parts = self._parts
@@ -404,7 +403,7 @@ class Bookie:
         self.fail(StorageFailed(f"bookie {self._bookie_id}: entries cannot be flushed: {error}"))
 
     def index_corrupt(self, ledger_id: int, error: Exception) -> None:
-        """The index is derived: the next start makes it anew from the entry logs."""
+        """The index is damaged. Stop: the next start rebuilds it from the entry logs."""
         try:
             directory = self.parts.storage.must_rebuild(ledger_id)
         except OSError as marking:
@@ -414,7 +413,7 @@ class Bookie:
         self.fail(StorageFailed(text))
 
     def fail(self, error: BaseException) -> None:
-        """Rule 2."""
+        """Stop serving and tell the owner (rule 2)."""
         if self._lifecycle.failure is not None:
             return
         self._lifecycle.failure = error
@@ -442,7 +441,7 @@ def _absolute(directory: str) -> str:
 
 
 def _own_host(listen_address: str) -> str:
-    """What clients can use: the address itself, or the machine's own where it listens on all."""
+    """An address that clients can use: the one listened on, or the machine's own if the bookie listens on all."""
     if listen_address not in ("0.0.0.0", "::", ""):
         return listen_address
     try:

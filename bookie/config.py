@@ -19,8 +19,8 @@ from magnetar_core.bookkeeper.wire.framing import MAX_FRAME_BYTES
 from magnetar_core.runtime.config import setting
 from magnetar_core.runtime.types import MIB
 
-# Apache's settings that are accepted and mean nothing here: groups form by themselves, threads are ours, and what
-# they tune does not exist. (Garbage collection always reads a ledger's metadata before it deletes anything, and
+# Apache's settings that are accepted and have no effect: groups form by themselves, the threads differ, and the parts
+# they tune do not exist here. (Garbage collection always reads a ledger's metadata before it deletes anything, and
 # compaction is always the transactional one.)
 IGNORED_SETTINGS: Final = frozenset(
     {
@@ -49,7 +49,7 @@ IGNORED_SETTINGS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookieConfig:
-    """Everything a bookie can be told. Sizes that Apache gives in MB are MiB."""
+    """All settings of a bookie. Sizes that Apache gives in MB are MiB."""
 
     port: int = setting("bookiePort", 3181, help="TCP port of the bookie protocol; 0 takes a free one")
     listen_address: str = setting("bookieListenAddress", "0.0.0.0", help="address to listen on")
@@ -104,7 +104,7 @@ class BookieConfig:
         "dbStorage_writeCacheMaxSizeMb", 64, help="entries that are not in an entry log yet; in two halves", least=1
     )
     read_cache_mib: int = setting(
-        "dbStorage_readAheadCacheMaxSizeMb", 64, help="entries that were read from entry logs, with those behind them"
+        "dbStorage_readAheadCacheMaxSizeMb", 64, help="entries that were read from entry logs, with those read ahead"
     )
     read_ahead_entries: int = setting(
         "dbStorage_readAheadCacheBatchSize", 100, help="entries that one read from disk brings along at most", least=1
@@ -273,7 +273,7 @@ class BookieConfig:
     skip_invalid_journal: bool = setting(
         "skipReplayJournalInvalidRecord",
         False,
-        help="go on without what stands behind damage in the journal; the ledgers are in limbo until they are checked",
+        help="ignore the records after damage in the journal; the ledgers are in limbo until they are checked",
     )
 
     slow_operation_ms: int = setting(
@@ -299,7 +299,7 @@ class BookieConfig:
         help=f"{APACHE_FACTORY}: TLS is offered on the bookie port, beside clear text, with the files below",
     )
     tls_client_authentication: bool = setting(
-        "tlsClientAuthentication", False, help="who comes with TLS must have a certificate that tlsTrustStore trusts"
+        "tlsClientAuthentication", False, help="clients with TLS must have a certificate that tlsTrustStore trusts"
     )
     tls_certificate: str = setting("tlsCertificatePath", "", help="the bookie's certificate and its chain, PEM")
     tls_key_store: str = setting("tlsKeyStore", "", help="the key of that certificate, PEM")
@@ -346,7 +346,7 @@ class BookieConfig:
     http_enabled: bool = setting(
         "httpServerEnabled",
         False,
-        help="the HTTP admin. It asks nobody who they are: whoever reaches its port may change and delete everything",
+        help="the HTTP admin. Without authentication: a client that reaches its port may change and delete everything",
     )
     http_port: int = setting("httpServerPort", 8000, help="TCP port of the HTTP admin; 0 takes a free one")
     http_host: str = setting(
@@ -454,7 +454,7 @@ class BookieConfig:
             )
         elif self.auth_factory:
             if not self.authorized_roles:
-                yield "bookieAuthProviderFactoryClass needs authorizedRoles: without a role nobody could come in"
+                yield "bookieAuthProviderFactoryClass needs authorizedRoles: without a role no client is admitted"
             if not (self.tls_directory or (self.tls_provider_factory and self.tls_client_authentication)):
                 yield (
                     "bookieAuthProviderFactoryClass needs certificates of the clients: set tlsDirectory, or "
@@ -470,7 +470,7 @@ class BookieConfig:
 
     @property
     def tls(self) -> TlsFiles | None:
-        """The files of the bookie port's TLS; None: there is none."""
+        """The files for TLS on the bookie port; None: without TLS."""
         if self.tls_directory:
             files = directory_files(self.tls_directory, "tlsDirectory")
         elif self.tls_provider_factory:
@@ -493,7 +493,7 @@ class BookieConfig:
 
     @property
     def client_tls(self) -> TlsFiles | None:
-        """The same for asking other bookies; None: in clear."""
+        """The files for TLS to other bookies; None: without TLS."""
         files = self.tls
         return files if files is not None and files.trusted else None
 
@@ -504,13 +504,13 @@ class BookieConfig:
 
     @property
     def access_rules(self) -> Rules:
-        """Who is admitted at the bookie port."""
+        """Which clients are admitted at the bookie port."""
         roles = frozenset(self.authorized_roles) if self.auth_factory else None
         return Rules(demand_tls=bool(self.tls_directory), roles=roles)
 
     @property
     def http_address(self) -> tuple[str, int] | None:
-        """Where the HTTP admin listens, or with `is_metrics_only` the metrics alone; None: nowhere."""
+        """(host, port) of the HTTP admin, or of the metrics alone with `is_metrics_only`; None: there is neither."""
         if self.http_enabled:
             return self.http_host, self.http_port
         return (self.stats_host, self.stats_port) if self.is_metrics_only else None
@@ -522,7 +522,7 @@ class BookieConfig:
 
     @property
     def free_bytes_for_high_priority(self) -> int:
-        """What a read-only bookie must have free to take recovery's adds."""
+        """Free bytes that a read-only bookie needs to take recovery's adds."""
         if self.min_usable_bytes_high_priority is not None:
             return self.min_usable_bytes_high_priority
         return self.log_bytes_max if self.min_usable_bytes_entry_log is None else self.min_usable_bytes_entry_log

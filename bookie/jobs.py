@@ -1,4 +1,4 @@
-"""A thread for work that blocks: flushing, cold reads, what a start needs."""
+"""A thread for work that blocks: flushing, cold reads, the steps of a start."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -23,17 +23,17 @@ class _Job:
 
 
 class JobThread:
-    """Does one job after the other. What a job raises is its own outcome; the thread goes on."""
+    """Runs one job after the other. An error of a job is passed to its caller; the thread continues."""
 
     def __init__(self, name: str) -> None:
-        # One at a time, so that the outcome of a short job does not wait for the long one behind it.
+        # Groups of one, so that the outcome of a short job does not wait for a longer job after it.
         self._worker: GroupWorker[_Job] = GroupWorker(name, _work, _report, group_items_max=1)
 
     def start(self) -> None:
         self._worker.start()
 
     async def stop(self) -> None:
-        """Finish what was submitted."""
+        """Finish all submitted jobs, then end the thread."""
         await self._worker.stop()
 
     @property
@@ -70,19 +70,19 @@ def _work(jobs: Sequence[_Job]) -> None:
 
 def _report(jobs: Sequence[_Job], error: BaseException | None) -> None:
     for job in jobs:
-        if job.error is None and error is not None:  # what is no Exception ends the thread
+        if job.error is None and error is not None:  # an error that is no Exception ends the thread
             job.error = RuntimeError(f"the thread has ended: {error!r}")
         job.done(job.result, job.error)
 
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """The threads of a bookie besides those of its journals."""
+    """The threads of a bookie, except those of its journals."""
 
     flusher: JobThread
     maintenance: JobThread
     urgent_reader: JobThread
-    """For the reads of recovery."""
+    """Reads for recovery, so that they do not wait behind catch-up reads."""
     readers: tuple[JobThread, ...]
 
     @property

@@ -1,24 +1,24 @@
-"""How long operations take, stage by stage. No clock: the times are given, in seconds.
+"""How long operations take, stage by stage. No clock: times are parameters, in seconds.
 
     add      ── queue ──▶ write ──▶ sync ──▶ report         one journal group; all adds of a chunk of a socket share it
     read     ── queue ──▶ read                              cold reads; reads from memory count as 0 ms
     flush    ── log ──▶ sync ──▶ index ──▶ marks            pauses are not counted
 
-Everything is counted on the loop, once for a group or a chunk: an add of a `Distribution` costs half a microsecond,
-whatever the number of operations that it stands for.
+Everything is counted on the loop, once for a group or a chunk: `Distribution.add` costs half a microsecond for any
+number of operations.
 """
 
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-# Each power of two is cut into so many buckets: a quantile is exact to a sixteenth.
+# Buckets for each power of two: a quantile is exact to a sixteenth.
 _STEPS: Final = 8
 
 # Values are kept in thousandths (microseconds of a millisecond); 2**42 of them are 73 minutes, or 4 GB.
 _BITS_MAX: Final = 42
 _BUCKETS: Final = _BITS_MAX * _STEPS
 
-# Apache's quantiles, of its last minute.
+# The quantiles that Apache's bookie shows.
 QUANTILES: Final = (0.5, 0.75, 0.95, 0.99, 0.999, 0.9999, 1.0)
 WINDOW_S: Final = 60.0
 
@@ -26,7 +26,7 @@ _EMPTY: Final = float("nan")
 
 
 def _bucket(units: int) -> int:
-    """Where *units* are counted: exact below 8, then eight buckets for each power of two."""
+    """The bucket that counts *units*: exact below 8, then eight buckets for each power of two."""
     if units < _STEPS:
         return max(units, 0)
     bits = units.bit_length()
@@ -34,7 +34,7 @@ def _bucket(units: int) -> int:
 
 
 def _middle(bucket: int) -> float:
-    """A value, in units, of the middle of a bucket."""
+    """The value in the middle of a bucket, in units."""
     if bucket < _STEPS:
         return float(bucket)
     power, step = divmod(bucket, _STEPS)
@@ -44,7 +44,7 @@ def _middle(bucket: int) -> float:
 class Distribution:
     """Number, sum and quantiles of values (milliseconds, bytes, entries).
 
-    The quantiles are those of the last one to two minutes, if they are asked for every minute.
+    The quantiles cover the last one to two minutes, if they are read every minute.
     """
 
     __slots__ = ("_before", "_now", "_since_s", "count", "sum")
@@ -64,7 +64,7 @@ class Distribution:
         self._now[bucket] = self._now.get(bucket, 0) + times
 
     def quantiles(self, now_s: float) -> dict[float, float]:
-        """NaN where there was nothing. Ends the window if it is old enough."""
+        """Quantile → value; NaN if there were no values. Ends the window if it is old enough."""
         if now_s - self._since_s >= WINDOW_S:
             self._since_s = now_s
             self._before, self._now = self._now, {}
@@ -86,7 +86,7 @@ class Distribution:
 
 
 class Outcomes:
-    """Distributions of what went well and of what did not: Apache's label `success`."""
+    """Distributions of operations that succeeded and that failed: Apache's label `success`."""
 
     __slots__ = ("bad", "good")
 
@@ -99,21 +99,21 @@ class GroupTimes(NamedTuple):
     """One journal group as its thread saw it."""
 
     taken_s: float
-    """When the thread took it."""
+    """When the thread took the group."""
     ended_s: float
     write_s: float
-    """How long its records took to reach the file system."""
+    """How long writing its records to the file system took."""
     sync_s: float
     is_synced: bool
     written_bytes: int
 
 
 class JournalLatency:
-    """What the groups of one journal took. Milliseconds."""
+    """How long the groups of one journal took. Milliseconds."""
 
     def __init__(self) -> None:
         self.adds = Outcomes()
-        """From `put` to the report: every record."""
+        """From `put` to the report, for every record."""
         self.queue = Distribution()
         self.write = Distribution()
         self.sync = Distribution()
@@ -132,7 +132,7 @@ class JournalLatency:
         self.group_bytes.add(times.written_bytes)
 
     def put(self, put_s: float, times: GroupTimes, now_s: float, entries: int, is_good: bool) -> None:
-        """What was put together at *put_s* was in such a group."""
+        """*entries* records that were put together at *put_s* were in this group."""
         self.queue.add((times.taken_s - put_s) * 1000, entries)
         (self.adds.good if is_good else self.adds.bad).add((now_s - put_s) * 1000, entries)
 
@@ -142,13 +142,13 @@ class ReadLatency:
 
     def __init__(self) -> None:
         self.queue = Distribution()
-        """Cold reads: until a thread took them."""
+        """Cold reads, until a thread took them."""
         self.all = Outcomes()
-        """Cold reads until they are answered, and what memory had."""
+        """Cold reads until they are answered, and reads from memory."""
         self._from_memory = 0
 
     def answered_from_memory(self, total: int) -> None:
-        """So many reads were answered by memory since the start; they count as 0 ms."""
+        """*total* reads were answered from memory since the start; they count as 0 ms."""
         if total > self._from_memory:
             self.all.good.add(0.0, total - self._from_memory)
             self._from_memory = total
@@ -158,20 +158,21 @@ FLUSH_STAGES: Final = ("log", "sync", "index", "ledgers")
 
 
 class FlushTimes:
-    """What a flush did in one ledger directory: a stop-watch for the flusher's thread, read after the flush."""
+    """A stop-watch for one flush of a ledger directory. The flusher's thread uses it; it is read after the flush."""
 
     __slots__ = ("_lap_s", "_now", "seconds", "written_bytes")
 
     def __init__(self, now: Callable[[], float]) -> None:
-        """*now* tells the time in seconds."""
+        """*now* returns the time in seconds."""
         self._now = now
         self._lap_s = 0.0
         self.seconds = dict.fromkeys(FLUSH_STAGES, 0.0)
-        """By stage: appended to entry logs, synced these, written and synced the locations, written rows of ledgers."""
+        """Seconds by stage: entry logs appended, entry logs synced, locations written and synced, ledger rows
+        written."""
         self.written_bytes = 0
 
     def start(self) -> None:
-        """From here on time counts again (after a pause)."""
+        """Count time from now on again (after a pause)."""
         self._lap_s = self._now()
 
     def lap(self, stage: str) -> None:
@@ -209,14 +210,14 @@ class BookieLatency:
 
     def __init__(self, journals: int = 1, ledger_directories: int = 1) -> None:
         self.adds = Outcomes()
-        """From the chunk that brought an add to its answer."""
+        """From the receipt of the chunk with an add to its answer."""
         self.reads = ReadLatency()
         self.journals = [JournalLatency() for _ in range(journals)]
         self.flushes = [FlushLatency() for _ in range(ledger_directories)]
         self._refused_at_once = 0
 
     def adds_refused_at_once(self, total: int) -> None:
-        """So many adds were refused without a journal since the start; they count as 0 ms."""
+        """*total* adds were refused without the journal since the start; they count as 0 ms."""
         if total > self._refused_at_once:
             self.adds.bad.add(0.0, total - self._refused_at_once)
             self._refused_at_once = total

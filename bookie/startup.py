@@ -1,12 +1,12 @@
-"""Opening the storage of a bookie: replay of the journal, a full flush, and a new journal to go on with.
+"""Opens the storage of a bookie: replay of the journal, a full flush, and a new journal file.
 
-    marks ──▶ records behind them ──▶ write cache ──▶ flush ──▶ new journal file ──▶ marks at its beginning
+    marks ──▶ records after them ──▶ write cache ──▶ flush ──▶ new journal file ──▶ marks at its beginning
 
 Rules:
 
-1. Nothing is served before the flush has succeeded (I51): what was replayed then no longer hangs on a
-   journal whose end may be torn.
-2. Replay may run any number of times: a crash within it leaves the old marks, and the same records come again.
+1. Nothing is served before the flush has succeeded (I51): replayed entries then no longer depend on a journal whose
+   end may be torn.
+2. Replay may run any number of times: a crash during it leaves the old marks, so the same records are replayed again.
 3. A new journal id is greater than every one used before; only the very first comes from the clock (I36).
 """
 
@@ -51,17 +51,17 @@ class StorageSettings:
     read_ahead_entries: int = 100
     flush_piece_bytes: int = FLUSH_PIECE_BYTES
     skip_invalid_journal: bool = False
-    """Go on without what stands behind damage in the journal; the storage then says `needs_check`."""
+    """Ignore the records after damage in the journal; the storage then `needs_check`."""
 
 
 class Opened(NamedTuple):
-    """A storage that has everything that was ever acknowledged."""
+    """A storage that holds every acknowledged entry."""
 
     storage: LedgerStorage
     rules: RequestRules
     cache: WriteCache
     writers: list[JournalWriter]
-    """One for each journal directory, with a new file each."""
+    """One for each journal directory, each with a new file."""
 
 
 def open_storage(
@@ -75,13 +75,13 @@ def open_storage(
 ) -> Opened:
     """Open, replay, flush. Blocks. Raises Corruption, OSError.
 
-    If the storage `needs_check` afterwards, entries or ledgers may be missing: before anything is served the ledgers
-    that metadata names have to be put into limbo. Raises ForeignStorage for directories of another storage.
+    If the storage `needs_check` afterwards, entries or ledgers may be missing: the caller must put the ledgers that
+    metadata names into limbo before anything is served. Raises ForeignStorage for directories of another storage.
 
-    *open_index(directory, cache bytes)* opens the index of a ledger directory; *digest_of(ledger id)* tells a rebuild
-    of it how the ledger's entries are checked.
+    *open_index(directory, cache bytes)* opens the index of a ledger directory; *digest_of(ledger id)* returns
+    the digest with which a rebuild of the index checks the ledger's entries.
     """
-    # Before anything else: a rebuild of the index would take such a directory for one of ours.
+    # First of all, because a rebuild of the index would treat such a directory as ours.
     refuse_foreign_storage(ledger_directories, files.list)
     directories: list[LedgerDirectory] = []
     problems: list[str] = []
@@ -148,7 +148,7 @@ def _open_directory(
     wall_ms: int,
     digest_of: Callable[[int], Digest | None],
 ) -> tuple[LedgerDirectory, tuple[str, ...]]:
-    """The directory, and why entries of it may be missing. A damaged index is rebuilt."""
+    """Open a directory, rebuilding a damaged index. Also returns the reasons why entries of it may be missing."""
     logs = EntryLogs(files, directory, settings.log_bytes_max, settings.log_page_cache_bytes)
     opener = partial(open_index, directory, settings.block_cache_bytes)
     damaged = damaged_databases(files, directory)
@@ -194,13 +194,13 @@ class _Restore:
                 self._ledgers.changed(ledger)
         elif kind == journal_format.FENCE:
             if ledger is None:
-                # Upstream journals the fence of an unknown ledger without its key, and forgets it after a crash. A
-                # ledger without a key takes the first one that comes, so the fence can be kept.
+                # Apache's bookie journals the fence of an unknown ledger without its key, and loses the fence in a
+                # crash. Here a ledger without a key takes the first key that it is sent, so the fence can be kept.
                 ledger = self._ledgers.create(record.ledger_id, b"")
             ledger.fenced = True
             self._ledgers.changed(ledger)
         elif ledger is None:
-            # Neither the index nor the journal has a key for it: it was deleted after this was written.
+            # Neither the index nor the journal has a key for the ledger: it was deleted after this record was written.
             self._skipped += 1
         elif kind >= 0:
             self._rules.replay(ledger, kind, record.data)
@@ -209,10 +209,10 @@ class _Restore:
         elif kind == journal_format.EXPLICIT_LAC:
             ledger.see_explicit_lac(record.blob())
             self._ledgers.changed(ledger)
-        # Other negative ids are records of newer versions about things that we do not have.
+        # Other negative ids are records of newer versions, for features that are not here.
 
     def finish(self) -> None:
-        """Flush what is left: from here on the storage has everything. Raises OSError."""
+        """Flush the rest; the storage then holds everything. Raises OSError."""
         self._flush()
         for ledger in self._ledgers:
             ledger.is_fence_durable = ledger.fenced

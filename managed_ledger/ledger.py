@@ -33,7 +33,7 @@ from magnetar_core.bookkeeper.client.errors import (
     NoSuchLedger,
     TooManyPending,
 )
-from magnetar_core.bookkeeper.client.handle import LedgerWriteHandle
+from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.runtime.clock import Clock

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import BookKeeperError, NoSuchEntry, NoSuchLedger
-from magnetar_core.bookkeeper.client.handle import LedgerReadHandle, LedgerWriteHandle
+from magnetar_core.bookkeeper.client.read_handle import LedgerReadHandle
+from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
 from magnetar_core.runtime.types import Buffer, Corruption
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.errors import StorageUnavailable

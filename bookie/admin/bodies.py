@@ -1,4 +1,4 @@
-"""What the HTTP admin of a bookie shows, as JSON values. No IO.
+"""The answers of the bookie's HTTP admin as JSON values. No IO.
 
 Apache's shapes have Apache's member names; ours have the names of our values in camelCase, so that one call of
 `plain` turns any of them into JSON.
@@ -6,9 +6,9 @@ Apache's shapes have Apache's member names; ours have the names of our values in
 
 import base64
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from bookie.admin.operations import Info, LogMark, State
 from bookie.config import BookieConfig
@@ -16,7 +16,10 @@ from bookie.maintenance.collector import GcStatus
 from magnetar_core.bookkeeper.metadata.ledger_store import Versioned
 from magnetar_core.bookkeeper.wire.entry import DigestType
 
-# Java's API has another name for it than the record.
+Members: TypeAlias = AsyncGenerator[tuple[str, object], None]
+"""The members of a JSON object that is streamed: (name, value)."""
+
+# Java's API has another name for this digest than the record.
 _DIGESTS: Final[dict[DigestType, str]] = {DigestType.HMAC: "MAC"}
 
 
@@ -43,7 +46,7 @@ def _camel(name: str) -> str:
 
 
 def settings_json(config: BookieConfig) -> dict[str, str]:
-    """Every setting that is in force, as text; one that is empty is left out, as Apache leaves out what is not set."""
+    """Every setting in force, as text. Empty ones are left out, as Apache leaves out settings that are not set."""
     found = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -76,7 +79,7 @@ def marks_json(marks: Iterable[LogMark]) -> dict[str, str]:
 
 
 def gc_details_json(status: GcStatus, started_ms: int) -> dict[str, Any]:
-    """What never happened counts from *started_ms*, when the bookie started: so does Apache's."""
+    """A time that is not known is shown as *started_ms*, when the bookie started, as Apache's bookie does."""
 
     def at(wall_ms: int | None) -> int:
         return started_ms if wall_ms is None else wall_ms
@@ -95,7 +98,7 @@ def gc_details_json(status: GcStatus, started_ms: int) -> dict[str, Any]:
 
 
 def ledger_json(ledger_id: int, found: Versioned) -> dict[str, Any]:
-    """The record of a ledger; bytes are in base64. Format 1 says neither digest nor time."""
+    """The record of a ledger; bytes are in base64. Format 1 has neither digest nor time."""
     metadata = found.metadata
     is_first = metadata.format_version == 1
     return {

@@ -1,6 +1,6 @@
-"""What the cluster looks like from one bookie: for operators, who ask any bookie for it.
+"""The cluster as one bookie sees it: operators may ask any bookie.
 
-Read from the metadata store each time somebody asks; nothing is kept. The space of other bookies is asked of them.
+It is read from the metadata store at each request; nothing is kept. The other bookies are asked for their disk space.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from magnetar_core.bookkeeper.wire.framing import MalformedFrame
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.files import DiskUsage
 
-# Connecting and one small answer; a bookie that takes longer is told of as one that does not answer.
+# Time for connecting and one small answer. A bookie that takes longer is shown as one that does not answer.
 _TIMEOUT_S: Final = 10.0
 
 # Bookies that are asked at the same time.
@@ -33,7 +33,7 @@ class ClusterInfo(NamedTuple):
     writable_bookies_count: int
     readonly_bookies_count: int
     unavailable_bookies_count: int
-    """Known by their cookie, and not there."""
+    """Bookies that have a cookie and are not registered."""
 
 
 class ClusterView:
@@ -56,7 +56,7 @@ class ClusterView:
         return await self._store.children(f"{self._root}/available/readonly")
 
     async def host_of(self, bookie_id: str) -> str | None:
-        """Under which host name or address clients reach it; None if nobody knows."""
+        """The host name or address under which clients reach the bookie; None if it is not known."""
         try:
             return (await self._directory.address_of(bookie_id))[0]
         except MetadataError:
@@ -89,7 +89,7 @@ class ClusterView:
         )
 
     async def spaces(self) -> dict[str, DiskUsage | str]:
-        """Bookie id → its disks, or why it does not say. Raises MetadataError."""
+        """Bookie id → its disk usage, or why it is not known. Raises MetadataError."""
         turns = asyncio.Semaphore(_ASKED_MAX)
 
         async def ask(bookie_id: str) -> DiskUsage | str:
@@ -107,7 +107,7 @@ class ClusterView:
         return await ask_disks(*await self._directory.address_of(bookie_id), self._certificates)
 
     async def _auditor(self) -> str | None:
-        """Who leads: the candidate that came first."""
+        """The bookie that is auditor: the first candidate; None if there is none."""
         path = underreplication.election_path(self._root)
         candidates = [name for name in await self._store.children(path) if name.startswith("V_")]
         for name in sorted(candidates, key=lambda name: name.removeprefix("V_")):
@@ -118,7 +118,7 @@ class ClusterView:
         return None
 
     async def _any_below(self, path: str, levels: int) -> bool:
-        """Whether there is a node so many levels below the children of *path*."""
+        """Whether there is a node *levels* levels below the children of *path*."""
         names = await self._store.children(path)
         if levels == 0:
             return bool(names)

@@ -1,4 +1,4 @@
-"""Our numbers under Apache's names, where the thing is the same: dashboards and alarms made for Apache's bookie work.
+"""Our metrics under Apache's names where they mean the same, so that dashboards and alarms for Apache's bookie work.
 
 Counters, gauges and sums come without labels of ours. How long things take are summaries with Apache's labels
 (`success`, `journalIndex`, `ledgerDir`, `indexDir`) and quantiles, in milliseconds; Apache's are of the last minute,
@@ -21,7 +21,7 @@ class _Apaches(NamedTuple):
     kind: str = "gauge"
 
 
-# Our name without its prefix, and the labels beside `bookie` → Apache's name. Several that are one add up.
+# Our name without its prefix, and its labels except `bookie` → Apache's name. Several of ours may add up to one.
 _NAMES: Final[dict[tuple[str, Labels], _Apaches]] = {
     ("adds_in_flight", ()): _Apaches("bookkeeper_server_ADD_ENTRY_IN_PROGRESS"),
     ("reads_in_flight", ()): _Apaches("bookkeeper_server_READ_ENTRY_IN_PROGRESS"),
@@ -42,7 +42,7 @@ _NONE: Final = Distribution()
 
 
 def apache_samples(operations: BookieOperations) -> Iterator[Sample | Summary]:
-    """What `operations.metrics()` says, in Apache's words."""
+    """`operations.metrics()` under Apache's names."""
     found: dict[_Apaches, tuple[float, str]] = {}
     for sample in operations.metrics():
         labels = tuple(label for label in sample.labels if label[0] != "bookie")

@@ -2,8 +2,8 @@
 
 Rules:
 
-1. Nothing here decides: every call reads a value, or asks the part whose business it is. All on the loop; what touches
-   a disk goes through a worker's thread.
+1. Nothing is decided here: every call reads a value, or calls the part that is responsible. All calls are made on the
+   loop; work with a disk is done on a worker's thread.
 2. Every refusal is a MagnetarError with a text for people.
 """
 
@@ -31,13 +31,13 @@ from bookie.storage.journal.writer import list_files as list_journals
 from magnetar_core.runtime.observe import Sample
 from magnetar_core.runtime.types import KIB, MagnetarError
 
-# A local connection, a few KiB written and read: what takes longer is not healthy.
+# Time for a local connection and a few KiB written and read. A bookie that takes longer is not healthy.
 _SANITY_TIMEOUT_S: Final = 10.0
 _SANITY_FILE: Final = "sanity.tmp"
 
 
 class DiskFileKind(StrEnum):
-    """What `list_disk_files` may be asked for."""
+    """The kinds of files that `list_disk_files` lists."""
 
     JOURNAL = "journal"
     ENTRY_LOG = "entrylog"
@@ -46,7 +46,7 @@ class DiskFileKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """How the bookie is."""
+    """The state of the bookie."""
 
     running: bool
     read_only: bool
@@ -59,7 +59,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """What the bookie is made of. Sizes in bytes, over distinct file systems."""
+    """The bookie's disks and addresses. Sizes are bytes, summed over distinct file systems."""
 
     bookie_id: str
     host: str
@@ -67,7 +67,7 @@ class Info:
     total_bytes: int
     free_bytes: int
     disks: tuple[DiskCheck, ...]
-    """One for each directory, as last looked at."""
+    """The latest check of each directory."""
     ledgers: int
     connections: int
     uptime_s: float
@@ -75,7 +75,7 @@ class Info:
 
 @dataclass(frozen=True, slots=True)
 class LogMark:
-    """Up to where a journal is in the ledger storage."""
+    """The place up to which a journal is in the ledger storage."""
 
     directory: str
     file_id: int
@@ -85,7 +85,7 @@ class LogMark:
 
 @dataclass(frozen=True, slots=True)
 class Sanity:
-    """The outcome of a small write and read everywhere."""
+    """The outcome of a small write and read in every directory, and of a request to the bookie's port."""
 
     passed: bool
     read_only: bool
@@ -106,7 +106,7 @@ class BookieOperations:
         self._clock = node.clock
         self._parts = parts
         self._lifecycle = lifecycle
-        # Not the advertised one, which may be a name that only clients know.
+        # Not the advertised address, which may be a name that only clients can resolve.
         own = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}
         listen_address = node.config.listen_address
         self._own_address = own.get(listen_address, listen_address), node.address[1]
@@ -174,7 +174,7 @@ class BookieOperations:
         await self._parts.mode.set(reason, detail)
 
     async def clear_read_only(self, reason: Reason = Reason.OPERATOR) -> None:
-        """Take *reason* back. The bookie stays read-only while others hold. Raises NotChanged."""
+        """Clear *reason*. The bookie stays read-only while other reasons hold. Raises NotChanged."""
         await self._parts.mode.clear(reason)
 
     # -- garbage collection and compaction
@@ -185,8 +185,8 @@ class BookieOperations:
     def trigger_gc(self, *, force_minor: bool = False, force_major: bool = False, accept_listing: bool = False) -> None:
         """Collect garbage now, with a compaction if one is forced and not suspended.
 
-        *accept_listing*: the listing of the metadata store is right, empty or shrunken as it is. Without it such a
-        listing deletes nothing (`gc_status().refused`).
+        *accept_listing*: the listing of the metadata store is right, although it is empty or has shrunk. Otherwise such
+        a listing deletes nothing (`gc_status().refused`).
         """
         self._parts.collector.trigger(force_minor=force_minor, force_major=force_major, accept_listing=accept_listing)
 
@@ -216,11 +216,11 @@ class BookieOperations:
         return self._parts.scrub.status()
 
     def trigger_scrub(self) -> None:
-        """Read and check every entry now, at the usual rate, unless that is under way."""
+        """Begin a scrub of every entry now, at the usual rate, unless one is under way."""
         self._parts.scrub.trigger()
 
     def integrity_status(self) -> IntegrityStatus:
-        """How far a bookie that may have lost entries is with copying them back."""
+        """The progress of the check for lost entries."""
         return self._parts.integrity.status()
 
     # -- the index
@@ -229,9 +229,9 @@ class BookieOperations:
         return self._parts.rebuild.status()
 
     def rebuild_index(self) -> None:
-        """Compare the index with the entry logs in the background and put it right, unless that is under way.
+        """Compare the index with the entry logs and correct it, in the background, unless that is under way.
 
-        Every ledger that is there is fenced by it.
+        It fences every ledger of the bookie.
         """
         self._parts.rebuild.trigger()
 
@@ -245,19 +245,19 @@ class BookieOperations:
             raise MagnetarError(f"the {kind} files cannot be listed: {error}") from error
 
     def last_log_marks(self) -> list[LogMark]:
-        """For each journal the place up to which everything is in entry logs and index, as it is on disk."""
+        """For each journal the mark on disk: all records before it are in entry logs and index."""
         return [
             LogMark(directory, mark.file_id, journal_name(mark.file_id), mark.offset)
             for directory, mark in zip(self._directories.journals, self._parts.storage.marks, strict=True)
         ]
 
     def list_ledgers(self, first: int = 0, count_max: int | None = None) -> list[int]:
-        """Ids of the ledgers of this bookie from *first* on, rising."""
+        """Ids of the ledgers of this bookie from *first* on, ascending."""
         ids = sorted(ledger.ledger_id for ledger in self._parts.rules.ledgers if ledger.ledger_id >= first)
         return ids if count_max is None else ids[:count_max]
 
     def flush(self) -> None:
-        """Bring what is in the write cache into entry logs now."""
+        """Flush the write cache to entry logs now."""
         self._parts.checkpointer.flush()
 
     # -- metrics
@@ -272,7 +272,7 @@ class BookieOperations:
 
     @property
     def journal_bytes(self) -> list[int]:
-        """For each journal what was written since the start, with what fills its groups up."""
+        """For each journal the bytes written since the start, padding included."""
         return [journal.writer.written_bytes for journal in self._parts.server.journals]
 
     def now_s(self) -> float:

@@ -1,6 +1,6 @@
 """The cookie: which directories belong to which bookie of which cluster. No IO.
 
-The same text stands in the file VERSION of every directory and in the bookie's znode:
+The file VERSION of every directory and the bookie's znode hold the same text:
 
     5                                     layout version; from 4 on protobuf's text form follows
     bookieHost: "127.0.0.1:3181"
@@ -12,8 +12,8 @@ The same text stands in the file VERSION of every directory and in the bookie's 
 Rules:
 
 1. A bookie without any cookie, in its directories and in the store, is new; its directories must be empty.
-2. Otherwise all of them are there and equal, or the bookie does not serve: a wiped disk that answered "no such
-   entry" would make recovery cut off ledgers (I49).
+2. Otherwise all cookies must exist and be equal, or the bookie does not serve: a bookie with a wiped disk would answer
+   "no such entry", and recoveries would cut off ledgers (I49).
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,12 +31,12 @@ _LAYOUT_VERSION_LINES: Final = 3
 
 
 class CookieMismatch(MagnetarError):
-    """The directories are not those of this bookie, or some are missing; it must not serve."""
+    """The directories are not those of this bookie, or some are missing, so it must not serve."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cookie:
-    """What ties a bookie to its directories."""
+    """The identity of a bookie and its directories."""
 
     bookie_id: str
     journal_directories: tuple[str, ...]
@@ -83,9 +83,9 @@ def _directories(text: str) -> tuple[str, ...]:
 def is_new_bookie(
     expected: Cookie, stored: Cookie | None, on_disk: Mapping[str, Cookie | None], holds_data: Mapping[str, bool]
 ) -> bool:
-    """Whether the bookie starts for the first time; then its cookie is to be written everywhere.
+    """Whether the bookie starts for the first time; the caller then writes its cookie everywhere.
 
-    *stored* comes from the store, *on_disk* and *holds_data* tell of each directory. Raises CookieMismatch.
+    *stored* comes from the metadata store, *on_disk* and *holds_data* describe each directory. Raises CookieMismatch.
     """
     problems = list(_problems(expected, stored, on_disk, holds_data))
     if problems:
@@ -99,7 +99,8 @@ def is_new_bookie(
 def is_emptied(
     expected: Cookie, stored: Cookie | None, on_disk: Mapping[str, Cookie | None], holds_data: Mapping[str, bool]
 ) -> bool:
-    """Whether the bookie is known and fits, but some of its directories are empty: a disk was replaced, or wiped."""
+    """Whether the bookie is known and its cookies match, but some directories are empty: a disk was replaced, or
+    wiped."""
     if stored is None or all(on_disk.values()):
         return False
     if any(found is None and holds_data[directory] for directory, found in on_disk.items()):
@@ -123,7 +124,7 @@ def _problems(
                     "dataIntegrityChecking=true, so that it copies back what it lost before it denies to have it"
                 )
         return
-    # The store has none. With cookies on disk but no data this is a first start that was cut short.
+    # The store has no cookie. Cookies on disk without data are left from a first start that was interrupted.
     for directory, has_data in holds_data.items():
         if has_data and any(on_disk.values()):
             yield (

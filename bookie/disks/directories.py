@@ -1,4 +1,4 @@
-"""The directories of a bookie: made, locked, checked by cookie, watched for space.
+"""The directories of a bookie: making, locking, checking by cookie, watching for space.
 
     <journal directory>/current/VERSION, *.txn
     <ledger directory>/current/VERSION, lastMark, lastId, *.log, locations/, ledgers/
@@ -7,8 +7,8 @@
 Rules:
 
 1. Two processes never use one directory: the lock file is held before anything is read.
-2. A file of a few MiB keeps room in each journal directory: when the disk is full it is given up, so that fences
-   can still be written (I48).
+2. A file of a few MiB reserves room in each journal directory. It is removed when the disk is full, so that fences can
+   still be written (I48).
 """
 
 import contextlib
@@ -66,7 +66,7 @@ class Directories:
         reserve_bytes: int,
         usage: Callable[[str], DiskUsage] | None = None,
     ) -> None:
-        """*usage* tells of the file system of a directory; by default *files* does."""
+        """*usage* returns the usage of a directory's file system; by default *files* does."""
         self._files = files
         self._usage = files.usage if usage is None else usage
         self._journals = tuple(journals)
@@ -84,7 +84,7 @@ class Directories:
         return [posixpath.join(directory, CURRENT) for directory in self._ledgers]
 
     def open(self) -> None:
-        """Make what is missing and lock everything. Raises DirectoryInUse, DirectoryUnusable."""
+        """Make missing directories and lock all of them. Raises DirectoryInUse, DirectoryUnusable."""
         for directory in dict.fromkeys(self._journals + self._ledgers):
             try:
                 self._files.make_directories(posixpath.join(directory, CURRENT))
@@ -111,10 +111,10 @@ class Directories:
     async def check_cookies(
         self, registration: BookieRegistration, bookie_id: str, *, take_emptied: bool = False
     ) -> bool:
-        """Write the cookies of a new bookie; let an old one in only if everything is as it was.
+        """Write the cookies of a new bookie; for a known one, check that they all match.
 
-        *take_emptied*: let one in whose directories, or some of them, were emptied. Returns True then: their cookies
-        are still to be written (`stamp`), after it is on record that the bookie lost what was there.
+        *take_emptied*: accept a bookie with emptied directories. Returns True if there are any. The caller must then
+        record that entries were lost, and write the missing cookies after that (`stamp`).
         Raises CookieMismatch, Corruption, MetadataError.
         """
         expected = Cookie(bookie_id, self._journals, self._ledgers, await registration.instance_id())
@@ -142,8 +142,8 @@ class Directories:
     # -- unclean ends
 
     def note_start(self) -> bool:
-        """Leave a mark that a clean stop removes. True if Apache's bookie was the last one here and ended uncleanly: it
-        may have run without a journal, which ours never does. Raises OSError."""
+        """Write a file that a clean stop removes. Returns True if Apache's bookie was the last one here and ended
+        uncleanly: it may have run without a journal, which ours never does. Raises OSError."""
         was_apaches = False
         for directory in self.ledgers:
             path = posixpath.join(directory, DIRTY)
@@ -153,7 +153,7 @@ class Directories:
         return was_apaches
 
     def note_stop(self) -> None:
-        """Everything is flushed and closed."""
+        """Everything is flushed and closed: record a clean stop."""
         for directory in self.ledgers:
             with contextlib.suppress(OSError):
                 self._files.remove(posixpath.join(directory, DIRTY))
@@ -168,7 +168,7 @@ class Directories:
     # -- space
 
     def keep_reserve(self) -> None:
-        """Take room for bad times where there is plenty now."""
+        """Write the reserve files where there is enough room (rule 2)."""
         for directory in self._journals:
             path = posixpath.join(directory, _RESERVE)
             with contextlib.suppress(OSError):
@@ -183,22 +183,23 @@ class Directories:
                     file.close()
 
     def give_up_reserve(self) -> None:
-        """The disk is full: let fences have what was kept."""
+        """The disk is full: remove the reserve files, so that fences can be written (rule 2)."""
         for directory in self._journals:
             with contextlib.suppress(OSError):
                 self._files.remove(posixpath.join(directory, _RESERVE))
 
     def ledger_usage(self) -> DiskUsage:
-        """Of all ledger directories; those that look like one file system are counted once. Raises OSError."""
+        """The usage of all ledger directories. Directories that seem to share a file system are counted once. Raises
+        OSError."""
         distinct = {self._usage(directory) for directory in self._ledgers}
         return DiskUsage(sum(u.total_bytes for u in distinct), sum(u.free_bytes for u in distinct))
 
 
 class SpaceWatch:
-    """Looks at the disks from time to time, and tells what it means. On the loop.
+    """Checks the disks periodically and reports the verdict. Used on the loop.
 
-    *usage* is asked for the file system of a directory. *changed(verdict)* is called after each look that is not a good
-    one like the one before.
+    *usage* returns the usage of a directory's file system. *changed(verdict)* is called after each check, except for a
+    good one that follows a good one.
     """
 
     def __init__(
@@ -227,7 +228,7 @@ class SpaceWatch:
 
     @property
     def checks(self) -> tuple[DiskCheck, ...]:
-        """The newest look at each directory, ledger directories first."""
+        """The latest check of each directory, ledger directories first."""
         return tuple(self._checks.values())
 
     def start(self) -> None:
@@ -239,7 +240,7 @@ class SpaceWatch:
             self._timer = None
 
     def no_space(self, error: Exception) -> None:
-        """A write found the disk full; that lasts until a look at it finds room."""
+        """A write found the disk full. It counts as full until a check finds room."""
         text = f"no space left: {error}"
         for directory in (*self._ledgers, *self._journals):
             before = self._checks.get(directory)
@@ -289,7 +290,8 @@ class StatusFiles:
         return max(found, key=lambda status: status.changed_ms).kept if found else {}
 
     def write(self, kept: Mapping[Reason, str], wall_ms: int) -> None:
-        """Raises OSError if no directory could take it; one that can is enough, the newest counts."""
+        """Write the status file everywhere. One directory is enough, since the newest file counts. Raises OSError if
+        none could be written."""
         failures: list[OSError] = []
         for path in self._paths:
             try:

@@ -1,13 +1,13 @@
-"""Read-only or not: one place that knows the reasons, and tells the request rules, the cluster and the status files.
+"""The mode of a bookie: it collects the reasons to be read-only, and applies them to requests, registration and files.
 
     disks, operators ──▶ Reasons ──▶ RequestRules (adds refused) ──▶ registration (available, available/readonly)
                                 └──▶ BOOKIE_STATUS (operator, draining)
 
 Rules:
 
-1. A reason works at once; the cluster and the files hear of it afterwards. The registration is tried until it works:
-   it is a hint, the refusal of the adds is what counts.
-2. What an operator set is answered after it is in a status file, so that it holds after a restart too.
+1. A reason takes effect on adds at once; registration and status files are written afterwards. The registration is
+   tried until it succeeds: it is only a hint, since adds are refused anyway.
+2. An operator's change is answered only after it is in a status file, so that it survives a restart.
 """
 
 import logging
@@ -25,7 +25,7 @@ from magnetar_core.runtime.types import MagnetarError
 
 log = logging.getLogger(__name__)
 
-# The metadata store is away: time until the next try.
+# How long until the next try when the metadata store does not answer.
 _RETRY_S = 1.0
 
 
@@ -34,7 +34,7 @@ class NotChanged(MagnetarError):
 
 
 class DiskFull(MagnetarError):
-    """A disk is full, and readOnlyModeEnabled=false says to stop then."""
+    """A disk is full, and the bookie must stop then (readOnlyModeEnabled=false)."""
 
 
 class Mode:
@@ -54,7 +54,7 @@ class Mode:
         on_writable: Callable[[], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        """*status_files* None: nothing survives a restart. *worker* writes them."""
+        """*worker* writes the *status_files*; None: no reason survives a restart."""
         self._bookie_id = bookie_id
         self._rules = rules
         self._registration = registration
@@ -89,7 +89,7 @@ class Mode:
         return self._rules.high_priority_allowed
 
     def load(self, forced: bool) -> None:
-        """What held before the restart, and what the settings say. Blocks; raises Corruption, OSError."""
+        """Set the reasons from the status files and the settings. Blocks; raises Corruption, OSError."""
         if self._status_files is not None:
             for reason, detail in self._status_files.read().items():
                 self._reasons.set(reason, detail)
@@ -105,7 +105,7 @@ class Mode:
         await self._tasks.cancel()
 
     def disks_are(self, verdict: Verdict) -> None:
-        """The outcome of a look at the disks."""
+        """The verdict of a check of the disks."""
         for reason, text in ((Reason.DISK, verdict.disk), (Reason.ERROR, verdict.error)):
             if text is None:
                 self._reasons.clear(reason)
@@ -125,7 +125,7 @@ class Mode:
         await self._keep()
 
     async def clear(self, reason: Reason) -> None:
-        """An operator takes a reason back; others may still hold. Raises NotChanged."""
+        """An operator clears a reason; others may still hold. Raises NotChanged."""
         self._check(reason)
         self._reasons.clear(reason)
         self._apply()
@@ -156,7 +156,7 @@ class Mode:
         rules.high_priority_allowed = enough and Reason.ERROR not in reasons.held
         rules.full_directories = None if reasons else self._full_directories
         rules.read_only = bool(reasons) or self._full_directories is not None
-        # The texts change with every look at a disk, the reasons do not.
+        # Compare the reasons only: the texts change with every check of a disk.
         before, self._shown = self._shown, frozenset(reasons.held)
         if before == self._shown:
             return
@@ -168,7 +168,7 @@ class Mode:
         self._tasks.spawn(self._show(), "registration")
 
     async def _show(self) -> None:
-        """Rule 1."""
+        """Write the registration until it succeeds (rule 1)."""
         while True:
             try:
                 await self.show()

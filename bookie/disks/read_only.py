@@ -1,16 +1,16 @@
 """Why a bookie takes no adds, and when a disk counts as full. No IO.
 
     disk       a directory is full; ends by itself below the low-water mark
-    operator   somebody said so; ends when somebody takes it back; survives a restart
+    operator   an operator set it; ends when an operator clears it; survives a restart
     draining   its ledgers are being copied away; like `operator`, with a reason of its own
-    error      a directory cannot be looked at; ends when it can
+    error      a directory cannot be checked; ends when it can
     forced     forceReadOnlyBookie; ends with the setting
 
 Rules:
 
-1. Several reasons may hold at once. The bookie is writable when none is left, whichever went last.
-2. A disk is full above one mark and has room again below a lower one, so that it does not flap. Below a number of free
-   bytes it is full in any case.
+1. Several reasons may hold at once. The bookie is writable when none is left.
+2. A disk is full above one mark and has room again below a lower one, so that the mode does not change back and forth.
+   With less than a number of free bytes it is full in any case.
 3. `operator` and `draining` are kept in the file BOOKIE_STATUS of each ledger directory. Its first line is Apache's;
    our lines follow, which Apache's bookie does not read:
 
@@ -60,7 +60,7 @@ class Reasons:
 
     @property
     def kept(self) -> dict[Reason, str]:
-        """What belongs into the status file."""
+        """The reasons that the status file keeps (rule 3)."""
         return {reason: detail for reason, detail in self._held.items() if reason in KEPT}
 
     def set(self, reason: Reason, detail: str) -> None:
@@ -86,11 +86,11 @@ class DiskLimits(NamedTuple):
     warn_share: float
     room_share: float
     full_bytes: int
-    """With less than this free the disk is full whatever its share."""
+    """With fewer free bytes than this, the disk is full whatever its share."""
 
 
 class DiskState(StrEnum):
-    """What a look at a directory's file system says."""
+    """The state of a directory's file system."""
 
     GOOD = "good"
     WARN = "warn"
@@ -99,7 +99,7 @@ class DiskState(StrEnum):
 
 
 class DiskCheck(NamedTuple):
-    """One look at one directory."""
+    """The result of one check of one directory."""
 
     directory: str
     state: DiskState
@@ -110,7 +110,7 @@ class DiskCheck(NamedTuple):
 
 
 def check_disk(directory: str, total_bytes: int, free_bytes: int, was_full: bool, limits: DiskLimits) -> DiskCheck:
-    """Judge a directory's file system; *was_full* is what the look before said (rule 2)."""
+    """Judge a directory's file system; *was_full*: the result of the check before (rule 2)."""
     used = 1 - free_bytes / total_bytes if total_bytes else 1.0
     state = DiskState.GOOD
     if used > (limits.room_share if was_full else limits.full_share) or free_bytes < limits.full_bytes:
@@ -129,20 +129,20 @@ def check_disk(directory: str, total_bytes: int, free_bytes: int, was_full: bool
 
 
 class Verdict(NamedTuple):
-    """What the looks at all directories mean together."""
+    """What the checks of all directories mean together."""
 
     disk: str | None
-    """Why no adds are taken; None if the disks have room."""
+    """Why adds are refused; None if the disks have room."""
     error: str | None
     full_ledger_directories: frozenset[int] | None
-    """Numbers of ledger directories whose ledgers take no adds, where the others go on; else None."""
+    """Numbers of the ledger directories whose ledgers take no adds, if only those are refused; else None."""
     free_bytes: int
-    """Of the ledger or journal directory that has least."""
+    """Free bytes of the directory that has the fewest."""
 
 
 def judge(ledgers: Sequence[DiskCheck], journals: Sequence[DiskCheck], on_any_full: bool) -> Verdict:
-    """One full journal directory is enough, since every ledger of it is concerned; a full ledger directory is if
-    *on_any_full*, or if all of them are full."""
+    """One full journal directory makes the bookie read-only. A full ledger directory does if *on_any_full*, or if all
+    of them are full."""
     checks = (*ledgers, *journals)
     error = "; ".join(dict.fromkeys(check.text for check in checks if check.state is DiskState.UNREADABLE)) or None
     free_bytes = min(check.free_bytes for check in checks)
@@ -158,7 +158,7 @@ def judge(ledgers: Sequence[DiskCheck], journals: Sequence[DiskCheck], on_any_fu
 
 
 class Status(NamedTuple):
-    """What a status file says."""
+    """The content of a status file."""
 
     changed_ms: int
     kept: dict[Reason, str]
@@ -174,8 +174,9 @@ def encode_status(kept: Mapping[Reason, str], wall_ms: int) -> bytes:
 def decode_status(data: bytes, path: str) -> Status:
     """A status file, ours or Apache's. Raises Corruption.
 
-    Newer versions of Apache's bookie add whether an operator did it (true) or a full disk (false, which is no reason
-    to keep: the disk is looked at anyway). Without that word an operator is assumed: it is what can be undone.
+    Newer versions of Apache's bookie add a word: true if an operator set the mode, false if a disk was full. The latter
+    is not kept, since disks are checked anyway. Without the word an operator is assumed, because an operator can undo
+    it.
     """
     lines = data.decode("utf-8", "replace").splitlines()
     fields = lines[0].strip().split(",") if lines else []

@@ -1,4 +1,4 @@
-"""Rounds of garbage collection: deleted ledgers, copies that moved elsewhere, dead logs, compaction.
+"""Rounds of garbage collection: deleted ledgers, copies that moved to other bookies, dead logs, compaction.
 
     cluster is ours? ──▶ deleted_ledgers: local ids ──▶ listing ──▶ point reads ──▶ quarantine ──▶ removed
                      ──▶ (once a day) moved_ledgers: closed ledgers whose metadata does not name this bookie
@@ -9,8 +9,8 @@ Rules beside those in these modules and in `garbage.py`:
 
 1. Nothing is deleted when the metadata store is that of another cluster than the cookie names, or does not know this
    bookie's cookie, or does not answer.
-2. One round at a time. A round that failed leaves the quarantine as it is.
-3. A part that needs ledgers and logs to stay holds the collector: the round under way ends, no other begins.
+2. One round at a time. A failed round leaves the quarantine as it is.
+3. A part that needs all ledgers and logs to stay holds the collector: the round under way ends, and no other begins.
 """
 
 import asyncio
@@ -54,20 +54,20 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcSettings:
-    """What of the configuration is about garbage collection."""
+    """The settings of garbage collection."""
 
     wait_s: float
-    """Between two rounds."""
+    """Seconds between two rounds."""
     metadata_reads_s: float
     listing: ListingLimits
     moved_interval_s: float
-    """Between two passes for copies that moved; 0: none."""
+    """Seconds between two passes for copies that moved; 0: never."""
     index_interval_s: float
-    """Between two compactions of the index; 0: only when asked."""
+    """Seconds between two compactions of the index; 0: only on request."""
     minor: KindPlan
     major: KindPlan
     force_when_off: bool
-    """A compaction may be forced although it is switched off."""
+    """Whether a compaction can be forced although its settings switch it off."""
     compaction: CompactionSettings
 
     @classmethod
@@ -98,7 +98,7 @@ def _plan(threshold: float, interval_s: int, max_ms: int) -> KindPlan:
 
 @dataclass(frozen=True, slots=True)
 class GcStatus:
-    """How garbage collection stands. Times are wall-clock milliseconds, None: never since the start."""
+    """The state of garbage collection. Times are wall-clock milliseconds; None: never since the start."""
 
     phase: str
     """idle, held (by a rebuild of the index), listing, verifying, deleting, moved copies, logs, minor compaction, major
@@ -116,7 +116,7 @@ class GcStatus:
     moved_ledgers: int
     """Deleted because their copies are on other bookies."""
     unreadable_ledgers: tuple[int, ...]
-    """Their metadata is damaged, so they stay (the first hundred)."""
+    """Ledgers that stay because their metadata is damaged (the first hundred)."""
     refused: Refusal | None
     """Why the last round deleted no ledger."""
     failed: str | None
@@ -151,7 +151,7 @@ class GcRequest:
 
 @dataclass(slots=True)
 class _Rounds:
-    """How the round under way stands, and how the last one ended."""
+    """The progress of the round under way, and the outcome of the last one."""
 
     phase: str = "idle"
     is_forced: bool = False
@@ -167,7 +167,7 @@ class _Rounds:
 
 
 class GarbageCollector:
-    """The rounds of one bookie: when they run, and in which order their parts. Used on the loop."""
+    """The rounds of one bookie: when they run, and the order of their parts. Used on the loop."""
 
     def __init__(
         self,
@@ -229,7 +229,7 @@ class GarbageCollector:
         self._plan_next()
 
     async def stop(self) -> None:
-        """End the round under way: a copy is taken back, a log whose copy is complete is brought to its end."""
+        """End the round under way. An unfinished copy of a log is removed; a complete one is put to use."""
         self._stopping = True
         if self._timer is not None:
             self._timer.cancel()
@@ -239,9 +239,9 @@ class GarbageCollector:
         await self._tasks.cancel()
 
     def trigger(self, *, force_minor: bool = False, force_major: bool = False, accept_listing: bool = False) -> None:
-        """Start a round now, or right after the one that runs.
+        """Start a round now, or right after the one under way.
 
-        *accept_listing*: an operator has made sure that the listing is right, empty or shrunken as it is.
+        *accept_listing*: an operator has verified that the listing is right, although it is empty or has shrunk.
         """
         request = self._request = self._request or GcRequest()
         request.is_forced = True
@@ -259,13 +259,13 @@ class GarbageCollector:
             await asyncio.shield(self._round)
 
     async def hold(self) -> None:
-        """Begin no round until `let_go`; return when none runs (rule 3). One holder at a time."""
+        """Begin no round until `release`; return when none runs (rule 3). One holder at a time."""
         assert not self._is_held
         self._is_held = True
         await self.settled()
 
-    def let_go(self) -> None:
-        """Rounds are possible again; one that was asked for meanwhile begins."""
+    def release(self) -> None:
+        """Allow rounds again. One that was requested meanwhile begins."""
         self._is_held = False
         if self._round is not None or self._stopping:
             return
@@ -277,7 +277,7 @@ class GarbageCollector:
         self._plan_next()
 
     def suspend(self, *, minor: bool = False, major: bool = False) -> None:
-        """No compaction of that kind until it is resumed, or until a restart. One that runs goes on."""
+        """Start no compaction of that kind until it is resumed, or until a restart. One under way continues."""
         self._logs.set_suspended(True, minor=minor, major=major)
 
     def resume(self, *, minor: bool = False, major: bool = False) -> None:
@@ -395,7 +395,7 @@ class GarbageCollector:
         self._index.compact_if_due()
 
     async def _check_cluster(self) -> Refusal | None:
-        """Rule 1. Raises MetadataError, Corruption, OSError."""
+        """Check rule 1; None: all is well. Raises MetadataError, Corruption, OSError."""
         path = posixpath.join(self._storage.directories[0].path, VERSION)
         ours = cookies.decode(await self._maintenance.run(lambda: read_file(self._files, path)), path).instance_id
         theirs = await ledger_store.instance_id(self._store, self._root)

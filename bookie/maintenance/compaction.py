@@ -1,18 +1,18 @@
-"""Entry logs: what each of them holds, removing dead ones, copying what lives out of those that are nearly dead.
+"""Entry logs: measures what each holds, removes dead ones, and compacts those with few live entries.
 
     closed logs ──▶ usage (map, or a scan) ──▶ nothing lives ──▶ removed
                                             └▶ little lives ──▶ copied (entry_log/compacting.py) ──▶ removed
 
 Rules:
 
-1. Only logs that take no entries any more, asked for between two flushes: what a flush has appended is in the index
-   when it has ended, not before.
-2. A log is removed after the index knows, durably, nothing of it any more. Where its map or its scan leave doubt what
-   is in it, the whole index is looked through before (I44).
-3. One log's damage is that log's: it is reported and left, the others go on.
-4. Its open file is closed when the readers have ended what they were doing.
-5. A log that could not be read when the index was rebuilt is left alone until a rebuild reads it: what is in it and not
-   in the index is no garbage.
+1. Only logs that take no entries any more are considered. They are listed between two flushes: entries of a flush are
+   in the index only after it has ended.
+2. A log is removed after the index, durably, has no location in it. If its map or its scan leaves doubt about its
+   content, the whole index is searched before (I44).
+3. A damaged log is reported and left as it is; the other logs are processed.
+4. The open file of a removed log is closed after all reads under way have ended.
+5. A log that could not be read when the index was rebuilt stays until a rebuild reads it: entries in it that are not in
+   the index are no garbage.
 """
 
 import logging
@@ -38,22 +38,22 @@ from magnetar_core.runtime.types import MIB, Corruption
 
 log = logging.getLogger(__name__)
 
-# Records that one job on the maintenance thread looks at: a few milliseconds, so that an operator's call comes in
-# between.
+# Records that one job of the maintenance thread scans: a few milliseconds, so that an operator's call does not wait
+# long.
 _SCAN_RECORDS: Final = 10_000
 _COPY_RECORDS: Final = 1_000
 _COPY_BYTES: Final = MIB
 _PROOF_ENTRIES: Final = 10_000
 
-# A wait is cut into pieces of this, so that a stop does not wait for it.
+# A pause is made in steps of this length, so that a stop need not wait for its end.
 _REST_S: Final = 0.5
 
-# Passing over a dead record costs this much of copying a live one.
+# The cost of skipping a dead record, as a share of copying a live one.
 _DEAD_SHARE: Final = 0.05
 
 
 class Stopped(Exception):
-    """The bookie stops; what was begun was taken back."""
+    """The bookie stops; unfinished work was undone."""
 
 
 class CompactionSettings(NamedTuple):
@@ -62,12 +62,12 @@ class CompactionSettings(NamedTuple):
     bytes_s: int
     unsynced_entries_max: int
     reserve_bytes: int
-    """What a copy leaves free on its disk."""
+    """Bytes that a copy leaves free on its disk."""
     may_use_reserve: bool
 
 
 class Counts:
-    """What was done since the start."""
+    """Numbers of what was done since the start."""
 
     __slots__ = ("compacted_logs", "copied_bytes", "copied_entries", "reclaimed_bytes", "removed_logs")
 
@@ -105,16 +105,16 @@ class Compactor:
         self._usages: list[dict[int, LogUsage]] = [{} for _ in self._directories]
         self.counts = Counts()
         self.damaged: dict[str, str] = {}
-        """Path of a log that was left alone → why."""
+        """Path of a log that was left as it is → the reason."""
         self.skipped_for_room: str | None = None
-        """Why the last compaction left logs alone, if it was for want of room."""
+        """Why the last compaction skipped logs for lack of disk space; None if it did not."""
         self.log_count = self.total_bytes = self.live_bytes = 0
-        """Of closed logs, as last counted."""
+        """Numbers of closed logs, from the last `count`."""
 
     # -- what is there
 
     async def survey(self) -> None:
-        """Learn what the closed logs hold, as far as it is not known. Raises OSError, Stopped."""
+        """Measure the closed logs that are not known yet. Raises OSError, Stopped."""
         for number, directory in enumerate(self._directories):
             usages = self._usages[number]
             closed = await self._flusher.run(directory.logs.closed_logs)  # rule 1
@@ -136,7 +136,7 @@ class Compactor:
                     self.damaged.pop(_path(directory, log_id), None)
 
     async def count(self) -> None:
-        """Sum up what there is; a pass over all maps, so it is done once a round."""
+        """Update the numbers of closed logs. It goes through all maps, so it is done once a round."""
         usages = [usage for usages in self._usages for usage in usages.values()]
         ledgers = self._ledgers
         self.log_count = len(usages)
@@ -144,7 +144,7 @@ class Compactor:
         self.live_bytes = await self._maintenance.run(lambda: sum(usage.live_bytes(ledgers) for usage in usages))
 
     async def _usage_of(self, directory: LedgerDirectory, log_id: int) -> LogUsage:
-        """From the map that closes a log, or from a scan of the whole. Raises Corruption, OSError."""
+        """What a log holds: from the map at its end, or from a scan of the log. Raises Corruption, OSError."""
         logs = directory.logs
         file_bytes = await self._maintenance.run(lambda: logs.file_bytes(log_id))
         try:
@@ -154,7 +154,8 @@ class Compactor:
         try:
             scan = await self._maintenance.run(lambda: logs.scan(log_id))
         except Corruption as error:
-            # Its header is damaged, or a crash or a full disk came while it was made: the index says which (rule 2).
+            # Its header is damaged, or a crash or a full disk came while it was created. The index shows which (rule
+            # 2).
             log.info("%s", error)
             return LogUsage(log_id, file_bytes, {}, False)
         records = iter(scan)
@@ -168,14 +169,14 @@ class Compactor:
     # -- removing
 
     async def remove_dead(self) -> None:
-        """Remove the logs in which nothing lives. Raises Stopped."""
+        """Remove the logs without live ledgers. Raises Stopped."""
         for number, directory in enumerate(self._directories):
             for usage in dead_logs(self._usages[number].values(), self._ledgers):
                 await self._alone(directory, usage.log_id, self._remove(number, usage))
                 await self._rest(0)
 
     async def _remove(self, number: int, usage: LogUsage) -> None:
-        """Rule 2. Raises Corruption, OSError."""
+        """Remove a log as rule 2 says. Raises Corruption, OSError."""
         directory, log_id = self._directories[number], usage.log_id
         if not usage.is_whole and await self._is_referred_to(number, log_id):
             raise Corruption(
@@ -190,7 +191,7 @@ class Compactor:
         await self._close(file)
 
     async def _is_referred_to(self, number: int, log_id: int) -> bool:
-        """Whether any location leads into a log: looks through the locations of every ledger of the directory."""
+        """Whether any location leads into a log. It searches the locations of every ledger of the directory."""
         index = self._directories[number].index
         count = len(self._directories)
         ids = [ledger.ledger_id for ledger in self._ledgers if ledger.ledger_id % count == number]
@@ -200,7 +201,7 @@ class Compactor:
         return finder.is_found
 
     async def _close(self, file: File | None) -> None:
-        """Rule 4."""
+        """Close the file of a removed log (rule 4)."""
         if file is None:
             return
         for reader in self._readers:
@@ -210,7 +211,7 @@ class Compactor:
     # -- compacting
 
     async def compact(self, due: Due) -> None:
-        """Compact the logs that are worth it, one after the other. Raises Stopped."""
+        """Compact the logs below the threshold, one after the other. Raises Stopped."""
         began_s = self._clock.monotonic()
         settings = self._settings
         limiter = RateLimiter(settings.bytes_s if settings.by_bytes else settings.entries_s)
@@ -241,7 +242,7 @@ class Compactor:
         return False
 
     async def _compact_log(self, number: int, usage: LogUsage, limiter: RateLimiter) -> None:
-        """Copy what lives, move its locations, remove the log. Raises Corruption, OSError, Stopped."""
+        """Copy the live entries, move their locations, remove the log. Raises Corruption, OSError, Stopped."""
         directory, old_id = self._directories[number], usage.log_id
         new_id = await self._maintenance.run(directory.logs.next_log_id)
         copy = await self._maintenance.run(lambda: CompactingLog(self._files, directory.path, new_id, old_id))
@@ -263,7 +264,7 @@ class Compactor:
             new_bytes = await self._maintenance.run(lambda: directory.logs.file_bytes(new_id))
             self._usages[number][new_id] = LogUsage(new_id, new_bytes, copied, True)
         try:
-            # A tail that is no record was never published; between records it may be one that was.
+            # Bytes at the end that are no record were never published; bytes between records may be a damaged entry.
             await self._remove(number, usage._replace(is_whole=usage.is_whole and not has_gap))
         finally:
             if copied:
@@ -273,7 +274,7 @@ class Compactor:
             self.counts.reclaimed_bytes -= new_bytes
 
     async def _copy(self, directory: LedgerDirectory, old_id: int, copy: CompactingLog, limiter: RateLimiter) -> bool:
-        """Returns whether the old log has something between its records that is none."""
+        """Copy the live entries. Returns whether the old log has bytes between its records that are none."""
         scan = await self._maintenance.run(lambda: directory.logs.scan(old_id))
         records = iter(scan)
         unsynced = 0
@@ -295,7 +296,8 @@ class Compactor:
     def _copy_some(
         self, directory: LedgerDirectory, log_id: int, records: Iterator[tuple[int, int, int, int]], copy: CompactingLog
     ) -> tuple[int, int, int]:
-        """Runs on the maintenance thread. (records looked at, entries copied, bytes copied); (0, …) at the end."""
+        """Runs on the maintenance thread. Returns (records scanned, entries copied, bytes copied); (0, …) at the
+        end."""
         looked_at = size = 0
         entries: list[tuple[int, bytes]] = []
         for offset, _, ledger_id, entry_id in records:
@@ -314,7 +316,7 @@ class Compactor:
     # -- small things
 
     async def _alone(self, directory: LedgerDirectory, log_id: int, work: Awaitable[None]) -> bool:
-        """Rule 3. False if the disk is full, so that the next log would fare no better."""
+        """Do *work* on one log as rule 3 says. False if the disk is full, so that the next log would fail, too."""
         try:
             await work
         except Corruption as error:
@@ -335,7 +337,7 @@ class Compactor:
         self.damaged[path] = str(error)
 
     async def _rest(self, seconds: float) -> None:
-        """Wait; raises Stopped as soon as the bookie is to stop."""
+        """Pause. Raises Stopped as soon as the bookie stops."""
         until = self._clock.monotonic() + seconds
         while not self._is_stopping():
             left = until - self._clock.monotonic()
@@ -347,7 +349,7 @@ class Compactor:
 
 
 class _Finder:
-    """Looks for a location that leads into a log, some at a time."""
+    """Searches for a location that leads into a log, some ledgers at a time."""
 
     def __init__(self, index: Index, ledger_ids: Sequence[int], log_id: int) -> None:
         self._index = index
@@ -357,7 +359,7 @@ class _Finder:
         self.is_found = False
 
     def step(self) -> bool:
-        """True when it has come to an end. Raises OSError."""
+        """Search some more; True when the search is over. Raises OSError."""
         seen = 0
         while self._left and seen < _PROOF_ENTRIES:
             some = self._index.locations(self._left[-1], self._first, _PROOF_ENTRIES)

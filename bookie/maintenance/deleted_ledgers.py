@@ -1,8 +1,8 @@
-"""Ledgers that were deleted from the cluster: found by a listing and by reads of their own, then removed here.
+"""Ledgers that were deleted from the cluster: found by a listing and a read of each one's record, then removed here.
 
     local ids ──▶ listing ──▶ point reads ──▶ quarantine ──▶ removed
 
-What counts as deleted is decided in `garbage.py`.
+`garbage.py` decides which ledgers count as deleted.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from magnetar_core.runtime.types import Corruption
 
 
 class DeletedLedgers:
-    """Removes what the metadata store does not have any more. Used on the loop, by one round at a time."""
+    """Removes ledgers that the metadata store does not have any more. Used on the loop, by one round at a time."""
 
     def __init__(self, ledgers: Ledgers, reads: MetadataReads, removal: LedgerRemoval, limits: ListingLimits) -> None:
         self._ledgers = ledgers
@@ -24,17 +24,17 @@ class DeletedLedgers:
         self._removal = removal
         self._limits = limits
         self._listed_before: int | None = None
-        """How many the last listing had that was accepted."""
+        """Ledgers in the last accepted listing."""
         self.quarantine = Quarantine()
         self.listed: int | None = None
-        """How many the last listing had."""
+        """Ledgers in the last listing."""
         self.removed = 0
-        """Since the start."""
+        """Ledgers removed since the start."""
 
     async def collect(self, accept_listing: bool, enter: Callable[[str], None]) -> Refusal | None:
-        """Returns why the listing was refused, if it was. Raises MetadataError, OSError, Stopped.
+        """Find and remove deleted ledgers. Returns why the listing was refused, or None.
 
-        *enter(phase)* is told how far it is.
+        *enter(phase)* is called at the beginning of each phase. Raises MetadataError, OSError, Stopped.
         """
         enter("listing")
         unlisted = {ledger.ledger_id for ledger in self._ledgers}

@@ -1,17 +1,17 @@
-"""What may be deleted, which logs are worth compacting, and when. No IO.
+"""Decides which ledgers may be deleted, which logs are compacted, and when. No IO.
 
-A ledger's way out of this bookie:
+How a ledger is removed from this bookie:
 
     local ──not listed──▶ point read says "no such ledger" ──▶ quarantine ──the same again in a later round──▶ deleted
-                └── listed, or readable, or nobody knows ──▶ stays
+                └── listed, or readable, or not known ──▶ stays
 
 Rules:
 
-1. Local ledgers are counted before the listing begins: one that is created meanwhile is no candidate.
-2. Two proofs in two rounds: the listing lacks it, and a read of its own says that it is not there. Errors, damaged
-   records and listings that were cut short prove nothing (I41).
-3. A listing that is empty, or by which too many ledgers at once would go, is refused until an operator accepts it:
-   losing a disk's worth of ledgers to a metadata store that came back empty cannot be undone, waiting can.
+1. Local ledgers are collected before the listing begins, so a ledger that is created meanwhile is no candidate.
+2. Each of two rounds must prove twice that a ledger is gone: the listing lacks it, and a read of its record finds none.
+   Errors, damaged records and incomplete listings prove nothing (I41).
+3. A listing that is empty, or that would delete too many ledgers at once, is refused until an operator accepts it. A
+   metadata store that came back empty must not delete a disk's worth of ledgers: that cannot be undone, waiting can.
 4. A log without live ledgers may go; "without" is proven by its map if that adds up to the file, by a scan if the scan
    has no gaps, else by the index (I44).
 """
@@ -20,7 +20,7 @@ from collections.abc import Collection, Container, Iterable, Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-# Ledgers that one round reads metadata for. The rest is for the next one: at 1,000 reads a second it is 10 s.
+# Ledgers whose metadata one round reads; the others wait for the next round. At 1,000 reads a second it takes 10 s.
 CANDIDATES_MAX: Final = 10_000
 
 
@@ -39,7 +39,7 @@ class Refusal(NamedTuple):
 
 
 class ListingLimits(NamedTuple):
-    """Rule 3."""
+    """The limits of rule 3."""
 
     refuse_empty: bool = True
     shrink_share: float = 0.5
@@ -50,10 +50,10 @@ _HOW_TO_ACCEPT: Final = "If the ledgers were deleted on purpose, trigger a colle
 
 
 def refuse_listing(local: int, unlisted: int, listed: int, before: int | None, limits: ListingLimits) -> Refusal | None:
-    """Whether a listing is too strange to act on.
+    """Why a listing must not be acted upon; None if it may be.
 
-    Of *local* ledgers here *unlisted* would go; the listing has *listed* in all, *before* in the last round that
-    was accepted (None: there was none).
+    Of *local* ledgers here *unlisted* would be deleted. The listing has *listed* ledgers in all, the last accepted one
+    had *before* (None: there was none).
     """
     if listed == 0 and limits.refuse_empty and local:
         return Refusal(
@@ -87,37 +87,38 @@ class Quarantine:
         return len(self._absent)
 
     def candidates(self, unlisted: Collection[int]) -> list[int]:
-        """Which of *unlisted* to read in this round, those that wait longest first."""
+        """Which of *unlisted* to read in this round; those that have waited longest come first."""
         known = [ledger_id for ledger_id in unlisted if ledger_id in self._absent]
         fresh = [ledger_id for ledger_id in unlisted if ledger_id not in self._absent]
         return (sorted(known) + sorted(fresh))[:CANDIDATES_MAX]
 
     def confirm(self, absent: Collection[int], unlisted: Collection[int]) -> list[int]:
-        """The reads of this round found *absent*; return those that may go now. What came back is forgotten."""
+        """The reads of this round found *absent*. Returns those that may be deleted now. A ledger that is listed again
+        leaves the quarantine."""
         gone = sorted(ledger_id for ledger_id in absent if ledger_id in self._absent)
         listed_again = self._absent.difference(unlisted)
         self._absent = self._absent.difference(listed_again).union(absent).difference(gone)
         return gone
 
     def postpone(self, ledger_ids: Iterable[int]) -> None:
-        """They may go, but not now: the next round proves it once more."""
+        """These could not be deleted now: the next round proves again that they are gone."""
         self._absent.update(ledger_ids)
 
 
 class MovedCopies:
-    """Copies that metadata does not give to this bookie, pass by pass: one that is the same in two may go."""
+    """Copies that metadata does not assign to this bookie. One that is unchanged in two passes may be removed."""
 
     def __init__(self) -> None:
         self._before: dict[int, int] = {}
         self._seen: dict[int, int] = {}
 
     def begin(self) -> None:
-        """Another pass."""
+        """Begin another pass."""
         self._before, self._seen = self._seen, {}
 
     def may_go(self, ledger_id: int, version: int, *, was_written: bool) -> bool:
-        """A record of that *version* says that the closed ledger is elsewhere; *was_written*: here, since the last
-        pass."""
+        """Whether a closed ledger whose record, at *version*, names other bookies may be removed. *was_written*: it was
+        written here since the last pass."""
         if self._before.get(ledger_id) == version and not was_written:
             return True
         self._seen[ledger_id] = version
@@ -134,25 +135,26 @@ class LogUsage(NamedTuple):
     file_bytes: int
     bytes_of_ledgers: Mapping[int, int]
     is_whole: bool
-    """The bytes add up: nothing in the file is unaccounted for."""
+    """The bytes add up to the file, so nothing in it is unknown."""
 
     @property
     def total_bytes(self) -> int:
         return sum(self.bytes_of_ledgers.values())
 
     def live_bytes(self, ledgers: Container[int]) -> int:
-        """Of those ledgers that still exist: an upper limit, entries that moved elsewhere are counted."""
+        """Bytes of the ledgers that still exist. An upper limit: entries that were compacted into other logs count,
+        too."""
         return sum(size for ledger_id, size in self.bytes_of_ledgers.items() if ledger_id in ledgers)
 
 
 def dead_logs(usages: Iterable[LogUsage], ledgers: Container[int]) -> list[LogUsage]:
-    """Logs in which no ledger lives any more."""
+    """Logs whose ledgers are all deleted."""
     return [usage for usage in usages if not any(ledger_id in ledgers for ledger_id in usage.bytes_of_ledgers)]
 
 
 def worth_compacting(usages: Iterable[LogUsage], ledgers: Container[int], threshold: float) -> list[LogUsage]:
-    """Logs whose live share is below *threshold*, the emptiest first: they give most room for least work, and the room
-    they give is there for the next."""
+    """Logs whose live share is below *threshold*, the emptiest first: they free most space for least work, and the next
+    copies can use that space."""
     found: list[tuple[float, int, LogUsage]] = []
     for usage in usages:
         share = usage.live_bytes(ledgers) / (usage.total_bytes or 1)
@@ -184,7 +186,7 @@ class Due(NamedTuple):
 
 
 class KindPlan(NamedTuple):
-    """The settings of one kind; off with a threshold or an interval of 0."""
+    """The settings of one kind of compaction; a threshold or an interval of 0 switches it off."""
 
     threshold: float
     interval_s: float
@@ -192,7 +194,7 @@ class KindPlan(NamedTuple):
 
 
 class CompactionSchedule:
-    """When which compaction is due. A major one does what a minor one would."""
+    """When a compaction is due, and of which kind. A major one includes a minor one."""
 
     def __init__(self, minor: KindPlan, major: KindPlan, *, force_when_off: bool, now_s: float) -> None:
         self._plans = {CompactionKind.MINOR: minor, CompactionKind.MAJOR: major}
@@ -201,13 +203,13 @@ class CompactionSchedule:
         self.suspended = dict.fromkeys(CompactionKind, False)
 
     def due(self, now_s: float, forced: Collection[CompactionKind]) -> Due | None:
-        """A suspended kind is not due, not even forced."""
+        """The compaction to do now. A suspended kind is never due, not even if forced."""
         for kind in (CompactionKind.MAJOR, CompactionKind.MINOR):
             plan = self._plans[kind]
             if self.suspended[kind]:
                 continue
             if kind in forced and (plan.threshold > 0 or self._force_when_off):
-                # Forced where it is switched off: everything that has any dead bytes.
+                # Forced although switched off: compact every log that has any dead bytes.
                 return Due(kind, plan.threshold or 1.0, True, plan.max_s)
             is_on = plan.threshold > 0 and plan.interval_s > 0
             if is_on and now_s - self._last_s[kind] >= plan.interval_s:

@@ -1,4 +1,4 @@
-"""Compaction of the index of locations, in the background: asked for by an operator, or by its interval."""
+"""Compaction of the index of locations in the background, on an operator's request or by its interval."""
 
 import logging
 import posixpath
@@ -19,7 +19,7 @@ class IndexCompaction:
     def __init__(
         self, storage: LedgerStorage, maintenance: JobThread, clock: Clock, tasks: Tasks, interval_s: float
     ) -> None:
-        """*interval_s* lies between two compactions of all; 0: only when asked."""
+        """*interval_s*: time between two compactions of all indexes; 0: only on request."""
         self._directories = {
             posixpath.join(directory.path, "locations"): directory for directory in storage.directories
         }
@@ -30,7 +30,7 @@ class IndexCompaction:
         self._began_s = clock.monotonic()
         self._running: set[str] = set()
         self.count = 0
-        """Done since the start."""
+        """Compactions since the start."""
         self.last_ms: int | None = None
 
     @property

@@ -1,4 +1,4 @@
-"""A bookie that may have lost entries: what it does not have is "unknown" until every copy was checked.
+"""The check of a bookie that may have lost entries. A missing entry is "unknown" until every copy was checked.
 
     needs check ──▶ every ledger of metadata that names this bookie is there; those not closed are fenced and in limbo
                 ──▶ serving ──▶ closed ledgers: what is missing is copied back ──▶ limbo ends, ledger by ledger
@@ -6,14 +6,15 @@
 
 Rules:
 
-1. Limbo is durable before anything is served (I50). Every start makes it anew while the check is needed.
-2. A ledger leaves limbo when every entry that metadata gives to this bookie was seen here, copied back, or is said by
-   all others not to be there either.
-3. Ledgers that are not closed wait if their newest entries belong here: whoever writes them next recovers them, which
-   closes them.
-4. Nobody can help a ledger whose newest entries belong to this bookie alone: what is not here of it is lost, so it
-   leaves limbo, unless a log of its directory could not be read (`bookie.maintenance.rebuild.unreadable`).
-5. Doubts that come while the bookie serves put the ledgers they are about into limbo, closed ones as well.
+1. Limbo is durable before anything is served (I50). Every start sets it again while the check is needed.
+2. A ledger leaves limbo when every entry that metadata assigns to this bookie was found here, was copied back, or is
+   denied by all other bookies of its write set.
+3. Ledgers that are not closed wait if their newest entries belong here: the next writer recovers them, which closes
+   them.
+4. If the newest entries of a ledger belong to this bookie alone, there is no other copy: entries missing here are lost,
+   so the ledger leaves limbo, unless a log of its directory could not be read
+   (`bookie.maintenance.rebuild.unreadable`).
+5. If doubts about ledgers arise while the bookie serves, those ledgers go into limbo, closed ones as well.
 """
 
 import logging
@@ -40,26 +41,26 @@ from magnetar_core.runtime.types import Corruption
 
 log = logging.getLogger(__name__)
 
-# Between two looks at what is left; most of it waits for ledgers to be closed.
+# Time between two checks of the remaining ledgers; most of them wait to be closed.
 _LOOK_S: Final = 5.0
 
 # Entries that one job of the maintenance thread looks up.
 _LOOK_UP: Final = 1_000
 
-# Entries that are copied back in a second at most.
+# Entries that are copied back a second, at most.
 _COPIES_S: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class IntegrityStatus:
-    """How far the check of the copies is."""
+    """The progress of the check."""
 
     is_needed: bool
     ledgers_left: int
     ledgers_in_limbo: int
     copied_entries: int
     lost_entries: int
-    """Nobody has them."""
+    """Entries that no bookie has."""
     last_problem: str | None
 
 
@@ -111,7 +112,8 @@ class IntegrityCheck:
         )
 
     async def prepare(self) -> None:
-        """Before serving: if the check is needed, limbo (rule 1). Raises MetadataError, OSError."""
+        """Put ledgers into limbo before the bookie serves, if the check is needed (rule 1). Raises MetadataError,
+        OSError."""
         self._is_needed = await self._flusher.run(lambda: self._storage.needs_check)
         if not self._is_needed:
             # Apache's bookie may have left ledgers in limbo.
@@ -129,8 +131,8 @@ class IntegrityCheck:
                 continue
             if self._bookie_id in found.bookies():
                 self._admit(ledger_id, found)
-        # Those that a rebuild of the index put there (`bookie.maintenance.rebuild.offline`), also if their copies
-        # belong elsewhere by now.
+        # Also ledgers that a rebuild of the index put into limbo (`bookie.maintenance.rebuild.offline`), even if their
+        # copies belong to other bookies by now.
         self._left |= {ledger.ledger_id for ledger in self._ledgers if ledger.limbo}
         rows = self._ledgers.take_dirty()
         await self._flusher.run(lambda: self._storage.flush({}, rows))
@@ -147,7 +149,7 @@ class IntegrityCheck:
             self._to_limbo(ledger)
 
     def _keep_unreadable(self, ledger_id: int, error: Exception) -> None:
-        """Nobody can say whether the ledger is ours: what we have of it is in limbo, and it stays so."""
+        """Metadata does not say whether the ledger belongs here. If it is here, it goes into limbo and stays there."""
         log.error("ledger %d: its metadata cannot be read: %s", ledger_id, error)
         ledger = self._ledgers.get(ledger_id)
         if ledger is not None:
@@ -159,15 +161,15 @@ class IntegrityCheck:
         self._ledgers.changed(ledger)
 
     def start(self, put_back: Callable[[int, bytes], Awaitable[int]]) -> None:
-        """Begin to check; *put_back(ledger id, entry)* stores a copy, durably, and gives 0 or a refusal."""
+        """Begin the check. *put_back(ledger id, entry)* stores a copy durably and returns 0 or a refusal."""
         self._put_back = put_back
         if self._is_needed:
-            self._look_later()
+            self._check_later()
 
     async def doubt(self, ledger_ids: Collection[int]) -> None:
-        """Entries of these ledgers may be missing: limbo now, the check after it, also of the next starts (rule 5).
+        """Entries of these ledgers may be missing: put them into limbo now, then check them (rule 5).
 
-        Raises OSError: then it is only until a restart.
+        The check survives restarts, except after an OSError from here: then the limbo ends with the process.
         """
         was_needed, self._is_needed = self._is_needed, True
         for ledger_id in ledger_ids:
@@ -176,7 +178,7 @@ class IntegrityCheck:
                 self._left.add(ledger_id)
                 self._to_limbo(ledger)
         if not was_needed and not self._stopping:
-            self._look_later()
+            self._check_later()
         await self._flusher.run(lambda: self._storage.set_needs_check(True))
 
     async def stop(self) -> None:
@@ -185,19 +187,19 @@ class IntegrityCheck:
             self._timer.cancel()
         await self._tasks.cancel()
 
-    def _look_later(self) -> None:
-        self._timer = self._clock.call_later(_LOOK_S, self._begin_look)
+    def _check_later(self) -> None:
+        self._timer = self._clock.call_later(_LOOK_S, self._begin_check_all)
 
-    def _begin_look(self) -> None:
-        self._tasks.spawn(self._look(), "look")
+    def _begin_check_all(self) -> None:
+        self._tasks.spawn(self._check_and_repeat(), "look")
 
-    async def _look(self) -> None:
+    async def _check_and_repeat(self) -> None:
         try:
             await self._check_all()
         finally:
-            # Also after an error that nobody thought of: limbo would never end.
+            # Also after an unexpected error: without another check limbo would never end.
             if self._is_needed and not self._stopping:
-                self._look_later()
+                self._check_later()
 
     async def _check_all(self) -> None:
         for ledger_id in sorted(self._left):
@@ -221,14 +223,15 @@ class IntegrityCheck:
         log.warning("bookie %s: every copy was checked; %d came back", self._bookie_id, self._copied)
 
     async def _check(self, ledger_id: int) -> bool:
-        """Rule 2. Raises RepairUnavailable, MetadataError, Corruption, OSError."""
+        """Check one ledger; True if it may leave limbo (rule 2). Raises RepairUnavailable, MetadataError, Corruption,
+        OSError."""
         ledger = self._ledgers.get(ledger_id)
         if ledger is None:
             return True
         try:
             metadata = (await self._metadata.read(ledger_id)).metadata
         except NoNode:
-            return True  # deleted; what is here of it goes with the garbage
+            return True  # deleted; garbage collection removes its entries here
         is_written_here = not metadata.is_closed and self._bookie_id in metadata.last_segment.ensemble
         if is_written_here and not await self._is_alone(ledger_id, metadata):
             return False
@@ -244,7 +247,7 @@ class IntegrityCheck:
         return True
 
     async def _is_alone(self, ledger_id: int, metadata: LedgerMetadata) -> bool:
-        """Rule 4. Raises OSError."""
+        """Whether the ledger has no other copy (rule 4). Raises OSError."""
         if set(metadata.last_segment.ensemble) != {self._bookie_id}:
             return False
         directory = self._storage.directory_of(ledger_id).path
@@ -279,4 +282,4 @@ class IntegrityCheck:
 
 
 class NotStored(RepairUnavailable):
-    """A copy that came back could not be stored."""
+    """A copy from another bookie could not be stored here."""

@@ -1,7 +1,7 @@
-"""Taking ledgers off a bookie, between two flushes.
+"""Removes ledgers from a bookie, between two flushes.
 
-A ledger with entries in the write cache, or with a fence on its way, waits for another round: what a flush writes after
-the removal would make it anew (I45).
+A ledger with entries in the write cache, or with a fence under way, waits for another round: a flush after the removal
+would create it again (I45).
 """
 
 import logging
@@ -42,9 +42,9 @@ class LedgerRemoval:
         self._clock = clock
 
     async def remove(self, ledger_ids: Sequence[int], *, with_tombstones: bool) -> tuple[int, list[int]]:
-        """Remove ledgers here; (how many, which must wait). Raises OSError.
+        """Remove ledgers here. Returns (number removed, those that must wait). Raises OSError.
 
-        *with_tombstones*: a fence is kept, so that a ledger that was fenced does not come back writable.
+        *with_tombstones*: remember fences, so that late adds cannot create a fenced ledger again.
         """
         tombstones = self._ledgers.tombstones
         count = 0

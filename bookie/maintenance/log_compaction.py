@@ -1,4 +1,4 @@
-"""A round's work on the entry logs: dead ones removed, and a compaction where one is due."""
+"""The part of a round for entry logs: it removes dead logs, and runs a compaction if one is due."""
 
 from collections.abc import Callable, Collection
 
@@ -15,11 +15,11 @@ class LogCompaction:
         self._schedule = schedule
         self._clock = clock
         self.counts = dict.fromkeys(CompactionKind, 0)
-        """Done since the start."""
+        """Compactions since the start."""
         self.last_ms: dict[CompactionKind, int] = {}
 
     async def run(self, forced: Collection[CompactionKind], enter: Callable[[str], None]) -> None:
-        """*enter(phase)* is told how far it is. Raises OSError, Stopped."""
+        """*enter(phase)* is called at the beginning of each phase. Raises OSError, Stopped."""
         enter("logs")
         compactor = self.compactor
         await compactor.survey()

@@ -1,4 +1,4 @@
-"""Reads of ledgers' metadata by garbage collection: at a limited rate, and never taken for more than they say."""
+"""Reads of ledgers' metadata for garbage collection, at a limited rate. Errors and damaged records prove nothing."""
 
 import logging
 from collections.abc import Callable
@@ -10,12 +10,12 @@ from magnetar_core.runtime.rate_limiter import RateLimiter
 
 log = logging.getLogger(__name__)
 
-# Metadata reads between two looks at the rate.
+# Metadata reads between two checks of the rate.
 _READS = 50
 
 
 class MetadataReads:
-    """What the parts of garbage collection read the metadata store with. Used on the loop."""
+    """The metadata reads of all parts of garbage collection. Used on the loop."""
 
     def __init__(self, store: LedgerStore, clock: Clock, per_second: float, is_stopping: Callable[[], bool]) -> None:
         self.store = store
@@ -31,13 +31,13 @@ class MetadataReads:
             raise Stopped
 
     async def wait(self, number: int) -> None:
-        """Before the read with that *number* of a row of them: wait if they are too fast. Raises Stopped."""
+        """Call before the *number*th read of a series: waits if the reads are too fast. Raises Stopped."""
         self.check_stop()
         if number % _READS == 0:
             await self._clock.sleep(max(self._limiter.spend(self._clock.monotonic(), _READS) - 1, 0))
 
     def found_damaged(self, ledger_id: int, error: Exception) -> None:
-        """A damaged record is no proof of anything: the ledger stays."""
+        """A record is damaged, which proves nothing: the ledger stays."""
         if ledger_id not in self.unreadable:
             log.error("ledger %d stays, its metadata cannot be read: %s", ledger_id, error)
         self.unreadable.add(ledger_id)

@@ -1,7 +1,7 @@
-"""Copies that belong to other bookies by now: closed ledgers whose metadata does not name this bookie.
+"""Removes copies that moved to other bookies: closed ledgers whose metadata does not name this bookie.
 
-Rule: such a copy is removed only if the ledger is closed, nobody holds its replication lock, it has no replication
-mark, its metadata is the same as a pass ago and nothing was written to it meanwhile (I41).
+Rule: such a copy is removed only if the ledger is closed, its replication lock is free, it has no replication mark, its
+metadata is the same as in the pass before, and nothing was written to it here in between (I41).
 """
 
 from bookie.maintenance.garbage import MovedCopies
@@ -15,7 +15,7 @@ from magnetar_core.runtime.types import Corruption
 
 
 class MovedLedgers:
-    """Removes what other bookies keep now. Used on the loop, by one round at a time."""
+    """Removes copies that are on other bookies now. Used on the loop, by one round at a time."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class MovedLedgers:
         clock: Clock,
         interval_s: float,
     ) -> None:
-        """*interval_s* lies between two passes; 0: there are none."""
+        """*interval_s*: time between two passes; 0: never."""
         self._bookie_id = bookie_id
         self._store = store
         self._root = root
@@ -40,7 +40,7 @@ class MovedLedgers:
         self._began_s = clock.monotonic()
         self._copies = MovedCopies()
         self.removed = 0
-        """Since the start."""
+        """Ledgers removed since the start."""
 
     @property
     def is_due(self) -> bool:
@@ -56,7 +56,7 @@ class MovedLedgers:
             try:
                 found = await self._reads.store.read(ledger_id)
             except NoNode:
-                continue  # deleted, or to be: that has its own rules
+                continue  # deleted: `deleted_ledgers` handles it
             except Corruption as error:
                 self._reads.found_damaged(ledger_id, error)
                 continue
@@ -65,7 +65,7 @@ class MovedLedgers:
             if self._copies.may_go(ledger_id, found.version, was_written=ledger.is_key_journaled):
                 await self._remove(ledger_id, found.version)
             else:
-                # The next add journals the key again: that is how the next pass sees that there was one.
+                # The next add journals the key again. So the next pass sees whether there was an add.
                 ledger.is_key_journaled = False
 
     async def _remove(self, ledger_id: int, version: int) -> None:
@@ -73,7 +73,7 @@ class MovedLedgers:
         try:
             await self._store.put(lock, underreplication.lock_value(self._bookie_id), NO_NODE, ephemeral=True)
         except VersionConflict:
-            return  # somebody copies it
+            return  # it is being re-replicated
         try:
             mark = underreplication.mark_path(self._root, ledger_id)
             ledger = self._ledgers.get(ledger_id)
@@ -84,7 +84,7 @@ class MovedLedgers:
                     return
             except NoNode:
                 return
-            # Without a tombstone: it may be copied back here one day.
+            # Without a tombstone: the ledger may be copied back here later.
             removed, _ = await self._removal.remove([ledger_id], with_tombstones=False)
             self.removed += removed
         finally:

@@ -1,13 +1,13 @@
 """Other bookies as a source of repair: one connection to each, one read at a time.
 
-Repair is rare and paced, so this is plain request and answer in the second protocol; the ledger client, which knows of
-quorums and speculation, is not needed for it.
+Repair is rare and slow on purpose, so plain requests and answers of the second protocol are enough. It does not need
+the ledger client with its quorums and speculation.
 
 Rules:
 
-1. An entry counts when its digest is right. A copy that is damaged proves nothing about others.
-2. "Nobody has it" needs an explicit no of every other bookie of the entry's write set; silence, errors and limbo are no
-   answer (I14).
+1. A copy counts only if its digest is right. A damaged copy proves nothing about the others.
+2. An entry counts as lost only if every other bookie of its write set denies it explicitly. Silence, errors and limbo
+   prove nothing (I14).
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.files import DiskUsage
 from magnetar_core.runtime.types import KIB, Corruption
 
-# Connecting and one answer. Pulsar's clients give a read 30 s; repair has other copies to ask, and time.
+# Time for connecting and one answer. Pulsar's clients allow 30 s for a read; repair can ask other copies, or try later.
 _TIMEOUT_S: Final = 10.0
 _NEGATIVE: Final = (int(v2.V2Error.ENOENTRY), int(v2.V2Error.ENOLEDGER))
 
@@ -59,7 +59,7 @@ class _Peer:
 async def ask_disks(host: str, port: int, certificates: Certificates | None = None) -> DiskUsage:
     """Total and free space of the bookie at an address; over TLS with *certificates*.
 
-    Raises OSError, MalformedFrame; sets no time limit.
+    Raises OSError, MalformedFrame. The caller sets a time limit.
     """
     reader, writer = await open_stream(host, port, certificates)
     try:
@@ -90,7 +90,7 @@ class PeerSource:
         clock: Clock,
         certificates: Certificates | None = None,
     ) -> None:
-        """With *certificates* the others are asked over TLS only."""
+        """With *certificates* other bookies are asked over TLS only."""
         self._directory = BookieDirectory(store, root, clock)
         self._bookie_id = bookie_id
         self._certificates = certificates
@@ -103,7 +103,7 @@ class PeerSource:
         self._peers.clear()
 
     async def read_entry(self, ledger_id: int, metadata: LedgerMetadata, entry_id: int) -> bytes | None:
-        """See RepairSource. One read at a time, whoever asks."""
+        """See RepairSource. Reads of all callers run one at a time."""
         async with self._turn:
             codec = codec_of(metadata)
             failures: list[str] = []
@@ -133,7 +133,7 @@ class PeerSource:
                     peer = self._peers[bookie_id] = _Peer(*await open_stream(host, port, self._certificates))
                 return await peer.read(ledger_id, entry_id)
         except BaseException:
-            # What comes later on it would be the answer to another question.
+            # Drop the connection: a late answer on it would be taken for that of the next request.
             peer = self._peers.pop(bookie_id, None)
             if peer is not None:
                 with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Where a bookie gets back what it lost: the other copies of a ledger's entries."""
+"""The source of lost entries: the copies on other bookies."""
 
 from collections.abc import Iterator
 from typing import Protocol
@@ -9,14 +9,14 @@ from magnetar_core.runtime.types import MagnetarError
 
 
 class RepairUnavailable(MagnetarError):
-    """Not all who may have an entry answered, and none of those who did has it."""
+    """No bookie that answered has the entry, and some that may have it did not answer."""
 
 
 class RepairSource(Protocol):
     """Reads entries from other bookies."""
 
     async def read_entry(self, ledger_id: int, metadata: LedgerMetadata, entry_id: int) -> bytes | None:
-        """The stored entry, its digest checked; None if every other bookie that may have it says that it does not.
+        """The stored entry, with its digest checked; None if every other bookie of the write set denies it.
 
         Raises RepairUnavailable.
         """
@@ -24,12 +24,12 @@ class RepairSource(Protocol):
 
 
 def codec_of(metadata: LedgerMetadata) -> EntryCodec:
-    """What checks the entries of a ledger. (Format 1 of the metadata names neither digest nor password.)"""
+    """The codec that checks the ledger's entries. (Format 1 of the metadata has neither digest nor password.)"""
     return EntryCodec(metadata.digest_type, metadata.password)
 
 
 def key_of(metadata: LedgerMetadata) -> bytes:
-    """The master key of a ledger; empty (any will do) where metadata does not tell the password."""
+    """The master key of a ledger. Empty, which matches any key, if the metadata has no password."""
     return b"" if metadata.format_version == 1 else master_key(metadata.password)
 
 
@@ -40,7 +40,8 @@ def write_set(metadata: LedgerMetadata, entry_id: int) -> tuple[str, ...]:
 
 
 def expected_entries(metadata: LedgerMetadata, bookie_id: str) -> Iterator[int]:
-    """Every entry that *bookie_id* holds, rising; of an open ledger those before its last segment, which are fixed."""
+    """Every entry that *bookie_id* must hold, ascending. Of an open ledger only those before its last segment, since
+    they are final."""
     for segment in metadata.segments:
         if bookie_id not in segment.ensemble:
             continue

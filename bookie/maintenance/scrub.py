@@ -2,10 +2,10 @@
 
 Rules beside those:
 
-1. A bad copy is looked at once more before it is repaired: it may have been written again, or moved.
+1. A bad entry is read once more before it is repaired: it may have been written again, or moved.
 2. A repaired entry goes through journal and write cache like any other; the damaged place is not written to.
-3. "Lost" is only what all other bookies of the entry say not to have. What nobody could say is tried again in the next
-   pass.
+3. An entry is "lost" only if all other bookies of its write set deny it. If that is not known, its repair is tried
+   again in the next pass.
 """
 
 import logging
@@ -36,42 +36,42 @@ log = logging.getLogger(__name__)
 
 PLACE_FILE: Final = "scrub"
 
-# The place of a pass that is whole: behind every ledger.
+# The place of a complete pass: after every ledger.
 _END_LEDGER_ID: Final = 2**63 - 1
 
-# One job of the maintenance thread: a few milliseconds.
+# Entries that one job of the maintenance thread checks: a few milliseconds.
 _ENTRIES: Final = 500
 _BYTES: Final = 512 * KIB
 
-# How much of a pass a crash repeats.
+# How often the place is stored, so how much of a pass a crash repeats.
 _KEEP_PLACE_S: Final = 60.0
 
-# After a pass that could not go on.
+# How long until a pass that failed is continued.
 _RETRY_S: Final = 600.0
 
 _REST_S: Final = 1.0
 
-# Bad entries that are named; more are counted.
+# Bad entries that the status names; further ones are only counted.
 _NAMED_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class ScrubStatus:
-    """How the scrub stands. Numbers of entries are of this pass."""
+    """The state of the scrub. Numbers of entries are those of the present pass."""
 
     is_running: bool
     pass_started_ms: int | None
     last_pass_finished_ms: int | None
     passes: int
     ledger_id: int
-    """Where it is."""
+    """The ledger that is being checked."""
     entries_verified: int
     entries_repaired: int
     entries_lost: int
     entries_unrepaired: int
-    """Bad here, and nobody could say whether there is a good copy."""
+    """Bad entries here of which it is not known whether a good copy exists."""
     bad_entries: tuple[tuple[int, int, str], ...]
-    """(ledger, entry, what is wrong) of those that are lost or unrepaired; the first thousand."""
+    """(ledger, entry, the fault) of lost and unrepaired entries; the first thousand."""
     bytes_s: float
     is_late: bool
     failed: str | None
@@ -139,7 +139,7 @@ class Scrub:
         )
 
     def start(self) -> None:
-        """Go on with the pass that a restart cut short, or begin one when it is time."""
+        """Continue the pass that a restart interrupted, or begin one when it is due."""
         if self._config.scrub_interval_s > 0:
             self._tasks.spawn(self._resume(), "resume")
 
@@ -173,7 +173,7 @@ class Scrub:
         except (OSError, Corruption) as error:
             log.warning("the scrub begins anew: %s", error)
         if place is None:
-            # A new bookie has nothing to check; an old one that was never scrubbed can wait a little too.
+            # A new bookie has nothing to check. One that was never scrubbed can wait a little, too.
             self._wait(min(self._config.scrub_interval_s, _RETRY_S))
         elif place.ledger_id == _END_LEDGER_ID:
             self._place = place
@@ -222,7 +222,7 @@ class Scrub:
             passed_s = (self._finished_ms - self._place.started_ms) / 1000
             wait_s = max(self._config.scrub_interval_s - passed_s, 1.0)
         finally:
-            # Also after an error that nobody thought of: the next pass comes.
+            # Also after an unexpected error, so that there is a next pass.
             self._is_running = False
             if self._config.scrub_interval_s > 0 and not self._stopping:
                 self._wait(wait_s)
@@ -285,7 +285,7 @@ class Scrub:
     def _read_some(
         self, ledger_id: int, first: int, codec: EntryCodec | None
     ) -> tuple[int, int, list[tuple[int, str]], int | None]:
-        """Runs on the maintenance thread: (good ones, their bytes, bad ones, where to go on)."""
+        """Runs on the maintenance thread. Returns (good entries, their bytes, bad entries, where to continue)."""
         directory = self._storage.directory_of(ledger_id)
         located = directory.index.locations(ledger_id, first, _ENTRIES)
         good = size = at = 0
@@ -315,7 +315,7 @@ class Scrub:
         return good, size, bad, located[-1][0] + 1 if len(located) == _ENTRIES else None
 
     def _problem(self, ledger_id: int, entry_id: int, codec: EntryCodec | None) -> str | None:
-        """Look at one entry anew. Blocks."""
+        """Read one entry again; what is wrong with it, or None. Blocks."""
         try:
             entry = self._storage.read(ledger_id, entry_id).entry
         except (Corruption, OSError) as error:

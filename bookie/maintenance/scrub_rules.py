@@ -1,14 +1,14 @@
-"""How fast the scrub goes, what makes an entry bad, and where it was when the process ended. No IO.
+"""The rate of the scrub, what makes an entry bad, and the stored place of a pass. No IO.
 
     a pass: every ledger in order of its id ──▶ every entry in order ──▶ digest ──▶ good, or repaired from another copy
 
 Rules:
 
-1. A pass is paced so that it takes most of the period, whatever the amount; limits on bytes and entries come first. If
-   they make it longer than the period, it says so.
+1. The rate is chosen so that a pass takes most of the period; the limits on bytes and entries take precedence. If they
+   make a pass longer than the period, the status says so.
 2. An entry is bad if it cannot be read, if its ids or its size are wrong, or if its digest is. Without a digest (DUMMY,
    or metadata that cannot be read) only the rest is checked.
-3. The place is kept, so that a restart goes on where the pass was.
+3. The place is stored, so that a restart continues the pass there.
 """
 
 from typing import Final, NamedTuple
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from magnetar_core.bookkeeper.wire.entry import HEADER, EntryCodec
 from magnetar_core.runtime.types import KIB, Buffer, Corruption
 
-# Slower than this a pass of a small bookie would look at its disk all day long.
+# With a lower rate, the pass of a small bookie would use its disk all day long.
 _BYTES_S_MIN: Final = 256 * KIB
 
 # Share of the period that a pass aims at, so that a slow hour does not make it late.
@@ -24,7 +24,7 @@ _AIM: Final = 0.8
 
 
 class ScrubPlace(NamedTuple):
-    """How far a pass is: the next entry to check, and what it found so far."""
+    """The place of a pass: the next entry to check, and what was found so far."""
 
     started_ms: int
     ledger_id: int = 0
@@ -38,7 +38,7 @@ class ScrubPlace(NamedTuple):
 
 
 def decode_place(data: bytes, path: str) -> ScrubPlace:
-    """Raises Corruption; the pass then begins anew."""
+    """A stored place. Raises Corruption; the pass then begins again."""
     try:
         version, *numbers = map(int, data.split())
         if version != 1 or len(numbers) != 6 or min(numbers) < 0:
@@ -60,7 +60,7 @@ def rate_of(total_bytes: int, period_s: float, bytes_s_max: float) -> ScrubRate:
 
 
 def problem_of(entry: Buffer, ledger_id: int, entry_id: int, codec: EntryCodec | None) -> str | None:
-    """What is wrong with a stored entry, None if nothing is (rule 2)."""
+    """What is wrong with a stored entry (rule 2); None if it is good."""
     if len(entry) < HEADER.size:
         return f"{len(entry)} bytes are no entry"
     found = HEADER.unpack_from(entry)[:2]

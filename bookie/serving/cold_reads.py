@@ -1,13 +1,13 @@
-"""Reads that need the disk: one batch of a connection at a time, on a reader's thread.
+"""Reads that need the disk. A reader's thread works on one batch of a connection at a time.
 
 Rules:
 
-1. A connection has one job on its way; what waits behind it costs a few hundred bytes a read.
-2. A job ends when its results have become large; the rest goes with the next one. So a connection holds
-   about RESULT_BYTES_MAX of answers that are not with the transport yet, whatever it asks for.
-3. Nothing is started while the peer does not take its answers.
-4. Adds come first: while they arrive, a connection that reads much pauses after each job, four times as long as the
-   job took. A reader that is far behind would otherwise keep the interpreter busy, and every add would wait for it.
+1. A connection has one job under way. Each read that waits for the next job costs a few hundred bytes.
+2. A job ends when its results have become large; the remaining reads go into the next job. So a connection holds about
+   RESULT_BYTES_MAX of answers that the transport does not have yet, whatever it asks for.
+3. No job is started while the peer does not take its answers.
+4. Adds come first. While they arrive, a connection with bulk reads pauses after each job, four times as long as the job
+   took. Otherwise a reader that is far behind would keep the interpreter busy, and every add would wait for it.
 """
 
 import asyncio
@@ -22,23 +22,24 @@ from magnetar_core.runtime.clock import Clock, no_clock
 from magnetar_core.runtime.observe import SlowOperations
 from magnetar_core.runtime.types import Corruption
 
-# A job that takes less than the first is no bulk read and is followed by no pause (rule 4); no pause is longer than
-# the last.
+# For the pauses of rule 4: no pause follows a job that is shorter than _BULK_S, and no pause is longer than the
+# maximum.
 _BULK_S: Final = 0.0005
 _REST_SHARE: Final = 4
 _REST_S_MAX: Final = 0.05
 
-# Reads that go to the thread in one job.
+# Reads in one job at most.
 _JOB_READS_MAX: Final = 256
 
 Brought = dict[tuple[int, int], bytes]
-"""(ledger id, entry id) → entry: what the reads of one job have fetched so far, asked for or brought along"""
+"""(ledger id, entry id) → entry: all entries that the reads of one job have fetched so far, read-ahead included."""
 
 
 class ColdRead(NamedTuple):
-    """*work(brought)* runs on a reader's thread and gives (result, bytes of it); *done(result, error)* on the loop.
+    """*work(brought)* runs on a reader's thread and returns (result, its bytes); *done(result, error)* runs on the
+    loop.
 
-    *again*, if there is one, asks memory once more just before: True if that answered the request.
+    *again*, if given, is called just before the job and checks memory once more: True if it answered the request.
     """
 
     work: Callable[[Brought], tuple[Any, int]]
@@ -47,7 +48,7 @@ class ColdRead(NamedTuple):
 
 
 def _read_all(reads: Sequence[ColdRead]) -> list[tuple[Any, Exception | None]]:
-    """Outcomes of *reads*, in order; fewer when the results have become large (runs on a reader's thread)."""
+    """Outcomes of *reads*, in order; fewer if the results become large (rule 2). Runs on a reader's thread."""
     outcomes: list[tuple[Any, Exception | None]] = []
     brought: Brought = {}
     size = 0
@@ -67,13 +68,13 @@ def _read_all(reads: Sequence[ColdRead]) -> list[tuple[Any, Exception | None]]:
 def _timed(
     reads: Sequence[ColdRead], now: Callable[[], float]
 ) -> tuple[list[tuple[Any, Exception | None]], float, float]:
-    """Outcomes, when the thread began and when it was done."""
+    """(outcomes, when the thread began, when it was done)"""
     began = now()
     return _read_all(reads), began, now()
 
 
 class ReadWatch:
-    """Tells how long cold reads wait and take; one for all connections of a bookie."""
+    """Measures how long cold reads wait and take. One for all connections of a bookie."""
 
     def __init__(self, clock: Clock, latency: ReadLatency, slow: SlowOperations | None) -> None:
         self.now = clock.monotonic
@@ -81,7 +82,7 @@ class ReadWatch:
         self._slow = slow
 
     def found_in_memory(self, arrived_s: float) -> None:
-        """A read that had waited for the disk was answered by memory."""
+        """A read that had waited for the disk was answered from memory."""
         self._latency.all.good.add((self.now() - arrived_s) * 1000)
 
     def answered(self, arrived_s: Sequence[float], taken_s: float, ended_s: float, errors: int) -> None:
@@ -130,7 +131,7 @@ class ColdReads:
     ) -> None:
         """*may_start* says whether the peer takes answers (rule 3); *shrunk* is called when fewer wait.
 
-        *adds* tells how many adds there were so far; without it, rule 4 does not hold.
+        *adds* returns the number of adds so far; without it there are no pauses (rule 4).
         """
         self._reader = reader
         self._may_start = may_start
@@ -139,7 +140,7 @@ class ColdReads:
         self._adds = adds
         self._adds_seen = 0
         self._waiting: deque[tuple[ColdRead, float]] = deque()
-        # When the reads came that are being queued in this turn of the loop: one look at the clock for a chunk.
+        # When the reads queued in this turn of the loop arrived: the clock is read once for a chunk.
         self._arrived_s: float | None = None
         self._is_busy = False
         self._is_closed = False
@@ -156,7 +157,7 @@ class ColdReads:
         self._waiting.append((read, self._arrived_s))
         if not self._is_busy:
             self._is_busy = True
-            # After the chunk, so that all its reads go together.
+            # Start after the chunk, so that all its reads go into one job.
             asyncio.get_running_loop().call_soon(self._start)
 
     def go_on(self) -> None:
@@ -165,7 +166,7 @@ class ColdReads:
             self._start()
 
     def close(self) -> None:
-        """Forget what waits; what is on its way is not answered."""
+        """Drop the waiting reads; those under way are not answered."""
         self._is_closed = True
         self._waiting.clear()
 
@@ -209,7 +210,7 @@ class ColdReads:
                 self._watch.answered(arrived_s[: len(outcomes)], taken_s, ended_s, errors)
         self._waiting.extendleft(reversed(list(zip(reads, arrived_s, strict=True))[len(outcomes) :]))
         for read, (result, read_error) in zip(reads, outcomes, strict=False):
-            read.done(result, read_error)  # which may add another one: it waits like the others
+            read.done(result, read_error)  # this may queue another read, which waits like the others
         rest_s = 0.0 if timed is None else self._rest_after(timed[2] - timed[1])
         if rest_s:
             asyncio.get_running_loop().call_later(rest_s, self._rested)
@@ -218,7 +219,7 @@ class ColdReads:
             self.go_on()
 
     def _rest_after(self, took_s: float) -> float:
-        """How long rule 4 wants this connection to pause."""
+        """Seconds to pause after a job that took *took_s* (rule 4)."""
         if self._adds is None:
             return 0.0
         before, self._adds_seen = self._adds_seen, self._adds()

@@ -1,6 +1,6 @@
-"""The socket of one client: what it brings is cut into frames, answers are gathered and written, back-pressure.
+"""The socket of one client: cuts what arrives into frames, gathers and writes answers, applies back-pressure.
 
-Rules 1, 2, 4 and 6 of `server.py` are kept here; what a frame means is the business of the protocols.
+Rules 1, 2, 4 and 6 of `server.py` are kept here. What a frame means is known to the protocols only.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 # Answers up to this much are joined into one buffer; larger ones go to the transport as they are.
 _JOIN_BYTES: Final = 128 * KIB
 
-# Answers gathered within one turn of the loop before they are given to the transport, which then says whether
-# the peer keeps up (rule 4).
+# Bytes of answers gathered within one turn of the loop before they go to the transport, which then reports whether the
+# peer keeps up (rule 4).
 _OUTBOX_BYTES: Final = MIB
 
 
@@ -37,7 +37,7 @@ class Connection(asyncio.Protocol):
         self._loop: asyncio.AbstractEventLoop
         self._peer = "?"
         self.held_for = 0
-        """Why frames wait in the backlog and the socket is not read; 0: they do not."""
+        """The reasons (bits) why frames wait in the backlog and the socket is not read; 0: none."""
         self._backlog: list[memoryview] = []
         self._outbox: list[Buffer] = []
         self._outbox_bytes = 0
@@ -60,11 +60,11 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.held_for |= CLOSED
         self._server.connections.discard(self)
-        self._v3.close()  # its long polls may wait still, even if the second protocol came after it
+        self._v3.close()  # long polls may still wait, even if the connection has switched to the second protocol
         self._protocol.close()
         self._reads.close()
         self._server.held.discard(self)
-        self._server.release_reads()  # those that it waited for are over, too
+        self._server.release_reads()  # its own waiting reads are over, too
         self._backlog.clear()
         self._outbox.clear()
 
@@ -106,7 +106,7 @@ class Connection(asyncio.Protocol):
         except MalformedFrame as error:
             self._refuse(error)
         finally:
-            # Also after a bad frame: what the cache has, the journal must have.
+            # Also after a bad frame: the journal must get every entry that the cache took.
             if self.writes.has_adds:
                 self.writes.submit()
 
@@ -124,7 +124,7 @@ class Connection(asyncio.Protocol):
     # -- back-pressure
 
     def hold(self, reason: int) -> None:
-        """Read and work on nothing more until every reason to hold the connection is over."""
+        """Read and process no more frames until every reason to hold the connection is over."""
         if not self.held_for:
             self._transport.pause_reading()
         self.held_for |= reason

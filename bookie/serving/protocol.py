@@ -1,7 +1,7 @@
-"""What a connection and the protocols on it know of each other.
+"""The interface between a connection and the protocols on it.
 
-`Connection` brings frames and takes answers; `ProtocolV2` and `ProtocolV3` make the one of the other. They meet only
-here: a protocol sees its connection as a `Peer`, a connection sees a protocol as a `WireProtocol`.
+`Connection` passes frames in and takes answers; `ProtocolV2` and `ProtocolV3` turn frames into answers. A protocol
+knows its connection only as a `Peer`, a connection knows its protocol only as a `WireProtocol`.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from magnetar_core.runtime.types import Buffer
 
-# Why frames of a connection are not worked on; bits of `Peer.held_for`.
+# Reasons why frames of a connection wait; bits of `Peer.held_for`.
 ADDS_IN_FLIGHT: Final = 1
 CACHE_FULL: Final = 2
 SLOW_PEER: Final = 4
@@ -20,23 +20,23 @@ CLOSED: Final = 64
 """Never taken back."""
 
 AUTH_DISABLED: Final = "AuthDisabledPlugin"
-"""The answer to an authentication that nobody asked for: the client may go on."""
+"""The answer to an authentication that was not demanded: the client may continue."""
 
 Answer = Callable[[bytes | int], None]
 """Takes the entry that was read, or the refusal (a number of the second protocol)."""
 
 
 class Peer(Protocol):
-    """A connection, for what works on its requests."""
+    """A connection, as the parts that process its requests see it."""
 
     held_for: int
-    """Why its frames wait; 0: they are worked on."""
+    """The reasons why its frames wait; 0: they do not."""
 
     def send(self, answer: Buffer) -> None:
-        """Answer; what is sent within one turn of the loop leaves in one write."""
+        """Send an answer. All answers of one turn of the loop leave in one write."""
 
     def hold(self, reason: int) -> None:
-        """Work on no more frames until `go_on` with the same reason."""
+        """Process no more frames until `go_on` with the same reason."""
 
     def go_on(self, reason: int) -> None:
         """*reason* to hold the connection is over."""
@@ -49,9 +49,9 @@ class WireProtocol(Protocol):
     """One of the two protocols, for one connection."""
 
     def on_frames(self, frames: Sequence[memoryview], at: int) -> int:
-        """Work on *frames* from *at* on, as far as they are of this protocol and the peer is not held.
+        """Process *frames* from index *at* on, while they belong to this protocol and the peer is not held.
 
-        Returns where it stopped. Raises MalformedFrame, which ends the connection.
+        Returns the index of the first frame that was not processed. Raises MalformedFrame, which ends the connection.
         """
 
     def close(self) -> None:

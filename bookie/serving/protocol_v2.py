@@ -1,6 +1,6 @@
 """The second protocol on a bookie's connection: plain binary frames. Pulsar's brokers write and read over it.
 
-Adds that follow each other are taken as a run, and a read that memory answers is answered within the call.
+Consecutive adds are taken as one run. A read that memory can answer is answered within the call.
 """
 
 import logging
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class ProtocolV2:
-    """The requests of one connection. It takes every frame: what is not of it is malformed."""
+    """The requests of one connection. It takes every frame: one that is not of this protocol is malformed."""
 
     def __init__(self, server: Server, peer: Peer, writes: Writes, reads: Reads) -> None:
         self._server = server
@@ -36,7 +36,7 @@ class ProtocolV2:
         self._reads = reads
 
     def close(self) -> None:
-        """Nothing of it waits for anything but the journal and the disk."""
+        """Nothing to do: its requests wait only for the journal and the disk."""
 
     def on_frames(self, frames: Sequence[memoryview], at: int) -> int:
         peer, writes, end = self._peer, self._writes, len(frames)
@@ -96,7 +96,7 @@ class ProtocolV2:
             else:
                 self._batch_read(version, ledger_id, entry_id, extra, flags & v2.FLAG_HIGH_PRIORITY != 0)
         else:
-            # Authentication. Nobody asked for it, and nothing here checks it: the client may go on.
+            # Authentication. It is not demanded and not checked here: the client may continue.
             message = pb.AuthMessage(authPluginName=AUTH_DISABLED, payload=b"").SerializeToString()
             self._send(v2.auth_response(message, version))
 
@@ -114,7 +114,7 @@ class ProtocolV2:
     def _fence(
         self, ledger_id: int, key: bytes | None, read: Callable[[], None], refuse: Callable[[int], None]
     ) -> None:
-        """Fence the ledger, and *read* when that is durable. Raises MalformedFrame."""
+        """Fence the ledger, then read when the fence is durable. Raises MalformedFrame."""
         if key is None:
             raise MalformedFrame("a fencing read in a version without keys")
         self._writes.fence(ledger_id, key, lambda rc: read() if rc == OK else refuse(rc))

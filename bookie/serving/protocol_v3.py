@@ -1,11 +1,11 @@
-"""The third protocol on a bookie's connection: protobuf requests, long polls, everything but the hot path.
+"""The third protocol on a bookie's connection: protobuf requests with all operations. It is not the hot path.
 
 Rules:
 
-1. An answer carries header and status, and the ids again where its operation has a message.
-2. A long poll ends by a larger LAC, by the fence, or when its time is over; then it is answered like a plain
-   read of that moment.
-3. The explicit LAC goes to the ledger that its blob names, as upstream has it.
+1. An answer carries header and status, and repeats the ids if its operation has a message.
+2. A long poll ends with a larger LAC, with a fence, or when its time is over. Then it is answered like a plain read at
+   that moment.
+3. The explicit LAC goes to the ledger that its blob names, as in Apache's bookie.
 """
 
 import logging
@@ -63,7 +63,7 @@ class ProtocolV3:
         handle(self, txn_id, getattr(request, part), header.priority > 0)
 
     def _refuse(self, request: pb.Request, rc: int) -> None:
-        """Refuse with ids, where the operation's answer has them."""
+        """Refuse; the answer repeats the ids if the operation has a message for them."""
         operation, txn_id, status = request.header.operation, request.header.txnId, v3.OF_V2[rc]
         if request.HasField("addRequest"):
             add = request.addRequest
@@ -79,7 +79,7 @@ class ProtocolV3:
         number = ledger_id % len(self._server.journals)
         deferred: list[Buffer] | None = [] if add.writeFlags & v3.DEFERRED_SYNC else None
         if len(body) >= 16 and v2.entry_ids(body) != (ledger_id, entry_id):
-            rc = EBADREQ  # it would be journaled under other ids than it is answered for
+            rc = EBADREQ  # it would be journaled under other ids than those of the answer
         else:
             rc = self._rules.add(
                 ledger_id,
@@ -126,7 +126,7 @@ class ProtocolV3:
     def _read_v3(
         self, txn_id: int, ledger_id: int, entry_id: int, woken_ms: int | None = None, urgent: bool = False
     ) -> None:
-        """A read whose answer tells the LAC."""
+        """A read whose answer carries the LAC."""
 
         def answer(found: bytes | int) -> None:
             if isinstance(found, int):
@@ -223,7 +223,7 @@ class ProtocolV3:
             ledger = self._rules.ledgers.get(ledger_id)
             blob = b"" if ledger is None else ledger.explicit_lac
             rc = found if isinstance(found, int) else OK
-            if rc in (ENOLEDGER, ENOENTRY):  # what is not there is not there; a LAC alone is an answer too
+            if rc in (ENOLEDGER, ENOENTRY):  # without an entry the answer carries the LAC alone
                 rc = OK if blob else ENOENTRY
             made = v3.response(v3.READ_LAC, txn_id, v3.OF_V2[rc])
             made.readLacResponse.status = made.status
@@ -277,11 +277,12 @@ class ProtocolV3:
                 listed.availabilityOfEntriesOfLedger = v3.encode_availability(entry_ids)
             self._send(v3.frame_of(made))
 
-        # Both halves of the cache before the index: what is flushed meanwhile is in one of them.
+        # Both halves of the cache are read before the index, so that entries flushed meanwhile are not missed.
         entry_ids = self._server.cache.entry_ids(ledger_id)
 
         def read_on(first: int) -> None:
-            """A job for some of them: a ledger may have millions, and others wait for the reader too."""
+            """Queue a job for some of the entries: a ledger may have millions, and other reads wait for the thread,
+            too."""
 
             def work(brought: Brought) -> tuple[tuple[list[int], int | None], int]:
                 return storage.some_entry_ids(ledger_id, first), 0
@@ -318,9 +319,8 @@ class ProtocolV3:
 
 _Handler = Callable[[ProtocolV3, int, Any, bool], None]
 
-# Operation → field of the request, handler. START_TLS is not here: where TLS is on, `bookie.serving.tls_listener`
-# takes it before there is a connection of ours; anywhere else it is refused like every operation that this bookie does
-# not have.
+# Operation → field of the request, handler. START_TLS is not here: with TLS, `bookie.serving.tls_listener` handles it
+# before there is a `Connection`. Otherwise it is refused like every operation that this bookie does not have.
 _HANDLERS: Final[dict[int, tuple[Any, _Handler]]] = {
     v3.ADD_ENTRY: ("addRequest", ProtocolV3._add),
     v3.READ_ENTRY: ("readRequest", ProtocolV3._read),
@@ -334,7 +334,7 @@ _HANDLERS: Final[dict[int, tuple[Any, _Handler]]] = {
 
 
 class _LongPoll:
-    """One read that waits for a larger LAC, for the fence, or for its time to be over."""
+    """One read that waits for a larger LAC, for a fence, or until its time is over."""
 
     __slots__ = ("_finish", "_ledger", "_others", "_previous", "_server", "_timer", "_waiter")
 
@@ -352,7 +352,8 @@ class _LongPoll:
         self._ledger = ledger
         self._previous = previous
         self._finish = finish
-        self._waiter = self._woken  # one object, so that the ledger finds it again
+        # Kept: each access makes another bound method, and the ledger must find this one again.
+        self._waiter = self._woken
         others.add(self)
         server.long_polls += 1
         ledger.wait(self._waiter)
@@ -368,7 +369,7 @@ class _LongPoll:
         ledger = self._ledger
         is_there = self._server.rules.ledgers.get(ledger.ledger_id) is ledger
         if last_add_confirmed <= self._previous and not ledger.fenced and is_there:
-            ledger.wait(self._waiter)  # it grew to what the reader knows already
+            ledger.wait(self._waiter)  # it has only grown to the LAC that the reader knows
             return
         self.cancel()
         self._finish(self._server.clock.wall_ms())

@@ -1,9 +1,9 @@
-"""The reads of one connection: from memory at once, else in a queue for the disk.
+"""The reads of one connection: answered from memory at once, or queued for the disk.
 
 Rules:
 
-1. Memory is asked again before a read goes to disk, and what the disk had is not put over what was added meanwhile.
-2. The connection is held while too many of its reads, or of all reads, wait for the disk.
+1. Memory is checked again before a read goes to disk. An entry from disk never replaces one that was added meanwhile.
+2. The connection is held while too many of its reads, or of all connections' reads, wait for the disk.
 """
 
 import logging
@@ -39,7 +39,7 @@ class Reads:
         self._cold.go_on()
 
     def close(self) -> None:
-        """Forget what waits."""
+        """Drop the waiting reads."""
         self._cold.close()
         self._urgent.close()
         self._count()
@@ -80,7 +80,7 @@ class Reads:
                 self._server.read_failed(ledger_id, error)
                 answer(EIO)
                 return
-            # An entry that was written again meanwhile is newer than what the disk had.
+            # An entry that was added again meanwhile is newer than the one on disk (rule 1).
             run = [pair for pair in found.run if cache.get(ledger_id, pair[0]) is None]
             self._server.read_cache.put_run(ledger_id, run)
             entry = cache.get(ledger_id, entry_id) or found.entry
@@ -130,7 +130,7 @@ class Reads:
     # -- what waits for the disk
 
     def read_cold(self, read: ColdRead, urgent: bool = False) -> None:
-        """Queue a read that needs the disk; *urgent*: with those of recovery."""
+        """Queue a read that needs the disk; *urgent*: on the thread for recovery."""
         self._server.counters.cold_reads += 1
         (self._urgent if urgent else self._cold).add(read)
         self._count()
@@ -150,7 +150,7 @@ class Reads:
             self._server.release_reads()
 
     def _count(self) -> None:
-        """Keep the number of all reads that wait, of which this connection's are a part."""
+        """Update the number of all waiting reads, of which this connection's are a part."""
         now = len(self._cold) + len(self._urgent)
         self._server.reads_in_flight += now - self._counted
         assert now <= self._server.reads_in_flight

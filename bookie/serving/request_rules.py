@@ -1,13 +1,13 @@
-"""A request → what is to be done. No IO, no sockets: decisions over the ledgers and the caches.
+"""What a request may do and what its answer is, decided over the ledgers and caches. No IO, no sockets.
 
 Rules:
 
-1. LEDGER_KEY is journaled before the first entry of a ledger, and before its fence, anew after each start.
-2. A fenced ledger takes recovery adds only. An entry that is there already is taken again.
-3. Negative ids are refused: in the journal they mean something else.
-4. A ledger that was fenced and then deleted takes nothing and has nothing.
-5. "No such entry" is answered from memory only where the tail of the ledger is known; else the index is asked.
-6. In limbo a bookie may have lost entries: what it does not have is "unknown" instead of "not there".
+1. LEDGER_KEY is journaled before the first entry of a ledger and before its fence, again after each start.
+2. A fenced ledger takes recovery adds only. An entry that is stored already is taken again.
+3. Negative entry ids are refused: in the journal they have another meaning.
+4. A ledger that was deleted while fenced takes no entries, and reads find none.
+5. "No such entry" is answered from memory only if the tail of the ledger is known; else the index is asked.
+6. For a ledger in limbo the bookie may have lost entries: a missing entry is "unknown" instead of "no such entry".
 """
 
 import struct
@@ -70,9 +70,9 @@ class RequestRules:
         self.read_cache = read_cache
         self._journals_explicit_lac = journal_version >= journal.VERSION_EXPLICIT_LAC
         self.read_only = False
-        """Adds are refused, all of them or those of some ledger directories."""
+        """Whether adds are refused: all, or those of `full_directories`."""
         self.high_priority_allowed = True
-        """On a read-only bookie: recovery adds still come in while there is some room."""
+        """Whether a read-only bookie still takes recovery adds, because there is some room."""
         self.full_directories: frozenset[int] | None = None
         """If not None, only the ledgers of these directories are refused, of *ledger_directories* in all."""
         self.ledger_directories = 1
@@ -98,7 +98,7 @@ class RequestRules:
         if ledger is None:
             if ledger_id in self.ledgers.tombstones:
                 return EFENCED
-            if len(master_key) != MASTER_KEY_BYTES:  # it would be kept as long as the ledger, however long it is
+            if len(master_key) != MASTER_KEY_BYTES:  # a key of any length would be kept as long as the ledger
                 return EUA
             ledger = self.ledgers.create(ledger_id, master_key)
         elif ledger.master_key != master_key and not self._accept_key(ledger, master_key):
@@ -132,9 +132,9 @@ class RequestRules:
     ) -> int:
         """Take adds of *frames* (second protocol) from *start* on, to *stop* at most; return how many.
 
-        Does what `add` does with each, for far less: ledgers that are known, key journaled, not fenced, entries in
-        rising order. Whatever is different ends the run and is the business of `add`. Records and answers go to the
-        lists of the ledger's journal (its id modulo their number).
+        Does the same as `add` for each, at far less cost. It takes only adds to known ledgers that are not fenced and
+        whose key is journaled, entries in ascending order; any other add ends the run and is left to `add`. Records and
+        answers go to the lists of the ledger's journal (its id modulo their number).
         """
         if self.read_only:
             return 0
@@ -194,23 +194,23 @@ class RequestRules:
         answers[number].extend(add_responses(ledger_id, entry_ids))
 
     def _may_add(self, ledger_id: int, high_priority: bool) -> bool:
-        """Whether a read-only bookie takes this add all the same."""
+        """Whether the bookie, although read-only, takes this add."""
         if high_priority and self.high_priority_allowed:
             return True
         full = self.full_directories
         return full is not None and ledger_id % self.ledger_directories not in full
 
     def replay(self, ledger: Ledger, entry_id: int, entry: bytes) -> None:
-        """Take an entry that the journal holds (fencing does not matter)."""
+        """Take an entry that the journal holds, also into a fenced ledger."""
         self._cache.put(ledger.ledger_id, entry_id, entry)
         ledger.last_entry_id = max(ledger.last_entry_id, entry_id)
         if len(entry) >= HEADER_BYTES:
             ledger.see_lac(_LAC.unpack_from(entry, _LAC_OFFSET)[0])
 
     def fence(self, ledger_id: int, master_key: bytes, records: list[Buffer]) -> tuple[int, Ledger | None]:
-        """Fence a ledger, also one that is not known yet; (refusal, None) or (0, the ledger).
+        """Fence a ledger, also one that is not known yet. Returns (refusal, None) or (0, the ledger).
 
-        The reply waits until `is_fence_durable`. If no record is under way, it is in *records*.
+        The answer must wait until `is_fence_durable`. If no record is under way, *records* gets one.
         """
         if ledger_id < 0 or len(master_key) != MASTER_KEY_BYTES:
             return EBADREQ if ledger_id < 0 else EUA, None
@@ -258,12 +258,12 @@ class RequestRules:
         return OK
 
     def keys_were_not_journaled(self) -> None:
-        """A journal group was refused: its LEDGER_KEY records, whichever they were, are needed again."""
+        """A journal group was refused. It may have held LEDGER_KEY records, so all keys are journaled again."""
         for ledger in self.ledgers:
             ledger.is_key_journaled = False
 
     def _accept_key(self, ledger: Ledger, master_key: bytes) -> bool:
-        """A ledger that was made without a key takes the first one that comes."""
+        """Whether the key is that of the ledger. A ledger without a key takes the first one that it is sent."""
         if ledger.master_key not in (b"", _NO_KEY) or len(master_key) != MASTER_KEY_BYTES:
             return False
         ledger.master_key = master_key
@@ -274,7 +274,7 @@ class RequestRules:
     # -- reads
 
     def read(self, ledger_id: int, entry_id: int) -> bytes | int | None:
-        """The entry; or the refusal; or None: the disk must be asked. *entry_id* may be LAST_ENTRY."""
+        """The entry, or the refusal, or None: the disk must be asked. *entry_id* may be LAST_ENTRY."""
         if entry_id >= 0:
             entry = self._cache.get(ledger_id, entry_id) or self.read_cache.get(ledger_id, entry_id)
             if entry is not None:
@@ -299,7 +299,8 @@ class RequestRules:
         return EUNKNOWNLEDGERSTATE if ledger.limbo else ENOENTRY
 
     def read_run(self, ledger_id: int, first: int, max_count: int, max_bytes: int) -> list[bytes] | int | None:
-        """A gapless run from *first* as far as memory has it; or the refusal; or None: the disk must be asked."""
+        """The entries from *first* on without a gap, as far as memory has them; or the refusal; or None: ask the
+        disk."""
         entry = self.read(ledger_id, first)
         if not isinstance(entry, bytes):
             return entry

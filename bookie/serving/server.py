@@ -1,4 +1,4 @@
-"""What all connections of a bookie share: limits, counters, storage, and what is done for more than one of them.
+"""What all connections of a bookie share: limits, counters, storage, and the operations that concern several of them.
 
     Connection ──frames──▶ ProtocolV2, ProtocolV3 ──▶ RequestRules: memory answers at once
                              ├─ Writes: adds of the chunk ──one put──▶ journal ──group──▶ one answer buffer
@@ -7,21 +7,21 @@
 
 Rules of the port:
 
-1. A connection starts in the third protocol; the first frame that is not of it switches to the second for good.
-2. A frame that cannot be parsed ends its connection, and no other one is touched. It is logged once, with peer and
-   reason.
-3. An add is answered after it is durable (DEFERRED_SYNC: after it is written), a fence in every case after its own
-   record is.
+1. A connection starts in the third protocol. The first frame that is not of it switches to the second for good.
+2. A frame that cannot be parsed ends its connection and no other one. It is logged once, with peer and reason.
+3. An add is answered after it is durable (DEFERRED_SYNC: after it is written). A fence is always answered after its
+   record is durable.
 4. No more frames are read while a limit is reached: adds in flight, a full write cache, cold reads in flight (of the
-   connection or of all), answers that the peer does not take. Frames that were cut already wait in the backlog: one
-   chunk at most.
-5. Recovery reads (fencing or high priority) have a thread and a queue of their own, so that catch-up reads of others
+   connection or of all), answers that the peer does not take. Frames that were cut already wait in the backlog, at most
+   one chunk of them.
+5. Recovery reads (fencing or high priority) have a separate thread and queue, so that catch-up reads of other clients
    do not delay them.
 6. The answers of one turn of the loop, and so of a journal group, leave in one write for each connection.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from bookie.jobs import JobThread
@@ -34,7 +34,6 @@ from bookie.storage.index import IndexCorrupt
 from bookie.storage.journal.writer import Journal
 from bookie.storage.ledger_storage import LedgerStorage
 from bookie.storage.ledgers import Ledger
-from bookie.storage.read_cache import ReadCache
 from bookie.storage.write_cache import WriteCache
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.runtime.clock import Clock
@@ -42,27 +41,27 @@ from magnetar_core.runtime.files import DiskUsage
 from magnetar_core.runtime.observe import SlowOperations
 from magnetar_core.runtime.types import KIB, MIB, Buffer
 
-# How often a repair asks again whether the write cache has room.
+# How often a repair checks whether the write cache has room.
 _CACHE_WAIT_S: Final = 0.05
 
 
 class Limits(NamedTuple):
-    """What one connection (or, for long polls, all of them together) may have unanswered."""
+    """How many requests without an answer one connection, or all together, may have."""
 
     frame_bytes: int
-    # Adds without an answer. At 1 KiB entries it is 10 MiB a client; a journal group takes a few
-    # milliseconds, so it does not throttle, it protects. (Apache: maxPendingAddRequestsPerThread.)
+    # Adds without an answer. With 1 KiB entries that is 10 MiB a client. A journal group takes a few milliseconds, so
+    # the limit does not throttle, it protects. (Apache: maxPendingAddRequestsPerThread.)
     adds: int = 10_000
     add_bytes: int = 32 * MIB
-    # Cold reads without an answer; 20 bytes each until they are worked on, then RESULT_BYTES_MAX in all.
+    # Cold reads without an answer; 20 bytes each until they are processed, then RESULT_BYTES_MAX in all.
     reads: int = 2_500
-    # Of all connections together; 0: no limit. A thousand clients with a full window each would hold 32 GiB. A
-    # connection that comes to it waits until half of it is answered; what one chunk brought is above the limit.
+    # The same for all connections together; 0: no limit. A thousand clients with a full window each would hold 32 GiB.
+    # A connection that reaches the limit waits until half of it is answered. The adds of one chunk may exceed it.
     adds_in_all: int = 100_000
     add_bytes_in_all: int = 256 * MIB
     reads_in_all: int = 50_000
     batch_read_bytes: int = 5 * MIB
-    # Long polls of all connections: each holds a timer and a place in a list. Above it a poll is answered at
+    # Long polls of all connections: each holds a timer and a place in a list. Above the limit a poll is answered at
     # once, as if its time were over.
     long_polls: int = 10_000
     write_buffer_low_bytes: int = 384 * KIB
@@ -89,53 +88,61 @@ class Counters:
         self.connections = self.malformed = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerParts:
+    """The parts of a bookie that its port works with. Put together by `bookie.assembly`."""
+
+    rules: RequestRules
+    cache: WriteCache
+    storage: LedgerStorage
+    journals: Sequence[Journal]
+    checkpointer: Checkpointer
+    readers: Sequence[JobThread]
+    """Threads for cold reads; connections take them in turn."""
+    urgent_reader: JobThread | None = None
+    """The thread for recovery reads (rule 5); None: *readers* do them."""
+    clock: Clock
+    limits: Limits
+    disk_usage: Callable[[], DiskUsage]
+    """The usage of all ledger directories. Raises OSError."""
+    on_index_corrupt: Callable[[int, Exception], None] = lambda ledger_id, error: None
+    """Called with a ledger id and the error when a read finds the ledger's index damaged."""
+    latency: BookieLatency = field(default_factory=BookieLatency)
+    slow: SlowOperations | None = None
+    """Where slow reads are logged; None: nowhere."""
+
+
 class Server:
     """What the connections of a bookie share."""
 
-    def __init__(
-        self,
-        rules: RequestRules,
-        cache: WriteCache,
-        read_cache: ReadCache,
-        storage: LedgerStorage,
-        journals: Sequence[Journal],
-        checkpointer: Checkpointer,
-        readers: Sequence[JobThread],
-        clock: Clock,
-        limits: Limits,
-        disk_usage: Callable[[], DiskUsage],
-        on_index_corrupt: Callable[[int, Exception], None] = lambda ledger_id, error: None,
-        urgent_reader: JobThread | None = None,
-        latency: BookieLatency | None = None,
-        slow: SlowOperations | None = None,
-    ) -> None:
-        """*urgent_reader* serves the reads of recovery; by default the readers of everybody do."""
-        self.rules = rules
-        self.cache = cache
-        self.read_cache = read_cache
-        self.storage = storage
-        self.journals = journals
-        self.checkpointer = checkpointer
-        self.clock = clock
-        self.limits = limits
-        self.disk_usage = disk_usage
-        self.on_index_corrupt = on_index_corrupt
+    def __init__(self, parts: ServerParts) -> None:
+        # Attributes instead of `parts.…`: requests use them, and each step of a lookup costs.
+        self.rules = parts.rules
+        self.cache = parts.cache
+        self.read_cache = parts.rules.read_cache
+        self.storage = parts.storage
+        self.journals = parts.journals
+        self.checkpointer = parts.checkpointer
+        self.clock = parts.clock
+        self.limits = parts.limits
+        self.disk_usage = parts.disk_usage
+        self.on_index_corrupt = parts.on_index_corrupt
         self.counters = Counters()
-        self.latency = BookieLatency() if latency is None else latency
-        self.read_watch = ReadWatch(clock, self.latency.reads, slow)
+        self.latency = parts.latency
+        self.read_watch = ReadWatch(parts.clock, parts.latency.reads, parts.slow)
         self.connections: set[Peer] = set()
         self.long_polls = 0
-        self._readers = readers
+        self._readers = parts.readers
         self._next_reader = 0
-        self._urgent_reader = urgent_reader
+        self._urgent_reader = parts.urgent_reader
         self.adds_in_flight = 0
         self.add_bytes_in_flight = 0
         self.reads_in_flight = 0
-        # Connections that wait for others' adds or reads to be answered.
+        # Connections that wait until adds or reads of other connections are answered.
         self.held: set[Peer] = set()
 
     def next_readers(self) -> tuple[JobThread, JobThread]:
-        """The threads for a new connection: for its reads, for those of recovery (rule 5)."""
+        """The threads for a new connection: one for its reads, one for recovery reads (rule 5)."""
         reader = self._readers[self._next_reader % len(self._readers)]
         self._next_reader += 1
         return reader, self._urgent_reader or reader
@@ -157,7 +164,7 @@ class Server:
         return 0 < self.limits.reads_in_all <= self.reads_in_flight
 
     def release_adds(self) -> None:
-        """Once half of all adds are answered, connections that waited for that are read on."""
+        """Release the connections that wait for other connections' adds, once half of the limit is answered."""
         limits = self.limits
         few = limits.adds_in_all == 0 or self.adds_in_flight <= limits.adds_in_all // 2
         small = limits.add_bytes_in_all == 0 or self.add_bytes_in_flight <= limits.add_bytes_in_all // 2
@@ -172,7 +179,7 @@ class Server:
                 connection.go_on(ALL_READS)
 
     def there_is_room(self) -> None:
-        """The write cache has room again, or the bookie refuses adds: connections that waited for it are read on."""
+        """The write cache has room again, or the bookie refuses adds: release the connections that wait for it."""
         for connection in tuple(self.connections):
             connection.go_on(CACHE_FULL)
 
@@ -199,7 +206,7 @@ class Server:
         self.checkpointer.touched()
 
     async def put_back(self, ledger_id: int, entry: bytes) -> int:
-        """Store an entry that came back from another bookie; 0 when it is durable, or the refusal."""
+        """Store an entry that was fetched from another bookie. Returns 0 when it is durable, or the refusal."""
         while self.cache.is_full:
             await self.clock.sleep(_CACHE_WAIT_S)
         ledger = self.rules.ledgers.get(ledger_id)
@@ -216,7 +223,7 @@ class Server:
         return rc
 
     def read_failed(self, ledger_id: int, error: Exception | None) -> None:
-        """A read from disk failed; if that is because the index is damaged, whoever owns the bookie is told."""
+        """A read from disk failed. If the cause is a damaged index, the bookie is told."""
         if isinstance(error, IndexCorrupt):
             self.on_index_corrupt(ledger_id, error)
 

@@ -1,17 +1,17 @@
-"""The bookie port where TLS is on: every connection begins here, and is handed on once it is admitted.
+"""The bookie port with TLS: every connection begins here, and is handed to the server once it is admitted.
 
-A connection that was handed on is the same object, at the same cost, as on a bookie without TLS: its frames do not
+A connection that was handed over is the same object, at the same cost, as on a bookie without TLS: its frames do not
 pass through this module.
 
 Rules:
 
-1. START_TLS comes first, alone: bytes behind it in the same piece are too early and end the connection. Reading
-   stops before the answer is written, so whatever comes later belongs to the handshake.
-2. START_TLS on a connection that was handed on (or is secure already) is refused with EBADREQ.
-3. A handshake has a time limit. One that fails ends its connection, and only that.
-4. Failures are counted, and one log line a second at most says who it was and why.
-5. A client that is not admitted may keep the connection (Apache's bookies allow it) and gets EUA for every request.
-   Its requests are not read on while it leaves the answers unread.
+1. START_TLS comes first, alone: bytes after it in the same chunk are too early and end the connection. Reading stops
+   before the answer is written, so all later bytes belong to the handshake.
+2. START_TLS on a connection that was handed over, or is secure already, is refused with EBADREQ.
+3. A handshake has a time limit. A failed handshake ends only its own connection.
+4. Failures are counted, and at most one log line a second names the client and the reason.
+5. A client that is not admitted may keep the connection, as with Apache's bookies, and gets EUA for every request. No
+   more requests are read while it leaves the answers unread.
 """
 
 import asyncio
@@ -31,12 +31,12 @@ from magnetar_core.runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
-_HEAD_BYTES: Final = LENGTH.size + 1  # a frame's length and the byte that tells the protocols apart
+_HEAD_BYTES: Final = LENGTH.size + 1  # a frame's length, and the byte by which the protocols differ
 
-# How TLS begins; as a length it would be a frame of 369 MB.
+# The first bytes of a TLS handshake. Read as a length they would mean a frame of 369 MB.
 _CLIENT_HELLO: Final = b"\x16\x03"
 
-# One line a second at most: a client that is set up wrongly comes again and again, and so may all of a cluster.
+# At most one line a second: a misconfigured client connects again and again, and so may all clients of a cluster.
 _LINE_S: Final = 1.0
 
 
@@ -49,7 +49,7 @@ def server_certificates(config: BookieConfig, clock: Clock) -> Certificates | No
 
 
 def client_certificates(config: BookieConfig, clock: Clock) -> Certificates | None:
-    """The certificates with which the bookie asks others; None: it asks in clear text. Raises ConfigurationError."""
+    """The certificates for connections to other bookies; None: clear text. Raises ConfigurationError."""
     return None if config.client_tls is None else Certificates(config.client_tls, client_context, clock)
 
 
@@ -73,7 +73,8 @@ class _RefusalLog:
 
 
 class TlsListener:
-    """Makes the protocols of new connections; ends those that are not admitted yet when the bookie stops."""
+    """Makes the protocol objects of new connections; ends connections that are not admitted yet when the bookie
+    stops."""
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class TlsListener:
         *,
         handshake_s: float = HANDSHAKE_S,
     ) -> None:
-        """*admit* makes the protocol of a connection that was admitted."""
+        """*admit* makes the protocol object of an admitted connection."""
         self.rules = rules
         self.certificates = certificates
         self.admit = admit
@@ -108,7 +109,7 @@ class TlsListener:
         await self.tasks.cancel()
 
     def abort(self) -> None:
-        """End at once every connection that is not admitted yet, and admit none any more."""
+        """End at once every connection that is not admitted yet, and admit no more."""
         self.is_closed = True
         for handshake in tuple(self.waiting):
             handshake.abort()
@@ -126,8 +127,8 @@ class TlsHandshake(asyncio.Protocol):
         self._is_shaking_hands = False
         self._is_v2 = False
         self._is_refusal_logged = False
-        # What came and was not looked at yet: less than a START_TLS in clear, at most what the ssl library hands out
-        # at once after a handshake.
+        # Received bytes that were not parsed yet: less than a START_TLS in clear; after a handshake, at most what the
+        # ssl library returns at once.
         self._early: list[bytes] = []
         self._splitter = FrameSplitter(listener.frame_bytes_max)
 
@@ -161,14 +162,14 @@ class TlsHandshake(asyncio.Protocol):
         if not self._is_open:
             return
         if self._is_shaking_hands:
-            self._early.append(data)  # it came with the end of the handshake
+            self._early.append(data)  # it arrived with the end of the handshake
         elif self._listener.rules.admits_in_clear:
             self._sniff(data)
         else:
             self._refuse(data)
 
     def _sniff(self, data: bytes) -> None:
-        """TLS is offered: the first frame tells whether it is wanted."""
+        """TLS is offered, not demanded: the first frame shows whether the client wants it."""
         self._early.append(data)
         data = b"".join(self._early)
         if len(data) < _HEAD_BYTES:
@@ -189,7 +190,7 @@ class TlsHandshake(asyncio.Protocol):
         self._hand_on()
 
     def _refuse(self, data: bytes) -> None:
-        """TLS or a role is demanded and was not shown: every request is refused, except START_TLS."""
+        """The client has not shown the TLS or the role that is demanded: refuse every request, except START_TLS."""
         try:
             frames = self._splitter.feed(data)
             for at, frame in enumerate(frames):
@@ -241,13 +242,13 @@ class TlsHandshake(asyncio.Protocol):
         listener = self._listener
         clear = self._transport
         try:
-            # The loop reads on by itself, and gives what it reads to the ssl library.
+            # The loop resumes reading by itself and passes the bytes to the ssl library.
             secure = await asyncio.get_running_loop().start_tls(
                 clear, self, listener.certificates.context, server_side=True, ssl_handshake_timeout=listener.handshake_s
             )
-            if secure is None:  # what the loops make of a connection that was aborted on this side
+            if secure is None:  # event loops return None if this side aborted the connection
                 raise ConnectionAbortedError("the connection was ended")
-        except OSError as error:  # also of the ssl library, and of the time limit
+        except OSError as error:  # the errors of the ssl library and of the time limit are OSErrors, too
             if listener.is_closed:
                 self.abort()
             else:
@@ -274,7 +275,7 @@ class TlsHandshake(asyncio.Protocol):
             self.data_received(data)
 
     def _hand_on(self) -> None:
-        """The connection is admitted, with what it has sent already."""
+        """The connection is admitted: hand it over, with the bytes it has sent already."""
         early, self._early = self._early, []
         self._listener.waiting.discard(self)
         admitted = self._listener.admit()

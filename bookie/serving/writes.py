@@ -1,12 +1,12 @@
-"""What one connection has journaled: its adds, one put for all that a chunk brought; fences, LACs and forces.
+"""The writes of one connection: its adds, with one put for all adds of a chunk; fences, LACs and forces.
 
-    take, took ──▶ records and answers, gathered for each journal ──submit──▶ journal ──a group──▶ answers, sent
+    take, took ──▶ records and answers, gathered for each journal ──submit──▶ journal ──a group──▶ answers sent
 
 Rules:
 
-1. What the cache has taken, the journal gets: `submit` runs after every chunk, also after a frame that was bad.
-2. What was taken before a fence, a LAC or a force is given to the journal before it.
-3. The connection is held while too many of its adds, or of all adds, have no answer.
+1. The journal gets every entry that the cache took: `submit` runs after every chunk, also after a malformed frame.
+2. Adds that were taken before a fence, a LAC or a force go to the journal before it.
+3. The connection is held while too many of its adds, or of all connections' adds, have no answer.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.runtime.types import Buffer
 
 _Group: TypeAlias = tuple[list[bytes], int, float]
-"""Answers of one put, its journal bytes, and when it was given to the journal."""
+"""The answers of one put, its journal bytes, and when it was put."""
 
 
 class Writes:
@@ -30,20 +30,20 @@ class Writes:
         self._server = server
         self._peer = peer
         self._limits = server.limits
-        # Adds of the chunk that is being worked on: journal records and answers, for each journal.
+        # Adds of the chunk that is being processed: journal records and answers, for each journal.
         count = len(server.journals)
         self.records: list[list[Buffer]] = [[] for _ in range(count)]
         self.answers: list[list[bytes]] = [[] for _ in range(count)]
         self.has_adds = False
-        """Adds were taken that the journal does not have yet."""
+        """Whether adds were taken that the journal does not have yet."""
         self.adds_in_flight = 0
         self.add_bytes_in_flight = 0
 
     # -- adds
 
     def take(self, number: int, answer: bytes, size: int) -> None:
-        """An entry of *size* bytes was taken, with its journal records in `records`; *answer* is for when it is
-        durable."""
+        """An entry of *size* bytes was taken, with its journal records in `records`; *answer* is sent when it
+        is durable."""
         self.answers[number].append(answer)
         self.took(1, size)
 
@@ -61,13 +61,13 @@ class Writes:
         server.checkpointer.touched()
 
     def took(self, count: int, size: int) -> None:
-        """So many adds were taken, of *size* bytes together; `records` and `answers` have them."""
+        """*count* adds were taken, of *size* bytes together; they are in `records` and `answers`."""
         self.has_adds = True
         self.adds_in_flight += count
         self.add_bytes_in_flight += size + 4 * count
         if self.adds_in_flight >= self._limits.adds or self.add_bytes_in_flight >= self._limits.add_bytes:
             self._peer.hold(ADDS_IN_FLIGHT)
-        if self._server.cache.is_full:  # on a read-only bookie too: recovery adds are accepted there
+        if self._server.cache.is_full:  # also on a read-only bookie, which takes recovery adds
             self._peer.hold(CACHE_FULL)
 
     def submit(self) -> None:
@@ -99,6 +99,7 @@ class Writes:
         server.add_bytes_in_flight -= size
         assert self.adds_in_flight >= 0
         assert server.adds_in_flight >= 0
+        assert server.add_bytes_in_flight >= 0
         adds = server.latency.adds
         (adds.good if refusal is None else adds.bad).add((server.clock.monotonic() - taken_s) * 1000, len(answers))
         if server.held:
@@ -114,7 +115,7 @@ class Writes:
     # -- everything else
 
     def journal(self, ledger_id: int, records: list[Buffer], must_sync: bool, done: Callable[[int], None]) -> None:
-        """Journal something that is no plain add; *done(rc)* afterwards."""
+        """Journal *records* that are not those of a plain add, then call *done(rc)*."""
         if self.has_adds:
             self.submit()  # rule 2
         self._server.journal_of(ledger_id).put(
@@ -130,7 +131,7 @@ class Writes:
 
 
 def _with_refusal(answer: bytes, rc: int) -> bytes:
-    """The answer to an add of either protocol, made when it was taken, with *rc* in place of success."""
+    """*answer*, made for a successful add of either protocol, with *rc* in place of success."""
     frame = memoryview(answer)[4:]
     if not v3.is_v3(frame):
         return v2.with_rc(answer, rc)

@@ -1,18 +1,18 @@
-"""When the write cache is flushed, and what may be forgotten afterwards.
+"""When the write cache is flushed, and which journal files may be removed afterwards.
 
     due (time, or the taking half is full) ──▶ marks ──▶ swap ──▶ flush on the flusher's thread ──▶ marks written
                                                                                                  └▶ old journals removed
 
 Rules:
 
-1. The marks are taken before the swap: what the journal holds before a mark was put into the cache before (on the
-   loop, in this order), so it is in the half that is flushed, or was flushed earlier.
-2. A flush that failed keeps its marks, its half and its rows; the next attempt is for the same ones. A mark never
-   skips what was not flushed (I37).
-3. Ledger rows are flushed even when there are no entries: a fence alone moves the mark too.
-4. A flush has time until the other half is full, and takes it: it goes on as far as that half has filled, or after a
-   short wait. Nobody waits for it then, and what it costs is spread over the time.
-5. A full disk is waited out. Any other failure ends the bookie.
+1. The marks are taken before the swap. Entries are put into the cache (on the loop) before their records come before a
+   mark, so they are in the half that is flushed, or were flushed earlier.
+2. A failed flush keeps its marks, its half and its rows, and the next attempt flushes the same ones. A mark never
+   skips an entry that was not flushed (I37).
+3. Ledger rows are flushed even when there are no entries: a fence alone moves the mark, too.
+4. A flush may last until the other half is full, and uses that time: its progress follows how full that half is, or it
+   pauses for a short time. Nothing waits for it meanwhile, and its cost is spread over time.
+5. A flush that met a full disk is tried again. Any other failure ends the bookie.
 """
 
 import asyncio
@@ -42,8 +42,8 @@ def remove_old_journals(files: Files, directory: str, mark: Mark, keep: int) -> 
         files.remove(posixpath.join(directory, file_name(file_id)))
 
 
-# A flush pauses for so long at most after each of its pieces (half a second for a half of 32 MiB), looking this often
-# whether the adds have caught up with it.
+# Longest pause of a flush after each of its pieces (half a second in all for a half of 32 MiB). It checks so often
+# during a pause whether the adds have caught up with it.
 _PAUSE_MAX_S: Final = 0.008
 _LOOK_S: Final = 0.002
 
@@ -71,8 +71,8 @@ class Checkpointer:
         latency: Sequence[FlushLatency] = (),
         slow: SlowOperations | None = None,
     ) -> None:
-        """*sleep* is called on the flusher's thread. *latency* (one for each ledger directory) and *slow* are told how
-        long flushes take, the pauses of rule 4 not counted."""
+        """*sleep* is called on the flusher's thread. *latency* (one for each ledger directory) and *slow* get the
+        duration of flushes, without the pauses of rule 4."""
         self._files = files
         self._storage = storage
         self._cache = cache
@@ -89,7 +89,7 @@ class Checkpointer:
         self._sleep = sleep
         self._latency = latency
         self._slow = slow
-        # Of the flush that was worked on last; written by the flusher's thread.
+        # Times of the latest flush; written by the flusher's thread.
         self._times: Sequence[FlushTimes] = ()
         self._began_s = self._ended_s = self._paused_s = 0.0
         self._is_hurried = False
@@ -97,7 +97,7 @@ class Checkpointer:
         self._running = False
         self._wanted = False
         self._closed = False
-        # Of the flush under way, or of the one that failed.
+        # Marks of the flush under way, or of the one that failed (rule 2).
         self._marks: list[Mark] | None = None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -105,11 +105,11 @@ class Checkpointer:
         self.flush_failures = 0
 
     def touched(self) -> None:
-        """Something was put into the cache or changed in a ledger; cheap, called for every chunk."""
+        """An entry was put into the cache or a ledger has changed. Cheap: called for every chunk."""
         if self._cache.wants_flush:
             self.flush()
         elif self._timer is None and not self._closed:
-            # Armed by the first change, so that an idle bookie has no timer.
+            # Started by the first change, so that an idle bookie has no timer.
             self._timer = self._clock.call_later(self._interval_s, self._due)
 
     def flush(self) -> None:
@@ -132,7 +132,7 @@ class Checkpointer:
         self._flusher.submit(lambda: self._timed_work(half, rows, marks), lambda _, error: self._done(rows, error))
 
     async def finish(self) -> None:
-        """Flush what is there and wait. Raises OSError if it could not be written."""
+        """Flush everything and wait for it. Raises OSError if it could not be written."""
         self._is_hurried = True
         await self._idle.wait()
         for _ in range(2):  # the first may have been the retry of an older half
@@ -170,7 +170,7 @@ class Checkpointer:
             remove_old_journals(self._files, directory, mark, self._journal_backups)
 
     def _pause(self, share: float) -> None:
-        """Rule 4. Reads what the loop writes: an older number does no harm."""
+        """Pause as rule 4 says. It reads a number that the loop writes; an older value does no harm."""
         waited_s = 0.0
         began = self._clock.monotonic()
         while not self._is_hurried and waited_s < _PAUSE_MAX_S and self._cache.fill_share < share:
@@ -213,7 +213,7 @@ class Checkpointer:
         if is_no_space(error):
             log.error("the write cache could not be flushed, the disk is full: %s", error)
             self._on_no_space(error)
-            self._on_room()  # those who wait for room are now told that the bookie is read-only
+            self._on_room()  # connections that wait for room learn that the bookie is read-only
             if self._timer is None and not self._closed:
                 self._timer = self._clock.call_later(self._interval_s, self._due)
             return

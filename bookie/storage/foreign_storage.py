@@ -1,16 +1,16 @@
-"""Ledger directories that another kind of storage made. No IO: the caller lists the directories.
+"""Recognizes ledger directories of another kind of storage. No IO: the caller lists the directories.
 
-Upstream has three storages. Ours reads and writes the directories of DbLedgerStorage; the other two keep an index
-file for each ledger, and without reading it we would answer "no such entry" for what was acknowledged:
+Apache's bookie has three storages. Ours reads and writes the directories of DbLedgerStorage. The other two keep an
+index file for each ledger; without reading it we would answer "no such entry" for acknowledged entries:
 
     DbLedgerStorage                    current/ *.log  locations/  ledgers/         RocksDB
     InterleavedLedgerStorage,
     SortedLedgerStorage                current/ *.log  <hex>/<hex>/<ledger id in hex>.idx
 
-The two cannot be told from each other on disk: only the order of entries within a log differs.
+Those two look the same on disk: only the order of entries within a log differs.
 
-Rule: an index file refuses the directory, unless RocksDB's `locations` is there: upstream's conversion to
-DbLedgerStorage fills it, and may leave index files behind.
+Rule: a directory with an index file is refused, unless it has RocksDB's `locations`: Apache's conversion to
+DbLedgerStorage fills that, and may leave index files there.
 """
 
 import posixpath

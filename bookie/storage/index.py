@@ -1,18 +1,18 @@
-"""Where the entries of one ledger directory are, and what is known of its ledgers.
+"""The index of one ledger directory: where its entries are, and the rows of its ledgers.
 
 Two databases in Apache's form:
 
     locations   ledgerId (8), entryId (8)  →  location (8)      (log id << 32) + offset; big-endian
     ledgers     ledgerId (8)               →  LedgerData (protobuf)
 
-`RocksIndex` keeps them in RocksDB; `MemoryIndex` is the twin for tests, which can lose what was not synced.
+`RocksIndex` keeps them in RocksDB. `MemoryIndex` is for tests and can lose changes that were not synced.
 
 Rules:
 
-1. `put_…` are visible at once and durable after `sync` has returned. What a crash loses is always the newest part.
-2. Written by one thread at a time; read by any.
-3. Large sorted keys first: ids are not negative, so their bytes sort like the numbers. (Apache stores its
-   storage flags under a negative ledger id; it sorts behind all ledgers and is passed over.)
+1. `put_…` are visible at once and durable after `sync` has returned. A crash loses only the newest changes.
+2. One thread at a time writes; any thread reads.
+3. Keys are big-endian and ids are not negative, so keys sort like the numbers. (Apache stores its storage flags under a
+   negative ledger id, which sorts after all ledgers and is skipped.)
 """
 
 import os
@@ -47,23 +47,22 @@ _KEY: Final = struct.Struct(">qq")
 _LOCATION: Final = struct.Struct(">q")
 
 FLAGS_LEDGER_ID: Final = -0xEEFD
-"""Where Apache keeps the storage flags among the ledgers."""
+"""The ledger id under which Apache keeps the storage flags."""
 
 FLAG_NEEDS_INTEGRITY_CHECK: Final = 1
 
-# A batch holds the GIL while it is written: 200,000 operations stall the event loop for 49 ms, a thousand
-# for a quarter of one.
+# A batch holds the GIL while it is written: 200,000 operations stall the event loop for 49 ms, a thousand for 0.25 ms.
 BATCH_OPERATIONS_MAX: Final = 1_000
 
 
 LOCATIONS: Final = "locations"
 LEDGERS: Final = "ledgers"
 REBUILDING: Final = "REBUILDING"
-"""A file in a database's folder: it is not whole, see `bookie.maintenance.rebuild.offline`."""
+"""A file in a database's folder: the database is not complete, see `bookie.maintenance.rebuild.offline`."""
 
 
 class IndexCorrupt(OSError):
-    """RocksDB says that a database is damaged, or it is missing; it can be rebuilt
+    """A database is damaged, as RocksDB reports, or missing. It can be rebuilt
     (`bookie.maintenance.rebuild.offline`)."""
 
     def __init__(self, text: str, database: str = LOCATIONS) -> None:
@@ -75,15 +74,15 @@ class Index(Protocol):
     """The two databases. Errors of the database are OSError."""
 
     def put_locations(self, items: Sequence[tuple[int, int, int]]) -> None:
-        """(ledger id, entry id, location); replaces what was there."""
+        """Put (ledger id, entry id, location); replaces former locations."""
         ...
 
     def put_ledgers(self, rows: Sequence[tuple[int, bytes]]) -> None:
-        """(ledger id, LedgerData)"""
+        """Put (ledger id, LedgerData); replaces former rows."""
         ...
 
     def delete_ledgers(self, ledger_ids: Sequence[int]) -> None:
-        """Forget rows and locations of ledgers."""
+        """Delete rows and locations of ledgers."""
         ...
 
     def put_flags(self, flags: int) -> None:
@@ -93,7 +92,7 @@ class Index(Protocol):
     def flags(self) -> int: ...
 
     def compact_locations(self) -> None:
-        """Give back the room of deleted locations; may take long, others go on meanwhile."""
+        """Free the space of deleted locations. May take long; other calls are possible meanwhile."""
         ...
 
     def sync(self) -> None:
@@ -101,15 +100,15 @@ class Index(Protocol):
         ...
 
     def location(self, ledger_id: int, entry_id: int) -> int:
-        """0 if the entry is not there."""
+        """The location of an entry; 0 if the index does not have it."""
         ...
 
     def locations(self, ledger_id: int, first_entry_id: int, count: int) -> list[tuple[int, int]]:
-        """(entry id, location) of up to *count* entries from *first_entry_id* on, rising; gaps are possible."""
+        """(entry id, location) of up to *count* entries from *first_entry_id* on, ascending; gaps are possible."""
         ...
 
     def last_entry_id(self, ledger_id: int) -> int:
-        """-1 if there is none."""
+        """The largest entry id of the ledger; -1 if there is none."""
         ...
 
     def ledgers(self) -> Iterator[tuple[int, bytes]]:
@@ -123,10 +122,10 @@ class RocksIndex:
     """The index in RocksDB, in the folders `locations` and `ledgers` below *directory*."""
 
     def __init__(self, directory: str, cache_bytes: int) -> None:
-        # One cache for both; without one of our own, index and bloom blocks push each other out (a get
-        # costs 18–460 µs instead of 4).
+        # One cache for both databases. In RocksDB's default cache, index and bloom blocks evict each other, and a get
+        # costs 18 to 460 µs instead of 4.
         cache = Cache(cache_bytes)
-        # RocksDB takes a folder without its file CURRENT for a new database, and removes what it finds there.
+        # RocksDB treats a folder without its file CURRENT as a new database and removes the files it finds there.
         has_entries = (
             any(name.endswith(".log") for name in os.listdir(directory)) if os.path.isdir(directory) else False
         )
@@ -191,7 +190,7 @@ class RocksIndex:
         items = cast(Iterator[tuple[bytes, bytes]], self._locations.items(from_key=first, read_opt=options))
         pairs: list[tuple[bytes, bytes]] = _checked(lambda: list(islice(items, count)))
         if len(pairs) < count:
-            # The end, or an error, which `items` does not tell apart.
+            # `items` ends in the same way at the end and on an error.
             iterator = self._locations.iter(options)
             _checked(iterator.seek, pairs[-1][0] if pairs else first)
             if pairs and iterator.valid():
@@ -257,8 +256,8 @@ def _open(path: str, cache: Cache) -> Rdict:
     options.set_max_write_buffer_number(4)
     options.set_target_file_size_base(64 * MIB)
     options.set_max_bytes_for_level_base(256 * MIB)
-    # Each flush touches all ledgers, so each merge rewrites the whole of the next level: half as often took 4 instead
-    # of 9 s of the processor for ten million entries, and adds went on at the same rate to their end.
+    # Each flush touches all ledgers, so each merge rewrites the whole next level. Merging half as often took 4 instead
+    # of 9 s of CPU time for ten million entries, and the rate of adds stayed the same to the end.
     options.set_level_zero_file_num_compaction_trigger(8)
     options.set_max_total_wal_size(512 * MIB)
     options.set_keep_log_file_num(2)
@@ -269,7 +268,7 @@ def _open(path: str, cache: Cache) -> Rdict:
     try:
         return _checked(lambda: Rdict(path, options, access_type=AccessType.read_write()))
     except OSError as error:
-        # A table or log that the manifest names and that is gone is damage too.
+        # A missing table or log that the manifest names is damage, too.
         if isinstance(error, IndexCorrupt) or "No such file" in str(error) or "CURRENT file" in str(error):
             raise IndexCorrupt(f"{path}: {error}", posixpath.basename(path)) from error
         raise
@@ -280,7 +279,7 @@ _Change = tuple[str, tuple[int, ...], int | bytes | None]
 
 
 class MemoryIndex:
-    """The index in memory. `crash` gives it as it may be after the power went: the newest unsynced puts are gone."""
+    """The index in memory. `crash` returns it as it may be after a power cut: without the newest unsynced changes."""
 
     def __init__(self) -> None:
         self._locations: dict[tuple[int, int], int] = {}
@@ -336,7 +335,7 @@ class MemoryIndex:
         pass
 
     def crash(self, rng: random.Random, unsynced: float = 0.5) -> "MemoryIndex":
-        """The index after a power cut now; locations and ledgers lose their newest part independently."""
+        """The index after a power cut now. Locations and ledgers lose their newest changes independently."""
         after = MemoryIndex()
         for kind, key, value in self._synced:
             after._put(kind, key, value)

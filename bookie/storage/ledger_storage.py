@@ -1,4 +1,4 @@
-"""Entry logs and indexes of all ledger directories: what is flushed, in which order, and how it is read back.
+"""Entry logs and indexes of all ledger directories: the order in which entries are flushed, and how they are read.
 
     write cache ──flush──▶ entry logs ──fsync──▶ locations, ledger rows ──WAL sync──▶ lastMark ──▶ old journals go
 
@@ -7,12 +7,12 @@ Rules:
 1. A location is published after its entry is synced in the log; ledger rows after both; a mark after all
    of that, in every directory (I33, I36). Each step has returned before the next begins.
 2. A failed flush publishes no mark. Its entries stay in the write cache and are flushed again, to another log (I37).
-3. The directory of a ledger is its id modulo the number of directories; so is its journal. (The cookie forbids
-   that the number changes.)
-4. A flush goes in pieces and pauses between them as the caller wishes: its writes, syncs and the interpreter's time
-   would otherwise come in one burst, before which every add waits.
-5. "Not there" is answered when the index said so. A location that leads elsewhere is an error (I15, I42). One that
-   leads into a log that is not there any more is looked up once more: compaction may just have moved the entry.
+3. The directory of a ledger is its id modulo the number of directories; its journal likewise. (The cookie keeps the
+   number from changing.)
+4. A flush is done in pieces, and the caller may pause between them. Otherwise its writes, syncs and CPU time would come
+   in one burst, and every add would wait for it.
+5. "No such entry" is answered only if the index says so. A location that leads to another entry is an error (I15, I42).
+   A location in a log that no longer exists is looked up once more: compaction may just have moved the entry.
 
 All methods block; they are called on the flusher's thread (`flush`, `write_marks`) and on readers' threads.
 """
@@ -41,16 +41,16 @@ log = logging.getLogger(__name__)
 # One read of a log fetches at most this much for a run of entries.
 READ_BYTES_MAX = 512 * KIB
 
-# Index entries that are looked up in one scan. A batch read goes on with another scan if they are so small that more
-# of them fit into its answer.
+# Index entries that one scan looks up. A batch read of small entries makes another scan if more of them fit into its
+# answer.
 BATCH_ENTRIES = 1_000
 _LIST_ENTRIES = 20_000
 
-# What a batch of reads may gather before its results go to the loop; the rest waits for the next batch.
+# Bytes that a batch of reads may gather before its results go to the loop; the other reads wait for the next batch.
 RESULT_BYTES_MAX = 4 * MIB
 
 
-# A flush goes in pieces of about so many bytes; a sync takes so many of them, so that none has much to write.
+# A flush is done in pieces of about this size, with a sync after a few of them, so that no sync has much to write.
 FLUSH_PIECE_BYTES: Final = 512 * KIB
 PIECES_A_SYNC: Final = 8
 
@@ -74,7 +74,7 @@ class LedgerDirectory:
         self.index = index
 
     def reopen_index(self) -> None:
-        """A database that ran out of space stays in error until it is opened anew."""
+        """Open the index again: RocksDB keeps refusing after it ran out of space until then."""
         self.index.close()
         self.index = self._open_index()
 
@@ -93,14 +93,14 @@ class Tail(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a cold read brought: the entry (None: the index does not have it), and what was read along with it."""
+    """The result of a cold read: the entry (None: the index does not have it), and the entries read ahead with it."""
 
     entry: bytes | None
     run: list[tuple[int, bytes]]
 
 
 class Block(NamedTuple):
-    """Entries as a batch answer has them: {length (4), stored entry} one behind the other."""
+    """Entries in the form of a batch answer: {length (4), stored entry} one after the other."""
 
     entries: int
     buffers: list[Buffer]
@@ -120,7 +120,7 @@ def cut(buffers: Sequence[Buffer], size_bytes: int) -> list[Buffer]:
 
 
 def is_no_space(error: BaseException) -> bool:
-    """Whether *error* means a full disk: room may come back, nothing else is wrong."""
+    """Whether *error* means a full disk, which is no defect: space may become free again."""
     if not isinstance(error, OSError):
         return False
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -148,9 +148,9 @@ class LedgerStorage:
         self._flush_piece_bytes = flush_piece_bytes
         self._reopen = False
         self.flush_times: list[FlushTimes] = []
-        """Of the last flush, for each ledger directory that it came to."""
+        """Times of the latest flush, for each ledger directory that it reached."""
         self.marks: list[Mark] = []
-        """For each journal the mark that is on disk, once one was written since the start."""
+        """For each journal the mark on disk; empty until marks were written since the start."""
 
     @property
     def directories(self) -> tuple[LedgerDirectory, ...]:
@@ -226,17 +226,19 @@ class LedgerStorage:
             times.lap("index")
 
     def write_marks(self, marks: Sequence[Mark]) -> None:
-        """Say in every directory that all before *marks* (one for each journal) is flushed. Raises OSError."""
+        """Record in every directory that all before *marks* (one for each journal) is flushed. Raises OSError."""
+        assert len(marks) == self._journal_count, "a mark for each journal"
+        assert not self.marks or all(new >= old for new, old in zip(marks, self.marks, strict=True)), "a mark went back"
         for directory in self._directories:
             for number, mark in enumerate(marks):
                 replace_file(self._files, self._mark_path(directory, number), encode_mark(mark))
         self.marks = list(marks)
 
     def read_marks(self) -> list[Mark]:
-        """For each journal where replay starts.
+        """The place in each journal where replay starts.
 
-        A mark is written to every directory, and the next one only afterwards; where they differ, a crash came
-        in between, and the flush that the larger one tells of was complete. Raises Corruption.
+        A mark is written to every directory before the next one is. If directories differ, a crash came in between, and
+        the flush of the larger mark was complete. Raises Corruption.
         """
         marks = []
         for number in range(self._journal_count):
@@ -255,7 +257,8 @@ class LedgerStorage:
     # -- deletion
 
     def delete_ledgers(self, ledger_ids: Sequence[int], tombstones: Tombstones) -> None:
-        """Forget ledgers, durably; their tombstones first. Not while a flush is under way. Raises OSError."""
+        """Delete ledgers, durably, after their tombstones are written. Not while a flush is under way. Raises
+        OSError."""
         count = len(self._directories)
         for number, directory in enumerate(self._directories):
             own = [ledger_id for ledger_id in ledger_ids if ledger_id % count == number]
@@ -279,18 +282,19 @@ class LedgerStorage:
 
     @property
     def needs_check(self) -> bool:
-        """Entries or ledgers may be missing (Apache's storage flag NEEDS_INTEGRITY_CHECK)."""
+        """Whether entries or ledgers may be missing (Apache's storage flag NEEDS_INTEGRITY_CHECK)."""
         return any(directory.index.flags() & FLAG_NEEDS_INTEGRITY_CHECK for directory in self._directories)
 
     def set_needs_check(self, value: bool) -> None:
-        """Durably. Raises OSError."""
+        """Set `needs_check`, durably. Raises OSError."""
         for directory in self._directories:
             flags = directory.index.flags() & ~FLAG_NEEDS_INTEGRITY_CHECK
             directory.index.put_flags(flags | (FLAG_NEEDS_INTEGRITY_CHECK if value else 0))
             directory.index.sync()
 
     def must_rebuild(self, ledger_id: int) -> str:
-        """The index that has a ledger is damaged: the next start rebuilds it. Returns its directory. Raises OSError."""
+        """The index with this ledger is damaged: mark it, so that the next start rebuilds it. Returns its directory.
+        Raises OSError."""
         directory = self.directory_of(ledger_id).path
         path = posixpath.join(directory, LOCATIONS, REBUILDING)
         if not self._files.exists(path):
@@ -325,7 +329,7 @@ class LedgerStorage:
         return Found(None, [])
 
     def read_block(self, ledger_id: int, first: int, max_count: int, max_bytes: int) -> Block:
-        """A gapless run of entries from *first*, at least one if it is there at all. Raises Corruption and OSError."""
+        """Entries from *first* on without a gap; at least one if *first* exists. Raises Corruption and OSError."""
         try:
             return self._read_block(ledger_id, first, max_count, max_bytes)
         except FileNotFoundError:  # rule 5
@@ -364,7 +368,7 @@ class LedgerStorage:
 
     @staticmethod
     def _gapless(directory: LedgerDirectory, ledger_id: int, first: int, count: int) -> list[tuple[int, int]]:
-        """(entry id, location) from *first* on, up to the first that is missing."""
+        """(entry id, location) from *first* on, up to the first missing entry."""
         located = directory.index.locations(ledger_id, first, count)
         for at, (entry_id, _) in enumerate(located):
             if entry_id != first + at:
@@ -377,7 +381,7 @@ class LedgerStorage:
         return Tail(entry_id, None if entry_id < 0 else self.read(ledger_id, entry_id).entry)
 
     def entry_ids(self, ledger_id: int) -> list[int]:
-        """Every entry of the ledger in the index, rising. May take long: see `some_entry_ids`."""
+        """All entries of the ledger in the index, ascending. May take long: see `some_entry_ids`."""
         found: list[int] = []
         first: int | None = 0
         while first is not None:
@@ -386,7 +390,8 @@ class LedgerStorage:
         return found
 
     def some_entry_ids(self, ledger_id: int, first: int) -> tuple[list[int], int | None]:
-        """Entries of the ledger in the index from *first* on, rising, and where to go on; None at the end."""
+        """Some entries of the ledger in the index from *first* on, ascending, and where to continue; None at the
+        end."""
         located = self.directory_of(ledger_id).index.locations(ledger_id, first, _LIST_ENTRIES)
         following = located[-1][0] + 1 if len(located) == _LIST_ENTRIES else None
         return [entry_id for entry_id, _ in located], following

@@ -1,4 +1,4 @@
-"""Ledgers as this bookie knows them. No IO: what must be written is gathered, what must be loaded is asked for.
+"""The ledgers of this bookie. No IO: changed rows are gathered for the next flush, stored rows are passed in.
 
 Rules:
 
@@ -8,10 +8,10 @@ Rules:
 3. `last_add_confirmed` is the largest value seen, in entries or in explicit LACs, and never goes back (I9).
 4. `last_entry_id` and `last_add_confirmed` count as complete only when `is_tail_known`: for a ledger from an
    earlier run of the process the index is asked first.
-5. Whoever waits for a LAC is called once: by a larger LAC, by the fence, or when it gives up.
-6. A ledger that was deleted while it was fenced takes no adds for seven days (`Tombstones`): whoever was fenced may
-   still write, and would make it anew (I45).
-7. Memory: about 300 bytes a ledger of this bookie, as upstream, which holds them all as well.
+5. A waiter for a LAC is called once: at a larger LAC or at a fence, unless it stops waiting before.
+6. A ledger that was deleted while fenced takes no adds for seven days (`Tombstones`): a writer that was fenced may
+   still send adds, which would create it again (I45).
+7. Memory: about 300 bytes for each ledger. Apache's bookie holds all ledgers in memory as well.
 """
 
 import struct
@@ -65,30 +65,30 @@ class Ledger:
         self.last_add_confirmed = -1
         self.last_entry_id = -1
         self.is_tail_known = True
-        # Since the start; the record precedes the first entry of the ledger since then.
+        # Whether LEDGER_KEY was journaled since the start; it precedes the first entry of the ledger since then.
         self.is_key_journaled = False
         self.is_fence_durable = False
-        # Replies that wait for the fence record; None when no record is under way.
+        # Calls that wait for the fence record; None if no record is under way.
         self.fence_waiters: list[Callable[[Exception | None], None]] | None = None
         # A dict for its order and its quick removal: thousands of readers may wait for one ledger.
         self._waiters: dict[Waiter, None] | None = None
 
     def see_lac(self, last_add_confirmed: int) -> None:
-        """An entry or an explicit LAC told how far the writer knows its entries to be confirmed."""
+        """An entry or an explicit LAC carried this LAC. A smaller one is ignored."""
         if last_add_confirmed > self.last_add_confirmed:
             self.last_add_confirmed = last_add_confirmed
             if self._waiters is not None:
                 self.wake(last_add_confirmed)
 
     def see_explicit_lac(self, blob: bytes) -> None:
-        """Keep *blob* if it says more than the one before."""
+        """Keep *blob* if its LAC is larger than the one before."""
         last_add_confirmed = explicit_lac_of(blob)
         if not self.explicit_lac or last_add_confirmed >= explicit_lac_of(self.explicit_lac):
             self.explicit_lac = blob
         self.see_lac(last_add_confirmed)
 
     def see_tail(self, last_entry_id: int, last_add_confirmed: int) -> None:
-        """What the index and the last stored entry say (rule 4)."""
+        """The index and the last stored entry are known: the tail is complete now (rule 4)."""
         self.last_entry_id = max(self.last_entry_id, last_entry_id)
         self.is_tail_known = True
         self.see_lac(last_add_confirmed)
@@ -100,7 +100,7 @@ class Ledger:
         self._waiters[waiter] = None
 
     def stop_waiting(self, waiter: Waiter) -> None:
-        """Safe to call for one that was called already."""
+        """Forget *waiter*. It may have been called already."""
         if self._waiters is not None and waiter in self._waiters:
             del self._waiters[waiter]
             if not self._waiters:
@@ -144,7 +144,7 @@ def decode(ledger_id: int, row: bytes) -> Ledger:
 class Tombstones:
     """Ledgers that were fenced when they were deleted, and when that was.
 
-    As bytes: magic, then ledger id and time (milliseconds) of each, then CRC-32C of all that.
+    In bytes: magic, then ledger id and time (milliseconds) of each, then CRC-32C of all that.
     """
 
     def __init__(self) -> None:
@@ -166,13 +166,13 @@ class Tombstones:
             del self._deleted_ms[ledger_id]
 
     def encode(self, ledger_ids: Collection[int]) -> bytes:
-        """Those of *ledger_ids* that there are."""
+        """The tombstones of *ledger_ids*, as bytes; ledgers without one are left out."""
         items = [(ledger_id, self._deleted_ms[ledger_id]) for ledger_id in ledger_ids if ledger_id in self._deleted_ms]
         data = _TOMBSTONES_MAGIC + b"".join(_TOMBSTONE.pack(*item) for item in items)
         return data + _CRC.pack(crc32c(data))
 
     def load(self, data: bytes, path: str) -> None:
-        """Take over what `encode` gave. Raises Corruption."""
+        """Add the tombstones that `encode` wrote. Raises Corruption."""
         body, crc = data[: -_CRC.size], data[-_CRC.size :]
         items = body[len(_TOMBSTONES_MAGIC) :]
         if not body.startswith(_TOMBSTONES_MAGIC) or len(items) % _TOMBSTONE.size or crc != _CRC.pack(crc32c(body)):
@@ -196,7 +196,7 @@ class Ledgers:
         self._ledgers: dict[int, Ledger] = {}
         self._dirty: set[int] = set()
         self.get = self._ledgers.get
-        """The ledger of an id, or None; the dict's own method, since every add calls it."""
+        """The ledger of an id, or None. It is the dict's own method, because every add calls it."""
 
     def load(self, rows: Iterable[tuple[int, bytes]]) -> None:
         for ledger_id, row in rows:
@@ -223,18 +223,19 @@ class Ledgers:
         return rows
 
     def not_written(self, rows: Iterable[tuple[int, bytes]]) -> None:
-        """What `take_dirty` gave could not be written."""
+        """The rows of `take_dirty` could not be written: they are dirty again."""
         self._dirty.update(ledger_id for ledger_id, _ in rows if ledger_id in self._ledgers)
 
     def forget(self, ledger_id: int) -> Ledger:
-        """The ledger was deleted; whoever waits for its LAC is told."""
+        """The ledger was deleted: drop it and wake all its waiters."""
         ledger = self._ledgers.pop(ledger_id)
         self._dirty.discard(ledger_id)
         ledger.wake(ledger.last_add_confirmed)
         return ledger
 
     def restore(self, ledger: Ledger) -> None:
-        """It could not be deleted after all. Its row may not have been written yet, a fence in it for one."""
+        """The ledger could not be deleted after all. It counts as changed: its row, with a fence in it, may not have
+        been written yet."""
         self._ledgers.setdefault(ledger.ledger_id, ledger)
         self._dirty.add(ledger.ledger_id)
 

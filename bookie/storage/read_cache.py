@@ -1,7 +1,7 @@
-"""Entries that were read from an entry log, the wanted ones and those behind them (read-ahead).
+"""A cache of entries that were read from entry logs: requested entries and those after them (read-ahead).
 
-Oldest out first: readers of a ledger go forwards, so what was fetched longest ago was used, or never will be.
-An order of use would cost a move on every hit.
+The oldest entries are evicted first. Readers of a ledger move forwards, so the entry fetched longest ago was used
+already, or never will be. Least-recently-used order would cost a move on every hit.
 """
 
 from collections.abc import Container, Iterable
@@ -23,7 +23,7 @@ class ReadCache:
         return self._entries.get((ledger_id, entry_id))
 
     def put_run(self, ledger_id: int, entries: Iterable[tuple[int, bytes]]) -> None:
-        """Keep (entry id, entry) pairs; the oldest make room."""
+        """Keep (entry id, entry) pairs; the oldest ones of the cache are evicted for them."""
         kept = self._entries
         for entry_id, entry in entries:
             key = (ledger_id, entry_id)
@@ -35,13 +35,13 @@ class ReadCache:
             self.bytes -= len(kept.pop(oldest)) + ENTRY_OVERHEAD_BYTES
 
     def discard(self, ledger_id: int, entry_id: int) -> None:
-        """The entry was written again: what was read before does not count."""
+        """The entry was written again: drop the copy that was read before."""
         entry = self._entries.pop((ledger_id, entry_id), None)
         if entry is not None:
             self.bytes -= len(entry) + ENTRY_OVERHEAD_BYTES
 
     def discard_ledgers(self, ledger_ids: Container[int]) -> None:
-        """The ledgers were deleted. Looks at everything: call it for many at once."""
+        """Drop entries of deleted ledgers. It scans the whole cache, so call it for many ledgers at once."""
         for key in [key for key in self._entries if key[0] in ledger_ids]:
             self.discard(*key)
 

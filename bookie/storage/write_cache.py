@@ -1,15 +1,15 @@
-"""Entries that are in the journal (or on their way) and not in an entry log yet.
+"""Entries that are in the journal, or on their way there, and not in an entry log yet.
 
-Two halves: one takes, one is being flushed. Both are read.
+There are two halves: one takes entries, the other is being flushed. Reads use both.
 
     put ──▶ taking half ──swap──▶ flushing half ──flushed──▶ gone (index and entry log have it)
 
 Rules:
 
-1. Used on the loop only; the flusher reads the half it was given, which nobody changes after the swap.
-2. A half that could not be flushed stays, is read, and is flushed again: entries never fall out.
-3. `is_full` asks for patience, it does not refuse: whoever sees it stops reading requests. What one chunk of a
-   connection holds may still come in, so the cache exceeds its size by that at most.
+1. Used on the loop only. The flusher reads the half it was given, which is not changed after the swap.
+2. A half that could not be flushed stays, is read, and is flushed again: entries are never dropped.
+3. `is_full` does not refuse entries: connections that see it stop reading requests. The entries of one chunk are still
+   taken, so the cache exceeds its size by at most one chunk of each connection.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from typing import Final
 
 from magnetar_core.runtime.types import Buffer
 
-# What an entry costs beside its bytes: the bytes object, its place in the dict, its key.
+# Memory of an entry besides its own bytes: the bytes object, its place in the dict, its key.
 ENTRY_OVERHEAD_BYTES: Final = 150
 
 Half = dict[int, dict[int, bytes]]
@@ -35,11 +35,11 @@ class WriteCache:
         self._taking: Half = {}
         self._flushing: Half = {}
         self.bytes = 0
-        """In the taking half."""
+        """Bytes in the taking half."""
         self.entries = 0
 
     def put(self, ledger_id: int, entry_id: int, entry: bytes) -> None:
-        """Take an entry; one that is there already is replaced."""
+        """Take an entry; it replaces an entry with the same ids."""
         entries = self._taking.get(ledger_id)
         if entries is None:
             entries = self._taking[ledger_id] = {}
@@ -66,7 +66,7 @@ class WriteCache:
         return None if entries is None else entries.get(entry_id)
 
     def entry_ids(self, ledger_id: int) -> set[int]:
-        """Which entries of the ledger are here."""
+        """The entries of the ledger in both halves."""
         return {*self._taking.get(ledger_id, ()), *self._flushing.get(ledger_id, ())}
 
     def has_ledger(self, ledger_id: int) -> bool:
@@ -95,14 +95,14 @@ class WriteCache:
         return not self._taking and not self._flushing
 
     def swap(self) -> Half:
-        """Give the taking half to be flushed; a half that is still there from a failed attempt is given again."""
+        """Return the half to flush: the taking half, or the one of a failed attempt again (rule 2)."""
         if not self._flushing:
             self._flushing, self._taking = self._taking, {}
             self.bytes = self.entries = 0
         return self._flushing
 
     def flushed(self) -> None:
-        """The half that `swap` gave is in the index."""
+        """The half that `swap` returned is in the index: drop it."""
         self._flushing = {}
 
 

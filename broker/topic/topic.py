@@ -51,7 +51,7 @@ from broker.topic.subscription import Subscription, check_type
 from broker.wire.frames import Send
 from magnetar_core.runtime.clock import Clock, Timer
 from magnetar_core.runtime.tasks import Bell, Tasks, attempt
-from magnetar_core.runtime.types import Corruption
+from magnetar_core.runtime.types import Corruption, do_nothing
 from managed_ledger.errors import (
     CursorNotFound,
     EntryRefused,
@@ -675,7 +675,7 @@ class Topic:
         """Nothing below points back here any more: a topic that has ended goes at once, with all that it held, and not
         when the collector comes by."""
         self.ledger.forget_owner()
-        self._stop_watching = _do_nothing
+        self._stop_watching = do_nothing
 
     def _disconnect_all(self) -> None:
         if self.is_closed:
@@ -693,6 +693,3 @@ class Topic:
             for consumer in subscription.disconnect_consumers():
                 consumer.sink.on_consumer_closed(consumer)
             subscription.close()
-
-
-def _do_nothing() -> None: ...

@@ -23,7 +23,7 @@ from magnetar_core.bookkeeper.client.errors import (
     MetadataUnavailable,
     NoSuchLedger,
 )
-from magnetar_core.bookkeeper.client.handle import LedgerReadHandle
+from magnetar_core.bookkeeper.client.read_handle import LedgerReadHandle
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.bookkeeper.metadata.url import open_store, split_service_uri

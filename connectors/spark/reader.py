@@ -23,7 +23,7 @@ from connectors.spark.rows import HeadlessChunk, Opened, RowBuilder, check_chunk
 from connectors.spark.values import Values
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import BookKeeperError, DigestMismatch, NoSuchEntry, NoSuchLedger
-from magnetar_core.bookkeeper.client.handle import LedgerReadHandle
+from magnetar_core.bookkeeper.client.read_handle import LedgerReadHandle
 from magnetar_core.bookkeeper.metadata.store import MetadataError
 from magnetar_core.bookkeeper.wire.entry import StoredEntry
 from magnetar_core.runtime.loop_thread import LoopThread

@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 from bookie.admin.cluster_view import ClusterView
 from magnetar_core.bookkeeper.client.config import ClientConfig
-from magnetar_core.bookkeeper.client.connection import ConnectionPool
 from magnetar_core.bookkeeper.client.errors import BookieUnavailable, BookKeeperError, NoSuchEntry, NoSuchLedger
+from magnetar_core.bookkeeper.client.pool import ConnectionPool
 from magnetar_core.bookkeeper.metadata import underreplication
 from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, check_layout

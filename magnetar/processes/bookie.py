@@ -25,7 +25,7 @@ _READ_BYTES_MAX = MIB
 
 
 class LedgerReader:
-    """`bookie.admin.server.LedgerAccess` over the ledger client, which is opened when it is first needed."""
+    """`bookie.admin.ledger_pages.LedgerAccess` over the ledger client, which is opened when it is first needed."""
 
     def __init__(self, store: MetadataStore, clock: Clock, root: str, config: ClientConfig | None = None) -> None:
         self._config = config

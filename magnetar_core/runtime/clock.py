@@ -1,4 +1,4 @@
-"""Time comes in by the front door: the only module that may read the machine's clock."""
+"""Clocks and timers. No other module may read the machine's clock: code gets a `Clock` as a parameter."""
 
 import asyncio
 import heapq
@@ -17,7 +17,7 @@ class Timer(Protocol):
 
 
 class Clock(Protocol):
-    """What code may know about time."""
+    """The time, and timers."""
 
     def monotonic(self) -> float:
         """Seconds since some fixed moment; never goes back."""
@@ -35,12 +35,12 @@ class Clock(Protocol):
 
 
 def no_clock() -> float:
-    """In place of `Clock.monotonic` where nobody wants to know how long things take."""
+    """Stands for `Clock.monotonic` where durations are not measured; always 0."""
     return 0.0
 
 
 def block(seconds: float) -> None:
-    """Wait on this thread. Not for a thread that has an event loop."""
+    """Block this thread for *seconds*. Not for a thread that has an event loop."""
     time.sleep(seconds)
 
 
@@ -104,7 +104,7 @@ class ManualClock:
         await done
 
     def advance(self, seconds: float) -> None:
-        """Move on by *seconds*, running what becomes due in the order in which it is due."""
+        """Advance by *seconds*, and run the timers that fall due, in order."""
         end = self._now + seconds
         while self._timers and self._timers[0][0] <= end:
             due, _, timer = heapq.heappop(self._timers)
@@ -117,10 +117,10 @@ class ManualClock:
 class DeadlineSweep(Generic[T]):
     """Many deadlines of one length, one timer.
 
-    `asyncio.wait_for` costs 2.3 µs a request (STYLE, hot paths). All requests of one connection have the
-    same time-out, so they fall due in the order in which they were added: a deque and one timer do.
-    An item that was answered in time is not removed here; *expire* gets it and has to ask whether it is
-    still waiting.
+    `asyncio.wait_for` costs 2.3 µs a request. All requests of one connection have the same time-out, so they fall due
+    in the order in which they were added: a deque and one timer are enough.
+
+    An item that was answered in time is not removed here: *expire* gets it and must check whether it still waits.
     """
 
     def __init__(self, clock: Clock, timeout_s: float, expire: Callable[[T], None]) -> None:
@@ -131,7 +131,7 @@ class DeadlineSweep(Generic[T]):
         self._timer: Timer | None = None
 
     def add(self, item: T) -> None:
-        """Expire *item* after the time-out, give or take a tenth of it."""
+        """Expire *item* after the time-out, accurate to a tenth of it."""
         self._items.append((self._clock.monotonic() + self._timeout_s, item))
         if self._timer is None:
             self._timer = self._clock.call_later(self._timeout_s * 1.05, self._sweep)

@@ -18,11 +18,11 @@ from magnetar_core.runtime.types import ConfigurationError
 
 C = TypeVar("C")
 
-# Read from the environment as well: PULSAR_PREFIX_journalDirectory=… (Apache's containers do the same).
+# Settings are also read from the environment: PULSAR_PREFIX_journalDirectory=…, as Apache's containers do.
 ENVIRONMENT_PREFIX = "PULSAR_PREFIX_"
 
-# What a number may be where its setting does not say it. Times: a hundred years, which every timer can take; other
-# numbers: what Java's `int` holds, in which Apache keeps most of them.
+# Limits of a number whose setting has none. Times: a hundred years, which every timer can take. Other numbers: Java's
+# `int`, in which Apache keeps most of them.
 _YEARS_S: Final = 100 * 365 * 86_400
 _MOST_BY_UNIT: Final = {
     "_ms": _YEARS_S * 1000,
@@ -47,7 +47,7 @@ def setting(
 ) -> Any:
     """A field whose name in configuration files is *name* (Apache's own where Apache has the setting).
 
-    *aliases* are older names for the same. A number is *least* to *most*; None: what its unit allows.
+    *aliases* are older names of the setting. A number must be *least* to *most*; None: the limit of its unit.
     """
     metadata = {"name": name, "help": help, "parse": parse, "aliases": aliases, "least": least, "most": most}
     if default is dataclasses.MISSING:
@@ -83,11 +83,10 @@ def load(
 ) -> C:
     """Make a *kind* from setting names and texts; *environ* wins over *values*, *overrides* over both.
 
-    *ignored* are Apache's settings that mean nothing here; they are accepted so that a person can bring
-    their file.
+    *ignored* are Apache's settings without a meaning here; they are accepted so that Apache's file can be used.
 
     Raises ConfigurationError with every problem at once: unknown settings (with the nearest known one),
-    texts that do not parse, and what the value's own `problems()` yields.
+    texts that do not parse, and the problems that the value's own `problems()` yields.
     """
     assert dataclasses.is_dataclass(kind)
     fields = {field.metadata["name"]: field for field in dataclasses.fields(kind) if "name" in field.metadata}
@@ -127,7 +126,7 @@ def load(
 
 
 def problems_of(value: Any) -> Iterator[str]:
-    """Numbers out of their range, and what the `problems()` of *value* and of the dataclasses inside it yield."""
+    """Numbers out of their range, and the `problems()` of *value* and of the dataclasses inside it."""
     yield from _out_of_range(value)
     own = getattr(value, "problems", None)
     if own is not None:
@@ -159,7 +158,7 @@ def describe(kind: type) -> Iterator[tuple[str, str, str]]:
 
 
 def names_of(kind: type) -> frozenset[str]:
-    """Every name of a setting of *kind*, older ones included."""
+    """Every name of every setting of *kind*, older names included."""
     fields = [field.metadata for field in dataclasses.fields(kind) if "name" in field.metadata]
     return frozenset(name for field in fields for name in (field["name"], *field["aliases"]))
 
@@ -174,8 +173,8 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def with_origin(problems: str, source: str, environ: Mapping[str, str]) -> str:
-    """*problems*, one a line, each with where the first setting that it names was given: the environment, or the file
-    *source* if there is one."""
+    """*problems*, one a line, each with the place where the first setting it names was given: the environment, or the
+    file *source* if there is one."""
     given = from_environment(environ)
 
     def located(line: str) -> str:
@@ -188,7 +187,7 @@ def with_origin(problems: str, source: str, environ: Mapping[str, str]) -> str:
 
 
 def unknown_setting(name: str, known: Iterable[str]) -> str:
-    """What to say of a setting that nobody knows; names the nearest of *known*."""
+    """The error text for an unknown setting; it names the nearest of *known*."""
     nearest = difflib.get_close_matches(name, known, n=1)
     return f"unknown setting {name}" + (f"; did you mean {nearest[0]}?" if nearest else "")
 

@@ -1,4 +1,4 @@
-"""What every server process does around its parts: arguments to settings, loop, signals, orderly stop."""
+"""The frame of every server process: settings from file and environment, event loop, signals, orderly stop."""
 
 import asyncio
 import contextlib
@@ -25,12 +25,12 @@ EXIT_OK = 0
 EXIT_CONFIGURATION = 1
 EXIT_FAILED = 2
 
-# So many new objects come before the youngest are looked through, and so many of these rounds before older ones are.
+# The collector runs after so many new objects; after so many of these runs it also searches the older generations.
 _COLLECTOR_THRESHOLDS = (10_000, 20, 20)
 
 
 class Shutdown:
-    """Ends a daemon: by a signal, or by a part that cannot go on."""
+    """Ends a daemon: on a signal, or when a part of it has failed."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -40,7 +40,7 @@ class Shutdown:
         self._event.set()
 
     def fail(self, error: BaseException) -> None:
-        """A part is lost and the process must not linger half alive (I52)."""
+        """A part has failed: stop the whole process, so that it does not stay half alive (I52)."""
         if self.failure is None:
             self.failure = error
             log.critical("stopping: %s", error)
@@ -51,7 +51,7 @@ class Shutdown:
 
 
 def read_properties(path: Path | None) -> dict[str, str]:
-    """The settings in the file at *path*; none without one. Raises ConfigurationError, which names the file."""
+    """The settings in the file at *path*; none if *path* is None. Raises ConfigurationError, which names the file."""
     if path is None:
         return {}
     try:
@@ -122,10 +122,10 @@ async def _main(start: Callable[[Parts, Shutdown], Awaitable[None]]) -> int:
 
 
 def _calm_collector() -> None:
-    """Let the search for reference cycles pass over what the start has made, and come less often.
+    """Let the garbage collector skip the objects that the start has made, and run less often.
 
-    By default it comes with every 700 objects more, and when a quarter of all are new it goes through all of them, with
-    the interpreter's lock held. A flush of 30,000 entries makes 60,000 that live for as long as the flush.
+    By default it runs after every 700 new objects; when a quarter of all objects are new, it searches all of them and
+    holds the GIL meanwhile. A flush of 30,000 entries makes 60,000 objects that live as long as the flush.
     """
     gc.collect()
     gc.freeze()
@@ -137,5 +137,5 @@ async def _as_coroutine(work: Awaitable[None]) -> None:
 
 
 def new_clock() -> LoopClock:
-    """The machine's clock, for the outermost layer, which has none to hand on yet."""
+    """The machine's clock, for the outermost layer, which passes it to all others."""
     return LoopClock()

@@ -1,4 +1,5 @@
-"""Files come in by the front door: the one place that opens them, and a memory twin whose disk can crash.
+"""The file system as an interface: the machine's own, and one in memory whose disk can crash. No other module opens
+files.
 
 All calls block. They are made on worker threads (journal, flusher, readers), never on an event loop,
 except for the few small files that a process reads while it starts.
@@ -24,18 +25,18 @@ from typing import NamedTuple, Protocol
 
 from magnetar_core.runtime.types import Buffer, Buffers
 
-# POSIX promises at least 16 buffers for one writev and Linux takes 1,024; more are written in turns.
+# POSIX promises at least 16 buffers for one writev, and Linux takes 1,024. More buffers need several calls.
 IOVECS_MAX = 1024
 
-# The unit that a disk writes whole; a torn write ends at a multiple of it.
+# The unit that a disk writes atomically; a torn write ends at a multiple of it.
 SECTOR_BYTES = 512
 
-# Not on every system; it only saves memory.
+# Not every system has it. It only saves memory.
 _HAS_FADVISE = hasattr(os, "posix_fadvise")
 
 
 class DiskUsage(NamedTuple):
-    """Bytes of the file system below a directory; *free* is what an ordinary user may still take."""
+    """Bytes of the file system below a directory; *free*: what a user without privileges may still use."""
 
     total_bytes: int
     free_bytes: int
@@ -48,14 +49,14 @@ class File(Protocol):
     def path(self) -> str: ...
 
     def append(self, buffers: Buffers) -> int:
-        """Write *buffers* behind the end; return the offset at which they start.
+        """Write *buffers* at the end of the file; return the offset at which they start.
 
-        Raises OSError; then the end of the file is unknown and nothing may be appended any more.
+        After an OSError the end of the file is unknown, and nothing may be appended any more.
         """
         ...
 
     def write_at(self, offset: int, *buffers: Buffer) -> None:
-        """Write *buffers*, a few, one behind the other. Not joined: that copy of half a megabyte costs more than the
+        """Write *buffers*, a few, one after the other. They are not joined: copying half a megabyte costs more than the
         rest of the write."""
         ...
 
@@ -70,12 +71,12 @@ class File(Protocol):
     def sync(self) -> None:
         """Return when everything written before this call survives a power cut.
 
-        Raises OSError; then the data are in doubt and the same file must not be synced again as a proof.
+        After an OSError the data may be lost, and a later sync of the same file that succeeds proves nothing.
         """
         ...
 
     def forget(self, offset: int, size_bytes: int) -> None:
-        """The system need not keep this part in memory: it is synced, and nobody is going to read it soon."""
+        """Tell the system not to keep this part in memory: it is synced and will not be read soon."""
         ...
 
     def close(self) -> None: ...
@@ -103,7 +104,7 @@ class Files(Protocol):
         ...
 
     def make_directories(self, path: str) -> None:
-        """Create *path* and what is missing above it, durably; no error if it is there."""
+        """Create directory *path* and its missing parents, durably. No error if it exists."""
         ...
 
     def rename(self, old: str, new: str) -> None: ...
@@ -131,7 +132,7 @@ def read_file(files: Files, path: str) -> bytes:
 
 
 def replace_file(files: Files, path: str, data: Buffer) -> None:
-    """Put *data* at *path* so that after a power cut there is the old content or the new, never a mixture."""
+    """Replace the content of *path* by *data*. After a power cut it is the old content or the new, never a mixture."""
     temporary = path + ".tmp"
     if files.exists(temporary):
         files.remove(temporary)
@@ -145,7 +146,7 @@ def replace_file(files: Files, path: str, data: Buffer) -> None:
     files.sync_directory(posixpath.dirname(path))
 
 
-# ------------------------------------------------------------------------------------ the real one
+# -------------------------------------------------------------------------------- the machine's
 
 
 class _OsFile:
@@ -176,7 +177,7 @@ class _OsFile:
             total -= written
             if not total:
                 return
-            while written >= len(views[0]):  # a short write: go on behind it
+            while written >= len(views[0]):  # a short write: continue after it
                 written -= len(views.pop(0))
             views[0] = views[0][written:]
 
@@ -276,7 +277,7 @@ class OsFiles:
         return _OsLock(fd)
 
 
-# ------------------------------------------------------------------------------- the memory twin
+# ------------------------------------------------------------------------------------- in memory
 
 
 @dataclass
@@ -292,7 +293,7 @@ class _Truncate:
 
 @dataclass
 class _Inode:
-    """A file's content: as last synced, as read now, and what lies between."""
+    """A file's content: as last synced, as read now, and the changes in between."""
 
     durable: bytearray = field(default_factory=bytearray)
     cached: bytearray = field(default_factory=bytearray)
@@ -376,9 +377,9 @@ class _MemoryLock:
 
 
 class MemoryFiles:
-    """A disk in memory. `crash` gives the disk as it may look after the power went now.
+    """A disk in memory. `crash` returns the disk as it may look after a power cut now.
 
-    *capacity_bytes* makes it run full (ENOSPC). *on_operation(kind, path)* is called before each change
+    *capacity_bytes* limits it (ENOSPC). *on_operation(kind, path)* is called before each change
     (`write`, `sync`, `create`, `rename`, `remove`, `sync_directory`) and may raise OSError: that is how a
     test injects a failing disk.
     """

@@ -1,6 +1,6 @@
-"""One question over HTTP: what all our commands and test fixtures ask with. Blocks; standard library only.
+"""One HTTP request, for all our commands and test fixtures. Blocks; standard library only.
 
-A proxy that the environment names (http_proxy) is for others: who listens on this machine is asked directly.
+A proxy from the environment (http_proxy) is used for other machines only: servers on this machine are asked directly.
 """
 
 import functools
@@ -12,13 +12,13 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-# An answer that is longer is not one of ours: the metrics of ten thousand topics are some 50 MiB.
+# Longer answers do not come from our servers: the metrics of ten thousand topics are some 50 MiB.
 ANSWER_BYTES_MAX: Final = 256 << 20
 _PIECE_BYTES: Final = 1 << 20
 
 
 class Answer(NamedTuple):
-    """What a server said, refusals and redirects included."""
+    """A server's answer; refusals and redirects are answers, too."""
 
     status: int
     body: bytes
@@ -27,7 +27,7 @@ class Answer(NamedTuple):
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """urllib drops the body and the method of a redirected PUT; who wants to follow asks again."""
+    """Follows no redirect: urllib would drop the method and the body of a redirected PUT. The caller may ask again."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -42,9 +42,10 @@ def ask(
     max_bytes: int = ANSWER_BYTES_MAX,
     is_late: Callable[[], bool] = lambda: False,
 ) -> Answer:
-    """Send *body*, which is JSON, and return the answer. *timeout_s* bounds each wait, *is_late* says when to give up.
+    """Send *body*, which is JSON, and return the answer. *timeout_s* bounds each wait; once *is_late*
+    returns True, the request is given up.
 
-    Raises OSError with a reason for people, also for what listens and does not speak HTTP, and ValueError for no URL.
+    Raises OSError with a reason for people, also if the other side does not speak HTTP; ValueError if it is no URL.
     """
     headers = {} if method == "GET" else {"Content-Type": "application/json"}
     request = urllib.request.Request(url, data=body, method=method, headers=headers)
@@ -80,7 +81,7 @@ def is_loopback(host: str) -> bool:
 def _opener_of(host: str) -> urllib.request.OpenerDirector:
     if is_loopback(host):
         return _direct()
-    return urllib.request.build_opener(_NoRedirect)  # looks at the environment as it is now
+    return urllib.request.build_opener(_NoRedirect)  # it reads the environment now
 
 
 @functools.cache

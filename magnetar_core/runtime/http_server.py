@@ -1,7 +1,8 @@
-"""HTTP of a server's admin: an application on a socket that is bound already; and which calls may change something.
+"""The HTTP server of an admin interface, on a socket that is bound already, and the check of calls that change
+something.
 
-A page in the browser of somebody who can reach the port may send it requests in his name. Browsers let a page send
-text and forms anywhere without asking, and name the page in `Origin`; nothing but browsers sends that.
+A web page in the browser of a person who can reach the port may send requests to it. Browsers let a page send text and
+forms to any address without asking, and name the page in `Origin`. Only browsers send that header.
 """
 
 import logging
@@ -14,15 +15,15 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
-# What a page may send anywhere without the browser asking first (the fetch standard's "CORS-safelisted" types).
+# The types a page may send anywhere without a request for permission ("CORS-safelisted" in the fetch standard).
 _SENT_BY_PAGES: Final = ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data")
 
-# Answers that are under way when the server stops have so long to end.
+# How long answers that are under way may take when the server stops.
 _STOP_S: Final = 2.0
 
 
 def _shortened(record: logging.LogRecord) -> bool:
-    """What is no HTTP is somebody's mistake and not the server's: a line in the log, not a traceback."""
+    """Log a request that is not HTTP as one line, without a traceback: it is a mistake of the sender."""
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, HttpProcessingError):
         what = record.getMessage()
@@ -47,12 +48,12 @@ class HttpServer:
         await web.SockSite(self._runner, listening).start()
 
     async def stop(self) -> None:
-        """Let answers end, close everything. May be called without `start`."""
+        """Wait for answers under way, then close everything. May be called without `start`."""
         await self._runner.cleanup()
 
 
 def foreign_origin(request: web.Request) -> str | None:
-    """Why a call that changes something is refused: a page of another site sent it. None: no page did, or our own."""
+    """Why a call that changes something is refused: a page of another site sent it. None: it may be answered."""
     origin = request.headers.get("Origin")
     if origin is None or request.method in _READING:
         return None
@@ -66,7 +67,7 @@ def foreign_origin(request: web.Request) -> str | None:
 
 
 def unwanted_type(request: web.Request) -> str | None:
-    """Why a body is refused that should be JSON. None: it says it is, or there is none."""
+    """Why the body is refused: its Content-Type is not JSON. None: it is, or there is no body."""
     if request.method in _READING:
         return None
     kind = request.content_type.lower() if "Content-Type" in request.headers else ""

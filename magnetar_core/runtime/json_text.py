@@ -1,13 +1,13 @@
-"""JSON that came from somebody else. No IO.
+"""Parsing of JSON that came from outside. No IO.
 
-Python's own parser takes NaN and Infinity, which no other would read again, and gives up on deep nesting with an error
-that is no ValueError; what it has just taken may be too deep to be written.
+Python's parser accepts NaN and Infinity, which other parsers refuse. On deep nesting it raises an error that is no
+ValueError, and a value it just accepts may be too deep to be written again.
 """
 
 import json
 from typing import Any, Final, NoReturn
 
-# Schemas nest some ten levels, policies five. Far below what Python's parser and writer can take.
+# Schemas nest some ten levels, policies five. The limit is far below that of Python's parser and writer.
 NESTING_MAX: Final = 100
 
 

@@ -1,4 +1,4 @@
-"""An event loop on a thread of its own, for callers that have none (Spark tasks, tools).
+"""An event loop on a separate thread, for callers that have none (Spark tasks, tools).
 
 caller's thread          loop's thread
 run(work)      ────────▶ a task; the caller waits for it
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class LoopStopped(RuntimeError):
-    """The loop ended while something was still to come from it."""
+    """The loop ended before the result was there."""
 
 
 class LoopThread:
@@ -32,7 +32,7 @@ class LoopThread:
 
     @property
     def is_alive(self) -> bool:
-        """False after `stop`, and in a child after a fork: threads do not come along."""
+        """False after `stop`, and in the child of a fork, which does not inherit threads."""
         return self._pid == os.getpid() and self._thread.is_alive()
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
@@ -68,17 +68,17 @@ class LoopThread:
                 self._tell(room.release)
                 yield found[0]
         finally:
-            # Not waited for: this may run while the interpreter ends, when the other thread stands still.
+            # Do not wait for it: this may run while the interpreter ends, when the other thread no longer runs.
             self._tell(pump.cancel)
 
     def _tell(self, callback: Callable[[], object]) -> None:
-        """Have *callback* called on the loop, if it still runs."""
+        """Call *callback* on the loop, if the loop still runs."""
         if self.is_alive:
             with suppress(RuntimeError):  # it has ended since
                 self._loop.call_soon_threadsafe(callback)
 
     def stop(self) -> None:
-        """End what still runs on the loop, and the loop."""
+        """Cancel all tasks of the loop, then end it."""
         if self.is_alive:
             self.run(_cancel_all())
             self._loop.call_soon_threadsafe(self._loop.stop)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-# Of the control group that this process is in, version 2 and version 1, as a container sees them.
+# The limit of the control group of this process, in version 2 and version 1, as a container sees it.
 CGROUP_FILES: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 

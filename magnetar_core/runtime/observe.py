@@ -1,6 +1,6 @@
 """Metrics and log lines.
 
-Counters on the hot path are plain integers on their owner; they are read when somebody scrapes. A scrape
+Counters on the hot path are plain integers on their owner; they are read only on a scrape. A scrape
 asks each registered source for its `Sample`s and `Summary`s and writes Prometheus text.
 
 A log record may carry `fields` (a mapping, given as `extra={"fields": …}`): as JSON they are members of the line's
@@ -29,11 +29,12 @@ class Sample(NamedTuple):
     labels: Labels = ()
     help: str = ""
     kind: str = ""
-    """`counter` or `gauge`; empty: what the name says"""
+    """`counter` or `gauge`; empty: as the name's ending says."""
 
 
 class Summary(NamedTuple):
-    """How one kind of operation was distributed: quantile → value, and total number and sum of all there ever were."""
+    """The distribution of one kind of operation: quantile → value, and number and sum of all operations since the
+    start."""
 
     name: str
     quantiles: Mapping[float, float]
@@ -47,13 +48,13 @@ Source = Callable[[], "Iterable[Sample | Summary]"]
 
 
 class Metrics:
-    """Everything that one process can tell about itself."""
+    """The metrics of one process."""
 
     def __init__(self) -> None:
         self._sources: list[Source] = []
 
     def add(self, source: Source) -> Callable[[], None]:
-        """Ask *source* at each scrape; returns a call that takes it out again."""
+        """Ask *source* at each scrape. Returns a callable that removes it again."""
         self._sources.append(source)
         return lambda: self._sources.remove(source)
 
@@ -104,7 +105,7 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
-# One line a second at most: a disk that hangs makes hundreds of operations slow at once.
+# At most one line a second: a disk that hangs makes hundreds of operations slow at once.
 _SLOW_LINE_S: Final = 1.0
 
 
@@ -119,7 +120,7 @@ class SlowOperations:
         self._next_s = float("-inf")
         self._left_out = 0
         self.count = 0
-        """Slow operations, also those without a line."""
+        """Slow operations, those without a log line included."""
 
     def report(self, operation: str, total_s: float, stages_s: Mapping[str, float], **details: object) -> None:
         """*operation* took *total_s*, which is above the threshold; *stages_s*: stage → seconds, in order."""
@@ -168,7 +169,7 @@ class _JsonFormatter(logging.Formatter):
         }
         fields = getattr(record, "fields", None)
         if fields:
-            # What the line says of itself stays.
+            # The line's own members take precedence.
             line = {**fields, **line}
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
@@ -176,7 +177,7 @@ class _JsonFormatter(logging.Formatter):
 
 
 def _as_text(value: object) -> str:
-    """*value* as one word, in JSON's quotes where it is none."""
+    """*value* as one word; a text that is not one word is quoted as in JSON."""
     if isinstance(value, Mapping):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
     text = str(value)

@@ -1,7 +1,7 @@
-"""Magnetar's packages have plain names (`broker`, `bookie`, …), and a project may have packages of the same names.
+"""Protects Magnetar's packages, which have plain names (`broker`, `bookie`, …), from others of the same names.
 
-Whoever comes first on Python's path hides the other. Server processes are started so that the folder they are started
-in does not count (`-P`) and no folder of PYTHONPATH comes before Magnetar; where a name is hidden all the same, the
+The package that comes first on Python's path hides the other one. Server processes are started without the current
+folder on the path (`-P`), and with no folder of PYTHONPATH before Magnetar's. If a package is hidden all the same, the
 error names the folder. Standard library only.
 """
 
@@ -20,20 +20,21 @@ from magnetar_core.runtime.types import MagnetarError
 NAMES: Final = ("autorecovery", "bookie", "broker", "connectors", "magnetar", "magnetar_core", "managed_ledger")
 
 HOME: Final = Path(__file__).resolve().parents[2]
-"""The folder that holds them all: of installed packages, or a checkout."""
+"""The folder that holds all our packages: the one of installed packages, or a checkout."""
 
 
 class HiddenPackage(MagnetarError, ImportError):
-    """Python finds a package of somebody else under the name of one of ours."""
+    """Python finds a foreign package under the name of one of ours."""
 
 
 def python_command(module: str, *arguments: str) -> list[str]:
-    """What starts a module of ours in a process of its own; see `python_environment`."""
+    """The command that starts a module of ours in a separate process; see `python_environment`."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def python_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """*environ* for a process of ours: without what hides our packages, and with the checkout if we come from one."""
+    """*environ* for a process of ours: without folders that hide our packages, and with the checkout if we run from
+    one."""
     entries = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     kept = [entry for entry in entries if not _hides(Path(entry))]
     if not _is_installed():
@@ -45,13 +46,13 @@ def python_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def leave_out_current_folder() -> None:
-    """After `python -m magnetar`, which puts the current folder first: take it away again, unless it is our home."""
+    """Take the current folder off the path, unless it is our home. `python -m magnetar` puts it there."""
     if not sys.flags.safe_path and sys.path and Path(sys.path[0] or ".").resolve() not in (HOME, _scripts()):
         del sys.path[0]
 
 
 def check_own_packages(names: Iterable[str] = NAMES) -> None:
-    """Raises HiddenPackage if one of *names* is somebody else's package."""
+    """Raises HiddenPackage if Python finds a foreign package under one of *names*."""
     for name in names:
         found = _place(_spec(name))
         if found is not None and found != HOME:
@@ -71,12 +72,12 @@ def _hides(folder: Path) -> bool:
 def _spec(name: str) -> ModuleSpec | None:
     try:
         return importlib.util.find_spec(name)
-    except (ImportError, ValueError):  # a module that somebody made by hand
+    except (ImportError, ValueError):  # a module that was made by hand
         return None
 
 
 def _place(spec: ModuleSpec | None) -> Path | None:
-    """The folder in which a package or module lies; None for a folder without `__init__.py`, which hides nothing."""
+    """The folder that contains a package or module; None for a folder without `__init__.py`, which hides nothing."""
     if spec is None or spec.origin is None:
         return None
     origin = Path(spec.origin).resolve()
@@ -84,11 +85,11 @@ def _place(spec: ModuleSpec | None) -> Path | None:
 
 
 def _is_installed() -> bool:
-    """Whether our home is one of the folders where Python looks for installed packages by itself."""
+    """Whether our home is one of the folders where Python searches for installed packages."""
     folders = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), site.getusersitepackages()]
     return HOME in [Path(folder).resolve() for folder in folders]
 
 
 def _scripts() -> Path:
-    """Where the command `magnetar` lies."""
+    """The folder of the command `magnetar`."""
     return Path(sysconfig.get_path("scripts")).resolve()

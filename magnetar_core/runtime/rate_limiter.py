@@ -1,8 +1,8 @@
-"""How fast background work may go. No clock: the moment comes in, the wait goes out."""
+"""Limits the rate of background work. No clock: the time is a parameter, the wait is the result."""
 
 
 class RateLimiter:
-    """At most *per_second* units a second, over any second or so; what was not used does not add up."""
+    """At most *per_second* units in any second. Unused units do not accumulate."""
 
     __slots__ = ("_free_at", "per_second")
 
@@ -12,6 +12,6 @@ class RateLimiter:
         self._free_at = 0.0
 
     def spend(self, now_s: float, units: float) -> float:
-        """*units* were used; return how many seconds to wait before the next ones."""
+        """*units* were used. Returns the seconds to wait before the next ones."""
         self._free_at = max(self._free_at, now_s) + units / self.per_second
         return self._free_at - now_s

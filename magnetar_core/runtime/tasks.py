@@ -15,17 +15,17 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Failed:
-    """What a background step gives that did not succeed."""
+    """The result of a background step that failed."""
 
 
 FAILED: Final = Failed()
 
 
 async def attempt(what: str, step: Awaitable[T]) -> T | Failed:
-    """Wait for a step that nobody asked for and nobody would hear the error of. FAILED if it did not succeed.
+    """Wait for a background step, whose error no caller would get. Returns FAILED if it raised.
 
-    The one rule for such steps: an error of ours (MagnetarError) is one warning, any other a defect, logged with its
-    traceback; either way the step has failed, nothing else is harmed, and who began it tries again with back-off.
+    The rule for all such steps: an error of ours (MagnetarError) is logged as one warning; any other error is a defect,
+    logged with its traceback. In both cases only this step has failed, and its owner tries it again with back-off.
     *what* names the topic and the step.
     """
     try:
@@ -36,7 +36,7 @@ async def attempt(what: str, step: Awaitable[T]) -> T | Failed:
 
 
 def attempt_now(what: str, step: Callable[[], T]) -> T | Failed:
-    """As `attempt`, for a step that waits for nothing."""
+    """As `attempt`, for a step that is not asynchronous."""
     try:
         return step()
     except Exception as error:
@@ -45,7 +45,7 @@ def attempt_now(what: str, step: Callable[[], T]) -> T | Failed:
 
 
 def report_failure(what: str, error: Exception) -> None:
-    """Log that a background step failed, as `attempt` does; for who cannot afford a text before it has failed."""
+    """Log that a background step failed, as `attempt` does; for callers that make the text only after a failure."""
     if isinstance(error, MagnetarError):
         log.warning("%s failed: %s", what, error)
     else:
@@ -53,20 +53,20 @@ def report_failure(what: str, error: Exception) -> None:
 
 
 class Bell:
-    """Wakes whoever waits for something to become so; each looks for itself. For one event loop."""
+    """Wakes those who wait for a condition; each checks its own condition. For one event loop."""
 
     def __init__(self) -> None:
         self._waiters: set[asyncio.Future[None]] = set()
 
     def ring(self) -> None:
-        """Something has changed."""
+        """Something has changed: wake all waiters."""
         waiters, self._waiters = self._waiters, set()
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
     async def until(self, is_so: Callable[[], bool], clock: Clock, timeout_s: float) -> bool:
-        """Wait until *is_so*, looking at every ring, *timeout_s* at most; returns whether it is."""
+        """Wait until *is_so* returns True, checking at every ring, for at most *timeout_s*. Returns whether it did."""
         is_late = False
 
         def give_up() -> None:
@@ -93,10 +93,10 @@ class Bell:
 
 
 class Tasks:
-    """The tasks of one owner: kept alive, named, their failures reported, ended together.
+    """The tasks of one owner: it keeps them alive, reports their failures, and ends them together.
 
-    asyncio itself holds only weak references to tasks and reports a failure when the task is collected,
-    which may be never.
+    asyncio itself holds only weak references to tasks, and reports a failure only when the task is collected, which may
+    be never.
     """
 
     def __init__(self, owner: str, on_failure: Callable[[BaseException], None] | None = None) -> None:
@@ -106,9 +106,9 @@ class Tasks:
         self._closed = False
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str, *, awaited: bool = False) -> asyncio.Task[Any]:
-        """Run *work*; a failure is logged, and given to *on_failure* if there is one.
+        """Run *work*. A failure is logged, and passed to *on_failure* if there is one.
 
-        The failure of a task that is *awaited* is the business of whoever awaits it.
+        *awaited*: the caller awaits the task, so its failure is not reported here.
         """
         assert not self._closed, f"{self._owner} is stopped"
         task = asyncio.get_running_loop().create_task(work, name=f"{self._owner}/{name}")
@@ -120,7 +120,7 @@ class Tasks:
         return len(self._tasks)
 
     async def cancel(self) -> None:
-        """Cancel what runs and wait until it has ended. Nothing can be spawned afterwards."""
+        """Cancel all tasks and wait until they have ended. Nothing can be spawned afterwards."""
         self._closed = True
         here = asyncio.current_task()
         tasks = [task for task in self._tasks if task is not here]
@@ -140,9 +140,9 @@ class Tasks:
 
 
 class SingleFlight(Generic[K, T]):
-    """Work that many may ask for at once and that is done once: all of them get its outcome.
+    """Work that several callers may ask for at the same time and that is done once: all of them get its outcome.
 
-    What has ended is forgotten, also if it failed: who asks then begins it anew. For one event loop.
+    The outcome is not kept, also not a failure: a later call begins the work again. For one event loop.
     """
 
     def __init__(self, tasks: Tasks, what: str) -> None:
@@ -152,7 +152,8 @@ class SingleFlight(Generic[K, T]):
         self._under_way: dict[K, asyncio.Task[T]] = {}
 
     async def do(self, key: K, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The outcome of what is under way for *key*, or else of *work*. It goes on if whoever asked gives up."""
+        """The outcome of the work under way for *key*, or else of *work*. The work continues if a caller is
+        cancelled."""
         task = self._under_way.get(key)
         if task is None or task.done():
             task = self._under_way[key] = self._tasks.spawn(work(), f"{self._what} {key}", awaited=True)
@@ -164,7 +165,7 @@ class SingleFlight(Generic[K, T]):
         return list(self._under_way)
 
     async def settle(self, key: K) -> None:
-        """Wait until what is under way for *key* now has ended, one way or the other."""
+        """Wait until the work now under way for *key*, if any, has ended or failed."""
         task = self._under_way.get(key)
         if task is not None:
             await asyncio.wait([task])
@@ -173,11 +174,11 @@ class SingleFlight(Generic[K, T]):
         if self._under_way.get(key) is task:
             del self._under_way[key]
         if not task.cancelled():
-            task.exception()  # all who asked may have given up: then nobody else hears of it
+            task.exception()  # retrieved, since every caller may have been cancelled
 
 
 class Parts:
-    """The parts of a daemon: started one after the other, stopped in the opposite order."""
+    """The parts of a daemon, stopped in the reverse order of their start."""
 
     def __init__(self) -> None:
         self._stops: list[tuple[str, Callable[[], Awaitable[None]]]] = []
@@ -187,7 +188,7 @@ class Parts:
         self._stops.append((name, stop))
 
     async def stop(self, timeout_s: float = 30.0) -> None:
-        """Stop every part, the last started first; one that fails does not keep the others running."""
+        """Stop every part, the last started first. A part that fails to stop does not keep the others running."""
         while self._stops:
             name, stop = self._stops.pop()
             try:

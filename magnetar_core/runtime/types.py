@@ -1,13 +1,13 @@
-"""What every room may name: buffers, size units, and the one class for damaged data."""
+"""Types that every package uses: buffers, size units, the base of all errors and the class for damaged data."""
 
 from collections.abc import Sequence
 from typing import Final, Protocol, TypeAlias, TypeVar
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-"""Bytes that nobody changes after they were handed over (I54)."""
+"""Bytes that are not changed after they were handed over (I54)."""
 
 Buffers: TypeAlias = Sequence[Buffer]
-"""Pieces of one byte string that are written one behind the other."""
+"""Pieces of one byte string that are written one after the other."""
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -15,10 +15,10 @@ GIB: Final = 1024 * MIB
 
 
 class Cancellable(Protocol):
-    """What was asked for at a later time."""
+    """A call that was scheduled for later."""
 
     def cancel(self) -> None:
-        """Do not do it. Nothing happens if it is done already."""
+        """Do not make the call. No effect if it was made already."""
 
 
 class MagnetarError(Exception):
@@ -29,10 +29,10 @@ E = TypeVar("E", bound=MagnetarError)
 
 
 def bare(error: E) -> E:
-    """A copy of *error* without the frames that it came through: they hold all that was worked on there.
+    """A copy of *error* without its traceback, whose frames hold all their local variables.
 
-    For errors that are kept, or raised more than once: whoever keeps the error itself keeps what its frames hold, which
-    is mostly he himself, and only the collector of cycles would ever find it.
+    For errors that are kept, or raised more than once. An object that keeps the error itself keeps those frames, and
+    they mostly hold the object: a reference cycle that only the garbage collector would free.
     """
     made = type(error).__new__(type(error), *error.args)
     made.__dict__.update(error.__dict__)
@@ -40,12 +40,15 @@ def bare(error: E) -> E:
 
 
 class Corruption(MagnetarError):
-    """Stored or received bytes are not what their format promises.
+    """Stored or received bytes violate their format.
 
-    Whoever raises it names the place (file and offset, or ledger and entry), what was expected and
-    what was found.
+    The text names the place (file and offset, or ledger and entry), what was expected and what was found.
     """
 
 
 class ConfigurationError(MagnetarError):
     """A setting or option is unknown or not possible; the text lists all problems at once."""
+
+
+def do_nothing() -> None:
+    """Replaces a callback that must not be called any more."""

@@ -1,4 +1,4 @@
-"""Numbers as protobuf writes them, for messages that are put together by hand. No IO."""
+"""Protobuf's encoding of numbers, for messages that are put together by hand. No IO."""
 
 from typing import Final
 

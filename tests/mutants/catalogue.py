@@ -41,7 +41,7 @@ MUTANTS = (
     Mutant(
         "a refused group is not cut off",
         "bookie/storage/journal/writer.py",
-        "            self._file.truncate(before.offset)  # rule 3; raises: rule 2\n",
+        "            self._file.truncate(before.offset)  # rule 3; if it raises, rule 2\n",
         "",
         _schedule("r_b17_a_group"),
     ),
@@ -85,8 +85,8 @@ MUTANTS = (
     Mutant(
         "damage in the middle of a journal counts as its end",
         "bookie/storage/journal/format.py",
-        '        """Rule 3. Raises Corruption."""\n',
-        '        """Rule 3. Raises Corruption."""\n        return\n',
+        '        """Check rule 3. Raises Corruption."""\n',
+        '        """Check rule 3. Raises Corruption."""\n        return\n',
         _schedule("r_b14"),
     ),
     Mutant(
@@ -120,8 +120,8 @@ MUTANTS = (
     Mutant(
         "what was replayed is not flushed before the journal is let go",
         "bookie/startup.py",
-        'storage has everything. Raises OSError."""\n        self._flush()\n',
-        'storage has everything. Raises OSError."""\n',
+        'storage then holds everything. Raises OSError."""\n        self._flush()\n',
+        'storage then holds everything. Raises OSError."""\n',
         _schedule("r_b30 or r_b10"),
     ),
     Mutant(

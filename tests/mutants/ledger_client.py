@@ -202,23 +202,22 @@ MUTANTS = (
     # -- handles
     Mutant(
         "who waits for the last entry is not woken",
-        f"{CLIENT}/handle.py",
+        f"{CLIENT}/write_handle.py",
         "while waiting and waiting[0][0] <= confirmed:",
         "while waiting and waiting[0][0] < confirmed:",
         WHOLE,
     ),
     Mutant(
         "an ensemble change goes over the record of another client",
-        f"{CLIENT}/handle.py",
-        "                found = await self._ledgers.read(self.ledger_id)\n"
-        "                judge_conflict(own, found.metadata, self.ledger_id)\n"
-        "                self._versioned = found\n        raise",
-        "                self._versioned = await self._ledgers.read(self.ledger_id)\n        raise",
+        f"{CLIENT}/ledger_record.py",
+        "                judge_conflict(own, found.metadata, self._ledger_id)\n"
+        "                self._versioned = found\n        raise self._too_many_conflicts()\n\n    async def seal",
+        "                self._versioned = found\n        raise self._too_many_conflicts()\n\n    async def seal",
         WHOLE,
     ),
     Mutant(
         "a fenced writer seals the ledger",
-        f"{CLIENT}/handle.py",
+        f"{CLIENT}/write_handle.py",
         "            if isinstance(writer.error, LedgerFenced | NoSuchLedger):\n"
         "                raise bare(writer.error)\n",
         "",
@@ -226,21 +225,21 @@ MUTANTS = (
     ),
     Mutant(
         "a ledger that another closed elsewhere counts as closed here",
-        f"{CLIENT}/handle.py",
-        "if (found.metadata.last_entry_id, found.metadata.length) != (last, length):",
+        f"{CLIENT}/ledger_record.py",
+        "if (found.metadata.last_entry_id, found.metadata.length) != (last_entry_id, length):",
         "if found.metadata.last_entry_id < -1:",
         WHOLE,
     ),
     Mutant(
         "a reader may read what is not confirmed",
-        f"{CLIENT}/handle.py",
+        f"{CLIENT}/read_handle.py",
         "        if last > self._last_add_confirmed:\n",
         "        if last > self._last_add_confirmed + 1:\n",
         WHOLE,
     ),
     Mutant(
         "the LAC of a reader goes back",
-        f"{CLIENT}/handle.py",
+        f"{CLIENT}/read_handle.py",
         "if found.last_add_confirmed > self._last_add_confirmed:",
         "if found.last_add_confirmed != self._last_add_confirmed:",
         WHOLE,

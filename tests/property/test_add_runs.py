@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bookie.serving.connection import Connection
 from bookie.serving.request_rules import RequestRules
-from bookie.serving.server import Limits, Server
+from bookie.serving.server import Limits, Server, ServerParts
 from bookie.storage.ledgers import Ledgers
 from bookie.storage.read_cache import ReadCache
 from bookie.storage.write_cache import WriteCache
@@ -89,7 +89,17 @@ async def worked_on(kind: type[RequestRules], chunks: list[bytes], fenced: set[i
         ledger.fenced = True
     anything = wires[0]
     server = Server(
-        rules, cache, read_cache, anything, wires, anything, [anything], ManualClock(), Limits(1000), anything
+        ServerParts(
+            rules=rules,
+            cache=cache,
+            storage=anything,
+            journals=wires,
+            checkpointer=anything,
+            readers=[anything],
+            clock=ManualClock(),
+            limits=Limits(1000),
+            disk_usage=anything,
+        )
     )
     connection = Connection(server)
     connection.connection_made(anything)
@@ -148,7 +158,17 @@ async def test_a_run_ends_where_the_connection_may_have_no_more_under_way(limit:
     cache, ledgers = WriteCache(1 << 20), Ledgers()
     rules = RequestRules(ledgers, cache, ReadCache(0), 6)
     server = Server(
-        rules, cache, rules.read_cache, wire, [wire], wire, [wire], ManualClock(), Limits(1000, limit), wire
+        ServerParts(
+            rules=rules,
+            cache=cache,
+            storage=wire,
+            journals=[wire],
+            checkpointer=wire,
+            readers=[wire],
+            clock=ManualClock(),
+            limits=Limits(1000, limit),
+            disk_usage=wire,
+        )
     )
     connection = Connection(server)
     connection.connection_made(wire)

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import aiohttp
 
-from bookie.admin.server import AdminServer, LedgerAccess
+from bookie.admin.ledger_pages import LedgerAccess
+from bookie.admin.server import AdminServer
 from bookie.bookie import Bookie
 from bookie.config import BookieConfig
 from magnetar.processes.bookie import LedgerReader

@@ -32,7 +32,7 @@ from bookie.maintenance.collector import GarbageCollector, GcSettings
 from bookie.maintenance.compaction import Stopped
 from bookie.maintenance.garbage import CompactionKind
 from bookie.serving.request_rules import EFENCED, EUA, OK
-from bookie.serving.server import Limits, Server
+from bookie.serving.server import Limits, Server, ServerParts
 from bookie.startup import StorageSettings, open_storage
 from bookie.storage.checkpoint import Checkpointer
 from bookie.storage.journal.writer import Journal, NoSpace
@@ -303,16 +303,17 @@ class Life(Entries):
             sleep=lambda seconds: None,
         )
         self.server = Server(
-            self.rules,
-            self.cache,
-            self.rules.read_cache,
-            self.storage,
-            self.journals,
-            self.checkpointer,
-            readers,
-            self.clock,
-            Limits(MIB),
-            lambda: disk.files.usage("/"),
+            ServerParts(
+                rules=self.rules,
+                cache=self.cache,
+                storage=self.storage,
+                journals=self.journals,
+                checkpointer=self.checkpointer,
+                readers=readers,
+                clock=self.clock,
+                limits=Limits(MIB),
+                disk_usage=lambda: disk.files.usage("/"),
+            )
         )
         self.known = KnownLedgers(ledger_ids)
         self.collector = GarbageCollector(

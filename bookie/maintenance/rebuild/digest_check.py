@@ -1,11 +1,11 @@
-"""Whether a record of an entry log is what its writer packed. No IO: who knows the digests is asked.
+"""Whether a record of an entry log is what its writer packed. No IO: a callable returns the digests of ledgers.
 
     digest known from metadata ──▶ it fits: proven │ it does not: damaged
     not known ──▶ one of those that need no password fits: proven
                   … none, and two other records of the ledger had such a one: damaged
                   … none, and nothing is known: unproven (a MAC, no digest at all, or damage)
 
-A record that is damaged may be any entry's: what it says of its ledger and its entry is as doubtful as the rest.
+A damaged record may belong to any entry: its ledger and entry ids are as doubtful as its other bytes.
 """
 
 from collections.abc import Callable
@@ -16,11 +16,12 @@ from magnetar_core.bookkeeper.wire.entry import HEADER, DigestType, EntryCodec
 from magnetar_core.runtime.types import Buffer, Corruption
 
 Digest: TypeAlias = tuple[DigestType, bytes]
-"""A ledger's digest and the password that goes with it."""
+"""A ledger's digest type and password."""
 
 _OPEN: Final = (EntryCodec(DigestType.CRC32C, b""), EntryCodec(DigestType.CRC32, b""))
 
-# Records that must have a digest before others of their ledger are judged by it: one may fit by chance (1 of 2^32).
+# How many records must fit a digest before other records of the ledger are judged by it: one may fit by chance (1 of
+# 2^32).
 _PROOFS_MIN: Final = 2
 
 
@@ -31,24 +32,24 @@ class Verdict(IntEnum):
 
 
 def no_digests(ledger_id: int) -> Digest | None:
-    """For who has no metadata to ask."""
+    """For rebuilds without metadata: the digest of no ledger is known."""
     return None
 
 
-class Proofs:
-    """Judges records. Remembers about 100 bytes for each ledger."""
+class DigestCheck:
+    """Judges records. It keeps about 100 bytes for each ledger."""
 
     def __init__(self, digest_of: Callable[[int], Digest | None]) -> None:
-        """*digest_of(ledger id)*: None if nobody knows. It is asked once for each ledger."""
+        """*digest_of(ledger id)*: None if the digest is not known. It is called once for each ledger."""
         self._digest_of = digest_of
         self._digests: dict[int, Digest | None] = {}
         self._proofs: dict[int, int] = {}
-        # The records of a flush stand in the order of their ledgers, so the next one is likely of the same.
+        # The records of a flush are sorted by ledger, so the next one is probably of the same ledger.
         self._ledger_id = -1
         self._codec: EntryCodec | None = None
 
     def judge(self, record: Buffer, ledger_id: int, entry_id: int) -> Verdict:
-        """*ledger_id*, *entry_id*: what the record says of itself."""
+        """*ledger_id*, *entry_id*: the ids in the record."""
         if entry_id < 0 or len(record) < HEADER.size:
             return Verdict.DAMAGED
         codec = self._codec_of(ledger_id)

@@ -1,4 +1,4 @@
-"""Asks metadata for the digest of a ledger, from a thread that may block, while the loop goes on."""
+"""Reads the digests of ledgers from metadata, for a thread that may block."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ from magnetar_core.runtime.types import Corruption
 
 log = logging.getLogger(__name__)
 
-# A store that does not answer is asked so often in a row: each time may take a session's time-out.
+# After so many failures in a row the store is not asked any more: each may take a session's time-out.
 _FAILURES_MAX: Final = 3
 
 
@@ -24,7 +24,8 @@ class MetadataDigests:
         self._failures = 0
 
     def __call__(self, ledger_id: int) -> Digest | None:
-        """None where metadata does not tell: the ledger is gone, its record is damaged or of the first format."""
+        """The digest of a ledger. None if metadata does not have it: the ledger was deleted, or its record is damaged
+        or of format 1."""
         if self._failures >= _FAILURES_MAX:
             return None
         try:

@@ -1,25 +1,25 @@
-"""The index is derived: what it says can be read off the entry logs again.
+"""Rebuilds a damaged index from the entry logs, before the bookie serves.
 
     damaged database ──set aside──▶ new one, marked REBUILDING ──every record of every log, checked──▶ in doubt? flag,
       limbo ──▶ synced ──▶ mark removed
 
 Rules:
 
-1. All ledgers are fenced afterwards: whether one was may be what was lost. Writers recover and go on elsewhere.
-2. What the journal holds behind the mark comes on top of it, by the replay that follows.
-3. A record is put only if it has the digest of its ledger. One whose ledger's digest nobody knows is put where no
-   other one is, and counts as doubtful (`bookie.maintenance.rebuild.digest_check`).
-4. A log has nothing but records, up to its map if it is sealed; and each ledger as many bytes as the map says. Where it
-   is not so, where a record is damaged or doubtful, where a log cannot be read on, or if the database `ledgers` was
-   damaged, entries or ledgers may be missing.
-5. Then every ledger of the directory is in limbo, and the copies are to be checked (`needs_check`,
-   `bookie.maintenance.integrity`) before "no such entry" is said of any. Both are durable before the mark goes.
-6. One log that cannot be read is that log's loss: it stays where it is, and the bookie goes up without it. That is
-   noted (`bookie.maintenance.rebuild.unreadable`), for what is in it may come back with its disk.
-7. Until the rebuild is whole it is repeated by every start.
+1. All ledgers are fenced afterwards, because the damaged index may have lost fences. Writers continue in new ledgers.
+2. The replay that follows adds the records of the journal after the mark.
+3. A record is put only if it has the digest of its ledger. If that digest is not known, the record is put only where no
+   other record is, and counts as doubtful (`bookie.maintenance.rebuild.digest_check`).
+4. A sound log consists of records only, up to its map if it is sealed, and each ledger has as many bytes as the map
+   says. Entries or ledgers may be missing if that does not hold, if a record is damaged or doubtful, if a log cannot be
+   read to its end, or if the database `ledgers` was damaged.
+5. Then every ledger of the directory goes into limbo, and its copies must be checked (`needs_check`,
+   `bookie.maintenance.integrity`) before "no such entry" is answered. Both are durable before the mark is removed.
+6. A log that cannot be read is left as it is, and the bookie starts without it. That is noted
+   (`bookie.maintenance.rebuild.unreadable`), because its entries may come back with its disk.
+7. Every start repeats the rebuild until it is complete.
 
-The end of a log that was not sealed may be a write that a crash tore. Zeros there are nothing; anything else is damage:
-nobody can say that it was never referred to.
+The end of an unsealed log may be a torn write. Zeros there are no damage; any other bytes are, because a location may
+have referred to them.
 """
 
 import logging
@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from bookie.maintenance.rebuild.digest_check import Digest, Proofs, Verdict, no_digests
+from bookie.maintenance.rebuild.digest_check import Digest, DigestCheck, Verdict, no_digests
 from bookie.maintenance.rebuild.unreadable import note_unreadable
 from bookie.storage.entry_log import format as fmt
 from bookie.storage.entry_log.files import file_name, list_logs
@@ -43,26 +43,26 @@ log = logging.getLogger(__name__)
 
 DATABASES: Final = (LOCATIONS, LEDGERS)
 
-# Locations that are put at a time: a few hundred KiB.
+# Locations in one batch: a few hundred KiB.
 _BATCH: Final = 1_000
 
-# Apache's direct writer fills its blocks up with it. As a size it is negative, so it begins no record.
+# Apache's direct writer pads its blocks with this byte. Read as a size it is negative, so no record begins with it.
 _PADDING: Final = b"\xf0"
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What came of it."""
+    """The result of a rebuild."""
 
     index: Index
     entries: int
     ledgers: int
     problems: tuple[str, ...]
-    """Why entries or ledgers may be missing; empty if nothing can be. One for each log at most."""
+    """Why entries or ledgers may be missing, at most one for each log; empty if nothing can be missing."""
 
 
 def damaged_databases(files: Files, directory: str) -> set[str]:
-    """Databases of a ledger directory whose rebuild was begun and not finished (rule 7)."""
+    """Databases of a ledger directory whose rebuild was not completed (rule 7)."""
     return {name for name in DATABASES if files.exists(posixpath.join(directory, name, REBUILDING))}
 
 
@@ -77,7 +77,7 @@ def rebuild_index(
 ) -> Rebuilt:
     """Rebuild the *damaged* databases of a ledger directory from its entry logs. Blocks, may take minutes.
 
-    *digest_of(ledger id)* tells how entries are checked, as far as somebody knows. *on_log* is called before each log.
+    *digest_of(ledger id)* returns the digest that checks its entries, or None. *on_log* is called before each log.
     Raises OSError, Corruption.
     """
     names = set(damaged)
@@ -91,7 +91,7 @@ def rebuild_index(
             if error.database in names:
                 raise
             names.add(error.database)
-    rebuild = _Rebuild(files, directory, index, LEDGERS in names, Proofs(digest_of))
+    rebuild = _Rebuild(files, directory, index, LEDGERS in names, DigestCheck(digest_of))
     for log_id in list_logs(files, directory):
         on_log()
         rebuild.read_log(log_id)
@@ -107,14 +107,16 @@ def rebuild_index(
 
 
 class _Rebuild:
-    """What is known while the logs of one directory are read, the oldest first."""
+    """The state of a rebuild while the logs of one directory are read, oldest first."""
 
-    def __init__(self, files: Files, directory: str, index: Index, ledgers_lost: bool, proofs: Proofs) -> None:
+    def __init__(
+        self, files: Files, directory: str, index: Index, ledgers_lost: bool, digest_check: DigestCheck
+    ) -> None:
         self._files = files
         self._directory = directory
         self._index = index
         self._ledgers_lost = ledgers_lost
-        self._proofs = proofs
+        self._digest_check = digest_check
         self.problems: list[str] = []
         self.entries = 0
         self._unreadable: list[str] = []
@@ -138,7 +140,7 @@ class _Rebuild:
         return self._rows.keys()
 
     def read_log(self, log_id: int) -> None:
-        """Rules 3, 4, 6. Raises OSError of the index."""
+        """Put the records of one log (rules 3, 4, 6). Raises OSError of the index."""
         path = posixpath.join(self._directory, file_name(log_id))
         found = _Findings()
         try:
@@ -149,7 +151,7 @@ class _Rebuild:
             return
         try:
             if reader.size_bytes <= fmt.HEADER_BYTES:
-                return  # a crash came while it was made, before anything was in it
+                return  # a crash came while the log was created; it is empty
             records = reader.records()
             while (some := next(records, None)) is not None:
                 self._take(log_id, *some, found)
@@ -166,7 +168,7 @@ class _Rebuild:
 
     def _take(self, log_id: int, offset: int, ledger_id: int, entry_id: int, record: bytes, found: "_Findings") -> None:
         """One record. Raises OSError of the index."""
-        verdict = self._proofs.judge(record, ledger_id, entry_id)
+        verdict = self._digest_check.judge(record, ledger_id, entry_id)
         if verdict is Verdict.DAMAGED:
             found.damaged += 1
             return
@@ -184,7 +186,7 @@ class _Rebuild:
             self._put()
 
     def finish(self) -> None:
-        """Rules 1, 5. Raises OSError."""
+        """Write the ledgers, fenced and maybe in limbo (rules 1, 5). Raises OSError."""
         self._put()
         for data in self._rows.values():
             data.fenced = True
@@ -207,7 +209,7 @@ class _Rebuild:
 
 
 def _new_row() -> LedgerData:
-    """A ledger whose key is lost takes the first one that comes."""
+    """The row of a ledger whose key is lost: it takes the first key that it is sent."""
     return LedgerData(exists=True, fenced=True, masterKey=b"")
 
 
@@ -218,7 +220,7 @@ class _Findings:
     damaged: int = 0
     unproven: int = 0
     unproven_of_others: int = 0
-    """Of ledgers that are not here any more, most likely; or their ledger id is the damage."""
+    """Probably of deleted ledgers; or the ledger id itself is damaged."""
     failure: str = ""
 
     def text(self, reader: "_LogReader") -> str:
@@ -234,7 +236,7 @@ class _Findings:
 
 
 class _ReadFailed(Exception):
-    """A log cannot be read (on)."""
+    """A log cannot be read, or not to its end."""
 
 
 class _Record(NamedTuple):
@@ -245,7 +247,7 @@ class _Record(NamedTuple):
 
 
 class _LogReader:
-    """Reads a log once, from front to end."""
+    """Reads a log once, from beginning to end."""
 
     def __init__(self, file: File, path: str) -> None:
         """Raises OSError; then *file* is closed."""
@@ -274,16 +276,17 @@ class _LogReader:
         at = fmt.HEADER_BYTES
         bytes_of_ledgers: dict[int, int] = {}
         for offset, size, ledger_id, entry_id in fmt.scan(self._read, end):
-            self._look_between(at, offset - fmt.SIZE.size, is_tail=False)
+            self._check_between(at, offset - fmt.SIZE.size, is_tail=False)
             at = offset + size
             bytes_of_ledgers[ledger_id] = bytes_of_ledgers.get(ledger_id, 0) + fmt.SIZE.size + size
             yield _Record(offset, ledger_id, entry_id, self._record(offset, size))
-        self._look_between(at, end, is_tail=sealed is None)
+        self._check_between(at, end, is_tail=sealed is None)
         if sealed is not None:
             self.map_agrees = sealed == bytes_of_ledgers
 
     def _map(self, header: fmt.Header) -> dict[int, int] | None:
-        """None if the log was not sealed, or if it cannot be told: then its map looks like damage at its end."""
+        """The map; None if the log was not sealed, or if that is not known. Its map then looks like damage at the
+        end."""
         if not fmt.HEADER_BYTES <= header.map_offset < self.size_bytes:
             return None
         try:
@@ -293,8 +296,8 @@ class _LogReader:
         except Corruption:
             return None
 
-    def _look_between(self, start: int, end: int, *, is_tail: bool) -> None:
-        """What is no record must be padding, or never have been written."""
+    def _check_between(self, start: int, end: int, *, is_tail: bool) -> None:
+        """Check bytes that are no record: they must be padding, or zeros that were never written."""
         nothing = _PADDING + b"\0" if is_tail else _PADDING
         for at in range(start, end, MIB):
             try:
@@ -313,7 +316,7 @@ class _LogReader:
         return self._read(offset, size)
 
     def _read(self, offset: int, size: int) -> bytes:
-        """Raises _ReadFailed: what goes wrong with the index is another matter."""
+        """Raises _ReadFailed, so that the error differs from an OSError of the index."""
         try:
             data = self._file.read_at(offset, size)
         except OSError as error:
@@ -323,7 +326,7 @@ class _LogReader:
 
 
 def _set_aside(files: Files, directory: str, name: str, wall_ms: int) -> None:
-    """Keep the newest damaged database for whoever wants to look at it; older ones are emptied."""
+    """Keep the newest damaged database for inspection; the files of older ones are removed."""
     path = posixpath.join(directory, name)
     aside = f"{name}.damaged-"
     for other in files.list(directory):

@@ -1,27 +1,27 @@
-"""The index of a bookie that serves is compared with its entry logs, and put right where it differs.
+"""Compares the index of a serving bookie with its entry logs, and corrects it where it differs.
 
     garbage collection waits ──▶ marked REBUILDING ──▶ every ledger fenced ──▶ logs, the newest first: what the index
       lacks is put ──▶ locations: what leads nowhere is named ──▶ index synced ──▶ mark removed
 
 Rules:
 
-1. The mark is durable before anything is changed, and goes when everything is. Whatever ends the work before (a stop, a
-   crash, a full disk), the next start makes the whole index anew (`bookie.maintenance.rebuild.offline`). That
-   one cannot see what the old index knew: if it names logs that are gone, `needs_check` is set before the mark.
-2. Ledgers that are there at the beginning are fenced: what was said about them may have been wrong. Ledgers that are
-   made later are not, the index has all of them.
-3. The logs are those that are there between two flushes at the beginning, each as long as it is then; what is appended
-   later gets its locations from its flush. No log comes or goes by compaction meanwhile.
-4. A location that leads to its entry stays. An entry without one gets its place in the newest log that has it. What
-   belongs to no ledger of this bookie was deleted, and stays so.
-5. A record is put only with the digest of its ledger, as far as metadata tells: it may be a write that a power cut
-   tore, or look like a record by chance.
-6. Locations are put by the flusher's thread, and only where the index still says what it said when it was compared: a
-   flush that came in between knows better.
-7. Damage in a log means that entries may be missing if the log was sealed, so all of it was synced, or if the index
-   lacked other entries of it. Else nobody was ever told of what stood there. Where entries may be missing, the ledgers
-   of rule 2 are in limbo until their copies were checked.
-8. Adds wait for nothing but short jobs of the flusher, as they do for compaction.
+1. The mark is durable before anything is changed, and is removed when all changes are durable. If the work ends early
+   (a stop, a crash, a full disk), the next start rebuilds the whole index (`bookie.maintenance.rebuild.offline`). That
+   rebuild cannot use the old index: if it names logs that are gone, `needs_check` is set before the mark.
+2. Ledgers that exist at the beginning are fenced: answers about them may have been wrong. Ledgers that are created
+   later are not, because the index has all their entries.
+3. The logs are those that exist between two flushes at the beginning, up to their length at that time. Entries that are
+   appended later get their locations from their flush. Compaction adds and removes no log meanwhile.
+4. A location that leads to its entry stays. An entry without one gets its place in the newest log that has it. Entries
+   of ledgers that this bookie does not have were deleted, and stay deleted.
+5. A record is put only if it has the digest of its ledger, if metadata has that digest: the record may be a torn write,
+   or other bytes may look like a record by chance.
+6. The flusher's thread puts locations, and only if the index is unchanged since it was compared: a flush in between has
+   a newer location.
+7. After damage in a log, entries may be missing if the log was sealed, because then all of it was synced, or if the
+   index lacked other entries of it. Otherwise the damaged bytes were never acknowledged. If entries may be missing, the
+   ledgers of rule 2 are in limbo until their copies were checked.
+8. Adds wait only for short jobs of the flusher, as they do for compaction.
 """
 
 import logging
@@ -56,34 +56,34 @@ from magnetar_core.runtime.types import Corruption, MagnetarError
 
 log = logging.getLogger(__name__)
 
-# Records that one job of the maintenance thread compares, at 4 µs each for the index; it is also the most that one job
-# of the flusher puts.
+# Records that one job of the maintenance thread compares, at 4 µs each for the index, and locations that one job of the
+# flusher puts at most.
 _RECORDS: Final = 500
 
-# Locations that one job of the maintenance thread looks at.
+# Locations that one job of the maintenance thread checks.
 _LOCATIONS: Final = 1_000
 
-# Rows of ledgers that are made on the loop at a time: two milliseconds.
+# Ledger rows that are encoded on the loop at a time: two milliseconds.
 _ROWS: Final = 200
 
-# Entries and locations a second: at some 10 µs each a fifth of a core. Bytes have the limit of the scrub.
+# Entries and locations a second: at some 10 µs each that is a fifth of a core. For bytes the limit of the scrub holds.
 _ENTRIES_S: Final = 20_000
 
-# What a location that is only counted costs of that.
+# The cost of a location that is only counted, as a share of one that is followed.
 _LOCATION_SHARE: Final = 0.2
 
 _REST_S: Final = 1.0
 
-# Digests of ledgers that are kept at hand; an entry log is sorted by ledger within each flush.
+# Ledgers whose digests are cached. Few are enough: the entries of each flush are sorted by ledger.
 _CODECS_MAX: Final = 1_000
 
-# Problems that are named; more are counted.
+# Problems that the status names; further ones are only counted.
 _NAMED_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class OnlineRebuildStatus:
-    """How the rebuild that runs stands, or how the last one ended. Times are wall-clock milliseconds."""
+    """The state of the rebuild under way, or the outcome of the last one. Times are wall-clock milliseconds."""
 
     is_running: bool
     phase: str
@@ -91,57 +91,57 @@ class OnlineRebuildStatus:
     started_ms: int | None
     finished_ms: int | None
     rebuilds: int
-    """That came to their end since the start."""
+    """Completed since the start."""
     logs: int
     logs_done: int
     ledgers: int
     ledgers_done: int
-    """Whose locations were looked through."""
+    """Ledgers whose locations were checked."""
     entries_looked_at: int
     entries_put_right: int
-    """Their location was missing, or led elsewhere."""
+    """Entries whose location was missing or wrong."""
     entries_damaged: int
-    """Records without a location that do not have the digest of their ledger; they get none."""
+    """Records without a location that do not have the digest of their ledger. They get no location."""
     locations_lost: int
-    """Locations that lead to nothing, whose entries are in no log."""
+    """Locations that lead to no entry, and whose entry is in no log."""
     problem_count: int
     problems: tuple[str, ...]
     """Why entries may be missing; the first hundred."""
     failed: str | None
-    """Why the last one ended before its end; the next start rebuilds then."""
+    """Why the last rebuild ended early; the next start then rebuilds the index."""
 
 
 class _Missing(NamedTuple):
-    """A record that the index does not lead to."""
+    """A record to which no location leads."""
 
     ledger_id: int
     entry_id: int
     location: int
     seen: int
-    """What the index says instead; 0: nothing."""
+    """The location in the index instead; 0: none."""
 
 
 class _Log(NamedTuple):
-    """A log as it is at the beginning."""
+    """A log as it was at the beginning."""
 
     log_id: int
     scan: fmt.LogScan | None
-    """Of the log that takes entries, made between two flushes."""
+    """For the log that takes entries: its scan, made between two flushes."""
 
 
 class _Snapshot(NamedTuple):
-    """The logs of a ledger directory at the beginning, the newest first, and a location behind all of them."""
+    """The logs of a ledger directory at the beginning, newest first, and a location after all of them."""
 
     logs: list[_Log]
     end: int
 
 
-# Behind every location.
+# A location after every possible one.
 _NO_END: Final = 2**63 - 1
 
 
 class _Marking:
-    """The mark of a ledger directory."""
+    """The mark REBUILDING of a ledger directory (rule 1)."""
 
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
@@ -184,7 +184,7 @@ class OnlineRebuild:
         has_failed: Callable[[], bool],
     ) -> None:
         """*doubt(ledger ids)* puts ledgers into limbo until their copies were checked, now and after restarts; *scrub*
-        begins to read everything. *has_failed*: the bookie is about to stop, and the mark is to stay."""
+        starts a pass over all entries. *has_failed*: the bookie is about to stop, so the mark must stay."""
         self._metadata = metadata
         self._files = files
         self._storage = storage
@@ -222,7 +222,8 @@ class OnlineRebuild:
         self._problem_count = 0
         self._problems: list[str] = []
         self._was_put_in_doubt = False
-        # Ledger → locations that lead to an entry of a log that was gone through. If the index has as many, all do.
+        # Ledger → number of locations that lead to an entry of a log that was read. If the index has as many locations,
+        # all of them are right.
         self._leading: dict[int, int] = {}
         self._codecs.clear()
 
@@ -247,14 +248,14 @@ class OnlineRebuild:
         )
 
     def trigger(self) -> None:
-        """Begin, unless one is under way."""
+        """Begin a rebuild, unless one is under way."""
         if self._is_running or self._stopping:
             return
-        self._begin()  # before the task runs, so that whoever asks next sees it
+        self._begin()  # before the task runs, so that the status shows it at once
         self._tasks.spawn(self.run(), "rebuild")
 
     async def stop(self) -> None:
-        """Leave it as it is; the mark stays (rule 1)."""
+        """End the rebuild; the mark stays (rule 1)."""
         self._stopping = True
         await self._tasks.cancel()
 
@@ -279,7 +280,7 @@ class OnlineRebuild:
             self._finished_ms = self._clock.wall_ms()
             self._leading.clear()
             self._snapshots.clear()
-            self._collector.let_go()
+            self._collector.release()
         if ended:
             self._rebuilds += 1
             self._tell()
@@ -315,7 +316,7 @@ class OnlineRebuild:
         for mark in marks:
             await self._maintenance.run(mark.put)
         self._phase = "fencing"
-        # Anew: some may have been made meanwhile.
+        # Listed again: ledgers may have been created meanwhile.
         ledgers = list(self._ledgers)
         self._fenced = sorted(ledger.ledger_id for ledger in ledgers)
         await self._fence(ledgers)
@@ -330,7 +331,7 @@ class OnlineRebuild:
                 self._logs_done += 1
         self._phase = "locations"
         for ledger_id in self._fenced:
-            await self._look_through(ledger_id)
+            await self._check_locations(ledger_id)
             self._ledgers_done += 1
         self._phase = "finishing"
         for directory in directories:
@@ -348,7 +349,7 @@ class OnlineRebuild:
     # -- before and after
 
     async def _take_down_gone_logs(self, ledgers: Sequence[Ledger]) -> None:
-        """Rule 1. Raises OSError."""
+        """Set `needs_check` if the index names logs that are gone (rule 1). Raises OSError."""
         if await self._flusher.run(lambda: self._storage.needs_check):
             return
         for ledger in ledgers:
@@ -361,7 +362,7 @@ class OnlineRebuild:
                     return
 
     async def _gone(self, ledger_id: int, first: int) -> tuple[bool, int | None]:
-        """Whether locations from *first* on lead into logs that are gone; and where to go on."""
+        """Whether locations from *first* on lead into logs that are gone, and where to continue."""
         directory = self._storage.directory_of(ledger_id)
 
         def look() -> tuple[list[tuple[int, int]], bool]:
@@ -377,8 +378,8 @@ class OnlineRebuild:
         return self._files.exists(posixpath.join(directory.path, file_name(log_id)))
 
     async def _fence(self, ledgers: Sequence[Ledger]) -> None:
-        """Rule 2. The rows are made and handed over in one turn of the loop, so that no older one comes after them.
-        Raises OSError."""
+        """Fence ledgers (rule 2). Rows are encoded and handed over in one turn of the loop, so that no older row
+        follows. Raises OSError."""
         for first in range(0, len(ledgers), _ROWS):
             some = ledgers[first : first + _ROWS]
             for ledger in some:
@@ -402,25 +403,25 @@ class OnlineRebuild:
         for mark in marks:
             if not self._has_failed():
                 await self._maintenance.run(mark.remove)
-        if self._has_failed():  # a read may have found the index damaged, and relied on the mark
+        if self._has_failed():  # a read that found the index damaged relies on the mark
             for mark in marks:
                 await self._maintenance.run(mark.put)
 
     # -- logs
 
     def _take_snapshot(self, directory: LedgerDirectory) -> _Snapshot:
-        """Rule 3. Runs on the flusher's thread, so between two flushes. Raises OSError, Corruption."""
+        """The logs of rule 3. Runs on the flusher's thread, so between two flushes. Raises OSError, Corruption."""
         ids = list_logs(self._files, directory.path)
         taking = directory.logs.current_log_id
         logs = [_Log(log_id, directory.logs.scan(log_id) if log_id == taking else None) for log_id in reversed(ids)]
         end = _NO_END
         if ids:
-            with suppress(OSError):  # then every location is followed, and the log is that log's damage
+            with suppress(OSError):  # then every location is followed, and the damage is reported for this log
                 end = fmt.location(ids[-1], directory.logs.file_bytes(ids[-1]))
         return _Snapshot(logs, end)
 
     async def _compare(self, directory: LedgerDirectory, one: _Log) -> None:
-        """Put what the index lacks of a log. Raises OSError, MagnetarError."""
+        """Put the locations of a log that the index lacks. Raises OSError, MagnetarError."""
         path = posixpath.join(directory.path, file_name(one.log_id))
         put_before, damaged_before = self._put_right, self._damaged
         try:
@@ -432,7 +433,7 @@ class OnlineRebuild:
             self._problem(f"{path} cannot be opened: {error}")
             return
         except Corruption as error:
-            # Without as much as a header a crash came while the log was made, before anything was in it.
+            # A log without a whole header is empty: a crash came while it was created.
             if await self._maintenance.run(lambda: directory.logs.file_bytes(one.log_id)) > fmt.HEADER_BYTES:
                 self._problem(str(error))
             return
@@ -452,7 +453,7 @@ class OnlineRebuild:
     async def _next_records(
         self, records: Iterator[tuple[int, int, int, int]], directory: LedgerDirectory, path: str
     ) -> list[tuple[int, int, int, int]]:
-        """One log that cannot be read on is that log's damage."""
+        """The next records of a log. If it cannot be read on, that is reported, and the log ends here."""
         try:
             return await self._maintenance.run(lambda: list(islice(records, _RECORDS)))
         except OSError as error:
@@ -481,8 +482,9 @@ class OnlineRebuild:
     def _missing(
         self, directory: LedgerDirectory, log_id: int, records: list[tuple[int, int, int, int]]
     ) -> tuple[list[_Missing], list[int]]:
-        """Runs on the maintenance thread: records to put, and the ledger of each that the index leads to (rule 4)."""
-        missing: dict[tuple[int, int], _Missing] = {}  # the last one of an entry wins
+        """Runs on the maintenance thread. Returns the records to put, and the ledger of each record to which the index
+        leads (rule 4)."""
+        missing: dict[tuple[int, int], _Missing] = {}  # the last record of an entry wins
         good: list[int] = []
         for offset, _, ledger_id, entry_id in records:
             if entry_id < 0 or ledger_id not in self._ledgers:
@@ -496,7 +498,7 @@ class OnlineRebuild:
         return list(missing.values()), good
 
     def _put(self, directory: LedgerDirectory, missing: Sequence[_Missing]) -> list[_Missing]:
-        """Rule 6. Runs on the flusher's thread. Raises OSError."""
+        """Put locations as rule 6 says; returns those that were put. Runs on the flusher's thread. Raises OSError."""
         put = [
             one
             for one in missing
@@ -507,21 +509,21 @@ class OnlineRebuild:
         return put
 
     def _is_there_again(self, one: _Missing) -> None:
-        """Memory may have taken an entry before it for the last one."""
+        """Correct the ledger's tail in memory, which may have missed this entry."""
         ledger = self._ledgers.get(one.ledger_id)
         if ledger is not None:
             ledger.last_entry_id = max(ledger.last_entry_id, one.entry_id)
             ledger.is_tail_known = False
 
     async def _codec(self, ledger_id: int) -> EntryCodec | None:
-        """How entries of the ledger are checked; None if nobody says."""
+        """The codec that checks the ledger's entries; None if metadata does not have the digest."""
         if ledger_id not in self._codecs:
             if len(self._codecs) >= _CODECS_MAX:
                 self._codecs.clear()
             codec = None
             try:
                 metadata = (await self._metadata.read(ledger_id)).metadata
-                if metadata.format_version > 1:  # which tells neither digest nor password
+                if metadata.format_version > 1:  # format 1 has neither digest nor password
                     codec = codec_of(metadata)
             except NoNode:
                 pass
@@ -532,10 +534,10 @@ class OnlineRebuild:
 
     # -- locations
 
-    async def _look_through(self, ledger_id: int) -> None:
-        """Name the locations that lead nowhere. Raises OSError."""
+    async def _check_locations(self, ledger_id: int) -> None:
+        """Report the locations that lead to no entry. Raises OSError."""
         directory = self._storage.directory_of(ledger_id)
-        # First only counted: as many as were found in the logs, so all lead to entries. Else each is followed.
+        # First only count them: if there are as many as entries found in the logs, all are right. Else follow each.
         for follow in (False, True):
             count = lost = first_lost = 0
             first: int | None = 0
@@ -545,7 +547,7 @@ class OnlineRebuild:
                 )
                 count += located
                 if bad:
-                    cached = self._cache.entry_ids(ledger_id)  # about to get a new location
+                    cached = self._cache.entry_ids(ledger_id)  # these get a new location with the next flush
                     bad = [entry_id for entry_id in bad if entry_id not in cached]
                 if bad and not lost:
                     first_lost = bad[0]
@@ -560,12 +562,13 @@ class OnlineRebuild:
     def _look(
         self, directory: LedgerDirectory, ledger_id: int, first: int, follow: bool
     ) -> tuple[int, list[int], int | None]:
-        """Runs on the maintenance thread: (locations, entries whose location leads nowhere, where to go on)."""
+        """Runs on the maintenance thread. Returns (number of locations, entries whose location leads to none, where to
+        continue)."""
         located = directory.index.locations(ledger_id, first, _LOCATIONS)
         following = located[-1][0] + 1 if len(located) == _LOCATIONS else None
         end = self._snapshots[directory.path].end
         old = [one for one in located if one[1] < end]
-        # What flushes have put since leads into logs that are there; anything else does not.
+        # Locations of later flushes lead into logs that exist; other locations may not.
         newer = {fmt.split_location(location)[0] for _, location in located if location >= end}
         gone = {log_id for log_id in newer if not self._is_there(directory, log_id)}
         bad = [entry_id for entry_id, location in located if fmt.split_location(location)[0] in gone] if gone else []
@@ -590,12 +593,12 @@ class OnlineRebuild:
 
 
 def _sync(directory: LedgerDirectory) -> None:
-    """The index that the directory has by then: a flush that found no room opens it anew. Raises OSError."""
+    """Sync the directory's present index: a flush that found no room opens it again. Raises OSError."""
     directory.index.sync()
 
 
 def _leads(directory: LedgerDirectory, location: int, ledger_id: int, entry_id: int) -> bool:
-    """Whether a location leads to its entry. Where the disk does not say, it stays."""
+    """Whether a location leads to its entry. True if the disk cannot be read, so that the location stays."""
     try:
         directory.logs.read(location, ledger_id, entry_id)
     except (Corruption, FileNotFoundError):
@@ -606,7 +609,7 @@ def _leads(directory: LedgerDirectory, location: int, ledger_id: int, entry_id: 
 
 
 def _is_whole(directory: LedgerDirectory, one: _Missing, codecs: dict[int, EntryCodec | None]) -> bool:
-    """Rule 5."""
+    """Whether the record has the digest of its ledger (rule 5)."""
     try:
         entry = directory.logs.read(one.location, one.ledger_id, one.entry_id)
     except (Corruption, OSError):

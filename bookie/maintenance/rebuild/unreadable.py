@@ -1,8 +1,8 @@
-"""Which entry logs of a ledger directory could not be read when its index was rebuilt, as a small file there.
+"""A small file in a ledger directory that names the entry logs which could not be read when its index was rebuilt.
 
-While it is there, what a bookie lacks may still be on its disk (`bookie.maintenance.integrity`), and what is in
-those logs and not in the index is no garbage (`bookie.maintenance.compaction`). A rebuild that can
-read every log removes it. Blocks.
+While the file exists, missing entries may still be on the disk (`bookie.maintenance.integrity`), and entries of those
+logs that are not in the index are no garbage (`bookie.maintenance.compaction`). A rebuild that can read every log
+removes the file. The functions block.
 """
 
 import posixpath
@@ -19,7 +19,7 @@ _LOG_NAME: Final = re.compile(r"^/(?:.*?/)?([0-9a-f]+)\.log\b", re.MULTILINE)
 
 
 def note_unreadable(files: Files, directory: str, logs: Sequence[str]) -> None:
-    """*logs*: a line for each, with its path and the reason; none if all could be read. Raises OSError."""
+    """*logs*: one line for each unreadable log, with path and reason; empty removes the file. Raises OSError."""
     path = posixpath.join(directory, UNREADABLE_FILE)
     if logs:
         replace_file(files, path, "".join(f"{line}\n" for line in logs).encode())
@@ -29,11 +29,11 @@ def note_unreadable(files: Files, directory: str, logs: Sequence[str]) -> None:
 
 
 def unreadable_log_ids(files: Files, directory: str) -> set[int]:
-    """Ids of the logs that were noted. Raises OSError."""
+    """Ids of the unreadable logs. Raises OSError."""
     return {int(found, 16) for found in _LOG_NAME.findall(unreadable_logs(files, directory))}
 
 
 def unreadable_logs(files: Files, directory: str) -> str:
-    """What was noted; empty if nothing was. Raises OSError."""
+    """The text of the file; empty if there is none. Raises OSError."""
     path = posixpath.join(directory, UNREADABLE_FILE)
     return read_file(files, path).decode(errors="replace").strip() if files.exists(path) else ""

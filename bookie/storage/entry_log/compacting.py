@@ -1,15 +1,15 @@
-"""An entry log that compaction writes: a copy of what lives in an older one.
+"""An entry log that compaction writes: a copy of the live entries of an older one.
 
     <new>.log.compacting ──sealed, synced──▶ <new>.log  (and <new>.log.<old>.compacted, empty, while it lasts)
                                                ──locations moved, index synced──▶ <old>.log removed ──▶ marker removed
 
 The names are those of Apache's transactional compaction. Rules:
 
-1. Until it has its final name nothing refers to the new log: a crash leaves a file that the next start removes.
-2. The marker is there before the final name. While it is there some entries may be found in the old log and some in the
-   new one; both have them all, so no crash in between loses anything (I43). The next start moves the rest.
+1. Until the new log has its final name nothing refers to it: a crash leaves a file that the next start removes.
+2. The marker exists before the final name. While it exists, some locations lead into the old log and some into the new
+   one. Both logs have all entries, so a crash loses nothing (I43). The next start moves the remaining locations.
 3. A location moves only if it still leads into the old log: an entry that was written again meanwhile, or whose ledger
-   was deleted, stays as it is. Moved on the flusher's thread, so that no flush comes in between.
+   was deleted, stays as it is. The flusher's thread moves locations, so that no flush comes in between.
 """
 
 import contextlib
@@ -29,12 +29,12 @@ log = logging.getLogger(__name__)
 _COMPACTING = ".compacting"
 _COMPACTED = ".compacted"
 
-# Locations that are looked up and moved in one go: 4 µs each, so a flush waits for 2 ms.
+# Locations that are looked up and moved in one job: 4 µs each, so a flush waits for 2 ms.
 MOVES_MAX = 500
 
 
 class CompactingLog:
-    """The new log while it is written. Used by one thread."""
+    """The new log while it is being written. Used by one thread."""
 
     def __init__(self, files: Files, directory: str, log_id: int, old_log_id: int) -> None:
         """Raises OSError."""
@@ -64,7 +64,7 @@ class CompactingLog:
         self._file.sync()
 
     def finish(self) -> None:
-        """Seal it and give it its name (rule 2). Raises OSError."""
+        """Seal the log and rename it to its final name (rule 2). Raises OSError."""
         file = self._file
         map_offset = file.append([fmt.encode_map(self.bytes_of_ledgers)])
         file.write_at(fmt.SEAL_OFFSET, fmt.encode_seal(map_offset, len(self.bytes_of_ledgers)))
@@ -76,12 +76,12 @@ class CompactingLog:
         self._files.sync_directory(self._directory)
 
     def done(self) -> None:
-        """Its locations are in the index, durably: the marker may go. Raises OSError."""
+        """All locations are in the index, durably: remove the marker. Raises OSError."""
         self._files.remove(self._marker)
         self._files.sync_directory(self._directory)
 
     def abandon(self) -> None:
-        """Remove what was written so far."""
+        """Give the compaction up and remove the new log."""
         with contextlib.suppress(OSError):
             self._file.close()
         with contextlib.suppress(OSError):
@@ -113,7 +113,8 @@ class Mover:
 
 
 def finish_compactions(files: Files, logs: EntryLogs, index: Index) -> None:
-    """After a start: bring to an end what a crash interrupted (rules 1, 2). Raises OSError, Corruption."""
+    """After a start: complete or undo the compactions that a crash interrupted (rules 1, 2). Raises OSError,
+    Corruption."""
     directory = logs.directory
     for name in files.list(directory):
         path = posixpath.join(directory, name)
@@ -126,20 +127,20 @@ def finish_compactions(files: Files, logs: EntryLogs, index: Index) -> None:
 
 
 def _move_rest(files: Files, logs: EntryLogs, index: Index, marker: str) -> bool:
-    """False if the new log cannot be read: the marker stays for a later start, and locations where they lead. Raises
-    OSError of the index."""
+    """Move the remaining locations. False if the new log cannot be read: then the marker stays for a later start, and
+    the locations as they are. Raises OSError of the index."""
     try:
         new_text, _, old_text, _ = marker.split(".")
         log_id, old_log_id = int(new_text, 16), int(old_text, 16)
     except ValueError:
         log.warning("%s: %s names no logs; removed", logs.directory, marker)
         return True
-    # Without the new log nothing refers to it yet; without the old one everything was moved.
+    # If the new log is missing, nothing refers to it. If the old one is missing, everything was moved.
     for needed in (log_id, old_log_id):
         if not files.exists(posixpath.join(logs.directory, file_name(needed))):
             return True
     try:
-        for _ in logs.scan(log_id):  # so that what goes wrong below is the index's
+        for _ in logs.scan(log_id):  # read it all first, so that an OSError below is the index's
             pass
     except (Corruption, OSError) as error:
         log.error("%s: entries of log %x stay where they are: %s", logs.directory, old_log_id, error)

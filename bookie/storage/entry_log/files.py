@@ -2,16 +2,15 @@
 
 Rules:
 
-1. `append` gives locations; they may be published after `sync` has returned.
-2. A log whose append or sync failed gets no further entry and no seal (I39): the next append goes
-   to a new one.
+1. `append` returns locations. They may be published after `sync` has returned.
+2. A log whose append or sync failed gets no further entry and no seal (I39): the next append goes to a new log.
 3. A log is sealed once: the map first, synced, then the header that points at it (I44).
-4. What is read is checked: size word, ledger and entry id. A location that does not lead to its entry is
-   Corruption, never "not there" (I42).
+4. Every read is checked: size word, ledger and entry id. A location that does not lead to its entry is Corruption,
+   never "no such entry" (I42).
 5. Ids only grow, also over restarts: an old log is never appended to.
-6. Of what is synced only the newest part stays in the page cache. Without a limit, logs that are written once and
-   seldom read would push out everything else; and pages that are used again are much cheaper than new ones.
-7. The flusher appends here; compaction writes logs of its own (`compacting.py`) and takes its ids from here.
+6. Only the newest synced bytes stay in the page cache. Without a limit, logs that are written once and seldom read
+   would evict everything else; and reused pages are much cheaper than new ones.
+7. The flusher appends here. Compaction writes separate logs (`compacting.py`) and takes their ids from here.
 """
 
 import contextlib
@@ -26,12 +25,13 @@ from bookie.storage.entry_log import format as fmt
 from magnetar_core.runtime.files import File, Files, read_file, replace_file
 from magnetar_core.runtime.types import KIB, MIB, Buffer, Corruption
 
-# Entries are joined into writes of about this size: one system call for many, and no more memory than that.
+# Entries are joined into writes of about this size: one system call for many entries, in bounded memory.
 _WRITE_BYTES = 2 * MIB
 
 _PAGE_BYTES = 4 * KIB
 
-# Open logs for reading. Above it the one opened first is closed; a bookie with 64 GiB in use has 64.
+# Logs that are open for reading. Above the limit the one opened first is closed. A bookie with 64 GiB in use has 64
+# logs.
 _OPEN_LOGS_MAX = 128
 _RETIRED_MAX = 16
 
@@ -41,7 +41,7 @@ def file_name(log_id: int) -> str:
 
 
 def list_logs(files: Files, directory: str) -> list[int]:
-    """Ids of the entry logs in *directory*, rising."""
+    """Ids of the entry logs in *directory*, ascending."""
     ids = []
     for name in files.list(directory):
         stem, dot, suffix = name.partition(".")
@@ -77,12 +77,12 @@ class EntryLogs:
 
     @property
     def current_log_id(self) -> int | None:
-        """The log that takes entries, which nothing may remove; None between two."""
+        """The log that takes entries and must not be removed; None if the next append begins one."""
         return self._current_log_id
 
     def closed_logs(self) -> list[int]:
-        """Logs that take no entries any more. Called on the flusher's thread: what a flush under way has appended is
-        not in the index yet, so its logs would look dead."""
+        """Logs that take no entries any more. Call it on the flusher's thread: entries of a flush under way are not in
+        the index yet, so its logs would look dead."""
         return [log_id for log_id in list_logs(self._files, self._directory) if log_id != self._current_log_id]
 
     def next_log_id(self) -> int:
@@ -96,8 +96,8 @@ class EntryLogs:
             return log_id
 
     def remove(self, log_id: int) -> File | None:
-        """Remove a closed log, durably. Returns its open file, which is to be closed when no reader can be using it
-        any more (its room is free only then). Raises OSError."""
+        """Remove a closed log, durably. Returns its open file. The caller closes it when no reader can be using it
+        any more; the disk space is free only then. Raises OSError."""
         assert log_id != self._current_log_id, f"log {log_id:x} takes entries"
         with self._opening:
             file = self._open.pop(log_id, None)
@@ -109,7 +109,7 @@ class EntryLogs:
     def append(self, entries: Sequence[tuple[int, int, Buffer]]) -> list[tuple[int, int, int]]:
         """Append (ledger id, entry id, entry) in this order; return (ledger id, entry id, location).
 
-        Raises OSError: nothing of it may be published then.
+        After an OSError none of the entries may be published.
         """
         locations: list[tuple[int, int, int]] = []
         sizes = [fmt.SIZE.size + len(entry) for _, _, entry in entries]
@@ -134,7 +134,7 @@ class EntryLogs:
     ) -> None:
         """Write *entries*, which take *sizes* bytes in the log, and add their *locations*. Raises OSError.
 
-        In loops of the interpreter's own: a third of what one over the entries costs.
+        The loops run inside built-in functions: that takes a third of the time of a Python loop over the entries.
         """
         assert self._current_log_id is not None
         ledger_ids, entry_ids, bodies = zip(*entries, strict=True)
@@ -160,7 +160,7 @@ class EntryLogs:
                 raise
 
     def close(self) -> None:
-        """Seal the log that is open and let go of all files."""
+        """Seal the open log and close all files."""
         if self._file is not None:
             self._seal()
         with self._opening:
@@ -186,8 +186,8 @@ class EntryLogs:
     def read_run(self, ledger_id: int, wanted: Sequence[tuple[int, int]], bytes_max: int) -> list[tuple[int, bytes]]:
         """(entry id, entry) for as many of *wanted* (entry id, location) as follow each other in one log.
 
-        At least the first one; the others as far as they lie within *bytes_max* of it, read in one go.
-        Raises Corruption and OSError for the first; damage further on ends the run.
+        At least the first entry; the others as far as they are within *bytes_max* of it, with one read. Raises
+        Corruption and OSError for the first entry; damage after it ends the run.
         """
         data, spans = self._read_spans(ledger_id, wanted, bytes_max)
         return [(entry_id, data[start:stop]) for entry_id, start, stop in spans]
@@ -195,7 +195,7 @@ class EntryLogs:
     def read_records(
         self, ledger_id: int, wanted: Sequence[tuple[int, int]], bytes_max: int
     ) -> tuple[list[int], list[Buffer]]:
-        """Like `read_run`, but as the log has them: {size (4), entry} one behind the other.
+        """Like `read_run`, but in the form of the log: {size (4), entry} one after the other.
 
         Returns where each of them ends, counted in bytes from the start of the first, and the buffers.
         """
@@ -206,7 +206,7 @@ class EntryLogs:
         total = 0
         first = last = spans[0][1] - fmt.SIZE.size
         for _, start, stop in spans:
-            if start - fmt.SIZE.size != last:  # something else stands between them
+            if start - fmt.SIZE.size != last:  # there are other bytes between them
                 buffers.append(view[first:last])
                 first = start - fmt.SIZE.size
             last = stop
@@ -221,7 +221,7 @@ class EntryLogs:
         """Bytes of a log, and (entry id, start, stop) of the entries in them: see `read_run`."""
         entry_id, location = wanted[0]
         log_id, first_offset = fmt.split_location(location)
-        # Within the log and in front of this: locations of one log differ in their lower half only.
+        # Entries must be in the same log and before this: locations of one log differ in their lower half only.
         limit = location + bytes_max
         count, last = 1, location
         for _, following in wanted[1:]:
@@ -230,7 +230,7 @@ class EntryLogs:
             count, last = count + 1, following
         if count == 1:
             return self._read_span(ledger_id, entry_id, location)
-        # The size of the last one is not known: it is taken along if it is not much larger than the others.
+        # The size of the last entry is not known: it is included if it is not much larger than the others.
         span = last - location + fmt.SIZE.size
         data = self._reader(log_id).read_at(first_offset - fmt.SIZE.size, span + max(span // count * 2, 4096))
         end = len(data)
@@ -252,12 +252,12 @@ class EntryLogs:
                     continue
             if spans:
                 break
-            # Too large for what was read, or damaged: that is told there.
+            # The first entry is too large for this read, or damaged: `_read_span` finds out which.
             return self._read_span(ledger_id, entry_id, location)
         return data, spans
 
     def _read_span(self, ledger_id: int, entry_id: int, location: int) -> tuple[bytes, list[tuple[int, int, int]]]:
-        """What `_read_spans` gives, for one entry of whatever size."""
+        """As `_read_spans`, for a single entry of any size."""
         entry = self.read(location, ledger_id, entry_id)
         return fmt.SIZE.pack(len(entry)) + entry, [(entry_id, fmt.SIZE.size, fmt.SIZE.size + len(entry))]
 
@@ -273,7 +273,7 @@ class EntryLogs:
         return found
 
     def file_bytes(self, log_id: int) -> int:
-        # Not what a reader's open file says: it may have been opened while the log still grew.
+        # Open the file again: a reader's open file may have been opened while the log still grew.
         file = self._files.open(posixpath.join(self._directory, file_name(log_id)))
         try:
             return file.size_bytes()
@@ -318,7 +318,7 @@ class EntryLogs:
         return file
 
     def _retire(self, log_id: int) -> None:
-        # Not closed at once: another thread may be about to read from it.
+        # It is not closed at once, because another thread may be about to read from it.
         self._retired.append(self._open.pop(log_id))
         if len(self._retired) > _RETIRED_MAX:
             self._retired.popleft().close()
@@ -347,7 +347,7 @@ class EntryLogs:
         self._offset += size
 
     def _forget(self, end: int) -> None:
-        """Rule 6, for what is synced before *end*."""
+        """Drop synced pages before *end* from the page cache (rule 6)."""
         end -= end % _PAGE_BYTES
         if self._page_cache_bytes and self._file is not None and end > self._forgotten:
             self._file.forget(self._forgotten, end - self._forgotten)

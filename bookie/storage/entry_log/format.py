@@ -4,13 +4,13 @@
              │ "BKLO" (4)│ version (4) │ map's offset (8)  │ ledgers in it (4) │ zeros │   1,024 bytes; the offset is 0
              └───────────┴─────────────┴───────────────────┴───────────────────┴───────┘   until the log is sealed
     record   ┌──────────┬──────────────────────────────────────────────┐
-             │ size (4) │ stored entry (begins with ledgerId, entryId) │   a location points behind the size
+             │ size (4) │ stored entry (begins with ledgerId, entryId) │   a location points after the size
              └──────────┴──────────────────────────────────────────────┘
     map      ┌──────────┬────────┬────────┬───────────┬──────────────────────────────┐
              │ size (4) │ -1 (8) │ -2 (8) │ count (4) │ {ledgerId (8), bytes (8)} …  │   up to 10,000 ledgers a record;
              └──────────┴────────┴────────┴───────────┴──────────────────────────────┘   bytes count the size words too
 
-Big-endian. location = (log id << 32) + offset; 0 means "not there", which no entry can be at.
+Big-endian. location = (log id << 32) + offset. No entry has the location 0, which means "no such entry".
 """
 
 import re
@@ -30,7 +30,7 @@ LOG_ID_MAX: Final = 2**31 - 1
 SIZE: Final = struct.Struct(">i")
 IDS: Final = struct.Struct(">qq")
 RECORD_HEAD: Final = struct.Struct(">iqq")
-"""How an entry begins in a log: size, then the stored entry with its ledger id and entry id."""
+"""The first bytes of a record: size, then the stored entry, which begins with ledger id and entry id."""
 
 _HEADER: Final = struct.Struct(">4siqi")
 _SEAL: Final = struct.Struct(">qi")
@@ -47,7 +47,7 @@ _NOT_ZERO: Final = re.compile(rb"[^\0]")
 class Header(NamedTuple):
     version: int
     map_offset: int
-    """0: not sealed (or its seal was not written before the power went)."""
+    """0: not sealed, or the seal was lost in a power cut."""
     ledgers_count: int
 
 
@@ -56,7 +56,7 @@ def location(log_id: int, offset: int) -> int:
 
 
 def split_location(value: int) -> tuple[int, int]:
-    """(log id, offset behind the size word)"""
+    """(log id, offset after the size word)"""
     return value >> 32, value & 0xFFFFFFFF
 
 
@@ -89,7 +89,7 @@ def encode_map(bytes_of_ledgers: Mapping[int, int]) -> bytes:
 
 
 def encode_seal(map_offset: int, ledgers_count: int) -> bytes:
-    """What goes to SEAL_OFFSET once the map is on disk."""
+    """The bytes that are written at SEAL_OFFSET once the map is on disk."""
     return _SEAL.pack(map_offset, ledgers_count)
 
 
@@ -113,11 +113,11 @@ def decode_map(data: bytes, header: Header, path: str) -> dict[int, int]:
 
 
 class LogScan:
-    """Iterates over (offset behind the size word, size, ledger id, entry id) of every entry, in order of the file.
+    """Iterates over (offset after the size word, size, ledger id, entry id) of every entry, in order of the file.
 
-    What is no record is passed over byte by byte, as upstream does: it is padding, or a write that never was
-    referred to. `garbage_bytes` counts it; `has_gap` says whether records followed it, so that a damaged one may be
-    among it.
+    Bytes that are no record are skipped one by one, as in Apache's bookie: they are padding, or a write that no
+    location refers to. `garbage_bytes` counts them. `has_gap` says whether records followed them; then they may be a
+    damaged record.
     """
 
     def __init__(self, read: Callable[[int, int], bytes], size_bytes: int) -> None:
@@ -138,7 +138,7 @@ class LogScan:
             (size,) = SIZE.unpack_from(window, at - window_at)
             if size < ENTRY_BYTES_MIN or at + SIZE.size + size > size_bytes:
                 following = at + 1
-                if size == 0:  # zeros in a row, without a step for each
+                if size == 0:  # skip a row of zeros at once
                     other = _NOT_ZERO.search(window, at - window_at)
                     end = window_at + (len(window) if other is None else other.start())
                     following = max(following, end - SIZE.size + 1)
@@ -154,5 +154,5 @@ class LogScan:
 
 
 def scan(read: Callable[[int, int], bytes], size_bytes: int) -> LogScan:
-    """Every entry of a log of which *read(offset, size)* gives the bytes."""
+    """Scan a log whose bytes *read(offset, size)* returns."""
     return LogScan(read, size_bytes)

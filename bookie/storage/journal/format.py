@@ -1,4 +1,4 @@
-"""The journal on disk, as bytes. No files here: the writer and the replay bring the IO.
+"""The journal on disk, as bytes. No IO here: writer and replay do that.
 
     file     ┌──────────┬─────────────┬──────────────────────────────┐
              │ "BKLG"(4)│ version (4) │ zeros up to 512 (versions ≥5)│   version 1 has no header at all
@@ -13,9 +13,9 @@
 A normal record is a stored entry. Negative entry ids are records about the ledger: LEDGER_KEY (key length,
 key), FENCE (nothing), EXPLICIT_LAC (length, blob; versions ≥ 6).
 
-Upstream's records have no checksum: a length of zero, or a record cut short, is the end. A torn write could
-then be taken for an entry. So in files that we write each group closes with a seal, which lives in the
-padding that everybody else skips, and the header says (in its zeros) that there are seals:
+Apache's records have no checksum: a length of zero, or a record cut short, is the end. A torn write could be taken for
+an entry. So in files that we write, each group ends with a seal. It is inside the padding, which other readers skip,
+and the header says (in its zeros) that there are seals:
 
     seal     ┌───────────┬────────────────┬───────────────────┬─────────┐
              │ magic (8) │ group start (8)│ durable up to (8) │ crc (4) │   CRC-32C of file id, both offsets,
@@ -23,11 +23,11 @@ padding that everybody else skips, and the header says (in its zeros) that there
 
 Rules of a scan over sealed groups:
 
-1. A record counts when the seal of its group is right.
-2. The first group without a right seal is the end: a write that the crash interrupted; nobody was told that it
-   succeeded …
-3. … unless a later seal is right and says that this place was durable before: then the file is damaged, and
-   nothing may be answered from it.
+1. A record counts if the seal of its group is valid.
+2. The first group without a valid seal is the end: a write that the crash interrupted, and that was never
+   acknowledged …
+3. … unless a later seal is valid and says that this place was durable before. Then the file is damaged, and nothing
+   may be answered from it.
 """
 
 import re
@@ -66,7 +66,7 @@ _SEAL_MAGIC: Final = b"\xf1groupE\xf1"
 
 _PADDING_MIN: Final = _PADDING.size + _SEAL.size
 
-# Read in steps of this; a group is at most a few steps.
+# The file is read in steps of this size; a group takes at most a few of them.
 _WINDOW_BYTES: Final = MIB
 
 _NOT_ZERO: Final = re.compile(rb"[^\0]")
@@ -82,7 +82,7 @@ class Mark(NamedTuple):
     offset: int
 
 
-# Replay everything: what a fresh bookie starts with.
+# The mark of a new bookie: replay everything.
 START: Final = Mark(0, 0)
 
 
@@ -124,7 +124,8 @@ def explicit_lac_record(ledger_id: int, blob: bytes) -> tuple[bytes, bytes]:
 
 
 def seal_of(file_id: int, start: int, durable: int, group: Buffer, alignment: int) -> bytes:
-    """The padding that closes *group*, which starts at *start*; *durable*: what is surely on disk by now."""
+    """The padding that closes *group*, which starts at *start*; *durable*: up to where the file is known to be on
+    disk."""
     rest = alignment - (start + len(group)) % alignment
     if rest < _PADDING_MIN:
         rest += alignment
@@ -134,7 +135,7 @@ def seal_of(file_id: int, start: int, durable: int, group: Buffer, alignment: in
 
 
 def _group_crc(file_id: int, start: int, durable: int, padding_length: int, group: Buffer) -> int:
-    """Also over the length of the padding: it says where the next group begins."""
+    """Covers the length of the padding, too: it says where the next group begins."""
     return crc32c(group, crc32c(_SEALED_PLACE.pack(file_id, start, durable, padding_length)))
 
 
@@ -148,7 +149,7 @@ class Header(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One record; *data* is all of it behind the length word, ids included."""
+    """One record; *data* is everything after the length word, ids included."""
 
     offset: int
     ledger_id: int
@@ -156,7 +157,7 @@ class Record(NamedTuple):
     data: bytes
 
     def blob(self) -> bytes:
-        """What a LEDGER_KEY or EXPLICIT_LAC record carries. Raises Corruption."""
+        """The key or blob in a LEDGER_KEY or EXPLICIT_LAC record. Raises Corruption."""
         if len(self.data) >= _ABOUT_LEDGER.size:
             _, _, length = _ABOUT_LEDGER.unpack_from(self.data)
             if length == len(self.data) - _ABOUT_LEDGER.size:
@@ -174,7 +175,7 @@ def decode_header(data: bytes, path: str) -> Header | None:
     """
     if not data.startswith(MAGIC):
         if len(data) < len(MAGIC) or not any(data):
-            return None  # created, and the power went before the header was there
+            return None  # a power cut came after the file was created and before its header was written
         return Header(1, 0, sealed=False)
     if len(data) < OLD_HEADER_BYTES:
         return None
@@ -195,7 +196,7 @@ def begins_with_record(data: bytes) -> bool:
 
 
 class _Torn(Exception):
-    """What stands here is not a whole record."""
+    """The bytes at this place are not a whole record."""
 
 
 @dataclass(slots=True)
@@ -219,9 +220,9 @@ class Scan:
     """Iterates over the records of one file from *start* on (the first one if that is 0).
 
     *read(offset, size)* gives the file's bytes. After the iteration `end_offset` is where the next record
-    would stand and `torn` says why the scan stopped there, None at a clean end.
+    would begin, and `torn` says why the scan stopped there; None at a clean end.
 
-    Raises Corruption where the rest cannot be a torn write.
+    Raises Corruption if the rest cannot be a torn write.
     """
 
     def __init__(
@@ -257,7 +258,8 @@ class Scan:
             self.torn = str(torn)
 
     def _anything_behind(self, at: int) -> int | None:
-        """Where the first byte is that is not zero: upstream fills with zeros what it reserves."""
+        """The offset of the first byte after *at* that is not zero; None if all are. Apache's bookie preallocates
+        zeros."""
         while True:
             data = self._window.read(at, _WINDOW_BYTES)
             found = _NOT_ZERO.search(data)
@@ -293,7 +295,7 @@ class Scan:
             yield from group
 
     def _next(self, at: int) -> tuple[Record | None, int] | None:
-        """(record, offset behind it); (None, offset) for padding; None where no record was ever written."""
+        """(record, offset after it); (None, offset after it) for padding; None if no record was ever written here."""
         word = self._window.get(at, 4)
         if len(word) < 4 or word == b"\0\0\0\0":
             return None
@@ -328,7 +330,7 @@ class Scan:
         return bool(crc == _group_crc(self._file_id, start, durable, length, group))
 
     def _check_nothing_durable_follows(self, bad: int, why: str) -> None:
-        """Rule 3. Raises Corruption."""
+        """Check rule 3. Raises Corruption."""
         at = bad
         while True:
             data = self._window.read(at, _WINDOW_BYTES)

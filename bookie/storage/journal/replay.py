@@ -1,12 +1,11 @@
-"""Reading the journal after a start: every record behind the mark, in order, or a refusal to serve.
+"""Reads the journal after a start: every record after the mark, in order, or an error that keeps the bookie down.
 
 Rules:
 
 1. The marked file exists, and no file is missing between it and the newest one. The first mark, 0:0, means
    everything that is there.
-2. A scan may stop early only where nothing was written later: a torn end with records in a later file is
-   damage, not a tail.
-3. A file is without its header only if a crash came while it was made: then nothing stands in it, nor in a later one,
+2. A scan may stop early only if nothing was written later: a torn end followed by records in a later file is damage.
+3. A file lacks its header only if a crash came while it was created. Then it has no records, nor has any later file,
    and no mark names it.
 """
 
@@ -25,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def replay(files: Files, directory: str, mark: Mark, apply: Callable[[Record], None]) -> int:
-    """Give every record of *directory* from *mark* on to *apply*; return how many there were.
+    """Call *apply* with every record of *directory* from *mark* on; return their number.
 
     Raises Corruption.
     """
@@ -64,13 +63,14 @@ def replay(files: Files, directory: str, mark: Mark, apply: Callable[[Record], N
 
 
 def _is_torn_header(file: File, head: bytes) -> bool:
-    """Whether *head*, which has no magic, is what a crash left in place of a header instead of version 1's first
-    record: nothing stands behind a header before it is synced."""
+    """Whether *head*, which has no magic, is a header torn by a crash and not the first record of version 1: a header
+    is synced before anything is written after it."""
     return file.size_bytes() <= fmt.HEADER_BYTES and not fmt.begins_with_record(head)
 
 
 def _holds_anything(file: File) -> bool:
-    """Whether something stands behind the place of the header; upstream makes a file's space before its header."""
+    """Whether there are bytes other than zero after the header. Apache's bookie preallocates before it writes the
+    header."""
     return any(any(file.read_at(at, MIB)) for at in range(fmt.HEADER_BYTES, file.size_bytes(), MIB))
 
 

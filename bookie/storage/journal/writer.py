@@ -1,19 +1,19 @@
-"""The journal's writing end: one thread, one write and one fdatasync for all that waits.
+"""Writes the journal: one thread, with one write and one fdatasync for all waiting records.
 
 Rules:
 
-1. A group is reported after its fdatasync has returned; a group in which nobody asked for that, after its write.
-2. A write or sync that fails poisons the journal for good (I38, I39): nothing is
-   reported as done any more and the bookie goes down.
-3. No space is the exception: the group is cut off again, so that the end of the file is known, and reported as refused;
-   the next group may find room. If even the cutting off fails, rule 2.
-4. A file is created, with its name in the directory, before anything in it is reported.
-5. What was put before the loop heard of a refusal is refused too: the refused group may have held the key of the
-   ledger (LEDGER_KEY) on which it relies, and replay passes over entries without one.
-6. The mark moves behind whole groups only, never into one that may be cut off again.
-7. Nobody reads a journal but a restart, so what is synced does not stay in the page cache (Apache's
-   journalRemoveFromPageCache). New pages are what a write costs most: at 256 KiB a group, 600 MB took 0.26 s of the
-   kernel's time instead of 0.9 to 1.9 s.
+1. A group is reported after its fdatasync has returned; a group in which no item must be synced, after its write.
+2. A write or sync that fails ends the journal for good (I38, I39): nothing is reported as written any more, and the
+   bookie stops.
+3. A full disk is the exception: the file is truncated to its end before the group, and the group is reported as
+   refused; the next group may find room. If the truncation fails, rule 2 holds.
+4. A file is created, with its name in the directory durable, before anything in it is reported.
+5. Items that were put before the loop learnt of a refusal are refused, too: the refused group may have held their
+   ledger's key (LEDGER_KEY), and replay skips entries without a key.
+6. The mark moves to the end of whole groups only, never into one that may be truncated.
+7. A journal is read only by a restart, so synced pages do not stay in the page cache (Apache's
+   journalRemoveFromPageCache). New pages are the largest cost of a write: at 256 KiB a group, 600 MB took 0.26 s of
+   kernel time instead of 0.9 to 1.9 s.
 """
 
 import contextlib
@@ -41,12 +41,12 @@ PAGE_BYTES = 4 * KIB
 Done: TypeAlias = Callable[[Any, Exception | None], None]
 
 Item: TypeAlias = tuple[list[Buffer], bool, Done, Any]
-"""records as length word, body, length word, body …; whether it must be on disk; what to call on the
-loop, with this argument and None or the refusal"""
+"""(records as length word, body, length word, body …; whether they must be synced; the call to make on the loop; its
+first argument). Its second argument is None or the refusal."""
 
 
 _Put: TypeAlias = tuple[int, Item]
-"""how many refusals the loop had been told of when it put the item"""
+"""(the number of refusals that the loop had learnt of when it put the item, the item); see rule 5"""
 
 
 class NoSpace(MagnetarError):
@@ -54,14 +54,14 @@ class NoSpace(MagnetarError):
 
 
 class JournalFailed(MagnetarError):
-    """The journal cannot be written any more; what was not acknowledged may be lost."""
+    """The journal cannot be written any more; entries that were not acknowledged may be lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalSettings:
     version: int = 6
-    # 4 KiB, as Pulsar has it: a group never shares a sector with one that is durable already, on disks
-    # with large sectors too. (Apache's default is 512.)
+    # 4 KiB as in Pulsar: also on disks with large sectors a group never shares a sector with one that is durable
+    # already. (BookKeeper's default is 512.)
     alignment_bytes: int = 4 * KIB
     file_bytes_max: int = 2 * GIB
     preallocation_bytes: int = 16 * MIB
@@ -74,7 +74,7 @@ def file_name(file_id: int) -> str:
 
 
 def list_files(files: Files, directory: str) -> list[int]:
-    """Ids of the journal files in *directory*, rising."""
+    """Ids of the journal files in *directory*, ascending."""
     ids = []
     for name in files.list(directory):
         stem, dot, suffix = name.partition(".")
@@ -95,18 +95,18 @@ class JournalWriter:
         self._allocated = 0
         self._durable = 0
         self.mark = Mark(first_id, fmt.HEADER_BYTES)
-        """Behind the last group that was written."""
+        """The end of the last written group."""
         self.written_bytes = 0
         self.syncs = 0
         self.write_s = 0.0
-        """How long writing and syncing took so far, in seconds."""
+        """How long writing and syncing took since the start, in seconds."""
         self.sync_s = 0.0
         self._create(first_id)
 
     def write(self, items: Sequence[Item], now: Callable[[], float] = no_clock) -> NoSpace | None:
-        """Write the records of *items* and make them durable where asked; *now* measures `write_s` and `sync_s`.
+        """Write the records of *items* and sync them if one of them must be; *now* measures `write_s` and `sync_s`.
 
-        Raises OSError: then nothing may be written any more.
+        After an OSError nothing may be written any more (rule 2).
         """
         group: list[Buffer] = []
         must_sync = False
@@ -140,15 +140,16 @@ class JournalWriter:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            self._file.truncate(before.offset)  # rule 3; raises: rule 2
+            self._file.truncate(before.offset)  # rule 3; if it raises, rule 2
             self._file.sync()
             self._durable = self._allocated = before.offset
             return NoSpace(f"{self._file.path}: {error.strerror}")
+        assert end >= before.offset, "the journal's mark went back"
         self.mark = Mark(before.file_id, end)  # rule 6
         return None
 
     def _write_slice(self, records: list[Buffer], start: int) -> int:
-        """Write *records* with their seal at *start*; return where the next slice goes."""
+        """Write *records* with their seal at *start*; return where the next slice begins."""
         file_id = self.mark.file_id
         body = b"".join(records)
         seal = fmt.seal_of(file_id, start, self._durable, body, self._settings.alignment_bytes)
@@ -164,7 +165,7 @@ class JournalWriter:
             if self._settings.sync:
                 self._file.sync()
                 if self._settings.remove_from_page_cache:
-                    # From the start of its page on: only whole ones go.
+                    # The system drops whole pages only, so begin at the start of a page.
                     start = self._durable // PAGE_BYTES * PAGE_BYTES
                     self._file.forget(start, self.mark.offset - start)  # rule 7
             self.syncs += 1
@@ -186,7 +187,7 @@ class JournalWriter:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            return  # the full one can grow a little more
+            return  # the full file can grow a little more
         full.close()
 
     def _create(self, file_id: int) -> None:
@@ -220,7 +221,7 @@ def _slices(group: list[Buffer]) -> list[list[Buffer]]:
 
 
 class Journal:
-    """The loop's side of a writer: `put` queues, the callbacks of a group come in one turn of the loop."""
+    """The loop's side of a writer: `put` queues records, and the calls of a group come in one turn of the loop."""
 
     def __init__(
         self,
@@ -233,24 +234,24 @@ class Journal:
         latency: JournalLatency | None = None,
         slow: SlowOperations | None = None,
     ) -> None:
-        """*latency* and *slow* are told how long the groups take, if there is a *clock*."""
+        """*latency* and *slow* get the duration of groups, if there is a *clock*."""
         self._writer = writer
         self._name = name
         self._now: Callable[[], float] = no_clock if clock is None else clock.monotonic
         self._is_timed = clock is not None
         self.latency = JournalLatency() if latency is None else latency
         self._slow = slow
-        # When each item was put that is not reported yet, in order; used on the loop only.
+        # When each unreported item was put, in order; used on the loop only.
         self._put_s: deque[float] = deque()
         self._on_failure = on_failure
         self._on_no_space = on_no_space
-        # What became of the groups that were worked on and not reported yet, in order: for each so many items, and
-        # their refusal; and how long it took.
+        # The outcomes of groups that were written and not reported yet, in order: (number of items, their refusal) for
+        # each part of the group, and its times.
         self._outcomes: deque[tuple[list[tuple[int, NoSpace | None]], GroupTimes]] = deque()
         self._worker: GroupWorker[_Put] = GroupWorker(name, self._work, self._report)
         self._failed = False
-        # Rule 5. The loop counts the refusals that it was told of and stamps what it puts with their number; the
-        # thread refuses what has a number up to that of the last group that it refused.
+        # Rule 5. The loop counts the refusals that it learnt of and stamps each put with their number. The thread
+        # refuses puts with a number up to that of the last group that it refused.
         self._refusals_told = 0
         self._refused_number = -1
         self._refusal: NoSpace | None = None
@@ -259,14 +260,14 @@ class Journal:
         self._worker.start()
 
     async def stop(self) -> None:
-        """Write what was put, then close the file."""
+        """Write everything that was put, then close the file."""
         await self._worker.stop()
         if self._worker.error is None:
             self._writer.close()
 
     @property
     def mark(self) -> Mark:
-        """Every record before it was put before now."""
+        """The end of the last written group; every record before it is in the journal."""
         return self._writer.mark
 
     @property
@@ -276,7 +277,7 @@ class Journal:
     def put(self, records: list[Buffer], must_sync: bool, done: Done, argument: Any) -> None:
         """Write *records* (length words and bodies in turn), then call *done(argument, refusal)* on the loop.
 
-        Not called any more after the journal has failed.
+        *done* is not called after the journal has failed.
         """
         if self._is_timed:
             self._put_s.append(self._now())

@@ -1,9 +1,9 @@
-"""Which adds of a ledger were slow, and whom they waited for. No clock: who measures brings the times, in seconds.
+"""Which adds of a ledger were slow, and which bookies they waited for. No clock: the caller passes times, in seconds.
 
     append ── queue (each bookie) ──▶ socket ──▶ answer (each bookie) ──▶ quorum, in order ──▶ acknowledged
 
-Everything is told once for a run of entries or for a chunk of answers. What happens within a millisecond is taken as
-one moment, so the memory is bounded by the time that adds are under way, not by their number.
+Calls come once per run of entries or per chunk of answers. Events within one millisecond are kept as one, so memory is
+bounded by how long adds are under way, not by their number.
 """
 
 from collections import deque
@@ -11,22 +11,22 @@ from typing import Final, NamedTuple
 
 _MOMENT_S: Final = 0.001
 
-# Answers kept for one bookie: at one a millisecond more than the time-out of an add. A bookie that is ahead of the
-# others for longer than that is not the slow one.
+# Answers kept for one bookie. At one a millisecond they cover more than the time-out of an add. A bookie that is ahead
+# of the others by more than that is not the slow one.
 _ANSWERS_MAX: Final = 40_000
 
 
 class SlowAdd(NamedTuple):
-    """A run of entries that took longer than it should. Seconds since it was appended."""
+    """A run of entries that took longer than the threshold. Times are seconds since the run was appended."""
 
     appended_s: float
-    """When that was."""
+    """When the run was appended, by the monotonic clock."""
     last_entry_id: int
     total_s: float
     answers_s: tuple[float | None, ...]
-    """For each position when the bookie there had answered the last entry (of its share); None: it has not."""
+    """For each position: when its bookie had answered the last entry of its share; None: not yet."""
     change_s: float
-    """How long of it the ensemble was being changed."""
+    """How much of *total_s* an ensemble change took."""
 
 
 class AddWatch:
@@ -35,7 +35,8 @@ class AddWatch:
     __slots__ = ("_answers", "_change", "_change_began_s", "_runs", "_share", "_threshold_s")
 
     def __init__(self, ensemble_size: int, is_striped: bool, threshold_s: float) -> None:
-        # A bookie has one of so many entries at least; so it may never answer the last one of a run.
+        # In a striped ensemble a bookie holds at least one of any *_share* entries in a row, maybe not the last of a
+        # run.
         self._share = ensemble_size if is_striped else 1
         self._threshold_s = threshold_s
         self._runs: deque[tuple[int, float]] = deque()
@@ -44,7 +45,7 @@ class AddWatch:
         self._change = (0.0, 0.0)
 
     def appended(self, last_entry_id: int, now_s: float) -> None:
-        """Entries up to this one were handed over."""
+        """Entries up to this one were handed to the connections."""
         runs = self._runs
         if runs and now_s - runs[-1][1] < _MOMENT_S:
             runs[-1] = last_entry_id, runs[-1][1]
@@ -64,7 +65,7 @@ class AddWatch:
         self._change_began_s = now_s
 
     def changed(self, indexes: frozenset[int], now_s: float) -> None:
-        """It is over; the answers of the former bookies at *indexes* do not count any more."""
+        """The change is over; answers of the former bookies at *indexes* do not count any more."""
         if self._change_began_s is not None:
             self._change = self._change_began_s, now_s
             self._change_began_s = None
@@ -72,7 +73,7 @@ class AddWatch:
             self._answers[index].clear()
 
     def acknowledged(self, up_to: int, now_s: float) -> SlowAdd | None:
-        """Entries up to this one are acknowledged: the slowest of them, if it was slow."""
+        """Entries up to this one are acknowledged. Returns the oldest slow run among them, if there is one."""
         runs = self._runs
         slow: SlowAdd | None = None
         while runs and runs[0][0] <= up_to:

@@ -1,7 +1,7 @@
 """The client for threads without an event loop: Spark tasks, tools.
 
-Each object has a loop of its own which runs only while a call is under way, in the thread that calls. There is no
-background thread: nothing happens between calls, and nothing is lost after a fork of a process that never called.
+Each client has a private event loop, which runs in the calling thread, and only while a call is under way. There is no
+background thread: nothing happens between calls, and a process that has not called yet can fork without harm.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.config import ClientConfig
-from magnetar_core.bookkeeper.client.handle import LedgerReadHandle
+from magnetar_core.bookkeeper.client.read_handle import LedgerReadHandle
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.bookkeeper.metadata.url import open_store
@@ -22,22 +22,22 @@ T = TypeVar("T")
 
 
 class _Runner:
-    """Runs coroutines on a private loop; calls of several threads follow one another."""
+    """Runs coroutines on a private loop. Calls from several threads run one after the other."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._turn = threading.Lock()
+        self._call_lock = threading.Lock()
         self._closed = False
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        with self._turn:
+        with self._call_lock:
             if self._closed:
                 work.close()
                 raise RuntimeError("the blocking client was closed")
             return self._loop.run_until_complete(work)
 
     def close(self) -> None:
-        with self._turn:
+        with self._call_lock:
             if not self._closed:
                 self._closed = True
                 self._loop.run_until_complete(self._loop.shutdown_default_executor())
@@ -81,7 +81,7 @@ class BlockingReadHandle:
         return self._runner.run(self._handle.read_batch(first, max_count, max_bytes))
 
     def read_batches(self, firsts: Sequence[int], max_count: int, max_bytes: int) -> list[list[StoredEntry]]:
-        """Several `read_batch` at the same time."""
+        """One `read_batch` for each of *firsts*, all at the same time."""
 
         async def all_of_them() -> list[list[StoredEntry]]:
             batches = (self._handle.read_batch(first, max_count, max_bytes) for first in firsts)
@@ -116,7 +116,7 @@ class BlockingBookKeeper:
         root: str = "/ledgers",
         session_timeout_s: float = 30.0,
     ) -> "BlockingBookKeeper":
-        """Connect to the cluster whose metadata is at *metadata_url* (read-only where that makes a difference)."""
+        """Connect to the cluster whose metadata is at *metadata_url*. A `rocksdb:` directory is opened read-only."""
         runner = _Runner()
 
         async def connect() -> tuple[MetadataStore, BookKeeper]:
@@ -147,7 +147,7 @@ class BlockingBookKeeper:
 
     @property
     def metadata_store(self) -> MetadataStore:
-        """For reading other records; run its coroutines with `run`."""
+        """The store that this client reads. Its coroutines are run with `run`."""
         return self._store
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:

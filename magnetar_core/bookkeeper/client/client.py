@@ -5,7 +5,6 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 
 from magnetar_core.bookkeeper.client.config import ClientConfig
-from magnetar_core.bookkeeper.client.connection import ConnectionPool
 from magnetar_core.bookkeeper.client.errors import (
     BookKeeperError,
     ClientClosed,
@@ -13,11 +12,14 @@ from magnetar_core.bookkeeper.client.errors import (
     NotEnoughBookies,
     Unauthorized,
 )
-from magnetar_core.bookkeeper.client.handle import LedgerReadHandle, LedgerWriteHandle, mapped
+from magnetar_core.bookkeeper.client.ledger_record import as_client_error
 from magnetar_core.bookkeeper.client.placement import choose_ensemble, choose_replacements
+from magnetar_core.bookkeeper.client.pool import ConnectionPool
 from magnetar_core.bookkeeper.client.quorum import check_quorum
+from magnetar_core.bookkeeper.client.read_handle import LedgerReadHandle
 from magnetar_core.bookkeeper.client.recovery_driver import recover_ledger
 from magnetar_core.bookkeeper.client.replicas import LedgerReplicas
+from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
 from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, Versioned, check_layout
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment
@@ -55,9 +57,9 @@ class BookKeeper:
         self._closed = False
 
     async def open(self) -> None:
-        """Find out who is there.
+        """Connect to the metadata and learn which bookies are registered.
 
-        Raises MetadataUnavailable, MetadataError for a layout that is not ours, ConfigurationError for files of TLS
+        Raises MetadataUnavailable, MetadataError for a layout that is not supported, ConfigurationError for TLS files
         that cannot be used.
         """
         assert self._pool is None, "opened twice"
@@ -90,7 +92,7 @@ class BookKeeper:
         Raises NotEnoughBookies, ImpossibleQuorum, MetadataUnavailable.
         """
         pool = self._open_pool()
-        check_quorum(ensemble_size, write_quorum, ack_quorum)  # and nothing is built before there are the bookies
+        check_quorum(ensemble_size, write_quorum, ack_quorum)  # before anything of that size is made
         writable = self.bookies.writable
         unreachable = pool.unreachable
         if len(writable - unreachable) >= ensemble_size:
@@ -119,13 +121,13 @@ class BookKeeper:
         """Open a ledger for reading.
 
         With *recovery* an open ledger is taken over: its writer is fenced, its end found, and it is closed.
-        Without, it is left alone; the handle knows LAC as of now. Raises NoSuchLedger, Unauthorized,
-        RecoveryFailed, MetadataUnavailable.
+        Without, its writer goes on undisturbed, and the handle knows the LAC of this moment. Raises NoSuchLedger,
+        Unauthorized, RecoveryFailed, MetadataUnavailable.
         """
         pool = self._open_pool()
         versioned = await self._read(ledger_id)
         metadata = versioned.metadata
-        # Format 1 does not keep the password; the bookies will know.
+        # A record of format 1 does not hold the password; there only the bookies can check it.
         if metadata.format_version > 1 and metadata.password != password:
             raise Unauthorized(f"ledger {ledger_id}: wrong password")
         if recovery and not metadata.is_closed:
@@ -163,7 +165,7 @@ class BookKeeper:
         try:
             await self.ledgers.delete(ledger_id)
         except MetadataError as error:
-            raise mapped(error, ledger_id) from error
+            raise as_client_error(error, ledger_id) from error
 
     async def read_metadata(self, ledger_id: int) -> LedgerMetadata:
         """Raises NoSuchLedger, MetadataUnavailable."""
@@ -178,7 +180,7 @@ class BookKeeper:
         try:
             return await self.ledgers.read(ledger_id)
         except (MetadataError, Corruption) as error:
-            raise mapped(error, ledger_id) from error
+            raise as_client_error(error, ledger_id) from error
 
     def _open_pool(self) -> ConnectionPool:
         if self._closed:

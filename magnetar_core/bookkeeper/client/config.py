@@ -17,7 +17,7 @@ class ClientConfig:
         "bookkeeperClientTimeoutInSeconds", 30.0, help="an add or read without an answer fails after this"
     )
     connect_timeout_ms: int = setting(
-        "clientConnectTimeoutMillis", 10_000, help="a connection that is not there after this failed"
+        "clientConnectTimeoutMillis", 10_000, help="a connection that is not made within this time has failed"
     )
     channels_per_bookie: int = setting(
         "bookkeeperNumberOfChannelsPerBookie", 1, help="connections to each bookie; a ledger uses one of them"
@@ -30,7 +30,7 @@ class ClientConfig:
     quarantine_s: float = setting(
         "bookkeeperClientHealthCheckQuarantineTimeInSeconds",
         30.0,
-        help="new ensembles avoid a bookie for so long after it failed (Apache: 1800 after five errors)",
+        help="how long new ensembles avoid a bookie after it failed (Apache: 1800 after five errors)",
     )
     batch_read_enabled: bool = setting(
         "bookkeeperEnableBatchRead", True, help="read runs of entries in one request where E equals Qw"
@@ -41,31 +41,32 @@ class ClientConfig:
     frame_bytes_max: int = setting(
         "nettyMaxFrameSizeBytes", MAX_FRAME_BYTES, help="largest frame a bookie may send; must be that of the bookies"
     )
-    # Entries of one ledger without an acknowledgement. At 64 bytes each it is the memory of some 30 MB; whoever
-    # publishes has smaller limits of their own, so reaching it means that they do not work.
+    # Entries of one ledger without an acknowledgement. At 64 bytes each they take some 30 MB of memory. Topics have
+    # smaller limits, so reaching this one means that those do not work.
     pending_adds_max: int = setting(
         "maxPendingAddsPerLedger", 200_000, help="unacknowledged entries of one ledger, above it adds are refused"
     )
     pending_bytes_max: int = setting(
         "maxPendingBytesPerLedger", 512 * MIB, help="unacknowledged bytes of one ledger, above it adds are refused"
     )
-    # What waits for a bookie that does not take it. Adds complete without the slowest bookie, so nothing else bounds
-    # this. Above it new entries wait: a bookie that drains its queue is alive, and replacing it would send everything
-    # once more to the next one, which is no faster.
+    # Bytes that wait for a bookie which does not take them. Adds complete without the slowest bookie, so nothing else
+    # bounds its queue. Above the limit new entries wait. Replacing the bookie instead would send everything again to
+    # the next one, which is no faster.
     outbox_bytes_max: int = setting(
         "maxOutboxBytesPerBookie", 64 * MIB, help="unsent bytes for one bookie, above it new entries wait"
     )
-    # Only for a bookie whose outbox is full: it stops everybody, so its silence is noticed before the time-out.
+    # Only for a bookie whose outbox is full: it holds up all writers, so its silence must be noticed before the
+    # time-out of an add.
     full_silence_s: float = setting(
         "maxSilenceOfFullBookieInSeconds",
         5.0,
-        help="a bookie with a full outbox that neither answers nor takes data for so long counts as failed",
+        help="a bookie with a full outbox that neither answers nor takes data for this long counts as failed",
     )
 
     hold_adds_s: float = setting(
         "holdAddsWithoutBookiesInSeconds",
         30.0,
-        help="entries wait so long for bookies to come back where too few are left, then they fail; 0: at once",
+        help="how long entries wait for bookies to come back when too few are left, before they fail; 0: at once",
     )
 
     slow_add_ms: int = setting(
@@ -75,8 +76,8 @@ class ClientConfig:
     )
 
     tls: TlsFiles | None = None
-    """With what bookies are reached over TLS; None: in clear. There is nothing between: with it, a bookie that does
-    not offer TLS counts as unreachable."""
+    """The files for TLS to bookies; None: without TLS. With TLS, a bookie that does not offer it counts as
+    unreachable: there is no fallback."""
 
     def problems(self) -> Iterator[str]:
         if self.rackaware_policy_enabled:

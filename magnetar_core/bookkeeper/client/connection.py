@@ -1,22 +1,23 @@
-"""Connections to bookies: one per bookie (and channel), opened when needed, over protocol version 2.
+"""A connection to a bookie: opened when there is something to send, over protocol version 2.
 
     send_adds, read, batch_read ──▶ outbox ──one writelines per loop turn──▶ socket
     socket ──▶ data_received: all answers of the chunk ──▶ per ledger one `on_added(ids)`; futures of reads
 
 Rules:
 
-1. Version 2 has no request ids for adds and reads: requests are matched by (ledger, entry), and any one of several
-   equal requests gets the answer. Therefore what recovers a ledger (fencing reads, recovery adds) goes over
-   connections of its own: an answer to a plain request must never count as one to a fencing request.
-2. A request ends exactly once: answered, timed out, or with its connection. A time-out does not end the connection.
-   The time-out of an add is one of silence: while the bookie answers others, what is queued there has its turn later.
-3. Nothing calls back from within `send_adds`: failures that are known at once are told in a later loop turn.
-4. Where TLS is set, nothing is sent before the bookie has taken our certificate
+1. Version 2 has no request ids for adds and reads: an answer is matched to its request by (ledger, entry), and if
+   several equal requests wait, the oldest of them gets it. Therefore fencing reads and recovery adds go over separate
+   connections: an answer to a plain request must never count as one to a fencing request.
+2. A request ends exactly once: answered, timed out, or failed with its connection. A time-out does not end the
+   connection. An add times out only when the bookie is silent: while it answers other requests, the add is still
+   queued there.
+3. `send_adds` never calls the sink itself: failures that are known at once are reported in a later loop turn.
+4. Where TLS is set, nothing is sent before the bookie has accepted our certificate
    (`magnetar_core.bookkeeper.tls.contexts`).
-5. A bookie that cannot be reached is refused for a moment without trying, and put into quarantine, which new
-   ensembles avoid.
-6. When the socket takes no more, requests wait in the outbox. Above its limit `is_full` asks writers to wait; the
-   bookie is given up only when it neither answers nor takes anything meanwhile.
+5. After a failed connect, requests fail at once for a moment, without another try. The bookie goes into quarantine:
+   new ensembles avoid it.
+6. When the socket takes no more, requests wait in the outbox. Above the outbox's limit `is_full` asks writers to wait.
+   The connection is given up only when the bookie has neither answered nor taken bytes for a while.
 """
 
 import asyncio
@@ -25,9 +26,9 @@ import logging
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias, cast
 
-from magnetar_core.bookkeeper.client.change_limits import BookieLimits
 from magnetar_core.bookkeeper.client.config import ClientConfig
 from magnetar_core.bookkeeper.client.errors import (
     BookieUnavailable,
@@ -39,7 +40,7 @@ from magnetar_core.bookkeeper.client.errors import (
 from magnetar_core.bookkeeper.client.writer import PendingAdd
 from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
 from magnetar_core.bookkeeper.metadata.store import MetadataError
-from magnetar_core.bookkeeper.tls.contexts import Certificates, TlsFailed, client_context, connect
+from magnetar_core.bookkeeper.tls.contexts import Certificates, TlsFailed, connect
 from magnetar_core.bookkeeper.wire.codec_v2 import (
     ADD_ENTRY,
     BATCH_READ_ENTRY,
@@ -52,49 +53,72 @@ from magnetar_core.bookkeeper.wire.codec_v2 import (
 )
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
 from magnetar_core.runtime.clock import Clock, DeadlineSweep, Timer
-from magnetar_core.runtime.observe import SlowOperations
 from magnetar_core.runtime.tasks import Tasks
 from magnetar_core.runtime.types import KIB, Buffer
 
 log = logging.getLogger(__name__)
 
-# asyncio's default of 64 KiB would stop and go at every burst; what is beyond it waits in the outbox anyway.
+# With asyncio's default of 64 KiB the socket would pause and resume at every burst. What exceeds the buffer waits in
+# the outbox anyway.
 _SOCKET_BUFFER_BYTES: Final = 1024 * KIB
 
-# Bytes that go to the socket at once. The loop of asyncio joins them, so a long outbox in one piece would stand there
+# Bytes handed to the socket at once. asyncio joins them, so a long outbox handed over in one piece would be in memory
 # twice.
 _FLUSH_BYTES: Final = 1024 * KIB
 
-# How often an add may be overtaken by the answers to others, each time for the time-out: an answer that is lost must
-# not keep an entry for ever.
+# How many time-outs in a row an add may wait while the bookie answers other requests (rule 2). It is bounded because
+# an answer that is lost must not keep an entry for ever.
 _OVERTAKEN_MAX: Final = 3
 
-# After a failed connect the next try is refused for so long, doubling up to the second number: a writer with a
-# left-out position would otherwise try with every run it appends.
+# How long requests are refused after a failed connect, doubling up to the maximum. Otherwise a writer with a left-out
+# position would try to connect with every run it appends.
 _REFUSE_S: Final = 0.5
 _REFUSE_S_MAX: Final = 5.0
-
-# How long a bookie that broke the connection on a batch read is asked entry by entry (old bookies do that; one
-# that merely crashed gets batches again after this).
-_NO_BATCH_S: Final = 60.0
-
-
-# An outbox that waited longer than this is remembered, so that a slow add can tell that it was not sent; so many of
-# them.
+# When the outbox waited longer than this for the socket, the wait is remembered, so that the report of a slow add can
+# say how long the add was not sent. The last _LATE_FLUSHES waits are kept.
 _LATE_S: Final = 0.01
 _LATE_FLUSHES: Final = 64
 
 
 class AddSink(Protocol):
-    """Where answers to adds go: the handle of a ledger that is being written."""
+    """Receives the answers to adds: the handle of a ledger that is being written."""
 
-    def on_added(self, channel: "AddChannel", entry_ids: list[int]) -> None: ...
+    def on_added(self, channel: "AddChannel", entry_ids: list[int]) -> None:
+        """The channel's bookie confirmed these entries. One call for all answers of a received chunk."""
+        ...
 
-    def on_add_failed(self, channel: "AddChannel", entry_ids: list[int], error: BookKeeperError) -> None: ...
+    def on_add_failed(self, channel: "AddChannel", entry_ids: list[int], error: BookKeeperError) -> None:
+        """The channel's bookie refused these entries, or did not answer."""
+        ...
+
+
+class BookieHealth(Protocol):
+    """Where a connection reports that its bookie failed."""
+
+    def failed(self, bookie_id: str) -> None:
+        """The bookie could not be reached, broke a connection, or did not answer in time."""
+        ...
+
+    def batches_failed(self, bookie_id: str) -> None:
+        """The bookie closed the connection instead of answering a batch read."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionParts:
+    """What all connections of one client share."""
+
+    clock: Clock
+    config: ClientConfig
+    directory: BookieDirectory
+    certificates: Certificates | None
+    """None: without TLS."""
+    tasks: Tasks
+    health: BookieHealth
 
 
 class AddChannel:
-    """One position of a ledger's ensemble: the bookie there and who wants its answers."""
+    """One position of a ledger's ensemble: its bookie, and the handle that gets the bookie's answers."""
 
     __slots__ = ("acknowledged", "bookie", "connection", "index", "sink")
 
@@ -104,7 +128,7 @@ class AddChannel:
         self.bookie = connection.bookie_id
         self.connection = connection
         self.acknowledged: list[int] = []
-        """Filled while one chunk is taken apart; empty at any other time."""
+        """Filled while one received chunk is parsed; empty at any other time."""
 
 
 _Key: TypeAlias = tuple[int, int]
@@ -112,20 +136,21 @@ _Read: TypeAlias = "asyncio.Future[Any]"
 
 
 class BookieConnection:
-    """The way to one bookie. Connects when there is something to send; survives the loss of its socket."""
+    """Requests to one bookie. It connects when there is something to send, and again after it lost its socket."""
 
-    def __init__(self, bookie_id: str, pool: "ConnectionPool") -> None:
+    def __init__(self, bookie_id: str, parts: ConnectionParts, *, is_closed: bool = False) -> None:
+        """*is_closed*: the client was closed already, so every request fails."""
         self.bookie_id = bookie_id
-        self._pool = pool
-        self._clock = pool.clock
-        self._config = pool.config
+        self._parts = parts
+        self._clock = parts.clock
+        self._config = parts.config
         self._loop = asyncio.get_running_loop()
         self._wire: _Wire | None = None
         self._connecting = False
         self._paused = False
         self._flushing = False
         self._in_pieces = False
-        self._closed = pool.is_closed
+        self._closed = is_closed
         self._refuse_until = 0.0
         self._refuse_s = _REFUSE_S
         self._last_error: BookKeeperError = BookieUnavailable(f"bookie {bookie_id} was not reached yet")
@@ -133,11 +158,12 @@ class BookieConnection:
         self._outbox_bytes = 0
         self._outbox_since_s = 0.0
         self._late_flushes: deque[tuple[float, float]] = deque(maxlen=_LATE_FLUSHES)
-        # When it last answered, or took something from a socket that was full.
+        # When the bookie last answered, or took bytes from a socket that had been full.
         self._alive_s = self._clock.monotonic()
         self._full_timer: Timer | None = None
         self._when_drained: list[Callable[[], None]] = []
-        # Several equal requests (rule 1): the value is then a list of channels.
+        # By (ledger, entry). For several equal requests (rule 1) the value is a list of channels, oldest first; a list
+        # for every add would cost an allocation per entry.
         self._adds: dict[_Key, AddChannel | list[AddChannel]] = {}
         self._reads: dict[_Key, list[_Read]] = {}
         self._batches: dict[int, _Read] = {}
@@ -146,23 +172,23 @@ class BookieConnection:
         self._add_deadlines: DeadlineSweep[tuple[AddChannel, int, int, int, int]] = DeadlineSweep(
             self._clock, self._config.timeout_s, self._expire_adds
         )
-        # Weak: an answered read is forgotten at once, not after the time-out with its 5 MiB.
+        # Weak references: otherwise the sweep would keep an answered read, up to 5 MiB, until its time-out.
         self._read_deadlines: DeadlineSweep[tuple[_Key | int, weakref.ref[_Read]]] = DeadlineSweep(
             self._clock, self._config.timeout_s, self._expire_read
         )
 
     @property
     def is_refusing(self) -> bool:
-        """It failed a moment ago and is not tried again yet."""
+        """The last connect failed a moment ago, and the next one is not tried yet (rule 5)."""
         return self._wire is None and self._clock.monotonic() < self._refuse_until
 
     @property
     def is_full(self) -> bool:
-        """More waits to be sent than should: writers wait as well (`when_drained`)."""
+        """The outbox is above its limit: writers should wait (`when_drained`)."""
         return self._outbox_bytes > self._config.outbox_bytes_max
 
     def when_drained(self, callback: Callable[[], None]) -> None:
-        """Call *callback* once, when half of the limit has gone out, or the connection with all that waited."""
+        """Call *callback* once, when the outbox is down to half of its limit, or was dropped with the connection."""
         self._when_drained.append(callback)
 
     @property
@@ -193,7 +219,7 @@ class BookieConnection:
         self._queued(size)
 
     def queue_s(self, queued_s: float) -> float:
-        """How long it took until what was sent at *queued_s* went to the socket; of a moment ago."""
+        """How long a request queued at *queued_s* waited in the outbox. Seconds; known for recent requests only."""
         for since_s, flushed_s in self._late_flushes:
             if since_s <= queued_s <= flushed_s:
                 return flushed_s - queued_s
@@ -202,7 +228,10 @@ class BookieConnection:
         return 0.0
 
     def read(self, ledger_id: int, entry_id: int, *, fencing_key: bytes | None = None) -> "asyncio.Future[memoryview]":
-        """Ask for an entry (-1: the last one). The future gets the stored entry, or a BookKeeperError."""
+        """Ask for an entry (-1: the last one). The future gets the stored entry, or a BookKeeperError.
+
+        With *fencing_key*, the ledger's master key, the bookie also fences the ledger.
+        """
         flags = 0 if fencing_key is None else FLAG_DO_FENCING | (FLAG_HIGH_PRIORITY if entry_id >= 0 else 0)
         answer: asyncio.Future[memoryview] = self._loop.create_future()
         if self._closed or self.is_refusing:
@@ -217,7 +246,8 @@ class BookieConnection:
     def batch_read(
         self, ledger_id: int, first_entry_id: int, max_count: int, max_bytes: int
     ) -> "asyncio.Future[list[memoryview]]":
-        """Ask for a run of entries that begins with *first_entry_id*."""
+        """Ask for a run of entries that begins with *first_entry_id*. The future gets at least one stored entry, or a
+        BookKeeperError; the bookie may return fewer than asked for."""
         answer: asyncio.Future[list[memoryview]] = self._loop.create_future()
         if self._closed or self.is_refusing:
             answer.set_exception(self._refusal())
@@ -254,12 +284,12 @@ class BookieConnection:
         if self._wire is None:
             if not self._connecting:
                 self._connecting = True
-                self._pool.tasks.spawn(self._connect(), f"connect {self.bookie_id}")
+                self._parts.tasks.spawn(self._connect(), f"connect {self.bookie_id}")
         elif not self._flushing and not self._paused:
             self._flushing = True
             self._loop.call_soon(self._flush)
         if self._full_timer is None and self.is_full:
-            self._full_timer = self._clock.call_later(self._config.full_silence_s, self._look_if_silent)
+            self._full_timer = self._clock.call_later(self._config.full_silence_s, self._give_up_if_silent)
 
     def _flush(self) -> None:
         self._flushing = False
@@ -278,10 +308,10 @@ class BookieConnection:
             self._tell_drained()
 
     def _flush_in_pieces(self, wire: "_Wire") -> None:
-        """As much as the socket takes: the rest stays here, where it is counted."""
+        """Hand over as much as the socket takes. The rest stays in the outbox, where its bytes are counted."""
         outbox = self._outbox
         begin = 0
-        self._in_pieces = True  # uvloop may tell from within a write that the socket takes more: `paused`
+        self._in_pieces = True  # uvloop may call `paused` from within a write
         while begin < len(outbox) and not self._paused:
             end, size = begin, 0
             while end < len(outbox) and size < _FLUSH_BYTES:
@@ -300,14 +330,14 @@ class BookieConnection:
         for callback in waiting:
             self._loop.call_soon(callback)
 
-    def _look_if_silent(self) -> None:
+    def _give_up_if_silent(self) -> None:
         """Rule 6."""
         self._full_timer = None
         if self._closed or not self.is_full:
             return
         silent_s = self._clock.monotonic() - max(self._alive_s, self._outbox_since_s)
         if silent_s < self._config.full_silence_s:
-            self._full_timer = self._clock.call_later(self._config.full_silence_s - silent_s, self._look_if_silent)
+            self._full_timer = self._clock.call_later(self._config.full_silence_s - silent_s, self._give_up_if_silent)
             return
         wire = self._wire
         self._lost(
@@ -324,18 +354,19 @@ class BookieConnection:
         try:
             try:
                 async with asyncio.timeout(self._config.connect_timeout_ms / 1000):
-                    host, port = await self._pool.directory.address_of(self.bookie_id)
-                    if self._pool.certificates is None:
+                    host, port = await self._parts.directory.address_of(self.bookie_id)
+                    if self._parts.certificates is None:
                         _, wire = await self._loop.create_connection(lambda: _Wire(self), host, port)
                     else:
-                        _, wire = await connect(_Wire(self), host, port, self._pool.certificates)
+                        _, wire = await connect(_Wire(self), host, port, self._parts.certificates)
             finally:
                 self._connecting = False
         except (OSError, MetadataError, TimeoutError) as error:
             self._refuse_until = self._clock.monotonic() + self._refuse_s
             self._refuse_s = min(self._refuse_s * 2, _REFUSE_S_MAX)
             why = "no connection in time" if isinstance(error, TimeoutError) else error
-            if isinstance(error, TlsFailed):  # settings are wrong, and what the caller hears may be a consequence
+            # Wrong settings, which somebody must correct. The caller may see only a consequence, as NotEnoughBookies.
+            if isinstance(error, TlsFailed):
                 log.warning("no TLS connection to bookie %s: %s", self.bookie_id, error)
             self._lost(None, BookieUnavailable(f"bookie {self.bookie_id} cannot be reached: {why}"))
             return
@@ -352,7 +383,8 @@ class BookieConnection:
     # Answers
 
     def received(self, frames: Sequence[memoryview], chunk_bytes: int) -> None:
-        """All whole frames of one chunk. Raises MalformedFrame after what came before was delivered."""
+        """Handle all whole frames of one received chunk. Raises MalformedFrame, after the frames before it were
+        delivered."""
         self._alive_s = self._clock.monotonic()
         adds = self._adds
         touched: list[AddChannel] = []
@@ -364,7 +396,7 @@ class BookieConnection:
                     key = (ledger_id, entry_id)
                     found = adds.pop(key, None)
                     if found is None:
-                        continue  # timed out meanwhile
+                        continue  # its time-out came first
                     if type(found) is list:
                         channel = found.pop(0)
                         if found:
@@ -403,7 +435,7 @@ class BookieConnection:
         if answer.done():
             return
         if rc == 0:
-            # A small entry must not keep the whole chunk alive in somebody's cache.
+            # Copied, so that a small entry in a cache does not keep the whole chunk in memory.
             answer.set_result(body if len(body) * 2 > chunk_bytes else memoryview(bytes(body)))
         else:
             answer.set_exception(error_of(rc, f"bookie {self.bookie_id}, ledger {ledger_id} entry {entry_id}"))
@@ -429,11 +461,11 @@ class BookieConnection:
                 self._flush()
 
     def lost(self, wire: "_Wire", error: Exception | None) -> None:
-        """The socket ended."""
+        """The socket was closed or broke."""
         if wire is not self._wire:
             return
         if self._batches and not self._batch_answered:
-            self._pool.batches_failed(self.bookie_id)
+            self._parts.health.batches_failed(self.bookie_id)
         self._lost(wire, BookieUnavailable(f"the connection to bookie {self.bookie_id} broke ({error or 'closed'})"))
 
     def _lost(self, wire: "_Wire | None", error: BookKeeperError) -> None:
@@ -441,7 +473,7 @@ class BookieConnection:
         self._wire = None
         self._last_error = error
         if not self._closed:
-            self._pool.failed(self.bookie_id)
+            self._parts.health.failed(self.bookie_id)
         self._outbox = []
         self._outbox_bytes = 0
         self._tell_drained()
@@ -463,7 +495,8 @@ class BookieConnection:
         adds = self._adds
         if overtaken < _OVERTAKEN_MAX and self._clock.monotonic() - self._alive_s < self._config.timeout_s:
             if any((ledger_id, entry_id) in adds for entry_id in range(first, last + 1)):
-                self._add_deadlines.add((channel, ledger_id, first, last, overtaken + 1))  # rule 2
+                # Rule 2: other requests were answered, so these adds wait for one more time-out.
+                self._add_deadlines.add((channel, ledger_id, first, last, overtaken + 1))
             return
         expired = []
         for entry_id in range(first, last + 1):
@@ -478,7 +511,7 @@ class BookieConnection:
                     del adds[key]
                 expired.append(entry_id)
         if expired:
-            self._pool.failed(self.bookie_id)
+            self._parts.health.failed(self.bookie_id)
             error = OperationTimeout(
                 f"bookie {self.bookie_id} did not answer an add of ledger {ledger_id} entry {expired[0]} "
                 f"within {self._config.timeout_s:g} s"
@@ -499,7 +532,7 @@ class BookieConnection:
                 if not waiting:
                     del self._reads[key]
         if not answer.done():
-            self._pool.failed(self.bookie_id)
+            self._parts.health.failed(self.bookie_id)
             answer.set_exception(
                 OperationTimeout(f"bookie {self.bookie_id} did not answer a read within {self._config.timeout_s:g} s")
             )
@@ -518,7 +551,7 @@ class BookieConnection:
 
 
 class _Wire(asyncio.Protocol):
-    """One socket."""
+    """One socket of a connection: cuts what arrives into frames."""
 
     def __init__(self, connection: BookieConnection) -> None:
         self._connection = connection
@@ -534,7 +567,7 @@ class _Wire(asyncio.Protocol):
 
     def send(self, buffers: list[Buffer]) -> None:
         if self.is_secure:
-            # The ssl library makes a record of each buffer, and most of ours are heads of a few bytes.
+            # Joined: the ssl library makes a TLS record of each buffer, and most of ours are heads of a few bytes.
             self.transport.write(b"".join(buffers))
         else:
             self.transport.writelines(buffers)
@@ -556,86 +589,3 @@ class _Wire(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.is_lost = True
         self._connection.lost(self, error)
-
-
-def _call_if_alive(reference: "weakref.WeakMethod[Callable[[], None]]") -> None:
-    method = reference()
-    if method is not None:
-        method()
-
-
-class ConnectionPool:
-    """The connections of one client, and what it knows about the health of bookies."""
-
-    def __init__(self, directory: BookieDirectory, clock: Clock, config: ClientConfig) -> None:
-        """Raises ConfigurationError if the files for TLS cannot be used."""
-        self.directory = directory
-        self.clock = clock
-        self.config = config
-        self.certificates = None if config.tls is None else Certificates(config.tls, client_context, clock)
-        self.tasks = Tasks("bookie connections")
-        self.slow_adds = SlowOperations(log, clock, config.slow_add_ms) if config.slow_add_ms else None
-        self.is_closed = False
-        self.change_limits = BookieLimits()
-        self._connections: dict[tuple[str, bool, int], BookieConnection] = {}
-        self._quarantined: dict[str, float] = {}
-        self._no_batch: dict[str, float] = {}
-        # Weak, as the deadlines of reads are.
-        self.speculation: DeadlineSweep[weakref.WeakMethod[Callable[[], None]]] | None = None
-        if config.speculative_read_timeout_ms:
-            delay_s = config.speculative_read_timeout_ms / 1000
-            self.speculation = DeadlineSweep(clock, delay_s, _call_if_alive)
-
-    def get(self, bookie_id: str, ledger_id: int, *, recovery: bool = False) -> BookieConnection:
-        """The connection for *ledger_id*; *recovery* for what fences or carries RECOVERY_ADD (rule 1)."""
-        key = (bookie_id, recovery, ledger_id % self.config.channels_per_bookie)
-        connection = self._connections.get(key)
-        if connection is None:
-            connection = self._connections[key] = BookieConnection(bookie_id, self)
-        return connection
-
-    def failed(self, bookie_id: str) -> None:
-        """The bookie could not be reached, broke a connection, or did not answer in time."""
-        if bookie_id not in self.quarantined:
-            log.info("bookie %s failed: new ensembles avoid it for %g s", bookie_id, self.config.quarantine_s)
-        self._quarantined[bookie_id] = self.clock.monotonic() + self.config.quarantine_s
-
-    @property
-    def quarantined(self) -> frozenset[str]:
-        """Bookies that failed a while ago."""
-        now = self.clock.monotonic()
-        self._quarantined = {bookie: until for bookie, until in self._quarantined.items() if until > now}
-        return frozenset(self._quarantined)
-
-    @property
-    def unreachable(self) -> frozenset[str]:
-        """Bookies that could not be reached a moment ago."""
-        return frozenset(c.bookie_id for c in self._connections.values() if c.is_refusing)
-
-    def rank(self, bookie_id: str) -> int:
-        """0 for a bookie that is fine, 1 for one that failed or is not registered: asked last."""
-        until = self._quarantined.get(bookie_id)
-        if until is not None and until > self.clock.monotonic():
-            return 1
-        return 0 if bookie_id in self.directory.writable or bookie_id in self.directory.read_only else 1
-
-    def batches_failed(self, bookie_id: str) -> None:
-        self._no_batch[bookie_id] = self.clock.monotonic() + _NO_BATCH_S
-
-    def may_batch(self, bookie_id: str) -> bool:
-        """False for a bookie that closed the connection when it was asked for a batch."""
-        until = self._no_batch.get(bookie_id)
-        if until is None:
-            return True
-        if self.clock.monotonic() >= until:
-            del self._no_batch[bookie_id]
-            return True
-        return False
-
-    async def close(self) -> None:
-        self.is_closed = True
-        for connection in tuple(self._connections.values()):
-            await connection.close()
-        if self.speculation is not None:
-            self.speculation.close()
-        await self.tasks.cancel()

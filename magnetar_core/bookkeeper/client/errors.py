@@ -1,4 +1,4 @@
-"""What an operation on a ledger can fail with.
+"""The errors that an operation on a ledger can raise.
 
     BookKeeperError
      ├─ RemoteError             a bookie refused; the class tells why, with its code in both wire protocols
@@ -12,16 +12,16 @@
      ├─ NotEnoughBookies        no ensemble can be formed
      ├─ ImpossibleQuorum        (in `quorum`) sizes that contradict each other, or are beyond the limit
      ├─ LedgerClosed            the handle or the ledger is closed
-     ├─ MetadataConflict        the ledger was closed by somebody else with another last entry
+     ├─ MetadataConflict        another client closed the ledger with a different last entry
      ├─ RecoveryFailed          too few bookies answered to know the last entry; nothing was cut, try again
-     ├─ EndUnknown              of an open ledger too few bookies answered to know where it ends
+     ├─ EndUnknown              too few bookies answered to know where an open ledger ends
      ├─ BeyondLastConfirmed     the entry is not (yet) confirmed
      ├─ EntryTooLarge, TooManyPending, ClientClosed
      └─ MetadataUnavailable     the metadata store did not answer, or its record cannot be used
-    DigestMismatch              (from the wire room) an entry is damaged
+    DigestMismatch              (from `wire.entry`) an entry is damaged
 
-"Missing" is only what a bookie says in so many words (`NoSuchEntry`, `NoSuchLedger`). Everything else, silence
-included, is unknown.
+An entry is "missing" only if a bookie says so explicitly (`NoSuchEntry`, `NoSuchLedger`). After any other answer, or
+none, it is unknown whether the bookie has it.
 """
 
 from typing import ClassVar
@@ -134,7 +134,7 @@ class TooManyRequests(RemoteError, v2=106, v3=506):
 
 
 class UnknownLedgerState(RemoteError, v2=107, v3=507):
-    """The bookie may have lost entries of the ledger and gives no negative answers about it."""
+    """The bookie may have lost entries of the ledger, so it never answers that one does not exist."""
 
     reason = "the bookie does not know whether it has lost entries"
 
@@ -156,7 +156,7 @@ class LedgerClosed(BookKeeperError):
 
 
 class MetadataConflict(BookKeeperError):
-    """Somebody else closed the ledger, with another last entry than ours."""
+    """Another client closed the ledger, with a different last entry."""
 
 
 class RecoveryFailed(BookKeeperError):
@@ -167,17 +167,17 @@ class EndUnknown(BookKeeperError):
     """Too few bookies answered to know where an open ledger ends."""
 
     def __init__(self, text: str, last_known: int) -> None:
-        """*last_known*: the last entry that is certainly part of it; -1 if none is."""
+        """*last_known*: the last entry that is certainly part of the ledger; -1 if none is."""
         super().__init__(text)
         self.last_known = last_known
 
 
 class BeyondLastConfirmed(BookKeeperError):
-    """The entry lies behind the last confirmed one."""
+    """The entry comes after the last confirmed one."""
 
 
 class EntryTooLarge(BookKeeperError):
-    """The payload does not fit a frame; bookies would close the connection."""
+    """The payload does not fit into a frame; a bookie would close the connection."""
 
 
 class TooManyPending(BookKeeperError):

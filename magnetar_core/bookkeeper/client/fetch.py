@@ -1,12 +1,12 @@
-"""Reads of one ledger over connections: plain with speculation, in batches, for recovery, and LAC rounds."""
+"""Reads of one ledger over connections: single entries and batches (with speculation), recovery reads, LAC rounds."""
 
 import asyncio
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
-from magnetar_core.bookkeeper.client.connection import ConnectionPool
 from magnetar_core.bookkeeper.client.errors import BookieUnavailable, BookKeeperError, DigestMismatch
+from magnetar_core.bookkeeper.client.pool import ConnectionPool
 from magnetar_core.bookkeeper.client.quorum import Quorum
 from magnetar_core.bookkeeper.client.reader import HeldCount, ReplicaWalk, open_batch, read_order
 from magnetar_core.bookkeeper.client.recovery import (
@@ -23,16 +23,16 @@ from magnetar_core.bookkeeper.wire.entry import EntryCodec, StoredEntry
 
 R = TypeVar("R")
 
-# Single reads in flight for one caller, where batches are not possible: enough to hide the way to the bookie,
-# little enough (64 × 5 MiB at the very worst) to survive large entries.
+# Single reads in flight for one caller, where batches are not possible: enough to hide the round trip to the bookie,
+# few enough that the largest entries fit into memory (64 × 5 MiB at worst).
 _WINDOW: Final = 64
 
-# Entries asked for in one batch. The answer is bounded by bytes; this only keeps the number in its field.
+# Entries asked for in one batch. Bytes bound the answer; this limit only keeps the count within its field of 32 bits.
 _BATCH_COUNT_MAX: Final = 1_000_000
 
 
 class _Race(Generic[R]):
-    """One read: replica after replica, a second one at the same time when the first is slow."""
+    """One read: it asks replica after replica, and a second one at the same time when the first is slow."""
 
     __slots__ = ("__weakref__", "_accept", "_ask", "_walk", "answer")
 
@@ -83,7 +83,7 @@ class LedgerFetcher:
         self.quorum = quorum
         self._codec = codec
         self._pool = pool
-        # Where every bookie holds everything, one reader keeps asking one bookie: its read-ahead is warm.
+        # Where every bookie holds every entry, a reader asks the same bookie again: that bookie has read ahead.
         self._start = ledger_id % quorum.ensemble_size
 
     def entry(self, ensemble: Sequence[str], entry_id: int) -> "asyncio.Future[StoredEntry]":
@@ -115,7 +115,8 @@ class LedgerFetcher:
                 try:
                     return await self._batch(order, ensemble, first, max_count, max_bytes)
                 except BookieUnavailable:
-                    # A bookie that does not know batches closes the connection; one that is dead does so, too.
+                    # Read single entries. A bookie that does not know batches closes the connection, as a dying one
+                    # does.
                     pass
         return await self._window(ensemble, first, min(max_count, _WINDOW), max_bytes)
 
@@ -153,7 +154,7 @@ class LedgerFetcher:
         finally:
             for answer in asked:
                 if not answer.cancel() and not answer.cancelled():
-                    answer.exception()  # looked at, so asyncio does not complain about it
+                    answer.exception()  # retrieved, so that asyncio does not log it
         return entries
 
     def _run(
@@ -167,7 +168,7 @@ class LedgerFetcher:
     async def is_held(self, ensemble: Sequence[str], entry_id: int) -> bool:
         """The entry is part of the ledger (see `LedgerReadHandle.last_recoverable_entry`).
 
-        Raises what the bookies failed with if nobody who answers knows.
+        Raises the error of a bookie if the answers do not decide it.
         """
         count = HeldCount(self.quorum)
         verdict: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -187,9 +188,9 @@ class LedgerFetcher:
     async def last_confirmed(
         self, ensemble: Sequence[str], first_entry_id: int, fencing_key: bytes | None = None
     ) -> LastConfirmed:
-        """LAC as the bookies of the last segment know it; with *fencing_key* they are fenced by that.
+        """LAC as the bookies of the last segment know it. With *fencing_key* the reads also fence the ledger.
 
-        Raises the error that kept it from being decided.
+        Raises the error of a bookie if the answers do not decide it.
         """
         round_ = FencingRound(self.quorum, first_entry_id)
         verdict: asyncio.Future[LastConfirmed] = asyncio.get_running_loop().create_future()
@@ -209,7 +210,8 @@ class LedgerFetcher:
     def recovery_read(
         self, ensemble: Sequence[str], entry_id: int, fencing_key: bytes
     ) -> "asyncio.Future[Found | Absent]":
-        """Ask the whole write set, fencing it. The future gets the verdict or the error that prevents one."""
+        """Ask all bookies of the write set and fence them. The future gets the verdict, or the error that prevents
+        one."""
         read = RecoveryRead(self.quorum, entry_id)
         verdict: asyncio.Future[Found | Absent] = asyncio.get_running_loop().create_future()
 
@@ -236,9 +238,9 @@ class LedgerFetcher:
         for index in positions:
             connection = self._pool.get(ensemble[index], self.ledger_id, recovery=fencing_key is not None)
             asked = connection.read(self.ledger_id, entry_id, fencing_key=fencing_key)
-            asked.add_done_callback(self._telling(index, entry_id, on_answer))
+            asked.add_done_callback(self._passing_on(index, entry_id, on_answer))
 
-    def _telling(
+    def _passing_on(
         self, index: int, entry_id: int, on_answer: Callable[[int, Answer], None]
     ) -> "Callable[[asyncio.Future[memoryview]], None]":
         return lambda asked: on_answer(index, self._opened(asked, entry_id))

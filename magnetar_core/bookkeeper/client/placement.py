@@ -1,7 +1,7 @@
-"""Which bookies form an ensemble. No IO: the shell brings who is there, who failed, and the dice.
+"""Which bookies form an ensemble. No IO: the caller passes the writable and the failed bookies and the random numbers.
 
-A random choice among the writable bookies. Bookies in quarantine are taken only when there are not enough others.
-Racks are not known here; the configuration refuses settings that speak of them.
+The choice is random among the writable bookies. Bookies in quarantine are taken only when there are not enough others.
+Racks are not known here; the configuration refuses settings about them.
 """
 
 import random
@@ -30,7 +30,7 @@ def choose_replacements(
     quarantined: Collection[str],
     rng: random.Random,
 ) -> dict[int, str]:
-    """A new bookie for each failed position, as far as there are any: position → bookie.
+    """A new bookie for each failed position, as far as there are enough: position → bookie.
 
     Members of the ensemble and the bookies in *unreachable* are not considered. May be empty or partial.
     """

@@ -10,13 +10,13 @@ from typing import Final
 
 from magnetar_core.bookkeeper.client.errors import BookKeeperError
 
-# Each open ledger keeps its write sets: at this size 128 KB. Larger ensembles only spread a ledger over more bookies
-# that may fail; their ledgers are spread anyway.
+# Each open ledger keeps its write sets in memory: 128 KB for an ensemble of this size. A larger ensemble would only
+# spread one ledger over more bookies that may fail; a cluster's load is spread by its many ledgers.
 ENSEMBLE_SIZE_MAX: Final = 128
 
 
 def check_quorum(ensemble_size: int, write: int, ack: int) -> None:
-    """Raises ImpossibleQuorum. Costs nothing, whatever the sizes."""
+    """Raises ImpossibleQuorum. Makes nothing, so it is safe to call with sizes of any magnitude."""
     if not 1 <= ack <= write <= ensemble_size:
         raise ImpossibleQuorum(
             f"ensemble size {ensemble_size}, write quorum {write}, ack quorum {ack}: "
@@ -46,7 +46,7 @@ class Quorum:
 
     @property
     def absence(self) -> int:
-        """So many explicit negatives prove that fewer than Qa bookies hold an entry: it was never acknowledged."""
+        """How many explicit negatives prove that fewer than Qa bookies hold an entry, so it was never acknowledged."""
         return self.write - self.ack + 1
 
     @property
@@ -59,6 +59,7 @@ class Quorum:
         return self._sets[entry_id % self.ensemble_size]
 
     def holds(self, index: int, entry_id: int) -> bool:
+        """Whether position *index* is in the write set of *entry_id*."""
         return bool(self._masks[entry_id % self.ensemble_size] >> index & 1)
 
     def is_covered(self, heard: int) -> bool:

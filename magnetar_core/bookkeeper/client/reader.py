@@ -1,10 +1,11 @@
-"""Decisions of a reader: which bookie next, what an answer is worth. No IO.
+"""Decisions of a reader: which bookie it asks next, and what an answer proves. No IO.
 
 Rules:
 
-1. "Missing" is the verdict only if nothing else went wrong: a broken connection may hide the entry.
-2. Missing and broken are told apart by class (`is_missing`), never by absence of an answer.
-3. Of a batch the verified prefix is kept; a batch whose first entry is damaged is an error of that bookie.
+1. "Missing" is the verdict only if no replica had another error: the bookie behind a broken connection may hold the
+   entry.
+2. Missing and broken are told apart by the class of the error (`is_missing`), never by the absence of an answer.
+3. The verified prefix of a batch is kept. A batch whose first entry is damaged is an error of that bookie.
 4. A speculative request goes out only while none of the bookies asked so far has answered.
 """
 
@@ -24,7 +25,7 @@ from magnetar_core.runtime.types import Buffer
 
 
 class FirstError:
-    """Which of several replicas' errors is reported."""
+    """Chooses which of several replicas' errors is reported."""
 
     __slots__ = ("error",)
 
@@ -32,7 +33,8 @@ class FirstError:
         self.error: BookKeeperError | DigestMismatch | None = None
 
     def add(self, error: BookKeeperError | DigestMismatch) -> None:
-        """Missing gives way to anything, "unavailable" to anything but missing; otherwise the first stays."""
+        """Any error replaces "missing"; any error but "missing" replaces "unavailable". Otherwise the first one
+        stays."""
         if (
             self.error is None
             or is_missing(self.error)
@@ -61,24 +63,28 @@ class ReplicaWalk:
 
     @property
     def may_speculate(self) -> bool:
-        """Rule 4: all that were asked are still silent, and somebody is left."""
+        """Rule 4: no bookie that was asked has answered, and there is one that was not asked."""
         return bool(self._left) and self._first_error.error is None
 
     @property
     def is_over(self) -> bool:
+        """Every replica was asked and failed."""
         return not self._left and not self._waiting
 
     @property
     def is_waiting(self) -> bool:
+        """A bookie was asked and has not answered."""
         return bool(self._waiting)
 
     def on_error(self, index: int, error: BookKeeperError | DigestMismatch) -> None:
+        """The bookie at *index* failed, or does not have the entry."""
+        assert index in self._waiting, "an answer of a bookie that was not asked"
         self._waiting.discard(index)
         self._first_error.add(error)
 
     @property
     def error(self) -> BookKeeperError | DigestMismatch:
-        """The verdict after everybody failed."""
+        """The verdict after every replica failed."""
         assert self._first_error.error is not None
         return self._first_error.error
 
@@ -86,8 +92,10 @@ class ReplicaWalk:
 def read_order(
     quorum: Quorum, entry_id: int, ensemble: Sequence[str], rank: Callable[[str], int], start: int | None = None
 ) -> list[int]:
-    """Positions to ask for *entry_id*: the write set's order (or from *start* on, if all hold everything),
-    healthier bookies (smaller *rank*) first."""
+    """Positions to ask for *entry_id*, healthier bookies (smaller *rank*) first.
+
+    Among equals the write set's order counts; if every bookie holds every entry, the order from *start* on.
+    """
     order: Sequence[int] = quorum.write_set(entry_id)
     if start is not None and not quorum.is_striped:
         order = [(start + i) % quorum.ensemble_size for i in range(quorum.ensemble_size)]
@@ -127,8 +135,10 @@ class HeldCount:
     def on_answer(
         self, answer: StoredEntry | BookKeeperError | DigestMismatch
     ) -> bool | BookKeeperError | DigestMismatch | None:
-        """True: it is. False: it was never acknowledged. An error: nobody who answers knows. None: not decided."""
+        """True: it is part of the ledger. False: it was never acknowledged. An error: the answers cannot decide it.
+        None: more answers are needed."""
         self._answers += 1
+        assert self._answers <= self._quorum.write, "more answers than bookies in the write set"
         if isinstance(answer, StoredEntry):
             self._held += 1
         elif is_missing(answer):
@@ -143,7 +153,7 @@ class HeldCount:
             return None
         if self._held:
             return True
-        # Qw negatives are always enough, so somebody said something else.
+        # Qw negatives are always enough, so at least one answer was an error.
         assert self._first_error.error is not None
         return self._first_error.error
 

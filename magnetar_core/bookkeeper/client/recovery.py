@@ -13,7 +13,7 @@ Rules (I11 to I18):
 
 1. Reads begin only after coverage: no ack quorum of bookies is left that would still take the writer's adds.
 2. Only explicit negatives count as absence. Silence, errors, damage and limbo are unknown.
-3. Every recovery read fences, so a bookie that says "no" cannot take the entry afterwards.
+3. Every recovery read fences, so a bookie that denies the entry cannot take it afterwards.
 4. All reads go to the last segment as it was when recovery began, whatever writing back replaces.
 5. Metadata does not change between IN_RECOVERY and CLOSED.
 """
@@ -33,12 +33,13 @@ from magnetar_core.bookkeeper.client.reader import FirstError
 from magnetar_core.bookkeeper.wire.entry import StoredEntry
 
 Answer: TypeAlias = StoredEntry | BookKeeperError | DigestMismatch
-"""What a bookie said: the entry, or an error (missing included)."""
+"""What a bookie answered: the entry, or an error (missing included)."""
 
 
 @dataclass(frozen=True, slots=True)
 class LastConfirmed:
-    """Enough bookies answered. *length* belongs to the entry that told the LAC, so it is only a hint."""
+    """Enough bookies answered. *length* is that of the entry which carried the LAC, a later one, so it is only a
+    hint."""
 
     last_add_confirmed: int
     length: int
@@ -46,18 +47,18 @@ class LastConfirmed:
 
 @dataclass(frozen=True, slots=True)
 class Undecidable:
-    """Everybody answered or failed, and it is not enough."""
+    """All bookies answered or failed, and the answers do not decide it."""
 
     error: BookKeeperError | DigestMismatch
 
 
 class FencingRound:
-    """READ(-1) to every bookie of the last segment; with or without the fence flag the same answers count."""
+    """READ(-1) to every bookie of the last segment. Answers count alike with the fence flag and without it."""
 
     __slots__ = ("_answered", "_best_lac", "_best_length", "_first_error", "_heard", "_quorum", "_valid")
 
     def __init__(self, quorum: Quorum, first_entry_id: int) -> None:
-        """*first_entry_id* of the last segment: everything before it is confirmed."""
+        """*first_entry_id*: where the last segment begins; every entry before it is confirmed."""
         self._quorum = quorum
         self._best_lac = first_entry_id - 1
         self._best_length = 0
@@ -84,7 +85,7 @@ class FencingRound:
             return Undecidable(answer)
         else:
             if isinstance(answer, DigestMismatch):
-                self._heard |= bit  # it did answer, so it is fenced; only its LAC is lost
+                self._heard |= bit  # the bookie answered, so it is fenced; only its LAC is unknown
             self._first_error.add(answer)
         if self._valid and self._quorum.is_covered(self._heard):
             return LastConfirmed(self._best_lac, self._best_length)
@@ -134,7 +135,7 @@ class RecoveryRead:
             self._first_error.add(answer)
         if self._answers == self._quorum.write:
             error = self._first_error.error
-            # Qw negatives are always enough, so somebody said something else.
+            # Qw negatives are always enough, so at least one answer was an error.
             assert error is not None
             return Undecidable(error)
         return None

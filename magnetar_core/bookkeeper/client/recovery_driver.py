@@ -1,4 +1,5 @@
-"""Recovery of a ledger: carries out what recovery.py decides."""
+"""Recovery of a ledger: asks the bookies, writes back, changes the record. What the answers mean, recovery.py
+decides."""
 
 import asyncio
 import logging
@@ -6,7 +7,6 @@ import random
 from collections import deque
 from typing import Final
 
-from magnetar_core.bookkeeper.client.connection import ConnectionPool
 from magnetar_core.bookkeeper.client.errors import (
     BookKeeperError,
     DigestMismatch,
@@ -14,9 +14,11 @@ from magnetar_core.bookkeeper.client.errors import (
     RecoveryFailed,
 )
 from magnetar_core.bookkeeper.client.fetch import LedgerFetcher
-from magnetar_core.bookkeeper.client.handle import LedgerWriteHandle, mapped
+from magnetar_core.bookkeeper.client.ledger_record import as_client_error
+from magnetar_core.bookkeeper.client.pool import ConnectionPool
 from magnetar_core.bookkeeper.client.quorum import Quorum
 from magnetar_core.bookkeeper.client.recovery import Absent, Found, recovery_error
+from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, Versioned
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState
 from magnetar_core.bookkeeper.metadata.store import MetadataError, VersionConflict
@@ -25,11 +27,12 @@ from magnetar_core.runtime.types import Corruption
 
 log = logging.getLogger(__name__)
 
-# Recovery reads in flight. They go to the whole write set at once, so this many large entries times the write
-# quorum must fit into memory; a run of a pipelining writer is found at a few round trips for the window.
+# Entries read ahead. Each read goes to the whole write set, so this many of the largest entries times the write quorum
+# must fit into memory. One round trip covers a window of what a pipelining writer had under way.
 _WINDOW: Final = 16
 
-# Others that recover or re-replicate the same ledger at the same time cause conflicts; each made progress.
+# Clients that recover or re-replicate the same ledger at the same time cause conflicts; each conflict is one's
+# progress.
 _CONFLICTS_MAX: Final = 20
 
 
@@ -51,7 +54,7 @@ async def recover_ledger(
     except (MetadataError, Corruption) as error:
         if isinstance(error, DigestMismatch):
             raise recovery_error(ledger_id, "reading", error) from error
-        raise mapped(error, ledger_id) from error
+        raise as_client_error(error, ledger_id) from error
 
 
 async def _begin(ledger_id: int, versioned: Versioned, ledgers: LedgerStore) -> Versioned:
@@ -83,6 +86,7 @@ async def _find_end(
     except (BookKeeperError, DigestMismatch) as error:
         raise recovery_error(ledger_id, f"fencing {', '.join(segment.ensemble)}", error) from error
     floor = fenced.last_add_confirmed
+    assert floor >= segment.first_entry_id - 1, "entries before the last segment are confirmed"
 
     writer = LedgerWriteHandle(ledger_id, versioned, ledgers, pool, rng, last_add_confirmed=floor, recovery=True)
     reads: deque[asyncio.Future[Found | Absent]] = deque()
@@ -104,7 +108,7 @@ async def _find_end(
             try:
                 added = writer.append((entry.payload,))
                 assert added == entry_id, "recovered entries continue the ledger"
-                # So that a long tail does not gather in memory when a bookie is slow.
+                # Wait when half a window is unacknowledged: with a slow bookie a long tail would gather in memory.
                 if writer.pending_count >= _WINDOW:
                     await writer.wait_for(added - _WINDOW // 2)
             except BookKeeperError as error:
@@ -128,8 +132,8 @@ async def _find_end(
 
 
 async def _length_at(metadata: LedgerMetadata, last: int, fetcher: LedgerFetcher, hint: int) -> int:
-    """The length up to *last*, which no write-back told. The hint belongs to a later entry, so it is the last
-    resort when the entry cannot be read now."""
+    """The ledger's length up to *last*, where nothing was written back. The hint belongs to a later entry, so it is
+    used only if the entry cannot be read now."""
     if last < 0:
         return 0
     try:

@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from magnetar_core.bookkeeper.client.connection import AddChannel, ConnectionPool
+from magnetar_core.bookkeeper.client.connection import AddChannel
 from magnetar_core.bookkeeper.client.errors import (
     BookieUnavailable,
     BookKeeperError,
@@ -25,6 +25,7 @@ from magnetar_core.bookkeeper.client.errors import (
     NoSuchEntry,
     is_missing,
 )
+from magnetar_core.bookkeeper.client.pool import ConnectionPool
 from magnetar_core.bookkeeper.client.writer import PendingAdd
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
 from magnetar_core.bookkeeper.wire.codec_v2 import FLAG_RECOVERY_ADD, add_request_head

@@ -1,4 +1,4 @@
-"""One open ledger as its writer sees it. No IO and no clock: calls go in, effects come out.
+"""The state machine of a ledger's writer. No IO and no clock: calls go in, effects come out.
 
 Rules the code below keeps:
 
@@ -8,12 +8,12 @@ Rules the code below keeps:
    *and* the answers of every pending add are reduced to bookies of the new ensemble, nothing is acknowledged
    and LAC stands still. So LAC + 1 is the exact first entry of the new segment.
 4. Answers, good or bad, of a bookie that is no longer at its position are ignored.
-5. Answers are kept also for adds that have enough: a change can take some away again.
-6. A failure of an add that has enough answers starts no change; the next add does.
+5. Answers are kept also for adds that have enough of them: an ensemble change can take some away again.
+6. A failed add that has enough answers starts no ensemble change; the next add does.
 7. After LedgerFenced, Unauthorized or ClientClosed nothing is acknowledged or sent any more, whatever arrives.
-8. A position that cannot be replaced is left out. Where some write set then does not reach its ack quorum any more,
-   the writer is starved: it holds what is pending until bookies are back, or fails with NotEnoughBookies, as its shell
-   says.
+8. A position whose bookie cannot be replaced is left out. If some write set cannot reach its ack quorum then, the
+   writer is starved: it holds pending entries until bookies are back, or fails with NotEnoughBookies, whichever its
+   shell chooses.
 
     OPEN ──fenced, unauthorized, too few bookies──▶ FAILED
      └───────────────close────────────────────────▶ CLOSED
@@ -43,7 +43,7 @@ from magnetar_core.bookkeeper.wire.entry import HEADER_BYTES, EntryCodec
 from magnetar_core.bookkeeper.wire.framing import MAX_FRAME_BYTES
 from magnetar_core.runtime.types import Buffer, bare
 
-# Opcode, master key: what stands before the stored entry in an add's frame.
+# First word and master key: the bytes before the stored entry in an add's frame.
 _ADD_OVERHEAD_BYTES: Final = 24
 
 
@@ -54,7 +54,7 @@ class State(Enum):
 
 
 class PendingAdd:
-    """An entry that is not acknowledged yet. *length* counts payload bytes up to and with it."""
+    """An entry that is not acknowledged yet. *length*: the ledger's payload bytes up to this entry, itself included."""
 
     __slots__ = ("answered", "entry_id", "head", "length", "payload")
 
@@ -62,7 +62,7 @@ class PendingAdd:
         self.entry_id = entry_id
         self.length = length
         self.head = head
-        """Frame head, entry header and digest; the payload follows as a buffer of its own."""
+        """Frame head, entry header and digest. The payload follows as a separate buffer, so it is not copied."""
         self.payload = payload
         self.answered = 0
         """Positions that confirmed it, as a bit mask."""
@@ -76,14 +76,15 @@ class Acknowledge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChangeEnsemble:
-    """Replace the bookies at these positions: choose, publish, then tell the machine. The barrier is up."""
+    """Replace the bookies at these positions: choose others, publish them, then call `on_ensemble_changed`. The barrier
+    is up until then."""
 
     failed: Mapping[int, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The writer is at its end; nothing after LAC will be acknowledged."""
+    """The writer has failed; no entry after LAC will be acknowledged."""
 
     error: BookKeeperError
 
@@ -93,7 +94,7 @@ Effect: TypeAlias = Acknowledge | ChangeEnsemble | Failed
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """An ensemble change came to its end. Send *resend* (position → adds) to the new bookies, then do *effect*."""
+    """An ensemble change is over. Send *resend* (position → adds) to the new bookies, then carry out *effect*."""
 
     resend: Mapping[int, Sequence[PendingAdd]]
     effect: Effect | None
@@ -158,7 +159,7 @@ class LedgerWriter:
         self._masks = quorum.masks
         self._changing = False
         self._replacing: dict[int, str] = {}
-        # Failures that start the next change: those during a change, and those of rule 6.
+        # Position → bookie of failures that wait for the next change: failures during a change, and those of rule 6.
         self._delayed: dict[int, str] = {}
         # Positions without a living bookie (rule 8).
         self._left_out: dict[int, str] = {}
@@ -172,7 +173,7 @@ class LedgerWriter:
         return self.length - self.confirmed_length
 
     def is_open(self) -> bool:
-        """Entries can be added and will be acknowledged."""
+        """Whether entries can be added."""
         return self.state is State.OPEN
 
     @property
@@ -185,9 +186,9 @@ class LedgerWriter:
         return self._left_out
 
     def add(self, payloads: Sequence[Buffer]) -> list[PendingAdd]:
-        """Take a run of entries. Send each to its write set, but for the positions in `skipped`.
+        """Take a run of entries. The caller sends each to its write set, except to the positions in `skipped`.
 
-        Raises what the writer failed with, LedgerClosed, EntryTooLarge (then nothing was taken).
+        Raises the error the writer failed with, LedgerClosed, EntryTooLarge; then no entry was taken.
         """
         if self.state is not State.OPEN:
             assert self.error is not None
@@ -215,18 +216,19 @@ class LedgerWriter:
 
     @property
     def skipped(self) -> Mapping[int, str]:
-        """Positions that nothing is sent to now: whoever takes their place, or comes back, gets what is pending."""
+        """Positions to which nothing is sent now. A bookie that takes such a position, or comes back to it, gets all
+        pending entries then."""
         return {**self._replacing, **self._left_out} if self._left_out else self._replacing
 
     def start_delayed_change(self) -> ChangeEnsemble | None:
-        """After an add: the change that an earlier failure asks for (rule 6)."""
+        """After an add: start the ensemble change that an earlier failure made necessary (rule 6)."""
         if not self._delayed or self._changing or self.state is not State.OPEN:
             return None
         delayed, self._delayed = self._delayed, {}
         return self._start_change(delayed)
 
     def on_added(self, index: int, bookie: str, entry_ids: Iterable[int]) -> Acknowledge | None:
-        """The bookie at *index* confirmed entries. Returns what became safe by that, if anything did."""
+        """The bookie at *index* confirmed entries. Returns what became acknowledged by that, if anything did."""
         if self.state is not State.OPEN or self.ensemble[index] != bookie:
             return None
         bit = 1 << index
@@ -234,7 +236,7 @@ class LedgerWriter:
         for entry_id in entry_ids:
             add = pending.get(entry_id)
             if add is not None:
-                # A bookie outside the write set was never asked; its word does not count.
+                # A bookie outside the write set was never asked; its answer does not count.
                 add.answered |= bit & masks[entry_id % size]
         return self._advance()
 
@@ -255,7 +257,8 @@ class LedgerWriter:
         return self._start_change(delayed | {index: bookie})
 
     def new_segment(self, replacements: Mapping[int, str]) -> tuple[int, tuple[str, ...]]:
-        """First entry and ensemble of the segment that *replacements* make. Exact because of the barrier."""
+        """First entry and ensemble of the segment that begins with *replacements*. LAC + 1 is exact: the barrier is
+        up."""
         assert self._changing
         ensemble = tuple(replacements.get(i, bookie) for i, bookie in enumerate(self.ensemble))
         assert len(set(ensemble)) == len(ensemble), f"a bookie twice in {ensemble}"
@@ -263,17 +266,18 @@ class LedgerWriter:
 
     @property
     def is_starved(self) -> bool:
-        """Nothing can be acknowledged until a bookie comes back, or another one comes."""
+        """Some write set cannot reach its ack quorum until bookies come back or new ones register (rule 8)."""
         return not self.quorum.can_acknowledge_without(sum(1 << index for index in self._left_out))
 
     def starved_error(self) -> NotEnoughBookies:
+        """The error of a writer that is starved; it names the bookies that are gone."""
         names = ", ".join(sorted(self._left_out.values()))
         return NotEnoughBookies(f"ledger {self.ledger_id}: no bookie is left to replace {names}")
 
     def on_ensemble_changed(self, replacements: Mapping[int, str], *, may_starve: bool = False) -> Changed:
         """The change is committed (with recovery: remembered). Positions not in it could not be replaced.
 
-        *may_starve*: hold what is pending where too few are left, instead of failing.
+        *may_starve*: if too few bookies are left, hold pending entries instead of failing.
         """
         if self.state is not State.OPEN:
             return Changed({}, None)
@@ -284,7 +288,7 @@ class LedgerWriter:
             self.ensemble[index] = bookie
             self._left_out.pop(index, None)
             replaced |= 1 << index
-        # First all answers, then completions: the second half of the barrier (R-L9).
+        # All answers of replaced bookies go before anything is acknowledged: the second half of the barrier (R-L9).
         for add in self._pending.values():
             add.answered &= ~replaced
         for index, bookie in self._replacing.items():
@@ -300,29 +304,31 @@ class LedgerWriter:
             for index, bookie in delayed.items()
             if self.ensemble[index] == bookie and index not in self._left_out
         }
+        self._changing = False
         if again:
             return Changed(resend, self._start_change(again))
-        self._changing = False
         return Changed(resend, self._advance())
 
     def readmit(self, index: int) -> Sequence[PendingAdd]:
-        """The bookie of a position that was left out is back: what to send it."""
+        """The bookie of a left-out position is back. Returns the pending adds to send to it."""
+        assert not self._changing, "positions come back only between ensemble changes"
         self._left_out.pop(index, None)
         return self._lacking(index)
 
     def replace_left_out(self) -> ChangeEnsemble | None:
-        """There may be bookies now for the positions that were left out."""
+        """New bookies registered: try to replace the positions that were left out."""
         if not self._left_out or self._changing or self.state is not State.OPEN:
             return None
         left_out, self._left_out = self._left_out, {}
         return self._start_change(left_out)
 
     def fail(self, error: BookKeeperError) -> Failed | None:
-        """The shell found that the ledger cannot be written any more (metadata not OPEN, store gone)."""
+        """The shell found that the ledger cannot be written any more, as when its record is not OPEN. None if the
+        writer has ended already."""
         return self._fail(error) if self.state is State.OPEN else None
 
     def close(self) -> tuple[int, int]:
-        """Stop; (last entry id, length) to seal the ledger with. What is pending is not part of it."""
+        """Stop adding. Returns (last entry id, length) to seal the ledger with; pending entries are not part of it."""
         if self.state is State.OPEN:
             self.state = State.CLOSED
             self.error = LedgerClosed(f"ledger {self.ledger_id} is closed")
@@ -330,8 +336,8 @@ class LedgerWriter:
         return self.last_add_confirmed, self.confirmed_length
 
     def set_length(self, length: int) -> None:
-        """Recovery: the length before the next entry, as that entry says it. Only while nothing is pending
-        or when it continues what is."""
+        """For a recovery: the ledger's length before the next entry, as that entry carries it."""
+        assert length >= 0
         if not self._pending:
             self.confirmed_length = length
         self.length = length
@@ -359,6 +365,7 @@ class LedgerWriter:
             last = add
         if last is None:
             return None
+        assert confirmed <= self.last_add_pushed, "an entry was acknowledged that was never sent"
         self.last_add_confirmed = confirmed
         self.confirmed_length = last.length
         return Acknowledge(confirmed)
@@ -376,6 +383,8 @@ class LedgerWriter:
         ]
 
     def _start_change(self, failed: dict[int, str]) -> ChangeEnsemble:
+        assert not self._changing, "two ensemble changes at a time"
+        assert failed, "an ensemble change without a failed bookie"
         self._changing = True
         self._replacing = failed
         return ChangeEnsemble(dict(failed))
@@ -396,10 +405,10 @@ class LedgerWriter:
 
 
 def judge_conflict(own: LedgerMetadata, found: LedgerMetadata, ledger_id: int) -> LedgerMetadata:
-    """A writer's update met a newer record: go on from it, or stop.
+    """Whether a writer whose update conflicted may continue from the record it found.
 
-    Only re-replication may change the record of an open ledger beside its creator, and only older segments;
-    then the writer goes on from what it found. Raises LedgerFenced or LedgerClosed.
+    Besides its creator, only re-replication may change the record of an open ledger, and only in older segments. Then
+    the writer continues from *found*. Raises LedgerFenced or LedgerClosed otherwise.
     """
     if found.state is LedgerState.CLOSED:
         raise LedgerClosed(f"ledger {ledger_id} was closed by another client at entry {found.last_entry_id}")

@@ -1,4 +1,4 @@
-"""What a bookie tells about itself in its registration node, and what its id alone tells. No IO."""
+"""The value of a bookie's registration node, and what can be read from its id alone. No IO."""
 
 import re
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ BOOKIE_RPC: Final = "bookie-rpc"
 TLS: Final = "tls"
 
 READ_ONLY_REASON: Final = "readOnlyReason"
-"""Property of a registration below `readonly`: why, for people. Apache's bookies have none."""
+"""Property of a registration below `readonly`: the reason, as text for people. Apache's bookies do not set it."""
 
 _BOOKIE_ID: Final = re.compile(r"[a-zA-Z0-9:\-_.]+")
 _HOST_AND_PORT: Final = re.compile(r"(.+):(\d{1,5})")
@@ -48,7 +48,7 @@ class BookieServiceInfo:
         return message.SerializeToString()
 
     def with_reason(self, text: str) -> "BookieServiceInfo":
-        """The same for a bookie that is read-only, and why; empty: nobody says."""
+        """A copy with the reason why the bookie is read-only; empty: without a reason."""
         if not text:
             return self
         return BookieServiceInfo(self.endpoints, (*self.properties, (READ_ONLY_REASON, text)))
@@ -63,20 +63,20 @@ class BookieServiceInfo:
 
 
 def bookie_endpoint(host: str, port: int, *, tls: bool = False) -> Endpoint:
-    """Where a bookie answers clients; *tls*: it takes START_TLS there."""
+    """The endpoint where a bookie answers clients; *tls*: it accepts START_TLS there."""
     return Endpoint("bookie", port, host, BOOKIE_RPC, extensions=(TLS,) if tls else ())
 
 
 def http_endpoint(host: str, port: int) -> Endpoint:
-    """Where a bookie's admin interface is."""
+    """The endpoint of a bookie's admin interface."""
     return Endpoint("httpserver", port, host, "http")
 
 
 def decode_info(bookie_id: str, value: bytes) -> BookieServiceInfo | None:
-    """What the registration of *bookie_id* says.
+    """Decode the registration of *bookie_id*.
 
-    Old bookies register with an empty value: then, and if the value cannot be read, an id of the form
-    host:port tells where they are. None if neither does.
+    Old bookies register with an empty value. For them, and for a value that cannot be read, the address comes from
+    an id of the form host:port. None if the id has another form.
     """
     if value:
         try:
@@ -101,7 +101,7 @@ def info_of_id(bookie_id: str) -> BookieServiceInfo | None:
 
 
 def bookie_id_problem(bookie_id: str) -> str | None:
-    """Why *bookie_id* is not a possible one; None if it is."""
+    """Why *bookie_id* cannot be a bookie id; None if it can."""
     if not _BOOKIE_ID.fullmatch(bookie_id):
         return f"bookie id {bookie_id!r} may only have letters, digits and : - _ ."
     if bookie_id == "readonly":

@@ -1,11 +1,11 @@
-"""Who is there: a bookie registers itself, everybody else watches the register.
+"""Which bookies are there: each bookie registers itself, and clients watch the register.
 
     <root>/available/<bookieId>            ephemeral: takes new ledgers
     <root>/available/readonly/<bookieId>   ephemeral: only answers reads
     <root>/cookies/<bookieId>              persistent: which directories belong to the bookie
 
-Between two modes a bookie may be in both places for an instant; writable wins. All of it is a hint
-(I59): whether a bookie is there is known when it answers.
+While a bookie changes its mode it may be in both places for an instant; then it counts as writable. The register is
+only a hint (I59): a client knows that a bookie is there when the bookie answers.
 """
 
 import asyncio
@@ -42,20 +42,22 @@ log = logging.getLogger(__name__)
 
 _READONLY: Final = "readonly"
 
-# How long a registration waits for the node of a session that is dying, where sessions have no time-out.
+# How long a registration waits until the node of a former session disappears, in stores whose sessions have no
+# time-out.
 _WAIT_WITHOUT_TIMEOUT_S: Final = 30.0
 
-# How long it waits for a node that names its own address: whoever registered there is gone, since this process has the
-# port now, and left a session of a length that it chose. ZooKeeper grants 20 ticks, 40 s as shipped.
+# How long it waits for a node that names its own address. The process that registered it has ended, since this process
+# has the port now, but its session lasts as long as it asked for. ZooKeeper grants up to 20 ticks, 40 s by default.
 _WAIT_FOR_FORMER_S: Final = 60.0
 
-# Leaving is a courtesy to the others: a bookie that is told to stop does not wait longer for a store that is away.
+# How long a stopping bookie tries to remove its registration from a store that does not answer. The end of the session
+# removes it anyway.
 _LEAVE_MAX_S: Final = 3.0
 
-# Bookies of a kind that an error names.
-_TOLD_MAX: Final = 10
+# How many bookies of a kind an error names.
+_NAMED_MAX: Final = 10
 
-# A store that is away: how long until the next try. Events make it earlier; this is the net below them.
+# How long until the next try when the store does not answer. Its events usually cause an earlier one.
 _RETRY_S: Final = 1.0
 
 
@@ -64,9 +66,9 @@ class BookieIdInUse(MetadataError):
 
 
 class BookieRegistration:
-    """The registration of one bookie. Registers anew by itself after the session was lost.
+    """The registration of one bookie. After a lost session it registers again by itself.
 
-    *on_failure* is called if that did not succeed; Apache's bookie exits then, and so should whoever owns this.
+    *on_failure* is called if that does not succeed. Apache's bookie exits then, and the owner of this one should, too.
     """
 
     def __init__(
@@ -89,8 +91,8 @@ class BookieRegistration:
         self._info: BookieServiceInfo | None = None
         self._read_only = False
         self._reason = ""
-        # One change of mode at a time; a re-registration is one.
-        self._turn = asyncio.Lock()
+        # One change of mode at a time; a repeated registration counts as one.
+        self._mode_lock = asyncio.Lock()
         self._cancel_watch: Cancel | None = None
 
     @property
@@ -98,23 +100,24 @@ class BookieRegistration:
         return self._read_only
 
     async def register(self, info: BookieServiceInfo) -> None:
-        """Show that the bookie is there, in its present mode.
+        """Register the bookie in its present mode.
 
-        The address must be taken already. Waits for the node of a former process to go: if it names the same
-        address up to 60 s, else at most the session's time. Raises BookieIdInUse, StoreUnavailable.
+        The bookie must listen at its address already. If the node of a former process is still there, this waits until
+        it disappears: up to 60 s if it names the same address, else at most the session's time. Raises BookieIdInUse,
+        StoreUnavailable.
         """
-        async with self._turn:
+        async with self._mode_lock:
             self._info = info
             if self._cancel_watch is None:
                 self._cancel_watch = self._store.watch_session(self._on_session)
             await self._create(self._own_path)
 
     async def set_read_only(self, read_only: bool, reason: str = "") -> None:
-        """Change the mode. The new node is there before the old one goes, so nobody sees the bookie missing.
+        """Change the mode. The new node is made before the old one is removed, so the bookie is never missing.
 
-        *reason* says to everybody why the bookie is read-only.
+        *reason*: why the bookie is read-only; stored in the registration, where all clients can read it.
         """
-        async with self._turn:
+        async with self._mode_lock:
             if (read_only, reason) == (self._read_only, self._reason):
                 return
             old_path = self._own_path
@@ -126,12 +129,12 @@ class BookieRegistration:
                 await self._delete(old_path)
 
     async def unregister(self) -> None:
-        """Leave; returns when others can see it (or the store is away, and the session's end will do it)."""
+        """Remove the registration. If the store does not answer, give up: the end of the session removes it."""
         if self._cancel_watch is not None:
             self._cancel_watch()
             self._cancel_watch = None
         await self._tasks.cancel()
-        async with self._turn:
+        async with self._mode_lock:
             if self._info is None:
                 return
             self._info = None
@@ -149,7 +152,8 @@ class BookieRegistration:
         return await self._store.get(self._cookie_path)
 
     async def write_cookie(self, value: bytes, expected_version: int | None) -> int:
-        """*expected_version* NO_NODE for the first one. Raises VersionConflict."""
+        """Write the cookie; return its new version. *expected_version* is NO_NODE for the first one. Raises
+        VersionConflict."""
         return await self._store.put(self._cookie_path, value, expected_version)
 
     async def delete_cookie(self, expected_version: int | None) -> None:
@@ -157,7 +161,7 @@ class BookieRegistration:
         await self._store.delete(self._cookie_path, expected_version)
 
     async def instance_id(self) -> str:
-        """Raises NoNode if the cluster metadata was not initialised."""
+        """The id of the cluster. Raises NoNode if the cluster metadata was not initialised."""
         return await ledger_store.instance_id(self._store, self._root)
 
     @property
@@ -176,7 +180,7 @@ class BookieRegistration:
             self._tasks.spawn(self._register_again(), "register again")
 
     async def _register_again(self) -> None:
-        async with self._turn:
+        async with self._mode_lock:
             while self._info is not None:
                 try:
                     await self._create(self._own_path)
@@ -200,7 +204,7 @@ class BookieRegistration:
                 changed.clear()
                 node = await self._store.get(path)
                 if node is None:
-                    # Taken or unknown: the next turn reads what is there.
+                    # Taken, or unknown: the next round reads what is there.
                     with contextlib.suppress(VersionConflict, OutcomeUnknown):
                         await self._store.put(path, value, NO_NODE, ephemeral=True)
                         return
@@ -236,7 +240,7 @@ class BookieRegistration:
 
 
 class BookieDirectory:
-    """Which bookies are there, kept current by watches."""
+    """Which bookies are registered, kept current by watches."""
 
     def __init__(self, store: MetadataStore, root: str = "/ledgers", clock: Clock | None = None) -> None:
         self._store = store
@@ -279,7 +283,7 @@ class BookieDirectory:
         return self._writable | self._read_only
 
     def watch(self, changed: Callable[[], None]) -> Cancel:
-        """Call *changed* after the sets above have become different."""
+        """Call *changed* whenever `writable` or `read_only` has changed."""
         self._listeners.append(changed)
 
         def cancel() -> None:
@@ -289,7 +293,7 @@ class BookieDirectory:
         return cancel
 
     async def info_of(self, bookie_id: str) -> BookieServiceInfo:
-        """What *bookie_id* registered. Raises NoNode if it is not registered and its id is not host:port."""
+        """The registration of *bookie_id*. Raises NoNode if it is not registered and its id is not host:port."""
         for path in (f"{self._root}/available/", f"{self._root}/available/{_READONLY}/"):
             node = await self._store.get(path + bookie_id)
             if node is not None:
@@ -302,14 +306,14 @@ class BookieDirectory:
         return info
 
     async def shortage(self) -> str:
-        """Which bookies take no new entries, and why, as far as it can be known: for the text of an error."""
+        """Which bookies take no new entries, and why, as far as known: text for an error."""
         told = []
         try:
-            for bookie_id in sorted(self._read_only)[:_TOLD_MAX]:
+            for bookie_id in sorted(self._read_only)[:_NAMED_MAX]:
                 reason = (await self.info_of(bookie_id)).read_only_reason
                 told.append(f"{bookie_id} is read-only" + (f" ({reason})" if reason else ""))
             cookies = await self._store.children(f"{self._root}/cookies")
-            told += [f"{bookie_id} is away" for bookie_id in sorted({*cookies} - self.available)[:_TOLD_MAX]]
+            told += [f"{bookie_id} is away" for bookie_id in sorted({*cookies} - self.available)[:_NAMED_MAX]]
         except MetadataError as error:
             told.append(f"why, the metadata store does not say: {error}")
         return "; ".join(told)
@@ -321,7 +325,7 @@ class BookieDirectory:
             endpoint = (await self.info_of(bookie_id)).rpc
             assert endpoint is not None
             known = endpoint.host, endpoint.port
-            # Only what is registered is remembered: a change of the register clears the memory.
+            # Only registered addresses are remembered, because only a change of the register clears them.
             if bookie_id in self._writable or bookie_id in self._read_only:
                 self._addresses[bookie_id] = known
         return known
@@ -339,7 +343,7 @@ class BookieDirectory:
                 try:
                     await self._read()
                 except MetadataError as error:
-                    # What we knew stays: a store that is away says nothing about bookies.
+                    # Keep what is known: an error of the store says nothing about bookies.
                     log.warning("the bookie directory could not be read: %s", error)
                     self._changed = True
                     if self._clock is None:

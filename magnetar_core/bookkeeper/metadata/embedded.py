@@ -1,13 +1,13 @@
-"""The metadata tree in RocksDB, in this process: what standalone uses instead of ZooKeeper.
+"""The metadata tree in RocksDB, in this process. `standalone` uses it instead of ZooKeeper.
 
 One process owns a directory (RocksDB's LOCK). Rules:
 
 1. Decisions are made on the loop, against the newest state (`_pending` over the database).
-2. A thread writes all changes that wait as one batch, syncs the log once, and reports once.
-3. Readers see a change only after its sync: until then `_pending` keeps what was there before. So nobody acts on
-   what a power cut could take back.
-4. After a failed write nothing more is accepted: the state on disk is not known (I38).
-5. What is ephemeral ends with the process: `open` removes what a dead one left.
+2. A thread writes all waiting changes as one batch, syncs the log once, and reports once.
+3. Readers see a change only after its sync: until then `_pending` keeps the former value. So no reader acts on a
+   change that a power cut could undo.
+4. After a failed write no change is accepted: the state on disk is not known (I38).
+5. Ephemeral nodes end with the process: `open` removes those that a former process left.
 
 Other processes may open the same directory to read it (`secondary`).
 """
@@ -61,9 +61,9 @@ from magnetar_core.runtime.types import Corruption
 _OWN: Final = 1
 """The owner of every ephemeral node: this process. Those of former processes are gone after `open`."""
 
-# A batch holds the GIL for about 0.25 µs an operation; so many changes stay below a millisecond.
+# Changes in one batch. A batch holds the GIL for about 0.25 µs an operation, so this many stay below a millisecond.
 _GROUP_CHANGES_MAX: Final = 500
-# Changes that may wait for their sync. Callers wait for each, so this is a bound on concurrent callers.
+# Changes that may wait for their sync. A caller waits for each of its own, so this bounds concurrent callers.
 _PENDING_MAX: Final = 100_000
 
 
@@ -104,7 +104,7 @@ class EmbeddedStore:
 
     @classmethod
     async def open(cls, path: str | Path, clock: Clock) -> "EmbeddedStore":
-        """Own the tree in *path*, which is made if it is not there.
+        """Open the tree in directory *path* as its owner; the directory is made if it is missing.
 
         Raises StoreInUse if another process owns it, Corruption if it holds something else.
         """
@@ -215,10 +215,10 @@ class EmbeddedStore:
         return self._clock.monotonic()
 
     def hurry(self, wait_s: float) -> None:
-        """Nothing here waits for anybody."""
+        """Nothing to do: no request here waits for another machine."""
 
     async def close(self) -> None:
-        """Write what waits, remove the ephemeral nodes, give the directory back."""
+        """Write waiting changes, remove the ephemeral nodes, release the directory."""
         if self._closed:
             return
         self._closed = True
@@ -262,7 +262,7 @@ class EmbeddedStore:
                 names.add(name)
 
     async def _settle(self) -> None:
-        """Wait until what was decided before now can be read: a refusal is no earlier than its cause (rule 3)."""
+        """Wait until all earlier changes can be read: a refusal must not be visible before its cause is (rule 3)."""
         if self._pending:
             await self._change([])
 
@@ -285,7 +285,7 @@ class EmbeddedStore:
                 keys.append((EPHEMERAL + change.path.encode(), b""))
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._worker.put([_Write(changes, keys, done)])
-        # Shielded: a caller that gives up does not take the change back.
+        # Shielded: the change is made even if its caller is cancelled.
         await asyncio.shield(done)
 
     def _write(self, writes: Sequence[_Write]) -> None:
@@ -316,7 +316,7 @@ class EmbeddedStore:
                     write.done.set_result(None)
             elif not write.done.done():
                 write.done.set_exception(self._failure(error))
-                write.done.exception()  # a caller that gave up does not hear of it
+                write.done.exception()  # retrieved, since the caller may have been cancelled
 
     def _check(self, path: str) -> None:
         check_path(path)

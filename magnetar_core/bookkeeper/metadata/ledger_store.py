@@ -1,8 +1,8 @@
 """Ledger records in the metadata store: ids, compare-and-set, listing, and a new cluster's first nodes.
 
-An answer that was lost is never guessed (I56): a change whose outcome is unknown is sent again with the
-same expected version. If the store then reports a conflict, the record itself tells whose change it was: by the
-creator token for `create`, by equality for `write`.
+The outcome of a change whose answer was lost is never guessed (I56). The change is sent again with the same expected
+version. If the store then reports a conflict, the record shows whose change was made: by the creator token for
+`create`, by equality for `write`.
 """
 
 import asyncio
@@ -37,10 +37,10 @@ from magnetar_core.runtime.types import Corruption
 LAYOUT: Final = b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
 _LAYOUT_NAME: Final = b"org.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory"
 
-# A change that was sent this often without an answer is given up; each try waits for the store as long as the
-# store's own time-out says.
+# How often a change is sent without an answer before it fails. Each try waits for the store's own time-out.
 _TRIES: Final = 5
-# Ids that turn out to be taken: only after somebody removed `idgen`. Each try moves the counter on.
+# How many generated ids in a row may be taken. That happens only after somebody removed `idgen`; each try moves the
+# counter on.
 _ID_TRIES: Final = 1_000
 
 _SHORT_TOP: Final = re.compile(r"\d{2}")
@@ -76,7 +76,7 @@ class LedgerStore:
             except VersionConflict:
                 versioned = None
             finally:
-                # Ephemeral: if this delete is lost it goes with the session.
+                # The node is ephemeral: if this delete is lost, the end of the session removes it.
                 with contextlib.suppress(MetadataError):
                     await self._store.delete(id_node)
             if versioned is not None:
@@ -105,7 +105,7 @@ class LedgerStore:
         raise AssertionError("unreachable")
 
     async def read(self, ledger_id: int) -> Versioned:
-        """Raises NoNode if there is no such ledger, Corruption if its record cannot be read."""
+        """The record. Raises NoNode if there is no such ledger, Corruption if its record cannot be decoded."""
         path = ledger_path(self._root, ledger_id)
         node = await self._store.get(path)
         if node is None:
@@ -120,7 +120,7 @@ class LedgerStore:
     async def write(self, ledger_id: int, metadata: LedgerMetadata, version: int) -> Versioned:
         """Replace the record that was read at *version*.
 
-        Raises VersionConflict (read again and decide anew), NoNode (deleted), OutcomeUnknown.
+        Raises VersionConflict (read again and decide again), NoNode (deleted), OutcomeUnknown.
         """
         path = ledger_path(self._root, ledger_id)
         data = encode(metadata)
@@ -140,7 +140,7 @@ class LedgerStore:
         raise AssertionError("unreachable")
 
     async def delete(self, ledger_id: int) -> None:
-        """Remove the record, whatever its version; one that is not there counts as removed."""
+        """Remove the record, whatever its version. A record that does not exist counts as removed."""
         path = ledger_path(self._root, ledger_id)
         for attempt in range(_TRIES):
             try:
@@ -213,14 +213,14 @@ class LedgerStore:
 
     async def _sequential(self, prefix: str) -> str:
         for _ in range(_TRIES):
-            # A number that was drawn but not told is lost, which is harmless.
+            # If the answer was lost, a number was used up, which is harmless.
             with contextlib.suppress(OutcomeUnknown):
                 return await self._store.put_sequential(prefix, b"", ephemeral=True)
         raise StoreUnavailable(f"{prefix}: no answer to {_TRIES} tries to draw a number")
 
 
 async def initialise_cluster(store: MetadataStore, root: str = "/ledgers") -> str:
-    """Make the nodes that a cluster needs, where they are missing; return the instance id.
+    """Create the nodes that a cluster needs and that are missing; return the instance id.
 
     May run at the same time in several processes. Raises MetadataError if the cluster has another layout.
     """

@@ -1,7 +1,7 @@
-"""What is recorded about one ledger, its encodings and its legal changes. No IO.
+"""The metadata record of one ledger: its fields, its encodings and its legal changes. No IO.
 
     BookieMetadataFormatVersion\\t<v>\\n   then
-      v = 3   varint length, LedgerMetadataFormat (binary)           what everybody writes now
+      v = 3   varint length, LedgerMetadataFormat (binary)           what current clients write
       v = 2   LedgerMetadataFormat as text
       v = 1   lines: write quorum, ensemble size, length, one line per segment, "<last>\\tCLOSED"
 
@@ -15,7 +15,7 @@ Rules the code below keeps (I3, I18 to I20):
 3. Segments start at 0 and grow; each ensemble has `ensemble_size` different bookies.
 4. A record that cannot be read raises Corruption; it never counts as absent.
 
-Format 1 has no room for digest type, password and ack quorum: it reads as CRC32, empty and the write quorum.
+Format 1 has no fields for digest type, password and ack quorum: they are read as CRC32, empty and the write quorum.
 """
 
 import dataclasses
@@ -47,7 +47,7 @@ _LONG_PATH: Final = re.compile(r"(?:^|/)(\d{3})/(\d{4})/(\d{4})/(\d{4})/L(\d{4})
 
 
 class LedgerState(IntEnum):
-    """Where a ledger is in its life; the numbers are those of the record."""
+    """The state of a ledger; the numbers are those of the record."""
 
     OPEN = 1
     IN_RECOVERY = 2
@@ -67,8 +67,8 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerMetadata:
-    """The record of one ledger. *length* counts payload bytes; it and *last_entry_id* mean something only when
-    CLOSED (0 and -1 before). *ctime_ms* is None where the store's own creation time counts."""
+    """The record of one ledger. *length* counts payload bytes; it and *last_entry_id* are valid only
+    when CLOSED (0 and -1 before). *ctime_ms* None: the store's own creation time counts."""
 
     ensemble_size: int
     write_quorum: int
@@ -82,11 +82,11 @@ class LedgerMetadata:
     ctime_ms: int | None = None
     custom_metadata: tuple[tuple[str, bytes], ...] = ()
     ctoken: int | None = None
-    """Drawn at random by the creator; 0 after any later change."""
+    """A random number of the creator; 0 after any later change."""
     format_version: int = CURRENT_FORMAT
 
     def problems(self) -> list[str]:
-        """What is not well-formed; empty for a good record."""
+        """The faults of the record; empty for a well-formed one."""
         found = []
         if not 1 <= self.ack_quorum <= self.write_quorum <= self.ensemble_size:
             found.append(
@@ -123,7 +123,7 @@ class LedgerMetadata:
         return self.segment_for(entry_id).ensemble
 
     def segment_end(self, first_entry_id: int) -> int | None:
-        """The first entry id behind the segment that starts at *first_entry_id*; None for the last segment."""
+        """The first entry id after the segment that starts at *first_entry_id*; None for the last segment."""
         firsts = [segment.first_entry_id for segment in self.segments]
         at = firsts.index(first_entry_id) + 1
         return firsts[at] if at < len(firsts) else None
@@ -158,9 +158,9 @@ class LedgerMetadata:
     def closed(
         self, last_entry_id: int, length: int, ensembles: Mapping[int, tuple[str, ...]] | None = None
     ) -> "LedgerMetadata":
-        """Seal at *last_entry_id*. *ensembles* are the replacements that recovery kept to itself until now.
+        """Seal at *last_entry_id*. *ensembles*: those to which a recovery wrote back, by first entry (I18).
 
-        Segments that would begin behind the last entry hold nothing and are left out.
+        Segments that would begin after the last entry hold nothing and are left out.
         """
         if self.is_closed:
             raise IllegalChange("the ledger is closed already")
@@ -327,7 +327,7 @@ def _read_varint(data: bytes) -> tuple[int, int]:
 
 
 def ledger_path(root: str, ledger_id: int) -> str:
-    """Where the record of *ledger_id* is, in the hierarchical layout."""
+    """The path of the record of *ledger_id*, in the hierarchical layout."""
     assert 0 <= ledger_id < 2**63
     if ledger_id < SHORT_ID_LIMIT:
         digits = f"{ledger_id:010d}"
@@ -337,6 +337,6 @@ def ledger_path(root: str, ledger_id: int) -> str:
 
 
 def ledger_id_of(path: str) -> int | None:
-    """The id whose record is at *path*; None if that is no place for a record."""
+    """The id of the ledger whose record is at *path*; None if *path* is not that of a record."""
     found = _LONG_PATH.search(path) or _SHORT_PATH.search(path)
     return int("".join(found.groups())) if found else None

@@ -1,4 +1,4 @@
-"""The metadata tree in memory: the twin of the real stores for tests and for everything that needs no durability.
+"""The metadata tree in memory: for tests, and for all uses that need no durability.
 
 Several sessions share one tree. Faults are under the caller's control: a session can expire, be suspended, or lose
 the answer to its next change (applied or not).
@@ -92,10 +92,10 @@ class MemoryStore:
         """Another session over the same tree."""
         return MemoryStore(self._clock, session_timeout_s=self._session_timeout_s, _tree=self._tree)
 
-    # What tests do to a session.
+    # Faults that a test can cause.
 
     def expire(self) -> None:
-        """End the session as if its time had passed; a new one is there at once, without ephemeral nodes."""
+        """End the session as if its time had passed. A new one begins at once, without ephemeral nodes."""
         self._tree.sessions.pop(self._number)
         self._tree.end_session(self._number)
         self._suspended_since = None
@@ -116,7 +116,7 @@ class MemoryStore:
             self._watches.everything_changed()
 
     def lose_next_answer(self, fate: LostAnswer) -> None:
-        """The next put or delete raises OutcomeUnknown; whether it is applied is up to *fate*."""
+        """The next put or delete raises OutcomeUnknown; *fate* says whether it is applied."""
         self._lose_next = fate
 
     # MetadataStore
@@ -186,7 +186,7 @@ class MemoryStore:
         return self._clock.monotonic() if self._suspended_since is None else self._suspended_since
 
     def hurry(self, wait_s: float) -> None:
-        """Nothing here waits for anybody."""
+        """Nothing to do: no request here waits for another machine."""
 
     async def close(self) -> None:
         if self._closed:

@@ -1,4 +1,4 @@
-"""How the metadata tree stands in RocksDB: what the process that owns it and those that only read share.
+"""The layout of the metadata tree in RocksDB, shared by the process that owns it and those that only read it.
 
     key                       value
     <depth> <path>            version (8) owner (1) created (8) modified (8) value…    a node; depth is one byte
@@ -6,7 +6,7 @@
     0xfd <path>               number (8)     the next sequential child of the node
     0xfe <path>               (empty)        the node is ephemeral
 
-With the depth in front, the children of a node lie one behind the other and nothing else lies between them.
+Because keys begin with the depth, the children of a node are adjacent, with no other keys between them.
 """
 
 import struct
@@ -29,7 +29,7 @@ EPHEMERAL: Final = b"\xfe"
 
 assert DEPTH_MAX < 0xFC
 
-# The log is replayed at open: at 4 MiB that takes a few milliseconds. A change is some hundred bytes.
+# RocksDB replays its log when it is opened: at 4 MiB that takes a few milliseconds. A change has some hundred bytes.
 _WRITE_BUFFER_BYTES: Final = 4 * MIB
 _BLOCK_CACHE_BYTES: Final = 8 * MIB
 
@@ -39,7 +39,7 @@ class StoreInUse(MetadataError):
 
 
 class RocksTree:
-    """The tree as the database holds it."""
+    """Reads the tree as the database holds it, without changes that wait for their sync."""
 
     def __init__(self, database: Rdict) -> None:
         self.database = database
@@ -63,8 +63,8 @@ class RocksTree:
         return list(self._keys(prefix))
 
     def _keys(self, prefix: bytes) -> Iterator[bytes]:
-        # A live iterator would keep the LOCK after close: it ends with this generator, so the
-        # callers take all of it or drop it at once.
+        # A live iterator would keep the LOCK after close. It ends with this generator, so callers must exhaust the
+        # generator or drop it at once.
         options = ReadOptions()
         options.set_iterate_upper_bound(_after(prefix))
         iterator = self.database.iter(options)
@@ -76,7 +76,7 @@ class RocksTree:
 
 
 def tree_options() -> Options:
-    """How the database is opened, by its owner and by readers."""
+    """The options with which both the owner and readers open the database."""
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
@@ -93,7 +93,7 @@ def tree_options() -> Options:
 
 
 def open_error(path: Path, error: Exception) -> MetadataError | Corruption:
-    """What it means that the database cannot be opened: RocksDB says it in its texts only."""
+    """The error of ours for a database that cannot be opened. RocksDB tells the cases apart only in its texts."""
     text = str(error)
     if "lock" in text.lower():
         return StoreInUse(
@@ -110,14 +110,14 @@ def key_of(path: str) -> bytes:
 
 
 def children_prefix(path: str) -> bytes:
-    """What the keys of all children of a node begin with, and no others."""
+    """The prefix of the keys of all children of a node, and of no others."""
     if path == "/":
         return b"\x01/"
     return bytes((path.count("/") + 1,)) + path.encode() + b"/"
 
 
 def _after(prefix: bytes) -> bytes:
-    """The first key behind all that begin with *prefix*."""
+    """The first key after all keys that begin with *prefix*."""
     return prefix[:-1] + bytes((prefix[-1] + 1,))
 
 
@@ -127,7 +127,7 @@ def encode(record: Record) -> bytes:
 
 
 def decode(path: str, data: bytes) -> Record:
-    """The node at *path* of the value of its key. Raises Corruption."""
+    """The node at *path*, from the value of its key. Raises Corruption."""
     if len(data) < _HEAD.size:
         raise Corruption(f"{path}: a stored node of {len(data)} bytes, expected at least {_HEAD.size}")
     version, owner, created_ms, modified_ms = _HEAD.unpack_from(data)

@@ -24,7 +24,7 @@ from magnetar_core.bookkeeper.metadata.tree import PERSISTENT, check_path, node_
 from magnetar_core.bookkeeper.metadata.watches import Watches
 from magnetar_core.runtime.clock import Clock, Timer
 
-# How often it is looked whether what is watched has changed: nobody tells a secondary.
+# How often watched nodes are compared with their last state: RocksDB does not notify a secondary.
 _POLL_S: Final = 0.5
 
 
@@ -113,7 +113,7 @@ class SecondaryStore:
         return self._clock.monotonic()
 
     def hurry(self, wait_s: float) -> None:
-        """Nothing here waits for anybody."""
+        """Nothing to do: no request here waits for another machine."""
 
     async def close(self) -> None:
         if self._closed:
@@ -152,7 +152,7 @@ class SecondaryStore:
         self._seen = {key: state for key, state in self._seen.items() if key in watched}
         if not watched:
             return
-        with contextlib.suppress(StoreUnavailable):  # the next turn tries again
+        with contextlib.suppress(StoreUnavailable):  # the next poll tries again
             self._catch_up("/")
             for path, of_children in watched:
                 state = self._state(path, of_children)

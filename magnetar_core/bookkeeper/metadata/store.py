@@ -1,4 +1,4 @@
-"""One interface for the metadata tree: who may say what about ledgers, bookies and topics.
+"""The one interface of the metadata tree, which holds the records of ledgers, bookies and topics.
 
 Implementations: `MemoryStore` (memory.py), `EmbeddedStore` (embedded.py, RocksDB in this process), `ZooKeeperStore`
 (zookeeper.py, Apache's own layout). tests/conformance runs one suite over all of them.
@@ -10,10 +10,10 @@ Rules every implementation keeps:
 2. `put` and `delete` with an expected version are atomic compare-and-set. NO_NODE (-1) means "must not exist".
 3. Missing parents are created by `put`, with empty values. `delete` refuses a node that has children.
 4. A connection that is lost during `put` or `delete` makes the outcome unknown: `OutcomeUnknown` is raised, and
-   the author reads again and decides by a nonce in the value (I56). It is never reported as
-   a conflict or a success.
-5. Ephemeral nodes end with the session. After `SessionLost` was reported nothing authored under the old session is
-   sent (I62); sessions and watches are hints, authority comes from compare-and-set (I59).
+   the caller reads again and decides by a nonce in the value (I56). It is never reported as a conflict or a
+   success.
+5. Ephemeral nodes end with the session. After `SessionLost` was reported, no change decided under the old session is
+   sent (I62). Sessions and watches are hints; only compare-and-set decides (I59).
 6. Watches are persistent (no re-arming by the caller), may merge several changes into one call, and call back on
    the event loop. After a reconnect they fire once, so that the caller reads again.
 """
@@ -28,7 +28,7 @@ NO_NODE: Final = -1
 """As an expected version: the node must not exist."""
 
 ANY_VERSION: Final[None] = None
-"""As an expected version: whatever is there."""
+"""As an expected version: any, or none."""
 
 
 class MetadataError(MagnetarError):
@@ -36,7 +36,7 @@ class MetadataError(MagnetarError):
 
 
 class VersionConflict(MetadataError):
-    """Somebody else changed (or created, or removed) the node since it was read."""
+    """The node was changed, created or removed by another client since it was read."""
 
 
 class NoNode(MetadataError):
@@ -56,7 +56,7 @@ class OutcomeUnknown(StoreUnavailable):
 
 
 class SessionLost(MetadataError):
-    """The session under which this was asked has ended; its ephemeral nodes are gone."""
+    """The session of this request has ended; its ephemeral nodes are gone."""
 
 
 class Node(NamedTuple):
@@ -78,9 +78,9 @@ class SessionEvent(Enum):
     SUSPENDED = "suspended"
     """No answer at the moment; the session may still live."""
     CONNECTED = "connected"
-    """Answers again, same session; watches have fired."""
+    """The store answers again, in the same session; all watches have fired."""
     LOST = "lost"
-    """The old session has ended, its ephemeral nodes are gone, a new session is there (or being made)."""
+    """The old session has ended and its ephemeral nodes are gone. A new session exists, or is being made."""
 
 
 Cancel = Callable[[], None]
@@ -110,7 +110,7 @@ class MetadataStore(Protocol):
         ...
 
     async def put_sequential(self, path_prefix: str, value: bytes, *, ephemeral: bool = False) -> str:
-        """Create `<path_prefix><ten digits, growing>`; return its path."""
+        """Create `<path_prefix><ten digits>` with the next number; return its path."""
         ...
 
     async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
@@ -126,7 +126,7 @@ class MetadataStore(Protocol):
         ...
 
     def watch_children(self, path: str, changed: Callable[[], None]) -> Cancel:
-        """Call *changed* after a child was created or removed, or the node itself was."""
+        """Call *changed* after a child, or the node itself, was created or removed."""
         ...
 
     def watch_session(self, changed: Callable[[SessionEvent], None]) -> Cancel: ...
@@ -141,15 +141,15 @@ class MetadataStore(Protocol):
         """Our own monotonic clock when the store last answered anything (heartbeats included).
 
         The client library reports a lost session only after it has reconnected (measured: 9 s late at a
-        2 s session), so whoever must stop at the session's end compares this with its own clock.
+        2 s session), so a caller that must stop at the session's end compares this with its own clock.
         """
         ...
 
     def hurry(self, wait_s: float) -> None:
-        """Whoever calls this is stopping: from now on all requests together wait for a store that is away for
-        *wait_s* and no longer; then they raise StoreUnavailable at once."""
+        """The caller is stopping. From now on, all requests together wait at most *wait_s* seconds for a store that
+        does not answer; after that they raise StoreUnavailable at once."""
         ...
 
     async def close(self) -> None:
-        """End the session: ephemeral nodes go at once."""
+        """End the session. Its ephemeral nodes are removed at once."""
         ...

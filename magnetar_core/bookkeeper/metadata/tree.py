@@ -1,4 +1,4 @@
-"""What a metadata tree does with a change, for the stores that keep the tree themselves. No IO here.
+"""How a change is applied to a metadata tree, for the stores that keep the tree themselves. No IO.
 
 `plan_put` and `plan_delete` look at the tree through `View` and return the changes that one atomic step has to
 apply, parents first. They enforce rules 1 to 3 of store.py; memory.py and embedded.py apply what they return.
@@ -8,11 +8,11 @@ from typing import Final, NamedTuple, Protocol
 
 from magnetar_core.bookkeeper.metadata.store import NO_NODE, MetadataError, Node, NoNode, NotEmpty, VersionConflict
 
-# ZooKeeper has no limit on depth; the deepest path that anybody here writes has nine parts. One byte of
-# depth is part of the embedded store's keys.
+# ZooKeeper has no limit on depth; the deepest path written here has nine parts. The embedded store's keys have one byte
+# for the depth.
 DEPTH_MAX: Final = 250
 
-# ZooKeeper's jute.maxbuffer, less some room for the request around it: what fits one store fits all.
+# ZooKeeper's jute.maxbuffer, less some room for the request around the value: a value that fits one store fits all.
 VALUE_BYTES_MAX: Final = 1_000_000
 
 PERSISTENT: Final = 0

@@ -1,4 +1,4 @@
-"""Where the metadata is, as a person writes it.
+"""The URL of the metadata store, as it is written in settings and options.
 
     zk:host:port[,host:port…][/chroot]     Apache ZooKeeper
     rocksdb:DIR                            a directory of this machine; one process owns it
@@ -22,7 +22,7 @@ DEFAULT_ROOT: Final = "/ledgers"
 
 _SERVICE_URI: Final = re.compile(r"zk(\+(?P<layout>[a-z]+))?://(?P<hosts>[^/]+)(?P<root>/.*)?")
 
-# Trees of `memory:NAME`; they live as long as the process.
+# The trees of `memory:NAME`; they exist as long as the process.
 _memories: dict[str, MemoryStore] = {}
 
 
@@ -65,7 +65,7 @@ def split_service_uri(uri: str) -> tuple[str, str]:
     url = uri.removeprefix("metadata-store:")
     if url.startswith("zk:"):
         hosts, slash, path = url.removeprefix("zk:").partition("/")
-        # The last part is the ledgers' root, what is before it the chroot.
+        # The last part is the ledgers' root, the parts before it are the chroot.
         chroot, _, name = path.rstrip("/").rpartition("/")
         if not slash or not name or uri == url:
             return url, DEFAULT_ROOT

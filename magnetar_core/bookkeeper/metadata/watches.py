@@ -1,6 +1,6 @@
-"""Who wants to be told what about a metadata tree; the same for every store.
+"""The callbacks that are registered for nodes of a metadata tree; shared by all stores.
 
-Changes of one loop turn are merged: each watch is called once, in a later turn, however many of its nodes changed.
+Changes of one loop turn are merged: each watch is called once, in a later turn, however many changes it saw.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class Watches:
         self._mark(self._children.get(path, ()))
 
     def everything_changed(self) -> None:
-        """After a reconnect: nobody knows what was missed."""
+        """Call every watch: after a reconnect it is not known which changes were missed."""
         for watches in (*self._nodes.values(), *self._children.values()):
             self._mark(watches)
 

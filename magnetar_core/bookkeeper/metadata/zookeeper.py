@@ -1,18 +1,19 @@
 """The metadata tree in Apache ZooKeeper, through kazoo.
 
-kazoo works on threads of its own. Each of its events hops to the loop once; nothing here blocks the loop.
+kazoo runs its own threads. Each of its events is passed to the loop once; nothing here blocks the loop.
 
-What kazoo does not give, and how it is made up for:
+What kazoo does not provide, and what is done instead:
 
-* Watches are one-shot in ZooKeeper. On an event the watch is set again *before* the caller is told: the server
-  answers in order, so what the caller reads then cannot be older than the new watch. After a reconnect all
-  watches are set again and all callers are told.
-* kazoo holds requests back while it is not connected, for as long as that takes. Here a request waits for the
-  connection first, at most a session's time; only what was handed to kazoo while connected can have been applied.
-* Heartbeats are not told to anybody. `last_answer` is kept by an `exists` a third of the session's time apart;
-  it is the moment when the answered request was *sent*: from then on the server counts the session's time.
-* A connect request that a starting server swallows would cost kazoo the session: it is given up early.
-* kazoo tells that a session was lost only once it has reconnected; whoever must stop earlier looks at `last_answer`.
+* Watches are one-shot in ZooKeeper. On an event the watch is set again *before* the caller is called: the server
+  answers in order, so the caller then reads nothing older than the new watch. After a reconnect all watches are set
+  again and all callers are called.
+* kazoo holds requests back for as long as it is not connected. Here a request waits for the connection first, at most
+  a session's time; only requests handed to kazoo while connected can have been applied.
+* kazoo does not report heartbeats. For `last_answer` an `exists` is sent every third of the session's time. The value
+  is the moment when the answered request was *sent*: from then on the server counts the session's time.
+* A starting server may never answer a connect request, and kazoo would wait until the session has ended. Here the
+  request is given up early.
+* kazoo reports a lost session only after it has reconnected. A caller that must stop earlier uses `last_answer`.
 """
 
 import asyncio
@@ -63,16 +64,16 @@ log = logging.getLogger(__name__)
 # "The connection broke": the server may have got the request, or not.
 _BROKEN: Final = (ConnectionLoss, ConnectionClosedError, SessionExpiredError, SessionMovedError, KazooTimeoutError)
 
-# Each round of a change that depends on what is there (create or set; create with its parents) can lose a race
-# with somebody who deletes or creates the same nodes.
+# A change that depends on the present state (create or set; create with parents) is tried so often: each try can lose a
+# race with a client that deletes or creates the same nodes.
 _ROUNDS: Final = 20
 
 # How long the first connect request waits for its answer; each further one twice as long, up to the session time,
 # so that a server which needs longer gets it.
 _CONNECT_ANSWER_S: Final = 1.0
 
-# kazoo is woken by one byte a request through a socket pair, which must not fill up (some hundred KiB): a request
-# more would block the loop. Pipelining is at its best long before.
+# Each request wakes kazoo with one byte through a socket pair. If that fills up (some hundred KiB), the next request
+# blocks the loop. Pipelining has its full effect with far fewer requests.
 _IN_FLIGHT_MAX: Final = 1_000
 
 
@@ -85,13 +86,13 @@ class ZooKeeperStore:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._watches = Watches()
-        # Which server watches are set: (path, of children) → which setting of it. An event of an older setting
-        # must not set another one, or they would become more and more.
+        # Server watches that are set: (path, of children) → the number of that setting. An event of an older setting
+        # must not set the watch again, or the number of watches would grow without end.
         self._armed: dict[tuple[str, bool], int] = {}
         self._settings = 0
         self._connected = asyncio.Event()
         self._epoch = 0
-        """Counts sessions: what was asked under an older one is not sent."""
+        """Counts sessions: a change that was decided under an older one is not sent."""
         self._closed = False
         self._last_answer = clock.monotonic()
         self._timer: Timer | None = None
@@ -99,13 +100,13 @@ class ZooKeeperStore:
         self._session_s = session_timeout_s
         self._give_up = math.inf  # by the clock; see `hurry`
         self._waiting: set[asyncio.Timeout] = set()
-        """Of requests that wait for a connection."""
+        """The time-outs of requests that wait for a connection."""
         kazoo_client: Any = KazooClient  # kazoo has no types
         kazoo_retry: Any = KazooRetry
         self._client: Any = kazoo_client(
             hosts=hosts,
             timeout=session_timeout_s,
-            # Try for ever, quickly: a server that comes back is found within half a second.
+            # Try without end, often: a server that comes back is found within half a second.
             connection_retry=kazoo_retry(max_tries=-1, delay=0.05, backoff=2, max_delay=0.5),
             logger=_quiet_logger(),
         )
@@ -181,7 +182,7 @@ class ZooKeeperStore:
             try:
                 await self._create(path, epoch, ephemeral, value)
                 if ephemeral and epoch != self._epoch:
-                    # The answer was read late: whoever made the node would believe that it has it.
+                    # The answer came late. Without this error the caller would believe that the node is its own.
                     raise SessionLost(f"{path}: the session ended while the node was made, and the node with it")
                 return 0
             except NodeExistsError:
@@ -288,7 +289,7 @@ class ZooKeeperStore:
             raise StoreUnavailable(f"no ZooKeeper server of {self._hosts} {waited}; nothing was changed") from None
 
     async def _ask(self, path: str, ask: Callable[[], Any]) -> Any:
-        """A read: sent again after a broken connection, within one session's time."""
+        """Send a read; send it again after a broken connection, within one session's time."""
         deadline = self._clock.monotonic() + self._patience_s
         while True:
             await self._connection(max(deadline - self._clock.monotonic(), 0.0))
@@ -297,7 +298,7 @@ class ZooKeeperStore:
             except _BROKEN as error:
                 if self._clock.monotonic() >= deadline:
                     raise StoreUnavailable(f"{path}: the connection to ZooKeeper broke: {error!r}") from error
-                # kazoo tells the broken requests before it tells that it is not connected.
+                # kazoo reports broken requests before it reports the lost connection.
                 await self._clock.sleep(0.01)
             except (KazooException, TimeoutError) as error:
                 if isinstance(error, NoNodeError):
@@ -305,7 +306,7 @@ class ZooKeeperStore:
                 raise StoreUnavailable(f"{path}: {error!r}") from error
 
     async def _change(self, path: str, epoch: int, of_session: bool, ask: Callable[[], Any]) -> Any:
-        """A change: sent once. *epoch* is the session under which it was decided."""
+        """Send a change, once. *epoch* is the session under which it was decided."""
         await self._connection(self._patience_s)
         if epoch != self._epoch:
             if of_session:
@@ -355,7 +356,7 @@ class ZooKeeperStore:
 
     @property
     def _patience_s(self) -> float:
-        """How long a request may wait: a session's time, then its author's ephemeral nodes are gone anyway."""
+        """How long a request may wait: a session's time, after which the ephemeral nodes are gone anyway."""
         return min(max(self._session_s, 1.0), max(self._give_up - self._clock.monotonic(), 0.0))
 
     async def _send(self, ask: Callable[[], Any]) -> Any:
@@ -368,9 +369,8 @@ class ZooKeeperStore:
                 self._hop(self._on_answer, answer, result, sent)
 
             ask().rawlink(on_kazoo_thread)
-            # kazoo drops a connection on which heartbeats stay unanswered, so answers come or the connection
-            # breaks within a session's time; twice that is the net below.
-            # (A server that is there and slow gets a moment also from one who is in a hurry.)
+            # kazoo drops a connection whose heartbeats are not answered, so within a session's time an answer comes or
+            # the connection breaks; twice that is a second guard. After `hurry`, a slow server still gets a moment.
             async with asyncio.timeout(max(2 * self._patience_s, _CONNECT_ANSWER_S)):
                 return await answer
 
@@ -386,7 +386,7 @@ class ZooKeeperStore:
             answer.set_exception(error)
 
     def _hop(self, callback: Callable[..., None], *arguments: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+        with contextlib.suppress(RuntimeError):  # the loop is closed: there is no callback to call
             self._loop.call_soon_threadsafe(callback, *arguments)
 
     def _node(self, path: str, value: bytes, stat: Any) -> Node:
@@ -405,16 +405,16 @@ class ZooKeeperStore:
     # Watches
 
     def _arm(self, path: str, of_children: bool) -> None:
-        """Set the server's watch for *path*, if it is wanted and not set."""
+        """Set the server's watch for *path*, if there is a callback for it and it is not set."""
         key = (path, of_children)
         if key in self._armed or self._closed or not self._connected.is_set():
-            return  # `_arm_all` does it after the connection is there
+            return  # `_arm_all` sets it when connected
         self._settings += 1
         setting = self._armed[key] = self._settings
         real = self._real(path)
 
         def on_event(event: WatchedEvent) -> None:
-            if event.type != EventType.NONE:  # NONE: the connection broke; `_arm_all` will do it
+            if event.type != EventType.NONE:  # NONE: the connection broke; `_arm_all` sets it again
                 self._hop(self._on_watch_event, key, setting)
 
         def on_appearance_watched(result: Any) -> None:
@@ -422,7 +422,7 @@ class ZooKeeperStore:
                 self._hop(self._on_watch_event, key, setting)  # it appeared in between
 
         def on_children_watched(result: Any) -> None:
-            # There are no children to watch: wait for the node to appear.
+            # The node does not exist, so it has no children to watch: wait until it appears.
             if isinstance(result.exception, NoNodeError):
                 self._client.exists_async(real, watch=on_event).rawlink(on_appearance_watched)
 
@@ -448,9 +448,9 @@ class ZooKeeperStore:
     def _watch_over_connecting(self) -> None:
         """Listen in on kazoo's connect requests, whose answers pass through `_invoke`.
 
-        The server may grant another session time than was asked for, and kazoo keeps that to itself. And a
-        server that has just bound its port may swallow a connect request without ever answering (seen with
-        3.9); kazoo would wait for the whole session time, at the end of which the session is gone.
+        The server may grant another session time than was asked for, which kazoo does not report. And a server that has
+        just bound its port may never answer a connect request (seen with 3.9); kazoo would wait for the whole session
+        time, after which the session is gone.
         """
         connection = self._client._connection
         invoke = connection._invoke
@@ -470,7 +470,7 @@ class ZooKeeperStore:
         connection._invoke = listening
 
     def _on_kazoo_state(self, state: str) -> None:
-        """On kazoo's thread: hops, and nothing else."""
+        """Runs on kazoo's thread: passes the event to the loop, nothing else."""
         self._hop(self._on_state, state)
 
     def _on_state(self, state: str) -> None:
@@ -495,7 +495,7 @@ class ZooKeeperStore:
             self._watches.session_changed(SessionEvent.LOST)
 
     def _beat(self) -> None:
-        """A question to the server a third of the session's time apart, to know that the session lives."""
+        """Ask the server something every third of the session's time, to know that the session lives."""
         if self._closed:
             return
         self._beat_now()
@@ -513,7 +513,8 @@ class ZooKeeperStore:
 
 
 def _quiet_logger() -> logging.Logger:
-    """kazoo logs each try to reconnect, twice a second while a server is away; our own events say it once."""
+    """A logger for kazoo that shows errors only. Otherwise kazoo logs each try to reconnect, twice a second while a
+    server is away; our own events say it once."""
     logger = logging.getLogger("magnetar.kazoo")
     logger.setLevel(logging.ERROR)
     return logger

@@ -1,4 +1,4 @@
-"""How to run a ZooKeeper server from the jars that PySpark brings. Decides words, starts nothing."""
+"""The command and the configuration of a ZooKeeper server from PySpark's jars. It starts nothing."""
 
 import importlib.util
 import shutil
@@ -66,7 +66,7 @@ def zookeeper_config(data_dir: Path | str, port: int, tick_ms: int = 500, addres
         "maxClientCnxns=0\n"
         "admin.enableServer=false\n"
         "4lw.commands.whitelist=ruok,srvr,mntr\n"
-        # Snapshots that nobody needs any more: without this a long-running server fills its disk.
+        # Removes old snapshots: without this a long-running server fills its disk.
         "autopurge.snapRetainCount=3\n"
         "autopurge.purgeInterval=1\n"
     )

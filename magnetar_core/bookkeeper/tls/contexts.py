@@ -8,12 +8,12 @@
 
 Rules:
 
-1. A client that is told to use TLS never goes on without: a bookie that does not offer it counts as unreachable.
-2. Bytes that come where none are due end the connection.
-3. Changed files are taken for new connections. Files that cannot be used any more are reported, and the last ones
-   that could stay in use.
-4. A certificate that has expired is refused at the start, where somebody looks; one that expires later is reported at
-   each look at the files.
+1. A client with TLS settings never sends a request in clear: a bookie that does not offer TLS counts as unreachable.
+2. Bytes that arrive before they are expected end the connection.
+3. New connections use changed files. If the changed files cannot be used, this is reported, and the former ones stay in
+   use.
+4. An expired certificate is refused at the start, where a person sees the error. One that expires later is reported at
+   each check of the files.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ P = TypeVar("P", bound=asyncio.Protocol)
 HANDSHAKE_S: Final = 10.0
 """Limit of one handshake, on both sides. (Apache's clients: startTLSTimeoutSecs.)"""
 
-# Issuers renew certificates well before; whoever does it by hand wants to hear of it before the week-end.
+# Automatic issuers renew certificates earlier than this. A person who renews by hand gets a week's notice.
 _EXPIRES_SOON: Final = timedelta(days=7)
 
 # The answers to START_TLS and GET_BOOKIE_INFO are below 100 bytes; they may carry more fields one day.
@@ -47,30 +47,30 @@ _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion
 
 
 class TlsFailed(ConnectionError):
-    """No TLS connection came about; the text tells why and what to do."""
+    """No TLS connection could be made; the text says why and what to do."""
 
 
 class Certificates:
-    """A context of the ssl library, made of files, and made anew when they change (rule 3).
+    """A context of the ssl library, made from files, and made again when they change (rule 3).
 
-    Loading is a millisecond of reading small files, so it is done on the loop. Raises ConfigurationError.
+    Loading reads small files for about a millisecond, so it is done on the loop. Raises ConfigurationError.
     """
 
     def __init__(self, files: TlsFiles, make: Callable[[TlsFiles], ssl.SSLContext], clock: Clock) -> None:
         self.files = files
         self._make = make
         self._clock = clock
-        self._stamps = self._look()
+        self._stamps = self._read_stamps()
         self._context = self._made()
-        self._looked_s = clock.monotonic()
+        self._checked_s = clock.monotonic()
 
     @property
     def context(self) -> ssl.SSLContext:
-        """For the next connection."""
+        """The context for the next connection."""
         now_s = self._clock.monotonic()
-        if self.files.refresh_s and now_s - self._looked_s >= self.files.refresh_s:
-            self._looked_s = now_s
-            stamps = self._look()
+        if self.files.refresh_s and now_s - self._checked_s >= self.files.refresh_s:
+            self._checked_s = now_s
+            stamps = self._read_stamps()
             if stamps != self._stamps:
                 try:
                     self._context = self._made()
@@ -99,9 +99,9 @@ class Certificates:
         return datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC)
 
     def _expired(self) -> str | None:
-        """Rule 4: why no peer will accept what the files have; None if nothing speaks against it."""
+        """Rule 4: why no peer will accept these certificates, or None."""
         files, now = self.files, self._now()
-        for _, end in validities(_text_of(files.certificate))[:1]:  # behind it stand those of its issuers
+        for _, end in validities(_text_of(files.certificate))[:1]:  # its issuers' certificates follow it
             if end <= now:
                 return f"{files.origin}: certificate {files.certificate} expired on {_date(end)}; put a new one there"
         trusted = validities(_text_of(files.trusted))
@@ -113,7 +113,7 @@ class Certificates:
             )
         return None
 
-    def _look(self) -> list[tuple[int, int] | None]:
+    def _read_stamps(self) -> list[tuple[int, int] | None]:
         return [_stamp(path) for path in self.files.paths]
 
 
@@ -145,7 +145,7 @@ def server_context(files: TlsFiles, *, client_certificates: bool) -> ssl.SSLCont
     Raises ConfigurationError with path and reason.
     """
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    made.options |= ssl.OP_NO_RENEGOTIATION  # else a client could make the bookie do handshakes without end
+    made.options |= ssl.OP_NO_RENEGOTIATION  # otherwise a client could demand handshakes without end
     _limit(made, files)
     _load_own(made, files)
     if client_certificates:
@@ -171,7 +171,7 @@ def client_context(files: TlsFiles) -> ssl.SSLContext:
 def _limit(context: ssl.SSLContext, files: TlsFiles) -> None:
     versions = [_VERSIONS[protocol] for protocol in files.protocols] or list(_VERSIONS.values())
     if files.ciphers:
-        # The library lets nobody choose the suites of TLS 1.3; a list that did not hold there would be no list.
+        # The ssl library has no way to choose the suites of TLS 1.3, so a list of suites excludes that version.
         versions = [version for version in versions if version is ssl.TLSVersion.TLSv1_2]
         if not versions:
             raise ConfigurationError(f"{files.origin}: cipher suites can be chosen for TLSv1.2 only; switch that on")
@@ -193,7 +193,7 @@ def _load_own(context: ssl.SSLContext, files: TlsFiles) -> None:
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"{files.origin}: no password in {files.key_password_file}: {error}") from None
     try:
-        # Always with a password: without, OpenSSL would ask the terminal for it.
+        # Always with a password: without one, OpenSSL would ask for it on the terminal.
         context.load_cert_chain(files.certificate, files.key, password)
     except ssl.SSLError as error:
         reason = {
@@ -228,7 +228,7 @@ def _must_be_readable(path: str, what: str, files: TlsFiles) -> None:
 
 
 class _Greeter(asyncio.Protocol):
-    """The few requests before a connection is somebody's: one answer at a time."""
+    """Sends the requests that come before the first real one; each waits for its answer."""
 
     def __init__(self) -> None:
         self._splitter = FrameSplitter(_ANSWER_BYTES_MAX)
@@ -268,9 +268,9 @@ class _Greeter(asyncio.Protocol):
 
 
 async def connect(protocol: P, host: str, port: int, certificates: Certificates) -> tuple[asyncio.Transport, P]:
-    """Connect to a bookie, over TLS; *protocol* gets a connection that the bookie has admitted.
+    """Connect to a bookie over TLS. *protocol* is connected after the bookie has admitted this client.
 
-    Raises TlsFailed and other OSErrors. Besides the handshake's, it sets no time limit.
+    Raises TlsFailed and other OSErrors. Only the handshake has a time limit here.
     """
     loop = asyncio.get_running_loop()
     greeter = _Greeter()
@@ -288,7 +288,7 @@ async def connect(protocol: P, host: str, port: int, certificates: Certificates)
             secure = await loop.start_tls(
                 transport, greeter, context, server_hostname=host, ssl_handshake_timeout=HANDSHAKE_S
             )
-            if secure is None:  # what the loops make of a connection that was aborted on this side
+            if secure is None:  # event loops return None if this side aborted the connection
                 raise ConnectionAbortedError("the connection was ended")
         except ssl.SSLCertVerificationError as error:
             trusted = certificates.files.trusted
@@ -298,7 +298,7 @@ async def connect(protocol: P, host: str, port: int, certificates: Certificates)
         except (ConnectionError, TimeoutError) as error:
             raise TlsFailed(f"the TLS handshake ended: {error or type(error).__name__}") from None
         transport = secure
-        # In TLS 1.3 the handshake is over for a client before the bookie has looked at its certificate.
+        # In TLS 1.3 the client's handshake ends before the bookie has checked its certificate. So ask it something.
         try:
             status = await greeter.ask(transport, v3.bookie_info_request(1, v3.TOTAL_DISK_CAPACITY))
         except OSError as error:

@@ -1,10 +1,10 @@
-"""Which files make TLS between clients and bookies, and what settings about it may say. No IO.
+"""The files for TLS between clients and bookies, and the checks of their settings. No IO.
 
     TlsFiles                certificate, key, trusted certificates: all PEM
-    directory_files(path)   … as one folder has them: tls.crt, tls.key, ca.crt (the names that cert-manager and
+    directory_files(path)   the same from one folder: tls.crt, tls.key, ca.crt (the names that cert-manager and
                             Kubernetes' TLS secrets use, so that a mounted secret is such a folder)
 
-Java's key stores are refused by name, with the way to PEM.
+Java's key stores are refused by their names; the error says how to convert them to PEM.
 """
 
 import base64
@@ -21,12 +21,12 @@ KEY_NAME: Final = "tls.key"
 TRUSTED_NAME: Final = "ca.crt"
 
 APACHE_FACTORY: Final = "org.apache.bookkeeper.tls.TLSContextFactory"
-"""The one provider that Apache has, and the one whose settings are understood here."""
+"""The only provider that Apache ships; its settings are the ones understood here."""
 
 PROTOCOLS: Final = ("TLSv1.2", "TLSv1.3")
 
-# Time between two looks whether the files have changed: certificates live for days at least, and a look is a
-# handful of `stat`. (Apache: 300 s in the broker, never in a bookie.)
+# Time between two checks whether the files have changed: certificates are valid for days at least, and a check is a few
+# calls of `stat`. (Apache: 300 s in the broker, never in a bookie.)
 REFRESH_S: Final = 300
 
 _JAVA_ENDINGS: Final = (".jks", ".p12", ".pfx", ".keystore", ".truststore")
@@ -42,7 +42,7 @@ class TlsFiles:
     key: str = ""
     key_password_file: str = ""
     trusted: str = ""
-    """Certificates (of authorities, or of peers) of which one must stand behind the peer's."""
+    """Certificates of authorities or of peers; the peer's certificate must be one of them, or be signed by one."""
     protocols: tuple[str, ...] = ()
     """Some of PROTOCOLS; empty: both."""
     ciphers: str = ""
@@ -50,7 +50,7 @@ class TlsFiles:
     verify_hostname: bool = False
     """Whether a client compares the name it connects to with the bookie's certificate."""
     refresh_s: int = REFRESH_S
-    """Seconds between two looks whether the files have changed; 0: never."""
+    """Seconds between two checks whether the files have changed; 0: never."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ def directory_files(directory: str, setting: str) -> TlsFiles:
 
 
 def store_problem(type_setting: str, store_type: str, path_setting: str, path: str) -> str | None:
-    """Why a key or trust store cannot be used; None if it can, as far as its name tells."""
+    """Why a key or trust store cannot be used, judging by its name; None if it can."""
     kind = store_type.upper()
     if kind == "PEM" and not path.lower().endswith(_JAVA_ENDINGS):
         return None
@@ -112,23 +112,24 @@ def openssl_ciphers(setting: str, suites: tuple[str, ...]) -> str:
 
 
 class Validity(NamedTuple):
-    """From when to when a certificate is one."""
+    """The time for which a certificate is valid."""
 
     begin: datetime
     end: datetime
 
 
 _CERTIFICATE: Final = re.compile(r"-----BEGIN CERTIFICATE-----(.*?)-----END CERTIFICATE-----", re.DOTALL)
-# Tags of DER. What stands in front of a certificate's validity: [0] version, serial number, algorithm, issuer.
+# Tags of DER. Before a certificate's validity come: [0] version, serial number, algorithm, issuer.
 _SEQUENCE: Final = 0x30
 _UTC_TIME: Final = 0x17
 _VERSION: Final = 0xA0
 
 
 def validities(pem: str) -> list[Validity]:
-    """Of each certificate in a PEM file, in order; those that cannot be read are left out (the ssl library says why).
+    """The validity of each certificate in a PEM file, in order. Those that cannot be read are left out; the ssl library
+    reports them.
 
-    Python's ssl tells the dates of peers' certificates only.
+    Parsed here because Python's ssl gives the dates of peers' certificates only.
     """
     found = []
     for match in _CERTIFICATE.finditer(pem):

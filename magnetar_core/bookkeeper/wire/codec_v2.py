@@ -13,7 +13,7 @@
 
 Rules:
 
-1. The key of a read is there only with FLAG_DO_FENCING and a version of 2; what else follows is ignored.
+1. A read carries the master key only with FLAG_DO_FENCING and a version of 2; any further bytes are ignored.
 2. Version 0 means that the whole first word is the opcode.
 3. An answer echoes version and opcode. READ with entry id -1 asks for the last entry and echoes -1.
 4. Frames that do not fit their layout raise MalformedFrame: the connection ends.
@@ -32,7 +32,7 @@ from magnetar_core.bookkeeper.wire.framing import MalformedFrame
 from magnetar_core.runtime.types import Buffer
 
 VERSION: Final = 2
-"""What we send; 0 … 2 are understood."""
+"""The version we send; versions 0 to 2 are understood."""
 
 ADD_ENTRY: Final = 1
 READ_ENTRY: Final = 2
@@ -44,9 +44,9 @@ FLAG_RECOVERY_ADD: Final = 2
 FLAG_HIGH_PRIORITY: Final = 4
 
 LAST_ENTRY: Final = -1
-"""As the entry id of a read: whichever is the last one."""
+"""As the entry id of a read: the last entry of the ledger."""
 
-# A batch answer is counted from here: 24 (header, rc, ids) + 8 (request id) + 4 (length word).
+# The size of a batch answer without entries: 24 (header, rc, ids) + 8 (request id) + 4 (length word).
 BATCH_HEAD_BYTES: Final = 36
 
 
@@ -93,9 +93,9 @@ _AUTH_WORD: Final = VERSION << 24 | AUTH << 16
 PLAIN_ADD: Final = _ADD_WORD
 """The first word of an add without flags, as an integer …"""
 PLAIN_ADD_BYTES: Final = _WORD.pack(_ADD_WORD)
-"""… and as it stands in the frame."""
+"""… and as its bytes in the frame."""
 ADD_PREFIX_BYTES: Final = 24
-"""What stands before the stored entry in an add: word and master key."""
+"""Bytes before the stored entry in an add: first word and master key."""
 
 add_header = _ADD_WITH_HEADER.unpack_from
 """add_header(frame) → (word, master key, ledger id, entry id, LAC, length); struct.error if the frame is too short."""
@@ -107,7 +107,7 @@ assert _ADD.size == 40
 
 
 def add_request_head(flags: int, master_key: bytes, entry_bytes: int) -> bytes:
-    """What stands before a stored entry of *entry_bytes* (header, digest and payload) in an add."""
+    """The bytes of an add before its stored entry, which has *entry_bytes* (header, digest and payload)."""
     return _ADD_HEAD.pack(24 + entry_bytes, _ADD_WORD | flags, master_key)
 
 
@@ -196,7 +196,7 @@ BATCH_READ, the AuthMessage (view) for AUTH, None for READ."""
 def parse_request(frame: memoryview) -> V2Request:
     """Take a request apart. A version that we do not know is reported, not refused. Raises MalformedFrame."""
     try:
-        if frame[0] == VERSION and frame[1] == ADD_ENTRY:  # the hot one first, in one unpack
+        if frame[0] == VERSION and frame[1] == ADD_ENTRY:  # the most frequent request first, in one unpack
             word, key, ledger_id, entry_id = _ADD.unpack_from(frame)
             return ADD_ENTRY, VERSION, word & 0xFFFF, ledger_id, entry_id, key, bytes(frame[ADD_PREFIX_BYTES:])
         (word,) = _WORD.unpack_from(frame)
@@ -248,7 +248,7 @@ def entry_ids(entry: Buffer) -> tuple[int, int]:
 
 
 def read_response(rc: int, ledger_id: int, entry_id: int, entry_bytes: int = 0, version: int = VERSION) -> bytes:
-    """What stands before the *entry_bytes* of a stored entry in an answer; the whole answer if *rc* is not 0."""
+    """The bytes of an answer before its stored entry of *entry_bytes*; the whole answer if *rc* is not 0."""
     word = _READ_WORD if version == VERSION else _word(version, READ_ENTRY)
     return _RESPONSE.pack(24 + entry_bytes, word, rc, ledger_id, entry_id)
 
@@ -273,7 +273,7 @@ def batch_read_response(
 def batch_read_response_head(
     ledger_id: int, first_entry_id: int, request_id: int, size_bytes: int, version: int = VERSION, rc: int = 0
 ) -> bytes:
-    """What stands before the *size_bytes* of {length (4), stored entry}… in an answer to a batch read."""
+    """The bytes of an answer to a batch read before its *size_bytes* of {length (4), stored entry}…"""
     word = _word(version, BATCH_READ_ENTRY)
     return _BATCH_RESPONSE.pack(32 + size_bytes, word, rc, ledger_id, first_entry_id, request_id)
 

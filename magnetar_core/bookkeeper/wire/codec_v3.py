@@ -1,8 +1,7 @@
 """The third wire protocol: protobuf requests and answers, matched by transaction id.
 
-An operation without any answer or an answer of header and status alone is legal: whoever asked falls back to
-the ids it asked for. Values are the generated messages; this module makes and reads whole frames and knows
-what is common to all operations.
+An answer may consist of header and status alone; the client then uses the ids of its request. Values are the generated
+messages. This module makes and reads whole frames, and the parts that all operations share.
 """
 
 import struct
@@ -26,10 +25,10 @@ FIRST_BYTE: Final = 0x0A
 _U64: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 HIGH_PRIORITY: Final = 100
-"""What Apache's client sends for recovery."""
+"""The priority that Apache's client sends for recovery."""
 
 DEFERRED_SYNC: Final = 1
-"""Bit of AddRequest.writeFlags: answer before the entry is durable; FORCE_LEDGER makes it so."""
+"""Bit of AddRequest.writeFlags: answer before the entry is durable; FORCE_LEDGER makes it durable."""
 
 READ_ENTRY: Final = pb.OperationType.READ_ENTRY
 ADD_ENTRY: Final = pb.OperationType.ADD_ENTRY
@@ -65,7 +64,7 @@ class V3Error(IntEnum):
 
 
 OF_V2: Final[dict[int, V3Error]] = {int(error): V3Error[error.name] for error in V2Error}
-"""The same refusal in this protocol's numbers."""
+"""Number of the second protocol → the same refusal in this protocol."""
 
 TO_V2: Final[dict[int, V2Error]] = {int(V3Error[error.name]): error for error in V2Error}
 
@@ -76,7 +75,7 @@ _AVAILABILITY_GROUP: Final = struct.Struct(">qqii")
 
 
 def is_v3(frame: memoryview) -> bool:
-    """Whether a request's payload is of this protocol (an empty one is of none)."""
+    """Whether a request's payload belongs to this protocol; an empty one belongs to none."""
     return len(frame) > 0 and frame[0] == FIRST_BYTE
 
 
@@ -227,7 +226,7 @@ def response(operation: int, txn_id: int, status: int) -> pb.Response:
 
 
 def add_response(txn_id: int, status: int, ledger_id: int, entry_id: int) -> bytes:
-    """A whole answer to an add: by hand, in half the time, since there is one for every entry."""
+    """A whole answer to an add. Put together by hand, in half the time: there is one for every entry."""
     txn, code = varint(txn_id), varint(status)
     part = b"\x08%b\x10%b\x18%b" % (code, varint(ledger_id & _U64), varint(entry_id & _U64))
     body = b"\x0a%c\x08\x03\x10\x02\x18%b\x10%b\xaa\x06%c%b" % (5 + len(txn), txn, code, len(part), part)
@@ -244,7 +243,7 @@ def read_response(
     max_lac: int | None = None,
     lac_update_ms: int | None = None,
 ) -> bytes:
-    """A whole answer to a read; *max_lac* is what the bookie knows now, *lac_update_ms* when it learnt it."""
+    """A whole answer to a read; *max_lac* is the LAC the bookie knows now, *lac_update_ms* when it learnt it."""
     made = response(READ_ENTRY, txn_id, status)
     read = made.readResponse
     read.status, read.ledgerId, read.entryId = status, ledger_id, entry_id  # type: ignore[assignment]
@@ -261,7 +260,7 @@ def read_response(
 
 
 def encode_availability(entry_ids: Sequence[int]) -> bytes:
-    """The answer to GET_LIST_OF_ENTRIES for *entry_ids*, which rise strictly.
+    """The answer to GET_LIST_OF_ENTRIES for *entry_ids*, in strictly ascending order.
 
         ┌─────────────┬────────────┬───────────┐
         │ version (4) │ groups (4) │ zero (56) │   version 0; per group:
@@ -269,7 +268,7 @@ def encode_availability(entry_ids: Sequence[int]) -> bytes:
         │ first start (8)  │ last start (8)   │ size (4) │ period (4) │
         └──────────────────┴──────────────────┴──────────┴────────────┘
 
-    A group is a number of runs of `size` entries, `period` apart: what striping makes.
+    A group is a number of runs of `size` entries, `period` apart, as striping produces them.
     """
     runs: list[tuple[int, int]] = []  # (first, size)
     for entry_id in entry_ids:

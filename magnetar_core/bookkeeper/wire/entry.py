@@ -1,16 +1,16 @@
-"""The envelope around a payload, as it is sent and stored.
+"""The header and digest around a payload, as an entry is sent and stored.
 
     ┌──────────────┬─────────────┬─────────┬────────────┬────────────┬─────────┐
     │ ledgerId (8) │ entryId (8) │ LAC (8) │ length (8) │ digest (d) │ payload │   big-endian
     └──────────────┴─────────────┴─────────┴────────────┴────────────┴─────────┘
 
-LAC is what the writer knew when it built the packet (-1: nothing); length counts the payload bytes of all
-entries up to this one. The digest covers the 32 bytes before it and the payload. d is 8 for CRC-32 (zero-extended
+LAC is the last_add_confirmed the writer knew when it built the packet (-1: none); length counts the payload bytes of
+all entries up to this one. The digest covers the 32 bytes before it and the payload. d is 8 for CRC-32 (zero-extended
 to 64 bits), 20 for HMAC-SHA1, 4 for CRC-32C and 0 for DUMMY.
 
 An explicit LAC travels in its own small envelope: ledgerId (8), LAC (8), digest over these 16 bytes.
 
-The digest is what a client checks; a bookie stores what it gets, unchecked.
+Clients check the digest; a bookie stores entries unchecked.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ assert HEADER_BYTES == 32
 
 
 class DigestMismatch(Corruption):
-    """An entry is not what its writer packed: wrong digest, wrong ids, or cut short."""
+    """An entry differs from what its writer packed: wrong digest, wrong ids, or cut short."""
 
 
 class DigestType(IntEnum):
@@ -75,9 +75,9 @@ class EntryCodec:
         self.payload_offset = HEADER_BYTES + self.digest_bytes
 
     def head(self, ledger_id: int, entry_id: int, last_add_confirmed: int, length: int, payload: Buffer) -> bytes:
-        """The header and digest that stand before *payload* (which is sent as a buffer of its own)."""
+        """Header and digest for *payload*, which is sent as a separate buffer after them."""
         header = HEADER.pack(ledger_id, entry_id, last_add_confirmed, length)
-        if self.digest_bytes == 4:  # CRC-32C, the usual one, without the detour
+        if self.digest_bytes == 4:  # CRC-32C, the usual digest, without one more call
             return _HEAD_CRC32C.pack(ledger_id, entry_id, last_add_confirmed, length, crc32c(payload, crc32c(header)))
         return header + self._digest(header, payload)
 

@@ -6,9 +6,8 @@
 
 Rules:
 
-1. A payload is handed out once, whole, in order; it is a view of bytes that nobody changes.
-2. What is wrong with the length is known from the length alone: nothing is gathered for a frame that
-   will be refused.
+1. A payload is returned once, whole, in order. It is a view of bytes that are never changed.
+2. A wrong length is found from the length word alone: no bytes are gathered for a frame that will be refused.
 """
 
 import struct
@@ -16,8 +15,8 @@ from typing import Final
 
 from magnetar_core.runtime.types import MagnetarError
 
-# Pulsar's bookies and brokers: 5 MiB for a message plus 10 KiB for what stands around it. Both sides must
-# agree, since the receiver closes the connection without a word.
+# The limit of Pulsar's bookies and brokers: 5 MiB for a message plus 10 KiB for the headers around it. Both sides must
+# have the same limit, since a receiver closes the connection without an answer.
 MAX_FRAME_BYTES: Final = 5_253_120
 
 LENGTH: Final = struct.Struct(">i")
@@ -32,25 +31,26 @@ class FrameTooLarge(MalformedFrame):
 
 
 class FrameSplitter:
-    """Gets the chunks of one connection, gives the payloads of the frames that are whole.
+    """Takes the chunks of one connection and returns the payloads of whole frames.
 
-    Raises FrameTooLarge from `feed`; the stream cannot be read any further then.
+    After `feed` raised FrameTooLarge the stream cannot be read any further.
     """
 
     __slots__ = ("_limit_bytes", "_missing_bytes", "_parts", "held_bytes")
 
     def __init__(self, limit_bytes: int = MAX_FRAME_BYTES) -> None:
         self._limit_bytes = limit_bytes
-        # Chunks of a frame that is not whole yet. They are joined once, when it is: joining on every
-        # chunk would cost O(n²) for a large frame.
+        # Chunks of a frame that is not complete yet. They are joined once, when it is complete: joining on every chunk
+        # would cost O(n²) for a large frame.
         self._parts: list[bytes] = []
-        # Bytes until the next decision: to the end of the frame, or of its length word.
+        # Bytes that are missing to the end of the frame, or of its length word.
         self._missing_bytes = 0
         self.held_bytes = 0
-        """Bytes kept of a frame that is not whole yet."""
+        """Bytes kept of a frame that is not complete yet."""
 
     @property
     def is_between_frames(self) -> bool:
+        """Nothing of a further frame has arrived."""
         return not self._parts
 
     def feed(self, data: bytes) -> list[memoryview]:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from bookie.admin.server import ENTRIES_PER_PAGE, LONG_ANSWERS_MAX, AdminServer
+from bookie.admin.ledger_pages import ENTRIES_PER_PAGE
+from bookie.admin.server import LONG_ANSWERS_MAX, AdminServer
 from bookie.maintenance.peers import ask_disks
 from magnetar_core.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint
 from magnetar_core.bookkeeper.metadata.bookies import BookieRegistration
@@ -125,7 +126,7 @@ async def test_a_long_answer_is_written_in_pieces(world: LyingWorld, monkeypatch
         await write(answer, data)
 
     monkeypatch.setattr(web.StreamResponse, "write", noting)
-    monkeypatch.setattr("bookie.admin.server._CHUNK_BYTES", 1000)
+    monkeypatch.setattr("bookie.admin.answers._CHUNK_BYTES", 1000)
     async with administered(world, ledgers=Entries(100, size=100)) as admin:
         assert (await admin.call("GET", READ)).json == {str(n): "x" * 100 for n in range(100)}
     assert len(pieces) >= 10
@@ -145,7 +146,7 @@ async def test_records_of_a_list_are_read_a_few_at_a_time(
     for ledger_id in range(10):
         await world.record_ledger(ledger_id)
     monkeypatch.setattr(LedgerStore, "read", noting)
-    monkeypatch.setattr("bookie.admin.server._RECORDS_AT_ONCE", 3)
+    monkeypatch.setattr("bookie.admin.ledger_pages._RECORDS_AT_ONCE", 3)
     found = (await admin.call("GET", "/api/v1/ledger/list?print_metadata=true&decode_meta=true")).json
     assert list(found) == [str(ledger_id) for ledger_id in range(10)]
     assert (together.most, together.times) == (3, 10)

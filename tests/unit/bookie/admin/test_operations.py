@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bookie.admin.server import LEDGERS_PER_PAGE
+from bookie.admin.ledger_pages import LEDGERS_PER_PAGE
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment, ledger_path

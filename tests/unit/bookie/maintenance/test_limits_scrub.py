@@ -63,7 +63,7 @@ async def test_so_many_bad_entries_are_named_and_the_others_counted(
 
 
 class PatientClock(HurriedClock):
-    """Whoever sleeps is woken at once, and told that the time has passed."""
+    """A clock whose sleeps end at once, with the time advanced by as much."""
 
     def __init__(self) -> None:
         self.slept_s = 0.0

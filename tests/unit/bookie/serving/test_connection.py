@@ -8,7 +8,7 @@ from bookie.serving.cold_reads import ColdRead
 from bookie.serving.connection import Connection
 from bookie.serving.protocol import ALL_ADDS, ALL_READS, CACHE_FULL, CLOSED, SLOW_PEER
 from bookie.serving.request_rules import RequestRules
-from bookie.serving.server import Limits, Server
+from bookie.serving.server import Limits, Server, ServerParts
 from bookie.storage.ledgers import Ledgers
 from bookie.storage.read_cache import ReadCache
 from bookie.storage.write_cache import WriteCache
@@ -73,7 +73,17 @@ class Bench:
         assert rules.add(1, 0, KEY, stored_entry(1, 0), False, False, []) == 0
         out: Any = self.outside
         self.server = Server(
-            rules, cache, read_cache, out, [out], out, [out], ManualClock(), Limits(1 << 16, **limits), out
+            ServerParts(
+                rules=rules,
+                cache=cache,
+                storage=out,
+                journals=[out],
+                checkpointer=out,
+                readers=[out],
+                clock=ManualClock(),
+                limits=Limits(1 << 16, **limits),
+                disk_usage=out,
+            )
         )
         self.connection = Connection(self.server)
         self.connection.connection_made(out)

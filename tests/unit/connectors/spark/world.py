@@ -10,7 +10,7 @@ from typing import Any
 from connectors.spark import reader
 from connectors.spark.source import MagnetarReader, MagnetarSource
 from magnetar_core.bookkeeper.client.client import BookKeeper
-from magnetar_core.bookkeeper.client.handle import LedgerWriteHandle
+from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
 from magnetar_core.bookkeeper.metadata.embedded import EmbeddedStore
 from magnetar_core.runtime.clock import LoopClock
 from managed_ledger.names import ledger_path

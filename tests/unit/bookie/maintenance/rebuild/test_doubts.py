@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bookie.maintenance.rebuild.digest_check import Digest, Proofs, Verdict, no_digests
+from bookie.maintenance.rebuild.digest_check import Digest, DigestCheck, Verdict, no_digests
 from bookie.maintenance.rebuild.digests import MetadataDigests
 from bookie.maintenance.rebuild.offline import Rebuilt, rebuild_index
 from bookie.startup import Opened, StorageSettings, open_storage
@@ -316,16 +316,16 @@ def test_records_of_deleted_ledgers_raise_no_doubt_where_the_map_vouches_for_the
 
 
 def test_a_record_is_judged_by_the_others_of_its_ledger_where_metadata_is_silent() -> None:
-    proofs = Proofs(no_digests)
+    digest_check = DigestCheck(no_digests)
     bad = bytearray(stored_entry(1, 5))
     bad[-1] ^= 1
-    assert proofs.judge(bytes(bad), 1, 5) is Verdict.UNPROVEN
+    assert digest_check.judge(bytes(bad), 1, 5) is Verdict.UNPROVEN
     for entry_id in range(2):
-        assert proofs.judge(stored_entry(1, entry_id), 1, entry_id) is Verdict.PROVEN
-    assert proofs.judge(bytes(bad), 1, 5) is Verdict.DAMAGED
-    assert proofs.judge(bytes(bad), 2, 5) is Verdict.UNPROVEN
-    assert proofs.judge(stored_entry(1, 3), 1, -4) is Verdict.DAMAGED
-    assert proofs.judge(stored_entry(1, 3)[:20], 1, 3) is Verdict.DAMAGED
+        assert digest_check.judge(stored_entry(1, entry_id), 1, entry_id) is Verdict.PROVEN
+    assert digest_check.judge(bytes(bad), 1, 5) is Verdict.DAMAGED
+    assert digest_check.judge(bytes(bad), 2, 5) is Verdict.UNPROVEN
+    assert digest_check.judge(stored_entry(1, 3), 1, -4) is Verdict.DAMAGED
+    assert digest_check.judge(stored_entry(1, 3)[:20], 1, 3) is Verdict.DAMAGED
 
 
 async def test_metadata_is_asked_for_digests_and_done_without_where_it_does_not_answer() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_core.bookkeeper.client import fetch, handle
+from magnetar_core.bookkeeper.client import fetch, ledger_record, read_handle
 from magnetar_core.bookkeeper.client import recovery_driver as recover
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.config import ClientConfig
@@ -18,7 +18,7 @@ from magnetar_core.bookkeeper.client.connection import (
     _Wire,
 )
 from magnetar_core.bookkeeper.client.errors import MetadataUnavailable
-from magnetar_core.bookkeeper.client.handle import LedgerWriteHandle
+from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState
 from magnetar_core.bookkeeper.wire.codec_v2 import ADD_ENTRY
@@ -182,12 +182,12 @@ async def test_single_reads_go_so_many_at_a_time(cluster: FakeCluster, in_flight
 async def test_the_end_of_an_open_ledger_is_looked_for_so_many_entries_at_a_time(
     cluster: FakeCluster, client: BookKeeper, in_flight: InFlight
 ) -> None:
-    count = 2 * handle._HELD_WINDOW + 5
+    count = 2 * read_handle._HELD_WINDOW + 5
     ledger = await unconfirmed(client, count)
     reader = await (await cluster.client()).open_ledger(ledger.ledger_id, recovery=False)
     assert reader.last_add_confirmed == -1
     assert await reader.last_recoverable_entry() == count - 1
-    assert in_flight.most == handle._HELD_WINDOW
+    assert in_flight.most == read_handle._HELD_WINDOW
 
 
 async def test_a_recovery_reads_and_writes_so_many_entries_at_a_time(
@@ -283,13 +283,13 @@ async def test_closing_ends_after_so_many_conflicts(client: BookKeeper, other: B
     meddler = Meddler(client.ledgers, other.ledgers, lambda metadata: metadata.is_closed)
     with pytest.raises(MetadataUnavailable, match=f"ledger {ledger.ledger_id}: .* conflicts in a row"):
         await ledger.close()
-    assert meddler.met == handle._CONFLICTS_MAX
-    meddler.leave(handle._CONFLICTS_MAX - 1)
+    assert meddler.met == ledger_record._CONFLICTS_MAX
+    meddler.leave(ledger_record._CONFLICTS_MAX - 1)
     assert (await ledger.close()).last_entry_id == 2
-    assert meddler.met == handle._CONFLICTS_MAX - 1
+    assert meddler.met == ledger_record._CONFLICTS_MAX - 1
 
 
-@pytest.mark.parametrize("conflicts", [handle._CONFLICTS_MAX - 1, handle._CONFLICTS_MAX + 1])
+@pytest.mark.parametrize("conflicts", [ledger_record._CONFLICTS_MAX - 1, ledger_record._CONFLICTS_MAX + 1])
 async def test_an_ensemble_change_ends_after_so_many_conflicts(
     cluster: FakeCluster, client: BookKeeper, other: BookKeeper, conflicts: int
 ) -> None:
@@ -298,13 +298,13 @@ async def test_an_ensemble_change_ends_after_so_many_conflicts(
     meddler = Meddler(client.ledgers, other.ledgers, lambda metadata: True)
     meddler.leave(conflicts)
     await cluster.kill(ledger.metadata.last_segment.ensemble[0])
-    if conflicts < handle._CONFLICTS_MAX:
+    if conflicts < ledger_record._CONFLICTS_MAX:
         assert await ledger.add(b"1") == 1
         assert meddler.met == conflicts
     else:
         with pytest.raises(MetadataUnavailable, match=f"ledger {ledger.ledger_id}: .* conflicts in a row"):
             await ledger.add(b"1")
-        assert meddler.met == handle._CONFLICTS_MAX
+        assert meddler.met == ledger_record._CONFLICTS_MAX
 
 
 @pytest.mark.parametrize("state", [LedgerState.IN_RECOVERY, LedgerState.CLOSED])

@@ -1,7 +1,13 @@
-"""Handles: what a user holds of a ledger. They drive the machines of writer.py, reader.py and recovery.py."""
+"""The handle of a ledger that is written. It carries out what the state machine of writer.py decides.
+
+    append ──▶ LedgerWriter.add ──▶ a connection for each position of the ensemble ──▶ on_added ──▶ LedgerWriter
+                                                                                          │
+    listener, `wait_for` ◀── at most once a loop turn ◀── Acknowledge ◀───────────────────┘
+
+An ensemble change and the close change the ledger's record (`LedgerRecord`), one after the other.
+"""
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections import deque
@@ -10,22 +16,18 @@ from typing import Final, Protocol
 
 from magnetar_core.bookkeeper.client.add_stages import AddWatch, SlowAdd
 from magnetar_core.bookkeeper.client.change_limits import LedgerBackoff
-from magnetar_core.bookkeeper.client.connection import AddChannel, BookieConnection, ConnectionPool
+from magnetar_core.bookkeeper.client.connection import AddChannel, BookieConnection
 from magnetar_core.bookkeeper.client.errors import (
-    BeyondLastConfirmed,
     BookKeeperError,
     ClientClosed,
-    DigestMismatch,
-    EndUnknown,
     LedgerClosed,
     LedgerFenced,
-    MetadataConflict,
-    MetadataUnavailable,
     NoSuchLedger,
     TooManyPending,
 )
-from magnetar_core.bookkeeper.client.fetch import LedgerFetcher
+from magnetar_core.bookkeeper.client.ledger_record import LedgerRecord, as_client_error
 from magnetar_core.bookkeeper.client.placement import choose_replacements
+from magnetar_core.bookkeeper.client.pool import ConnectionPool
 from magnetar_core.bookkeeper.client.quorum import Quorum
 from magnetar_core.bookkeeper.client.writer import (
     Acknowledge,
@@ -34,50 +36,32 @@ from magnetar_core.bookkeeper.client.writer import (
     Failed,
     LedgerWriter,
     PendingAdd,
-    judge_conflict,
 )
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, Versioned
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState
-from magnetar_core.bookkeeper.metadata.store import MetadataError, NoNode, VersionConflict
-from magnetar_core.bookkeeper.wire.entry import EntryCodec, StoredEntry, master_key
+from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
+from magnetar_core.bookkeeper.metadata.store import MetadataError
+from magnetar_core.bookkeeper.wire.entry import EntryCodec, master_key
 from magnetar_core.runtime.clock import Timer
 from magnetar_core.runtime.tasks import Tasks
-from magnetar_core.runtime.types import Buffer, Corruption, bare
+from magnetar_core.runtime.types import Buffer, Corruption, bare, do_nothing
 
 log = logging.getLogger(__name__)
 
-# A position whose bookie could not be replaced is looked at again after this, and when the register changes.
+# How often positions without a bookie are checked again. They are also checked whenever the set of registered bookies
+# changes.
 _LEFT_OUT_S: Final = 2.0
-
-# Conflicts of one update. Only re-replication of older segments causes any; each is one that made progress.
-_CONFLICTS_MAX: Final = 20
-
-# Entries behind LAC that `last_recoverable_entry` asks for at the same time.
-_HELD_WINDOW: Final = 16
 
 
 class LedgerListener(Protocol):
-    """Who is told what became of appended entries. Called on the loop, never from within `append`."""
+    """Is told what became of appended entries. Called on the loop, never from within `append`."""
 
     def on_acknowledged(self, up_to: int) -> None:
         """All entries up to this one are durable on their ack quorum. At most one call in a loop turn."""
         ...
 
     def on_failed(self, error: BookKeeperError) -> None:
-        """Nothing behind the last acknowledged entry will be acknowledged. Called once."""
+        """The handle failed: no entry after the last acknowledged one will be acknowledged. Called once."""
         ...
-
-
-def _do_nothing() -> None: ...
-
-
-def mapped(error: Exception, ledger_id: int) -> BookKeeperError:
-    """What a user of a ledger gets for an error of the metadata store."""
-    if isinstance(error, BookKeeperError):
-        return error
-    if isinstance(error, NoNode):
-        return NoSuchLedger(f"ledger {ledger_id} does not exist")
-    return MetadataUnavailable(f"ledger {ledger_id}: {error}")
 
 
 class LedgerWriteHandle:
@@ -94,17 +78,16 @@ class LedgerWriteHandle:
         last_add_confirmed: int = -1,
         recovery: bool = False,
     ) -> None:
-        """*recovery*: write back what recovery found, beginning behind *last_add_confirmed*."""
+        """*recovery*: the handle writes back entries that a recovery found, beginning after *last_add_confirmed*."""
         metadata = versioned.metadata
         self.ledger_id = ledger_id
         self.listener: LedgerListener | None = None
-        self._versioned = versioned
-        self._ledgers = ledgers
+        self._record = LedgerRecord(ledger_id, versioned, ledgers)
         self._pool = pool
         self._rng = rng
         self._recovery = recovery
         self.recovery_ensembles: dict[int, tuple[str, ...]] = {}
-        """Replacements made while recovering, by first entry: published when the ledger is closed."""
+        """Ensembles chosen during a recovery, by first entry. They are published when the ledger is closed."""
         self._loop = asyncio.get_running_loop()
         self._tasks = Tasks(f"ledger {ledger_id}", self._on_broken)
         self._writer = LedgerWriter(
@@ -124,24 +107,23 @@ class LedgerWriteHandle:
         self._watch = None if slow is None else AddWatch(quorum.ensemble_size, quorum.is_striped, slow.threshold_s)
         self._now = pool.clock.monotonic
         self._write_sets = [self._writer.quorum.write_set(first) for first in range(metadata.ensemble_size)]
-        # Ensemble change and close update the metadata one after the other.
-        self._turn = asyncio.Lock()
-        # A recovery is tried again by whoever began it.
+        # Ensemble changes and the close update the record one after the other.
+        self._record_lock = asyncio.Lock()
+        # A recovery fails at once instead of waiting for bookies: its caller tries it again.
         self._may_starve = pool.config.hold_adds_s > 0 and not recovery
         self._backoff = LedgerBackoff()
         # Position → why its bookie failed, for the log.
         self._reasons: dict[int, str] = {}
-        # When the writer fails because it is starved; ends with the next acknowledgement.
+        # When a writer without enough bookies fails. None while it has enough; an acknowledgement resets it.
         self._starved_until_s: float | None = None
-        self._attempted: LedgerMetadata | None = None
         self._notified = last_add_confirmed
         self._notifying = False
         self._failure: BookKeeperError | None = None
-        self._failure_told = False
+        self._failure_reported = False
         self._waiting: deque[tuple[int, asyncio.Future[int]]] = deque()
         self._left_out_timer: Timer | None = None
         self._closing: asyncio.Task[LedgerMetadata] | None = None
-        self._cancel_watch = pool.directory.watch(self._look_at_left_out)
+        self._cancel_watch = pool.directory.watch(self._retry_left_out)
 
     @property
     def last_add_confirmed(self) -> int:
@@ -153,12 +135,12 @@ class LedgerWriteHandle:
 
     @property
     def length(self) -> int:
-        """Payload bytes, pending entries included."""
+        """Payload bytes of all entries, pending ones included."""
         return self._writer.length
 
     @property
     def metadata(self) -> LedgerMetadata:
-        return self._versioned.metadata
+        return self._record.metadata
 
     @property
     def pending_count(self) -> int:
@@ -170,14 +152,15 @@ class LedgerWriteHandle:
 
     @property
     def error(self) -> BookKeeperError | None:
-        """What the handle failed with, or LedgerClosed; None while entries can be added."""
+        """The error the handle failed with, or LedgerClosed; None while entries can be added."""
         return self._writer.error
 
     def append(self, payloads: Sequence[Buffer]) -> int:
-        """Add a run of entries; return the id of the first. Never blocks; the listener hears of the outcome.
+        """Add a run of entries; return the id of the first. Never blocks; the listener is told of the outcome.
 
-        Nobody may change the payloads afterwards. Raises LedgerClosed, LedgerFenced or what else ended the
-        handle; EntryTooLarge, TooManyPending (nothing was added; `when_writable` tells when to try again).
+        The payloads must not be changed afterwards. Raises LedgerClosed, LedgerFenced or whatever error ended the
+        handle; EntryTooLarge, TooManyPending. After an error nothing was added; after TooManyPending,
+        `when_writable` tells when to try again.
         """
         writer = self._writer
         config = self._pool.config
@@ -206,7 +189,7 @@ class LedgerWriteHandle:
         return first
 
     async def add(self, payload: Buffer) -> int:
-        """Add one entry and wait until it is acknowledged; return its id. Waits also for room to send it."""
+        """Add one entry, wait until it is acknowledged, and return its id. Waits first while `is_blocked`."""
         while self.is_blocked:
             has_room = asyncio.Event()
             self.when_writable(has_room.set)
@@ -216,14 +199,14 @@ class LedgerWriteHandle:
 
     @property
     def is_blocked(self) -> bool:
-        """A bookie has yet to take what waits for it: nothing can be appended (`when_writable`)."""
+        """The outbox of some bookie is full: nothing can be appended until it drains (`when_writable`)."""
         left_out = self._writer.left_out
         return self._writer.is_open() and any(
             channel.connection.is_full and channel.index not in left_out for channel in self._channels
         )
 
     def when_writable(self, callback: Callable[[], None]) -> None:
-        """Call *callback* once, soon after a bookie whose outbox was full has taken most of it, or is given up."""
+        """Call *callback* once, soon after a full outbox has drained or its connection was given up."""
         for channel in self._channels:
             if channel.connection.is_full and channel.index not in self._writer.left_out:
                 channel.connection.when_drained(callback)
@@ -231,7 +214,7 @@ class LedgerWriteHandle:
         self._loop.call_soon(callback)
 
     async def wait_for(self, entry_id: int) -> int:
-        """Return when *entry_id* is acknowledged. Raises what the handle failed with."""
+        """Return when *entry_id* is acknowledged. Raises the error the handle failed with."""
         if entry_id <= self._notified:
             return entry_id
         if self._failure is not None:
@@ -241,7 +224,7 @@ class LedgerWriteHandle:
         try:
             return await done
         finally:
-            del done  # its error would hold this frame, and this frame it
+            del done  # its error's traceback holds this frame, so the frame must not hold the future
 
     async def close(self) -> LedgerMetadata:
         """Seal the ledger after the last acknowledged entry. Pending entries fail and are not part of it.
@@ -254,13 +237,13 @@ class LedgerWriteHandle:
         return await asyncio.shield(self._closing)
 
     async def abandon(self) -> None:
-        """Let go without touching the metadata: the ledger stays open until somebody recovers it."""
+        """Give the handle up without touching the record: the ledger stays open until somebody recovers it."""
         self._stop(ClientClosed(f"ledger {self.ledger_id}: the handle was given up"))
         await self._tasks.cancel()
-        self._loop.call_soon(self._let_go)
+        self._loop.call_soon(self._drop_references)
 
     def set_length(self, length: int) -> None:
-        """Recovery: the ledger's length before the entry that is appended next."""
+        """For a recovery: set the ledger's length before the entry that is appended next, in payload bytes."""
         self._writer.set_length(length)
 
     # Answers (AddSink)
@@ -312,8 +295,8 @@ class LedgerWriteHandle:
         if self._watch is not None:
             self._watch.changing(self._now())
         try:
-            async with self._turn:
-                await self._wait_for_turn(failed)
+            async with self._record_lock:
+                await self._wait_if_frequent(failed)
                 if not writer.is_open():
                     return
                 replacements = choose_replacements(
@@ -327,7 +310,7 @@ class LedgerWriteHandle:
                 if replacements:
                     await self._publish(replacements)
         except (BookKeeperError, MetadataError, Corruption) as error:
-            failure = writer.fail(mapped(error, self.ledger_id))
+            failure = writer.fail(as_client_error(error, self.ledger_id))
             if failure is not None:
                 self._stop(failure.error)
             return
@@ -349,9 +332,10 @@ class LedgerWriteHandle:
             self._resend(index, adds)
         if changed.effect is not None:
             self._do(changed.effect)
-        self._watch_left_out()
+        self._schedule_left_out()
 
-    async def _wait_for_turn(self, failed: dict[int, str]) -> None:
+    async def _wait_if_frequent(self, failed: dict[int, str]) -> None:
+        """Delay the change where this ledger or its bookies change too often (change_limits.py)."""
         now_s = self._now()
         delay_s = max(
             self._backoff.delay_s(now_s), *(self._pool.change_limits.delay_s(one, now_s) for one in failed.values())
@@ -361,35 +345,25 @@ class LedgerWriteHandle:
             await self._pool.clock.sleep(delay_s)
 
     async def _publish(self, replacements: dict[int, str]) -> None:
-        """Make the new ensemble known. Raises what ends the writer."""
+        """Write the new ensemble into the record. Raises the error that ends the writer."""
         first, ensemble = self._writer.new_segment(replacements)
         if self._recovery:
             self.recovery_ensembles[first] = ensemble
             return
-        for _ in range(_CONFLICTS_MAX):
-            own, version = self._versioned.metadata, self._versioned.version
-            self._attempted = own.with_ensemble(first, ensemble)
-            try:
-                self._versioned = await self._ledgers.write(self.ledger_id, self._attempted, version)
-                return
-            except VersionConflict:
-                found = await self._ledgers.read(self.ledger_id)
-                judge_conflict(own, found.metadata, self.ledger_id)
-                self._versioned = found
-        raise MetadataUnavailable(f"ledger {self.ledger_id}: {_CONFLICTS_MAX} conflicts in a row")
+        await self._record.add_segment(first, ensemble)
 
     def _resend(self, index: int, adds: Sequence[PendingAdd]) -> None:
         connection = self._connection(self._writer.ensemble[index])
         channel = self._channels[index] = AddChannel(self, index, connection)
         connection.send_adds(channel, self.ledger_id, adds)
 
-    def _watch_left_out(self) -> None:
-        self._watch_starving()
+    def _schedule_left_out(self) -> None:
+        self._fail_if_starved()
         if self._writer.left_out and self._left_out_timer is None and self._writer.is_open():
             self._left_out_timer = self._pool.clock.call_later(_LEFT_OUT_S, self._on_left_out_timer)
 
-    def _watch_starving(self) -> None:
-        """A writer without bookies holds what is pending for the time in which one has to answer, then it fails."""
+    def _fail_if_starved(self) -> None:
+        """A writer without enough bookies holds pending entries for `hold_adds_s`, then it fails."""
         writer = self._writer
         if not writer.is_open() or not writer.is_starved:
             return
@@ -404,11 +378,11 @@ class LedgerWriteHandle:
 
     def _on_left_out_timer(self) -> None:
         self._left_out_timer = None
-        self._look_at_left_out()
-        self._watch_left_out()
+        self._retry_left_out()
+        self._schedule_left_out()
 
-    def _look_at_left_out(self) -> None:
-        """Positions without a bookie: is there a new one, or is the old one back?"""
+    def _retry_left_out(self) -> None:
+        """For positions without a bookie: take a new bookie, or the old one if it is back."""
         writer = self._writer
         if not writer.left_out or writer.is_changing or not writer.is_open():
             return
@@ -431,13 +405,14 @@ class LedgerWriteHandle:
     def _notify(self) -> None:
         self._notifying = False
         confirmed = self._writer.last_add_confirmed
+        assert confirmed >= self._notified, "LAC went back"
         if confirmed > self._notified:
             self._notified = confirmed
             self._starved_until_s = None
             if self._watch is not None:
                 slow = self._watch.acknowledged(confirmed, self._now())
                 if slow is not None:
-                    self._tell_slow(slow)
+                    self._report_slow_add(slow)
             waiting = self._waiting
             while waiting and waiting[0][0] <= confirmed:
                 entry_id, done = waiting.popleft()
@@ -445,8 +420,8 @@ class LedgerWriteHandle:
                     done.set_result(entry_id)
             if self.listener is not None:
                 self.listener.on_acknowledged(confirmed)
-        if self._failure is not None and not self._failure_told:
-            self._failure_told = True
+        if self._failure is not None and not self._failure_reported:
+            self._failure_reported = True
             for _, done in self._waiting:
                 if not done.done():
                     done.set_exception(bare(self._failure))
@@ -454,7 +429,7 @@ class LedgerWriteHandle:
             if self.listener is not None:
                 self.listener.on_failed(self._failure)
 
-    def _tell_slow(self, add: SlowAdd) -> None:
+    def _report_slow_add(self, add: SlowAdd) -> None:
         slow_adds = self._pool.slow_adds
         assert slow_adds is not None
         bookies: dict[str, dict[str, float | None]] = {}
@@ -477,7 +452,7 @@ class LedgerWriteHandle:
         )
 
     def _stop(self, error: BookKeeperError) -> None:
-        """Nothing is acknowledged from here on."""
+        """End the handle with *error*: nothing is acknowledged from here on."""
         self._writer.fail(error)
         if self._watch is not None:
             self._watch.clear()
@@ -489,25 +464,28 @@ class LedgerWriteHandle:
             self._failure = bare(error)
             self._notify_soon()
 
-    def _let_go(self) -> None:
-        """Drop what points back here, after the last call of the listener: a broker makes and ends a handle for each
-        ledger and each cursor, and should not wait for the collector to untie them."""
-        self._cancel_watch = _do_nothing
+    def _drop_references(self) -> None:
+        """Drop all references that lead back to the handle, after the last call of the listener.
+
+        A broker makes and ends a handle for each ledger and each cursor. Without reference cycles their memory is freed
+        at once and does not wait for the garbage collector.
+        """
+        self._cancel_watch = do_nothing
         self._tasks.on_failure = None
         self.listener = None
-        self._watch = None  # answers of slow bookies still come
+        self._watch = None  # answers of slow bookies may still arrive
         self._channels.clear()
         closing = self._closing
         if closing is not None and closing.done() and (closing.cancelled() or closing.exception() is not None):
-            self._closing = None  # it holds its error, and that the frames of `_close`
+            self._closing = None  # it holds its error, whose traceback holds the frames of `_close`
 
     def _on_broken(self, error: BaseException) -> None:
-        """A fault of this program in an ensemble change: the barrier would stay up for ever."""
+        """An ensemble change met a defect of this program. Fail: the barrier would otherwise stay up for ever."""
         self._stop(BookKeeperError(f"ledger {self.ledger_id}: the ensemble change failed: {error!r}"))
 
     async def _close(self) -> LedgerMetadata:
         assert not self._recovery, "recovery closes the ledger itself"
-        async with self._turn:
+        async with self._record_lock:
             writer = self._writer
             if isinstance(writer.error, LedgerFenced | NoSuchLedger):
                 raise bare(writer.error)
@@ -517,205 +495,8 @@ class LedgerWriteHandle:
             if had_pending:
                 self._stop(LedgerClosed(f"ledger {self.ledger_id} was closed before the entry was acknowledged"))
             try:
-                await self._seal(last, length)
+                await self._record.seal(last, length)
             except (MetadataError, Corruption) as error:
-                raise mapped(error, self.ledger_id) from error
-        self._loop.call_soon(self._let_go)
-        return self._versioned.metadata
-
-    async def _seal(self, last: int, length: int) -> None:
-        for _ in range(_CONFLICTS_MAX):
-            own, version = self._versioned.metadata, self._versioned.version
-            if own.is_closed:
-                return
-            try:
-                self._versioned = await self._ledgers.write(self.ledger_id, own.closed(last, length), version)
-                return
-            except VersionConflict:
-                found = await self._ledgers.read(self.ledger_id)
-                if found.metadata.state is LedgerState.CLOSED:
-                    if (found.metadata.last_entry_id, found.metadata.length) != (last, length):
-                        raise MetadataConflict(
-                            f"ledger {self.ledger_id} was closed by another client at entry "
-                            f"{found.metadata.last_entry_id}, here the last one is {last}"
-                        ) from None
-                elif found.metadata != self._attempted:  # an own change whose answer was lost
-                    judge_conflict(own, found.metadata, self.ledger_id)
-                self._versioned = found
-        raise MetadataUnavailable(f"ledger {self.ledger_id}: {_CONFLICTS_MAX} conflicts in a row")
-
-
-class LedgerReadHandle:
-    """A ledger that is read. Made by `BookKeeper.open_ledger`."""
-
-    def __init__(
-        self,
-        ledger_id: int,
-        versioned: Versioned,
-        ledgers: LedgerStore,
-        pool: ConnectionPool,
-        last_add_confirmed: int,
-        length: int,
-    ) -> None:
-        metadata = versioned.metadata
-        self.ledger_id = ledger_id
-        self._versioned = versioned
-        self._ledgers = ledgers
-        self._last_add_confirmed = last_add_confirmed
-        self._length = length
-        self._fetcher = LedgerFetcher(
-            ledger_id,
-            Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum),
-            EntryCodec(metadata.digest_type, metadata.password),
-            pool,
-        )
-
-    @property
-    def metadata(self) -> LedgerMetadata:
-        return self._versioned.metadata
-
-    @property
-    def last_add_confirmed(self) -> int:
-        """The last entry that may be read; of an open ledger as far as is known here."""
-        return self._last_add_confirmed
-
-    @property
-    def is_closed(self) -> bool:
-        return self.metadata.is_closed
-
-    @property
-    def length(self) -> int:
-        """Payload bytes; of an open ledger as far as is known here."""
-        return self._length
-
-    async def read(self, first: int, last: int) -> list[StoredEntry]:
-        """The entries *first* … *last*, both included.
-
-        Raises BeyondLastConfirmed, and what reading failed with on every replica (NoSuchEntry only if nothing
-        else went wrong).
-        """
-        self._check(first, last)
-        return await self.read_unconfirmed(first, last)
-
-    async def read_unconfirmed(self, first: int, last: int) -> list[StoredEntry]:
-        """As `read`, without asking whether the entries are confirmed: one that is not may never have existed."""
-        if not 0 <= first <= last:
-            raise ValueError(f"entries {first} to {last}")
-        entries: list[StoredEntry] = []
-        while first <= last:
-            run = await self._run(first, last - first + 1, self._fetcher_bytes)
-            entries += run
-            first += len(run)
-        return entries
-
-    async def read_batch(self, first: int, max_count: int, max_bytes: int) -> list[StoredEntry]:
-        """A contiguous run that begins with *first*: at least one entry, at most *max_count* and (but for the
-        first entry) about *max_bytes*. It may be shorter than asked for."""
-        if max_count < 1:
-            raise ValueError(f"{max_count} entries")
-        self._check(first, first)
-        return await self._run(first, min(max_count, self._last_add_confirmed - first + 1), max_bytes)
-
-    async def read_batch_unconfirmed(self, first: int, max_count: int, max_bytes: int) -> list[StoredEntry]:
-        """As `read_batch`, without asking whether the entries are confirmed: for whoever knows it otherwise (the
-        ledger's writer does)."""
-        if max_count < 1 or first < 0:
-            raise ValueError(f"{max_count} entries from {first} on")
-        return await self._run(first, max_count, max_bytes)
-
-    async def read_last_confirmed(self) -> int:
-        """Ask metadata and bookies how far the ledger is confirmed, without fencing. Never goes back.
-
-        A writer tells its LAC with the next entry, so the last entry of an open ledger shows only after
-        another one, or when the ledger is closed (see `last_recoverable_entry`).
-        """
-        await self._refresh()
-        if not self.is_closed:
-            segment = self.metadata.last_segment
-            found = await self._fetcher.last_confirmed(segment.ensemble, segment.first_entry_id)
-            if found.last_add_confirmed > self._last_add_confirmed:
-                self._last_add_confirmed = found.last_add_confirmed
-                self._length = found.length
-        return self._last_add_confirmed
-
-    async def last_recoverable_entry(self) -> int:
-        """The last entry that a recovery would find, without a gap behind LAC. Does not fence.
-
-        Raises EndUnknown, which names the entry, where too few bookies answer to tell.
-
-        Why it may be read although no LAC covers it: a recovery takes an entry as absent only after
-        Qw - Qa + 1 bookies of its write set denied it. While Qa of them hold it, at most Qw - Qa can, so every
-        recovery finds it and makes it part of the ledger; all entries before it, too. It is what the writer
-        has acknowledged, or is about to. The one exception is a writer that closes the ledger itself while the
-        answers for the entry are still on their way: it seals before the entry, which was never acknowledged.
-
-        Where bookies are silent, an entry that one of the others holds may have been acknowledged, and what was
-        acknowledged is never left out: it counts as well, as it would for a recovery now. If it was not, it is the
-        entry that the writer is copying to another bookie, or that a later recovery may find denied.
-
-        `last_add_confirmed` is not moved by this: read such entries with `read_unconfirmed`.
-        """
-        last = await self.read_last_confirmed()
-        if self.is_closed:
-            return last
-        while True:
-            wanted = range(last + 1, last + 1 + _HELD_WINDOW)
-            held = await asyncio.gather(
-                *(self._fetcher.is_held(self.metadata.ensemble_for(entry_id), entry_id) for entry_id in wanted),
-                return_exceptions=True,
-            )
-            for verdict in held:
-                if isinstance(verdict, BookKeeperError | DigestMismatch):
-                    raise EndUnknown(
-                        f"whether ledger {self.ledger_id} goes on behind entry {last} is not known: {verdict}", last
-                    ) from verdict
-                if isinstance(verdict, BaseException):
-                    raise verdict
-                if not verdict:
-                    return last
-                last += 1
-
-    async def close(self) -> None:
-        """Nothing to give back; here so that handles are used alike."""
-
-    @property
-    def _fetcher_bytes(self) -> int:
-        return self._fetcher._pool.config.frame_bytes_max
-
-    def _check(self, first: int, last: int) -> None:
-        if not 0 <= first <= last:
-            raise ValueError(f"entries {first} to {last}")
-        if last > self._last_add_confirmed:
-            raise BeyondLastConfirmed(
-                f"ledger {self.ledger_id}: entry {last} is behind the last confirmed one, {self._last_add_confirmed}"
-            )
-
-    async def _run(self, first: int, max_count: int, max_bytes: int) -> list[StoredEntry]:
-        """A run within one segment. When every replica fails, the metadata may have moved on: copies made
-        since then are on other bookies."""
-        try:
-            return await self._run_once(first, max_count, max_bytes)
-        except (BookKeeperError, DigestMismatch):
-            before = self.metadata.segments
-            with contextlib.suppress(BookKeeperError):
-                await self._refresh()
-            if self.metadata.segments == before:
-                raise
-        return await self._run_once(first, max_count, max_bytes)
-
-    async def _run_once(self, first: int, max_count: int, max_bytes: int) -> list[StoredEntry]:
-        segment = self.metadata.segment_for(first)
-        end = self.metadata.segment_end(segment.first_entry_id)
-        if end is not None:
-            max_count = min(max_count, end - first)
-        return await self._fetcher.run(segment.ensemble, first, max_count, max_bytes)
-
-    async def _refresh(self) -> None:
-        try:
-            self._versioned = await self._ledgers.read(self.ledger_id)
-        except (MetadataError, Corruption) as error:
-            raise mapped(error, self.ledger_id) from error
-        if self.is_closed:
-            # From here on only this counts, and no bookie's LAC (I8).
-            self._last_add_confirmed = self.metadata.last_entry_id
-            self._length = self.metadata.length
+                raise as_client_error(error, self.ledger_id) from error
+        self._loop.call_soon(self._drop_references)
+        return self._record.metadata

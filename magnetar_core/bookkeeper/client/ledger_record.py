@@ -1,0 +1,98 @@
+"""The metadata record of a ledger, as the client that writes the ledger changes it."""
+
+from typing import Final
+
+from magnetar_core.bookkeeper.client.errors import (
+    BookKeeperError,
+    MetadataConflict,
+    MetadataUnavailable,
+    NoSuchLedger,
+)
+from magnetar_core.bookkeeper.client.writer import judge_conflict
+from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, Versioned
+from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState
+from magnetar_core.bookkeeper.metadata.store import NoNode, VersionConflict
+
+# Conflicts of one update. Only re-replication of older segments causes conflicts, and each one was progress for it.
+_CONFLICTS_MAX: Final = 20
+
+
+def as_client_error(error: Exception, ledger_id: int) -> BookKeeperError:
+    """What a user of a ledger gets for an error of the metadata store."""
+    if isinstance(error, BookKeeperError):
+        return error
+    if isinstance(error, NoNode):
+        return NoSuchLedger(f"ledger {ledger_id} does not exist")
+    return MetadataUnavailable(f"ledger {ledger_id}: {error}")
+
+
+class LedgerRecord:
+    """The record of one open ledger, with the version it was read or written at.
+
+    Both updates compare and swap; after a conflict the record is read again, judged, and the update repeated. The
+    caller makes one update at a time.
+    """
+
+    __slots__ = ("_attempted", "_ledger_id", "_ledgers", "_versioned")
+
+    def __init__(self, ledger_id: int, versioned: Versioned, ledgers: LedgerStore) -> None:
+        self._ledger_id = ledger_id
+        self._versioned = versioned
+        self._ledgers = ledgers
+        # The segment written last. Found in the store after a conflict, it is our own write whose answer was lost.
+        self._attempted: LedgerMetadata | None = None
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        return self._versioned.metadata
+
+    async def add_segment(self, first_entry_id: int, ensemble: tuple[str, ...]) -> None:
+        """From *first_entry_id* on, entries are on *ensemble*.
+
+        Raises LedgerFenced or LedgerClosed if another client took the ledger over, MetadataUnavailable after too
+        many conflicts, MetadataError if the store fails.
+        """
+        for _ in range(_CONFLICTS_MAX):
+            own, version = self._versioned.metadata, self._versioned.version
+            assert first_entry_id >= own.last_segment.first_entry_id, "a segment cannot begin before the last one"
+            self._attempted = own.with_ensemble(first_entry_id, ensemble)
+            try:
+                self._versioned = await self._ledgers.write(self._ledger_id, self._attempted, version)
+                return
+            except VersionConflict:
+                found = await self._ledgers.read(self._ledger_id)
+                judge_conflict(own, found.metadata, self._ledger_id)
+                self._versioned = found
+        raise self._too_many_conflicts()
+
+    async def seal(self, last_entry_id: int, length: int) -> None:
+        """Close the ledger at *last_entry_id* (-1: empty), with *length* payload bytes. Nothing to do if it is closed.
+
+        Raises MetadataConflict if another client closed it elsewhere, LedgerFenced if one recovers it now,
+        MetadataUnavailable after too many conflicts, MetadataError if the store fails.
+        """
+        assert last_entry_id >= -1
+        assert length >= 0
+        for _ in range(_CONFLICTS_MAX):
+            own, version = self._versioned.metadata, self._versioned.version
+            if own.is_closed:
+                return
+            try:
+                sealed = own.closed(last_entry_id, length)
+                self._versioned = await self._ledgers.write(self._ledger_id, sealed, version)
+                return
+            except VersionConflict:
+                found = await self._ledgers.read(self._ledger_id)
+                if found.metadata.state is LedgerState.CLOSED:
+                    if (found.metadata.last_entry_id, found.metadata.length) != (last_entry_id, length):
+                        raise MetadataConflict(
+                            f"ledger {self._ledger_id} was closed by another client at entry "
+                            f"{found.metadata.last_entry_id}, here the last one is {last_entry_id}"
+                        ) from None
+                elif found.metadata != self._attempted:
+                    judge_conflict(own, found.metadata, self._ledger_id)
+                self._versioned = found
+        raise self._too_many_conflicts()
+
+    def _too_many_conflicts(self) -> MetadataUnavailable:
+        return MetadataUnavailable(f"ledger {self._ledger_id}: {_CONFLICTS_MAX} conflicts in a row")
