@@ -1,9 +1,9 @@
-"""One broker: which topics it has open, what it knows of namespaces, and what becomes due with time.
+"""One broker: opens, closes and deletes topics, and runs periodic work.
 
 Rules:
 
-1. A topic is opened once, however many clients ask for it at the same moment; they wait for the same task.
-2. A topic is open only while its bundle is ours; that is asked before it is opened, and again after.
+1. However many clients ask for a topic at the same moment, it is opened once; all wait for the same task.
+2. A topic is open only while this broker owns its bundle; that is checked before it is opened, and again after.
 3. A topic that is being closed or deleted is opened again only when that has ended.
 """
 
@@ -50,7 +50,7 @@ from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 
-# How often topics are looked at: sequence ids to store, producers to forget.
+# How often each topic stores its sequence ids and forgets absent producers.
 HOUSEKEEPING_S: Final = 30.0
 
 # The period of the rates in statistics. (statsUpdateFrequencyInSecs)
@@ -125,10 +125,10 @@ class Broker:
         self._is_stopping = False
         self._stop_watching: Cancel | None = None
 
-    # -------------------------------------------------------------------------------- life
+    # -------------------------------------------------------------------------------- start and stop
 
     async def start(self) -> None:
-        """Open the binary port and begin what runs by the clock."""
+        """Open the binary port and start the periodic work."""
         assert self.config.service_port is not None, "the configuration has a port"
         port = await self.server.listen(self.config.bind_address, self.config.service_port)
         host = self.config.advertised_host
@@ -148,7 +148,7 @@ class Broker:
         return int(self.address.service_url.rpartition(":")[2])
 
     async def close(self) -> None:
-        """Take no new clients, close all topics in order, disconnect the clients, let go of storage."""
+        """Take no new clients, close all topics, disconnect the clients, close the managed ledgers."""
         self._is_stopping = True
         if self._stop_watching is not None:
             self._stop_watching()
@@ -232,7 +232,7 @@ class Broker:
             raise MetadataFailure(str(error)) from error
 
     async def _create_partitioned(self, topic: TopicName, partitions: int) -> int:
-        if not 1 <= partitions <= PARTITIONS_MAX:  # as somebody else has stored it
+        if not 1 <= partitions <= PARTITIONS_MAX:  # a policy that another broker or tool has stored
             raise NotAllowed(
                 f"{topic} is not made: autoTopicCreation of its namespace says {partitions} partitions; set it to 1 "
                 f"to {PARTITIONS_MAX}"
@@ -240,7 +240,7 @@ class Broker:
         try:
             await self.partitioned.create(topic, partitions)
         except RecordExists:
-            return await self._partitions_of_base(topic)  # somebody else was faster
+            return await self._partitions_of_base(topic)  # another request made it meanwhile
         except (MetadataError, ManagedLedgerError) as error:
             raise MetadataFailure(str(error)) from error
         return partitions
@@ -267,11 +267,11 @@ class Broker:
     # -------------------------------------------------------------------------------- topics
 
     async def topic_for_producer(self, topic: TopicName) -> Topic:
-        """The topic, opened; made if it may be. Raises BrokerError."""
+        """The open topic; created if policies allow it. Raises BrokerError."""
         return await self._topic(topic, create=True, missing=f"Topic not found {topic}")
 
     async def topic_for_consumer(self, topic: TopicName, *, create: bool) -> Topic:
-        """The topic, opened; made if *create* and it may be. Raises BrokerError."""
+        """The open topic; created if *create* and policies allow it. Raises BrokerError."""
         return await self._topic(topic, create=create, missing=f"Topic {topic} does not exist")
 
     async def _topic(self, name: TopicName, *, create: bool, missing: str) -> Topic:
@@ -336,7 +336,7 @@ class Broker:
             return topic
 
     def _end(self, name: TopicName, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[Any]:
-        """Run what ends a topic; until then it is not opened again."""
+        """Run the task that closes or deletes a topic; the topic is not opened again before it has ended (rule 3)."""
         task = self._tasks.spawn(work, f"{what} {name}")
         self._ending[name] = task
 
@@ -348,7 +348,7 @@ class Broker:
         return task
 
     def _on_dropped(self, topic: Topic) -> None:
-        """Storage told a topic that it is not its owner any more, or is gone."""
+        """A topic ended by itself: another broker owns its ledger, or storage failed."""
         if self.topics.get(topic.name) is topic:
             del self.topics[topic.name]
         self._end(topic.name, topic.finish(), "drop")
@@ -362,7 +362,7 @@ class Broker:
                 self._on_dropped(topic)
 
     async def unload(self, name: TopicName) -> None:
-        """Close a topic in order; its clients look it up again. Does nothing if it is not open."""
+        """Close a topic; its clients look it up again. Does nothing if it is not open."""
         await self._loading.settle(name)
         topic = self.topics.pop(name, None)
         if topic is not None:
