@@ -1,17 +1,16 @@
-"""One broker: which topics it has open, what it knows of namespaces, and what becomes due with time.
+"""One broker: opens, closes and deletes topics, and runs periodic work.
 
 Rules:
 
-1. A topic is opened once, however many clients ask for it at the same moment; they wait for the same task.
-2. A topic is open only while its bundle is ours; that is asked before it is opened, and again after.
+1. However many clients ask for a topic at the same moment, it is opened once; all wait for the same task.
+2. A topic is open only while this broker owns its bundle; that is checked before it is opened, and again after.
 3. A topic that is being closed or deleted is opened again only when that has ended.
 """
 
 import asyncio
 import logging
 import secrets
-from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
 from broker.binary.connection import LookupAnswer
@@ -19,23 +18,23 @@ from broker.binary.server import BinaryServer
 from broker.config import PARTITIONS_MAX, BrokerConfig, parse_listeners
 from broker.errors import (
     BrokerError,
-    IncompatibleSchema,
     MetadataFailure,
     NotAllowed,
     NotReady,
-    StorageFailure,
-    TooManyRequests,
     TopicNotFound,
     TopicUnreadable,
     storage_error,
 )
+from broker.lookups import Lookups
 from broker.memory_budget import MemoryBudget
+from broker.namespaces import Namespaces
 from broker.ownership.rules import BrokerAddress, Ownership
 from broker.partitions import Partitions
 from broker.policies import AutoCreation, NamespacePolicies
 from broker.records import RecordExists
+from broker.schemas import SchemaRules, Schemas, has_no_schema
 from broker.storage import ledger_config, open_storage
-from broker.tenancy import Tenancy, namespace_path
+from broker.tenancy import Tenancy
 from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
 from magnetar_core.bookkeeper.client.client import BookKeeper
@@ -45,20 +44,13 @@ from magnetar_core.runtime.memory import memory_bytes
 from magnetar_core.runtime.tasks import SingleFlight, Tasks
 from magnetar_core.runtime.types import Cancellable, Corruption
 from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.errors import IncompatibleSchema as RegistryRefused
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.ledger import ManagedLedger
-from managed_ledger.messages_pb2 import KeyValue
-from managed_ledger.schemas.compatibility import Schema, SchemaType, Strategy
-from managed_ledger.schemas.registry import StoredSchema, version_bytes, version_of
 from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 
-# Namespaces whose policies are kept, each with a watch. Beyond it the one not used for longest is read again.
-NAMESPACES_MAX: Final = 10_000
-
-# How often topics are looked at: sequence ids to store, producers to forget.
+# How often each topic stores its sequence ids and forgets absent producers.
 HOUSEKEEPING_S: Final = 30.0
 
 # The period of the rates in statistics. (statsUpdateFrequencyInSecs)
@@ -84,18 +76,6 @@ class Ledgers(Protocol):
     async def discard(self, name: str) -> None: ...
 
     async def close(self) -> None: ...
-
-
-class Schemas(Protocol):
-    """Keeps schemas (`managed_ledger.schemas.registry.SchemaRegistry`)."""
-
-    async def get(self, schema_id: str, version: int | None = None) -> StoredSchema | None: ...
-
-    async def put_if_absent(
-        self, schema_id: str, schema: Schema, strategy: Strategy, *, user: str = "", allow_update: bool = True
-    ) -> int: ...
-
-    async def check(self, schema_id: str, schema: Schema, strategy: Strategy) -> None: ...
 
 
 class Broker:
@@ -125,7 +105,10 @@ class Broker:
         self.ledgers = ledgers
         self.schemas = schemas
         self.tenancy = Tenancy(store, config)
+        self.namespaces = Namespaces(store, self.tenancy, self._on_namespace_changed)
+        self.lookups = Lookups(self.namespaces, ownership, lambda: self.address, config.max_concurrent_lookups)
         self.partitioned = Partitions(store, ledgers)
+        self._schema_rules = SchemaRules(schemas, config)
         self.address = BrokerAddress("")
         memory = memory_bytes()
         self.publishes = MemoryBudget(config.publish_buffer_bytes(memory), clock.call_later)
@@ -136,18 +119,16 @@ class Broker:
         self._loading: SingleFlight[TopicName, Topic] = SingleFlight(self._tasks, "open")
         self._ending: dict[TopicName, asyncio.Task[Any]] = {}
         self._load_slots = asyncio.Semaphore(config.max_concurrent_topic_loads)
-        self._namespaces: OrderedDict[str, tuple[NamespacePolicies, Cancel]] = OrderedDict()
-        self._lookups = 0
         self._name_prefix: str | None = None
         self._name_lock = asyncio.Lock()
         self._names = 0
         self._is_stopping = False
         self._stop_watching: Cancel | None = None
 
-    # -------------------------------------------------------------------------------- life
+    # -------------------------------------------------------------------------------- start and stop
 
     async def start(self) -> None:
-        """Open the binary port and begin what runs by the clock."""
+        """Open the binary port and start the periodic work."""
         assert self.config.service_port is not None, "the configuration has a port"
         port = await self.server.listen(self.config.bind_address, self.config.service_port)
         host = self.config.advertised_host
@@ -167,7 +148,7 @@ class Broker:
         return int(self.address.service_url.rpartition(":")[2])
 
     async def close(self) -> None:
-        """Take no new clients, close all topics in order, disconnect the clients, let go of storage."""
+        """Take no new clients, close all topics, disconnect the clients, close the managed ledgers."""
         self._is_stopping = True
         if self._stop_watching is not None:
             self._stop_watching()
@@ -181,9 +162,7 @@ class Broker:
         await asyncio.gather(*(close(name) for name in [*self.topics, *self._loading.under_way]))
         await self.server.close()
         await self._tasks.cancel()
-        for _, cancel in self._namespaces.values():
-            cancel()
-        self._namespaces.clear()
+        self.namespaces.close()
         await self.ledgers.close()
 
     def now_ms(self) -> int:
@@ -196,46 +175,14 @@ class Broker:
 
     async def namespace(self, name: str) -> NamespacePolicies:
         """The policies of `tenant/namespace`. Raises TopicNotFound, MetadataFailure."""
-        known = self._namespaces.get(name)
-        if known is not None:
-            self._namespaces.move_to_end(name)
-            return known[0]
-        changed = False
+        return await self.namespaces.policies(name)
 
-        def on_change() -> None:
-            nonlocal changed
-            changed = True
-            if not self._is_stopping:
-                self._tasks.spawn(self._reload_namespace(name), f"policies of {name}")
-
-        # The watch comes first, so that no change falls between it and the reading.
-        cancel = self.store.watch_node(namespace_path(name), on_change)
-        try:
-            policies = await self._read_policies(name)
-        except BrokerError:
-            cancel()
-            raise
-        if changed or name in self._namespaces:
-            cancel()
-            return policies
-        self._namespaces[name] = (policies, cancel)
-        while len(self._namespaces) > NAMESPACES_MAX:
-            self._namespaces.popitem(last=False)[1][1]()
-        return policies
-
-    async def _read_policies(self, name: str) -> NamespacePolicies:
-        try:
-            policies = await self.tenancy.policies(name)
-        except (MetadataError, Corruption) as error:
-            raise MetadataFailure(str(error)) from error
-        if policies is None:
-            raise TopicNotFound("Namespace not found")
-        return policies
+    def _on_namespace_changed(self, name: str) -> None:
+        if not self._is_stopping:
+            self._tasks.spawn(self._reload_namespace(name), f"policies of {name}")
 
     async def _reload_namespace(self, name: str) -> None:
-        known = self._namespaces.pop(name, None)
-        if known is not None:
-            known[1]()
+        self.namespaces.forget(name)
         topics = [topic for topic in self.topics.values() if topic.name.namespace == name]
         try:
             policies = await self.namespace(name)
@@ -243,7 +190,7 @@ class Broker:
                 topic.ledger.config = ledger_config(self.config, policies)
                 await topic.apply_policies(policies)
         except TopicNotFound:
-            return  # deleted; its topics were deleted before
+            return  # the namespace was deleted, and its topics before it
         except BrokerError as error:
             log.warning("the policies of %s changed and could not be applied: %s", name, error)
 
@@ -257,25 +204,9 @@ class Broker:
 
     async def lookup(self, topic: TopicName, *, authoritative: bool, listener: str) -> LookupAnswer:
         """Where *topic* is served. Raises TopicNotFound, NotReady, TooManyRequests, MetadataFailure."""
-        if self._lookups >= self.config.max_concurrent_lookups:
-            raise TooManyRequests("Failed due to too many pending lookup requests")
-        self._lookups += 1
-        try:
-            await self.namespace(topic.namespace)
-            located = await self.ownership.locate(topic, authoritative=authoritative)
-        except MetadataError as error:
-            raise NotReady(f"KeeperException: {error}") from error
-        finally:
-            self._lookups -= 1
-        address = self.address if located.here else located.broker
-        assert address is not None, "a topic that is not here is somewhere else"
-        plain, tls = address.service_url, address.service_url_tls
-        if listener:
-            if listener not in address.listeners:
-                raise NotReady(f"the broker do not have {listener} listener")
-            plain, tls = address.listeners[listener]
-        is_redirect = located.redirect and not located.here
-        return LookupAnswer(plain, tls, is_redirect, located.authoritative if is_redirect else True)
+        found = await self.lookups.find_for_client(topic, authoritative=authoritative)
+        plain, tls = found.service_urls(listener)
+        return LookupAnswer(plain, tls, found.is_redirect, found.authoritative)
 
     async def partitions(self, topic: TopicName, *, create: bool) -> int:
         """How many partitions *topic* has; 0 for one that is not partitioned. Raises TopicNotFound, MetadataFailure."""
@@ -301,7 +232,7 @@ class Broker:
             raise MetadataFailure(str(error)) from error
 
     async def _create_partitioned(self, topic: TopicName, partitions: int) -> int:
-        if not 1 <= partitions <= PARTITIONS_MAX:  # as somebody else has stored it
+        if not 1 <= partitions <= PARTITIONS_MAX:  # a policy that another broker or tool has stored
             raise NotAllowed(
                 f"{topic} is not made: autoTopicCreation of its namespace says {partitions} partitions; set it to 1 "
                 f"to {PARTITIONS_MAX}"
@@ -309,7 +240,7 @@ class Broker:
         try:
             await self.partitioned.create(topic, partitions)
         except RecordExists:
-            return await self._partitions_of_base(topic)  # somebody else was faster
+            return await self._partitions_of_base(topic)  # another request made it meanwhile
         except (MetadataError, ManagedLedgerError) as error:
             raise MetadataFailure(str(error)) from error
         return partitions
@@ -336,11 +267,11 @@ class Broker:
     # -------------------------------------------------------------------------------- topics
 
     async def topic_for_producer(self, topic: TopicName) -> Topic:
-        """The topic, opened; made if it may be. Raises BrokerError."""
+        """The open topic; created if policies allow it. Raises BrokerError."""
         return await self._topic(topic, create=True, missing=f"Topic not found {topic}")
 
     async def topic_for_consumer(self, topic: TopicName, *, create: bool) -> Topic:
-        """The topic, opened; made if *create* and it may be. Raises BrokerError."""
+        """The open topic; created if *create* and policies allow it. Raises BrokerError."""
         return await self._topic(topic, create=create, missing=f"Topic {topic} does not exist")
 
     async def _topic(self, name: TopicName, *, create: bool, missing: str) -> Topic:
@@ -405,7 +336,7 @@ class Broker:
             return topic
 
     def _end(self, name: TopicName, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[Any]:
-        """Run what ends a topic; until then it is not opened again."""
+        """Run the task that closes or deletes a topic; the topic is not opened again before it has ended (rule 3)."""
         task = self._tasks.spawn(work, f"{what} {name}")
         self._ending[name] = task
 
@@ -417,7 +348,7 @@ class Broker:
         return task
 
     def _on_dropped(self, topic: Topic) -> None:
-        """Storage told a topic that it is not its owner any more, or is gone."""
+        """A topic ended by itself: another broker owns its ledger, or storage failed."""
         if self.topics.get(topic.name) is topic:
             del self.topics[topic.name]
         self._end(topic.name, topic.finish(), "drop")
@@ -431,7 +362,7 @@ class Broker:
                 self._on_dropped(topic)
 
     async def unload(self, name: TopicName) -> None:
-        """Close a topic in order; its clients look it up again. Does nothing if it is not open."""
+        """Close a topic; its clients look it up again. Does nothing if it is not open."""
         await self._loading.settle(name)
         topic = self.topics.pop(name, None)
         if topic is not None:
@@ -496,91 +427,28 @@ class Broker:
 
     async def producer_schema(self, topic: TopicName, schema: wire.Schema | None) -> bytes:
         """Register a producer's schema; returns its version (empty for none). Raises IncompatibleSchema."""
-        policies = await self.namespace(topic.namespace)
-        if schema is not None:
-            return await self._register(topic, schema, policies)
-        enforced = (policies.schema_validation or self.config.schema_validation) and not topic.is_system
-        if enforced and await self._latest_schema(topic) is not None:
-            raise IncompatibleSchema(
-                "Producers cannot connect or send message without a schema to topics with a schema"
-                " when SchemaValidationEnforced is enabled"
-            )
-        return b""
+        return await self._schema_rules.admit_producer(topic, schema, await self.namespace(topic.namespace))
 
     async def check_consumer_schema(self, topic: TopicName, schema: wire.Schema) -> None:
-        """Whether a consumer can read with *schema*; an unused topic takes it for its own.
-
-        Raises IncompatibleSchema.
-        """
-        if schema.type == wire.Schema.NoType and not schema.schema_data:
+        """Raises IncompatibleSchema unless a consumer can read *topic* with *schema* (`SchemaRules.admit_consumer`)."""
+        if has_no_schema(schema):
             return
         policies = await self.namespace(topic.namespace)
-        if await self._latest_schema(topic) is None:
-            loaded = self.topics.get(topic)
-            if loaded is not None and (loaded.is_in_use or loaded.ledger.entries_total):
-                raise IncompatibleSchema("Topic does not have a schema to check")
-            await self._register(topic, schema, policies)
-            return
-        strategy = self._strategy(topic, policies)
-        if strategy is Strategy.ALWAYS_COMPATIBLE:
-            return
-        if not strategy.transitive:
-            strategy = Strategy.BACKWARD  # it has to read what the latest one wrote, whatever producers must keep to
-        try:
-            await self.schemas.check(topic.schema_id, _schema(schema), strategy)
-        except (ManagedLedgerError, Corruption) as error:
-            raise _schema_error(error) from error
+        await self._schema_rules.admit_consumer(topic, schema, policies, lambda: self._has_been_used(topic))
+
+    def _has_been_used(self, topic: TopicName) -> bool:
+        loaded = self.topics.get(topic)
+        return loaded is not None and (loaded.is_in_use or bool(loaded.ledger.entries_total))
 
     async def put_schema(self, topic: TopicName, schema: wire.Schema) -> bytes:
         """The version of *schema*, registered if it is new. Raises TopicNotFound, IncompatibleSchema."""
         if topic not in self.topics:
             raise TopicNotFound(f"Topic not found {topic}")
-        return await self._register(topic, schema, await self.namespace(topic.namespace))
+        return await self._schema_rules.register(topic, schema, await self.namespace(topic.namespace))
 
     async def get_schema(self, topic: TopicName, version: bytes | None) -> tuple[wire.Schema, bytes]:
         """A version of the topic's schema, or the latest. Raises TopicNotFound, IncompatibleSchema."""
-        number = None
-        if version is not None:
-            number = version_of(version)
-            if number is None:
-                raise IncompatibleSchema("Empty schema version")
-        try:
-            found = await self.schemas.get(topic.schema_id, number)
-        except (ManagedLedgerError, Corruption) as error:
-            raise _schema_error(error) from error
-        if found is None:
-            raise TopicNotFound(f"Topic not found or no-schema {topic}")
-        made = wire.Schema(
-            name=topic.schema_id,
-            type=int(found.schema.type),  # type: ignore[arg-type]
-            schema_data=found.schema.data,
-            properties=[KeyValue(key=key, value=value) for key, value in found.schema.properties],
-        )
-        return made, version_bytes(found.version)
-
-    async def _latest_schema(self, topic: TopicName) -> StoredSchema | None:
-        try:
-            return await self.schemas.get(topic.schema_id)
-        except (ManagedLedgerError, Corruption) as error:
-            raise _schema_error(error) from error
-
-    async def _register(self, topic: TopicName, schema: wire.Schema, policies: NamespacePolicies) -> bytes:
-        allow_update = policies.schema_auto_update
-        try:
-            version = await self.schemas.put_if_absent(
-                topic.schema_id,
-                _schema(schema),
-                self._strategy(topic, policies),
-                allow_update=self.config.schema_auto_update if allow_update is None else allow_update,
-            )
-        except (ManagedLedgerError, Corruption) as error:
-            raise _schema_error(error) from error
-        return version_bytes(version)
-
-    def _strategy(self, topic: TopicName, policies: NamespacePolicies) -> Strategy:
-        if topic.is_system:
-            return Strategy.ALWAYS_COMPATIBLE
-        return Strategy(policies.schema_strategy or self.config.schema_strategy)
+        return await self._schema_rules.get(topic, version)
 
     # -------------------------------------------------------------------------------- time
 
@@ -613,18 +481,3 @@ class Broker:
                 log.info("%s was deleted: nobody used it for %.0f s", name, idle_s)
             except BrokerError as error:
                 log.warning("%s is not used and could not be deleted: %s", name, error)
-
-
-def _schema(schema: wire.Schema) -> Schema:
-    try:
-        kind = SchemaType(schema.type)
-    except ValueError:
-        raise IncompatibleSchema(f"Schema type {schema.type} is not served here") from None
-    properties: Mapping[str, str] = {item.key: item.value for item in schema.properties}
-    return Schema(kind, schema.schema_data, tuple(properties.items()))
-
-
-def _schema_error(error: Exception) -> BrokerError:
-    if isinstance(error, RegistryRefused):
-        return IncompatibleSchema(str(error))
-    return StorageFailure(str(error))

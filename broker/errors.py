@@ -4,7 +4,7 @@ BrokerError                     UnknownError
  ├─ InvalidTopicName            the name breaks the rules
  ├─ TopicNotFound               also: its namespace or tenant
  ├─ SubscriptionNotFound
- ├─ NotReady                    not owned here, being loaded or unloaded, fenced for a moment: come again
+ ├─ NotReady                    not owned here, being loaded or unloaded, fenced for a moment: retry
  ├─ MetadataFailure             the metadata store
  ├─ StorageFailure              the ledgers
  │   └─ TopicUnreadable         what is stored of the topic cannot be understood: it can only be deleted, by force
@@ -76,11 +76,11 @@ class ProducerBusy(BrokerError, code=wire.ProducerBusy):
 
 
 class ProducerFenced(BrokerError, code=wire.ProducerFenced):
-    """Somebody else holds the topic exclusively, or did so later."""
+    """Another producer has exclusive access, or had it later."""
 
 
 class ConsumerBusy(BrokerError, code=wire.ConsumerBusy):
-    """Another consumer is in the way."""
+    """Another consumer prevents this one from joining."""
 
 
 class ConsumerAssignError(BrokerError, code=wire.ConsumerAssignError):
@@ -88,7 +88,7 @@ class ConsumerAssignError(BrokerError, code=wire.ConsumerAssignError):
 
 
 class IncompatibleSchema(BrokerError, code=wire.IncompatibleSchema):
-    """The schema does not go together with those that the topic has."""
+    """The schema is not compatible with those of the topic."""
 
 
 class NotAllowed(BrokerError, code=wire.NotAllowedError):

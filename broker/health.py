@@ -1,4 +1,4 @@
-"""Whether the storage of a broker works: one entry is written to a ledger of the broker's own and read back."""
+"""The health check of a broker: writes one entry to a managed ledger reserved for it and reads it back."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import Position
 
-# The health check writes and reads one message; Apache gives up after so long, too.
+# The health check writes and reads one message; Apache's check has the same time-out.
 HEALTH_TIMEOUT_S: Final = 10.0
 
 
@@ -23,7 +23,7 @@ class Ledgers(Protocol):
 
 
 class HealthCheck:
-    """Checks the storage as often as it is asked; several checks may be under way."""
+    """Checks the storage; several checks may run at the same time."""
 
     def __init__(self, ledgers: Ledgers, broker_id: Callable[[], str], now_ms: Callable[[], int]) -> None:
         self._ledgers = ledgers
@@ -54,7 +54,7 @@ class HealthCheck:
 
 
 class _Appends:
-    """Tells each append of the health check what became of it."""
+    """Completes the future of each append of the health check."""
 
     def on_appended(self, ledger_id: int, first_entry_id: int, contexts: Sequence["asyncio.Future[Position]"]) -> None:
         for entry_id, done in enumerate(contexts, first_entry_id):

@@ -1,16 +1,16 @@
-"""What all clients of a broker together may hold in its memory, of one kind. No IO and no clock.
+"""A budget of memory for all clients of a broker together. No IO and no clock.
 
-    take ──▶ used ──give──▶                 who finds no room waits in a row, and goes on in that order
+    take ──▶ used ──give──▶                 without room: wait in a queue, resumed in order
 
 Rules:
 
-1. Nobody is refused and nothing is thrown away: who finds no room stops reading a socket, or reads no entries, until
-   there is room. So a budget may be exceeded by what was on its way when it became full, never without end.
-2. Room is given to a few at a time: each that goes on takes some before it is known how much.
-3. What a holder says it holds may be old (a socket tells nothing while it drains): it is asked again while somebody
-   waits.
-4. Where nothing is left that could give room by itself, the first in the row goes on all the same. (Frames that have
-   half arrived hold memory, and only their connections can make them whole.)
+1. Nothing is refused or dropped: a connection without room stops reading its socket, a subscription stops reading
+   entries, until there is room. So a budget is exceeded by what was under way when it became full, and no further.
+2. Waiters are resumed a few at a time: how much each will take is known only after it was resumed.
+3. The bytes that a holder reports may be outdated (a socket reports nothing while it drains): holders count again while
+   anybody waits.
+4. If no used bytes can become free by themselves, the first waiter is resumed even without room. (Frames that have
+   half arrived hold memory, and only further reads from their connections complete them.)
 """
 
 from collections.abc import Callable, Hashable
@@ -18,23 +18,23 @@ from typing import Final, Protocol
 
 from magnetar_core.runtime.types import Cancellable
 
-# Who waits goes on when so much is free again: it must be worth the while.
+# Waiters are resumed when usage falls below this share, so that each finds enough room.
 RESUME_BELOW: Final = 0.75
 
-# Waiters that go on in one step, and the time between steps: reading a socket brings at most some 256 KiB, so a step
-# adds 4 MiB at the most before the next one looks again.
+# Waiters that are resumed in one step, and the time between steps. Reading a socket brings at most some 256 KiB, so
+# a step adds at most 4 MiB before the usage is checked again.
 RESUMED_AT_ONCE: Final = 16
 STEP_S: Final = 0.001
 
-# How often it is looked again while somebody waits (rules 3 and 4).
+# How often the usage is checked while anybody waits (rules 3 and 4).
 LOOK_S: Final = 0.02
 
 
 class Holder(Protocol):
-    """Who holds bytes of a budget and can say how many are left."""
+    """Holds bytes of a budget and can count anew how many they are."""
 
     def recount(self) -> None:
-        """Give back what is not held any more."""
+        """Give back bytes that are not held any more."""
         ...
 
 
@@ -52,7 +52,7 @@ class MemoryBudget:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
         self.kept_bytes = 0
-        """Those of the used ones that nobody will give back before he may go on (rule 4)."""
+        """Used bytes whose holders give them back only after they were resumed (rule 4)."""
         self.holders: set[Holder] = set()
         self._later = later
         self._waiting: dict[Hashable, Callable[[], None]] = {}
@@ -79,13 +79,13 @@ class MemoryBudget:
         assert self.used_bytes >= 0, "more was given back than was taken"
 
     def keep(self, size_bytes: int) -> None:
-        """Take (or, negative, give) bytes that only who holds them can set free (rule 4)."""
+        """Take (negative: give back) bytes that their holder frees only after it was resumed (rule 4)."""
         self.kept_bytes += size_bytes
         self.used_bytes += size_bytes
         assert 0 <= self.kept_bytes <= self.used_bytes
 
     def wait(self, who: Hashable, go_on: Callable[[], None], *, first: bool = False) -> None:
-        """Call *go_on* once there is room; *first*: before all others. Whoever waits already keeps his place."""
+        """Call *go_on* once there is room; *first*: before all others. A *who* that waits already keeps its place."""
         if who in self._waiting:
             return
         if first:
@@ -93,7 +93,7 @@ class MemoryBudget:
         else:
             self._waiting[who] = go_on
         if self._timer is None:
-            self._timer = self._later(LOOK_S, self._look)
+            self._timer = self._later(LOOK_S, self._resume)
 
     def is_waiting(self, who: Hashable) -> bool:
         return who in self._waiting
@@ -102,7 +102,7 @@ class MemoryBudget:
         """*who* does not wait any more."""
         self._waiting.pop(who, None)
 
-    def _look(self) -> None:
+    def _resume(self) -> None:
         self._timer = None
         for holder in tuple(self.holders):
             holder.recount()
@@ -114,4 +114,4 @@ class MemoryBudget:
         if waiting and not count and self.used_bytes == self.kept_bytes:
             waiting.pop(next(iter(waiting)))()  # rule 4
         if waiting and self._timer is None:
-            self._timer = self._later(STEP_S if count else LOOK_S, self._look)
+            self._timer = self._later(STEP_S if count else LOOK_S, self._resume)

@@ -4,7 +4,7 @@
     /managed-ledgers/<tenant>/<namespace>/persistent/<topic>-partition-0   empty until the partition is opened
                                                             … -partition-3
 
-Whoever makes, grows or deletes a partitioned topic does it here. Rules:
+All callers create, grow and delete partitioned topics here. Rules:
 
 1. A name is either that of a partitioned topic or that of a plain one.
 2. The record comes first, then the partitions; it goes last. A crash in between leaves partitions to be made
@@ -54,7 +54,7 @@ class Partitions:
         return 0 if topic.partition >= 0 else await self.count_of_base(topic)
 
     async def count_of_base(self, topic: TopicName) -> int:
-        """How many partitions the topic has to which *topic*, itself or one of them, belongs."""
+        """How many partitions the partitioned topic has whose name or partition *topic* is."""
         node = await self._store.get(topic.base.partitions_path)
         return 0 if node is None else parse_partitions(node.value, node.path)
 
@@ -70,7 +70,7 @@ class Partitions:
 
     async def create(self, topic: TopicName, count: int, properties: Properties | None = None) -> None:
         """Raises RecordExists: there is a topic of this name; InvalidTopicName: it is that of a partition."""
-        assert 1 <= count <= PARTITIONS_MAX, "whoever asks for too many is refused before"
+        assert 1 <= count <= PARTITIONS_MAX, "the caller has refused other numbers"
         if topic.partition >= 0:
             raise InvalidTopicName("Partitioned Topic Name should not contain '-partition-'")
         exists = "This topic already exists"
@@ -85,7 +85,7 @@ class Partitions:
 
     async def grow(self, topic: TopicName, count: int) -> None:
         """Let *topic* have *count* partitions. Raises TopicNotFound, FewerPartitions."""
-        assert 1 <= count <= PARTITIONS_MAX, "whoever asks for too many is refused before"
+        assert 1 <= count <= PARTITIONS_MAX, "the caller has refused other numbers"
         before = await self._known_count(topic)
         await self._records.change(topic.partitions_path, lambda record: grown(record, count))
         await self._make(topic, before, count)
@@ -105,7 +105,7 @@ class Partitions:
         try:
             await self._store.delete(topic.partitions_path)
         except NoNode:
-            return  # somebody else was faster
+            return  # deleted by another request meanwhile
 
     async def _known_count(self, topic: TopicName) -> int:
         count = await self.count(topic)
@@ -121,7 +121,7 @@ class Partitions:
             try:
                 await self._store.put(ledger_path(topic.with_partition(number).managed_ledger_name), b"", NO_NODE)
             except VersionConflict:
-                continue  # it is there, with what is stored in it
+                continue  # the partition exists; its messages stay
 
 
 def partitions_record(count: int, properties: Properties | None = None) -> dict[str, Any]:

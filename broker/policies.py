@@ -24,7 +24,7 @@ class AutoCreation:
 
 @dataclass(frozen=True, slots=True)
 class NamespacePolicies:
-    """What of a namespace's policies decides something here. None: the broker's own setting counts."""
+    """The policies of a namespace that this broker applies. None: the broker's own setting counts."""
 
     bundles: Bundles
     deduplication: bool | None = None

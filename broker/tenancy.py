@@ -1,7 +1,7 @@
-"""The records of clusters, tenants and namespaces: who makes, changes and deletes them, and what has to hold.
+"""Creates, changes and deletes the records of clusters, tenants and namespaces.
 
-    /admin/clusters/<cluster>                       where its brokers are; `global` is of no use to anybody
-    /admin/policies/<tenant>                        which clusters it may use, who administers it
+    /admin/clusters/<cluster>                       where its brokers are; `global` is not used
+    /admin/policies/<tenant>                        which clusters it may use, its administrators
     /admin/policies/<tenant>/<namespace>            its policies (`policies.py` reads them)
     /admin/local-policies/<tenant>/<namespace>      its bundles
 
@@ -89,7 +89,7 @@ class Tenancy:
         await self._clusters.delete(f"{CLUSTERS}/{name}")
 
     async def _user_of_cluster(self, name: str) -> str | None:
-        """Who would be left without the record of a cluster; None: nobody."""
+        """What still needs the record of a cluster; None: nothing does."""
         if name == self._config.cluster_name:
             return "its brokers are running, this one among them"
         for tenant in await self._store.children(POLICIES_ROOT):
@@ -200,7 +200,7 @@ async def initialise_cluster(store: MetadataStore, config: BrokerConfig) -> None
         try:
             await store.put(path, value, NO_NODE)
         except VersionConflict:
-            continue  # another one is at it as well
+            continue  # another process initialises the cluster at the same time
 
 
 def initial_nodes(config: BrokerConfig, http_url: str, service_url: str) -> dict[str, bytes]:

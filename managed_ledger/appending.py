@@ -1,17 +1,17 @@
-"""What waits to be stored in a topic's present ledger, and what each answer means. No IO and no clock.
+"""Entries that are queued for or pending at a topic's present ledger, and the states. No IO and no clock.
 
            queued                pending                      stored
-    append ──────▶ next_run … on_sent ──────▶ on_acknowledged ──────▶ to whoever appended
+    append ──────▶ next_run … on_sent ──────▶ on_acknowledged ──────▶ to the AppendListener
               ▲                          │
               └──── on_write_failed ─────┘
 
 Rules:
 
 1. Entries come out in the order in which they came in, each exactly once: by `on_acknowledged`, `take_refused` or
-   `end`. What waits during a rollover or after a failed write is sent, in order, to the next ledger.
+   `end`. Entries that wait during a rollover or after a failed write are sent, in order, to the next ledger.
 2. CLOSED and FENCED are final.
-3. At most one rollover is under way. A ledger that is closed or being closed has nothing pending, so that what its
-   handle still says of failures changes nothing.
+3. At most one rollover is under way. A ledger that is closed or being closed has nothing pending, so a failure that
+   its handle reports late changes nothing.
 
     CREATING ──▶ OPENED ──full──▶ CLOSING ──all answered──▶ CREATING
                    │  ├──write failed──▶ WRITE_FAILED ─────▶ CREATING
@@ -32,13 +32,13 @@ from magnetar_core.runtime.types import Buffer
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.retention import RolloverRule, is_full
 
-# Entries that are handed to the ledger at once. What gathered during a rollover may be more than the handle takes
+# Entries that are handed to the ledger at once. More may be queued after a rollover than the handle takes
 # (maxPendingAddsPerLedger); the rest follows as answers come.
 SEND_RUN_MAX: Final = 10_000
 
 
 class AppendListener(Protocol):
-    """Who appends. All calls come on the event loop, never from inside `append`."""
+    """Gets the answers of appends. All calls come on the event loop, never from inside `append`."""
 
     def on_appended(self, ledger_id: int, first_entry_id: int, contexts: Sequence[Any]) -> None:
         """Entries with consecutive ids are on the ack quorum; *contexts* are those given with them, in order."""
@@ -49,12 +49,12 @@ class AppendListener(Protocol):
         ...
 
     def on_closed(self, error: ManagedLedgerError) -> None:
-        """The managed ledger cannot be used any more; open it again, if it still is ours."""
+        """The managed ledger cannot be used any more. It may be opened again by the owner of the topic."""
         ...
 
 
 class NoListener:
-    """For a managed ledger whose owner has left."""
+    """Ignores all answers: for a managed ledger whose user has left."""
 
     def on_appended(self, ledger_id: int, first_entry_id: int, contexts: Sequence[Any]) -> None:
         pass
@@ -95,7 +95,7 @@ class Step(Enum):
 
 
 class Stored(NamedTuple):
-    """Entries of the present ledger that are on their ack quorum now, from entry *first* on."""
+    """Entries of the present ledger, from entry *first* on, that their ack quorum has just confirmed."""
 
     first: int
     payloads: list[Buffer]
@@ -110,10 +110,9 @@ class Appending:
         self.entries_added = 0
         self.acked_bytes = 0
         """Payload bytes of the present ledger that are acknowledged."""
-        # How many entries are sent at once, while the queue is being sent: fewer where the ledger refused a run.
+        # How many entries are sent at once while the queue is emptied; fewer after the ledger refused a run.
         self._run_max = SEND_RUN_MAX
-        # What was sent to the present ledger and is not answered yet, from entry _pending_first on; and what could not
-        # be sent.
+        # Entries sent to the present ledger and not answered yet, from entry _pending_first on; and entries not sent.
         self._pending: deque[tuple[Buffer, Any]] = deque()
         self._pending_first = 0
         self._queued: deque[tuple[Buffer, Any]] = deque()
@@ -130,7 +129,7 @@ class Appending:
 
     @property
     def has_pending(self) -> bool:
-        """Whether the present ledger has entries to answer."""
+        """Whether entries sent to the present ledger are not answered yet."""
         return bool(self._pending)
 
     @property
@@ -146,12 +145,12 @@ class Appending:
     # ------------------------------------------------------------------------------ on the way in
 
     def append(self, run: Sequence[Buffer], contexts: Sequence[Any]) -> bool:
-        """Entries came; returns whether they can be sent now."""
+        """Queue entries; returns whether they can be sent now."""
         self._queued.extend(zip(run, contexts, strict=True))
         return self.state is State.OPENED
 
     def next_run(self, rule: RolloverRule, age_ms: int) -> list[tuple[Buffer, Any]] | None:
-        """What to hand to the present ledger, which is *age_ms* old; empty if nothing waits, None if it is full.
+        """Entries to hand to the present ledger, which is *age_ms* old; empty: nothing is queued; None: it is full.
 
         The entries stay queued until `on_sent`.
         """
@@ -174,12 +173,13 @@ class Appending:
             popleft()
         self._pending.extend(run)
         self._sent += len(run)
+        assert len(self._pending) <= self._sent, (len(self._pending), self._sent)
         self._sent_bytes += size_bytes
 
     def on_too_many(self, count: int, *, is_blocked: bool) -> Step:
-        """The ledger has no room for a run of *count* entries; *is_blocked*: a bookie has yet to take what it was sent.
+        """The ledger has no room for a run of *count* entries; *is_blocked*: a bookie has not taken what it was sent.
 
-        SEND means: a shorter run.
+        With SEND, `next_run` gives a shorter run.
         """
         if not self._pending and not is_blocked and count > 1:
             self._run_max = count // 2
@@ -192,8 +192,8 @@ class Appending:
     def take_refused(self, count: int) -> list[Any]:
         """The ledger refused a run of *count* entries, since one of them is too large.
 
-        The context of that entry if it is known which it is: no other ledger would take it either. Otherwise entries
-        are sent one by one from here on, to find it.
+        A run of one: returns the context of the entry, which no other ledger would take either. A longer run: returns
+        nothing, and entries are sent one by one from here on, to find the one that is too large.
         """
         self._run_max = 1
         if count > 1:
@@ -204,7 +204,7 @@ class Appending:
     # --------------------------------------------------------------------------------- answers
 
     def on_acknowledged(self, up_to: int) -> Stored | None:
-        """All entries of the present ledger up to *up_to* are safe; None if that was known."""
+        """All entries of the present ledger up to *up_to* are acknowledged; None if that was known."""
         if not self._pending:
             return None
         first = self._pending_first
@@ -216,12 +216,13 @@ class Appending:
         done = [popleft() for _ in range(count)]
         payloads = [data for data, _ in done]
         self._pending_first += count
+        assert self._pending_first == up_to + 1, (self._pending_first, up_to)
         self.acked_bytes += sum(map(len, payloads))
         self.entries_added += count
         return Stored(first, payloads, [context for _, context in done])
 
     def next_step(self) -> Step:
-        """What is due after entries were acknowledged."""
+        """What to do after entries were acknowledged."""
         if self.state is State.OPENED:
             return Step.SEND if self._queued else Step.NOTHING
         if self.state is State.CLOSING and not self._pending:
@@ -230,7 +231,7 @@ class Appending:
         return Step.NOTHING
 
     def on_write_failed(self) -> None:
-        """The present ledger takes nothing any more; the next one is sent all that it did not acknowledge."""
+        """The present ledger failed; entries that it did not acknowledge will be sent to the next one."""
         assert self.is_written, self.state
         self.state = State.WRITE_FAILED
         self._queued.extendleft(reversed(self._pending))  # rule 1: sent again, before what came later
@@ -270,12 +271,12 @@ class Appending:
         self.state = State.OPENED
 
     def begin_termination(self) -> None:
-        """Send nothing more; what is pending is still waited for."""
+        """Send nothing more; pending entries are still answered."""
         assert self.state is State.OPENED, self.state
         self.state = State.TERMINATING
 
     def end(self, state: State) -> list[Any]:
-        """Nothing is taken any more. The contexts of all that is not answered: nobody else will answer it."""
+        """Take nothing any more. Returns the contexts of all unanswered entries, which the caller has to answer."""
         assert state not in TAKES_APPENDS, state
         assert self.state not in _FINAL, f"{self.state} is final, and not followed by {state}"
         self.state = state

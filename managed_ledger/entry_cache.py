@@ -1,4 +1,4 @@
-"""Recent entries by position, bounded in bytes: what tailing consumers read.
+"""Recent entries by position, bounded in bytes, for tailing consumers.
 
 Entries come in runs of consecutive ids and leave oldest first, over all ledgers of one topic. A buffer that is a view
 keeps the whole chunk alive in which it was received; neighbours share the chunk, so the count of payload bytes is
@@ -17,7 +17,7 @@ _OVERHEAD_BYTES: Final = 400
 
 
 class EntryCache:
-    """Keeps at most *bytes_max* of the newest entries, as they count."""
+    """Keeps the newest entries, *bytes_max* at most with their overhead."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -36,6 +36,7 @@ class EntryCache:
             self._order.append((ledger_id, entry_id, size))
             self.bytes_used += size
         while self.bytes_used > self.bytes_max:
+            assert self._order, "no entries, and yet bytes are used"
             old_ledger, old_entry, size = self._order.popleft()
             self.bytes_used -= size
             entries = self._ledgers.get(old_ledger)
@@ -61,7 +62,7 @@ class EntryCache:
         return found
 
     def forget_ledger(self, ledger_id: int) -> None:
-        """Drop a trimmed ledger's entries; their bytes leave the count when their turn comes."""
+        """Drop a trimmed ledger's entries; their bytes are subtracted later, when they would have been evicted."""
         self._ledgers.pop(ledger_id, None)
 
     def clear(self) -> None:

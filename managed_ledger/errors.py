@@ -5,10 +5,10 @@ ManagedLedgerError
 ├── ManagedLedgerClosed       closed by this process
 ├── ManagedLedgerTerminated   no more entries, ever
 ├── ManagedLedgerNotFound
-├── StorageUnavailable        bookies or metadata store cannot do it now; trying again later may help
+├── StorageUnavailable        bookies or metadata store fail at the moment; a retry later may succeed
 │   ├── RecordInDoubt         … and whether a record was written is not known
 │   └── RecordUnreadable      … and never will: what is stored in the metadata store cannot be understood
-├── EntryRefused              it can never be stored (too large); the others go on
+├── EntryRefused              the entry can never be stored (too large); other entries are not affected
 ├── InvalidPosition
 ├── CursorNotFound
 ├── CursorExists
@@ -19,7 +19,7 @@ from magnetar_core.runtime.types import MagnetarError
 
 
 class ManagedLedgerError(MagnetarError):
-    """Root of this room's errors; texts name the managed ledger."""
+    """Root of the errors of managed ledgers; the texts name the managed ledger."""
 
 
 class ManagedLedgerFenced(ManagedLedgerError):
@@ -43,7 +43,7 @@ class StorageUnavailable(ManagedLedgerError):
 
 
 class RecordInDoubt(StorageUnavailable):
-    """The answer to a change of a record was lost: what it would have referred to must stay (I57)."""
+    """The answer to a change of a record was lost: a ledger that the change would name must not be deleted (I57)."""
 
 
 class RecordUnreadable(StorageUnavailable):

@@ -1,4 +1,4 @@
-"""Opens managed ledgers and looks after those that are open."""
+"""Opens managed ledgers, keeps one object for each name, and maintains them periodically."""
 
 import logging
 
@@ -19,14 +19,14 @@ log = logging.getLogger(__name__)
 # Old ledgers are rolled over and expired ones trimmed this often (Pulsar: retentionCheckIntervalInSeconds).
 MAINTENANCE_INTERVAL_S = 120.0
 
-# Recent entries of all topics together. Tailing consumers live from it; who lags further reads from the bookies.
+# Recent entries of all topics together, for tailing consumers. Consumers further behind read from bookies.
 CACHE_BYTES_MAX = 64 * MIB
 
 
 class ManagedLedgerFactory:
-    """All managed ledgers of one process. Each name is open at most once, whoever asks for it.
+    """All managed ledgers of one process. Each name is open at most once, whichever caller opens it.
 
-    (The broker asks once for each topic. Others ask as often as they like: the health check, tools.)
+    (The broker opens the ledger of a topic once; health checks and tools may open the same name concurrently.)
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ManagedLedgerFactory:
     async def _open_anew(self, name: str, config: ManagedLedgerConfig, create: bool) -> ManagedLedger:
         former = self._open.get(name)
         if former is not None:
-            # What it still stores, we have to find.
+            # The former object may still store cursors; they have to be stored before they are read.
             await attempt(f"{name}: closing what was open before", former.close())
         ledger = ManagedLedger(name, self._bookkeeper, self._store, self._clock, config, self._cache)
         ledger.on_ended = self._forget_ended
@@ -99,8 +99,8 @@ class ManagedLedgerFactory:
     async def discard(self, name: str) -> None:
         """Delete a topic that cannot be opened because a record of it cannot be understood (RecordUnreadable).
 
-        What its records say of ledgers is deleted with it; ledgers that nobody can name any more are left, and carry
-        the topic's name in their metadata. Raises StorageUnavailable.
+        Ledgers that readable records name are deleted too. Other ledgers of the topic are left; they carry its name in
+        their metadata. Raises StorageUnavailable.
         """
         path, ledger_ids, left = ledger_path(name), set[int](), False
         try:
@@ -119,7 +119,7 @@ class ManagedLedgerFactory:
                 left = True
             await self._store.delete(path)
         except NoNode:
-            pass  # somebody else was faster
+            pass  # deleted by another caller meanwhile
         except MetadataError as error:
             raise StorageUnavailable(f"cannot delete {name}: {error}") from error
         for ledger_id in sorted(one for one in ledger_ids if one >= 0):
@@ -128,7 +128,7 @@ class ManagedLedgerFactory:
             log.warning("%s was deleted by force; its records were damaged, and ledgers of it may be left", name)
 
     async def close(self) -> None:
-        """Close everything that is open, in order; what is being opened, when it is."""
+        """Close all open managed ledgers, also those that are being opened."""
         await self._tasks.cancel()
         for name in self._opening.under_way:
             await self._opening.settle(name)

@@ -1,18 +1,19 @@
-"""The endless log of one topic: a row of ledgers, of which the last is written.
+"""The endless log of one topic: a list of ledgers, of which only the last is written.
 
-    appending   what waits and what is pending, the states, when a ledger is full
-    record      which ledgers the topic has; ledgers that are not named any more are deleted
+    appending   entries that are queued or not answered yet; the states; when a ledger is full
+    record      which ledgers the topic has; deletes the ledgers that the record does not name any more
     reading     entries by position, from memory or from bookies
 
-`ManagedLedger` conducts them: opening, from ledger to ledger, cursors, trimming, the end.
+`ManagedLedger` conducts them: it opens the log, rolls over from ledger to ledger, keeps the cursors, trims old ledgers
+and ends the log (close, terminate, delete).
 
 Rules:
 
 1. A ledger stands in the topic's record before anything is appended to it (I86); all before it are closed
    before the next one is written (I87).
-2. After somebody else has fenced the ledger or changed the record, nothing is acknowledged, appended, trimmed or
+2. After another owner has fenced the ledger or changed the record, nothing is acknowledged, appended, trimmed or
    stored any more (I90).
-3. Whoever comes back from waiting for storage looks whether the managed ledger has ended meanwhile.
+3. After each wait for storage the code checks whether the managed ledger has ended meanwhile.
 
 (As Apache's `ManagedLedgerImpl`.)
 """
@@ -37,7 +38,7 @@ from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.runtime.clock import Clock
-from magnetar_core.runtime.tasks import FAILED, Tasks, attempt, attempt_now
+from magnetar_core.runtime.tasks import FAILED, Bell, Tasks, attempt, attempt_now
 from magnetar_core.runtime.types import Buffer, Corruption, bare
 from managed_ledger.appending import TAKES_APPENDS, Appending, AppendListener, NoListener, State, Step
 from managed_ledger.config import ManagedLedgerConfig
@@ -74,12 +75,9 @@ RETRY_LAST_S: Final = 2.0
 # A conflict while opening means that another broker opens the same topic; one of us wins after a round or two.
 OPEN_ATTEMPTS_MAX: Final = 5
 
-# How often those who wait for a state of the managed ledger look at it.
-_LOOK_S: Final = 0.01
-
 
 class _HandleListener:
-    """Listens to one ledger handle, so that what a former one still says is not mistaken for the present one."""
+    """Listens to one ledger handle, so that a late answer of a former handle is not taken for one of the present."""
 
     def __init__(self, owner: "ManagedLedger", handle: LedgerWriteHandle) -> None:
         self._owner = owner
@@ -109,7 +107,7 @@ class ManagedLedger:
         self.config = config
         self.listener: AppendListener = NoListener()
         self.on_ended: Callable[[ManagedLedger], None] = lambda ledger: None
-        """Called when this object has closed or deleted what is its, and does nothing any more."""
+        """Called once, when the managed ledger has been closed or deleted completely."""
         self.cursors: dict[str, ManagedCursor] = {}
         self._bookkeeper = bookkeeper
         self._store = store
@@ -133,6 +131,8 @@ class ManagedLedger:
         self._handle_since = 0.0
         self._trimming = False
         self._ending: asyncio.Future[None] | None = None
+        # Rings when appends were answered and when the state may have changed; `terminate` and `close` wait for it.
+        self._progress = Bell()
 
     # ---------------------------------------------------------------------------------- opening
 
@@ -154,20 +154,21 @@ class ManagedLedger:
                 await self._recover_cursor(unquote_plus(cursor))
         except BaseException:
             if not self._appending.is_ended:
-                self._appending.end(State.CLOSED)
+                self._end_appends(State.CLOSED)
                 self._error = ManagedLedgerClosed(f"{self.name} was not opened")
-            await self._let_go()
+            await self._release()
             raise
         if self._appending.state is State.CREATING:
             self._appending.open()
+            self._progress.ring()
 
     async def _open_once(self, create: bool) -> None:
         await self._record.read(create=create)
         if self._record.is_terminated:
-            self._appending.end(State.TERMINATED)
+            self._end_appends(State.TERMINATED)
             await self._recover_last()
             async with self._record.lock:
-                await self._write_record(list(self._ledgers))  # so that a former owner finds out when it asks
+                await self._write_record(list(self._ledgers))  # so that a former owner sees the new version
             return
         await self._recover_last()
         for ledger_id in [info.ledgerId for info in self._ledgers if not info.entries]:
@@ -188,6 +189,8 @@ class ManagedLedger:
             return
         except BookKeeperError as error:
             raise StorageUnavailable(f"{self.name}: cannot recover ledger {last.ledgerId}: {error}") from error
+        assert handle.ledger_id == last.ledgerId, f"asked for ledger {last.ledgerId}, got {handle.ledger_id}"
+        assert handle.last_add_confirmed >= -1, handle.last_add_confirmed
         last.entries = handle.last_add_confirmed + 1
         last.size = handle.length
         if not last.timestamp:
@@ -198,7 +201,7 @@ class ManagedLedger:
     async def _begin_ledger(self) -> None:
         """Create a ledger and put it into the record; then it may be written.
 
-        Raises as `open` does, and what ended the managed ledger meanwhile.
+        Raises as `open` does; also the error that ended the managed ledger meanwhile.
         """
         try:
             handle = await self._bookkeeper.create_ledger(
@@ -237,6 +240,7 @@ class ManagedLedger:
 
     def _write_to(self, handle: LedgerWriteHandle | None) -> LedgerWriteHandle | None:
         """Entries go to this ledger from here on; returns the one to which they went before."""
+        assert handle is None or self._handle is None, "the former ledger is closed before the next is written"
         former, self._handle = self._handle, handle
         self._reading.written = handle
         return former
@@ -279,7 +283,7 @@ class ManagedLedger:
 
     @property
     def record_lock(self) -> asyncio.Lock:
-        """Held by those who must not meet a trim."""
+        """While it is held, no ledger is trimmed."""
         return self._record.lock
 
     @property
@@ -294,7 +298,7 @@ class ManagedLedger:
 
     @property
     def first_position(self) -> Position:
-        """The first entry there is, or where it will be."""
+        """The position of the oldest entry; for an empty topic, that of the first entry to come."""
         return self._ledgers.first_position
 
     @property
@@ -311,7 +315,7 @@ class ManagedLedger:
         return sum(info.size for info in self._ledgers) + self._appending.acked_bytes
 
     def next_position(self, position: Position) -> Position:
-        """The first position after this one; maybe one behind the end."""
+        """The first position after this one; behind the last entry it is where the next entry will be."""
         return self._ledgers.next_position(position)
 
     def previous_position(self, position: Position) -> Position:
@@ -319,11 +323,11 @@ class ManagedLedger:
         return self._ledgers.previous_position(position)
 
     def check_within(self, position: Position) -> None:
-        """Raises InvalidPosition for what lies beyond the end."""
+        """Raises InvalidPosition if *position* lies beyond the end of the topic."""
         self._ledgers.check_within(position)
 
     def entries_between(self, after: Position, up_to: Position) -> int:
-        """Entries after the one and not after the other."""
+        """How many entries come after *after*, up to and including *up_to*."""
         return self._ledgers.entries_between(after, up_to)
 
     def watch_appends(self, callback: Callable[[], None]) -> Callable[[], None]:
@@ -337,7 +341,7 @@ class ManagedLedger:
         return cancel
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Run something that ends with this managed ledger."""
+        """Run a background task that is cancelled when this managed ledger is closed."""
         if self._appending.is_ended:
             work.close()
             return
@@ -345,11 +349,11 @@ class ManagedLedger:
 
     def check_not_fenced(self) -> None:
         if self._appending.state is State.FENCED:
-            assert self._error is not None, "who fences gives the reason"
+            assert self._error is not None, "a fenced managed ledger has the reason"
             raise ManagedLedgerFenced(str(self._error))
 
     def _check_not_ended(self) -> None:
-        """Rule 3. Raises ManagedLedgerFenced, or what else ended this managed ledger."""
+        """Rule 3. Raises ManagedLedgerFenced or ManagedLedgerClosed if this managed ledger has ended."""
         self.check_not_fenced()
         if self._appending.state is State.CLOSED:
             raise ManagedLedgerClosed(str(self._refusal()))
@@ -390,7 +394,7 @@ class ManagedLedger:
         return ManagedLedgerClosed(f"{self.name} is closed") if self._error is None else bare(self._error)
 
     def _send_queued(self) -> None:
-        """Send what waits, as far as the present ledger has room."""
+        """Send queued entries, as many as the present ledger has room for."""
         appending, handle = self._appending, self._handle
         assert handle is not None, f"{self.name} is {self.state} without a ledger to write to"
         rule, age_ms = self.config.rollover, self._age_ms()
@@ -413,6 +417,7 @@ class ManagedLedger:
                     return
             except EntryTooLarge as error:
                 self._fail_soon(appending.take_refused(len(run)), EntryRefused(f"{self.name}: {error}"))
+                self._progress.ring()
             except BookKeeperError as error:
                 self.on_failed(handle, error)
                 return
@@ -420,15 +425,16 @@ class ManagedLedger:
                 appending.on_sent(run, sum(map(len, payloads)))
 
     def _do(self, step: Step) -> None:
+        """Carry out what `Appending` asks for."""
         if step is Step.SEND:
             self._send_queued()
         elif step is Step.NEXT_LEDGER:
             self.spawn(self._next_ledger(), "rollover")
         elif step is Step.SEND_WHEN_WRITABLE:
             assert self._handle is not None, "something was sent to it"
-            self._handle.when_writable(self._go_on)
+            self._handle.when_writable(self._do_next_step)
 
-    def _go_on(self) -> None:
+    def _do_next_step(self) -> None:
         self._do(self._appending.next_step())
 
     def _age_ms(self) -> int:
@@ -441,18 +447,20 @@ class ManagedLedger:
         stored = self._appending.on_acknowledged(up_to)
         if stored is None:
             return
+        self._progress.ring()
         first, payloads, contexts = stored
         self._ledgers.set_entries(handle.ledger_id, up_to + 1)
         self._cache.put_run(handle.ledger_id, first, payloads)
         try:
             self.listener.on_appended(handle.ledger_id, first, contexts)
         except Exception as error:
-            # Who was told and who was not cannot be known: end it, so that all are told and ask again.
+            # Which appends the listener has already answered cannot be known. Ending the managed ledger makes the
+            # listener disconnect its producers, which then send again.
             log.exception("%s: its owner cannot take what is stored", self.name)
             self._give_up(StorageUnavailable(f"{self.name}: a defect, see the log: {error!r}"))
             return
         for callback in list(self._watchers):
-            attempt_now(f"{self.name}: telling of new entries", callback)
+            attempt_now(f"{self.name}: waking readers of new entries", callback)
         step = self._appending.next_step()
         if step is not Step.NOTHING:
             self._do(step)
@@ -468,12 +476,13 @@ class ManagedLedger:
             "%s: writing to ledger %s failed: %s; going on with another one", self.name, handle.ledger_id, error
         )
         self._appending.on_write_failed()
+        self._progress.ring()
         self.spawn(self._next_ledger(), "new ledger")
 
     # ---------------------------------------------------------------------------------- rollover
 
     async def _next_ledger(self) -> None:
-        """Close the present ledger, begin the next, send what waits; retry until the append time-out."""
+        """Close the present ledger, begin the next and send the queued entries; retry until the append time-out."""
         deadline = self._clock.monotonic() + self.config.append_timeout_s
         wait_s = RETRY_FIRST_S
         while True:
@@ -497,23 +506,24 @@ class ManagedLedger:
             except ManagedLedgerClosed:
                 return
             except Exception as error:
-                # Somebody has to be told, or the topic would wait for ever with what it has queued.
+                # Without this the queued appends would wait for ever: nobody else begins a ledger.
                 log.exception("%s: the next ledger cannot be begun", self.name)
                 self._give_up(StorageUnavailable(f"{self.name}: the next ledger cannot be begun: {error!r}"))
                 return
         self._appending.open()
+        self._progress.ring()
         self._send_queued()
         self.trim_if_due()
 
     async def _close_present(self) -> None:
-        """Close the ledger that was written and note its length. Does nothing when that is done already."""
+        """Close the present ledger and note its length. Does nothing if it was closed by an earlier attempt."""
         handle = self._handle
         if handle is None:
             return
         metadata = await self._close_handle(handle)
         acknowledged = self._ledgers.entries_of(handle.ledger_id)
         if metadata.last_entry_id + 1 != acknowledged:
-            # Only a recovery by somebody else finds entries that we do not know to be acknowledged.
+            # Only the recovery of another owner can find entries of which we have no acknowledgement.
             raise ManagedLedgerFenced(
                 f"{self.name}: ledger {handle.ledger_id} was closed by another owner at entry {metadata.last_entry_id}"
             )
@@ -537,7 +547,7 @@ class ManagedLedger:
             raise StorageUnavailable(f"{self.name}: cannot close ledger {handle.ledger_id}: {error}") from error
 
     def fence(self, error: ManagedLedgerError) -> None:
-        """Rule 2. Everything that waits fails, and the owner is told."""
+        """Rule 2. All pending appends fail, and the listener is told that the managed ledger has ended."""
         if not self._appending.is_ended:
             log.warning("%s: fenced: %s", self.name, error)
             self._end(State.FENCED, error)
@@ -547,8 +557,14 @@ class ManagedLedger:
             log.error("%s: closing, since there is no storage: %s", self.name, error)
             self._end(State.CLOSED, error)
 
-    def _end(self, state: State, error: ManagedLedgerError) -> None:
+    def _end_appends(self, state: State) -> list[Any]:
+        """Take no appends any more; returns the contexts of those that are not answered (`Appending.end`)."""
         contexts = self._appending.end(state)
+        self._progress.ring()
+        return contexts
+
+    def _end(self, state: State, error: ManagedLedgerError) -> None:
+        contexts = self._end_appends(state)
         self._error = bare(error)
         for cursor in self.cursors.values():
             cursor.abandon()
@@ -603,27 +619,31 @@ class ManagedLedger:
         if name in self.cursors:
             return self.cursors[name]
         store = self._cursor_store(name)
-        # The record lock keeps a trim from removing the ledger that the new cursor starts in (I96).
+        # While the record lock is held, no trim can remove the ledger that the new cursor starts in (I96).
         async with self._record.lock:
             self._check_not_ended()
             if name in self.cursors:
                 return self.cursors[name]
             position = self._mark_delete_before(start)
-            # It may be there: made by an earlier call that had no answer, or by a former owner after we read the list.
+            # The cursor may exist: an earlier call made it and got no answer, or a former owner made it after we read
+            # the list of cursors.
             with contextlib.suppress(CursorExists):
                 await store.create(position, {}, properties or {})
-            # Who takes over after this sees the cursor; who took over before may not have.
+            # An owner that takes over after this check sees the cursor; one that took over before may have missed it.
             await self._check_record()
             self._check_not_ended()
             await self._recover_cursor(name)
             return self.cursors[name]
 
     def new_non_durable_cursor(self, name: str, start: Position) -> ManagedCursor:
-        """A cursor that leaves nothing behind and does not hold back trimming."""
+        """A cursor that is not stored and does not hold back trimming."""
         return self._cursor(name, CursorState(self._ledgers, self._mark_delete_before(start)), None)
 
     async def delete_cursor(self, name: str) -> None:
-        """Raises CursorNotFound, ManagedLedgerFenced, StorageUnavailable: then it stays, and holds its messages."""
+        """Delete a durable cursor and its stored state.
+
+        Raises CursorNotFound, ManagedLedgerFenced, StorageUnavailable; the cursor then stays and holds back trimming.
+        """
         cursor = self.cursors.get(name)
         if cursor is None:
             raise CursorNotFound(f"{self.name} has no cursor {name}")
@@ -638,12 +658,12 @@ class ManagedLedger:
         self.trim_if_due()
 
     def trim_if_due(self) -> None:
-        """A cursor's stored position moved, or a ledger was closed: perhaps old ledgers can go."""
+        """Trim if a cursor's stored position that moved, or a ledger that was closed, made old ledgers deletable."""
         if not self._trimming and self._trimmable():
             self.spawn(self._trim_quietly(), "trim")
 
     async def _trim_quietly(self) -> None:
-        await attempt(f"{self.name}: trimming", self.trim())  # tried again by the maintenance
+        await attempt(f"{self.name}: trimming", self.trim())  # after a failure `maintain` tries again
 
     # ---------------------------------------------------------------------------------- trimming
 
@@ -691,7 +711,10 @@ class ManagedLedger:
             self._trimming = False
 
     async def maintain(self) -> None:
-        """What time makes due: an old ledger is rolled over, an expired one goes. Raises StorageUnavailable."""
+        """Roll over a ledger that is too old, delete ledgers whose retention has expired. Raises StorageUnavailable.
+
+        Called periodically by the factory.
+        """
         if self._appending.is_full(self.config.rollover, self._age_ms()):
             self._do(self._appending.begin_rollover())
         await self.trim()
@@ -710,8 +733,8 @@ class ManagedLedger:
     async def terminate(self) -> Position:
         """Take no more entries, ever; returns the last position, which is stored by then.
 
-        What is pending completes first; what comes meanwhile waits, and is refused in the end, or appended after all
-        if the termination could not be stored. Raises ManagedLedgerFenced, StorageUnavailable.
+        Pending appends complete first. Appends that come meanwhile wait; they are refused when the termination is
+        stored, and appended if it could not be. Raises ManagedLedgerFenced, StorageUnavailable.
         """
         appending = self._appending
         while appending.state is not State.OPENED:
@@ -719,11 +742,11 @@ class ManagedLedger:
                 return self.last_confirmed
             if not appending.takes_appends:
                 raise self._refusal()
-            await self._clock.sleep(_LOOK_S)
+            await self._progress.rung()
         appending.begin_termination()
         while self._is_terminating() and appending.has_pending:
-            await self._clock.sleep(_LOOK_S)
-        if not self._is_terminating():  # a write failed: go on when the next ledger is there
+            await self._progress.rung()
+        if not self._is_terminating():  # a write failed: begin again when the next ledger can be written
             return await self.terminate()
         try:
             await self._close_present()
@@ -739,16 +762,17 @@ class ManagedLedger:
                 self._do(Step.NEXT_LEDGER)
             raise
         self._check_not_ended()
-        self._fail_soon(appending.end(State.TERMINATED), self._refusal())
+        self._fail_soon(self._end_appends(State.TERMINATED), self._refusal())
         return last
 
     def _is_terminating(self) -> bool:
         return self._appending.state is State.TERMINATING
 
     async def close(self) -> None:
-        """Let go in order: close the ledger, store the cursors. The record stays as it is; the next owner counts.
+        """Wait for pending appends, close the ledger and store the cursors.
 
-        Returns when that is done, whoever began it; nothing is written any more then.
+        The record is not written: the next owner recovers the length of the last ledger. A second call waits for the
+        first. When it returns, this object writes nothing any more.
         """
         if self._ending is None:
             self._ending = asyncio.ensure_future(self._close())
@@ -756,12 +780,14 @@ class ManagedLedger:
         await asyncio.shield(self._ending)
 
     async def _close(self) -> None:
-        deadline = self._clock.monotonic() + self.config.append_timeout_s
-        while self.pending_count and self._appending.takes_appends and self._clock.monotonic() < deadline:
-            await self._clock.sleep(_LOOK_S)
+        await self._progress.until(
+            lambda: not (self.pending_count and self._appending.takes_appends),
+            self._clock,
+            self.config.append_timeout_s,
+        )
         if not self._appending.is_ended:
             handle = self._write_to(None)
-            contexts = self._appending.end(State.CLOSED)
+            contexts = self._end_appends(State.CLOSED)
             self._error = ManagedLedgerClosed(f"{self.name} is closed")
             if contexts:
                 self.listener.on_append_failed(contexts, self._error)
@@ -769,14 +795,14 @@ class ManagedLedger:
                 closing = self._close_handle(handle)
                 if await attempt(f"{self.name}: closing ledger {handle.ledger_id}", closing) is FAILED:
                     await handle.abandon()
-            for cursor in list(self.cursors.values()):  # one that cannot be stored must not keep the others from it
+            for cursor in list(self.cursors.values()):  # a cursor that cannot be stored must not stop the others
                 await attempt(f"{self.name}: storing its cursor {cursor.name}", cursor.close())
-        await self._let_go()
+        await self._release()
 
-    async def _let_go(self) -> None:
-        """End what runs in the background, and what holds on to bookies. Writes nothing.
+    async def _release(self) -> None:
+        """Cancel background tasks and give up all ledger handles. Writes nothing.
 
-        Cursors know this ledger: it forgets them, so that nobody needs the collector to be rid of both.
+        Cursors refer to this object. It drops them here, so that both are freed without the garbage collector.
         """
         await self._tasks.cancel()
         handle = self._write_to(None)
@@ -788,15 +814,15 @@ class ManagedLedger:
         await self._reading.close()
 
     def forget_owner(self) -> None:
-        """Who listened and watched is told nothing more, and not held by this ledger any longer."""
+        """Drop the listener and the watchers: they are not called any more, nor kept alive by this object."""
         self.listener = NoListener()
         self._watchers.clear()
 
     async def delete(self) -> None:
         """Remove the topic's data: list of ledgers, cursors, ledgers, record.
 
-        Raises ManagedLedgerFenced (nothing was removed), StorageUnavailable: what is left is a topic without ledgers,
-        to be opened and deleted once more.
+        Raises ManagedLedgerFenced (nothing was removed) and StorageUnavailable: then the topic is left without
+        ledgers, and can be opened and deleted once more.
         """
         self._check_not_ended()
         if self._ending is not None:
@@ -806,15 +832,17 @@ class ManagedLedger:
         await asyncio.shield(self._ending)
 
     async def _delete(self) -> None:
-        if not self._appending.is_ended:  # else somebody took over in this very turn, and the record will say so
-            contexts = self._appending.end(State.CLOSED)
+        if (
+            not self._appending.is_ended
+        ):  # it can have been fenced since `delete` checked; the record write below fails then
+            contexts = self._end_appends(State.CLOSED)
             self._error = ManagedLedgerNotFound(f"{self.name} was deleted")
             if contexts:
                 self.listener.on_append_failed(contexts, self._error)
         for cursor in self.cursors.values():
             cursor.abandon()
         try:
-            # The last word as the owner: from here on nothing names the ledgers, and a former owner is too late.
+            # After this write the record names no ledger, and a write by a former owner is a conflict.
             async with self._record.lock:
                 ledger_ids = self._record.ledger_ids
                 await self._record.write([])
@@ -825,7 +853,7 @@ class ManagedLedger:
                 await self._record.drop(ledger_id)
             await self._record.delete()
         finally:
-            await self._let_go()
+            await self._release()
 
     def stats(self) -> dict[str, Any]:
         """What Pulsar's `internalStats` shows of the managed ledger."""

@@ -1,9 +1,9 @@
-"""The ledgers of a topic as one endless row of positions.
+"""The ledgers of a topic as one endless sequence of positions.
 
     5:0 … 5:99 │ 9:0 … 9:49 │ 12:0 … 12:6 ·      12 is open: 12:6 is the last confirmed entry
 
-Ids grow. All ledgers but the last are closed and know their number of entries; the last one grows. Positions that name
-a ledger which is gone, or an entry behind the end of a ledger, mean the next one that exists.
+Ids grow. All ledgers but the last are closed and have a final number of entries; the last one grows. A position that
+names a trimmed ledger, or an entry behind the end of a ledger, means the next entry that exists.
 """
 
 from bisect import bisect_left, bisect_right
@@ -35,7 +35,7 @@ class LedgerList:
         return self._infos[ledger_id]
 
     def add(self, info: ManagedLedgerInfo.LedgerInfo) -> None:
-        """Append a ledger; its id is greater than all before."""
+        """Append a ledger; its id is greater than all earlier ones."""
         assert not self._ids or info.ledgerId > self._ids[-1], (info.ledgerId, self._ids[-1:])
         self._ids.append(info.ledgerId)
         self._infos[info.ledgerId] = info
@@ -55,6 +55,8 @@ class LedgerList:
 
     def set_entries(self, ledger_id: int, entries: int) -> None:
         """The number of confirmed entries of the open ledger (or of one that was just closed)."""
+        assert ledger_id in self._infos, f"ledger {ledger_id} is not in the list"
+        assert entries >= 0, (ledger_id, entries)
         self._entries[ledger_id] = entries
 
     def entries_of(self, ledger_id: int) -> int:
@@ -66,7 +68,7 @@ class LedgerList:
 
     @property
     def last_confirmed(self) -> Position:
-        """The last entry there is; entry -1 of the last ledger if there is none at all."""
+        """The last entry; entry -1 of the last ledger if the topic has no entries."""
         for ledger_id in reversed(self._ids):
             entries = self._entries[ledger_id]
             if entries:
@@ -75,7 +77,7 @@ class LedgerList:
 
     @property
     def first_position(self) -> Position:
-        """The first entry there is, or where the first one will be."""
+        """The first entry; in an empty topic, the position that it will have."""
         return self.ceiling(Position(-1, -1))
 
     @property
@@ -118,7 +120,7 @@ class LedgerList:
     def floor(self, position: Position) -> Position:
         """*position* if there is such an entry, else the last one before it.
 
-        Entry -1 of a ledger that there is stays what it is: everything before that ledger.
+        Entry -1 of an existing ledger is returned as it is; it means everything before that ledger.
         """
         entries = self._entries.get(position.ledger_id)
         if entries is None:
@@ -126,14 +128,14 @@ class LedgerList:
         return position if position.entry_id < entries else Position(position.ledger_id, entries - 1)
 
     def check_within(self, position: Position) -> None:
-        """Raises InvalidPosition for what lies beyond the end: a later ledger, or an entry that is not confirmed."""
+        """Raises InvalidPosition for a position beyond the end: a later ledger, or an unconfirmed entry."""
         last = self.last_confirmed
         newest = self._ids[-1] if self._ids else -1
         if position.ledger_id > newest or (position > last and position.entry_id >= 0):
             raise InvalidPosition(f"{position} is beyond the end of the topic, which is {last}")
 
     def entries_up_to(self, position: Position) -> int:
-        """How many entries stand at or before *position*."""
+        """How many entries are at or before *position*."""
         count = 0
         for ledger_id in self._ids:
             if ledger_id > position.ledger_id:
@@ -145,11 +147,11 @@ class LedgerList:
         return count
 
     def entries_between(self, after: Position, up_to: Position) -> int:
-        """How many entries stand after the one and not after the other."""
+        """How many entries come after *after*, up to and including *up_to*."""
         return max(self.entries_up_to(up_to) - self.entries_up_to(after), 0)
 
     def position_at(self, index: int) -> Position:
-        """The entry number *index* (from 0) of the whole row; behind the end for larger ones."""
+        """The position of entry number *index* (from 0) of the topic; behind the end if there are fewer."""
         for ledger_id in self._ids:
             entries = self._entries[ledger_id]
             if index < entries:

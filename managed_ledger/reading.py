@@ -40,14 +40,14 @@ class Reading:
         password: bytes,
         handles_max: int,
     ) -> None:
-        """*handles_max*: so many ledgers are kept open."""
+        """*handles_max*: how many ledgers are kept open for reading."""
         self._name = name
         self._ledgers = ledgers
         self._bookkeeper = bookkeeper
         self._cache = cache
         self._password = password
         self._handles_max = handles_max
-        self._handles: OrderedDict[int, LedgerReadHandle] = OrderedDict()  # the one that was used last is the last
+        self._handles: OrderedDict[int, LedgerReadHandle] = OrderedDict()  # least recently used first
         self.written: LedgerWriteHandle | None = None
         """The ledger that is being written: its entries may move to other bookies."""
 
@@ -72,14 +72,15 @@ class Reading:
         ledger_id = position.ledger_id
         try:
             handle = await self._handle(ledger_id)
-            # Up to `last` we know the entries to be confirmed; the handle of an open ledger may not.
+            # Entries up to `last` are confirmed as this object knows; the handle of an open ledger may not know it yet.
             stored = await handle.read_batch_unconfirmed(position.entry_id, last - position.entry_id + 1, max_bytes)
         except (NoSuchLedger, NoSuchEntry) as error:
-            if ledger_id not in self._ledgers:  # trimmed while we read: go on behind it
+            if ledger_id not in self._ledgers:  # trimmed during the read; the caller continues after it
                 return []
             raise StorageUnavailable(f"{self._name}: entry {position} is missing: {error}") from error
         except (BookKeeperError, Corruption) as error:
             raise StorageUnavailable(f"{self._name}: cannot read {position}: {error}") from error
+        assert not stored or stored[0].entry_id == position.entry_id, (position, stored[0].entry_id)
         return [Entry(ledger_id, item.entry_id, item.payload) for item in stored]
 
     async def _handle(self, ledger_id: int) -> LedgerReadHandle:
@@ -89,7 +90,7 @@ class Reading:
             handle is not None
             and written is not None
             and written.ledger_id == ledger_id
-            and handle.metadata.segments != written.metadata.segments  # the writer changed its ensemble since
+            and handle.metadata.segments != written.metadata.segments  # the writer has changed the ensemble since
         ):
             handle = None
         if handle is None:
@@ -105,7 +106,7 @@ class Reading:
 
         *predicate* must be false up to some entry and true from there on. Raises StorageUnavailable.
         """
-        # Kept as positions, not as numbers: while we wait for a reading, old ledgers may go and new entries come.
+        # Kept as positions, not as indexes: during a read old ledgers may be trimmed and new entries added.
         ledgers = self._ledgers
         false_at, true_at = EARLIEST, ledgers.next_position(ledgers.last_confirmed)
         while (between := ledgers.entries_between(false_at, ledgers.previous_position(true_at))) > 0:
@@ -113,7 +114,7 @@ class Reading:
             found = self.read(position, 1, 1)
             entries = found if isinstance(found, Sequence) else await found
             if not entries:
-                continue  # its ledger was trimmed; what is left is counted anew
+                continue  # its ledger was trimmed; the remaining entries are counted anew
             if predicate(entries[0]):
                 true_at = min(true_at, entries[0].position)
             else:
@@ -122,16 +123,16 @@ class Reading:
         return position if position <= ledgers.last_confirmed else None
 
     def ledger_closed(self, ledger_id: int) -> None:
-        """This ledger has its final length, which the handle we have does not know."""
+        """Drop the read handle of a ledger that was closed: the handle does not know the final length."""
         self._handles.pop(ledger_id, None)
 
     def ledgers_trimmed(self, ledger_ids: Sequence[int]) -> None:
-        """These ledgers do not belong to the topic any more."""
+        """Drop the read handles of ledgers that were trimmed."""
         for ledger_id in ledger_ids:
             self._handles.pop(ledger_id, None)
 
     async def close(self) -> None:
-        """Let go of all ledgers."""
+        """Close all read handles."""
         self.written = None
         for handle in self._handles.values():
             await handle.close()

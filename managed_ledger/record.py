@@ -4,8 +4,8 @@ Rules:
 
 1. The node is replaced only in the version that we know: a conflict means that another owner wrote it
    (`VersionedRecord`).
-2. A ledger is deleted after the record is known not to name it (I57). One that could not be deleted, or of
-   which it is not known whether the record names it, is deleted after the next write that succeeds.
+2. A ledger is deleted only after the record is known not to name it (I57). If a deletion failed, or it is in doubt
+   whether the record names the ledger, the ledger is deleted after the next successful write of the record.
 """
 
 import asyncio
@@ -29,20 +29,20 @@ log = logging.getLogger(__name__)
 
 
 class TopicRecord:
-    """Reads and writes one topic's record, and deletes the ledgers that it does not name any more."""
+    """Reads and writes one topic's record, and deletes ledgers that the record does not name any more."""
 
     def __init__(self, name: str, bookkeeper: BookKeeper, store: MetadataStore) -> None:
         self._name = name
         self._bookkeeper = bookkeeper
-        # Held while the record is written, and by those who must not meet a trim. A cursor's own lock comes before it.
+        # Held while the record is written, and to keep a trim away. A cursor's own lock is taken before it.
         self.lock = asyncio.Lock()
         self.ledgers = LedgerList()
         """The ledgers that the record names, with how many entries each has by now."""
         self._node = VersionedRecord(store, ledger_path(name))
-        self._info = ManagedLedgerInfo()  # the record as last read or written; keeps what we do not know
+        self._info = ManagedLedgerInfo()  # as last read or written, with fields unknown to us
         # Ledgers to be deleted after the next write: the record does not name them, or will not then (rule 2).
         self._orphans: set[int] = set()
-        self._deletions = Tasks(f"{name}: deletions")  # end by themselves, or ledgers would be left that nobody knows
+        self._deletions = Tasks(f"{name}: deletions")  # not cancelled at close
 
     @property
     def is_terminated(self) -> bool:
@@ -54,11 +54,11 @@ class TopicRecord:
 
     @property
     def ledger_ids(self) -> list[int]:
-        """All ledgers of the topic, those among them that only wait to be deleted."""
+        """All ledgers of the topic, including those that wait to be deleted."""
         return [info.ledgerId for info in self.ledgers] + list(self._orphans)
 
     async def read(self, *, create: bool) -> None:
-        """Begin with what is stored; *create* makes a record if there is none.
+        """Read the stored record; *create* makes one if there is none.
 
         Raises ManagedLedgerNotFound, RecordUnreadable, ManagedLedgerFenced, StorageUnavailable.
         """
@@ -84,7 +84,7 @@ class TopicRecord:
 
         Raises ManagedLedgerFenced, StorageUnavailable and its subclass RecordInDoubt.
         """
-        assert self.lock.locked(), "the record is written by one at a time"
+        assert self.lock.locked(), "the record is written under its lock"
         record = ManagedLedgerInfo()
         record.CopyFrom(self._info)
         del record.ledgerInfo[:]
@@ -93,7 +93,7 @@ class TopicRecord:
             change(record)
         await self._node.write(encode_record(record))
         self._info = record
-        going = self._orphans - {info.ledgerId for info in infos}  # rule 2: some may have come while we wrote
+        going = self._orphans - {info.ledgerId for info in infos}  # rule 2; orphans may be new since the write began
         self._orphans -= going
         self.drop_soon(going)
 
@@ -102,7 +102,7 @@ class TopicRecord:
         await self._node.check_unchanged()
 
     async def delete(self) -> None:
-        """Remove the record. Raises ManagedLedgerFenced, StorageUnavailable."""
+        """Remove the node of the record. Raises ManagedLedgerFenced, StorageUnavailable."""
         await self._node.delete()
 
     def orphan(self, ledger_id: int) -> None:

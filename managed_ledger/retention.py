@@ -12,7 +12,7 @@ from managed_ledger.position import Position
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloverRule:
-    """A ledger is full by count, bytes or age; but, except for age, not before its minimal age."""
+    """A ledger is full by entries, bytes or age; by entries or bytes not before its minimal age."""
 
     entries_max: int
     bytes_max: int
@@ -22,7 +22,7 @@ class RolloverRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionRule:
-    """How long consumed data stay. -1 = without limit in that dimension; 0 and 0 = not at all."""
+    """How long consumed ledgers are kept. -1: no limit of that kind; both 0: they are not kept at all."""
 
     time_ms: int = 0
     bytes_max: int = 0

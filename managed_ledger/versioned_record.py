@@ -1,4 +1,4 @@
-"""One node of the metadata store that has one author at a time."""
+"""One node of the metadata store that one owner at a time writes."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ from magnetar_core.bookkeeper.metadata.store import (
 )
 from managed_ledger.errors import ManagedLedgerFenced, RecordInDoubt, StorageUnavailable
 
-# A change whose answer is lost is sent again so often; each try waits for the store as long as the store itself does.
+# How often a change is sent if its answers are lost; each try lasts as long as the request time-out of the store.
 TRIES_MAX: Final = 3
 
 
@@ -29,7 +29,7 @@ class VersionedRecord:
         self._store = store
         self.path = path
         self.version = NO_NODE
-        # What was sent with `version` as the expected one and may have been written or not.
+        # Values sent with `version` as the expected one, of which it is unknown whether they were written.
         self._doubtful: list[bytes] = []
 
     async def read(self) -> bytes | None:
@@ -63,7 +63,7 @@ class VersionedRecord:
                 raise self._unavailable("write", error) from error
             self._doubtful.clear()
             return
-        assert cause is not None, "a conflict that is settled is followed by a try that is not"
+        assert cause is not None, "without a lost answer the loop has returned or raised"
         raise self._unavailable("write", cause) from cause
 
     async def check_unchanged(self) -> None:
@@ -103,11 +103,11 @@ class VersionedRecord:
             self.version = NO_NODE
             self._doubtful.clear()
             return
-        assert cause is not None, "a conflict that is settled is followed by a try that is not"
+        assert cause is not None, "without a lost answer the loop has returned or raised"
         raise self._unavailable("delete", cause) from cause
 
     async def _is_ours(self, conflict: VersionConflict) -> bytes:
-        """The doubtful value that the node turned out to have; goes on from its version.
+        """The doubtful value that the node has; `version` becomes that of the node.
 
         Raises ManagedLedgerFenced, RecordInDoubt.
         """

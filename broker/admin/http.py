@@ -80,7 +80,7 @@ _PART_BYTES_MAX: Final = 3 * 1024
 
 @web.middleware
 async def check_request(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Nothing reaches a handler but names that are ones, from those who may send them."""
+    """Refuse malformed names in paths and requests of foreign origin before they reach a handler."""
     for part, text in request.match_info.items():
         pattern, wanted = _PARTS[part]
         if len(text) > _PART_BYTES_MAX or pattern.fullmatch(text) is None:
@@ -114,7 +114,7 @@ def refuse_force(request: web.Request) -> None:
 
 
 async def not_there(request: web.Request) -> web.StreamResponse:
-    """What Apache's brokers have and this one has not."""
+    """Answer 501 for paths that Apache's brokers serve and this one does not."""
     raise Refused(501, f"{request.method} {request.path} is not supported by this broker yet")
 
 
@@ -153,7 +153,7 @@ def word_answer(text: str) -> web.Response:
 
 
 def done() -> web.Response:
-    """Success, and nothing to say."""
+    """Success without a body."""
     return web.Response(status=204)
 
 
@@ -190,7 +190,7 @@ def _refusal(status: int, reason: str) -> web.Response:
 
 @web.middleware
 async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Whatever is raised becomes an answer."""
+    """Turn every exception into an HTTP answer."""
     try:
         return await handler(request)
     except Refused as error:

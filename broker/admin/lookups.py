@@ -4,9 +4,8 @@ from typing import Final
 
 from aiohttp import web
 
-from broker.admin.http import Refused, json_answer, topic_of, word_answer
+from broker.admin.http import json_answer, topic_of, word_answer
 from broker.broker import Broker
-from broker.ownership.ownership import BundleOwnership
 
 _TOPIC: Final = "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"
 
@@ -14,9 +13,8 @@ _TOPIC: Final = "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"
 class LookupsApi:
     """Where topics are."""
 
-    def __init__(self, broker: Broker, ownership: BundleOwnership) -> None:
+    def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._ownership = ownership
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
         router.add_get(_TOPIC, self.lookup)
@@ -25,18 +23,13 @@ class LookupsApi:
     async def lookup(self, request: web.Request) -> web.Response:
         name = topic_of(request)
         listener = request.query.get("listenerName", "") or request.headers.get("X-Pulsar-ListenerName", "")
-        await self._broker.namespace(name.namespace)
-        located = await self._ownership.locate(name, authoritative=request.query.get("authoritative") == "true")
-        address = self._broker.address if located.here else located.broker
-        assert address is not None, "a topic that is not here is somewhere else"
-        if located.redirect and not located.here:
-            flag = "true" if located.authoritative else "false"
+        authoritative = request.query.get("authoritative") == "true"
+        found = await self._broker.lookups.find(name, authoritative=authoritative)
+        address = found.broker
+        if found.is_redirect:
+            flag = "true" if found.authoritative else "false"
             raise web.HTTPTemporaryRedirect(f"{address.http_url}{request.rel_url.raw_path}?authoritative={flag}")
-        plain, tls = address.service_url, address.service_url_tls
-        if listener:
-            if listener not in address.listeners:
-                raise Refused(503, f"the broker do not have {listener} listener")
-            plain, tls = address.listeners[listener]
+        plain, tls = found.service_urls(listener)
         answer = {
             "brokerUrl": plain,
             "brokerUrlTls": tls or None,

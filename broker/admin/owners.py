@@ -26,7 +26,7 @@ class Owners:
         self._ownership = ownership
 
     async def here(self, request: web.Request, name: TopicName) -> None:
-        """Go on only if this broker owns the topic; else redirect to the one that does."""
+        """Return if this broker owns the topic; else raise a redirect to its owner."""
         authoritative = request.query.get("authoritative", "false") == "true"
         await self._broker.namespace(name.namespace)
         located = await self._ownership.locate(name, authoritative=authoritative)

@@ -53,7 +53,7 @@ class AdminServer:
             PartitionedTopicsApi(broker, owners),
             SubscriptionsApi(broker.partitioned, owners),
             SchemasApi(broker),
-            LookupsApi(broker, ownership),
+            LookupsApi(broker),
         )
 
     async def start(self, listening: socket.socket) -> None:

@@ -1,16 +1,15 @@
-"""Which broker serves a bundle, and whether ours may still speak for its topics. No IO, no clock.
+"""Which broker should serve a bundle, and whether this one may still acknowledge. No IO, no clock.
 
-    bundle free  ──▶ the broker that stands first in the bundle's order of the living brokers takes it
+    bundle free  ──▶ the broker that comes first in the bundle's order of the living brokers takes it
     bundle owned ──▶ its owner; if the owner does not answer, wait until its session ends, then as above
 
-First stands the broker with the fewest bundles of the namespace; among equals the order is drawn for each bundle from
-a hash of both names (rendezvous hashing), so that brokers that are asked at the same moment agree without talking to
-each other.
+The broker with the fewest bundles of the namespace comes first; among equals a hash of the names of bundle and broker
+decides (rendezvous hashing), so that brokers that are asked at the same moment agree without communicating.
 
 A broker's session with the metadata store ends when the store has not heard from it for the session's time. Counted
-from the last answer that the broker itself has seen, by its own clock, that moment is never before the store's: so
-whoever stops acknowledging then has stopped before another broker can have taken over. (Fencing is the guard behind
-this rule, not the other way round.)
+from the sending of the last request that was answered, by the broker's own clock, that moment is never after
+the store's: a broker that stops acknowledging then has stopped before another one can take over. (Fencing is the
+second guard, behind this rule.)
 """
 
 import hashlib

@@ -1,12 +1,12 @@
-"""Takes bundles, keeps them while the session lives, and finds who has the others.
+"""Acquires bundles, keeps them while the session lasts, and finds the owners of other bundles.
 
     /loadbalance/brokers/<id>                 ephemeral: a living broker
-    /loadbalance/leader                       ephemeral: the broker that tools ask about the cluster
+    /loadbalance/leader                       ephemeral: the leader, which tools ask about the cluster
     /namespace/<tenant>/<namespace>/<range>   ephemeral: the owner of a bundle
 
-The nodes are Apache's, so either broker finds the other's topics. Who should take a bundle is decided in
-`bundle_assignment`. A lookup for a bundle whose owner does not answer waits here until the owner's session has ended:
-clients that are told to come again back off, and lose more time than this wait takes.
+The nodes have Apache's format, so brokers of both kinds find each other's topics. `bundle_assignment` decides which
+broker should take a bundle. A lookup for a bundle whose owner does not answer waits here until the owner's session has
+ended: a client that is refused backs off, and loses more time than this wait takes.
 """
 
 import asyncio
@@ -51,11 +51,12 @@ BROKERS: Final = "/loadbalance/brokers"
 LEADER: Final = "/loadbalance/leader"
 NAMESPACE: Final = "/namespace"
 
-# How long a lookup waits for the end of a dead owner's session. Clients give a lookup 30 s; sessions take 2 s in a
-# developer's cluster and 30 s in Apache's configuration, where the client's retry takes over.
+# How long a lookup waits for the end of a dead owner's session. Clients wait 30 s for a lookup. Sessions take 2 s in a
+# developer's cluster and 30 s in Apache's configuration; there the client has to retry.
 TAKEOVER_WAIT_S: Final = 20.0
 
-# An owner is asked whether it still listens at most this often; a dead one refuses at once on the same machine.
+# Time-out of the connection that tests whether an owner listens, and how long the result is used. A dead process on a
+# machine that lives refuses at once.
 PROBE_TIMEOUT_S: Final = 0.5
 PROBE_VALID_S: Final = 0.5
 
@@ -63,7 +64,7 @@ _RETRY_S: Final = 1.0
 
 
 class BundleOwnership:
-    """The ownership side of one broker. Implements `ownership_rules.Ownership`."""
+    """The ownership side of one broker. Implements `broker.ownership.rules.Ownership`."""
 
     def __init__(
         self,
@@ -93,7 +94,7 @@ class BundleOwnership:
         self.is_leader = False
 
     async def start(self, broker_id: str, address: BrokerAddress) -> None:
-        """Show that this broker lives and listens at *address*; its id is `host:web port`. Raises StoreUnavailable."""
+        """Register this broker as living at *address*; its id is `host:web port`. Raises StoreUnavailable."""
         self.broker_id, self.address = broker_id, address
         self._cancel_session = self._store.watch_session(self._on_session)
         self._cancel_leader = self._store.watch_node(LEADER, self._on_leader_changed)
@@ -101,7 +102,7 @@ class BundleOwnership:
         await self._campaign()
 
     async def stop(self) -> None:
-        """Give every bundle back and leave; topics must be closed before."""
+        """Release every bundle and unregister; topics must be closed before."""
         for cancel in (self._cancel_session, self._cancel_leader):
             if cancel is not None:
                 cancel()
@@ -115,12 +116,12 @@ class BundleOwnership:
                 await self._give_back(path)
             except (StoreUnavailable, SessionLost) as error:
                 log.warning("what this broker owns is free when its session ends: %s", error)
-                return  # the others would wait as long, for nothing
+                return  # each further node would wait as long for the same failure
             except MetadataError as error:
                 log.warning("%s stays until the session ends: %s", path, error)
 
     async def _give_back(self, path: str) -> None:
-        """Remove a node if it is (still) ours: it may have become another broker's. Raises StoreUnavailable."""
+        """Remove a node if it is still ours; another broker may own it by now. Raises StoreUnavailable."""
         node = await self._store.get(path)
         if node is not None and node.own:
             with contextlib.suppress(NoNode, VersionConflict):
@@ -147,12 +148,12 @@ class BundleOwnership:
         return session_has_time(self._clock.monotonic(), self._store.last_answer, self._store.session_timeout_s)
 
     def watch_lost(self, lost: Callable[[list[str]], None]) -> Callable[[], None]:
-        """Call *lost* with names of bundles that are ours no more."""
+        """Call *lost* with the names of bundles that this broker does not own any more; returns how to stop."""
         self._lost_callbacks.append(lost)
         return lambda: self._lost_callbacks.remove(lost)
 
     async def owner_of(self, bundle: str) -> BrokerAddress | None:
-        """Who has a bundle now; None if nobody has. Takes nothing. Raises StoreUnavailable, Corruption."""
+        """The owner of a bundle; None if it is free. Acquires nothing. Raises StoreUnavailable, Corruption."""
         if bundle in self._owned:
             return self.address
         node = await self._store.get(self._path(bundle))
@@ -173,7 +174,7 @@ class BundleOwnership:
         return ("", "") if node is None else decode_leader(node.value, node.path)
 
     async def locate(self, topic: TopicName, *, authoritative: bool) -> Located:
-        """Who serves *topic*; takes its bundle where that falls to us.
+        """Find the broker that serves *topic*; acquires its bundle if this broker comes first.
 
         Waits for the end of a dead owner's session and for a bundle that is being given back. Raises
         NoBrokerAvailable, StoreUnavailable, Corruption, and what *bundles_of* raises for a namespace that does not
@@ -201,7 +202,7 @@ class BundleOwnership:
             if node.own and not unloading:
                 self._adopt(bundle)
             elif node.own or owner.service_url == self.address.service_url:
-                await self._remove_former(node)  # what could not be given back, or of a dead process at our address
+                await self._remove_former(node)  # not released at an unload, or left by a dead process at our address
             elif unloading:
                 if not await self._wait_for_change(node, deadline):
                     raise NoBrokerAvailable(f"Namespace bundle {bundle} is being unloaded by {owner.service_url}")
@@ -214,7 +215,7 @@ class BundleOwnership:
     # ----------------------------------------------------------------------------------- bundles
 
     async def _better_broker(self, bundle: str) -> BrokerAddress | None:
-        """The living broker that stands before us in the bundle's order; None if it is our turn."""
+        """The living broker that comes before this one in the bundle's order; None if this one is first."""
         brokers = await self.brokers()
         owned = await self._owned_by(bundle.rpartition("/")[0], brokers)
         for broker_id in preference(bundle, {*brokers, self.broker_id}, owned):
@@ -225,7 +226,7 @@ class BundleOwnership:
         return None
 
     async def _owned_by(self, namespace: str, brokers: Mapping[str, BrokerAddress]) -> dict[str, int]:
-        """How many bundles of a namespace each broker has."""
+        """How many bundles of a namespace each broker owns."""
         ids = {address.service_url: broker_id for broker_id, address in brokers.items()}
         owned: dict[str, int] = {}
         for name in await self._store.children(f"{NAMESPACE}/{namespace}"):
@@ -237,7 +238,7 @@ class BundleOwnership:
         return owned
 
     async def _acquire(self, bundle: str) -> None:
-        """Try to become the owner; who is asks again afterwards."""
+        """Try to become the owner. The caller then reads the node again to see which broker is."""
         async with self._acquiring.setdefault(bundle, asyncio.Lock()):
             if bundle in self._owned:
                 return
@@ -257,9 +258,9 @@ class BundleOwnership:
             await self._store.delete(node.path, node.version)
 
     async def unload(self, bundle: str, close_topics: Callable[[], Awaitable[None]]) -> None:
-        """Give a bundle back: no new clients, topics closed by *close_topics*, node removed.
+        """Release a bundle: take no new clients, close its topics with *close_topics*, remove its node.
 
-        Topics that cannot be closed are reported as lost, and the error is passed on. Raises MetadataError.
+        If closing fails, the bundle is reported as lost and the error is passed on. Raises MetadataError.
         """
         under_way = self._unloading.get(bundle)
         if under_way is not None:
@@ -272,7 +273,7 @@ class BundleOwnership:
             path = self._path(bundle)
             node = await self._store.get(path)
             if node is None or not node.own:
-                return  # lost meanwhile; the watch tells it
+                return  # lost meanwhile; the watch reports it
             await self._store.put(path, encode_owner(self.address, disabled=True), node.version, ephemeral=True)
             try:
                 await close_topics()
@@ -293,7 +294,7 @@ class BundleOwnership:
             given_back.set()
 
     async def _give_back_later(self, bundle: str) -> None:
-        while bundle not in self._owned:  # taken again meanwhile: then it is to stay
+        while bundle not in self._owned:  # stop if this broker has acquired it again meanwhile
             try:
                 await self._give_back(self._path(bundle))
                 return
@@ -321,11 +322,11 @@ class BundleOwnership:
                 callback(bundles)
 
     async def _wait_for_change(self, node: Node, deadline: float) -> bool:
-        """Until the owner's node is gone or changed; False at *deadline*."""
+        """Wait until the owner's node is removed or changed; False at *deadline*."""
         changed = asyncio.Event()
         cancel = self._store.watch_node(node.path, changed.set)
         try:
-            now = await self._store.get(node.path)  # it may have gone before the watch stood
+            now = await self._store.get(node.path)  # it may have been removed before the watch was set
             if now is None or now.version != node.version:
                 return True
             return await self._wait(changed, deadline)
@@ -333,7 +334,7 @@ class BundleOwnership:
             cancel()
 
     async def _wait(self, event: asyncio.Event, deadline: float) -> bool:
-        """Until *event*; False at *deadline*."""
+        """Wait for *event*; False at *deadline*."""
         try:
             async with asyncio.timeout(max(deadline - self._clock.monotonic(), 0)):
                 await event.wait()
@@ -342,7 +343,7 @@ class BundleOwnership:
         return True
 
     async def _answers(self, broker: BrokerAddress) -> bool:
-        """Whether somebody listens at *broker*'s address."""
+        """Whether a process listens at *broker*'s address."""
         url = broker.service_url or broker.service_url_tls
         checked_s, answered = self._probes.get(url, (float("-inf"), False))
         if self._clock.monotonic() - checked_s < PROBE_VALID_S:
@@ -385,7 +386,7 @@ class BundleOwnership:
         await self._claim(f"{BROKERS}/{self.broker_id}", value)
 
     async def _claim(self, path: str, value: bytes) -> None:
-        """Put an ephemeral node of ours at a path that nobody else alive can want."""
+        """Create an ephemeral node at a path that no other living broker uses; removes that of a dead process."""
         while True:
             try:
                 await self._store.put(path, value, NO_NODE, ephemeral=True)

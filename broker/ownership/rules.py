@@ -1,10 +1,10 @@
-"""Who serves a topic: the questions that the broker asks, whoever answers them.
+"""Which broker serves a topic: the Protocol that a broker asks, and its values.
 
 Rules the rest of the broker relies on:
 
 1. `owns` is asked before a topic is loaded and before a producer or consumer is attached; it never waits.
-2. While `may_acknowledge` is false nothing that was published is confirmed: our session with the metadata store may
-   have ended without our knowing, and another broker may be serving the topic.
+2. While `may_acknowledge` is false no receipt is sent: the broker's session with the metadata store may have ended
+   unnoticed, and another broker may serve the topic.
 3. A bundle that was reported as lost is closed at once: its clients are told to look up again, and no receipt
    leaves afterwards, not even for what is durable.
 """
@@ -17,11 +17,11 @@ from managed_ledger.topic_name import TopicName
 
 
 class NoBrokerAvailable(NotReady, code=NotReady.code):
-    """Nobody can serve the bundle at the moment."""
+    """No broker can serve the bundle at the moment."""
 
 
 class BrokerAddress(NamedTuple):
-    """How clients reach a broker. URLs are empty where there is no such door."""
+    """How clients reach a broker. The URL of a protocol that it does not serve is empty."""
 
     service_url: str
     """`pulsar://host:port`."""
@@ -38,18 +38,18 @@ class Located(NamedTuple):
 
     here: bool
     broker: BrokerAddress | None
-    """The broker to connect to or to ask; None only with `here`."""
+    """The broker to connect to, or with `redirect` to look up at; None only with `here`."""
     redirect: bool = False
-    """*broker* is to be asked; it does not serve the topic yet."""
+    """The lookup is to be repeated at *broker*, which does not serve the topic yet."""
     authoritative: bool = True
-    """With `redirect`: what the repeated question must say."""
+    """With `redirect`: the flag of the repeated lookup."""
 
 
 class Ownership(Protocol):
-    """Who serves which bundle."""
+    """Knows and acquires the bundles of this broker, and finds the owners of others."""
 
     async def locate(self, topic: TopicName, *, authoritative: bool) -> Located:
-        """Find who serves *topic*, taking its bundle if that falls to us. Raises NoBrokerAvailable."""
+        """Find the broker that serves *topic*; may acquire its bundle for this one. Raises NoBrokerAvailable."""
         ...
 
     def owns(self, topic: TopicName) -> bool:
@@ -61,5 +61,5 @@ class Ownership(Protocol):
         ...
 
     def watch_lost(self, lost: Callable[[list[str]], None]) -> Callable[[], None]:
-        """Call *lost* with the names of bundles that are ours no more; returns how to stop."""
+        """Call *lost* with the names of bundles that this broker does not own any more; returns how to stop."""
         ...

@@ -1,4 +1,4 @@
-"""One attached consumer: what it may still be sent, and how an entry is sent to it. No IO."""
+"""One attached consumer: its permits, its counters, and how an entry is sent to it. No IO."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
@@ -11,10 +11,10 @@ from managed_ledger.position import Position
 if TYPE_CHECKING:
     from broker.topic.subscription import Subscription
 
-# First protocol version whose clients know the checksum.
+# The first protocol version whose clients understand the checksum in front of an entry.
 CHECKSUM_VERSION: Final = 11
 
-# A client that sends FLOW for ever must not make the counter grow for ever.
+# Limit of the permits: a client that keeps sending FLOW must not make the counter grow for ever.
 PERMITS_MAX: Final = 2**31 - 1
 
 
@@ -90,7 +90,7 @@ class Consumer:
         self.permits = 0
         self.unacked_messages = 0
         self.is_blocked = False
-        # Shared and Key_Shared: what it was sent and has not acknowledged, position → (messages, key's hash).
+        # Shared and Key_Shared: entries sent to it and not acknowledged, position → (messages, hash of the key).
         self.pending: dict[Position, tuple[int, int]] = {}
         self.messages_out = 0
         self.bytes_out = 0
@@ -109,7 +109,7 @@ class Consumer:
 
     @property
     def is_available(self) -> bool:
-        """Whether it can be sent something now."""
+        """Whether it can be sent an entry now."""
         return self.permits > 0 and not self.is_blocked and self.sink.is_writable
 
     def add_permits(self, permits: int) -> None:
@@ -141,7 +141,7 @@ class Consumer:
         self.sink.write_message(head, entry)
 
     def _count_sent(self, messages: int, redelivery_count: int, size_bytes: int) -> None:
-        """An entry goes out that costs *messages* permits."""
+        """Count an entry that is sent and costs *messages* permits."""
         self.permits -= messages
         self.messages_out += messages
         if redelivery_count:

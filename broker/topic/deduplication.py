@@ -1,4 +1,4 @@
-"""Which of the messages that producers send again are stored already. No IO and no clock.
+"""Recognises messages that a producer sends again although they are stored. No IO and no clock.
 
 For each producer name two sequence ids are kept: the highest handed to storage (pushed) and the highest that
 storage confirmed (persisted).
@@ -11,8 +11,9 @@ Rules:
 
 1. `persisted` never exceeds what is durable; a snapshot taken with the position of the last confirmed entry holds
    every entry up to that position (I99).
-2. What is in flight may still fail, so a second copy is neither confirmed nor stored: its sender has to repeat it.
-3. After a storage failure `pushed` falls back to `persisted`: a retry of what did not become durable is accepted.
+2. A message in flight may still fail, so a second copy of it is neither confirmed nor stored; its producer has to send
+   it again later.
+3. After a storage failure `pushed` falls back to `persisted`: a retry of a message that is not durable is accepted.
 4. A batch is judged by its highest id. One that begins with old ids and ends with new ones is stored: losing the
    new ones would be worse than repeating the old ones.
 """
@@ -25,7 +26,7 @@ from managed_ledger.messages_pb2 import MessageMetadata
 
 _SIGN: Final = 2**63
 
-# Below every sequence id: what a producer has that is not known.
+# Below every sequence id; stands for a producer that is not known.
 _NONE: Final = -_SIGN - 1
 
 
@@ -64,7 +65,7 @@ class Deduplication:
             self._persisted[producer] = highest
 
     def on_storage_failed(self) -> None:
-        """What was in flight failed, or may have."""
+        """Messages in flight failed, or may have failed (rule 3)."""
         self._pushed = dict(self._persisted)
 
     def restore(self, snapshot: Mapping[str, int]) -> None:
@@ -74,7 +75,7 @@ class Deduplication:
         self.entries_since_snapshot = 0
 
     def replay(self, metadata: MessageMetadata) -> None:
-        """Take account of an entry behind the snapshot."""
+        """Note the sequence ids of a stored entry that is newer than the snapshot."""
         if metadata.HasField("marker_type"):
             return
         if metadata.num_chunks_from_msg > 1 and metadata.chunk_id != metadata.num_chunks_from_msg - 1:
@@ -93,7 +94,7 @@ class Deduplication:
         return dict(self._persisted)
 
     def forget_inactive(self, connected: Collection[str], now_ms: int, inactivity_ms: int) -> None:
-        """Drop producers that have been away for long, and the longest absent ones if there are too many."""
+        """Drop producers absent for *inactivity_ms*, and if there are too many, the longest absent ones."""
         for name in self._persisted:
             if name in connected:
                 self._absent_since_ms.pop(name, None)

@@ -1,4 +1,4 @@
-"""The world as the subscriptions of a topic see it (`broker.topic.ports.Host`): time, tasks, room for what is read."""
+"""Time, background reads and the memory budget for the subscriptions of a topic (`broker.topic.ports.Host`)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -10,7 +10,7 @@ from magnetar_core.runtime.tasks import FAILED, Failed, Tasks, attempt, report_f
 
 
 class TopicHost:
-    """What the subscriptions of one topic need from the world around them."""
+    """Implements `Host` for the subscriptions of one topic."""
 
     def __init__(self, clock: Clock, tasks: Tasks, name: str, reads: MemoryBudget) -> None:
         self._clock = clock
@@ -39,13 +39,13 @@ class TopicHost:
             if isinstance(work, Coroutine):
                 work.close()
             return
-        # Not in the task: two subscriptions of one turn of the loop must see what the other one is about to read.
+        # Reserved here and not in the task, so that a second subscription in the same turn of the loop sees it.
         self._reads.take(size_bytes)
         if sink is not None:
             sink.reserve(size_bytes)
         task = self._tasks.spawn(attempt(f"{self._name}: a read", work), "read")
 
-        def came(task: "asyncio.Task[Entries | Failed]") -> None:
+        def on_read(task: "asyncio.Task[Entries | Failed]") -> None:
             self._reads.give(size_bytes)
             entries = FAILED if task.cancelled() else task.result()
             if not self.is_closed:
@@ -53,10 +53,10 @@ class TopicHost:
             if sink is not None:
                 sink.reserve(-size_bytes)
 
-        task.add_done_callback(came)
+        task.add_done_callback(on_read)
 
     def guard(self, step: Callable[[], None], what: str) -> bool:
-        try:  # once for each ack: the text is made only where it is wanted
+        try:  # runs for every ack, so the text of the report is made only after a failure
             step()
         except Exception as error:
             report_failure(f"{self._name}: {what}", error)

@@ -1,4 +1,7 @@
-"""How the parts that decide see the parts that do: protocols only, so that the former import none of the latter."""
+"""What the pure parts of a topic use of its shells: cursors, ledgers, time, connections. Protocols only.
+
+The pure parts import these Protocols instead of the classes that implement them.
+"""
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Protocol
@@ -80,7 +83,7 @@ class LedgerPort(Protocol):
 
 
 class Host(Protocol):
-    """What a subscription needs from the world around it."""
+    """Time, background reads and memory budget, as a subscription uses them (`broker.topic.host.TopicHost`)."""
 
     def now_ms(self) -> int:
         """The wall clock."""
@@ -91,23 +94,23 @@ class Host(Protocol):
     def fetch(
         self, work: Awaitable[Entries], done: Callable[[Entries | None], None], size_bytes: int, sink: "Sink | None"
     ) -> None:
-        """Wait for a cold read of at most so many bytes; then `done(entries)`, or `done(None)` if it failed.
+        """Wait for a cold read of at most *size_bytes*; then call `done(entries)`, or `done(None)` if it failed.
 
-        They are reserved meanwhile, also in the room of the *sink* that all of them are for.
+        The bytes are reserved meanwhile, also at *sink* if all entries of the read go to that one connection.
         """
         ...
 
     @property
     def read_room_bytes(self) -> int:
-        """How much may be read now for all clients together; none at 0 and below."""
+        """Bytes that may be read now for all clients together; nothing may be read at 0 or below."""
         ...
 
     def when_read_room(self, who: object, go_on: Callable[[], None]) -> None:
-        """Call *go_on* when there is room again, once for each *who*."""
+        """Call *go_on* once when there is room again; a further call with the same *who* adds nothing."""
         ...
 
     def guard(self, step: Callable[[], None], what: str) -> bool:
-        """Do a background step; False if it failed, which is logged with the topic's name."""
+        """Run a background step; a failure is logged with the topic's name and returns False."""
         ...
 
 
@@ -121,16 +124,16 @@ class Sink(Protocol):
 
     @property
     def room_bytes(self) -> int:
-        """How much may be dispatched to it now, known before entries are read for it; none at 0 and below."""
+        """Bytes that may be dispatched to it now, none at 0 or below. Asked before entries are read for it."""
         ...
 
     @property
     def is_idle(self) -> bool:
-        """Nothing waits to be sent, and nothing is being read for it."""
+        """Whether nothing waits to be sent to it and nothing is being read for it."""
         ...
 
     def reserve(self, size_bytes: int) -> None:
-        """So much is being read for it, or (negative) is not any more."""
+        """*size_bytes* are being read for it; negative when such a read has ended."""
         ...
 
     def write(self, frame: bytes) -> None: ...
@@ -142,7 +145,7 @@ class Sink(Protocol):
         ...
 
     def on_published(self, count: int, size_bytes: int) -> None:
-        """So many sends are answered, or need no answer any more."""
+        """*count* messages of *size_bytes* in all were answered, or will not be answered any more."""
         ...
 
     def on_producer_closed(self, producer: object) -> None:
@@ -167,11 +170,11 @@ class Outbox(Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """What the socket has not taken yet of what was flushed."""
+        """Flushed bytes that the socket has not taken yet."""
         ...
 
     async def until_drained(self) -> None:
-        """Return when the peer reads what it is sent."""
+        """Return when the socket takes bytes again."""
         ...
 
     def close(self) -> None:
@@ -179,7 +182,7 @@ class Outbox(Protocol):
         ...
 
     async def is_alive(self) -> bool:
-        """Send a PING and wait for whatever comes; False (and closed) if nothing does."""
+        """Send a PING and wait for any answer; without one the connection is closed and the result is False."""
         ...
 
 

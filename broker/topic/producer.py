@@ -1,4 +1,4 @@
-"""One attached producer: what it has under way, and who hears about it. No IO."""
+"""One attached producer: its pending messages, its counters and its connection. No IO."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -69,7 +69,8 @@ class Producer:
         self.name = name
         self.epoch = epoch
         self.has_generated_name = has_generated_name
-        # Its messages came singly: whoever sends them again may put others into a batch with them.
+        # A producer of the topic API: the broker groups its single messages into batches, so a message that is sent
+        # again may be in another batch than before.
         self.regroups = regroups
         self.access_mode = access_mode
         self.schema_version = schema_version
@@ -77,12 +78,12 @@ class Producer:
         self.address = address
         self.client_version = client_version
         self.connected_since_ms = connected_since_ms
-        # Sends that storage has not answered yet.
+        # Messages that storage has not answered yet.
         self.pending = 0
         # The request that closes this producer once nothing is pending.
         self.closing: int | None = None
         self.is_closed = False
-        # It wants the topic for itself, and somebody else still has it.
+        # It waits for exclusive access, which another producer still has.
         self.is_waiting = False
         self.messages_in = 0
         self.bytes_in = 0

@@ -1,16 +1,16 @@
-"""Who may write to a topic: one exclusively, or several together. No IO.
+"""Access modes of producers: one producer exclusively, or several together. No IO.
 
     mode                   somebody exclusive or waiting   other producers     outdated epoch
     Shared                 ProducerBusy                    joins               –
     Exclusive              ProducerFenced                  ProducerFenced      ProducerFenced
     WaitForExclusive       waits                           waits               ProducerFenced
-    ExclusiveWithFencing   pushes everybody out            pushes them out     ProducerFenced
+    ExclusiveWithFencing   disconnects all others          disconnects them    ProducerFenced
 
 Rules:
 
-1. Whoever gets the topic exclusively gets an epoch: the one he brings if it is the present one, else the next. The
-   caller makes it durable before the producer is told.
-2. When the holder leaves, the one who waits longest is next.
+1. A producer with exclusive access gets an epoch: the one it brings if that is the present one, else the next. The
+   caller makes it durable before the producer is answered.
+2. When the holder leaves, the producer that waits longest is next.
 """
 
 from collections import deque
@@ -28,7 +28,7 @@ EPOCH_PROPERTY: Final = "pulsar.topic.epoch"
 
 
 class Access(Enum):
-    """What a producer that asks is given."""
+    """What a new producer is granted."""
 
     SHARED = auto()
     EXCLUSIVE = auto()
@@ -37,14 +37,14 @@ class Access(Enum):
 
 
 class Decision(NamedTuple):
-    """*epoch* is what has to be stored; None for those who do not get the topic exclusively."""
+    """*epoch* has to be stored; None for a producer without exclusive access."""
 
     access: Access
     epoch: int | None
 
 
 class ProducerAccess(Generic[P]):
-    """The exclusive holder of one topic and those who wait for it."""
+    """The exclusive producer of one topic and the producers that wait for exclusive access."""
 
     def __init__(self, epoch: int | None) -> None:
         self.epoch = epoch
@@ -52,7 +52,7 @@ class ProducerAccess(Generic[P]):
         self.waiting: deque[tuple[P, int | None]] = deque()
 
     def decide(self, mode: int, topic_epoch: int | None, producers: int) -> Decision:
-        """What a newcomer gets; nothing changes. *producers*: how many are attached.
+        """What a new producer gets; changes nothing. *producers*: how many are attached.
 
         Raises ProducerBusy, ProducerFenced.
         """
@@ -76,6 +76,7 @@ class ProducerAccess(Generic[P]):
     def grant(self, producer: P, epoch: int) -> None:
         """*producer* holds the topic; *epoch* is durable."""
         assert self.epoch is None or epoch >= self.epoch, f"epoch {epoch} after {self.epoch}"
+        assert self.holder is None or self.holder == producer, f"{self.holder} still has exclusive access"
         self.holder = producer
         self.epoch = epoch
 
@@ -83,14 +84,14 @@ class ProducerAccess(Generic[P]):
         self.waiting.append((producer, topic_epoch))
 
     def fence(self) -> list[P]:
-        """Push everybody out of the queue; returns those who waited."""
+        """Take exclusive access from its holder and empty the queue; returns the producers that waited."""
         waiters = [producer for producer, _ in self.waiting]
         self.waiting.clear()
         self.holder = None
         return waiters
 
     def leave(self, producer: P) -> bool:
-        """*producer* is gone; True if the topic was his or he waited for it."""
+        """*producer* has left; returns whether it had exclusive access or waited for it."""
         if self.holder == producer:
             self.holder = None
             return True
@@ -100,7 +101,7 @@ class ProducerAccess(Generic[P]):
         return changed
 
     def next_in_line(self, producers: int) -> tuple[P, int] | None:
-        """Who is to be granted the topic now, and the epoch to be stored for that; he leaves the queue."""
+        """Take the next producer from the queue; returns it and the epoch to be stored. None if nobody is next."""
         if self.holder is not None or producers or not self.waiting:
             return None
         producer, topic_epoch = self.waiting.popleft()

@@ -1,10 +1,10 @@
-"""The producers of a topic: who may come, under which name, and who has the topic exclusively.
+"""The producers of a topic: admission, names and exclusive access.
 
 Rules:
 
-1. What makes somebody an exclusive producer is durable before he is told.
-2. A producer whose name was used over the topic API waits until what was sent there is answered: its own batches may
-   begin among those messages, and then only the answers say which of them are stored.
+1. The epoch of an exclusive producer is durable before the producer is answered.
+2. A producer whose name was used over the topic API waits until the messages sent there are answered: its own batches
+   may begin among those messages, and only the answers tell which of them are stored.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from magnetar_core.runtime.tasks import FAILED, Bell, Tasks, attempt
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.topic_name import TopicName
 
-# How long a producer waits for the answers to the entries of its name (rule 2); then it is told to come again.
+# How long a producer waits for the answers to entries of its name (rule 2); then it is refused and retries.
 NAME_WAIT_MAX_S: Final = 5.0
 
 
@@ -38,12 +38,12 @@ class EpochStore(Protocol):
 
 
 class Producers:
-    """Those that are attached to one topic, and those that wait to have it exclusively."""
+    """The producers attached to one topic, and those that wait for exclusive access."""
 
     def __init__(self, topic: TopicName, store: EpochStore, clock: Clock, tasks: Tasks, answered: Bell) -> None:
-        """*answered* rings when storage has answered something, when a producer leaves, and at the end."""
+        """*answered* rings when storage has answered, when a producer leaves, and when the topic ends."""
         self.by_name: dict[str, Producer] = {}
-        # One is admitted after the other; also held while something changes that admission depends on.
+        # Producers are admitted one after the other. Also held while deduplication is switched on or off.
         self.admission = asyncio.Lock()
         self.last_active_ms = clock.wall_ms()
         self.deduplicates = False
@@ -55,19 +55,19 @@ class Producers:
         self._answered = answered
         self._access: ProducerAccess[Producer] = ProducerAccess(_stored_epoch(store.properties))
         self._ready_calls: dict[Producer, Callable[[int | None], None]] = {}
-        # Name → a producer that has left with entries under way.
+        # Name → a producer that has left while entries of it were pending.
         self._departing: dict[str, Producer] = {}
         self._is_closed = False
 
     # ------------------------------------------------------------------------------------ names
 
     async def until_name_is_answered(self, producer: Producer) -> None:
-        """Wait a while for what was sent under the name of *producer* (rule 2)."""
+        """Wait, NAME_WAIT_MAX_S at most, until entries sent under the name of *producer* are answered (rule 2)."""
         if self._must_wait(producer):
             await self._answered.until(lambda: not self._must_wait(producer), self._clock, NAME_WAIT_MAX_S)
 
     def check_name_is_answered(self, producer: Producer) -> None:
-        """Raises NotReady while what was sent under the name of *producer* is under way (rule 2)."""
+        """Raises NotReady while entries sent under the name of *producer* are pending (rule 2)."""
         if self._must_wait(producer):
             raise NotReady(f"{self._topic}: what {producer.name} sent over the topic API is still being stored")
 
@@ -83,12 +83,14 @@ class Producers:
         )
 
     def is_storing_for(self, name: str) -> bool:
-        """Whether what a producer of that name sent before it left is still being stored."""
+        """Whether messages that a former producer of that name sent are still being stored."""
         return name in self._departing
 
     async def until_stored_for(self, producer: Producer, timeout_s: float) -> bool:
-        """Wait until all that a former producer of this name sent is answered, or *producer* is gone itself; returns
-        whether it is so."""
+        """Wait until all messages of a former producer of this name are answered, or *producer* has left itself.
+
+        Returns whether that is so; False after *timeout_s*.
+        """
         return await self._answered.until(
             lambda: producer.is_closed or not self.is_storing_for(producer.name), self._clock, timeout_s
         )
@@ -96,8 +98,8 @@ class Producers:
     def make_room(self, producer: Producer, producers_max: int) -> None:
         """Raises ProducerBusy if the name is in use, or there are *producers_max* already (0: any number).
 
-        A client that lost its connection comes back under the name that we made for it; the old connection may not
-        have noticed yet, and is disconnected.
+        A client that lost its connection reconnects under the name that the broker made for it. The broker may not
+        have noticed the loss yet; the producer of the old connection is then disconnected.
         """
         other = self.by_name.get(producer.name)
         if other is not None:
@@ -113,7 +115,7 @@ class Producers:
     # -------------------------------------------------------------------------------- admission
 
     async def admit(self, request: ProducerRequest, last_sequence_id: int, check_open: Callable[[], None]) -> Attached:
-        """Let a producer in as its access mode has it. Raises BrokerError, also from *check_open*.
+        """Attach a producer according to its access mode. Raises BrokerError, also from *check_open*.
 
         The admission lock is held.
         """
@@ -155,7 +157,7 @@ class Producers:
             raise storage_error(error) from error
 
     async def _promote(self) -> None:
-        """Give the topic to the one who waits longest."""
+        """Give exclusive access to the producer that waits longest."""
         async with self.admission:
             following = self._access.next_in_line(self._attached_count())
             if following is None or self._is_closed:
@@ -163,7 +165,7 @@ class Producers:
             producer, epoch = following
             what = f"{self._topic}: making {producer} the exclusive producer"
             if await attempt(what, self._store_epoch(epoch)) is FAILED:
-                self.disconnect(producer)  # it comes back, and waits again
+                self.disconnect(producer)  # its client reconnects, and waits again
                 return
             if producer.is_closed:
                 self._tasks.spawn(self._promote(), "promote")
@@ -174,7 +176,7 @@ class Producers:
     # ----------------------------------------------------------------------------------- leaving
 
     def close_when_answered(self, producer: Producer, request_id: int) -> None:
-        """The client is done; it is told when what it has sent is answered."""
+        """A client closes its producer; the request is answered once all messages that it sent are."""
         producer.closing = request_id
         if not producer.pending:
             self._finish_close(producer)
@@ -186,7 +188,7 @@ class Producers:
             producer.sink.write(command(wire.BaseCommand.SUCCESS, request_id=request_id))
 
     def on_all_answered(self, producer: Producer) -> None:
-        """Nothing of *producer* is under way any more, and it is closed or waits for that."""
+        """*producer* has nothing pending any more, and it is closed or its client waits for the close."""
         if producer.is_closed and self._departing.get(producer.name) is producer:
             del self._departing[producer.name]
             self._answered.ring()
@@ -194,7 +196,7 @@ class Producers:
             self._finish_close(producer)
 
     def detach(self, producer: Producer) -> None:
-        """*producer* is gone; whoever waited for the topic is next."""
+        """*producer* has left; the producer that waits longest for exclusive access gets it."""
         producer.is_closed = True
         self._answered.ring()
         if producer.pending:
@@ -208,7 +210,7 @@ class Producers:
             self._tasks.spawn(self._promote(), "promote")
 
     def disconnect(self, producer: Producer) -> None:
-        """Close a producer from our side; its client looks the topic up again."""
+        """Close a producer from the side of the broker; its client looks the topic up again."""
         if producer.is_closed:
             return
         producer.sink.write(
@@ -222,7 +224,7 @@ class Producers:
             self.disconnect(producer)
 
     def close(self) -> None:
-        """The topic ends: nobody waits for anything here any more."""
+        """The topic ends: producers that wait for a name stop waiting."""
         self._is_closed = True
         self._answered.ring()
 

@@ -1,4 +1,4 @@
-"""What becomes of each message that is sent to a topic, and when its producer is answered. No IO and no clock.
+"""Messages on their way into a topic: deduplication, storage, receipts. No IO and no clock.
 
     take ──▶ (storage) ──▶ note_durable, confirm ──▶ receipts, in the order of the entries
       │             └────▶ refuse, forget
@@ -6,10 +6,10 @@
 
 Rules:
 
-1. Receipts leave in the order in which entries became durable, and only while the ownership says that we may. What
-   it holds back waits, with all that comes behind, until `release`.
-2. The connection of each message hears once that it is answered, or will not be (`Sink.on_published`): there is a
-   limit to what a connection may have under way.
+1. Receipts leave in the order in which entries became durable, and only while the ownership allows it
+   (`may_acknowledge`). Receipts that are withheld wait, and all later ones behind them, until `release`.
+2. For each message `Sink.on_published` is called exactly once, when it is answered or will not be: a connection has a
+   limit of pending messages.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from managed_ledger.messages import parse_metadata
 
 
 class Pending(NamedTuple):
-    """What is remembered of an entry until storage has answered."""
+    """An entry that storage has not answered yet."""
 
     producer: Producer
     sequence_id: int
@@ -38,10 +38,10 @@ class Pending(NamedTuple):
 
 
 class AnsweredProducers(Protocol):
-    """Who looks after the producers (`broker.topic.producers.Producers`)."""
+    """Told when a producer has nothing pending (`broker.topic.producers.Producers`)."""
 
     def on_all_answered(self, producer: Producer) -> None:
-        """Nothing of *producer* is under way any more, and it is closed or waits for that."""
+        """*producer* has nothing pending any more, and it is closed or its client waits for the close."""
         ...
 
 
@@ -61,9 +61,9 @@ class Publishing:
         return -1 if self.deduplication is None else self.deduplication.last_sequence_id(name)
 
     def take(self, run: Sequence[tuple[Producer, Send]], stamp: bytes) -> tuple[list[Buffer], list[Pending]]:
-        """What of *run* is to be stored, in order, and what to remember of it; repeated messages are answered.
+        """The entries of *run* to be stored, in order, and their contexts; repeated messages are answered at once.
 
-        *stamp* is the broker's metadata for each entry, empty if there are none.
+        *stamp* is the broker's metadata to put before each entry; empty: none.
         """
         buffers: list[Buffer] = []
         contexts: list[Pending] = []
@@ -84,7 +84,7 @@ class Publishing:
         return buffers, contexts
 
     def pass_over(self, run: Sequence[tuple[Producer, Send]]) -> None:
-        """Store nothing of *run*: its producers have been told to come back, or are in a moment, and send it again."""
+        """Store nothing of *run*: its producers are being disconnected; they reconnect and send the messages again."""
         for producer, send in run:
             producer.sink.on_published(1, len(send.entry))
 
@@ -93,7 +93,7 @@ class Publishing:
             producer.sink.write(
                 send_receipt(producer.producer_id, send.sequence_id, send.highest_sequence_id, NO_ID, NO_ID)
             )
-        else:  # the client comes back and asks again
+        else:  # the client reconnects and sends it again
             producer.sink.write(
                 _send_error(
                     producer,
@@ -107,7 +107,7 @@ class Publishing:
     # ------------------------------------------------------------------------------- answers of storage
 
     def note_durable(self, contexts: Sequence[Pending]) -> None:
-        """These entries are durable: what repeats them is a duplicate."""
+        """These entries are durable: a message with the same sequence id is a duplicate from here on."""
         deduplication = self.deduplication
         if deduplication is None:
             return
@@ -152,23 +152,23 @@ class Publishing:
         self.forget(contexts)
 
     def forget(self, contexts: Sequence[Pending]) -> None:
-        """These entries are not answered, and will not be."""
+        """These entries get no answer: their producers are disconnected, or the topic is closed."""
         for pending in contexts:
             producer = pending.producer
-            assert producer.pending > 0, f"{producer} has nothing under way"
+            assert producer.pending > 0, f"{producer} has nothing pending"
             producer.pending -= 1
             producer.sink.on_published(1, pending.size_bytes)
             if not producer.pending and (producer.is_closed or producer.closing is not None):
                 self._producers.on_all_answered(producer)
 
     def forget_withheld(self) -> None:
-        """No receipt leaves any more."""
+        """Drop the withheld receipts: none leaves any more."""
         withheld, self._withheld = self._withheld, []
         for _, _, contexts in withheld:
             self.forget(contexts)
 
     def on_storage_failed(self) -> None:
-        """What was under way may not be stored: whoever sends it again is not refused."""
+        """Pending messages may not be stored: deduplication accepts them when they are sent again."""
         if self.deduplication is not None:
             self.deduplication.on_storage_failed()
 

@@ -40,7 +40,7 @@ class ReplaySet:
             self._sorted.append(position)
 
     def update(self, items: Iterable[tuple[Position, int]]) -> None:
-        """Add many; cheaper than one by one."""
+        """Add many positions; cheaper than one by one, since it sorts once."""
         for position, hash_ in items:
             if position not in self._hashes:
                 self._hashes[position] = hash_

@@ -1,4 +1,4 @@
-"""What connections ask a topic for. Values and an interface only."""
+"""Requests of connections to a topic, and the topic as connections use it. Values and a Protocol only."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
@@ -17,11 +17,11 @@ class ProducerRequest(NamedTuple):
     encrypted: bool
     initial_subscription: str | None
     on_ready: Callable[[int | None], None]
-    """Called with the epoch when a producer that had to wait gets the topic; with None when it was pushed out."""
+    """Called with the epoch when a waiting producer gets exclusive access; with None when another fenced it."""
 
 
 class Attached(NamedTuple):
-    """What a producer is told. *epoch* is None unless it has the topic exclusively; it waits if not *ready*."""
+    """The answer to a producer. *epoch* is None without exclusive access; the producer waits for it if not *ready*."""
 
     last_sequence_id: int
     epoch: int | None
@@ -38,7 +38,7 @@ class SubscribeRequest(NamedTuple):
     start: Position | None
     """Where a reader begins: this entry is delivered first."""
     earliest: bool
-    """Where a new subscription begins: at the first entry there is, or behind the last."""
+    """Where a new subscription begins: at the oldest entry (True), or behind the last one."""
     rollback_s: int
     read_compacted: bool
     key_shared: KeySharedPolicy

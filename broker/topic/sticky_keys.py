@@ -3,8 +3,8 @@
 A key's hash is Murmur3 (32 bits, seed 0, sign dropped), then the remainder by 65536, and 1 instead of 0. Selectors
 map the hash to a consumer:
 
-    ConsistentHashing   a ring with 100 points for each consumer; the first point at or after the hash
-    HalvedRanges        a newcomer takes the lower half of the largest range
+    ConsistentHashing   a ring with 100 points for each consumer; the first point at or after the hash decides
+    HalvedRanges        a new consumer takes the lower half of the largest range
     StickyRanges        consumers say which hashes they want; ranges may not overlap
 """
 
@@ -46,7 +46,7 @@ def murmur3(data: bytes) -> int:
 
 
 def sticky_key(metadata: MessageMetadata) -> bytes:
-    """The key by which an entry keeps its order: ordering key, else key, else one of its own."""
+    """The key by which an entry keeps its order: ordering key, else partition key, else one unique to the entry."""
     if metadata.HasField("ordering_key"):
         return metadata.ordering_key
     if metadata.HasField("partition_key"):
@@ -57,8 +57,8 @@ def sticky_key(metadata: MessageMetadata) -> bytes:
             except binascii.Error:
                 return key
         return key
-    # Messages without a key have no order to keep: they spread over all consumers (4.0; older brokers gave
-    # them all one key, NONE_KEY).
+    # Messages without a key have no order to keep and spread over all consumers, as since Pulsar 4.0. (Older brokers
+    # gave all of them one key, NONE_KEY.)
     return f"{metadata.producer_name}-{metadata.sequence_id}".encode()
 
 
@@ -80,10 +80,10 @@ class Selector(Protocol[C]):
 
 
 class ConsistentHashing(Generic[C]):
-    """A ring of points; a consumer that comes or goes moves only the keys next to its points.
+    """A ring of points; a consumer that joins or leaves moves only the keys next to its points.
 
-    Consumers of one name have points of their own, by the lowest number that is free among them. Of points that fall
-    together the first to come counts (as Apache's: the others of a consumer make up for it).
+    Consumers of the same name get different points: each has a number, the lowest that is free among them. Where points
+    of several consumers coincide, the consumer that joined first has it, as in Apache's broker.
     """
 
     def __init__(self, points: int = 100) -> None:
@@ -91,9 +91,9 @@ class ConsistentHashing(Generic[C]):
         self._hashes_of: dict[C, list[int]] = {}
         self._numbers: dict[str, dict[C, int]] = {}
         self._names: dict[C, str] = {}
-        # Point → its consumers in the order of their coming.
+        # Point → its consumers in the order in which they joined.
         self._owners: dict[int, list[C]] = {}
-        # The points in order; None when they are not known, so that many who come or go at once cost one sort.
+        # The points in order; None after a change, so that many consumers that join or leave at once cost one sort.
         self._ring: list[int] | None = []
 
     def add(self, consumer: C, name: str, ranges: Sequence[tuple[int, int]] = ()) -> None:
@@ -135,7 +135,7 @@ class ConsistentHashing(Generic[C]):
 
 
 class HalvedRanges(Generic[C]):
-    """Ranges by their upper ends; a newcomer halves the largest."""
+    """Ranges by their upper ends; a new consumer halves the largest."""
 
     def __init__(self) -> None:
         self._ends: list[int] = []
@@ -169,7 +169,7 @@ class HalvedRanges(Generic[C]):
 
 
 class StickyRanges(Generic[C]):
-    """Consumers name their ranges (both ends included); a hash that nobody named has no consumer."""
+    """Consumers name their ranges (both ends included); a hash outside all ranges has no consumer."""
 
     def __init__(self) -> None:
         self._ranges: list[tuple[int, int, C]] = []

@@ -1,17 +1,17 @@
-"""One subscription: a cursor, its consumers, and what they may ask for. No IO.
+"""One subscription: a cursor, its consumers and their requests. No IO.
 
 Rules:
 
 1. The type is that of the connected consumers; with none connected the next consumer decides.
 2. While the subscription is fenced (seek, delete) nobody joins and nothing is read.
-3. After every event the pump runs: it reads and dispatches until nobody can take more, nothing is left, or a cold
-   read is under way. So no event may leave a consumer with permits and backlog waiting.
-4. A defect met while dispatching loses nothing: what was read and not sent cannot be told from what was, so the
-   consumers are disconnected. They come back by themselves, later at each try, and everything unacknowledged comes
+3. After every event the pump runs: it reads and dispatches until no consumer can take more, no entry is left, or a
+   cold read is under way. So no event leaves a consumer with permits and backlog waiting.
+4. An exception while dispatching loses no message. Which entries were sent before it cannot be known, so all
+   consumers are disconnected; their clients reconnect with growing delays, and everything unacknowledged is delivered
    again.
-5. What is read has room: at the consumers' connections, and in what the broker may have read and not sent for all.
-   Where there is none, the subscription waits in a row with the others. A client that has taken everything gets one
-   entry all the same, so that those who read never wait for those who do not.
+5. Entries are read only if there is room for them: at the consumers' connections, and in the broker's budget for what
+   is read and not sent yet. Without room the subscription queues for it behind other subscriptions. A client whose
+   connection is idle gets one entry all the same, so that clients that read never wait for clients that do not.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -36,10 +36,10 @@ from managed_ledger.position import Position, named_position
 # Reads that one event may cause before others get their turn on the loop: 10 × 100 entries are about 10 ms.
 READS_PER_EVENT_MAX: Final = 10
 
-# Ids of one ack. Clients group a thousand; each is a few microseconds on the loop.
+# Message ids in one ack. Clients group about a thousand; each takes a few microseconds on the loop.
 ACK_IDS_MAX: Final = 20_000
 
-# How long to wait after a cold read has failed. Bookies that are away come back in seconds.
+# How long to wait after a cold read has failed; doubles from the first to the last. Bookies restart in seconds.
 READ_RETRY_FIRST_MS: Final = 100
 READ_RETRY_LAST_MS: Final = 5_000
 
@@ -48,7 +48,7 @@ _Type = wire.CommandSubscribe.SubType
 
 
 class KeySharedPolicy:
-    """How a Key_Shared consumer wants the keys to be shared out."""
+    """How a Key_Shared consumer wants the keys to be distributed."""
 
     __slots__ = ("allows_out_of_order", "is_sticky")
 
@@ -112,7 +112,7 @@ class Subscription:
 
     @property
     def active_consumer(self) -> Consumer | None:
-        """The one that gets everything; None for Shared and Key_Shared."""
+        """The consumer that gets all entries; None for Shared and Key_Shared."""
         return self._dispatcher.active if isinstance(self._dispatcher, SingleActiveDispatcher) else None
 
     @property
@@ -120,7 +120,7 @@ class Subscription:
         return "" if self.type is None else _Type.Name(self.type)
 
     def check_newcomer(self, consumer: Consumer, kind: int, policy: KeySharedPolicy) -> None:
-        """Raises NotReady, ConsumerBusy, ConsumerAssignError; nothing changes."""
+        """Raises NotReady, ConsumerBusy, ConsumerAssignError if *consumer* cannot join; changes nothing."""
         if self.is_fenced:
             raise NotReady(f"Subscription {self.name} is fenced")
         if not self.consumers or self._dispatcher is None:
@@ -174,13 +174,13 @@ class Subscription:
         )
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """Detach *consumer*; what it had pending goes to the others."""
+        """Detach *consumer*; entries that it did not acknowledge go to the other consumers."""
         if self._dispatcher is not None and consumer in self._dispatcher.consumers:
             self.messages_out += consumer.messages_out
             self.bytes_out += consumer.bytes_out
             self._dispatcher.remove(consumer)
-            # In the next turn: hundreds may leave in this one (their connection is gone), and what one of them had
-            # must not go to the next of them.
+            # The pump runs in the next turn of the loop: when a connection breaks, hundreds of its consumers leave in
+            # this turn, and the entries of one must not be sent to another that leaves a moment later.
             self._arm(self._host.now_ms())
 
     def check_may_unsubscribe(self, consumer: Consumer) -> None:
@@ -203,9 +203,12 @@ class Subscription:
         self.pump()
 
     def acknowledge(self, consumer: Consumer, ack: wire.CommandAck) -> None:
-        """Take an ack. Raises InvalidPosition for ids that mean nothing (`named_position`), and for a cumulative one
-        beyond the end: then nothing of the ack is taken. Single ids of entries that there are not are passed over:
-        they may have been trimmed."""
+        """Apply an ack.
+
+        Ids of entries that do not exist are ignored in individual acks: they may have been trimmed. Raises
+        InvalidPosition for malformed ids (`named_position`) and for a cumulative ack beyond the end; nothing of the
+        ack is applied then.
+        """
         consumer.last_acked_ms = self.last_acked_ms = self._host.now_ms()
         if ack.ack_type == wire.CommandAck.Cumulative:
             self._acknowledge_up_to(consumer, ack)
@@ -214,7 +217,7 @@ class Subscription:
         if self._ledger.is_terminated:
             self.tell_the_end()
         if consumer.permits > 0 or len(self.consumers) > 1:
-            self.pump()  # a limit may have been lifted, or a key may go to its new consumer
+            self.pump()  # the ack may have unblocked a consumer or freed a key
 
     def _acknowledge_single(self, consumer: Consumer, ack: wire.CommandAck) -> None:
         done: list[Position] = []
@@ -245,13 +248,15 @@ class Subscription:
 
     def _acknowledge_up_to(self, consumer: Consumer, ack: wire.CommandAck) -> None:
         if self.type not in _SINGLE_ACTIVE or len(ack.message_id) != 1:
-            return  # meaningless where several consumers share the entries: must not move the cursor
+            return  # several consumers share the entries: a cumulative ack has no meaning and must not move the cursor
         message_id = ack.message_id[0]
         position = _checked(message_id)
         if message_id.ack_set:
             if not self.limits.batch_index_acks:
                 return
-            self._ledger.check_within(position)  # what stands before it would be all there is
+            self._ledger.check_within(
+                position
+            )  # beyond the end, the position before it would be the last entry of the topic
             words = list(message_id.ack_set)
             self.cursor.mark_delete(self._ledger.previous_position(position))
             size = self._batch_size(position, words, message_id.batch_size)
@@ -262,7 +267,7 @@ class Subscription:
         consumer.acked_messages += 1
 
     def _batch_size(self, position: Position, words: Sequence[int], claimed: int) -> int | None:
-        """How many messages the batch has; None: this part of an ack is passed over (`broker.topic.batch_sizes`)."""
+        """How many messages the batch has; None: this part of the ack is ignored (`broker.topic.batch_sizes`)."""
         sizes = BatchSizes() if self._dispatcher is None else self._dispatcher.batch_sizes
         return sizes.size(position, claimed or _highest_bit(words))
 
@@ -302,13 +307,13 @@ class Subscription:
     # -------------------------------------------------------------------------------- the pump
 
     def pump(self) -> None:
-        """Rule 3. Never raises: the event that it follows is somebody else's."""
+        """Rule 3. Never raises: an exception would reach the caller whose event started the pump."""
         if not self._host.guard(self._pump, self._dispatching):
-            self._start_anew()
+            self._disconnect_after_failure()
 
-    def _start_anew(self) -> None:
-        """Rule 4."""
-        gone, self._dispatcher = self.consumers, None  # in whatever state it is
+    def _disconnect_after_failure(self) -> None:
+        """Rule 4. The dispatcher is dropped, since its state may be inconsistent."""
+        gone, self._dispatcher = self.consumers, None
         self.cursor.rewind()
         for consumer in gone:
             consumer.pending.clear()
@@ -363,15 +368,17 @@ class Subscription:
             if dispatcher is self._dispatcher and not self.is_fenced and not self._is_overtaken(read, entries):
                 fetched = entries
                 if not self._host.guard(lambda: self._on_entries(dispatcher, read, fetched), self._dispatching):
-                    self._start_anew()
+                    self._disconnect_after_failure()
                     return
             self.pump()
 
         return done
 
     def _is_overtaken(self, read: Read, entries: Entries) -> bool:
-        """Whether the cursor was rewound when the entries were there already, and not handed over yet: they come again,
-        behind what is before them."""
+        """Whether the cursor was rewound after *entries* were read and before they are dispatched.
+
+        Then they are dropped: the cursor reads them again, after the entries before them.
+        """
         return read.first is None and bool(entries) and self.cursor.read_position <= entries[-1].position
 
     def _on_entries(self, dispatcher: Dispatcher, read: Read, entries: Entries) -> None:
@@ -385,7 +392,7 @@ class Subscription:
             self._arm(at_ms)
 
     def _arm(self, at_ms: int) -> None:
-        """Pump at *at_ms* at the latest. One timer; an earlier wish replaces a later one."""
+        """Run the pump at *at_ms* (wall clock) at the latest. There is one timer; the earliest time counts."""
         if self._timer is not None:
             if self._timer_at_ms <= at_ms:
                 return
@@ -398,7 +405,7 @@ class Subscription:
         self.pump()
 
     def close(self) -> None:
-        """No more timers and reads."""
+        """Start no more reads and timers."""
         self.is_fenced = True
         if self._timer is not None:
             self._timer.cancel()
@@ -420,8 +427,8 @@ class Subscription:
         return sum(consumer.unacked_messages for consumer in self.consumers)
 
     def draining_hashes(self, consumer: Consumer) -> tuple[list[tuple[int, int, int]], int]:
-        """Key_Shared: the hashes that *consumer* holds for another one, as (hash, entries left, blocked attempts); and
-        how many it has finished."""
+        """Key_Shared: the hashes that *consumer* must finish before they move to another consumer, as (hash, entries
+        left, blocked attempts); and how many it has finished."""
         dispatcher = self._dispatcher
         if not isinstance(dispatcher, KeySharedDispatcher):
             return [], 0
@@ -429,7 +436,7 @@ class Subscription:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether rule 3 is broken: somebody could take what there is, and nothing is under way (for tests)."""
+        """Whether rule 3 is broken: a consumer could take an entry and no read or timer is under way (for tests)."""
         dispatcher = self._dispatcher
         if dispatcher is None or self._is_reading or self.is_fenced or self._timer is not None or self.waits_for_room:
             return False
@@ -441,7 +448,7 @@ def _tell_closed(consumer: Consumer) -> None:
 
 
 def _checked(message_id: MessageIdData) -> Position:
-    """What an ack names. Raises InvalidPosition for what is no id, or no part of a batch."""
+    """The position that an ack names. Raises InvalidPosition for a malformed id or an impossible batch."""
     position = named_position(message_id.ledgerId, message_id.entryId)
     words = len(message_id.ack_set)
     if words * 64 >= BATCH_MESSAGES_MAX + 64 or message_id.batch_size < 0:
@@ -453,7 +460,7 @@ def _checked(message_id: MessageIdData) -> Position:
 
 
 def check_type(kind: int, allowed: frozenset[str], *, read_compacted: bool) -> None:
-    """Raises NotAllowed for what the namespace forbids or this broker does not have."""
+    """Raises NotAllowed for a subscription type that the namespace or this broker does not allow."""
     if allowed and _Type.Name(kind) not in allowed:
         raise NotAllowed(f"Subscription type {_Type.Name(kind)} is not enabled for this namespace")
     if read_compacted and kind not in _SINGLE_ACTIVE:
@@ -461,8 +468,10 @@ def check_type(kind: int, allowed: frozenset[str], *, read_compacted: bool) -> N
 
 
 def _highest_bit(words: Sequence[int]) -> int:
-    """How many messages a batch has at least, of which these words remain. Acks of Java do not say the size; the
-    bits above are acknowledged either way."""
+    """The least size of a batch whose remaining messages are the set bits of *words*.
+
+    Acks of Java clients do not tell the size; messages above the highest set bit are acknowledged in any case.
+    """
     for at in range(len(words) - 1, -1, -1):
         if words[at]:
             return at * 64 + (words[at] & 0xFFFF_FFFF_FFFF_FFFF).bit_length()

@@ -3,17 +3,17 @@
     SEND … ──run──▶ publish ──▶ deduplication ──▶ managed ledger ──on_appended──▶ receipts, in the order of the entries
                                                         └──watch_appends──▶ pump of each subscription
 
-    publishing   what becomes of each message, and when it is answered
-    producers    who may come, under which name, and who has the topic exclusively
-    subscription a place in the topic, its consumers, and what they may ask for
+    publishing    what becomes of each message, and when its producer gets the receipt
+    producers     admission of producers, their names, exclusive access
+    subscription  a position in the topic, its consumers and their requests
 
-`Topic` conducts them: it loads what is stored, follows the policies, and ends.
+`Topic` conducts them: it loads the stored state, applies the policies, and closes or deletes the topic.
 
 Rules:
 
-1. After a storage failure all producers are told to come back (no receipts); the topic takes no producers until
-   nothing is pending any more.
-2. A closed topic writes nothing to anybody, whatever storage still reports.
+1. After a storage failure all producers are disconnected without receipts and reconnect; the topic takes no producers
+   until nothing is pending any more.
+2. A closed topic sends nothing to any client, whatever storage still reports.
 """
 
 import asyncio
@@ -77,13 +77,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How often receipts are tried that the session rule held back.
+# How often the topic tries again to send receipts that the session rule withheld.
 WITHHELD_RETRY_S: Final = 0.1
 
-# How long the close of a topic waits for storage to answer, so that clients need not send again what is stored.
+# How long closing a topic waits for storage to answer, so that clients need not send stored messages again.
 CLOSING_GRACE_S: Final = 1.0
 
-# Entries that one step of the replay reads when a topic with deduplication is opened.
+# Entries and bytes that one step of the replay reads when a topic with deduplication is opened.
 REPLAY_ENTRIES: Final = 1_000
 REPLAY_BYTES: Final = 8 * 1024 * 1024
 
@@ -102,7 +102,7 @@ class Topic:
         dropped: Callable[["Topic"], None],
         reads: MemoryBudget,
     ) -> None:
-        """*reads* is what all topics of the broker may have read and not yet sent."""
+        """*reads* is the budget for what all topics of the broker have read and not yet sent."""
         self.name = name
         self.ledger = ledger
         self.policies = policies
@@ -128,7 +128,7 @@ class Topic:
         ledger.listener = self
 
     async def load(self) -> None:
-        """Restore what storage knows: subscriptions and deduplication. Raises StorageFailure."""
+        """Restore the stored subscriptions and the state of deduplication. Raises StorageFailure."""
         for name, cursor in self.ledger.cursors.items():
             if not is_reserved_subscription(name) and name != COMPACTION_CURSOR:
                 self._add_subscription(name, cursor)
@@ -176,7 +176,7 @@ class Topic:
             self._release_later()
 
     def on_append_failed(self, contexts: Sequence[Pending], error: ManagedLedgerError) -> None:
-        """AppendListener: these entries are not confirmed, and will not be."""
+        """AppendListener: these entries are not acknowledged, and will not be."""
         if isinstance(error, ManagedLedgerTerminated | EntryRefused) and not self.is_closed:
             self._publishing.refuse(contexts, error)
         else:
@@ -191,29 +191,29 @@ class Topic:
         self.is_fenced = True  # rule 1
         self._publishing.on_storage_failed()
         self._producers.disconnect_all()
-        if not self.ledger.is_open:  # it will not take anything any more, whether or not it has told us
+        if not self.ledger.is_open:  # it takes no appends any more, even if `on_closed` has not been called yet
             self.on_closed(error)
 
     def _unfence_when_idle(self) -> None:
-        """Storage has answered something: with the last answer producers may come again (rule 1)."""
+        """Take producers again once storage has answered every pending append (rule 1)."""
         if not self.is_closed and not self.ledger.pending_count:
             self.is_fenced = False
 
     def on_closed(self, error: ManagedLedgerError) -> None:
-        """AppendListener: another broker took over, or storage is gone. Whoever comes back has it opened again."""
+        """AppendListener: another broker took over, or storage is gone. The next client has the topic opened again."""
         if not self.is_closed:
             log.warning("%s: dropped: %s", self.name, error)
             self._disconnect_all()
             self._dropped(self)
 
-    async def _after_drop(self) -> None:
+    async def _close_ledger(self) -> None:
         await attempt(f"{self.name}: closing its ledger", self.ledger.close())
 
     # -------------------------------------------------------------------------------- producers
 
     @property
     def producers(self) -> dict[str, Producer]:
-        """By name: those that may write, and those that wait to have the topic exclusively."""
+        """By name: producers that may write, and producers that wait for exclusive access."""
         return self._producers.by_name
 
     @property
@@ -255,19 +255,19 @@ class Topic:
         await self.create_subscription(name, EARLIEST)
 
     def close_producer(self, producer: Producer, request_id: int) -> None:
-        """The client is done; it is told when what it has sent is answered."""
+        """A client closes its producer; the request is answered once all messages that it sent are."""
         self._producers.close_when_answered(producer, request_id)
 
     def detach_producer(self, producer: Producer) -> None:
-        """*producer* is gone; whoever waited for the topic is next."""
+        """*producer* has left; the producer that waits longest for exclusive access gets it."""
         self._producers.detach(producer)
 
     def is_storing_for(self, name: str) -> bool:
-        """Whether what a producer of that name sent before it left is still being stored."""
+        """Whether messages that a former producer of that name sent are still being stored."""
         return self._producers.is_storing_for(name)
 
     async def until_stored_for(self, producer: Producer, timeout_s: float) -> bool:
-        """Wait until that is not so any more (`Producers.until_stored_for`)."""
+        """Wait until `is_storing_for` is false (`Producers.until_stored_for`)."""
         return await self._producers.until_stored_for(producer, timeout_s)
 
     def last_sequence_id(self, name: str) -> int:
@@ -298,7 +298,7 @@ class Topic:
         try:
             subscription.check_newcomer(request.consumer, request.kind, request.key_shared)
         except (ConsumerBusy, ConsumerAssignError):
-            # Perhaps those in the way are dead: a client that comes back must not wait for its own old connection.
+            # The consumers in the way may be dead: a client that reconnects must not wait for its own old connection.
             await asyncio.gather(*(one.sink.is_alive() for one in subscription.consumers))
         self._check_open()
         if self.subscriptions.get(subscription.name) is not subscription:
@@ -351,7 +351,9 @@ class Topic:
             start = EARLIEST if request.earliest else LATEST
         if request.rollback_s > 0:
             start = await self.position_at_ms(self._clock.wall_ms() - request.rollback_s * 1000)
-        existing = self.subscriptions.get(request.subscription)  # somebody was faster while we waited
+        existing = self.subscriptions.get(
+            request.subscription
+        )  # another request may have made it while this one waited
         if existing is not None:
             return existing
         cursor = self.ledger.new_non_durable_cursor(request.subscription, start)
@@ -367,7 +369,7 @@ class Topic:
         except ManagedLedgerError as error:
             raise storage_error(error) from error
         self._check_open()
-        existing = self.subscriptions.get(name)  # somebody was faster while we waited
+        existing = self.subscriptions.get(name)  # another request may have made it while this one waited
         return existing if existing is not None else self._add_subscription(name, cursor)
 
     def _add_subscription(self, name: str, cursor: "ManagedCursor") -> Subscription:
@@ -411,7 +413,7 @@ class Topic:
         )
 
     def detach_consumer(self, consumer: Consumer) -> None:
-        """*consumer* is gone; what it had goes to the others."""
+        """*consumer* has left; its unacknowledged messages go to the other consumers."""
         subscription = consumer.subscription
         if subscription is None:
             return
@@ -420,7 +422,7 @@ class Topic:
         self._drop_if_unused(subscription)
 
     def _drop_if_unused(self, subscription: Subscription) -> None:
-        """Readers leave nothing behind."""
+        """Remove a non-durable subscription (that of a reader) when its last consumer has left."""
         if not subscription.is_durable and not subscription.consumers and not subscription.is_fenced:
             subscription.close()
             if self.subscriptions.get(subscription.name) is subscription:
@@ -461,7 +463,7 @@ class Topic:
     async def seek(
         self, subscription: Subscription, position: Position, ack_set: Sequence[int] = (), batch_size: int = 0
     ) -> None:
-        """Deliver from *position* on; consumers are disconnected and come back. Raises BrokerError."""
+        """Deliver from *position* on; consumers are disconnected and subscribe again. Raises BrokerError."""
         for consumer in subscription.consumers:
             consumer.sink.on_consumer_closed(consumer)
         try:
@@ -472,7 +474,7 @@ class Topic:
             self._drop_if_unused_later(subscription)
 
     def _drop_if_unused_later(self, subscription: Subscription) -> None:
-        """A reader that seeks is disconnected for a moment; it keeps its place until it is back, or is not."""
+        """A reader that seeks is disconnected; its subscription is kept for a while, so that it can come back."""
         if not subscription.is_durable:
             self._clock.call_later(self._config.keep_alive_s, lambda: self._drop_if_unused(subscription))
 
@@ -546,7 +548,7 @@ class Topic:
                             state.replay(parse_metadata(entry.data))
                         except Corruption as error:
                             log.warning("%s: entry %s:%s: %s", self.name, entry.ledger_id, entry.entry_id, error)
-                    if not entries:  # what is under way now is noted when it is durable
+                    if not entries:  # the end; entries appended meanwhile are noted when they are durable
                         break
             except ManagedLedgerError as error:
                 raise storage_error(error) from error
@@ -560,7 +562,7 @@ class Topic:
             await self._delete_deduplication_cursor()
 
     async def _delete_deduplication_cursor(self) -> None:
-        """A cursor that nobody moves would hold back trimming for ever."""
+        """Delete the cursor of deduplication: one that is never moved would hold back trimming for ever."""
         try:
             await self.ledger.delete_cursor(DEDUPLICATION_CURSOR)
         except ManagedLedgerError as error:
@@ -577,7 +579,7 @@ class Topic:
     # -------------------------------------------------------------------------------- time and policies
 
     def tick(self) -> None:
-        """What time makes due: a snapshot of the sequence ids, producers to be forgotten."""
+        """Store a snapshot of the sequence ids and forget absent producers, if that is due. Called periodically."""
         config, deduplication = self._config, self._publishing.deduplication
         if deduplication is None or self._clock.monotonic() - self.last_snapshot_s < config.deduplication_snapshot_s:
             return
@@ -630,8 +632,8 @@ class Topic:
         return last
 
     async def close(self) -> None:
-        """Let go in order: what is under way is answered, clients are told to look up again, cursors and sequence
-        ids are stored."""
+        """Wait for pending messages, disconnect the clients (they look the topic up again), store cursors and
+        sequence ids, and close the managed ledger."""
         if self.is_closed or self._is_closing:
             return
         self._is_closing = True
@@ -649,14 +651,14 @@ class Topic:
             )
 
     def abandon(self, reason: str) -> None:
-        """The topic is not ours any more: no receipt and no write from here on (ownership rule 3)."""
+        """Another broker may own the topic: no receipt and no write from here on (ownership rule 3)."""
         if not self.is_closed:
             self._disconnect_all()
             self.ledger.fence(ManagedLedgerFenced(f"{self.name}: {reason}"))
 
     async def finish(self) -> None:
-        """Let go of what an abandoned topic still holds."""
-        await self._after_drop()
+        """Close the managed ledger and end the tasks of an abandoned topic."""
+        await self._close_ledger()
         await self._tasks.cancel()
         self._untie()
 
@@ -672,8 +674,8 @@ class Topic:
             self._untie()
 
     def _untie(self) -> None:
-        """Nothing below points back here any more: a topic that has ended goes at once, with all that it held, and not
-        when the collector comes by."""
+        """Remove the references from the managed ledger back to this topic, so that a topic that has ended is freed at
+        once, not only by the garbage collector."""
         self.ledger.forget_owner()
         self._stop_watching = do_nothing
 

@@ -1,4 +1,4 @@
-"""How far one subscription has come. No IO: acknowledgements go in, positions come out.
+"""The positions of one cursor: what is acknowledged, what is read next. No IO.
 
     consumed          individually acknowledged
     ███████████████···██·████···········       █ done   · open
@@ -11,8 +11,8 @@ Rules the code below keeps:
    one as soon as they are contiguous, also across the end of a ledger, and never back except by `reset`.
 2. `read_position` is after `mark_delete_position`; `rewind` sets it to the first open entry.
 3. A batch entry of which all indexes are acknowledged is an acknowledged entry.
-4. `mark_delete_position` names an entry that there is, or entry -1 of a ledger; never one beyond the end. What clients
-   name is checked and brought to that form here, before anything is changed or stored.
+4. `mark_delete_position` names an existing entry, or entry -1 of a ledger; never one beyond the end. Positions from
+   clients are checked and brought to that form here, before anything is changed or stored.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -47,7 +47,7 @@ class CursorState:
         batches: Iterable[tuple[Position, Sequence[int]]],
         properties: Iterable[tuple[str, int]],
     ) -> None:
-        """Take over a stored state. What does not fit the ledgers that exist is left out, never guessed."""
+        """Take over a stored state. Ranges and batches outside the existing ledgers are left out."""
         for item in ranges:
             if item.ledger_id in self._ledgers:
                 last = min(item.last, self._ledgers.entries_of(item.ledger_id) - 1)
@@ -74,7 +74,7 @@ class CursorState:
         return len(self._ranges)
 
     def is_deleted(self, position: Position) -> bool:
-        """Whether *position* is consumed, one way or the other."""
+        """Whether *position* is consumed: cumulatively or individually."""
         return position <= self.mark_delete_position or position in self._ranges
 
     def batch_ack_set(self, position: Position) -> list[int] | None:
@@ -130,7 +130,7 @@ class CursorState:
     def acknowledge_batch(self, position: Position, ack_set: Sequence[int], batch_size: int) -> bool:
         """Keep only the indexes of *ack_set* (set bits are open); True when the entry became consumed.
 
-        With PARTIAL_BATCHES_MAX batches in that state, further ones are taken as a whole only.
+        With PARTIAL_BATCHES_MAX partly acknowledged batches, further ones are acknowledged only as a whole.
         """
         if self.is_deleted(position) or not 0 <= position.entry_id < self._ledgers.entries_of(position.ledger_id):
             return False

@@ -1,4 +1,4 @@
-"""Where a cursor's state survives: its node in the metadata store, and while it is in use a ledger of its own.
+"""Stores a cursor's state: in its metadata node, and while it is in use in a cursor ledger.
 
     node   cursorsLedgerId = -1, position, ranges, batches     a cursor that was closed in order, or never moved
     node   cursorsLedgerId =  L, position (a lower bound),     in use: the last entry of ledger L is the state
@@ -8,13 +8,13 @@ Rules:
 
 1. Each entry of a cursor ledger is the whole state. The order of writes when a new ledger is begun: create it, add the
    state, then switch the node, then delete the former ledger; a crash between any two leaves a state that is complete.
-2. A ledger whose state cannot be read is passed over for what the node says: position and properties of one moment,
-   earlier than the last. Messages come again, and none is lost (I95).
+2. If the state in the ledger cannot be read, that of the node is used: position and properties of one earlier moment.
+   Messages are delivered again, and none is lost (I95).
 3. Without a ledger to write to, the state goes into the node.
-4. The node is written only by the topic's owner: before each switch the topic's record is asked whether we are that.
+4. The node is written only by the topic's owner: before each switch the topic's record is checked for another owner.
    A former owner may have its cursor ledger fenced and still hold the newest version of the node.
-5. A former owner that asked before we took over may write after we have read. What it wrote is older than what we
-   know: while the topic's record is ours, its node is written over, and a ledger that it named goes.
+5. A former owner that checked before the takeover may write its node after the new owner has read it. That state is
+   older: while the topic's record is ours, the node is overwritten, and a ledger that only it named is deleted.
 
 (As Apache's `ManagedCursorImpl`.)
 """
@@ -139,6 +139,7 @@ class CursorStore:
                 return None
             last = handle.last_add_confirmed
             entries = await handle.read(last, last)
+            assert entries[0].entry_id == last, (entries[0].entry_id, last)
             return decode_position_info(entries[0].payload, f"ledger {ledger_id} of cursor {self._cursor}")
         except (NoSuchEntry, NoSuchLedger, Corruption) as error:  # no replica has it, or none is whole: rule 2
             log.error("cursor %s of %s: its last state is lost: %s", self._cursor, self._topic, error)
@@ -171,7 +172,7 @@ class CursorStore:
             log.warning("cursor %s of %s: no ledger for it (%s); its state goes into its node",
                         self._cursor, self._topic, error)  # fmt: skip
             await self._put_into_node(_first_ranges(snapshot, self._config.cursor_ranges_in_node_max))
-        await self._check_owner()  # who took over since the first look has read the node before we wrote it
+        await self._check_owner()  # an owner that took over since the first check has read the node before this write
 
     def _is_used_up(self, handle: LedgerWriteHandle) -> bool:
         age_s = self._clock.monotonic() - self._handle_since
@@ -213,13 +214,13 @@ class CursorStore:
             await self._drop(former)
 
     async def let_go(self) -> None:
-        """Write no more to the present ledger."""
+        """Give up the handle of the cursor ledger; nothing is written to it any more."""
         handle, self._handle = self._handle, None
         if handle is not None:
             await handle.abandon()
 
     async def close(self, snapshot: CursorSnapshot) -> None:
-        """Put the state where the next owner finds it without recovering a ledger."""
+        """Store the state in the node, so that the next owner need not recover a ledger (many ranges: in a ledger)."""
         snapshot = _first_ranges(snapshot, self._config.cursor_ranges_max)
         if len(snapshot.ranges) > self._config.cursor_ranges_in_node_max:
             await self.persist(snapshot)
@@ -248,7 +249,7 @@ class CursorStore:
         value = self._node(snapshot, ledger_id, whole=whole)
         stray = await self._change_node(lambda: self._record.write(value))
         former, self.ledger_id = self.ledger_id, ledger_id
-        for named in stray - {former}:  # the former one goes with the switch
+        for named in stray - {former}:  # the caller deletes the former one after the switch
             await self._drop(named)
 
     async def _change_node(self, change: Callable[[], Awaitable[None]]) -> set[int]:

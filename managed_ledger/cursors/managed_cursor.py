@@ -1,4 +1,4 @@
-"""A cursor with its ledger below it and its state on disk: `CursorState` decides, this reads and stores."""
+"""A cursor that reads entries and stores its state; the decisions are in `CursorState`."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from managed_ledger.errors import ManagedLedgerClosed, ManagedLedgerError, Manag
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.reading import Entry, Reading
 
-# How long after a failure the state is stored again; doubles up to the second number.
+# How long after a failure the state is stored again; doubles from the first to the last.
 _RETRY_FIRST_S: Final = 0.1
 _RETRY_LAST_S: Final = 5.0
 
@@ -25,7 +25,7 @@ class CursorLedger(Protocol):
 
     @property
     def record_lock(self) -> asyncio.Lock:
-        """Whoever holds it meets no trim."""
+        """While it is held, no ledger is trimmed."""
         ...
 
     @property
@@ -41,7 +41,7 @@ class CursorLedger(Protocol):
     def entries_between(self, after: Position, up_to: Position) -> int: ...
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Run something that ends with the managed ledger."""
+        """Run a background task that is cancelled when the managed ledger is closed."""
         ...
 
     def check_not_fenced(self) -> None:
@@ -53,7 +53,7 @@ class CursorLedger(Protocol):
         ...
 
     def trim_if_due(self) -> None:
-        """The stored position moved: perhaps old ledgers can go."""
+        """The stored position moved: trim ledgers that became deletable."""
         ...
 
 
@@ -88,7 +88,7 @@ class ManagedCursor:
         self._retry_s = 0.0
         self._timer: Timer | None = None
         self._writing = asyncio.Lock()
-        self._reads_valid = 0  # a cold read that was begun before a rewind or reset has nothing to say any more
+        self._reads_valid = 0  # grows at a rewind or reset; cold reads that began before return nothing
         self.is_closed = False
 
     # -------------------------------------------------------------------------------- positions
@@ -250,7 +250,7 @@ class ManagedCursor:
             return
         async with self._writing:
             self._check_open()
-            # A trim that is under way was decided without us; from the next one on nothing is taken that we go back to.
+            # Wait for a trim that is under way. Later trims see the position set here and keep the ledgers from it on.
             async with self._ledger.record_lock:
                 position = self._existing(position)
                 before = self._ledger.previous_position(position)
@@ -258,7 +258,7 @@ class ManagedCursor:
             snapshot = CursorSnapshot(before, [], [], dict(self._state.properties))
             version = self._state.version
             await self._persist(snapshot)
-            # Stored first: a seek that failed has not happened.
+            # Stored first, so that a seek that failed changes nothing.
             is_stored = version == self._state.version
             self._reads_valid += 1
             self._state.reset(position)
@@ -276,7 +276,7 @@ class ManagedCursor:
         return position
 
     def ledgers_changed(self) -> None:
-        """The list of ledgers lost its oldest ones."""
+        """The oldest ledgers were trimmed."""
         self._state.ledgers_changed()
 
     # ------------------------------------------------------------------------------------ disk
@@ -299,7 +299,7 @@ class ManagedCursor:
             self._changed()
 
     async def _flush_unless_ended(self) -> None:
-        with contextlib.suppress(ManagedLedgerFenced, ManagedLedgerClosed):  # the managed ledger knows
+        with contextlib.suppress(ManagedLedgerFenced, ManagedLedgerClosed):  # the managed ledger has reported it
             await self.flush()
 
     async def flush(self) -> None:
@@ -356,7 +356,7 @@ class ManagedCursor:
                 await self._store.close(self._snapshot())
 
     def abandon(self) -> None:
-        """Stop without writing anything: somebody else owns the topic now."""
+        """Stop without writing anything: another broker owns the topic now."""
         self._stop_timer()
         self.is_closed = True
         self._reads_valid += 1

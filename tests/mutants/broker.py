@@ -196,8 +196,8 @@ MUTANTS = (
     Mutant(
         "an entry that came for the former active consumer goes to nobody",
         "broker/topic/dispatchers/single_active.py",
-        "        if active is None or self._active_from_ms is not None:\n            return  # whoever",
-        "        if active is None:\n            return  # whoever",
+        "        if active is None or self._active_from_ms is not None:\n            return  # the next active",
+        "        if active is None:\n            return  # the next active",
         DISPATCH,
     ),
     Mutant(

@@ -364,12 +364,12 @@ async def test_producers_of_a_topic_are_limited(world: BrokerInMemory) -> None:
 async def test_the_namespace_not_used_for_longest_is_forgotten(
     world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.broker.NAMESPACES_MAX", 2)
+    monkeypatch.setattr("broker.namespaces.NAMESPACES_MAX", 2)
     names = [f"public/n{number}" for number in range(4)]
     for name in names:
         await world.set_policies(name)
         await world.broker.namespace(name)
-    assert list(world.broker._namespaces) == names[2:]
+    assert world.broker.namespaces.names == names[2:]
     assert await world.broker.namespace(names[0])
 
 

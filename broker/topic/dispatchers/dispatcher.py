@@ -1,15 +1,15 @@
-"""Who gets the next entry of a subscription. No IO and no clock: reads are asked for, entries come in.
+"""Which consumer gets the next entry of a subscription. No IO: dispatchers ask for reads and are given the entries.
 
     flow, acks, appends, timers ──▶ next_read() ──▶ Read ──▶ (cursor or ledger) ──▶ on_entries(read, entries)
                                         ▲                                                    │
-                                        └────────────────────── again ◀──────────────────────┘
+                                        └────────────────── redelivery ◀─────────────────────┘
 
 Rules all dispatchers keep:
 
 1. An entry is sent only to a consumer with permits left, whose connection takes bytes. A batch is never cut.
-2. What waits to be delivered again goes before what was never read, the lowest position first.
-3. While a consumer that is available has backlog, a read is asked for (the invariant of FLOWS).
-4. What is acknowledged, a marker of the broker, or empty is never sent; markers are acknowledged on the way.
+2. Entries to be delivered again go before entries that were never read, the lowest position first.
+3. While an available consumer has backlog, `next_read` asks for a read.
+4. Acknowledged entries and markers of the broker are never sent; markers are acknowledged when they are met.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,15 +27,15 @@ from managed_ledger.position import Position
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchLimits:
-    """What a dispatcher has to keep to."""
+    """Limits and delays of a dispatcher, from the settings of the broker and the policies of the namespace."""
 
     read_entries_max: int = 100
     read_bytes_max: int = 5 * 1024 * 1024
     round_robin_messages: int = 20
     unacked_per_consumer_max: int = 50_000
-    """0: any."""
+    """0: no limit."""
     unacked_per_subscription_max: int = 200_000
-    """0: any."""
+    """0: no limit."""
     batch_index_acks: bool = False
     failover_delay_ms: int = 1000
     delayed_delivery: bool = True
@@ -44,7 +44,7 @@ class DispatchLimits:
 
 
 class Read(NamedTuple):
-    """What should be read next: from the cursor (*first* None) or again from the ledger."""
+    """What should be read next: at the cursor (*first* is None), or from the ledger for redelivery."""
 
     first: Position | None
     entries_max: int
@@ -52,7 +52,7 @@ class Read(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What the metadata of an entry say to a dispatcher."""
+    """What a dispatcher needs of an entry's metadata."""
 
     messages: int
     is_marker: bool
@@ -61,7 +61,7 @@ class Facts(NamedTuple):
 
 
 def facts_of(entry: EntryLike) -> Facts:
-    """Never fails: an entry that cannot be understood goes out as one message, for the client to judge."""
+    """Never fails: an entry that cannot be parsed is sent as one message, and the client reports it."""
     try:
         parts = split_entry(entry.data)
         metadata = metadata_of(parts)
@@ -76,7 +76,7 @@ def facts_of(entry: EntryLike) -> Facts:
 
 
 class Dispatcher(Protocol):
-    """One way of giving entries to consumers."""
+    """Distributes the entries of one subscription; one class for each subscription type."""
 
     consumers: list[Consumer]
     limits: DispatchLimits
@@ -93,11 +93,11 @@ class Dispatcher(Protocol):
     def remove(self, consumer: Consumer) -> None: ...
 
     def next_read(self) -> Read | None:
-        """What should be read now. Of no more bytes than its consumers have room for, but one entry always."""
+        """What should be read now: bytes that the consumers have room for, at least one entry. None: nothing."""
         ...
 
     def sink_of_reads(self) -> Sink | None:
-        """The one connection that all of a read goes to, whatever happens; None if it can wait at the dispatcher."""
+        """The one connection that gets all entries of a read; None if entries that no consumer takes are read again."""
         ...
 
     def on_entries(self, read: Read, entries: Entries) -> None: ...
@@ -113,16 +113,16 @@ class Dispatcher(Protocol):
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None) -> None: ...
 
     def reset(self) -> None:
-        """The cursor went elsewhere: forget what was read."""
+        """The cursor was moved: forget all entries that were read."""
         ...
 
     def next_timer_ms(self) -> int | None:
-        """When, on the wall clock, `next_read` should be asked again even if nothing happens."""
+        """When (wall clock) `next_read` should be called again even without an event; None: at no certain time."""
         ...
 
 
 class Average:
-    """Messages in an entry, as seen lately: permits count messages, reads count entries."""
+    """Messages per entry, a moving average: permits count messages, reads count entries."""
 
     __slots__ = ("_messages_per_entry",)
 

@@ -39,17 +39,18 @@ class KeySharedDispatcher(SharedDispatcher):
         self.is_sticky = is_sticky
         self.allows_out_of_order = allows_out_of_order
         self._selector = selector
-        # Key's hash → who has unacknowledged entries of it, and how many.
+        # Hash of a key → the consumer that has unacknowledged entries of it, and how many.
         self._holders: dict[int, tuple[Consumer, int]] = {}
-        # Hashes that belong to another consumer now, but whose former one has entries left (PIP-379) → how often an
-        # entry could not go out for that. Consumer → how many such hashes it has finished.
+        # Draining hashes (PIP-379): they are assigned to another consumer, but the former one has unacknowledged
+        # entries. Hash → how often an entry was held back for that; consumer → how many such hashes it has finished.
         self._draining: dict[int, int] = {}
         self._drained: dict[Consumer, int] = {}
-        # Keys have moved since `_draining` was worked out: done when it is asked for, once for all who come or go.
+        # Keys have moved since `_draining` was computed. It is computed when it is needed, once for all consumers
+        # that have joined or left since.
         self._has_moved = False
         self._is_leaving = False
         self._stuck: set[int] = set()
-        # Something of a lower position may have come back since the last read was asked for.
+        # An entry at a lower position may have been given back since the last read was asked for.
         self._is_overtaken = False
 
     def add(self, consumer: Consumer) -> None:
@@ -66,7 +67,7 @@ class KeySharedDispatcher(SharedDispatcher):
         self._has_moved = True
 
     def _note_draining(self) -> None:
-        """Keys have moved, perhaps back."""
+        """Compute `_draining` anew if keys have moved since."""
         if not self._has_moved:
             return
         self._has_moved = False
@@ -87,7 +88,7 @@ class KeySharedDispatcher(SharedDispatcher):
         ]
 
     def drained_count(self, consumer: Consumer) -> int:
-        """How many such hashes *consumer* has finished."""
+        """How many draining hashes *consumer* has finished."""
         return self._drained.get(consumer, 0)
 
     def reset(self) -> None:
@@ -99,7 +100,7 @@ class KeySharedDispatcher(SharedDispatcher):
         return 1 if facts.metadata is None else sticky_hash(facts.metadata)
 
     def _takes(self, hash_: int) -> Consumer | None:
-        """Who may be sent an entry with this hash now."""
+        """The consumer that may be sent an entry with this hash now; None: nobody."""
         consumer = self._selector.select(hash_)
         if consumer is None or not consumer.is_available:
             return None
@@ -143,12 +144,12 @@ class KeySharedDispatcher(SharedDispatcher):
     def on_entries(self, read: Read, entries: Entries) -> None:
         self._stuck.clear()
         if read.first is not None and self._is_overtaken:
-            return  # they still wait; choose again, the lowest of each key first
+            return  # the entries stay in the replay set; the next read starts at the lowest position of each key
         super().on_entries(read, entries)
 
     def _consumer_for(self, position: Position, hash_: int, round_: Round) -> Consumer | None:
-        # An entry behind one of the same key that waits has to wait as well. Those that are read again come in
-        # order, so they only look at what got stuck in this very round.
+        # An entry must not overtake an earlier one of the same key. Redelivered entries come in order, so for them
+        # only the keys that were held back in this call count.
         if hash_ in self._stuck:
             return None
         if position not in self._replay and self._replay.waiting_by_hash.get(hash_) and not self.allows_out_of_order:
@@ -171,7 +172,7 @@ class KeySharedDispatcher(SharedDispatcher):
         if count > 1:
             self._holders[hash_] = (consumer, count - 1)
         else:
-            if not self._is_leaving:  # what it leaves behind it has not finished
+            if not self._is_leaving:  # a consumer that leaves has not finished the hash
                 self._note_draining()
             del self._holders[hash_]
             if self._draining.pop(hash_, None) is not None and not self._is_leaving:
@@ -180,7 +181,7 @@ class KeySharedDispatcher(SharedDispatcher):
 
 
 def make_selector(*, is_sticky: bool, consistent_hashing: bool, points: int) -> Selector[Consumer]:
-    """The way in which a Key_Shared subscription shares out its keys."""
+    """The selector that distributes the keys of a Key_Shared subscription."""
     if is_sticky:
         return StickyRanges()
     return ConsistentHashing(points) if consistent_hashing else HalvedRanges()

@@ -1,4 +1,4 @@
-"""Shared: entries go round the consumers. No IO and no clock."""
+"""Shared: entries go to the consumers in turn. No IO and no clock."""
 
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
@@ -11,13 +11,13 @@ from broker.topic.ports import CursorPort, Entries, EntryLike, Sink
 from broker.topic.replay_set import ReplaySet
 from managed_ledger.position import Position
 
-# Delayed messages that one subscription keeps in mind (about 150 bytes each). Above it nothing new is read until
-# some are due: they are still in the ledger.
+# Delayed messages that one subscription keeps in memory, about 150 bytes each. Above it no new entries are read until
+# some are due; unread entries stay in the ledger.
 DELAYED_MAX: Final = 500_000
 
 
 class SharedDispatcher:
-    """Shared: entries go round the consumers; each is tracked until it is acknowledged."""
+    """Shared: entries go to the consumers in turn; each entry is tracked until it is acknowledged."""
 
     def __init__(self, cursor: CursorPort, limits: DispatchLimits, now_ms: Callable[[], int]) -> None:
         self.consumers: list[Consumer] = []
@@ -52,7 +52,8 @@ class SharedDispatcher:
         self.consumers.remove(consumer)
         self._give_back(consumer, list(consumer.pending))
         if not self.consumers:
-            # As Apache's: with the last consumer the counts go, and the next one starts at the first open entry.
+            # As in Apache's broker: when the last consumer leaves, the redelivery counts are dropped, and the next
+            # consumer starts at the first unacknowledged entry.
             self.reset()
 
     def reset(self) -> None:
@@ -95,7 +96,7 @@ class SharedDispatcher:
         return Read(None, entries_max, bytes_max)
 
     def sink_of_reads(self) -> Sink | None:
-        return None  # what nobody can take now is read again
+        return None  # entries that no consumer can take now are put into the replay set and read again
 
     def _replay_read(self, entries_max: int, bytes_max: int) -> Read | None:
         first, _ = next(iter(self._replay))
@@ -139,11 +140,12 @@ class SharedDispatcher:
                 self._replay.add(position, hash_)
                 continue
             self._send(consumer, entry, position, facts.messages, hash_, round_)
+        assert self._unacked >= 0, f"{self._unacked} messages are not acknowledged"
         self._turn = round_.turn
         self._average.note(len(entries), self._unacked - unacked_before)
 
     def _drop_unreadable(self, read: Read, entries: Entries) -> None:
-        """Positions of *read* that the ledger does not have any more were trimmed: nobody can get them."""
+        """Drop positions of *read* that were not returned: they were trimmed and cannot be delivered any more."""
         assert read.first is not None
         up_to = (
             entries[0].position if entries else Position(read.first.ledger_id, read.first.entry_id + read.entries_max)
@@ -202,7 +204,7 @@ class SharedDispatcher:
             del self.redelivery_counts[done]
 
     def _release(self, owner: Consumer, position: Position) -> int:
-        """*owner* has nothing to do with *position* any more; returns the hash of its key."""
+        """Remove *position* from the entries pending at *owner*; returns the hash of its key."""
         messages, hash_ = owner.pending.pop(position)
         del self._owner_of[position]
         self._count_unacked(owner, -messages)
@@ -245,7 +247,7 @@ class SharedDispatcher:
 
 
 class Round:
-    """Whose turn it is among the available consumers of the best priority."""
+    """Round robin over the available consumers of the best priority, *share* messages each."""
 
     __slots__ = ("_at", "_available", "_consumers", "_left", "_share", "turn")
 
@@ -258,7 +260,7 @@ class Round:
         self._left = share
 
     def next(self) -> Consumer | None:
-        """The consumer that gets the next entry, or None if nobody can take one."""
+        """The consumer that gets the next entry; None if no consumer is available."""
         available = self._available
         if available and self._left > 0 and available[self._at].is_available:
             return available[self._at]

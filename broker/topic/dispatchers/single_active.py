@@ -1,4 +1,4 @@
-"""Exclusive and Failover: one consumer gets everything. No IO and no clock."""
+"""Exclusive and Failover: one consumer gets all entries. No IO and no clock."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ FAILOVER_POINTS: Final = 100
 
 
 class SingleActiveDispatcher:
-    """Exclusive and Failover: everything goes to one consumer, in order."""
+    """Exclusive and Failover: all entries go to one active consumer, in order."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class SingleActiveDispatcher:
         self._topic = topic
         self._partition = partition
         self._now_ms = now_ms
-        # A consumer that has become active reads nothing before this: its forerunner's acks may be under way.
+        # A consumer that has become active is sent nothing before this time: acks of the former one may be under way.
         self._active_from_ms: int | None = None
         self._average = Average()
 
@@ -62,7 +62,7 @@ class SingleActiveDispatcher:
             self._choose()
 
     def _choose(self) -> bool:
-        """Pick the active consumer; True if it is another one now."""
+        """Choose the active consumer; returns whether it changed."""
         former = self.active
         best = [one for one in self.consumers if one.priority_level == self.consumers[0].priority_level]
         if not best:
@@ -111,7 +111,7 @@ class SingleActiveDispatcher:
     def on_entries(self, read: Read, entries: Entries) -> None:
         active = self.active
         if active is None or self._active_from_ms is not None:
-            return  # whoever becomes active begins with a rewind
+            return  # the next active consumer begins with a rewind and reads these entries again
         messages_before = active.messages_out
         for entry in entries:
             facts = facts_of(entry)
@@ -135,7 +135,7 @@ class SingleActiveDispatcher:
         pass
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None) -> None:
-        """Everything that is not acknowledged comes again; single positions are not told apart (the order counts)."""
+        """Deliver everything unacknowledged again, whichever *positions* are named: the order must be kept."""
         if epoch is not None:
             consumer.epoch = epoch
             consumer.sends_epoch = True
@@ -155,7 +155,7 @@ def _tell_active(consumer: Consumer, is_active: bool) -> None:
 def _from_ring(consumers: Sequence[Consumer], topic: str) -> Consumer:
     """The consumer whose point follows the topic's hash, so that topics spread over equal consumers."""
     hash_ = murmur3(topic.encode())
-    # At equal distances the last one, as in a ring where it overwrites the others.
+    # At equal distances the last consumer wins, as in a ring (a map) where its point overwrites the others.
     distances = [(_distance(_failover_points(one.name), hash_), -at) for at, one in enumerate(consumers)]
     return consumers[-min(distances)[1]]
 
@@ -165,6 +165,6 @@ def _distance(points: Sequence[int], hash_: int) -> int:
     return points[at] - hash_ if at < len(points) else points[0] + 2**31 - hash_
 
 
-@lru_cache(maxsize=2_000)  # 7 MB; the consumers of a burst that comes or goes are looked at again and again
+@lru_cache(maxsize=2_000)  # 7 MB; when many consumers join or leave at once, each change looks at all of them
 def _failover_points(name: str) -> Sequence[int]:
     return sorted(murmur3(f"{name}{point}".encode()) for point in range(FAILOVER_POINTS))

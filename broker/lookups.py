@@ -1,0 +1,74 @@
+"""Which broker serves a topic, as all doors of a broker answer it: binary protocol, topic API and HTTP."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from broker.errors import NotReady, TooManyRequests
+from broker.namespaces import Namespaces
+from broker.ownership.rules import BrokerAddress, Ownership
+from magnetar_core.bookkeeper.metadata.store import MetadataError
+from managed_ledger.topic_name import TopicName
+
+
+class TopicAddress(NamedTuple):
+    """The broker that a client should turn to for a topic."""
+
+    broker: BrokerAddress
+    is_redirect: bool
+    """The client should repeat its lookup at *broker*, which does not serve the topic yet."""
+    authoritative: bool
+    """With `is_redirect`: what the repeated lookup must say."""
+
+    def service_urls(self, listener: str) -> tuple[str, str]:
+        """(URL, URL over TLS) of the broker's listener of that name, the default one if it is empty.
+
+        Raises NotReady if the broker has no such listener.
+        """
+        if not listener:
+            return self.broker.service_url, self.broker.service_url_tls
+        if listener not in self.broker.listeners:
+            raise NotReady(f"the broker do not have {listener} listener")
+        return self.broker.listeners[listener]
+
+
+class Lookups:
+    """Finds the brokers of topics."""
+
+    def __init__(
+        self,
+        namespaces: Namespaces,
+        ownership: Ownership,
+        own_address: Callable[[], BrokerAddress],
+        concurrent_max: int,
+    ) -> None:
+        """*own_address* is known once the broker listens; *concurrent_max* limits `find_for_client`."""
+        self._namespaces = namespaces
+        self._ownership = ownership
+        self._own_address = own_address
+        self._concurrent_max = concurrent_max
+        self._under_way = 0
+
+    async def find(self, topic: TopicName, *, authoritative: bool) -> TopicAddress:
+        """Raises TopicNotFound (no such namespace), NotReady, MetadataFailure, MetadataError."""
+        await self._namespaces.policies(topic.namespace)
+        located = await self._ownership.locate(topic, authoritative=authoritative)
+        broker = self._own_address() if located.here else located.broker
+        assert broker is not None, "a topic that is not served here is served by another broker"
+        is_redirect = located.redirect and not located.here
+        return TopicAddress(broker, is_redirect, located.authoritative if is_redirect else True)
+
+    async def find_for_client(self, topic: TopicName, *, authoritative: bool) -> TopicAddress:
+        """As `find`, for clients, of which thousands may ask at once after a failure.
+
+        Raises TopicNotFound, NotReady, TooManyRequests, MetadataFailure.
+        """
+        if self._under_way >= self._concurrent_max:
+            raise TooManyRequests("Failed due to too many pending lookup requests")
+        self._under_way += 1
+        try:
+            return await self.find(topic, authoritative=authoritative)
+        except MetadataError as error:
+            raise NotReady(f"KeeperException: {error}") from error
+        finally:
+            self._under_way -= 1
+            assert self._under_way >= 0, "more lookups ended than began"
