@@ -210,7 +210,7 @@ class Auditor:
     async def audit(self) -> LedgerIndex:
         """Read all records, mark what lacks copies. Raises MetadataError (rule 2)."""
         began_s = self._clock.monotonic()
-        index = await self.read_index()
+        index = await read_index(self._ledgers)
         if not await self._marks.is_enabled():
             self._is_asked = True
             return index
@@ -245,16 +245,17 @@ class Auditor:
             await _together(self._marks.mark(ledger_id, bookie, wall_ms) for ledger_id in some)
         return len(ledger_ids)
 
-    async def read_index(self) -> LedgerIndex:
-        """All records of the cluster. Raises MetadataError."""
-        index = LedgerIndex()
-        async for ledger_id, found in read_all(self._ledgers):
-            if isinstance(found, Versioned):
-                index.put(ledger_id, found.metadata)
-            else:
-                index.unreadable[ledger_id] = str(found)
-                log.error("the record of ledger %d cannot be read: %s", ledger_id, found)
-        return index
+
+async def read_index(ledgers: LedgerStore) -> LedgerIndex:
+    """All records of a cluster. Raises MetadataError: then not everything was seen."""
+    index = LedgerIndex()
+    async for ledger_id, found in read_all(ledgers):
+        if isinstance(found, Versioned):
+            index.put(ledger_id, found.metadata)
+        else:
+            index.unreadable[ledger_id] = str(found)
+            log.error("the record of ledger %d cannot be read: %s", ledger_id, found)
+    return index
 
 
 async def read_all(ledgers: LedgerStore) -> AsyncIterator[tuple[int, Versioned | Corruption]]:

@@ -8,6 +8,7 @@ import click
 
 from magnetar import __version__
 from magnetar.cli import output as show
+from magnetar.cli.autorecovery import autorecovery
 from magnetar.cli.bookie import bookie
 from magnetar.cli.doctor import doctor
 from magnetar.cli.guesses import Guessing
@@ -92,6 +93,7 @@ def standalone(
 
 
 main.add_command(bookie)
+main.add_command(autorecovery)
 
 
 @main.command()

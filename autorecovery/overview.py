@@ -1,0 +1,78 @@
+"""What is known of auto-recovery in a cluster, for people: read from the metadata store when somebody asks."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from autorecovery.election import auditor
+from autorecovery.reports import NodeReport, Problem, read_nodes, read_problems
+from magnetar_core.bookkeeper.metadata.marks import MarkBoard
+from magnetar_core.bookkeeper.metadata.store import MetadataStore
+from magnetar_core.runtime.types import Corruption
+
+# Marks that are read for one overview: each is one request. Beyond it only their number is told of.
+MARKS_TOLD: Final = 1_000
+
+_AT_ONCE: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedLedger:
+    """A ledger that lacks copies, as far as is known why."""
+
+    ledger_id: int
+    replicas: tuple[str, ...]
+    """Bookies whose copies are missing; empty where the mark does not say, or cannot be read."""
+    marked_ms: int | None
+    is_locked: bool
+    """Somebody works on it."""
+    problem: Problem | None
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Auto-recovery of one cluster at a moment."""
+
+    is_enabled: bool
+    lost_bookie_delay_s: int | None
+    auditor: str | None
+    nodes: tuple[NodeReport, ...]
+    """Our nodes; Apache's do not tell of themselves."""
+    marked_total: int
+    marked: tuple[MarkedLedger, ...]
+    """The first MARKS_TOLD of them, ids ascending."""
+
+
+async def read_overview(store: MetadataStore, root: str) -> Overview:
+    """Raises MetadataError."""
+    marks = MarkBoard(store, root)
+    ids = sorted([ledger_id async for ledger_id in marks.marked()])
+    locked = await marks.locked()
+    problems = {one.ledger_id: one async for one in read_problems(store, root)}
+
+    async def one(ledger_id: int) -> MarkedLedger | None:
+        try:
+            found = await marks.read(ledger_id)
+            if found is None:
+                return None
+            replicas, marked_ms = found.mark
+        except Corruption:
+            replicas, marked_ms = (), None
+        return MarkedLedger(ledger_id, replicas, marked_ms, ledger_id in locked, problems.get(ledger_id))
+
+    told: list[MarkedLedger] = []
+    for first in range(0, min(len(ids), MARKS_TOLD), _AT_ONCE):
+        some = ids[first : min(first + _AT_ONCE, MARKS_TOLD)]
+        told += [ledger for ledger in await asyncio.gather(*map(one, some)) if ledger is not None]
+    try:
+        delay_s = await marks.lost_bookie_delay_s()
+    except Corruption:
+        delay_s = None
+    return Overview(
+        is_enabled=await marks.is_enabled(),
+        lost_bookie_delay_s=delay_s,
+        auditor=await auditor(store, root),
+        nodes=tuple(await read_nodes(store, root)),
+        marked_total=len(ids),
+        marked=tuple(told),
+    )

@@ -1,0 +1,376 @@
+"""`magnetar autorecovery`: runs a node, and tells and steers what all nodes do. Over the metadata store alone."""
+
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import click
+
+from magnetar.cli import output as show
+from magnetar.cli.guesses import Guessing
+from magnetar.cli.options import (
+    admin_option,
+    confirm,
+    done,
+    json_option,
+    metadata_of,
+    metadata_option,
+    now_ms,
+    print_json,
+    yes_option,
+)
+
+if TYPE_CHECKING:
+    from autorecovery.overview import MarkedLedger, Overview
+    from magnetar_core.bookkeeper.metadata.store import MetadataStore
+    from magnetar_core.runtime.clock import Clock
+
+T = TypeVar("T")
+
+# Problems that `status` shows; `list` has all.
+_SHOWN = 10
+
+
+class _Place(NamedTuple):
+    """The metadata store of a cluster, open."""
+
+    store: "MetadataStore"
+    root: str
+    clock: "Clock"
+    tls_directory: str | None
+
+
+@asynccontextmanager
+async def _opened(url: str, tls_directory: str | None) -> AsyncIterator[_Place]:
+    from magnetar.inspect.inspector import SESSION_S
+    from magnetar_core.bookkeeper.metadata.url import open_store, split_service_uri
+    from magnetar_core.runtime.daemon import new_clock
+
+    place, root = split_service_uri(url) if "://" in url else (url, "/ledgers")
+    clock = new_clock()
+    store = await open_store(place, clock, session_timeout_s=SESSION_S)
+    try:
+        yield _Place(store, root, clock, tls_directory)
+    finally:
+        await store.close()
+
+
+def _run(
+    metadata_url: str | None, admin_url: str, tls_directory: str | None, work: Callable[[_Place], Awaitable[T]]
+) -> T:
+    import asyncio
+
+    url = metadata_of(metadata_url, admin_url)
+
+    async def go() -> T:
+        async with _opened(url, tls_directory) as place:
+            return await work(place)
+
+    return asyncio.run(go())
+
+
+@click.group(cls=Guessing, invoke_without_command=True)
+@click.option(
+    "--config", type=click.Path(path_type=Path, dir_okay=False), help="File of name=value lines, with Apache's names."
+)
+@click.pass_context
+def autorecovery(ctx: click.Context, config: Path | None) -> None:
+    """Give ledgers back the copies that they lack. Without a command: run a node in this process.
+
+    Example:  magnetar autorecovery --config bookkeeper.conf
+    """
+    if ctx.invoked_subcommand is not None:
+        if config is not None:
+            raise click.UsageError(
+                "--config belongs to a node that is run; the commands find the cluster by --metadata"
+            )
+        return
+    from magnetar.processes.autorecovery import run_auto_recovery
+
+    sys.exit(run_auto_recovery(config))
+
+
+# ----------------------------------------------------------------------------------------- looking
+
+
+async def _overview(place: _Place) -> "Overview":
+    from autorecovery.overview import read_overview
+
+    return await read_overview(place.store, place.root)
+
+
+@autorecovery.command()
+@admin_option
+@metadata_option
+@json_option
+def status(metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool) -> None:
+    """Whether it is on, who audits, what the nodes did, and how many ledgers lack copies.
+
+    Example:  magnetar autorecovery status
+    """
+    found = _run(metadata_url, admin_url, tls_directory, _overview)
+    if as_json:
+        print_json(_facts(found))
+        return
+    delay = "0 s" if found.lost_bookie_delay_s is None else f"{found.lost_bookie_delay_s} s"
+    show.values(
+        [
+            (
+                "auto-recovery",
+                "on" if found.is_enabled else "off for the whole cluster (`magnetar autorecovery enable`)",
+            ),
+            ("auditor", found.auditor or "none: no node is running"),
+            ("a bookie may be away", delay),
+            ("ledgers that lack copies", str(found.marked_total)),
+        ]
+    )
+    if found.nodes:
+        click.echo()
+        head = ("node", "role", "repaired", "copied", "under way", "waiting", "last")
+        show.table(head, [_node_row(node.name, node.facts) for node in found.nodes])
+    waiting = [one for one in found.marked if one.problem is not None]
+    if waiting:
+        click.echo()
+        _show_marked(waiting[:_SHOWN])
+        if len(waiting) > _SHOWN:
+            click.echo(f"… and {len(waiting) - _SHOWN} more: `magnetar autorecovery list`")
+
+
+def _node_row(name: str, facts: Any) -> tuple[str, ...]:
+    return (
+        name,
+        "auditor, worker" if facts.get("is_auditor") else "worker",
+        str(facts.get("repaired", 0)),
+        f"{facts.get('copied_entries', 0)} entries, {show.size(facts.get('copied_bytes', 0))}",
+        str(len(facts.get("under_way", ()))),
+        str(facts.get("waiting", 0)),
+        show.age(facts.get("last_repaired_ms"), now_ms()),
+    )
+
+
+@autorecovery.command("list")
+@admin_option
+@metadata_option
+@json_option
+def list_marked(metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool) -> None:
+    """Ledgers that lack copies, with the reason where one cannot be repaired. Exit code 2 if there is such a one.
+
+    Example:  magnetar autorecovery list
+    """
+    found = _run(metadata_url, admin_url, tls_directory, _overview)
+    if as_json:
+        print_json([_marked_facts(one) for one in found.marked])
+    elif found.marked:
+        _show_marked(found.marked)
+        if found.marked_total > len(found.marked):
+            click.echo(f"… and {found.marked_total - len(found.marked)} more")
+    else:
+        click.echo("no ledger is known to lack copies")
+    if any(one.problem is not None for one in found.marked):
+        sys.exit(2)
+
+
+def _show_marked(ledgers: "list[MarkedLedger] | tuple[MarkedLedger, ...]") -> None:
+    rows = []
+    for one in ledgers:
+        if one.problem is not None:
+            state, why = one.problem.kind, one.problem.text
+        else:
+            state, why = ("being repaired" if one.is_locked else "waits its turn"), ""
+        rows.append((str(one.ledger_id), ", ".join(one.replicas), show.age(one.marked_ms, now_ms()), state, why))
+    show.table(("ledger", "missing on", "known for", "state", "reason"), rows)
+
+
+def _marked_facts(one: "MarkedLedger") -> dict[str, Any]:
+    problem = None if one.problem is None else one.problem._asdict()
+    return {"ledger_id": one.ledger_id, "missing_on": list(one.replicas), "marked_ms": one.marked_ms,
+            "is_locked": one.is_locked, "problem": problem}  # fmt: skip
+
+
+def _facts(found: "Overview") -> dict[str, Any]:
+    return {
+        "enabled": found.is_enabled,
+        "auditor": found.auditor,
+        "lost_bookie_recovery_delay_s": found.lost_bookie_delay_s,
+        "under_replicated": found.marked_total,
+        "nodes": {node.name: dict(node.facts) for node in found.nodes},
+        "problems": [_marked_facts(one) for one in found.marked if one.problem is not None],
+    }
+
+
+# ---------------------------------------------------------------------------------------- steering
+
+
+def _switch(enabled: bool) -> Callable[[_Place], Awaitable[None]]:
+    async def work(place: _Place) -> None:
+        from magnetar_core.bookkeeper.metadata.marks import MarkBoard
+
+        await MarkBoard(place.store, place.root).set_enabled(enabled)
+
+    return work
+
+
+@autorecovery.command()
+@admin_option
+@metadata_option
+@json_option
+def enable(metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool) -> None:
+    """Let the nodes of the cluster repair again.
+
+    Example:  magnetar autorecovery enable
+    """
+    _run(metadata_url, admin_url, tls_directory, _switch(True))
+    done("auto-recovery is on", as_json, enabled=True)
+
+
+@autorecovery.command()
+@admin_option
+@metadata_option
+@json_option
+def disable(metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool) -> None:
+    """Stop every node of the cluster from beginning repairs, for a maintenance; Apache's nodes, too.
+
+    Example:  magnetar autorecovery disable
+    """
+    _run(metadata_url, admin_url, tls_directory, _switch(False))
+    done("auto-recovery is off for the whole cluster", as_json, enabled=False)
+
+
+@autorecovery.command()
+@admin_option
+@metadata_option
+@json_option
+def audit(metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool) -> None:
+    """Ask the auditor to look for lost bookies now, whatever the delay says.
+
+    Example:  magnetar autorecovery audit
+    """
+
+    async def work(place: _Place) -> str | None:
+        from autorecovery.election import auditor
+        from magnetar_core.bookkeeper.metadata.marks import MarkBoard
+
+        found = await auditor(place.store, place.root)
+        if found is not None:
+            marks = MarkBoard(place.store, place.root)
+            # The same value again is how auditors are asked, Apache's too.
+            await marks.set_lost_bookie_delay(await marks.lost_bookie_delay_s() or 0)
+        return found
+
+    found = _run(metadata_url, admin_url, tls_directory, work)
+    if found is None:
+        raise click.ClickException("no node is running, so nobody audits: start one with `magnetar autorecovery`")
+    done(f"{found} was asked for an audit", as_json, auditor=found)
+
+
+@autorecovery.command()
+@click.argument("seconds", type=click.IntRange(min=0), required=False)
+@admin_option
+@metadata_option
+@json_option
+def delay(
+    seconds: int | None, metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool
+) -> None:
+    """How many SECONDS one bookie alone may be away before its ledgers are copied; without SECONDS: show it.
+
+    Example:  magnetar autorecovery delay 600
+    """
+
+    async def work(place: _Place) -> int:
+        from magnetar_core.bookkeeper.metadata.marks import MarkBoard
+
+        marks = MarkBoard(place.store, place.root)
+        if seconds is not None:
+            await marks.set_lost_bookie_delay(seconds)
+            return seconds
+        return await marks.lost_bookie_delay_s() or 0
+
+    found = _run(metadata_url, admin_url, tls_directory, work)
+    done(f"a bookie may be away for {found} s", as_json, lost_bookie_recovery_delay_s=found)
+
+
+@autorecovery.command()
+@click.argument("bookies", metavar="BOOKIE...", nargs=-1, required=True)
+@click.option("--dry-run", is_flag=True, help="Only tell which ledgers would be copied.")
+@click.option("--skip-open", is_flag=True, help="Leave ledgers that are not closed to their writers.")
+@click.option("--delete-cookie", is_flag=True, help="Afterwards delete the bookies' cookies, if no ledger names them.")
+@yes_option
+@admin_option
+@metadata_option
+@json_option
+def recover(
+    bookies: tuple[str, ...], dry_run: bool, skip_open: bool, delete_cookie: bool, yes: bool,
+    metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Copy everything that each BOOKIE has to others, now and from here: no node has to run.
+
+    A bookie that is alive is only read from. Ledgers that are not closed are closed first, which their writers notice.
+    Exit code 2 if a ledger could not be copied.
+
+    Example:  magnetar autorecovery recover 10.0.0.3:3181
+    """
+    if not dry_run:
+        names = ", ".join(bookies)
+        confirm(f"Copy everything away from {names}, and close ledgers that are being written there?", yes)
+
+    async def work(place: _Place) -> Any:
+        import os
+        import socket
+
+        from autorecovery.manual import ManualRecovery
+        from magnetar_core.bookkeeper.client.client import BookKeeper
+        from magnetar_core.bookkeeper.client.config import ClientConfig
+        from magnetar_core.bookkeeper.tls.files import directory_files
+
+        tls = directory_files(place.tls_directory, "--tls-directory") if place.tls_directory else None
+        client = BookKeeper(place.store, place.clock, ClientConfig(tls=tls), root=place.root)
+        await client.open()
+        try:
+            name = f"recover-{socket.gethostname()}-{os.getpid()}"
+            recovery = ManualRecovery(name, place.store, client, place.clock, root=place.root)
+            if dry_run:
+                return await recovery.plan(bookies)
+            with show.bar("ledgers are copied") as drawn:
+                found = await recovery.recover(
+                    bookies, skip_open=skip_open, on_progress=lambda at, total: drawn.at(at, total)
+                )
+            if delete_cookie and not (found.failed or found.skipped):
+                for bookie in bookies:
+                    await recovery.delete_cookie(bookie)
+            return found
+        finally:
+            await client.close()
+
+    found = _run(metadata_url, admin_url, tls_directory, work)
+    if dry_run:
+        _show_plan(found, as_json)
+        return
+    if as_json:
+        from dataclasses import asdict
+
+        print_json(asdict(found))
+    else:
+        click.echo(
+            f"{found.repaired} of {found.ledgers} ledgers are elsewhere now; {found.copied_entries} entries "
+            f"({show.size(found.copied_bytes)}) were copied"
+        )
+        if found.skipped:
+            click.echo(f"left to their writers: {', '.join(map(str, found.skipped[:20]))}")
+        for ledger_id, why in sorted({**found.failed, **found.unreadable}.items()):
+            click.echo(f"ledger {ledger_id}: {why}", err=True)
+    if found.failed or found.unreadable:
+        sys.exit(2)
+
+
+def _show_plan(ledgers: dict[int, bool], as_json: bool) -> None:
+    if as_json:
+        print_json([{"ledger_id": ledger_id, "is_closed": closed} for ledger_id, closed in ledgers.items()])
+    elif ledgers:
+        rows = [
+            (str(ledger_id), "closed" if closed else "open: would be closed") for ledger_id, closed in ledgers.items()
+        ]
+        show.table(("ledger", "state"), rows)
+    else:
+        click.echo("no ledger names them")
