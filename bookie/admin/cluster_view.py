@@ -76,7 +76,7 @@ class ClusterView:
         writable = set(await self.writable())
         read_only = set(await self.read_only()) - writable
         known = set(await self._store.children(f"{self._root}/cookies")) | writable | read_only
-        auditor = await self._auditor()
+        auditor = await self.auditor()
         return ClusterInfo(
             auditor_elected=auditor is not None,
             auditor_id=auditor or "",
@@ -106,7 +106,7 @@ class ClusterView:
     async def _ask(self, bookie_id: str) -> DiskUsage:
         return await ask_disks(*await self._directory.address_of(bookie_id), self._certificates)
 
-    async def _auditor(self) -> str | None:
+    async def auditor(self) -> str | None:
         """The bookie that is auditor: the first candidate; None if there is none."""
         path = underreplication.election_path(self._root)
         candidates = [name for name in await self._store.children(path) if name.startswith("V_")]

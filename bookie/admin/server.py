@@ -4,7 +4,7 @@
     /api/v1/config/…                settings
     /api/v1/bookie/…                this bookie, and those of its cluster
     /api/v1/ledger/…                any ledger of the cluster
-    /api/v1/autorecovery/…          refused: there is no auto-recovery in this process
+    /api/v1/autorecovery/…          auto-recovery of the cluster (`auto_recovery`)
     /api/v1/magnetar/…              what Apache's bookie does not have
 
 Rules:
@@ -24,6 +24,7 @@ from typing import Final
 from aiohttp import web
 
 from bookie.admin.answers import RawHandler, answer_errors, json_answer, stream_answer, text_answer
+from bookie.admin.auto_recovery import AutoRecoveryCalls, RecoveryAccess
 from bookie.admin.bodies import (
     gc_details_json,
     info_json,
@@ -62,10 +63,6 @@ LOCAL_LEDGERS_MAX: Final = 10_000
 LONG_ANSWERS_MAX: Final = 4
 
 _NO_PAGE: Final = "<html><body><h1>Resource not found</h1></body></html>"
-_NO_AUTORECOVERY: Final = (
-    "this bookie does no auto-recovery, and does not speak for those who do: ask a process that runs it"
-)
-
 _DISK_FILES: Final[Mapping[str, DiskFileKind]] = {
     "journal files": DiskFileKind.JOURNAL,
     "entrylog files": DiskFileKind.ENTRY_LOG,
@@ -85,6 +82,15 @@ async def _no_foreign_pages(request: web.Request, handler: RawHandler) -> web.St
     return await handler(request)
 
 
+def _for_bookie(calls: Mapping[str, Callable[[web.Request], Awaitable[web.StreamResponse]]]) -> dict[str, _Handler]:
+    """Handlers that do not need the bookie, as handlers that get it."""
+
+    def of(call: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> _Handler:
+        return lambda request, _: call(request)
+
+    return {method: of(call) for method, call in calls.items()}
+
+
 class AdminServer:
     """HTTP of one bookie. It may listen before the bookie serves, and then says that it is not ready."""
 
@@ -97,11 +103,13 @@ class AdminServer:
         root: str = "/ledgers",
         metrics_only: bool = False,
         certificates: Certificates | None = None,
+        recovery: RecoveryAccess | None = None,
     ) -> None:
         """*metrics_only*: /metrics and /heartbeat, and nothing else. *certificates*: other bookies are asked over
-        TLS."""
+        TLS. *recovery* None: ledgers cannot be copied from here."""
         self._records = LedgerStore(store, root)
         self._cluster = ClusterView(store, root, clock, certificates)
+        self._auto_recovery = AutoRecoveryCalls(store, root, self._cluster, recovery)
         self._pages = LedgerPages(self._records, ledgers)
         self._metrics_only = metrics_only
         self._started_ms = clock.wall_ms()
@@ -126,6 +134,7 @@ class AdminServer:
     async def stop(self) -> None:
         if self._http is not None:
             await self._http.stop()
+        await self._auto_recovery.stop()
 
     # -- routes
 
@@ -136,7 +145,8 @@ class AdminServer:
             for path, methods in self._table().items():
                 router.add_route("*", "/api/v1/" + path, self._dispatcher(path, methods))
             router.add_route("*", "/api/v1/bookie/is_ready", self._is_ready)
-            router.add_route("*", "/api/v1/autorecovery/{call}", self._no_autorecovery)
+            for path, calls in self._auto_recovery.table().items():
+                router.add_route("*", "/api/v1/" + path, self._dispatcher(path, _for_bookie(calls)))
         router.add_route("*", "/{anything:.*}", self._not_found)
 
     def _table(self) -> dict[str, dict[str, _Handler]]:
@@ -204,9 +214,6 @@ class AdminServer:
             failure = None if operations is None else operations.state().failure
             raise Refused(503, failure or "Bookie is not fully started yet")
         return text_answer("OK")
-
-    async def _no_autorecovery(self, request: web.Request) -> web.Response:
-        raise Refused(501, _NO_AUTORECOVERY)
 
     async def _not_found(self, request: web.Request) -> web.Response:
         return web.Response(text=_NO_PAGE, status=404, content_type="text/html", charset="utf-8")

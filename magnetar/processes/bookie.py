@@ -5,7 +5,7 @@ import contextlib
 import errno
 import os
 import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 from bookie.bookie import Bookie, PortInUse
 from bookie.config import BookieConfig
@@ -23,6 +23,9 @@ from magnetar_core.runtime.types import MIB, Buffer
 _READ_ENTRIES_MAX = 1_000
 _READ_BYTES_MAX = MIB
 
+# Ledgers that the log names after a recovery that an operator asked for.
+_FAILURES_TOLD = 100
+
 
 class LedgerReader:
     """`bookie.admin.ledger_pages.LedgerAccess` over the ledger client, which is opened when it is first needed."""
@@ -37,7 +40,7 @@ class LedgerReader:
 
     async def read(self, ledger_id: int, first: int, last: int | None) -> AsyncGenerator[tuple[int, Buffer], None]:
         """See LedgerAccess. The password is taken from the ledger's record."""
-        client = await self._opened()
+        client = await self.opened()
         metadata = await client.read_metadata(ledger_id)
         handle = await client.open_ledger(ledger_id, password=metadata.password, recovery=False)
         try:
@@ -55,13 +58,42 @@ class LedgerReader:
         if self._client is not None:
             await self._client.close()
 
-    async def _opened(self) -> BookKeeper:
+    async def opened(self) -> BookKeeper:
+        """The client. Raises MagnetarError."""
         async with self._opening:
             if self._client is None:
                 client = BookKeeper(self._store, self._clock, self._config, root=self._root)
                 await client.open()
                 self._client = client
             return self._client
+
+
+class LedgerRecovery:
+    """`bookie.admin.auto_recovery.RecoveryAccess` over auto-recovery's own copying."""
+
+    def __init__(self, name: str, store: MetadataStore, clock: Clock, reader: LedgerReader, root: str) -> None:
+        """*name* stands in the locks of ledgers that are copied."""
+        self._name = name
+        self._store = store
+        self._clock = clock
+        self._reader = reader
+        self._root = root
+
+    async def recover(self, bookies: Sequence[str], *, delete_cookie: bool) -> str:
+        """See RecoveryAccess."""
+        from autorecovery.manual import ManualRecovery
+
+        client = await self._reader.opened()
+        recovery = ManualRecovery(self._name, self._store, client, self._clock, root=self._root)
+        done = await recovery.recover(bookies)
+        if delete_cookie and not done.failed:
+            for bookie in bookies:
+                await recovery.delete_cookie(bookie)
+        told = f"{done.repaired} of {done.ledgers} ledgers are elsewhere now, {done.copied_entries} entries were copied"
+        failed = "; ".join(
+            f"ledger {ledger_id}: {why}" for ledger_id, why in sorted(done.failed.items())[:_FAILURES_TOLD]
+        )
+        return told + (f"; {len(done.failed)} failed: {failed}" if failed else "")
 
 
 async def start_bookie(
@@ -93,7 +125,15 @@ async def start_bookie(
 
     reader = LedgerReader(store, clock, root, ClientConfig(tls=config.client_tls))
     parts.add("ledger client", reader.close)
-    admin = AdminServer(store, clock, reader, root=root, metrics_only=config.is_metrics_only, certificates=certificates)
+    admin = AdminServer(
+        store,
+        clock,
+        reader,
+        root=root,
+        metrics_only=config.is_metrics_only,
+        certificates=certificates,
+        recovery=LedgerRecovery(f"recovery-{socket.gethostname()}-{os.getpid()}", store, clock, reader, root),
+    )
     await admin.start(listening)
     parts.add("admin", admin.stop)
     await bookie.start()

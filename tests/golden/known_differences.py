@@ -105,7 +105,6 @@ _HTTP: Final[dict[str, str]] = {
     "http/199-*:": _LATER + "topics that are not persistent",
 }
 
-_RECOVERY: Final = _LATER + "auto-recovery: "
 _WRITE_AHEAD: Final = "Apache lists the write-ahead logs of RocksDB among the entry logs"
 _SANE: Final = (
     "a bookie that was made read-only is healthy, and says what it is; Apache's test writes a ledger and fails"
@@ -122,13 +121,6 @@ _BOOKIE_HTTP: Final[dict[str, str]] = {
     "http/540-*:.passed": _SANE,
     "http/540-*:.readOnly": _SANE,
     "http/54[45]-*:.109": _HUNDREDTH,
-    **_calls([558, 567, 568, 569], _RECOVERY + "whether it is on"),
-    **_calls([559, 560], _RECOVERY + "which ledgers lack copies"),
-    **_calls([561], _RECOVERY + "who audits; cluster_info (512) says it"),
-    **_calls([562, 564, 565, 566, 571], _RECOVERY + "how long a lost bookie is waited for"),
-    **_calls([563, 570], _RECOVERY + "an audit on demand"),
-    **_calls([572, 573], _RECOVERY + "recovery of a bookie on demand"),
-    **_calls([574], _RECOVERY + "decommission"),
 }
 
 _NOT_COMPACTED: Final = "topics are not compacted, so all messages come"

@@ -1,14 +1,16 @@
 """The HTTP admin of a bookie in this process, and the cluster that Apache's answers were recorded in."""
 
+import asyncio
 import base64
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Final
 
 import aiohttp
 
+from bookie.admin.auto_recovery import RecoveryAccess
 from bookie.admin.ledger_pages import LedgerAccess
 from bookie.admin.server import AdminServer
 from bookie.bookie import Bookie
@@ -58,12 +60,13 @@ async def administered(
     config: BookieConfig = CONFIG,
     *,
     ledgers: LedgerAccess | None = None,
+    recovery: RecoveryAccess | None = None,
     is_started: bool = True,
 ) -> AsyncIterator[Client]:
     """A bookie with its admin. Not *is_started*: the admin listens, the bookie does not serve yet."""
     reader = LedgerReader(world.store, world.clock, ROOT)
     async with world.serving(config) as bookie:
-        admin = AdminServer(world.store, world.clock, reader if ledgers is None else ledgers)
+        admin = AdminServer(world.store, world.clock, reader if ledgers is None else ledgers, recovery=recovery)
         listening = socket_on_a_free_port()
         await admin.start(listening)
         if is_started:
@@ -100,6 +103,19 @@ class RecordedEntries:
                 yield int(entry_id), payload.encode()
 
 
+class NotedRecovery:
+    """`RecoveryAccess` that notes what it is asked for; its work ends when it is let to."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[tuple[str, ...], bool]] = []
+        self.may_end = asyncio.Event()
+
+    async def recover(self, bookies: Sequence[str], *, delete_cookie: bool) -> str:
+        self.asked.append((tuple(bookies), delete_cookie))
+        await self.may_end.wait()
+        return "0 of 0 ledgers"
+
+
 @asynccontextmanager
 async def recorded_cluster() -> AsyncIterator[Call]:
     """A bookie with the id, the directories and the neighbours of the recorded one."""
@@ -112,7 +128,7 @@ async def recorded_cluster() -> AsyncIterator[Call]:
         ledger_directories=("/var/lib/bookie0/ledgers",),
     )
     await initialise_cluster(world.store, ROOT)
-    async with administered(world, config, ledgers=RecordedEntries()) as client:
+    async with administered(world, config, ledgers=RecordedEntries(), recovery=NotedRecovery()) as client:
         wire = await Wire.connect(client.bookie)
         assert await wire.add(stored_entry(7, 0)) == 0
         wire.close()
