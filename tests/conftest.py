@@ -1,7 +1,7 @@
 """Settings for all tests.
 
 Asynchronous tests run on both event loops: asyncio's own and uvloop, on which the servers run; those in tests/process
-only on uvloop, since the loop under test is in other processes. Hypothesis draws the
+and tests/interop only on uvloop, since the loop under test is in other processes. Hypothesis draws the
 same examples in every run and asserts no time; `--hypothesis-profile=search` draws anew.
 """
 
@@ -20,6 +20,6 @@ settings.load_profile("fixed")
 def pytest_asyncio_loop_factories(config: Any, item: Any) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """What pytest-asyncio makes the loop of a test with, by name."""
     loops: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"uvloop": uvloop.new_event_loop}
-    if "process" not in item.path.parts:
+    if not {"process", "interop"}.intersection(item.path.parts):
         loops["asyncio"] = asyncio.new_event_loop
     return loops

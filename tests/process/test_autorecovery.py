@@ -4,35 +4,22 @@ After each trouble each entry of each closed ledger is read from every bookie th
 """
 
 import asyncio
-import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from autorecovery.checks import fragments
 from magnetar.processes.cluster import Cluster
-from magnetar_core.bookkeeper.client.client import BookKeeper
-from magnetar_core.bookkeeper.client.config import ClientConfig
-from magnetar_core.bookkeeper.client.errors import BookKeeperError
-from magnetar_core.bookkeeper.metadata.marks import MarkBoard
-from magnetar_core.bookkeeper.metadata.store import MetadataStore
-from magnetar_core.bookkeeper.metadata.url import open_store
-from magnetar_core.bookkeeper.wire.entry import DigestMismatch
-from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.own_packages import python_command, python_environment
+from tests.support.copies import Copies, copies_of
 from tests.support.processes import cluster_of
 from tests.support.shell import Shell
 from tests.support.waiting import eventually
 
 BOOKIES = 5
-REPAIR_S = 90.0
-"""Sessions of 2 s, a grace period of 1 s, and a machine that others use, too."""
-
-CLIENT = ClientConfig(timeout_s=5.0, quarantine_s=1.0)
 
 
 class Nodes:
@@ -97,90 +84,14 @@ def nodes(cluster: Cluster) -> Iterator[Nodes]:
         made.stop()
 
 
-class Client:
-    """A ledger client of the cluster, and what it knows of its copies."""
-
-    def __init__(self, store: MetadataStore, bookkeeper: BookKeeper) -> None:
-        self.store = store
-        self.bookkeeper = bookkeeper
-        self.marks = MarkBoard(store)
-        self.made: list[int] = []
-
-    async def written(self, ledgers: int, entries: int, *, write: int = 2) -> list[int]:
-        """Ids of closed ledgers of *entries* entries each."""
-        found = []
-        for _ in range(ledgers):
-            handle = await self.bookkeeper.create_ledger(ensemble_size=3, write_quorum=write, ack_quorum=write)
-            last = handle.append([b"entry %d" % number for number in range(entries)])
-            await handle.wait_for(last)
-            self.made.append(handle.ledger_id)
-            await handle.close()
-            found.append(handle.ledger_id)
-        return found
-
-    async def problems(self, ledger_ids: list[int]) -> list[str]:
-        """Entries that are not on a bookie that should have them, or ledgers that name one that is away."""
-        found = []
-        available = self.bookkeeper.bookies.available
-        for ledger_id in ledger_ids:
-            metadata = await self.bookkeeper.read_metadata(ledger_id)
-            away = metadata.bookies() - available
-            if away or not metadata.is_closed:
-                found.append(f"ledger {ledger_id}: {metadata.state.name}, away {sorted(away)}")
-                continue
-            replicas = self.bookkeeper.replicas(ledger_id, metadata)
-            for fragment in fragments(metadata, -1):
-                for index, bookie in enumerate(fragment.ensemble):
-                    for entry_id in fragment.held(index):
-                        try:
-                            stored = await replicas.read(bookie, entry_id)
-                        except (BookKeeperError, DigestMismatch) as error:
-                            found.append(f"ledger {ledger_id} entry {entry_id}: {error}")
-                        else:
-                            assert bytes(stored.data).endswith(b"entry %d" % entry_id)
-        return found
-
-    async def until_whole(self, ledger_ids: list[int]) -> None:
-        """Every entry is on each of its bookies, all of which are there; and no mark and no lock is left."""
-
-        async def is_whole() -> None:
-            assert await self.problems(ledger_ids) == []
-            assert not {one async for one in self.marks.marked()}.intersection(ledger_ids)
-            assert not (await self.marks.locked()).intersection(ledger_ids)
-
-        await eventually(is_whole, timeout_s=REPAIR_S)
-
-
-@contextlib.asynccontextmanager
-async def client_of(cluster: Cluster) -> AsyncIterator[Client]:
-    clock = LoopClock()
-    store = await open_store(cluster.metadata_url, clock, session_timeout_s=10.0)
-    bookkeeper = BookKeeper(store, clock, CLIENT)
-    await bookkeeper.open()
-    client = Client(store, bookkeeper)
-    try:
-        yield client
-    finally:
-        # The next test kills other bookies, and must not find ledgers whose copies are all gone then.
-        for ledger_id in client.made:
-            await bookkeeper.delete_ledger(ledger_id)
-        await bookkeeper.close()
-        await store.close()
-
-
-def name_of(cluster: Cluster, bookie_id: str) -> str:
-    port = int(bookie_id.rpartition(":")[2])
-    return next(member.name for member in cluster.members("bookie") if member.port == port)
-
-
-async def is_away(client: Client, cluster: Cluster, name: str) -> None:
+async def is_away(client: Copies, cluster: Cluster, name: str) -> None:
     bookie_id = f"127.0.0.1:{cluster.member(name).port}"
     await eventually(lambda: bookie_id not in client.bookkeeper.bookies.available)
 
 
 async def test_after_a_kill_under_load_every_ledger_gets_its_copies_back(cluster: Cluster, nodes: Nodes) -> None:
     nodes.start("node-1")
-    async with client_of(cluster) as client:
+    async with copies_of(cluster.metadata_url) as client:
         ledgers = await client.written(20, 50)
         written: list[int] = []
 
@@ -200,7 +111,7 @@ async def test_after_a_kill_under_load_every_ledger_gets_its_copies_back(cluster
 
 async def test_two_bookies_die(cluster: Cluster, nodes: Nodes) -> None:
     nodes.start("node-1")
-    async with client_of(cluster) as client:
+    async with copies_of(cluster.metadata_url) as client:
         ledgers = await client.written(30, 20, write=3)
         cluster.kill("bookie-1")
         cluster.kill("bookie-4")
@@ -210,7 +121,7 @@ async def test_two_bookies_die(cluster: Cluster, nodes: Nodes) -> None:
 async def test_the_auditor_and_a_worker_with_locks_are_killed_in_the_middle(cluster: Cluster, nodes: Nodes) -> None:
     for number in (1, 2, 3):
         nodes.start(f"node-{number}")
-    async with client_of(cluster) as client:
+    async with copies_of(cluster.metadata_url) as client:
         ledgers = await client.written(150, 30)
         await eventually(lambda: any("is the auditor now" in nodes.log(f"node-{n}") for n in (1, 2, 3)))
         auditor = next(f"node-{n}" for n in (1, 2, 3) if "is the auditor now" in nodes.log(f"node-{n}"))
@@ -227,7 +138,7 @@ async def test_the_auditor_and_a_worker_with_locks_are_killed_in_the_middle(clus
 
 
 async def test_a_bookie_that_comes_back_half_way(cluster: Cluster, nodes: Nodes) -> None:
-    async with client_of(cluster) as client:
+    async with copies_of(cluster.metadata_url) as client:
         ledgers = await client.written(150, 30)
         nodes.start("node-1")
         cluster.kill("bookie-2")
@@ -243,7 +154,7 @@ async def test_a_bookie_that_comes_back_half_way(cluster: Cluster, nodes: Nodes)
 async def test_zookeeper_restarts_while_ledgers_are_copied(cluster: Cluster, nodes: Nodes) -> None:
     """A node whose session lives goes on; one whose session ended exits with a reason, and another one takes over."""
     nodes.start("node-1")
-    async with client_of(cluster) as client:
+    async with copies_of(cluster.metadata_url) as client:
         ledgers = await client.written(150, 30)
         await eventually(lambda: "is the auditor now" in nodes.log("node-1"))
         cluster.kill("bookie-5")
@@ -265,7 +176,7 @@ async def test_a_node_that_is_paused_past_its_session_ends_with_a_reason(cluster
     await eventually(lambda: "is ready" in nodes.log("node-1"))
     process = nodes._processes["node-1"]
     process.send_signal(signal.SIGSTOP)
-    async with client_of(cluster) as client:
+    async with copies_of(cluster.metadata_url) as client:
 
         async def is_gone() -> bool:
             return not await client.store.children("/ledgers/underreplication/auditorelection")
@@ -283,7 +194,7 @@ async def test_an_operator_looks_and_steers(cluster: Cluster, nodes: Nodes) -> N
     await eventually(lambda: "is the auditor now" in nodes.log("node-1"))
     assert "off for the whole cluster" in shell.run("autorecovery", "disable")
     assert shell.json("autorecovery", "status")["enabled"] is False
-    async with client_of(cluster) as client:
+    async with copies_of(cluster.metadata_url) as client:
         ledgers = await client.written(5, 10)
         cluster.kill("bookie-1")
         await is_away(client, cluster, "bookie-1")
@@ -300,7 +211,7 @@ async def test_an_operator_looks_and_steers(cluster: Cluster, nodes: Nodes) -> N
 async def test_everything_is_copied_away_from_a_bookie_by_hand(cluster: Cluster) -> None:
     """No node runs; the bookie is alive."""
     shell = Shell(cluster)
-    async with client_of(cluster) as client:
+    async with copies_of(cluster.metadata_url) as client:
         ledgers = await client.written(10, 40)
         handle = await client.bookkeeper.create_ledger(ensemble_size=5, write_quorum=2, ack_quorum=2)
         await handle.add(b"entry 0")

@@ -24,14 +24,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, cast
 
 from deploy.fetch_apache import DISTRIBUTION
 from magnetar.processes.cluster import reserved_ports, zookeeper_answers
 from magnetar_core.bookkeeper.metadata.zookeeper_server import find_pyspark_jars, zookeeper_command, zookeeper_config
 
 Brand = Literal["ours", "apache"]
-Kind = Literal["bookie", "broker"]
+Kind = Literal["bookie", "broker", "autorecovery"]
 
 READY_TIMEOUT_S: Final = 120.0
 SESSION_MS: Final = {"ours": 2_000, "apache": 6_000}
@@ -263,7 +263,7 @@ class MixedCluster:
         assert server.process is None, f"{server.name} is running"
         other = self._server(
             server.name,
-            "bookie" if server.kind == "bookie" else "broker",
+            cast(Kind, server.kind),
             brand,
             server.port,
             server.web_port,
@@ -281,24 +281,25 @@ class MixedCluster:
         self, name: str, kind: Kind, brand: Brand, port: int, web_port: int, settings: Mapping[str, object]
     ) -> Server:
         place = self._place(name)
-        usual = self._bookie_settings(place, port) if kind == "bookie" else self._broker_settings(port, web_port)
-        usual["zkTimeout" if kind == "bookie" else "metadataStoreSessionTimeoutMillis"] = SESSION_MS[brand]
+        usual = self._broker_settings(port, web_port) if kind == "broker" else self._bookie_settings(place, port)
+        usual["metadataStoreSessionTimeoutMillis" if kind == "broker" else "zkTimeout"] = SESSION_MS[brand]
         if brand == "ours":
             file = place / f"{kind}.conf"
             file.write_text("".join(f"{key}={value}\n" for key, value in {**usual, **settings}.items()))
             command = [sys.executable, "-m", "magnetar", kind, "--config", str(file)]
             return Server(name, kind, brand, place, command, _says_ready, port=port, web_port=web_port)
-        ready = self._bookie_registered if kind == "bookie" else _broker_ready
-        memory = BOOKIE_MEMORY if kind == "bookie" else BROKER_MEMORY
+        ready = {"bookie": self._bookie_registered, "broker": _broker_ready, "autorecovery": _is_alive}[kind]
+        memory = BROKER_MEMORY if kind == "broker" else BOOKIE_MEMORY
         file = self._apache_file(name, kind, port, web_port, {**usual, **settings})
+        command = [str(DISTRIBUTION / "bin" / ("bookkeeper" if kind == "autorecovery" else "pulsar")), kind]
         return Server(
-            name, kind, brand, place, [str(DISTRIBUTION / "bin" / "pulsar"), kind], ready,
+            name, kind, brand, place, command, ready,
             port=port, web_port=web_port, environment=self.environment(file, memory, place),
         )  # fmt: skip
 
     def _apache_file(self, name: str, kind: Kind, port: int, web_port: int, settings: Mapping[str, object]) -> Path:
-        shipped = "bookkeeper.conf" if kind == "bookie" else "broker.conf"
-        more = self._apache_bookie_settings(web_port) if kind == "bookie" else self._apache_broker_settings()
+        shipped = "broker.conf" if kind == "broker" else "bookkeeper.conf"
+        more = self._apache_broker_settings() if kind == "broker" else self._apache_bookie_settings(web_port)
         file = self._place(name) / f"apache-{shipped}"
         file.write_text(configuration(DISTRIBUTION / "conf" / shipped, {**more, **settings}))
         return file
@@ -470,6 +471,10 @@ def _http_ok(url: str) -> bool:
             return ok
     except (OSError, urllib.error.HTTPError):
         return False
+
+
+def _is_alive(server: Server) -> bool:
+    return _http_ok(f"http://127.0.0.1:{server.web_port}/heartbeat")
 
 
 def _broker_ready(server: Server) -> bool:

@@ -1,0 +1,92 @@
+"""Ledgers written to a cluster of real processes, and every copy of every entry read from its own bookie."""
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+from autorecovery.checks import fragments
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.client.config import ClientConfig
+from magnetar_core.bookkeeper.client.errors import BookKeeperError
+from magnetar_core.bookkeeper.metadata.marks import MarkBoard
+from magnetar_core.bookkeeper.metadata.store import MetadataStore
+from magnetar_core.bookkeeper.metadata.url import open_store
+from magnetar_core.bookkeeper.wire.entry import DigestMismatch
+from magnetar_core.runtime.clock import LoopClock
+from tests.support.waiting import eventually
+
+REPAIR_S: Final = 120.0
+"""Sessions of seconds, a grace period, and a machine that others use, too."""
+
+CLIENT: Final = ClientConfig(timeout_s=5.0, quarantine_s=1.0)
+
+
+class Copies:
+    """A ledger client of a cluster, and what it knows of the copies of its ledgers."""
+
+    def __init__(self, store: MetadataStore, bookkeeper: BookKeeper) -> None:
+        self.store = store
+        self.bookkeeper = bookkeeper
+        self.marks = MarkBoard(store)
+        self.made: list[int] = []
+
+    async def written(self, ledgers: int, entries: int, *, write: int = 2) -> list[int]:
+        """Ids of closed ledgers of *entries* entries each."""
+        found = []
+        for _ in range(ledgers):
+            handle = await self.bookkeeper.create_ledger(ensemble_size=3, write_quorum=write, ack_quorum=write)
+            last = handle.append([b"entry %d" % number for number in range(entries)])
+            await handle.wait_for(last)
+            self.made.append(handle.ledger_id)
+            await handle.close()
+            found.append(handle.ledger_id)
+        return found
+
+    async def problems(self, ledger_ids: Sequence[int]) -> list[str]:
+        """Entries that are not on a bookie that should have them, or ledgers that name one that is away."""
+        found = []
+        available = self.bookkeeper.bookies.available
+        for ledger_id in ledger_ids:
+            metadata = await self.bookkeeper.read_metadata(ledger_id)
+            away = metadata.bookies() - available
+            if away or not metadata.is_closed:
+                found.append(f"ledger {ledger_id}: {metadata.state.name}, away {sorted(away)}")
+                continue
+            replicas = self.bookkeeper.replicas(ledger_id, metadata)
+            for fragment in fragments(metadata, -1):
+                for index, bookie in enumerate(fragment.ensemble):
+                    for entry_id in fragment.held(index):
+                        try:
+                            stored = await replicas.read(bookie, entry_id)
+                        except (BookKeeperError, DigestMismatch) as error:
+                            found.append(f"ledger {ledger_id} entry {entry_id}: {error}")
+                        else:
+                            assert bytes(stored.data).endswith(b"entry %d" % entry_id)
+        return found
+
+    async def until_whole(self, ledger_ids: Sequence[int]) -> None:
+        """Every entry is on each of its bookies, all of which are there; and no mark and no lock is left."""
+
+        async def is_whole() -> None:
+            assert await self.problems(ledger_ids) == []
+            assert not {one async for one in self.marks.marked()}.intersection(ledger_ids)
+            assert not (await self.marks.locked()).intersection(ledger_ids)
+
+        await eventually(is_whole, timeout_s=REPAIR_S)
+
+
+@contextlib.asynccontextmanager
+async def copies_of(metadata_url: str) -> AsyncIterator[Copies]:
+    clock = LoopClock()
+    store = await open_store(metadata_url, clock, session_timeout_s=10.0)
+    bookkeeper = BookKeeper(store, clock, CLIENT)
+    await bookkeeper.open()
+    copies = Copies(store, bookkeeper)
+    try:
+        yield copies
+    finally:
+        # The next test kills other bookies, and must not find ledgers whose copies are all gone then.
+        for ledger_id in copies.made:
+            await bookkeeper.delete_ledger(ledger_id)
+        await bookkeeper.close()
+        await store.close()
