@@ -4,6 +4,7 @@
     perf       pulsar-perf: publish, consume, end-to-end latency, CPU
     start      standalone: start, memory, idle CPU
     takeover   kill -9 of the owning broker to the next acknowledged message
+    repair     kill -9 of a bookie, and its ledgers copied to the others by auto-recovery
     reads      entries read back: single and batch, cold and cached
     disk       what the disk can do with every write synced
     spark      rows a second from the bookies into Spark
@@ -32,7 +33,7 @@ from bench.apache.table import Table, merged, plain, row_to
 from deploy.fetch_apache import BENCHMARK_JAR, BENCHMARK_VERSION
 from tests.support.mixed_cluster import is_there, versions
 
-GROUPS: Final = ("disk", "bookie", "perf", "start", "takeover", "reads", "spark", "profile")
+GROUPS: Final = ("disk", "bookie", "perf", "start", "takeover", "repair", "reads", "spark", "profile")
 RESULTS: Final = ROOT / "out" / "bench-apache.json"
 
 Group = Callable[[Path, int, float, Table], list[str]]

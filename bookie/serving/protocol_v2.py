@@ -42,7 +42,8 @@ class ProtocolV2:
         peer, writes, end = self._peer, self._writes, len(frames)
         while at < end and not peer.held_for:
             frame = frames[at]
-            if frame[:4] == v2.PLAIN_ADD_BYTES:
+            word = frame[:4]
+            if word == v2.PLAIN_ADD_BYTES or word == v2.RECOVERY_ADD_BYTES:
                 stop = min(end, at + self._limits.adds - writes.adds_in_flight)
                 count = self._rules.add_run(frames, at, stop, writes.records, writes.answers)
                 if count:

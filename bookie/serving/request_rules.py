@@ -24,6 +24,7 @@ from magnetar_core.bookkeeper.wire.codec_v2 import (
     BATCH_START_BYTES,
     LAST_ENTRY,
     PLAIN_ADD,
+    RECOVERY_ADD,
     V2Error,
     add_header,
     add_responses,
@@ -46,6 +47,12 @@ _LAC: Final = struct.Struct(">q")
 _LAC_OFFSET: Final = 16
 _SIZE = journal.LENGTH.pack
 _NO_KEY: Final = bytes(MASTER_KEY_BYTES)
+
+
+# What an add of a run may begin with; zero is no word of a request.
+_RUN_WORDS: Final = (PLAIN_ADD, RECOVERY_ADD)
+
+assert 0 not in _RUN_WORDS
 
 
 class RequestRules:
@@ -132,13 +139,15 @@ class RequestRules:
     ) -> int:
         """Take adds of *frames* (second protocol) from *start* on, to *stop* at most; return how many.
 
-        Does the same as `add` for each, at far less cost. It takes only adds to known ledgers that are not fenced and
-        whose key is journaled, entries in ascending order; any other add ends the run and is left to `add`. Records and
-        answers go to the lists of the ledger's journal (its id modulo their number).
+        Does the same as `add` for each, at far less cost. It takes only adds to known ledgers whose key is journaled,
+        entries in ascending order, all of them plain (then the ledger must not be fenced) or all of them recovery adds;
+        any other add ends the run and is left to `add`. Records and answers go to the lists of the ledger's journal
+        (its id modulo their number).
         """
         if self.read_only:
             return 0
         at = start
+        run_word = 0
         ledger: Ledger | None = None
         current = last = top = -1
         known_key = b""
@@ -148,13 +157,18 @@ class RequestRules:
             while at < stop:
                 frame = frames[at]
                 word, key, ledger_id, entry_id, last_add_confirmed, _ = add_header(frame)
-                if word != PLAIN_ADD:
-                    break
+                if word != run_word:
+                    if run_word or word not in _RUN_WORDS:
+                        break
+                    run_word = word
                 if ledger_id != current:
                     if ledger is not None:
                         self._took_run(ledger, entry_ids, run, top, records, answers)
                     ledger, entry_ids, run, top = self._get_ledger(ledger_id), [], [], -1
-                    if ledger is None or ledger.fenced or not ledger.is_key_journaled or ledger.master_key != key:
+                    if ledger is None or not ledger.is_key_journaled or ledger.master_key != key:
+                        ledger = None
+                        break
+                    if ledger.fenced and run_word == PLAIN_ADD:
                         ledger = None
                         break
                     current, known_key, last = ledger_id, key, ledger.last_entry_id

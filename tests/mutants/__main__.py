@@ -21,11 +21,11 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
 
-from tests.mutants import broker, ledger_client, managed_ledger
+from tests.mutants import auto_recovery, broker, ledger_client, managed_ledger
 from tests.mutants.catalogue import MUTANTS as BOOKIE_MUTANTS
 from tests.mutants.catalogue import Mutant
 
-MUTANTS = (*BOOKIE_MUTANTS, *ledger_client.MUTANTS, *managed_ledger.MUTANTS, *broker.MUTANTS)
+MUTANTS = (*BOOKIE_MUTANTS, *ledger_client.MUTANTS, *managed_ledger.MUTANTS, *broker.MUTANTS, *auto_recovery.MUTANTS)
 
 ROOT = Path(__file__).parent.parent.parent
 COPIED = (
@@ -69,7 +69,7 @@ class Workshop:
                 shutil.copytree(source, directory / name, ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 shutil.copy2(source, directory / name)
-        for package in ("bookie", "broker", "magnetar", "magnetar_core", "managed_ledger"):
+        for package in ("autorecovery", "bookie", "broker", "magnetar", "magnetar_core", "managed_ledger"):
             found = self._python("-c", f"import {package}; print({package}.__file__)").stdout.strip()
             assert Path(found).is_relative_to(directory), f"the copy is not what is imported, {found} is"
 

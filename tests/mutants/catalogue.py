@@ -252,8 +252,8 @@ MUTANTS = (
     Mutant(
         "a fenced ledger takes a run of adds",
         "bookie/serving/request_rules.py",
-        "if ledger is None or ledger.fenced or not ledger.is_key_journaled or",
-        "if ledger is None or not ledger.is_key_journaled or",
+        "if ledger.fenced and run_word == PLAIN_ADD:",
+        "if ledger.fenced and run_word == 0:",
         ("tests/property/test_add_runs.py", "-k", "a_run_of_adds"),
     ),
     Mutant(

@@ -126,7 +126,7 @@ class LedgerReplicas:
         BookKeeperError (nobody knows).
         """
         data = await self._pool.get(bookie_id, self.ledger_id).read(self.ledger_id, entry_id)
-        self._codec.open(data, self.ledger_id, entry_id)
+        self._codec.check(data, self.ledger_id, entry_id)
         return Stored(entry_id, data)
 
     async def read_from_any(self, bookies: Sequence[str], entry_id: int) -> Stored:
@@ -178,7 +178,7 @@ class LedgerReplicas:
         found: list[Stored] = []
         for at, data in enumerate(answer[:count]):
             try:
-                self._codec.open(data, self.ledger_id, first + at)
+                self._codec.check(data, self.ledger_id, first + at)
             except DigestMismatch:
                 if not found:
                     raise

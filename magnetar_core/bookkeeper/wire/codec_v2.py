@@ -94,6 +94,10 @@ PLAIN_ADD: Final = _ADD_WORD
 """The first word of an add without flags, as an integer …"""
 PLAIN_ADD_BYTES: Final = _WORD.pack(_ADD_WORD)
 """… and as its bytes in the frame."""
+RECOVERY_ADD: Final = _ADD_WORD | FLAG_RECOVERY_ADD
+"""The first word of an add of repair, without other flags, as an integer …"""
+RECOVERY_ADD_BYTES: Final = _WORD.pack(RECOVERY_ADD)
+"""… and as its bytes in the frame."""
 ADD_PREFIX_BYTES: Final = 24
 """Bytes before the stored entry in an add: first word and master key."""
 

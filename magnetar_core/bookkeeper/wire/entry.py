@@ -106,6 +106,19 @@ class EntryCodec:
             )
         return StoredEntry(ledger_id, found_entry_id, last_add_confirmed, length, payload)
 
+    def check(self, data: Buffer, ledger_id: int, entry_id: int) -> None:
+        """Check *data* as `open` does, and take nothing out of it: half of the cost for the usual digest.
+
+        Raises DigestMismatch.
+        """
+        if self.digest_type is DigestType.CRC32C and len(data) >= _HEAD_CRC32C.size:
+            found_ledger_id, found_entry_id, _, _, digest = _HEAD_CRC32C.unpack_from(data)
+            if found_ledger_id == ledger_id and found_entry_id == entry_id:
+                view = memoryview(data)
+                if digest == crc32c(view[_HEAD_CRC32C.size :], crc32c(view[:HEADER_BYTES])):
+                    return
+        self.open(data, ledger_id, entry_id)  # any other digest, or the error with its reason
+
     def explicit_lac(self, ledger_id: int, last_add_confirmed: int) -> bytes:
         """The body of a WRITE_LAC request."""
         header = _EXPLICIT_LAC.pack(ledger_id, last_add_confirmed)

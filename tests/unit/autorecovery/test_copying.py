@@ -46,6 +46,20 @@ async def test_a_fragment_is_copied_in_runs_of_so_many_entries() -> None:
         assert await nodes.is_whole(ledger_id)
 
 
+async def test_each_new_bookie_gets_what_its_position_holds_and_nothing_else() -> None:
+    async with nodes_over(6) as nodes:
+        node = await nodes.start("one")
+        ledger_id = await nodes.written(40, ensemble=4, write=2)
+        ensemble = await members(nodes, ledger_id)
+        await node.marks.set_enabled(False)
+        await nodes.cluster.kill(ensemble[0])
+        outcome = await repair_without(nodes, node, ledger_id, ensemble[2])
+        assert outcome == Repaired(40, outcome.copied_bytes)
+        for index, bookie in enumerate(await members(nodes, ledger_id)):
+            held = [one for one in range(40) if index in (one % 4, (one + 1) % 4)]
+            assert sorted(nodes.cluster.bookies[bookie].ledgers[ledger_id]) == held
+
+
 async def test_a_run_has_so_many_bytes() -> None:
     async with nodes_over(3) as nodes:
         node = await nodes.start("one")

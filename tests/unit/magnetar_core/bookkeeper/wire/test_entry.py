@@ -77,3 +77,20 @@ def test_explicit_lac_blobs_are_golden() -> None:
             EntryCodec(DigestType.CRC32C, b"").open_explicit_lac(wrong, 1)
     with pytest.raises(DigestMismatch):
         EntryCodec(DigestType.CRC32C, b"").open_explicit_lac(blob, 2)
+
+
+@pytest.mark.parametrize("digest_type", list(DigestType))
+def test_a_check_says_what_opening_says(digest_type: DigestType) -> None:
+    codec = EntryCodec(digest_type, b"secret")
+    good = codec.head(7, 3, 2, 10, b"payload") + b"payload"
+    codec.check(good, 7, 3)
+    codec.check(memoryview(good), 7, 3)
+    wrong = [(good, 8, 3), (good, 7, 4), (good[:20], 7, 3), (b"", 7, 3)]
+    if digest_type is not DigestType.DUMMY:
+        wrong += [(bytes([*good[:at], good[at] ^ 1, *good[at + 1 :]]), 7, 3) for at in range(len(good))]
+        wrong += [(good[:-1], 7, 3), (good + b"x", 7, 3)]
+    for data, ledger_id, entry_id in wrong:
+        with pytest.raises(DigestMismatch):
+            codec.open(data, ledger_id, entry_id)
+        with pytest.raises(DigestMismatch):
+            codec.check(data, ledger_id, entry_id)

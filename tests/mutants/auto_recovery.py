@@ -1,0 +1,141 @@
+"""Seeded bugs of auto-recovery."""
+
+from typing import Final
+
+from tests.mutants.catalogue import Mutant
+
+_NODE: Final = ("tests/unit/autorecovery/test_node.py",)
+_COPYING: Final = ("tests/unit/autorecovery/test_copying.py",)
+_AUDITOR: Final = ("tests/unit/autorecovery/test_auditor.py",)
+_PERIODIC: Final = ("tests/unit/autorecovery/test_periodic.py",)
+_CHECKS: Final = ("tests/unit/autorecovery/test_checks.py",)
+_MARKS: Final = ("tests/unit/magnetar_core/bookkeeper/metadata/test_marks.py",)
+
+MUTANTS: Final = (
+    Mutant(
+        "a copy is published without being read back",
+        "autorecovery/copying.py",
+        "        await self._read_back(bookie, held)\n",
+        "",
+        _COPYING,
+    ),
+    Mutant(
+        "a fragment with lost entries is published",
+        "autorecovery/repair.py",
+        "        if copied.lost:\n",
+        "        if copied.lost and not new:\n",
+        (*_COPYING, *_NODE),
+    ),
+    Mutant(
+        "silence is taken for a loss",
+        "autorecovery/repair.py",
+        "return Copy.MISSING if is_missing(error) or isinstance(error, DigestMismatch) else str(error)",
+        "return Copy.MISSING",
+        _PERIODIC,
+    ),
+    Mutant(
+        "a damaged copy counts as a copy",
+        "autorecovery/repair.py",
+        "return Copy.MISSING if is_missing(error) or isinstance(error, DigestMismatch) else str(error)",
+        "return Copy.MISSING if is_missing(error) else Copy.PRESENT",
+        (*_COPYING, *_PERIODIC),
+    ),
+    Mutant(
+        "a silent source is taken for a loss",
+        "autorecovery/copying.py",
+        "if not is_missing(error) and not isinstance(error, DigestMismatch):",
+        "if False:",
+        _COPYING,
+    ),
+    Mutant(
+        "a fragment of an open ledger is fixed before LAC is there",
+        "autorecovery/checks.py",
+        "last, is_fixed = following - 1, last_of_ledger >= following - 1",
+        "last, is_fixed = following - 1, True",
+        _CHECKS,
+    ),
+    Mutant(
+        "the last fragment of an open ledger is copied",
+        "autorecovery/checks.py",
+        "last, is_fixed = max(last_of_ledger, segment.first_entry_id - 1), False",
+        "last, is_fixed = max(last_of_ledger, segment.first_entry_id - 1), True",
+        _CHECKS,
+    ),
+    Mutant(
+        "an empty fragment names nobody",
+        "autorecovery/checks.py",
+        "        if bookie not in available:\n            gone[index] = bookie\n",
+        "        if bookie not in available and not fragment.is_empty:\n            gone[index] = bookie\n",
+        (*_CHECKS, *_NODE),
+    ),
+    Mutant(
+        "an open ledger is recovered without waiting for its writer",
+        "autorecovery/repair.py",
+        "                if not may_recover:\n",
+        "                if False:\n",
+        _NODE,
+    ),
+    Mutant(
+        "the grace period never ends",
+        "autorecovery/worker.py",
+        "may_recover = waiting is not None and waiting.outcome.kind is Hindrance.OPEN",
+        "may_recover = False",
+        _NODE,
+    ),
+    Mutant(
+        "a mark that was renewed is taken down",
+        "magnetar_core/bookkeeper/metadata/marks.py",
+        "            await self._store.delete(path, version)\n        except VersionConflict:",
+        "            await self._store.delete(path)\n        except VersionConflict:",
+        _MARKS,
+    ),
+    Mutant(
+        "somebody else's lock is given back",
+        "magnetar_core/bookkeeper/metadata/marks.py",
+        "if node is not None and node.own:\n            with",
+        "if node is not None:\n            with",
+        _MARKS,
+    ),
+    Mutant(
+        "a lock stays when a repair ends",
+        "autorecovery/worker.py",
+        "            await self._unlock(ledger_id)\n",
+        "            self._under_way.discard(ledger_id)\n",
+        (*_NODE, *_COPYING),
+    ),
+    Mutant(
+        "one bookie alone is not waited for",
+        "autorecovery/lost_bookies.py",
+        "if len(new) > 1 or due_s <= now_s:",
+        "if new:",
+        ("tests/unit/autorecovery/test_decisions.py", *_AUDITOR),
+    ),
+    Mutant(
+        "a read-only bookie is lost",
+        "autorecovery/auditor.py",
+        "        available = self._bookies.available  # rule 1\n",
+        "        available = self._bookies.writable  # rule 1\n",
+        _AUDITOR,
+    ),
+    Mutant(
+        "nobody hears that auto-recovery is off",
+        "magnetar_core/bookkeeper/metadata/marks.py",
+        "return not await self._store.exists(board.disabled_path(self._root))",
+        "return True",
+        (*_MARKS, *_AUDITOR),
+    ),
+    Mutant(
+        "a check begins anew with each auditor",
+        "autorecovery/periodic.py",
+        "first = await self._progress() or 0",
+        "first = 0",
+        _PERIODIC,
+    ),
+    Mutant(
+        "an entry goes to targets that are not to hold it",
+        "autorecovery/copying.py",
+        "held = [one for one in run if self._fragment.holds(index, one.entry_id)] if self._is_striped else list(run)",
+        "held = list(run)",
+        (*_COPYING, *_NODE),
+    ),
+)

@@ -1,0 +1,96 @@
+"""How fast copies may be made, by a clock that the test moves."""
+
+import asyncio
+
+from autorecovery.pace import Pace
+from magnetar_core.runtime.clock import ManualClock
+from magnetar_core.runtime.types import KIB, MIB
+from tests.support.waiting import settle
+
+WHOLE = 8 * MIB
+
+
+async def written(pace: Pace, clock: ManualClock, took_s: float) -> None:
+    async with pace.turn(256 * KIB):
+        clock.advance(took_s)
+
+
+async def test_slow_confirmations_halve_the_window_down_to_one_run_and_fast_ones_bring_it_back() -> None:
+    clock = ManualClock()
+    pace = Pace(clock)
+    assert pace.window_bytes == WHOLE
+    for _ in range(20):
+        await written(pace, clock, 0.004)
+    assert pace.window_bytes == WHOLE
+    await written(pace, clock, 0.5)
+    assert pace.window_bytes == WHOLE, "one slow confirmation is an accident"
+    await written(pace, clock, 0.5)
+    assert pace.window_bytes == WHOLE // 2
+    for _ in range(20):
+        await written(pace, clock, 0.5)
+    assert pace.window_bytes == MIB
+    for _ in range(100):
+        await written(pace, clock, 0.004)
+    assert pace.window_bytes == WHOLE
+
+
+async def test_a_disk_that_is_slow_always_is_got_used_to() -> None:
+    clock = ManualClock()
+    pace = Pace(clock)
+    await written(pace, clock, 0.01)
+    for _ in range(5_000):
+        await written(pace, clock, 0.06)
+    assert pace.window_bytes == WHOLE
+
+
+async def test_what_does_not_fit_waits_for_what_is_under_way_and_a_single_run_always_goes() -> None:
+    clock = ManualClock()
+    pace = Pace(clock)
+    order: list[str] = []
+    first_may_end = asyncio.Event()
+
+    async def first() -> None:
+        async with pace.turn(6 * MIB):
+            order.append("first begins")
+            await first_may_end.wait()
+        order.append("first ends")
+
+    async def second() -> None:
+        async with pace.turn(100 * MIB):
+            order.append("second begins")
+
+    tasks = [asyncio.ensure_future(first()), asyncio.ensure_future(second())]
+    await settle()
+    assert order == ["first begins"]
+    first_may_end.set()
+    await asyncio.gather(*tasks)
+    assert order == ["first begins", "first ends", "second begins"]
+
+
+async def test_a_limit_in_bytes_a_second_is_kept() -> None:
+    clock = ManualClock()
+    pace = Pace(clock, float(MIB))
+    begun: list[int] = []
+
+    async def one(number: int) -> None:
+        async with pace.turn(MIB):
+            begun.append(number)
+
+    tasks = [asyncio.ensure_future(one(number)) for number in range(4)]
+    await settle()
+    assert begun == []
+    for seconds in range(1, 5):
+        clock.advance(1.0)
+        await settle()
+        assert len(begun) == seconds
+    await asyncio.gather(*tasks)
+
+
+async def test_a_write_that_fails_gives_its_place_back() -> None:
+    pace = Pace(ManualClock())
+    for _ in range(50):
+        try:
+            async with pace.turn(WHOLE):
+                raise ConnectionError
+        except ConnectionError:
+            continue
