@@ -232,13 +232,16 @@ def _copies(facts: ClusterFacts) -> Iterator[Finding]:
         yield Finding(
             Level.WARNING, "copies",
             f"{_counted(len(facts.under_replicated), 'ledger is', 'ledgers are')} marked as under-replicated "
-            f"({_listed(facts.under_replicated)})" + ("; nobody copies them" if not facts.auditor else ""),
-            "start the bookies that are away; copying ledgers to others (auto-recovery) is not part of Magnetar yet",
+            f"({_listed(facts.under_replicated)})" + ("" if facts.auditor else "; nobody copies them"),
+            "see `magnetar autorecovery list` for what is copied and what cannot be"
+            if facts.auditor
+            else "start the bookies that are away, or run auto-recovery, which copies their ledgers: "
+            "`magnetar autorecovery`, or autoRecoveryDaemonEnabled=true at a bookie",
         )  # fmt: skip
     if facts.replication_disabled:
         yield Finding(
             Level.WARNING, "auto-recovery", "an operator has switched re-replication off",
-            "switch it on again when the maintenance is over, with the tool that switched it off",
+            "switch it on again when the maintenance is over: `magnetar autorecovery enable`",
         )  # fmt: skip
     if facts.ledgers_left:
         yield Finding(

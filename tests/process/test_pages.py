@@ -80,6 +80,13 @@ def test_the_page_of_the_servers_can_be_copied(tmp_path: Path) -> None:
     assert "127.0.0.1:8082" in said
 
 
+def test_the_page_of_auto_recovery_can_be_copied(tmp_path: Path) -> None:
+    said = follow("docs/auto-recovery.md", tmp_path)
+    assert "no ledger is known to lack copies" in said
+    assert "a bookie may be away for 600 s" in said
+    assert "was asked for an audit" in said
+
+
 def test_the_page_about_testing_can_be_copied(tmp_path: Path) -> None:
     """All blocks but the application in Go, which the reader has to supply."""
     assert "1 passed" in follow("docs/testing.md", tmp_path, "--without", "./application")
