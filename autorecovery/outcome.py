@@ -33,6 +33,8 @@ class Hindrance(StrEnum):
     """Its record in the metadata store cannot be read."""
     METADATA = "metadata"
     """The metadata store did not answer, or others changed the record all the time."""
+    DEFECT = "defect"
+    """An error in this program, which the log has with its traceback; other ledgers are repaired all the same."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from autorecovery.repair import LedgerRepair
 from magnetar_core.bookkeeper.metadata.marks import MarkBoard
 from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataError
 from magnetar_core.runtime.clock import Clock
-from magnetar_core.runtime.tasks import Bell, Tasks
+from magnetar_core.runtime.tasks import Bell, Tasks, report_failure
 from magnetar_core.runtime.types import Corruption
 
 log = logging.getLogger(__name__)
@@ -136,6 +136,8 @@ class ReplicationWorker:
             cancel()
         self._cancels.clear()
         await self._tasks.cancel()
+        for ledger_id in tuple(self._under_way):  # those whose own giving back was cut short
+            await self._unlock(ledger_id)
 
     def retry_now(self) -> None:
         """Try every waiting ledger again at once: an operator asks."""
@@ -229,6 +231,9 @@ class ReplicationWorker:
                 self._note(ledger_id, await self._repair.repair(ledger_id, may_recover=may_recover))
         except MetadataError as error:
             self._note(ledger_id, Hindered(Hindrance.METADATA, str(error)))
+        except Exception as error:  # what one ledger brings about must not keep the others waiting (I71)
+            report_failure(f"repairing ledger {ledger_id}", error)
+            self._note(ledger_id, Hindered(Hindrance.DEFECT, f"{type(error).__name__}: {error}"))
         finally:
             await self._unlock(ledger_id)
 
@@ -249,9 +254,9 @@ class ReplicationWorker:
             await self._marks.unlock(ledger_id)
         except MetadataError as error:
             log.warning("the lock of ledger %d is not given back yet: %s", ledger_id, error)
-        finally:
-            self._under_way.discard(ledger_id)
-            self._wake()
+        # Not where this is cancelled: `stop` gives the lock back then.
+        self._under_way.discard(ledger_id)
+        self._wake()
 
     def _note(self, ledger_id: int, outcome: Outcome) -> None:
         counts = self.counts

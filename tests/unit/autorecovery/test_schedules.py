@@ -1,0 +1,200 @@
+"""Schedules that went wrong elsewhere, for auto-recovery: each test has the number of its row in docs/invariants.md."""
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import pytest
+
+from autorecovery import auditor as auditor_module
+from autorecovery import repair as repair_module
+from autorecovery.config import AutoRecoveryConfig
+from autorecovery.outcome import Hindrance
+from autorecovery.repair import LedgerRepair
+from magnetar_core.bookkeeper.metadata.ledgers import SHORT_ID_LIMIT, LedgerMetadata, LedgerState, Segment
+from magnetar_core.bookkeeper.wire.codec_v2 import ADD_ENTRY
+from magnetar_core.bookkeeper.wire.entry import DigestType
+from tests.support.waiting import eventually, settle
+from tests.unit.autorecovery.test_auditor import auditing, marked
+from tests.unit.autorecovery.test_copying import members, spare
+from tests.unit.autorecovery.test_node import Nodes, nodes_over
+
+
+async def empty_ledger(nodes: Nodes, ledger_id: int) -> None:
+    """A closed ledger without entries, with an id of the caller's choice, on bookies 0 to 2."""
+    metadata = LedgerMetadata(
+        ensemble_size=3,
+        write_quorum=2,
+        ack_quorum=2,
+        digest_type=DigestType.CRC32C,
+        segments=(Segment(0, ("bookie-0", "bookie-1", "bookie-2")),),
+        state=LedgerState.CLOSED,
+    )
+    await nodes.writer.ledgers.create_with_id(ledger_id, metadata)
+
+
+async def is_replaced(nodes: Nodes, ledger_id: int, dead: str) -> bool:
+    """The record names another bookie, which has everything."""
+    return dead not in await members(nodes, ledger_id) and await nodes.is_whole(ledger_id)
+
+
+async def test_r_r2_ledgers_on_both_sides_of_every_boundary_of_ids_are_audited() -> None:
+    async with nodes_over(4) as nodes:
+        ids = [0, 9_999, 10_000, 99_999_999, 100_000_000, SHORT_ID_LIMIT - 1, SHORT_ID_LIMIT, 2**40, 2**62]
+        for ledger_id in ids:
+            await empty_ledger(nodes, ledger_id)
+        await nodes.cluster.kill("bookie-0")
+        node = await auditing(nodes)
+        assert sorted(await marked(node)) == ids
+
+
+async def test_r_r3_a_copy_that_vanished_before_it_is_published_is_not_published() -> None:
+    """The target's garbage collection removes the ledger, which no record gives to it yet."""
+    async with nodes_over(3) as nodes:
+        node = await nodes.start("one")
+        ledger_id = await nodes.written(5, ensemble=2)
+        ensemble = await members(nodes, ledger_id)
+        target = spare(nodes, ensemble)
+
+        def collect(opcode: int, asked: int, entry_id: int) -> int | None:
+            if opcode != ADD_ENTRY and asked == ledger_id:
+                target.ledgers.pop(ledger_id, None)
+            return None
+
+        target.refuse = collect
+        await node.marks.set_enabled(False)
+        await nodes.cluster.kill(ensemble[0])
+        await eventually(lambda: ensemble[0] not in node.repair._bookkeeper.bookies.available)
+        await node.repair.repair(ledger_id, may_recover=False)
+        assert await members(nodes, ledger_id) == ensemble
+        target.refuse = lambda *_: None
+        await node.marks.set_enabled(True)
+        node.auditor.audit_now()
+        await eventually(partial(nodes.is_whole, ledger_id))
+
+
+async def test_r_r3_a_ledger_is_locked_while_it_is_copied() -> None:
+    """Whoever removes ledgers that belong to others takes the same lock first."""
+    async with nodes_over(3) as nodes:
+        await nodes.start("one")
+        ledger_id = await nodes.written(5, ensemble=2)
+        ensemble = await members(nodes, ledger_id)
+        target = spare(nodes, ensemble)
+        locked: list[bool] = []
+
+        def look(opcode: int, asked: int, entry_id: int) -> int | None:
+            tree: Any = nodes.cluster.store
+            locked.append(tree._tree.record(f"/ledgers/underreplication/locks/urL{ledger_id:010d}") is not None)
+            return None
+
+        target.refuse = look
+        await nodes.cluster.kill(ensemble[0])
+        await eventually(partial(is_replaced, nodes, ledger_id, ensemble[0]))
+        assert locked
+        assert all(locked)
+
+
+async def test_r_r7_an_audit_and_a_repair_with_one_permit_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auditor_module, "_AT_ONCE", 1)
+    monkeypatch.setattr(repair_module, "_READS_MAX", 1)
+    async with nodes_over(5) as nodes:
+        ledgers = [await nodes.written(7) for _ in range(6)]
+        node = await nodes.start("one", AutoRecoveryConfig(open_grace_ms=200, ledgers_max=1))
+        await nodes.cluster.kill("bookie-0")
+        for ledger_id in ledgers:
+            await eventually(partial(nodes.is_whole, ledger_id))
+        await eventually(partial(nodes.has_no_marks, node))
+
+
+async def test_r_r10_a_lock_is_given_back_after_an_error_that_nobody_thought_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The ledger waits with that reason, and the others are repaired."""
+    async with nodes_over(4) as nodes:
+        broken_id, other_id = await nodes.written(3, ensemble=4), await nodes.written(3)
+        node = await nodes.start("one")
+        repair = LedgerRepair.repair
+
+        async def broken(self: LedgerRepair, ledger_id: int, **options: Any) -> Any:
+            if ledger_id == broken_id:
+                raise RuntimeError("a defect")
+            return await repair(self, ledger_id, **options)
+
+        monkeypatch.setattr(LedgerRepair, "repair", broken)
+        (dead, *_) = await members(nodes, other_id)
+        await nodes.cluster.kill(dead)
+        await eventually(partial(is_replaced, nodes, other_id, dead))
+        await eventually(lambda: [one.outcome.kind for one in node.worker.waiting] == [Hindrance.DEFECT])
+
+        async def is_free() -> bool:
+            return not await node.marks.locked()
+
+        await eventually(is_free)
+        assert nodes.deaths == []
+
+
+async def test_r_r10_a_node_that_is_stopped_in_the_middle_gives_its_locks_back() -> None:
+    async with nodes_over(4) as nodes:
+        ledger_id = await nodes.written(3)
+        (dead, other, _) = await members(nodes, ledger_id)
+        node = await nodes.start("one")
+        for bookie in nodes.cluster.bookies.values():
+            bookie.silent = True
+        await nodes.cluster.kill(dead)
+        await eventually(lambda: node.worker.under_way == {ledger_id})
+        await node.stop()
+        assert await node.marks.locked() == frozenset()
+        assert other in await members(nodes, ledger_id)
+
+
+async def test_r_r16_a_rolling_restart_during_an_audit_leaves_no_marks_and_no_fewer_copies() -> None:
+    async with nodes_over(5) as nodes:
+        ledgers = [await nodes.written(20, ensemble=3, write=3) for _ in range(8)]
+        node = await nodes.start("one")
+        for number in range(5):
+            await nodes.cluster.kill(f"bookie-{number}")
+            await settle()
+            await nodes.cluster.revive(f"bookie-{number}")
+            await settle()
+        node.auditor.audit_now()
+        await eventually(partial(nodes.has_no_marks, node))
+        for ledger_id in ledgers:
+            await eventually(partial(nodes.is_whole, ledger_id))
+
+
+async def test_r_r17_a_bookie_that_returns_after_it_was_replaced_is_not_asked_and_keeps_what_it_has() -> None:
+    """Its stale copies go by its own garbage collection, which sees that the record names others."""
+    async with nodes_over(4) as nodes:
+        ledger_id = await nodes.written(10, ensemble=3, write=3)
+        node = await nodes.start("one")
+        (first, *_) = await members(nodes, ledger_id)
+        await nodes.cluster.kill(first)
+        await eventually(partial(is_replaced, nodes, ledger_id, first))
+        await eventually(partial(nodes.has_no_marks, node))
+        replaced = await members(nodes, ledger_id)
+        await nodes.cluster.revive(first)
+        returned = nodes.cluster.bookies[first]
+        asked = len(returned.requests)
+        node.auditor.audit_now()
+        await eventually(lambda: node.auditor.counts.audits >= 2)
+        handle = await nodes.writer.open_ledger(ledger_id, recovery=False)
+        assert len(await handle.read(0, 9)) == 10
+        assert len(returned.requests) == asked
+        assert sorted(returned.ledgers[ledger_id]) == list(range(10))
+        assert await members(nodes, ledger_id) == replaced
+
+
+async def test_two_workers_and_two_repairs_of_one_ledger_at_once_do_no_harm() -> None:
+    """I70: the lock saves work, nothing else. Here both repair without it."""
+    async with nodes_over(6) as nodes:
+        first, second = await nodes.start("one"), await nodes.start("two")
+        await first.marks.set_enabled(False)
+        ledgers = [await nodes.written(50, ensemble=3, write=3) for _ in range(6)]
+        await nodes.cluster.kill("bookie-0")
+        await eventually(lambda: "bookie-0" not in second.repair._bookkeeper.bookies.available)
+        await eventually(lambda: "bookie-0" not in first.repair._bookkeeper.bookies.available)
+        await asyncio.gather(
+            *(node.repair.repair(ledger_id, may_recover=True) for ledger_id in ledgers for node in (first, second))
+        )
+        for ledger_id in ledgers:
+            assert await nodes.is_whole(ledger_id)
