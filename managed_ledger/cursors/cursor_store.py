@@ -184,7 +184,7 @@ class CursorStore:
     async def _begin_ledger(self, snapshot: CursorSnapshot, state: bytes) -> None:
         """Raises BookKeeperError (there is no new ledger), ManagedLedgerFenced, StorageUnavailable."""
         former = self.ledger_id
-        await self.let_go()
+        await self.release()
         handle = await self._bookkeeper.create_ledger(
             ensemble_size=self._config.ensemble_size,
             write_quorum=self._config.write_quorum,
@@ -213,7 +213,7 @@ class CursorStore:
         if former != NO_LEDGER:
             await self._drop(former)
 
-    async def let_go(self) -> None:
+    async def release(self) -> None:
         """Give up the handle of the cursor ledger; nothing is written to it any more."""
         handle, self._handle = self._handle, None
         if handle is not None:
@@ -232,7 +232,7 @@ class CursorStore:
 
     async def _put_into_node(self, snapshot: CursorSnapshot) -> None:
         former = self.ledger_id
-        await self.let_go()
+        await self.release()
         await self._write_node(snapshot, NO_LEDGER, whole=True)
         if former != NO_LEDGER:
             await self._drop(former)
@@ -240,7 +240,7 @@ class CursorStore:
     async def delete(self) -> None:
         """Remove the cursor: its node first, then its ledger. Raises ManagedLedgerFenced, StorageUnavailable."""
         stray = await self._change_node(self._record.delete)
-        await self.let_go()
+        await self.release()
         for ledger_id in stray | ({self.ledger_id} - {NO_LEDGER}):
             await self._drop(ledger_id)
 
