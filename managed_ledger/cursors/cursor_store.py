@@ -263,8 +263,9 @@ class CursorStore:
             try:
                 await change()
             except ManagedLedgerFenced:
-                # Read, and then asked: who took over after the question will have another version in its place when it
-                # writes; the other way round we might go on from what the next owner wrote.
+                # First read the node, then ask for another owner. An owner that takes over after the question writes
+                # the node, and our next write is a conflict. In the other order we might read what that owner has
+                # written, and write over it.
                 value = await self._record.read()
                 await self._check_owner()
                 if value is None:
@@ -309,7 +310,7 @@ class CursorStore:
 
 
 def _first_ranges(snapshot: CursorSnapshot, ranges_max: int) -> CursorSnapshot:
-    """What is stored of *snapshot* where *ranges_max* ranges are: messages behind the others come again."""
+    """What is stored of *snapshot*: its first *ranges_max* ranges. Entries of later ranges are delivered again."""
     return snapshot._replace(ranges=snapshot.ranges[:ranges_max])
 
 

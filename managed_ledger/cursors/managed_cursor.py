@@ -346,7 +346,7 @@ class ManagedCursor:
         )
 
     async def close(self) -> None:
-        """Store the state in the metadata node and let go of the cursor ledger."""
+        """Store the state in the metadata node and give up the cursor ledger."""
         if self.is_closed:
             return
         self._stop_timer()
