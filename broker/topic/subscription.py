@@ -283,7 +283,7 @@ class Subscription:
             self.pump()
 
     def disconnect_consumers(self) -> list[Consumer]:
-        """Detach all consumers and tell their clients, who subscribe again by themselves."""
+        """Detach all consumers and tell their clients, which subscribe again by themselves."""
         gone = list(self.consumers)
         for consumer in gone:
             _tell_closed(consumer)
