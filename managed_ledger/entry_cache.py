@@ -1,9 +1,9 @@
 """Recent entries by position, bounded in bytes, for tailing consumers.
 
-Entries come in runs of consecutive ids and leave oldest first, over all ledgers of one topic. A buffer that is a view
-keeps the whole chunk alive in which it was received; neighbours share the chunk, so the count of payload bytes is
-close to what is held as long as whole runs come and go. An entry counts for its bytes and for what Python needs to
-keep it: of entries of a hundred bytes that is most.
+Entries are added in runs of consecutive ids and evicted oldest first, over all ledgers. A buffer that is a view keeps
+the whole chunk alive in which it was received. Neighbouring entries share their chunk, so the count of payload bytes is
+close to the memory that is held, as long as whole runs are added and evicted. An entry counts for its bytes and for
+what Python needs to keep it, which is most of the memory for entries of a hundred bytes.
 """
 
 from collections import deque

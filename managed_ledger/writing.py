@@ -214,9 +214,7 @@ class Writing:
         if isinstance(error, LedgerFenced | MetadataConflict):
             self.fence(ManagedLedgerFenced(f"{self._name}: another owner took over ledger {handle.ledger_id}"))
             return
-        log.warning(
-            "%s: writing to ledger %s failed: %s; going on with another one", self._name, handle.ledger_id, error
-        )
+        log.warning("%s: writing to ledger %s failed: %s; another one is begun", self._name, handle.ledger_id, error)
         self._appending.on_write_failed()
         self.progress.ring()
         self.spawn(self._next_ledger(), "new ledger")

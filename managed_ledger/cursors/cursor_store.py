@@ -123,7 +123,7 @@ class CursorStore:
         if state is not None:
             return _snapshot(Position(state.ledgerId, state.entryId), state)
         position = max(first, Position(info.markDeleteLedgerId, info.markDeleteEntryId))
-        log.warning("cursor %s of %s: its ledger %s holds no state; going on from %s", self._cursor, self._topic,
+        log.warning("cursor %s of %s: its ledger %s holds no state; continuing from %s", self._cursor, self._topic,
                     info.cursorsLedgerId, position)  # fmt: skip
         return _snapshot(position, info)
 
@@ -253,10 +253,10 @@ class CursorStore:
             await self._drop(named)
 
     async def _change_node(self, change: Callable[[], Awaitable[None]]) -> set[int]:
-        """Make *change*, over what a former owner wrote after we had read (rule 5).
+        """Make *change*, also if a former owner wrote the node after we had read it (rule 5).
 
-        The ledgers that only the former owner's node named are returned. A node that is gone was deleted by it: then
-        this raises ManagedLedgerFenced, and whoever opens the topic again finds no such cursor.
+        Returns the ledgers that only the former owner's node named. If the former owner has deleted the node, this
+        raises ManagedLedgerFenced, and the next opening of the topic finds no such cursor.
         """
         stray: set[int] = set()
         while True:
