@@ -50,7 +50,7 @@ from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 
-# How often each topic stores its sequence ids and forgets absent producers.
+# How often topics are asked whether a snapshot of their sequence ids is due.
 HOUSEKEEPING_S: Final = 30.0
 
 # The period of the rates in statistics. (statsUpdateFrequencyInSecs)
@@ -81,7 +81,7 @@ class Ledgers(Protocol):
 class Broker:
     """Serves topics to the clients of one cluster.
 
-    *ledgers* and *schemas* are made from *bookkeeper* unless they are given (tests do).
+    *ledgers* and *schemas* are made from *bookkeeper* unless they are given, as by tests.
     """
 
     def __init__(
@@ -254,7 +254,7 @@ class Broker:
             raise MetadataFailure(str(error)) from error
 
     async def topics_of_namespace(self, namespace: str, *, persistent: bool, non_persistent: bool) -> list[str]:
-        """Full names of the topics of *namespace*, partitions each for itself, without those of the system."""
+        """Full names of the topics of *namespace*; each partition is listed, topics of the system are not."""
         if not persistent:
             return []
         try:
@@ -301,9 +301,10 @@ class Broker:
         return create and self._auto_creation(policies).allowed
 
     async def _load(self, name: TopicName, policies: NamespacePolicies) -> Topic:
-        """Rule 1."""
-        # Others may have opened it since the caller looked. A second object on the same ledger would share its cursors
-        # with the first: each would give away part of the entries, and confirm what the other knows to be stored.
+        """The open topic; it is opened if it is not (rule 1)."""
+        # Another request may have opened it since the caller looked. A second object on the same ledger would share the
+        # cursors with the first, so that each delivers only part of the entries; and it would get the answers to
+        # messages that were published through the first.
         loaded = self.topics.get(name)
         if loaded is not None and not loaded.is_closed:
             return loaded
@@ -354,7 +355,7 @@ class Broker:
         self._end(topic.name, topic.finish(), "drop")
 
     def _on_lost(self, bundles: list[str]) -> None:
-        """Ownership rule 3: at once, and before anything else is written."""
+        """The topics of these bundles stop at once, before anything else is written (ownership rule 3)."""
         lost = set(bundles)
         for name, topic in list(self.topics.items()):
             if topic.policies.bundles.bundle_of(name) in lost or not self.ownership.owns(name):
@@ -397,7 +398,7 @@ class Broker:
             raise storage_error(error) from error
 
     async def create_topic(self, name: TopicName) -> Topic:
-        """Make and open a topic, whatever the policies say of automatic creation. Raises BrokerError."""
+        """Make and open a topic, even where policies forbid automatic creation. Raises BrokerError."""
         policies = await self.namespace(name.namespace)
         if not self.ownership.owns(name):
             raise NotReady(f"The bundle of {name} is not owned by this broker; look it up again")
@@ -420,7 +421,7 @@ class Broker:
         return name
 
     def consumer_name(self) -> str:
-        """A name for a consumer that brings none."""
+        """A name for a consumer whose client gave none."""
         return secrets.token_hex(5)
 
     # -------------------------------------------------------------------------------- schemas
@@ -471,7 +472,7 @@ class Broker:
             await self.delete_inactive_topics(period_s)
 
     async def delete_inactive_topics(self, idle_s: float) -> None:
-        """Delete the topics that for *idle_s* nobody used and nobody subscribes to."""
+        """Delete topics without subscriptions that no client has used for *idle_s*."""
         since_ms = self.now_ms() - idle_s * 1000
         for name, topic in list(self.topics.items()):
             if topic.is_in_use or topic.has_subscriptions or topic.last_active_ms > since_ms or name.is_system:

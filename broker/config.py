@@ -1,7 +1,8 @@
 """The settings of a broker, under Apache's names (`broker.conf`, `standalone.conf`).
 
-What matters to a promise and is not there is refused when it is switched on (`REFUSED_WHEN_ON`); what tunes a
-Java process is accepted and means nothing (`APACHE_SETTINGS_WITHOUT_EFFECT`).
+A feature that this broker does not have is refused when it is switched on, since somebody relies on it
+(`REFUSED_WHEN_ON`). A setting that tunes a Java process is accepted and has no effect
+(`APACHE_SETTINGS_WITHOUT_EFFECT`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,14 +30,14 @@ TIMESTAMP_INTERCEPTOR: Final = "org.apache.pulsar.common.intercept.AppendBrokerT
 # The smallest message size that still leaves room for what clients put around a message.
 MESSAGE_BYTES_MIN: Final = 1024
 
-# A message is one buffer in every process that it goes through, and several on the way. With what stands around it,
-# its length stays within 31 bits, in which protobuf and gRPC keep it.
+# A message is one buffer in every process that handles it. With its headers its length must stay within 31 bits, in
+# which protobuf and gRPC keep it.
 MESSAGE_BYTES_MAX: Final = 1024 * 1024 * 1024
 
-# Each has its owner's node in the metadata store. (maximum of Apache, too)
+# Each bundle has a node with its owner in the metadata store. (Apache has the same maximum.)
 BUNDLES_MAX: Final = 4_096
 
-# Each partition is a topic with a ledger of its own; a number mistyped by two digits would fill the metadata store.
+# Each partition is a topic with its own ledgers; a number mistyped by two digits would fill the metadata store.
 PARTITIONS_MAX: Final = 10_000
 
 
@@ -44,7 +45,7 @@ PARTITIONS_MAX: Final = 10_000
 class BrokerConfig:
     """One broker. Times end in their unit; sizes of messages are bytes."""
 
-    # Doors.
+    # Ports.
     service_port: int | None = setting("brokerServicePort", 6650, help="port of the binary protocol; 0 = any free one")
     service_port_tls: int | None = setting("brokerServicePortTls", None, help="port of the binary protocol over TLS")
     web_port: int | None = setting("webServicePort", 8080, help="port of the HTTP admin API; 0 = any free one")
@@ -58,7 +59,7 @@ class BrokerConfig:
         "advertisedListeners", "", help="name:pulsar://host:port, comma separated: addresses for named listeners"
     )
     internal_listener_name: str = setting(
-        "internalListenerName", "", help="the advertised listener that is used where none is named"
+        "internalListenerName", "", help="the advertised listener for clients that name none"
     )
 
     # The cluster.
@@ -70,7 +71,7 @@ class BrokerConfig:
     default_bundles: int = setting(
         "defaultNumberOfNamespaceBundles",
         4,
-        help="bundles of a namespace that is made without saying how many",
+        help="bundles of a new namespace, if the request does not say how many",
         most=BUNDLES_MAX,
         least=1,
     )
@@ -86,13 +87,13 @@ class BrokerConfig:
     max_uncompressed_bytes: int = setting(
         "maxUncompressedEntrySize",
         0,
-        help="what an entry may unpack to for consumers of the topic API; 0: four times maxMessageSize",
+        help="bytes that an entry may unpack to for consumers of the topic API; 0: four times maxMessageSize",
     )
     keep_alive_s: int = setting(
         "keepAliveIntervalSeconds", 30, help="a connection silent for two of these is closed", least=1
     )
-    # 1,000 of 64 KiB are 64 MiB for one client; at 1 KiB it is what a batch of the journal carries, so it does
-    # not throttle, it protects.
+    # 1,000 messages of 64 KiB are 64 MiB for one client. The journal stores messages of 1 KiB in groups of about 1,000,
+    # so the limit protects the broker and does not throttle a client.
     max_pending_publishes: int = setting(
         "maxPendingPublishRequestsPerConnection", 1000, help="sends without a receipt before reading pauses", least=1
     )
@@ -139,20 +140,26 @@ class BrokerConfig:
         "managedLedgerMaxEntriesPerLedger", 50_000, help="entries of a ledger", least=1
     )
     max_ledger_mbytes: int = setting("managedLedgerMaxSizePerLedgerMbytes", 2048, help="size of a ledger, MB", least=1)
-    min_rollover_minutes: int = setting("managedLedgerMinLedgerRolloverTimeMinutes", 10, help="youngest to be rolled")
-    max_rollover_minutes: int = setting("managedLedgerMaxLedgerRolloverTimeMinutes", 240, help="oldest not rolled")
+    min_rollover_minutes: int = setting(
+        "managedLedgerMinLedgerRolloverTimeMinutes", 10, help="a younger ledger is not replaced, even if full"
+    )
+    max_rollover_minutes: int = setting(
+        "managedLedgerMaxLedgerRolloverTimeMinutes", 240, help="an older ledger is replaced, even if not full"
+    )
     cache_mbytes: int = setting("managedLedgerCacheSizeMB", 64, help="memory for entries just written, MB")
     max_unacked_ranges: int = setting(
-        "managedLedgerMaxUnackedRangesToPersist", 10_000, help="holes of acknowledgement that survive a restart"
+        "managedLedgerMaxUnackedRangesToPersist",
+        10_000,
+        help="ranges of acknowledgements that survive a restart",
     )
     mark_delete_rate: float = setting(
         "managedLedgerDefaultMarkDeleteRateLimit", 1.0, help="times a second a cursor's state is written"
     )
     retention_minutes: int = setting(
-        "defaultRetentionTimeInMinutes", 0, help="consumed data is kept so long; -1 = ever", least=-1
+        "defaultRetentionTimeInMinutes", 0, help="consumed data is kept this long; -1 = for ever", least=-1
     )
     retention_mbytes: int = setting(
-        "defaultRetentionSizeInMB", 0, help="consumed data is kept up to; -1 = any size", least=-1
+        "defaultRetentionSizeInMB", 0, help="consumed data is kept up to this size; -1 = any", least=-1
     )
     retention_check_s: int = setting("retentionCheckIntervalInSeconds", 120, help="how often consumed data is dropped")
 
@@ -174,7 +181,7 @@ class BrokerConfig:
     bookkeeper_tls_factory: str = setting(
         "bookkeeperTLSProviderFactoryClass",
         APACHE_FACTORY,
-        help="what the settings below belong to; others are refused",
+        help="the class that the settings below belong to; others are refused",
     )
     bookkeeper_tls_key_type: str = setting("bookkeeperTLSKeyFileType", "PEM", help="PEM; others are refused")
     bookkeeper_tls_key: str = setting("bookkeeperTLSKeyFilePath", "", help="the key of the broker's certificate, PEM")
@@ -193,7 +200,7 @@ class BrokerConfig:
     bookkeeper_tls_refresh_s: int = setting(
         "bookkeeperTlsCertFilesRefreshDurationSeconds",
         REFRESH_S,
-        help="seconds between two looks whether the files have changed; 0: never",
+        help="seconds between two checks whether the files have changed; 0: no checks",
     )
     bookkeeper_tls_verify_hostname: bool = setting(
         "bookkeeper_tlsHostnameVerificationEnabled",
@@ -202,7 +209,7 @@ class BrokerConfig:
     )
 
     # Deduplication.
-    deduplication: bool = setting("brokerDeduplicationEnabled", False, help="drop what a producer sends twice")
+    deduplication: bool = setting("brokerDeduplicationEnabled", False, help="drop messages that a producer sends twice")
     deduplication_entries: int = setting(
         "brokerDeduplicationEntriesInterval", 1000, help="entries between two snapshots of the sequence ids", least=1
     )
@@ -213,7 +220,9 @@ class BrokerConfig:
         "brokerDeduplicationMaxNumberOfProducers", 10_000, help="producers of a topic that are remembered", least=1
     )
     deduplication_inactivity_minutes: int = setting(
-        "brokerDeduplicationProducerInactivityTimeoutMinutes", 360, help="a producer away so long is forgotten"
+        "brokerDeduplicationProducerInactivityTimeoutMinutes",
+        360,
+        help="producers away this long are forgotten",
     )
 
     # Memory for all clients together. (broker.memory_budget)
@@ -267,13 +276,13 @@ class BrokerConfig:
     )
     delayed_delivery: bool = setting("delayedDeliveryEnabled", True, help="hold messages until their time")
     delayed_delivery_tick_ms: int = setting(
-        "delayedDeliveryTickTimeMillis", 1000, help="delayed messages may come this much too early", least=1
+        "delayedDeliveryTickTimeMillis", 1000, help="delayed messages may be delivered this much too early", least=1
     )
     delayed_delivery_strict: bool = setting(
-        "isDelayedDeliveryDeliverAtTimeStrict", False, help="true: delayed messages never come too early"
+        "isDelayedDeliveryDeliverAtTimeStrict", False, help="true: delayed messages are never delivered too early"
     )
     active_consumer_probe_ms: int = setting(
-        "connectionLivenessCheckTimeoutMillis", 5000, help="wait for a PONG before a dead consumer makes place"
+        "connectionLivenessCheckTimeoutMillis", 5000, help="wait for a PONG before a silent consumer is disconnected"
     )
 
     # What entries carry.
@@ -281,7 +290,7 @@ class BrokerConfig:
         "brokerEntryMetadataInterceptors", (), help=f"nothing or {TIMESTAMP_INTERCEPTOR}"
     )
     expose_entry_metadata: bool = setting(
-        "exposingBrokerEntryMetadataToClientEnabled", False, help="give clients the broker's own entry metadata"
+        "exposingBrokerEntryMetadataToClientEnabled", False, help="send the broker's own entry metadata to clients"
     )
 
     # The topic API over gRPC: small messages that come within a window are stored as one entry.
@@ -302,17 +311,17 @@ class BrokerConfig:
 
     @property
     def advertised_host(self) -> str:
-        """Where clients find the broker; those on this machine, where no address is advertised."""
+        """The host name that clients are told; `localhost` for a broker on all addresses that advertises none."""
         if self.advertised_address:
             return self.advertised_address
         return "localhost" if self.bind_address in ("0.0.0.0", "::", "") else self.bind_address
 
     def publish_buffer_bytes(self, memory_bytes: int) -> int:
-        """maxMessagePublishBufferSizeInMB, of a process that may have so much memory."""
+        """maxMessagePublishBufferSizeInMB in bytes, for a process that may use *memory_bytes*."""
         return self._buffer_bytes(self.publish_buffer_mbytes, memory_bytes // 8, 128 * MIB)
 
     def read_buffer_bytes(self, memory_bytes: int) -> int:
-        """managedLedgerMaxReadsInFlightSizeInMB, of a process that may have so much memory."""
+        """managedLedgerMaxReadsInFlightSizeInMB in bytes, for a process that may use *memory_bytes*."""
         return self._buffer_bytes(self.read_buffer_mbytes, memory_bytes // 16, 64 * MIB)
 
     def _buffer_bytes(self, wanted_mbytes: int, share_bytes: int, most_bytes: int) -> int:
@@ -363,7 +372,7 @@ class BrokerConfig:
 
     @property
     def uncompressed_bytes_max(self) -> int:
-        """Clients compare compressed messages with maxMessageSize, so they may unpack to more."""
+        """What an entry may unpack to. Clients compare the compressed size with maxMessageSize, so this is more."""
         return self.max_uncompressed_bytes or min(4 * self.max_message_bytes, 2**31 - 1)
 
     def _tls_problems(self) -> Iterator[str]:
@@ -392,7 +401,7 @@ class BrokerConfig:
 
     @property
     def bookie_tls(self) -> TlsFiles | None:
-        """With what bookies are reached over TLS; None: in clear."""
+        """The files for TLS to the bookies; None: connections to them are not encrypted."""
         if self.bookkeeper_tls_directory:
             files = directory_files(self.bookkeeper_tls_directory, "bookkeeperTLSDirectory")
         elif self.bookkeeper_tls:
@@ -424,8 +433,8 @@ def parse_listeners(text: str) -> dict[str, tuple[str, str]]:
     return listeners
 
 
-# Setting → the texts that leave it off, and what the person can do instead. Found in a file with another text,
-# the broker does not start: going on without it would break a promise in silence.
+# Setting → the values that leave the feature off, and what holds without it or what the operator can do instead. With
+# any other value the broker does not start: it would silently do less than the operator asked for.
 REFUSED_WHEN_ON: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "transactionCoordinatorEnabled": (("false",), "transactions are not there; clients get NotAllowedError"),
     "managedLedgerOffloadDriver": (("",), "offloading is not there; raise the retention instead"),
@@ -527,9 +536,9 @@ def load_broker_config(
     *,
     overrides: Mapping[str, str] | None = None,
 ) -> BrokerConfig:
-    """The configuration that a file's *values*, the environment and *overrides* make (the last wins).
+    """The configuration from a file's *values*, the environment and *overrides*; the later ones win.
 
-    Raises ConfigurationError with every problem, what this broker does not have included.
+    Raises ConfigurationError with all problems, among them features that this broker does not have.
     """
     merged = dict(values)
     for key, value in (environ or {}).items():

@@ -1,4 +1,4 @@
-"""Which broker serves a topic, as all doors of a broker answer it: binary protocol, topic API and HTTP."""
+"""Which broker serves a topic: the answer of all ports of a broker (binary protocol, topic API, HTTP)."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from managed_ledger.topic_name import TopicName
 
 
 class TopicAddress(NamedTuple):
-    """The broker that a client should turn to for a topic."""
+    """The broker that a client should ask about a topic."""
 
     broker: BrokerAddress
     is_redirect: bool
@@ -49,7 +49,10 @@ class Lookups:
         self._under_way = 0
 
     async def find(self, topic: TopicName, *, authoritative: bool) -> TopicAddress:
-        """Raises TopicNotFound (no such namespace), NotReady, MetadataFailure, MetadataError."""
+        """The broker that serves *topic*, or knows more about it; *authoritative*: another broker sent the client here.
+
+        Raises TopicNotFound (no such namespace), NotReady, MetadataFailure, MetadataError.
+        """
         await self._namespaces.policies(topic.namespace)
         located = await self._ownership.locate(topic, authoritative=authoritative)
         broker = self._own_address() if located.here else located.broker
@@ -58,7 +61,7 @@ class Lookups:
         return TopicAddress(broker, is_redirect, located.authoritative if is_redirect else True)
 
     async def find_for_client(self, topic: TopicName, *, authoritative: bool) -> TopicAddress:
-        """As `find`, for clients, of which thousands may ask at once after a failure.
+        """As `find`, for clients: after a failure thousands of them ask at the same time.
 
         Raises TopicNotFound, NotReady, TooManyRequests, MetadataFailure.
         """

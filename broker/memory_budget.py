@@ -42,13 +42,13 @@ Later = Callable[[float, Callable[[], None]], Cancellable]
 
 
 class MemoryBudget:
-    """Bytes of one kind."""
+    """Bytes that clients hold together: of messages to be published, or of entries to be sent."""
 
     __slots__ = ("_later", "_timer", "_waiting", "holders", "kept_bytes", "limit_bytes", "used_bytes")
 
     def __init__(self, limit_bytes: int, later: Later) -> None:
-        """*later* calls something after so many seconds."""
-        assert limit_bytes > 0
+        """*later* calls a function after a number of seconds."""
+        assert limit_bytes > 0, limit_bytes
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
         self.kept_bytes = 0
@@ -82,25 +82,25 @@ class MemoryBudget:
         """Take (negative: give back) bytes that their holder frees only after it was resumed (rule 4)."""
         self.kept_bytes += size_bytes
         self.used_bytes += size_bytes
-        assert 0 <= self.kept_bytes <= self.used_bytes
+        assert 0 <= self.kept_bytes <= self.used_bytes, (self.kept_bytes, self.used_bytes)
 
-    def wait(self, who: Hashable, go_on: Callable[[], None], *, first: bool = False) -> None:
-        """Call *go_on* once there is room; *first*: before all others. A *who* that waits already keeps its place."""
-        if who in self._waiting:
+    def wait(self, waiter: Hashable, resume: Callable[[], None], *, first: bool = False) -> None:
+        """Call *resume* once there is room; *first*: before all others. A *waiter* in the queue keeps its place."""
+        if waiter in self._waiting:
             return
         if first:
-            self._waiting = {who: go_on, **self._waiting}
+            self._waiting = {waiter: resume, **self._waiting}
         else:
-            self._waiting[who] = go_on
+            self._waiting[waiter] = resume
         if self._timer is None:
             self._timer = self._later(LOOK_S, self._resume)
 
-    def is_waiting(self, who: Hashable) -> bool:
-        return who in self._waiting
+    def is_waiting(self, waiter: Hashable) -> bool:
+        return waiter in self._waiting
 
-    def forget(self, who: Hashable) -> None:
-        """*who* does not wait any more."""
-        self._waiting.pop(who, None)
+    def forget(self, waiter: Hashable) -> None:
+        """*waiter* does not wait any more."""
+        self._waiting.pop(waiter, None)
 
     def _resume(self) -> None:
         self._timer = None

@@ -1,6 +1,6 @@
-"""Names as the broker takes them from its clients, and the bundles that topics are spread over.
+"""Names that clients send, and the bundles over which the topics of a namespace are distributed.
 
-What a topic's name is stands in `managed_ledger/topic_name.py`; here its errors become those of the broker.
+The rules for topic names are in `managed_ledger/topic_name.py`; here their errors become those of the broker.
 """
 
 from itertools import pairwise
@@ -16,7 +16,7 @@ COMPACTION_CURSOR: Final = "__compaction"
 _REPLICATION_PREFIX: Final = "pulsar.repl"
 
 COORDINATORS: Final = TopicName(PERSISTENT, "pulsar", "system", "transaction_coordinator_assign")
-"""Whose partitions are the coordinators of transactions: clients that want transactions look it up first."""
+"""Its partitions stand for the transaction coordinators: clients that want transactions look it up first."""
 
 
 def parse_topic(text: str) -> TopicName:
@@ -36,17 +36,17 @@ def parse_namespace(text: str) -> tuple[str, str]:
 
 
 def is_reserved_subscription(name: str) -> bool:
-    """Cursors of the broker, which no consumer may subscribe to."""
+    """Whether *name* is a cursor of the broker itself, to which no consumer may subscribe."""
     return name == DEDUPLICATION_CURSOR or name.startswith(_REPLICATION_PREFIX)
 
 
 def bundle_hash(topic: TopicName) -> int:
-    """Decides to which bundle of its namespace a topic belongs; 0 … 2³²-1."""
+    """The hash that decides to which bundle of its namespace a topic belongs: 0 … 2³²-1."""
     return crc32(topic.full.encode())
 
 
 class Bundles:
-    """How a namespace is cut into ranges of topic hashes. Ranges are [low, high); the last includes its end."""
+    """The ranges of topic hashes into which a namespace is cut. Ranges are [low, high); the last includes its end."""
 
     __slots__ = ("boundaries",)
 

@@ -1,4 +1,4 @@
-"""The policies of the namespaces that a broker uses, kept in memory and followed by a watch each."""
+"""The policies of the namespaces that a broker uses, kept in memory; a watch on each record tells of changes."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from broker.tenancy import Tenancy, namespace_path
 from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataError, MetadataStore
 from magnetar_core.runtime.types import Corruption
 
-# Namespaces whose policies are kept, each with a watch. Beyond it the one not used for longest is read again.
+# Namespaces whose policies are kept, each with a watch. With more, the least recently used one is dropped.
 NAMESPACES_MAX: Final = 10_000
 
 
@@ -26,7 +26,7 @@ class Namespaces:
 
     @property
     def names(self) -> list[str]:
-        """The namespaces that are kept, the one not used for longest first."""
+        """The namespaces that are kept, the least recently used first."""
         return list(self._known)
 
     async def policies(self, name: str) -> NamespacePolicies:

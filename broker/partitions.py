@@ -7,9 +7,10 @@
 All callers create, grow and delete partitioned topics here. Rules:
 
 1. A name is either that of a partitioned topic or that of a plain one.
-2. The record comes first, then the partitions; it goes last. A crash in between leaves partitions to be made
-   (`make_missed`; each is also made when it is used), never partitions that nobody knows to belong together.
-3. The number of partitions never becomes less: keys would change their partition, and messages would be lost.
+2. The record is created before the partitions and deleted after them. A crash in between leaves a record whose
+   partitions are missing (`make_missed` makes them; each is also made when it is used), never partitions without a
+   record.
+3. The number of partitions is never reduced: keys would change their partition, and messages would be lost.
 4. Partitions are made at once, so that they are listed and exist for other brokers. Only persistent ones are stored.
 """
 
@@ -29,7 +30,7 @@ Properties = dict[str, str]
 
 
 class FewerPartitions(RecordError):
-    """A topic keeps its partitions."""
+    """The number of partitions of a topic cannot be reduced."""
 
 
 class Ledgers(Protocol):
@@ -39,7 +40,7 @@ class Ledgers(Protocol):
 
 
 class Partitions:
-    """The partitioned topics of a cluster. Whoever calls has checked that the namespace exists.
+    """The partitioned topics of a cluster. The caller has checked that the namespace exists.
 
     All methods raise MetadataError and Corruption besides what they name.
     """
@@ -54,12 +55,12 @@ class Partitions:
         return 0 if topic.partition >= 0 else await self.count_of_base(topic)
 
     async def count_of_base(self, topic: TopicName) -> int:
-        """How many partitions the partitioned topic has whose name or partition *topic* is."""
+        """How many partitions a topic has; *topic* is its name or that of one of its partitions."""
         node = await self._store.get(topic.base.partitions_path)
         return 0 if node is None else parse_partitions(node.value, node.path)
 
     async def properties(self, topic: TopicName) -> Properties:
-        """Raises NoRecord."""
+        """The properties of a partitioned topic. Raises NoRecord."""
         record = await self._records.get(topic.partitions_path)
         return record.get("properties") or {}
 
@@ -69,7 +70,10 @@ class Partitions:
         return sorted(TopicName.of_managed_ledger(f"{namespace}/{PERSISTENT}/{name}").full for name in names)
 
     async def create(self, topic: TopicName, count: int, properties: Properties | None = None) -> None:
-        """Raises RecordExists: there is a topic of this name; InvalidTopicName: it is that of a partition."""
+        """Create a partitioned topic with *count* partitions.
+
+        Raises RecordExists (there is a topic of this name), InvalidTopicName (the name is that of a partition).
+        """
         assert 1 <= count <= PARTITIONS_MAX, "the caller has refused other numbers"
         if topic.partition >= 0:
             raise InvalidTopicName("Partitioned Topic Name should not contain '-partition-'")
@@ -80,11 +84,11 @@ class Partitions:
         await self._make(topic, 0, count)
 
     async def make_missed(self, topic: TopicName) -> None:
-        """Make the partitions that are not there. Raises TopicNotFound."""
+        """Make the partitions that are missing. Raises TopicNotFound."""
         await self._make(topic, 0, await self._known_count(topic))
 
     async def grow(self, topic: TopicName, count: int) -> None:
-        """Let *topic* have *count* partitions. Raises TopicNotFound, FewerPartitions."""
+        """Raise the number of partitions of *topic* to *count*. Raises TopicNotFound, FewerPartitions."""
         assert 1 <= count <= PARTITIONS_MAX, "the caller has refused other numbers"
         before = await self._known_count(topic)
         await self._records.change(topic.partitions_path, lambda record: grown(record, count))
@@ -97,7 +101,7 @@ class Partitions:
         )
 
     async def delete(self, topic: TopicName) -> None:
-        """Forget that *topic* is partitioned, once its partitions are deleted. Raises RecordInUse: one is there."""
+        """Delete the record of *topic*, after its partitions. Raises RecordInUse: a partition still exists."""
         for number in range(await self.count(topic)):
             partition = topic.with_partition(number)
             if topic.is_persistent and await self._ledgers.exists(partition.managed_ledger_name):  # rule 2
@@ -114,7 +118,7 @@ class Partitions:
         return count
 
     async def _make(self, topic: TopicName, first: int, count: int) -> None:
-        """Rule 4."""
+        """Make the partitions from number *first* up to *count* (rule 4)."""
         if not topic.is_persistent:
             return
         for number in range(first, count):

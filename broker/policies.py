@@ -1,7 +1,6 @@
-"""Tenants, namespaces and clusters as the metadata store has them: JSON of Apache's making.
+"""The records of namespaces and clusters in the metadata store: JSON with Apache's members.
 
-Members that this broker does not know stay as they are when a record is written again, so the text is kept
-beside what was read from it.
+Members that this broker does not know are kept when a record is written again.
 """
 
 import math
@@ -15,7 +14,7 @@ from magnetar_core.runtime.types import Corruption
 
 @dataclass(frozen=True, slots=True)
 class AutoCreation:
-    """Whether topics are made when they are used, and how."""
+    """Whether a topic is created when a client uses it, and with how many partitions."""
 
     allowed: bool
     partitions: int
@@ -142,7 +141,7 @@ _OLD_STRATEGIES: Final = {
 
 
 def new_policies(cluster: str, bundles: int) -> dict[str, Any]:
-    """The policies of a namespace in which nothing was set, with Apache's members in Apache's order."""
+    """The record of a namespace in which no policy was set, with Apache's members in Apache's order."""
     cut = Bundles.equal(bundles)
     return {
         "auth_policies": {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}},

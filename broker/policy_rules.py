@@ -1,6 +1,6 @@
 """Which policies of a namespace can be set, and which values are refused. No IO.
 
-Refused is what Apache refuses, and what the brokers could not do anything with, or not even read, afterwards.
+Values that Apache refuses are refused, and values that the brokers could not apply or not even read afterwards.
 """
 
 import json
@@ -17,23 +17,23 @@ from managed_ledger.schemas.compatibility import Strategy
 
 
 class NotAnObject(InvalidRecord):
-    """Something else than a JSON object was given."""
+    """The value is not a JSON object."""
 
 
 class InvalidQuorums(InvalidRecord):
-    """The three numbers of bookies do not go together."""
+    """Ensemble size, write quorum and ack quorum contradict each other."""
 
 
 class Policy(NamedTuple):
-    """What can be set of a namespace by itself."""
+    """A policy of a namespace that can be set by itself."""
 
     member: str
-    """Where it stands in the namespace's record."""
+    """Its name in the namespace's record."""
     kind: type
-    """Of JSON."""
+    """The type of its JSON value."""
 
 
-# By its name in the admin API.
+# By their names in the admin API.
 POLICIES: Final[Mapping[str, Policy]] = {
     "deduplication": Policy("deduplicationEnabled", bool),
     "retention": Policy("retention_policies", dict),
@@ -57,7 +57,7 @@ POLICIES: Final[Mapping[str, Policy]] = {
 
 
 def check_policy(name: str, value: Any) -> None:
-    """Raises InvalidRecord, InvalidQuorums."""
+    """Check a *value* for the policy *name*. Raises InvalidRecord, InvalidQuorums."""
     if not _is_kind(value, POLICIES[name].kind):
         raise InvalidRecord(f"{name} takes JSON of another kind, not {json.dumps(value)[:200]}")
     if name == "retention":
@@ -101,7 +101,7 @@ def _is_kind(value: object, kind: type) -> bool:
 
 
 def check_readable(record: dict[str, Any]) -> None:
-    """Nothing may be stored that the brokers could not read afterwards. Raises InvalidRecord."""
+    """Check that the brokers can read *record* once it is stored. Raises InvalidRecord."""
     try:
         parse_policies(to_json(record), "policies")
     except Corruption as error:
@@ -116,13 +116,14 @@ def with_policy(record: dict[str, Any], name: str, value: Any) -> dict[str, Any]
 
 
 def without_policy(record: dict[str, Any], name: str) -> dict[str, Any]:
+    """A namespace's record with one policy removed: the broker's setting counts again."""
     return {member: value for member, value in record.items() if member != POLICIES[name].member}
 
 
 def new_namespace(
     given: dict[str, Any], *, cluster: str, default_bundles: int, schema_auto_update: bool
 ) -> dict[str, Any]:
-    """The record of a namespace that is made with the members *given*. Raises InvalidRecord."""
+    """The record of a new namespace, with the members that a client has *given*. Raises InvalidRecord."""
     bundles = bundles_of(given.get("bundles") or {}, default_bundles)
     record = new_policies(cluster, len(bundles.texts) - 1)
     record["bundles"]["boundaries"] = bundles.texts
@@ -139,7 +140,7 @@ def new_namespace(
 
 
 def bundles_of(given: Any, default: int) -> Bundles:
-    """How a new namespace is cut: by boundaries, or into so many equal parts. Raises InvalidRecord, NotAnObject."""
+    """The bundles of a new namespace: cut at given boundaries, or of equal size. Raises InvalidRecord, NotAnObject."""
     if not isinstance(given, dict):
         raise NotAnObject("a JSON object is needed")
     boundaries = given.get("boundaries")
@@ -155,13 +156,13 @@ def bundles_of(given: Any, default: int) -> Bundles:
 
 
 def names_in(record: dict[str, Any], member: str) -> list[Any]:
-    """A list in a record that somebody else may have written; empty if it is none."""
+    """The list *member* of a record, which another program may have written; empty if it is no list."""
     found = record.get(member)
     return found if isinstance(found, list) else []
 
 
 def tenant_members(given: dict[str, Any]) -> dict[str, list[str]]:
-    """What can be set of a tenant. Raises InvalidRecord."""
+    """The members of a tenant's record that a client may set. Raises InvalidRecord."""
     for member in ("allowedClusters", "adminRoles"):
         names = given.get(member) or []
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):

@@ -2,16 +2,16 @@
 
 Rules:
 
-1. A record is only written with the version that was read: of two changes at once none is lost.
-2. Members that are not ours stay as they are.
-3. A node without a value is no record: the store makes such nodes as parents of others. One can be made there.
+1. A record is only written with the version that was read: of two changes at the same time neither is lost.
+2. Members that we do not know are kept.
+3. A node without a value is no record: the store makes such nodes as parents of others. A record can be created there.
 
 RecordError
  ├─ NoRecord
  ├─ RecordExists
- ├─ RecordChanged      others were faster, again and again
- ├─ RecordInUse        something needs it
- └─ InvalidRecord      what should be stored is not possible
+ ├─ RecordChanged      others changed it during each attempt
+ ├─ RecordInUse        another record needs it
+ └─ InvalidRecord      the values to be stored are not valid
 """
 
 import json
@@ -22,12 +22,12 @@ from magnetar_core.bookkeeper.metadata.store import NO_NODE, MetadataStore, Node
 from magnetar_core.runtime.json_text import parse_json
 from magnetar_core.runtime.types import Corruption, MagnetarError
 
-# How often a change is tried again when somebody else changed the record at the same time.
+# How often a change is tried when others change the record at the same time.
 ATTEMPTS_MAX: Final = 10
 
 
 class RecordError(MagnetarError):
-    """A record could not be read or written as it was wanted; the text is for the operator."""
+    """A record could not be read or changed as requested; the text is for the operator."""
 
 
 class NoRecord(RecordError):
@@ -35,19 +35,19 @@ class NoRecord(RecordError):
 
 
 class RecordExists(RecordError):
-    """What should be made is there already."""
+    """The record that should be created exists."""
 
 
 class RecordChanged(RecordError):
-    """Others changed the record at the same time, each time it was tried."""
+    """Others changed the record during each attempt to change it."""
 
 
 class RecordInUse(RecordError):
-    """What should be deleted is needed by something else."""
+    """The record that should be deleted is needed by another one."""
 
 
 class InvalidRecord(RecordError):
-    """What should be stored is not possible."""
+    """The values that should be stored are not valid."""
 
 
 class JsonRecords:
@@ -59,14 +59,14 @@ class JsonRecords:
         self._kind = kind
 
     async def get(self, path: str) -> dict[str, Any]:
-        """Raises NoRecord, Corruption, MetadataError."""
+        """The record at *path*. Raises NoRecord, Corruption, MetadataError."""
         node = await self._store.get(path)
         if node is None:
             raise NoRecord(f"{self._kind} does not exist")
         return parse_record(node)
 
     async def create(self, path: str, record: dict[str, Any], exists: str) -> None:
-        """Raises RecordExists with the text *exists*; MetadataError."""
+        """Create a record. Raises RecordExists with the text *exists*, MetadataError."""
         node = await self._store.get(path)
         if node is not None and node.value:
             raise RecordExists(exists)
@@ -92,7 +92,7 @@ class JsonRecords:
         raise RecordChanged("Concurrent modification")
 
     async def delete(self, path: str) -> None:
-        """Raises NoRecord, RecordInUse (it has children), MetadataError."""
+        """Delete a record. Raises NoRecord, RecordInUse (the node has children), MetadataError."""
         try:
             await self._store.delete(path)
         except NoNode:

@@ -50,9 +50,9 @@ class SchemaRules:
     async def admit_consumer(
         self, topic: TopicName, schema: wire.Schema, policies: NamespacePolicies, has_been_used: Callable[[], bool]
     ) -> None:
-        """Check that a consumer can read with *schema*. A topic without a schema and never used takes this one.
+        """Check that a consumer can read with *schema*. A topic that has no schema and was never used takes this one.
 
-        *has_been_used* is asked when it is known that the topic has no schema. Raises IncompatibleSchema.
+        *has_been_used* is called once it is known that the topic has no schema. Raises IncompatibleSchema.
         """
         if await self._latest(topic) is None:
             if has_been_used():
@@ -63,7 +63,7 @@ class SchemaRules:
         if strategy is Strategy.ALWAYS_COMPATIBLE:
             return
         if not strategy.transitive:
-            # A consumer has to read what the latest schema wrote, whatever rule holds between producers.
+            # A consumer must read data of the latest schema, whatever rule the schemas of producers follow.
             strategy = Strategy.BACKWARD
         try:
             await self._schemas.check(topic.schema_id, _from_wire(schema), strategy)
@@ -118,7 +118,7 @@ class SchemaRules:
 
 
 def has_no_schema(schema: wire.Schema) -> bool:
-    """Whether a consumer brings the schema that stands for none."""
+    """Whether *schema* stands for no schema: of type NONE, without a definition."""
     return schema.type == wire.Schema.NoType and not schema.schema_data
 
 

@@ -1,4 +1,4 @@
-"""From a broker's settings to its ledgers and schemas."""
+"""Opens the managed ledgers and the schemas of a broker with its settings."""
 
 from broker.config import BrokerConfig
 from broker.policies import NamespacePolicies
@@ -19,8 +19,8 @@ _DIGESTS = {
     "DUMMY": DigestType.DUMMY,
 }
 
-
-# A rate next to nothing would put the timer beyond what timers take; what was acknowledged since is delivered again.
+# The longest time between two writes of a cursor's state. A rate near zero would give a time that no timer takes; and
+# after a crash everything acknowledged since the last write is delivered again.
 MARK_DELETE_S_MAX = 86_400.0
 
 

@@ -35,7 +35,7 @@ CLUSTERS: Final = "/admin/clusters"
 POLICIES_ROOT: Final = "/admin/policies"
 LOCAL_POLICIES_ROOT: Final = "/admin/local-policies"
 
-# What `public/default` and `pulsar/system` get when a cluster is initialised.
+# The number of bundles of `public/default` and `pulsar/system` when a cluster is initialised.
 INITIAL_BUNDLES: Final = 16
 
 # Partitions of the topic by which transaction coordinators are assigned; other brokers expect it to exist.
@@ -43,7 +43,7 @@ TRANSACTION_COORDINATORS: Final = 16
 
 
 class ClusterInUse(RecordInUse):
-    """Something would be left without the record of its cluster."""
+    """A tenant, a namespace or a running broker still needs the record of the cluster."""
 
 
 def namespace_path(namespace: str) -> str:
@@ -112,7 +112,7 @@ class Tenancy:
         return await self._tenants.get(f"{POLICIES_ROOT}/{name}")
 
     async def check_tenant(self, name: str) -> None:
-        """Raises NoRecord; takes a tenant whose record is damaged."""
+        """Check that a tenant exists; its record may be damaged. Raises NoRecord."""
         if await self._store.get(f"{POLICIES_ROOT}/{name}") is None:
             raise NoRecord("Tenant does not exist")
 
@@ -151,13 +151,13 @@ class Tenancy:
         return await self._namespaces.get(namespace_path(name))
 
     async def policies(self, name: str) -> NamespacePolicies | None:
-        """What the record of `tenant/namespace` says; None: there is no such namespace, or it is being deleted."""
+        """The policies of `tenant/namespace`; None: there is no such namespace, or it is being deleted."""
         node = await self._store.get(namespace_path(name))
         found = None if node is None else parse_policies(node.value, node.path)
         return None if found is None or found.deleted else found
 
     async def create_namespace(self, name: str, given: dict[str, Any]) -> None:
-        """Raises RecordExists, InvalidRecord. Whoever calls has checked that the tenant exists."""
+        """Create the records of a namespace; the caller has checked its tenant. Raises RecordExists, InvalidRecord."""
         record = new_namespace(
             given,
             cluster=self._config.cluster_name,
@@ -169,7 +169,10 @@ class Tenancy:
         await self._store.put(f"{LOCAL_POLICIES_ROOT}/{name}", to_json(local))
 
     async def delete_namespace(self, name: str) -> None:
-        """Does nothing if it is not there. Whoever calls has made sure that it is empty and nobody serves it."""
+        """Delete the records of a namespace, if there are any.
+
+        The caller has made sure that the namespace is empty and that no broker serves it.
+        """
         for path in (f"{LOCAL_POLICIES_ROOT}/{name}", namespace_path(name)):
             try:
                 await self._store.delete(path)
@@ -191,7 +194,7 @@ class Tenancy:
 
 
 async def initialise_cluster(store: MetadataStore, config: BrokerConfig) -> None:
-    """Create what a cluster needs before its first broker; what is there stays. Raises MetadataError."""
+    """Create what a cluster needs before its first broker; existing nodes are kept. Raises MetadataError."""
     host = config.advertised_host
     nodes = initial_nodes(config, f"http://{host}:{config.web_port}", f"pulsar://{host}:{config.service_port}")
     for path, value in nodes.items():
@@ -204,7 +207,7 @@ async def initialise_cluster(store: MetadataStore, config: BrokerConfig) -> None
 
 
 def initial_nodes(config: BrokerConfig, http_url: str, service_url: str) -> dict[str, bytes]:
-    """Path → value of what initialising a cluster creates."""
+    """Path → value of the nodes that initialising a cluster creates."""
     cluster = config.cluster_name
     tenant = to_json({"allowedClusters": [cluster], "adminRoles": []})
     policies = to_json(new_policies(cluster, INITIAL_BUNDLES))

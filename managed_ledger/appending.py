@@ -28,8 +28,8 @@ from enum import Enum
 from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
-from magnetar_core.runtime.types import Buffer
-from managed_ledger.errors import ManagedLedgerError
+from magnetar_core.runtime.types import Buffer, bare
+from managed_ledger.errors import ManagedLedgerClosed, ManagedLedgerError, ManagedLedgerFenced
 from managed_ledger.retention import RolloverRule, is_full
 
 # Entries that are handed to the ledger at once. More may be queued after a rollover than the handle takes
@@ -107,6 +107,8 @@ class Appending:
 
     def __init__(self) -> None:
         self.state = State.CREATING
+        self.error: ManagedLedgerError | None = None
+        """Why no appends are taken any more; set by `end`."""
         self.entries_added = 0
         self.acked_bytes = 0
         """Payload bytes of the present ledger that are acknowledged."""
@@ -141,6 +143,22 @@ class Appending:
     def is_written(self) -> bool:
         """Whether a failure of the present ledger changes anything (rule 3)."""
         return self.state in _WRITTEN and not (self.state is State.TERMINATING and not self._pending)
+
+    def check_not_fenced(self) -> None:
+        """Raises ManagedLedgerFenced if another owner took over."""
+        if self.state is State.FENCED:
+            raise ManagedLedgerFenced(str(self.error))
+
+    def check_not_ended(self) -> None:
+        """Raises ManagedLedgerFenced or ManagedLedgerClosed in a final state."""
+        self.check_not_fenced()
+        if self.state is State.CLOSED:
+            raise ManagedLedgerClosed(str(self.error))
+
+    def refusal(self) -> ManagedLedgerError:
+        """The error of an append that comes after `end`."""
+        assert self.error is not None, f"{self.state} takes no appends, and there is no reason"
+        return bare(self.error)
 
     # ------------------------------------------------------------------------------ on the way in
 
@@ -275,11 +293,12 @@ class Appending:
         assert self.state is State.OPENED, self.state
         self.state = State.TERMINATING
 
-    def end(self, state: State) -> list[Any]:
-        """Take nothing any more. Returns the contexts of all unanswered entries, which the caller has to answer."""
+    def end(self, state: State, error: ManagedLedgerError) -> list[Any]:
+        """Take nothing any more, since *error*. Returns the contexts of all unanswered entries; the caller answers."""
         assert state not in TAKES_APPENDS, state
         assert self.state not in _FINAL, f"{self.state} is final, and not followed by {state}"
         self.state = state
+        self.error = bare(error)
         contexts = [context for _, context in self._pending] + [context for _, context in self._queued]
         self._pending.clear()
         self._queued.clear()

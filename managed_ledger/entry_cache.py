@@ -1,9 +1,9 @@
 """Recent entries by position, bounded in bytes, for tailing consumers.
 
-Entries come in runs of consecutive ids and leave oldest first, over all ledgers of one topic. A buffer that is a view
-keeps the whole chunk alive in which it was received; neighbours share the chunk, so the count of payload bytes is
-close to what is held as long as whole runs come and go. An entry counts for its bytes and for what Python needs to
-keep it: of entries of a hundred bytes that is most.
+Entries are added in runs of consecutive ids and evicted oldest first, over all ledgers. A buffer that is a view keeps
+the whole chunk alive in which it was received. Neighbouring entries share their chunk, so the count of payload bytes is
+close to the memory that is held, as long as whole runs are added and evicted. An entry counts for its bytes and for
+what Python needs to keep it, which is most of the memory for entries of a hundred bytes.
 """
 
 from collections import deque
@@ -35,8 +35,8 @@ class EntryCache:
             ledger[entry_id] = data
             self._order.append((ledger_id, entry_id, size))
             self.bytes_used += size
+        # A full cache evicts at every call, so what must hold is checked once for each run and not for each entry.
         while self.bytes_used > self.bytes_max:
-            assert self._order, "no entries, and yet bytes are used"
             old_ledger, old_entry, size = self._order.popleft()
             self.bytes_used -= size
             entries = self._ledgers.get(old_ledger)
@@ -44,6 +44,8 @@ class EntryCache:
                 entries.pop(old_entry, None)
                 if not entries:
                     del self._ledgers[old_ledger]
+        assert self.bytes_used >= 0, f"{self.bytes_used} bytes are used"
+        assert self._order or not self.bytes_used, f"{self.bytes_used} bytes are used by no entry"
 
     def get_run(self, ledger_id: int, first_entry_id: int, last_entry_id: int, bytes_max: int) -> list[Buffer]:
         """Entries from the first on, without gaps, not past the last; at least one if the first is here."""

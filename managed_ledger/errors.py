@@ -51,7 +51,7 @@ class RecordUnreadable(StorageUnavailable):
 
 
 class EntryRefused(ManagedLedgerError):
-    """This entry can never be stored, whoever tries."""
+    """This entry can never be stored, in any ledger."""
 
 
 class InvalidPosition(ManagedLedgerError):

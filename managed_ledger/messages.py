@@ -40,18 +40,19 @@ MAGIC_CHECKSUM: Final = 0x0E01
 _U16: Final = struct.Struct(">H")
 _U32: Final = struct.Struct(">I")
 
-# A lying uncompressed_size must not make us allocate without bound: a few kB may stand for gigabytes. An entry is at
-# most 5 MiB by default; clients compare what is compressed with that, so what it stands for may be somewhat more.
+# The declared size comes from the producer and may be false: a few kB can unpack to gigabytes. An entry is at most
+# 5 MiB by default; clients compare the compressed size with that, so unpacked it may be somewhat larger.
 UNCOMPRESSED_BYTES_MAX: Final = 64 * MIB
 
-# A message in chunks is joined before it is decompressed, and is larger than an entry.
+# The chunks of a message are joined before they are decompressed, so the message may be larger than an entry.
 CHUNKED_BYTES_MAX: Final = 512 * MIB
 
-# The least that a message takes in a batch: the size of its metadata, and in them the required payload_size.
+# The fewest bytes that a message takes in a batch: the size of its metadata (4), and payload_size, which they must
+# have (2).
 BATCHED_BYTES_MIN: Final = 4 + 2
 
-# Messages of one batch, whatever its bytes would hold when they are compressed: more than the smallest ones in an
-# entry of the default maximal size (5 MiB / 6).
+# The most messages that a batch may claim to have. A few compressed bytes can stand for any number; this is more than
+# fit uncompressed into an entry of the default maximum (5 MiB / 6 bytes).
 BATCH_MESSAGES_MAX: Final = 1_000_000
 
 
@@ -110,6 +111,7 @@ def parse_metadata(data: Buffer) -> MessageMetadata:
 
 
 def metadata_of(parts: EntryParts) -> MessageMetadata:
+    """The message metadata in an entry that was split. Raises Corruption."""
     metadata = MessageMetadata()
     try:
         metadata.ParseFromString(bytes(parts.metadata))
@@ -132,7 +134,7 @@ def _is_broken(text: object) -> bool:
 
 
 def broker_metadata_of(parts: EntryParts) -> BrokerEntryMetadata | None:
-    """The block that the broker put in front, if there is one."""
+    """The block that a broker put in front, if there is one. Raises Corruption."""
     if parts.broker_metadata is None:
         return None
     try:
@@ -142,7 +144,7 @@ def broker_metadata_of(parts: EntryParts) -> BrokerEntryMetadata | None:
 
 
 def without_broker_metadata(data: Buffer) -> Buffer:
-    """The entry as a client sees it that does not know the broker's block."""
+    """The entry without the broker's block, for clients that do not know it. Raises Corruption."""
     parts = split_entry(data)
     if parts.broker_metadata is None:
         return data
@@ -155,9 +157,9 @@ def is_batch(metadata: MessageMetadata) -> bool:
 
 
 def batch_problem(metadata: MessageMetadata, payload_bytes: int) -> str | None:
-    """Why an entry cannot be the batch that its metadata say, its stored payload being of *payload_bytes*.
+    """Why an entry with *payload_bytes* of stored payload cannot be the batch that its metadata describe; None: it can.
 
-    How many messages there are is what the producer claims; this is what can be said without looking at them.
+    The number of messages is what the producer claims. This checks what can be checked without decoding them.
     """
     if not is_batch(metadata):
         return None
@@ -176,8 +178,8 @@ def batch_problem(metadata: MessageMetadata, payload_bytes: int) -> str | None:
 
 
 def message_count(metadata: MessageMetadata, payload_bytes: int) -> int:
-    """How many messages an entry counts as. What claims to be a batch and cannot be one counts as one message: that
-    is also what clients count when they drop it."""
+    """How many messages an entry counts as. An entry that claims to be a batch and cannot be one counts as one message;
+    clients count it as one too, when they drop it."""
     if not is_batch(metadata) or batch_problem(metadata, payload_bytes) is not None:
         return 1
     return metadata.num_messages_in_batch
@@ -188,8 +190,8 @@ def decompress(codec: int, data: Buffer, uncompressed_size: int, bytes_max: int 
 
     Never takes more memory than the declared size, whatever the data unpack to.
 
-    The Java writer of ZLIB leaves its stream without an end (a sync flush, no Adler-32), so the stream is read
-    up to the size and its end is not asked for.
+    Java's writer does not end its ZLIB stream (it leaves a sync flush and no Adler-32), so the stream is read up to the
+    declared size, and its end is not checked.
     """
     if codec == NONE:
         return bytes(data)
@@ -199,7 +201,7 @@ def decompress(codec: int, data: Buffer, uncompressed_size: int, bytes_max: int 
         raise Corruption(f"unknown compression type {codec}")
     try:
         if codec == ZLIB:
-            # One byte more shows what unpacks to more than is declared. (0 would mean: without a limit.)
+            # One byte more than declared shows data that unpack to more. (0 would mean: without a limit.)
             result: Buffer = zlib.decompressobj().decompress(data, uncompressed_size + 1)
             size = len(result)
         else:
@@ -237,8 +239,8 @@ def payload_of(parts: EntryParts, metadata: MessageMetadata, bytes_max: int = UN
 def iterate_batch(payload: Buffer, count: int) -> Iterator[Message]:
     """The *count* messages of an uncompressed batch, in order. Raises Corruption.
 
-    Messages that compaction emptied (`compacted_out`) are yielded too: they count an index. One at a time: as objects
-    they take a hundred times the bytes that they have in the batch.
+    Messages that compaction emptied (`compacted_out`) are yielded too: they have an index. Messages are made one at a
+    time: as objects they take a hundred times the bytes that they have in the batch.
     """
     view = memoryview(payload)
     if count < 0 or count * BATCHED_BYTES_MIN > len(view):
@@ -288,7 +290,7 @@ def messages_in(
 
 
 def encode_entry(metadata: MessageMetadata, payload: Buffer) -> bytes:
-    """A new entry with checksum, for what this side writes itself."""
+    """A new entry with its checksum, for messages that this program makes itself."""
     encoded = metadata.SerializeToString()
     rest = _U32.pack(len(encoded)) + encoded + bytes(payload)
     return _U16.pack(MAGIC_CHECKSUM) + _U32.pack(crc32c(rest)) + rest

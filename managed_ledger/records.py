@@ -50,11 +50,12 @@ def decode_ledger_info(data: Buffer, name: str) -> ManagedLedgerInfo:
 
 
 def decode_cursor_info(data: Buffer, name: str) -> ManagedCursorInfo:
+    """The record of a cursor. *name* is for the error text. Raises Corruption."""
     return _decode(ManagedCursorInfo, data, name)
 
 
 def decode_position_info(data: Buffer, name: str) -> PositionInfo:
-    """An entry of a cursor ledger."""
+    """The state of a cursor, from an entry of its ledger. *name* is for the error text. Raises Corruption."""
     return _decode(PositionInfo, data, name)
 
 
@@ -77,8 +78,10 @@ def position_info(
 ) -> PositionInfo:
     """A cursor's whole state as an entry of its ledger.
 
-    Acknowledged entries are written as ranges (field 3), which every Pulsar reads; 4.2 also knows a bit set.
+    Acknowledged entries are written as ranges (field 3), which every version of Pulsar reads; Pulsar 4.2
+    also knows a bit set.
     """
+    assert mark_delete.entry_id >= -1, mark_delete
     info = PositionInfo(ledgerId=mark_delete.ledger_id, entryId=mark_delete.entry_id)
     info.individualDeletedMessages.extend(map(_message_range, ranges))
     for name, value in properties:
@@ -94,7 +97,7 @@ def put_state_into(
     properties: Iterable[tuple[str, int]],
     batches: Iterable[tuple[Position, list[int]]],
 ) -> None:
-    """The same state inside a cursor's own record (a cursor that is closed in order)."""
+    """Put the same state into a cursor's record in the metadata store: for a cursor that is closed in order."""
     info.individualDeletedMessages.extend(map(_message_range, ranges))
     for name, value in properties:
         info.properties.add(name=name, value=value)
@@ -103,7 +106,7 @@ def put_state_into(
 
 
 def ranges_in(info: PositionInfo | ManagedCursorInfo) -> Iterable[AckRange]:
-    """Acknowledged entries of a stored state; both forms of 4.x are read.
+    """Acknowledged entries of a stored state; both forms that Pulsar 4 writes are read.
 
     A stored range is open below and closed above and stays inside one ledger when Pulsar writes it; one that spans
     ledgers is read as far as it can be understood: the entries of its upper ledger.
@@ -119,7 +122,7 @@ def ranges_in(info: PositionInfo | ManagedCursorInfo) -> Iterable[AckRange]:
 
 
 def batches_in(info: PositionInfo | ManagedCursorInfo) -> Iterable[tuple[Position, list[int]]]:
-    """Positions of batches that are partly acknowledged, with the words of what remains."""
+    """Positions of batches that are partly acknowledged, each with the bits of the messages that remain, as words."""
     for stored in info.batchedEntryDeletionIndexInfo:
         yield Position(stored.position.ledgerId, stored.position.entryId), list(stored.deleteSet)
 

@@ -1,4 +1,4 @@
-"""A topic's name, and where the topic stands in the stores and in the admin API. No IO.
+"""A topic's name, and the paths that follow from it in the stores and in the admin API. No IO.
 
     persistent://tenant/namespace/local-partition-3
     └─ domain    └─ tenant └─ namespace └─ local, with the suffix of a partition
@@ -6,15 +6,15 @@
 Rules:
 
 1. `t` stands for `persistent://public/default/t`, `a/b/c` for `persistent://a/b/c`. Other short forms are invalid.
-2. Names of Pulsar 1 have a cluster in them: `persistent://tenant/cluster/namespace/topic`. They are refused by all who
-   take names: read as names of today they would mean another namespace, and a topic with a `/` in its name.
+2. Names of Pulsar 1 have a cluster in them: `persistent://tenant/cluster/namespace/topic`. They are refused
+   everywhere: by today's rules they would mean another namespace, and a topic with a `/` in its name.
 3. In the stores the local name is encoded as Java's URLEncoder does it; two spellings of one name would make a
    topic invisible to the other broker.
 4. `-partition-N` with N decimal and without leading zeros makes a partition; `t-partition-01` is an ordinary name, and
    so is `-partition-1` with nothing in front.
 5. A schema belongs to the topic without its partition suffix.
 
-Who takes names from outside turns TopicNameError into an error of its own.
+Modules that take names from clients turn TopicNameError into their own error.
 """
 
 import re
@@ -29,7 +29,7 @@ PERSISTENT: Final = "persistent"
 NON_PERSISTENT: Final = "non-persistent"
 
 PARTITIONED_TOPICS: Final = "/admin/partitioned-topics"
-"""Under it are the records that say how many partitions a topic has."""
+"""The records below it say how many partitions each topic has."""
 
 _PARTITION: Final = re.compile(r"(?<!\A)-partition-(0|[1-9][0-9]{0,8})\Z")
 _ENTITY: Final = re.compile(r"[-=:.\w]+\Z", re.ASCII)
@@ -37,7 +37,7 @@ _ENTITY: Final = re.compile(r"[-=:.\w]+\Z", re.ASCII)
 # ZooKeeper refuses nodes whose names it cannot hold; file systems under other stores stop at 255.
 _LOCAL_NAME_BYTES_MAX: Final = 1024
 
-# Of a name that is shown in an error.
+# How much of a name an error shows.
 _SHOWN_CHARS: Final = 200
 
 _SYSTEM_TOPICS: Final = re.compile(
@@ -46,7 +46,7 @@ _SYSTEM_TOPICS: Final = re.compile(
 
 
 class TopicNameError(ValueError):
-    """A text is not the name of a topic; says why, and shows the text."""
+    """A text is not the name of a topic; the message shows the text and says why."""
 
     def __init__(self, text: str, reason: str) -> None:
         super().__init__(f"{text[:_SHOWN_CHARS]}: {reason}".encode(errors="replace").decode())
@@ -114,7 +114,7 @@ class TopicName:
         assert number >= 0, "partitions are numbered from 0"
         return TopicName(self.domain, self.tenant, self.namespace_local, f"{self.local}-partition-{number}")
 
-    # -------------------------------------------------------------------------------- where it stands
+    # -------------------------------------------------------------------------------- paths and names in the stores
 
     @property
     def encoded_local(self) -> str:
@@ -136,11 +136,11 @@ class TopicName:
 
     @property
     def rest_path(self) -> str:
-        """Its part of the paths of the admin API: `persistent/tenant/namespace/topic`."""
+        """The topic's part of a path of the admin API: `persistent/tenant/namespace/topic`."""
         return f"{self.domain}/{self.tenant}/{self.namespace_local}/{quote(self.local, safe='')}"
 
 
-@lru_cache(maxsize=10_000)  # one lookup each for a client's lookups, producers and subscriptions
+@lru_cache(maxsize=10_000)  # a client sends each name several times: to look it up, to produce, to subscribe
 def _parse(text: str) -> TopicName:
     domain, separator, rest = text.partition("://")
     if separator:

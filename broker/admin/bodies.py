@@ -15,7 +15,7 @@ from managed_ledger.schemas.registry import StoredSchema
 
 
 class BadJson(ValueError):
-    """The body says something that cannot be; the text says what is wanted."""
+    """The body is not what the call takes; the text says what it takes."""
 
 
 def message_id_json(position: Position, partition: int, batch_index: int = -1) -> dict[str, int]:
@@ -44,7 +44,7 @@ def position_from_json(body: Any) -> Position:
 
 
 def properties_from_json(body: Any) -> dict[str, str]:
-    """A map of texts; nothing stands for none. Raises BadJson."""
+    """Properties, whose values are texts; an absent body stands for none. Raises BadJson."""
     if body in (None, ""):
         return {}
     if not isinstance(body, dict) or not all(isinstance(value, str) for value in body.values()):
@@ -63,7 +63,7 @@ def schema_json(found: StoredSchema) -> dict[str, Any]:
 
 
 def schema_from_json(body: Any) -> Schema:
-    """Raises BadJson."""
+    """The schema that a client sends. Raises BadJson."""
     if not isinstance(body, dict):
         raise BadJson("a schema is a JSON object with type, schema and properties")
     try:
@@ -83,7 +83,7 @@ def _definition_text(schema: Schema) -> str:
         return schema.data.decode(errors="replace")
     try:
         key, value = split_key_value(schema)
-    except IncompatibleSchema:  # stored by somebody who did not check it: shown as it is
+    except IncompatibleSchema:  # another program has stored it without a check; it is shown as it is
         return schema.data.decode(errors="replace")
     shown = {"key": _nested(key.data), "value": _nested(value.data)}
     return json.dumps(shown, separators=(",", ":"), ensure_ascii=False)

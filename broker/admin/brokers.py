@@ -1,4 +1,4 @@
-"""`/admin/v2/brokers`, `/metrics`, `/status.html`: which brokers there are, their settings, whether they work."""
+"""`/admin/v2/brokers`, `/metrics`, `/status.html`: the brokers of the cluster, their settings and health."""
 
 import dataclasses
 from typing import Any
@@ -14,7 +14,7 @@ from magnetar_core.runtime.observe import Metrics
 
 
 class BrokersApi:
-    """About the brokers of the cluster, and this one."""
+    """The brokers of the cluster; settings, health and metrics of this one."""
 
     def __init__(
         self, config: BrokerConfig, ownership: BundleOwnership, health: HealthCheck, metrics: Metrics, version: str
@@ -82,12 +82,12 @@ class BrokersApi:
         return json_answer([name for name, _, _ in describe(BrokerConfig)])
 
     async def settings(self, request: web.Request) -> web.Response:
-        """Every setting with the value that is in force, as text."""
+        """Every setting with its present value, as text."""
         fields = [field for field in dataclasses.fields(self._config) if "name" in field.metadata]
         return json_answer({field.metadata["name"]: _text(getattr(self._config, field.name)) for field in fields})
 
     async def changed_settings(self, request: web.Request) -> web.Response:
-        """Settings that were changed while the broker runs: none can be."""
+        """Settings that were changed while the broker runs: none, since none can be changed then."""
         return json_answer({})
 
     async def owned_namespaces(self, request: web.Request) -> web.Response:
@@ -102,7 +102,7 @@ class BrokersApi:
 
 
 def _text(value: Any) -> str:
-    """A setting as it stands in a file."""
+    """The value of a setting as it is written in a file."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple | list | frozenset):

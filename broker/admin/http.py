@@ -1,4 +1,4 @@
-"""What all subjects of the admin API share: what may stand in a path, JSON in and out, which status an error has.
+"""What all subjects of the admin API share: valid parts of paths, JSON of requests and answers, the status of errors.
 
 Success without a body is 204, errors are `{"reason": "…"}`.
 """
@@ -37,13 +37,13 @@ from managed_ledger.topic_name import PERSISTENT, TopicName
 log = logging.getLogger(__name__)
 
 ADMIN: Final = "/admin/v2"
-"""What the paths of all subjects begin with, but for lookups and metrics."""
+"""The beginning of all paths, except those of lookups and metrics."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Refused(Exception):
-    """An answer other than success."""
+    """A request is refused with this HTTP status; the text is the reason."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -52,8 +52,8 @@ class Refused(Exception):
 
 # ------------------------------------------------------------------------------------------ paths
 
-# What may stand in a part of a path, after `%2F` and the like are decoded, and what it is called in the refusal. A
-# part never is more than one name, and none is that of a folder: they become paths in the metadata store.
+# Patterns for the parts of a path, after `%2F` and the like are decoded, and the text for the refusal. Names of a
+# cluster, tenant, namespace or topic become paths in the metadata store: none has a `/` in it, or is `.` or `..`.
 _ENTITY_PART: Final = (re.compile(r"(?!\.{1,2}\Z)[-=:.\w]{1,255}", re.ASCII), "letters, digits and -=:._ are")
 _NAME_PART: Final = (
     re.compile(r"(?!\.{1,2}\Z)[^/\x00-\x1f\x7f]+"),
@@ -74,7 +74,7 @@ _PARTS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
     "subscription": _ANY_PART,  # it is encoded once more before it becomes a path
     "rest": (re.compile(r".*", re.DOTALL), ""),
 }
-# Of all of them: ZooKeeper's own limit for a whole path is below a megabyte.
+# Limit for each part. ZooKeeper's limit for a whole path is below 1 MiB.
 _PART_BYTES_MAX: Final = 3 * 1024
 
 
@@ -98,7 +98,7 @@ def namespace_of(request: web.Request) -> str:
 
 
 def topic_of(request: web.Request) -> TopicName:
-    """Raises InvalidTopicName."""
+    """The topic that the path names. Raises InvalidTopicName."""
     info = request.match_info
     return parse_topic(f"{info.get('domain', PERSISTENT)}://{info['tenant']}/{info['namespace']}/{info['topic']}")
 
@@ -108,7 +108,7 @@ def is_forced(request: web.Request) -> bool:
 
 
 def refuse_force(request: web.Request) -> None:
-    """Raises Refused (405)."""
+    """For calls that Apache's brokers also do by force, and this one does not. Raises Refused (405)."""
     if is_forced(request):
         raise Refused(405, "This broker does not delete tenants and namespaces with what is in them; empty it first")
 
@@ -122,7 +122,7 @@ async def not_there(request: web.Request) -> web.StreamResponse:
 
 
 async def body_of(request: web.Request) -> Any:
-    """The JSON of a request, None for none. Raises Refused (400)."""
+    """The JSON of a request; None if its body is empty. Raises Refused (400)."""
     try:
         text = await request.text()
         return parse_json(text) if text.strip() else None
@@ -131,12 +131,12 @@ async def body_of(request: web.Request) -> Any:
 
 
 async def object_of(request: web.Request) -> dict[str, Any]:
-    """The JSON object of a request; nothing stands for an empty one. Raises Refused (400)."""
+    """The JSON object of a request; an empty body counts as an empty object. Raises Refused (400)."""
     return as_object(await body_of(request) or {})
 
 
 def as_object(value: Any) -> dict[str, Any]:
-    """Raises Refused (400)."""
+    """*value*, if it is a JSON object. Raises Refused (400)."""
     if not isinstance(value, dict):
         raise Refused(400, "a JSON object is needed")
     return value
@@ -148,7 +148,7 @@ def json_answer(value: object, status: int = 200) -> web.Response:
 
 
 def word_answer(text: str) -> web.Response:
-    """A bare word. Apache calls that JSON as well."""
+    """An answer of one bare word, which Apache labels as JSON too."""
     return web.Response(body=text.encode(), content_type="application/json")
 
 
@@ -159,7 +159,7 @@ def done() -> web.Response:
 
 # ------------------------------------------------------------------------------------------ errors
 
-# The nearest class of an error counts.
+# The entry of an error's nearest base class counts.
 _STATUSES: Final[Mapping[type[Exception], int]] = {
     TopicNotFound: 404,
     SubscriptionNotFound: 404,
@@ -181,6 +181,7 @@ _STATUSES: Final[Mapping[type[Exception], int]] = {
 
 
 def status_of(error: BrokerError | RecordError | BadJson) -> int:
+    """The HTTP status that tells a client of *error*."""
     return next(_STATUSES[kind] for kind in type(error).__mro__ if kind in _STATUSES)
 
 

@@ -11,7 +11,7 @@ _TOPIC: Final = "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"
 
 
 class LookupsApi:
-    """Where topics are."""
+    """Lookups over HTTP."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

@@ -20,12 +20,12 @@ from broker.broker import Broker
 from broker.ownership.ownership import BundleOwnership
 from broker.policy_rules import POLICIES
 
-# The policy whose setting answers 200, as Apache's does; the others' answers 204.
+# Setting this policy is answered with 200, as Apache's brokers do; setting any other with 204.
 _ANSWERED_WITH_200: Final = "replication"
 
 
 class NamespacesApi:
-    """Namespaces with their policies; their bundles are unloaded wherever they are."""
+    """Namespaces and their policies; bundles are unloaded at whichever broker has them."""
 
     def __init__(self, broker: Broker, ownership: BundleOwnership, owners: Owners) -> None:
         self._broker = broker
@@ -84,7 +84,7 @@ class NamespacesApi:
         return done()
 
     async def _unload_all(self, namespace: str) -> None:
-        """Give back every bundle of a namespace, whichever broker has it. Raises TopicNotFound."""
+        """Unload every bundle of a namespace, at whichever broker has it. Raises TopicNotFound."""
         for text in (await self._broker.namespace(namespace)).bundles.ranges:
             bundle = f"{namespace}/{text}"
             owner = await self._ownership.owner_of(bundle)
@@ -117,7 +117,7 @@ class NamespacesApi:
         if request.method == "GET":
             value = await self._tenancy.policy(namespace, name)
             if value is None:
-                return web.Response(status=200)  # Apache's answer for what is not set: an empty body
+                return web.Response(status=200)  # Apache's answer for a policy that is not set: an empty body
             return json_answer(value)
         if request.method == "DELETE":
             await self._tenancy.remove_policy(namespace, name)

@@ -1,4 +1,4 @@
-"""Calls about a topic are answered by the broker that owns it: others redirect there (307), or ask it themselves."""
+"""Calls about a topic are answered by its owner; other brokers redirect to it (307), or ask it themselves."""
 
 import json
 from typing import Any, Final
@@ -19,7 +19,7 @@ FORWARD_TIMEOUT_S: Final = 30.0
 
 
 class Owners:
-    """Finds the owners of topics, and asks them."""
+    """Finds the owners of topics, and forwards calls to them."""
 
     def __init__(self, broker: Broker, ownership: BundleOwnership) -> None:
         self._broker = broker
@@ -51,7 +51,7 @@ class Owners:
     async def ask_partitions(
         self, method: str, name: TopicName, count: int, suffix: str, body: Any = None, *, fine: tuple[int, ...] = ()
     ) -> dict[TopicName, Any]:
-        """What the owner of each partition answers; those that answer one of the *fine* statuses are left out.
+        """The answers of the partitions' owners; partitions answered with one of the *fine* statuses are left out.
 
         Raises Refused with the answer of the first partition that is refused otherwise.
         """
@@ -71,7 +71,7 @@ class Owners:
         return found
 
     async def ask(self, method: str, url: str, about: str, body: Any = None) -> Any:
-        """Another broker's answer (or our own); raises Refused with its status."""
+        """The answer of another broker (or of this one) to a request. Raises Refused with its status."""
         timeout = aiohttp.ClientTimeout(total=FORWARD_TIMEOUT_S)
         try:
             async with (

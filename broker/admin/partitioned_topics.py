@@ -1,4 +1,4 @@
-"""`…/{topic}/partitions` and what is asked of all partitions of a topic at once."""
+"""`…/{topic}/partitions`, and calls about all partitions of a topic together."""
 
 from typing import Any, Final
 
@@ -14,12 +14,12 @@ from broker.errors import TopicNotFound
 from broker.records import RecordInUse
 from managed_ledger.topic_name import TopicName
 
-# How often partitions that come again while a topic is deleted by force are deleted again.
+# While a topic is deleted by force, connected producers may make its partitions again. They are deleted this often.
 DELETE_ROUNDS: Final = 5
 
 
 class PartitionedTopicsApi:
-    """Topics with partitions; what is asked of the partitions goes to their owners."""
+    """Partitioned topics; calls about the partitions are forwarded to their owners."""
 
     def __init__(self, broker: Broker, owners: Owners) -> None:
         self._broker = broker
@@ -83,7 +83,7 @@ class PartitionedTopicsApi:
             try:
                 await self._partitioned.delete(name)
                 break
-            except RecordInUse:  # producers that are open made a partition again while others were deleted
+            except RecordInUse:  # a connected producer made a partition again while others were deleted
                 if not left:
                     raise
         return done()
@@ -111,7 +111,7 @@ class PartitionedTopicsApi:
         )
 
     async def _known_count(self, name: TopicName, missing: str) -> int:
-        """Raises TopicNotFound with the text *missing*."""
+        """How many partitions the topic has. Raises TopicNotFound with the text *missing*."""
         count = await self._partitioned.count(name)
         if not count:
             raise TopicNotFound(missing)
@@ -119,7 +119,7 @@ class PartitionedTopicsApi:
 
 
 async def _wanted_count(request: web.Request) -> int:
-    """How many partitions are asked for. Raises Refused (406)."""
+    """How many partitions the request asks for. Raises Refused (406)."""
     body = await body_of(request)
     count = body.get("partitions") if isinstance(body, dict) else body
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:

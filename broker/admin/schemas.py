@@ -84,7 +84,7 @@ class SchemasApi:
 
 
 async def _posted_schema(request: web.Request) -> Schema:
-    """Raises Refused (422)."""
+    """The valid schema in the body. Raises Refused (422)."""
     try:
         schema = schema_from_json(await body_of(request))
         await apart(check_valid, schema)

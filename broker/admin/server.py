@@ -1,8 +1,8 @@
 """The admin API over HTTP, with Apache's paths, status codes and JSON. (Recorded: tests/vectors/http.)
 
-A module for each subject: it knows paths, parameters, statuses and bodies. What is decided or written is done below,
-by `broker/tenancy.py`, `broker/partitions.py`, `broker/broker.py` and the topics. What is not there yet answers 501 and
-says so.
+There is a module for each subject, which knows paths, parameters, statuses and bodies. Decisions and writes are made in
+`broker/tenancy.py`, `broker/partitions.py`, `broker/broker.py` and by the topics. Paths that Apache's brokers serve and
+this one does not are answered with 501.
 """
 
 import socket
@@ -32,7 +32,7 @@ BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 class AdminServer:
-    """HTTP of one broker."""
+    """The admin API of one broker."""
 
     def __init__(self, broker: Broker, ownership: BundleOwnership, *, version: str) -> None:
         self.metrics = Metrics()
@@ -61,7 +61,7 @@ class AdminServer:
         app = web.Application(middlewares=[answer_errors, check_request], client_max_size=BODY_BYTES_MAX)
         for subject in self._subjects:
             subject.add_routes(app.router)
-        # Behind all others: the first path that fits counts.
+        # Added last: the first route that matches is taken.
         app.router.add_route("*", "/admin/{version}/functions/{rest:.*}", _no_functions)
         app.router.add_route("*", "/admin/{rest:.*}", not_there)
         self._http = HttpServer(app)

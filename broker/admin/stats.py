@@ -1,6 +1,6 @@
-"""What the admin API tells of a topic, in Pulsar's JSON. (Recorded: tests/vectors/http.)
+"""Statistics of topics in Pulsar's JSON (recorded: tests/vectors/http), and the metrics of a broker.
 
-Members of features that are not there are zero or empty, as they are on an Apache broker that does not use them.
+Members of features that this broker does not have are zero or empty, as on an Apache broker that does not use them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +16,7 @@ from magnetar_core.runtime.observe import Sample
 
 _ACCESS_MODES: Final = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")
 
-# Members whose sum over the partitions is that of the topic.
+# Members of which the topic has the sum over its partitions.
 _RATES: Final = ("msgRateIn", "msgThroughputIn", "msgRateOut", "msgThroughputOut")
 _SUMMED: Final = (
     "bytesInCounter", "msgInCounter",
@@ -31,7 +31,7 @@ _SUMMED_OF_SUBSCRIPTION: Final = (
     "totalMsgExpired", "nonContiguousDeletedMessagesRanges",
 )  # fmt: skip
 
-# What belongs to rate limits and filters, which are not served here.
+# Members of rate limits and filters, which this broker does not have.
 _NOT_THROTTLED: Final = {
     f"dispatchThrottled{what}EventsBy{whose}Limit": 0
     for whose in ("Subscription", "Topic", "Broker")
@@ -53,13 +53,13 @@ _NO_COMPACTION: Final = {
 
 
 def _instant(ms: int) -> str:
-    """As Apache writes it: milliseconds only where there are some."""
+    """A time as Apache writes it: with milliseconds only if they are not zero."""
     parts = "milliseconds" if ms % 1000 else "seconds"
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec=parts).replace("+00:00", "Z")
 
 
 def _total(rates: Iterable[float]) -> float:
-    """Rates are written with a decimal point also where there are none to add."""
+    """The sum of rates; a float also for no rates, since Apache writes rates with a decimal point."""
     return sum(rates, 0.0)
 
 
@@ -265,7 +265,7 @@ def sum_stats(partitions: dict[str, dict[str, Any]], count: int, *, per_partitio
 
 
 def broker_samples(broker: Broker, bundles: Sequence[str]) -> Iterator[Sample]:
-    """Metrics of a broker; names are Pulsar's where it has the same thing."""
+    """Metrics of a broker, with Pulsar's name where Pulsar has the same metric."""
     topics = list(broker.topics.values())
     yield Sample("pulsar_topics_count", len(topics), help="topics that this broker has open")
     yield Sample("pulsar_lb_bundles_owned", len(bundles), help="bundles that this broker owns")

@@ -1,4 +1,4 @@
-"""`…/{topic}/subscriptions` and `…/{topic}/subscription/{subscription}`: who reads a topic, and how far they are."""
+"""`…/{topic}/subscriptions` and `…/{topic}/subscription/{subscription}`: who reads a topic, and how far."""
 
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -17,7 +17,7 @@ from managed_ledger.position import LATEST, Position
 
 
 class SubscriptionsApi:
-    """Subscriptions of a topic; those of a partitioned topic are the ones of all its partitions."""
+    """Subscriptions of a topic; a partitioned topic has those of all its partitions."""
 
     def __init__(self, partitioned: Partitions, owners: Owners) -> None:
         self._partitioned = partitioned
@@ -85,9 +85,9 @@ class SubscriptionsApi:
     async def _in_partitions(
         self, request: web.Request, method: str, rest: str, body: Any = None, *, fine: tuple[int, ...] = (404,)
     ) -> bool:
-        """Do to a subscription of every partition what is asked of a partitioned topic; False for one that is not.
+        """Forward a call about a partitioned topic's subscription to all partitions; False: it is not partitioned.
 
-        Partitions where there is nothing to do (they answer one of *fine*) do not matter, unless all are like that.
+        A partition that answers one of the statuses *fine* has nothing to do. Raises Refused if all of them answer so.
         """
         name = topic_of(request)
         count = await self._partitioned.count(name)
@@ -106,11 +106,12 @@ class SubscriptionsApi:
 
 
 def _name_of(request: web.Request) -> str:
+    """Clients encode the name of a subscription twice; the path has been decoded once."""
     return decode(request.match_info["subscription"])
 
 
 def _subscription(request: web.Request, topic: Topic) -> Subscription:
-    """Raises SubscriptionNotFound."""
+    """The subscription that the path names. Raises SubscriptionNotFound."""
     name = _name_of(request)
     found = topic.subscriptions.get(name)
     if found is None:

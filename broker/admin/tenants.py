@@ -1,4 +1,4 @@
-"""`/admin/v2/clusters` and `/admin/v2/tenants`: the clusters there are, and who may use which."""
+"""`/admin/v2/clusters` and `/admin/v2/tenants`: records of clusters and tenants."""
 
 from aiohttp import web
 

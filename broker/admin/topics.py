@@ -1,4 +1,4 @@
-"""`/admin/v2/persistent/{tenant}/{namespace}/{topic}`: topics, one partition each if they have partitions."""
+"""`/admin/v2/persistent/{tenant}/{namespace}/{topic}`: topics without partitions, and single partitions."""
 
 from collections.abc import Callable
 from typing import Any
@@ -84,7 +84,7 @@ class TopicsApi:
         else:
             if topic.is_in_use and not force:
                 raise Refused(412, f"Topic {name} has connected producers or consumers; use force")
-        # Subscriptions without consumers do not stand in the way, as they do when a topic is removed by itself.
+        # Subscriptions without consumers do not prevent this, unlike the deletion of inactive topics.
         await self._broker.delete_topic(name, force=True)
         return done()
 
@@ -122,7 +122,7 @@ class TopicsApi:
         return done()
 
     async def message_id_at(self, request: web.Request) -> web.Response:
-        """The first message that was published at a time or later; the end if there is none."""
+        """The first message that was published at a time or later; the last position if there is none."""
         topic = await self._owners.loaded(request)
         found = await topic.position_at_ms(int(request.match_info["timestamp"]))
         if found == LATEST:

@@ -28,9 +28,9 @@ from broker.grpc.acks import ack_of, ack_of_parts, acks_of, cumulative_ack_of
 from broker.grpc.deliveries import UnpackedEntry, WaitingEntry, fill_problem
 from broker.grpc.partial import PartialBatches
 from broker.grpc.status import Refused, Status, moved, refusal
-from broker.topic.consumer import Consumer
+from broker.topic.consumer import Consumer, ConsumerSubscription
 from broker.topic.requests import SubscribeRequest
-from broker.topic.subscription import KeySharedPolicy, Subscription
+from broker.topic.subscription import KeySharedPolicy
 from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import parse_frame
@@ -141,7 +141,7 @@ class ConsumeCall:
         return self._topic.name
 
     @property
-    def subscription(self) -> Subscription:
+    def subscription(self) -> ConsumerSubscription:
         assert self.consumer.subscription is not None, "an attached consumer has a subscription"
         return self.consumer.subscription
 
@@ -400,7 +400,7 @@ class ConsumeCall:
         acks = acks_of(ids, self._left)
         if acks.whole:
             self.subscription.acknowledge(self.consumer, ack_of(acks.whole))
-        if acks.parts and self.subscription.limits.batch_index_acks:
+        if acks.parts and self.subscription.keeps_batch_index_acks:
             self.subscription.acknowledge(self.consumer, ack_of_parts(acks.parts))
         if acks.failure is not None:
             raise acks.failure
@@ -419,7 +419,7 @@ class ConsumeCall:
         if left == 0:
             self._left.forget(position)
             command = cumulative_ack_of(position)
-        elif left is not None and self.subscription.limits.batch_index_acks:
+        elif left is not None and self.subscription.keeps_batch_index_acks:
             command = cumulative_ack_of(position, left, up_to.batch_size)
         else:
             previous = self._topic.ledger.previous_position(position)

@@ -1,21 +1,53 @@
 """One attached consumer: its permits, its counters, and how an entry is sent to it. No IO."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
-from broker.topic.ports import Sink
+from broker.topic.ports import CursorPort, Sink
+from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import MessageHeads, without_broker_metadata, without_checksum
 from magnetar_core.runtime.types import Buffer
 from managed_ledger.position import Position
-
-if TYPE_CHECKING:
-    from broker.topic.subscription import Subscription
 
 # The first protocol version whose clients understand the checksum in front of an entry.
 CHECKSUM_VERSION: Final = 11
 
 # Limit of the permits: a client that keeps sending FLOW must not make the counter grow for ever.
 PERMITS_MAX: Final = 2**31 - 1
+
+
+class ConsumerSubscription(Protocol):
+    """A consumer's subscription, as its connection uses it (`broker.topic.subscription.Subscription`)."""
+
+    name: str
+    cursor: CursorPort
+
+    @property
+    def type_name(self) -> str: ...
+
+    @property
+    def active_consumer(self) -> "Consumer | None":
+        """The consumer that gets all entries; None for Shared and Key_Shared."""
+        ...
+
+    @property
+    def keeps_batch_index_acks(self) -> bool:
+        """Whether an acknowledgement of a part of a batch is kept; else the batch is acknowledged as a whole."""
+        ...
+
+    def pump(self) -> None:
+        """A consumer may take entries again: read and dispatch."""
+        ...
+
+    def flow(self, consumer: "Consumer", permits: int) -> None: ...
+
+    def acknowledge(self, consumer: "Consumer", ack: wire.CommandAck) -> None:
+        """Raises InvalidPosition; nothing of the ack is applied then."""
+        ...
+
+    def redeliver(self, consumer: "Consumer", positions: Sequence[Position] | None, epoch: int | None) -> None:
+        """Deliver again: *positions*, or everything *consumer* has not acknowledged."""
+        ...
 
 
 class Consumer:
@@ -86,7 +118,7 @@ class Consumer:
         self.connected_since_ms = connected_since_ms
         self.is_java = is_java
         self.was_told_the_end = False
-        self.subscription: Subscription | None = None
+        self.subscription: ConsumerSubscription | None = None
         self.permits = 0
         self.unacked_messages = 0
         self.is_blocked = False

@@ -29,8 +29,8 @@ class TopicHost:
     def read_room_bytes(self) -> int:
         return self._reads.room_bytes
 
-    def when_read_room(self, who: object, go_on: Callable[[], None]) -> None:
-        self._reads.wait(who, go_on)
+    def when_read_room(self, waiter: object, resume: Callable[[], None]) -> None:
+        self._reads.wait(waiter, resume)
 
     def fetch(
         self, work: Awaitable[Entries], done: Callable[[Entries | None], None], size_bytes: int, sink: Sink | None

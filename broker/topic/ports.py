@@ -105,8 +105,8 @@ class Host(Protocol):
         """Bytes that may be read now for all clients together; nothing may be read at 0 or below."""
         ...
 
-    def when_read_room(self, who: object, go_on: Callable[[], None]) -> None:
-        """Call *go_on* once when there is room again; a further call with the same *who* adds nothing."""
+    def when_read_room(self, waiter: object, resume: Callable[[], None]) -> None:
+        """Call *resume* once when there is room again; a further call with the same *waiter* adds nothing."""
         ...
 
     def guard(self, step: Callable[[], None], what: str) -> bool:

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from broker.topic.consumer import Consumer
+from broker.topic.consumer import Consumer, ConsumerSubscription
 from broker.topic.producer import Producer, ProducerTopic
-from broker.topic.subscription import KeySharedPolicy, Subscription
+from broker.topic.subscription import KeySharedPolicy
 from managed_ledger.position import Position
 
 
@@ -50,14 +50,14 @@ class TopicPort(ProducerTopic, Protocol):
 
     async def attach_producer(self, request: ProducerRequest) -> Attached: ...
 
-    async def subscribe(self, request: SubscribeRequest) -> Subscription: ...
+    async def subscribe(self, request: SubscribeRequest) -> ConsumerSubscription: ...
 
     def detach_consumer(self, consumer: Consumer) -> None: ...
 
     async def unsubscribe(self, consumer: Consumer) -> None: ...
 
     async def seek(
-        self, subscription: Subscription, position: Position, ack_set: Sequence[int] = (), batch_size: int = 0
+        self, subscription: ConsumerSubscription, position: Position, ack_set: Sequence[int] = (), batch_size: int = 0
     ) -> None: ...
 
     async def position_at_ms(self, time_ms: int) -> Position: ...

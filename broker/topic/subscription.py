@@ -116,6 +116,11 @@ class Subscription:
         return self._dispatcher.active if isinstance(self._dispatcher, SingleActiveDispatcher) else None
 
     @property
+    def keeps_batch_index_acks(self) -> bool:
+        """Whether an acknowledgement of a part of a batch is kept."""
+        return self.limits.batch_index_acks
+
+    @property
     def type_name(self) -> str:
         return "" if self.type is None else _Type.Name(self.type)
 
@@ -278,7 +283,7 @@ class Subscription:
             self.pump()
 
     def disconnect_consumers(self) -> list[Consumer]:
-        """Detach all consumers and tell their clients, who subscribe again by themselves."""
+        """Detach all consumers and tell their clients, which subscribe again by themselves."""
         gone = list(self.consumers)
         for consumer in gone:
             _tell_closed(consumer)

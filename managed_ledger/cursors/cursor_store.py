@@ -123,7 +123,7 @@ class CursorStore:
         if state is not None:
             return _snapshot(Position(state.ledgerId, state.entryId), state)
         position = max(first, Position(info.markDeleteLedgerId, info.markDeleteEntryId))
-        log.warning("cursor %s of %s: its ledger %s holds no state; going on from %s", self._cursor, self._topic,
+        log.warning("cursor %s of %s: its ledger %s holds no state; continuing from %s", self._cursor, self._topic,
                     info.cursorsLedgerId, position)  # fmt: skip
         return _snapshot(position, info)
 
@@ -184,7 +184,7 @@ class CursorStore:
     async def _begin_ledger(self, snapshot: CursorSnapshot, state: bytes) -> None:
         """Raises BookKeeperError (there is no new ledger), ManagedLedgerFenced, StorageUnavailable."""
         former = self.ledger_id
-        await self.let_go()
+        await self.release()
         handle = await self._bookkeeper.create_ledger(
             ensemble_size=self._config.ensemble_size,
             write_quorum=self._config.write_quorum,
@@ -213,7 +213,7 @@ class CursorStore:
         if former != NO_LEDGER:
             await self._drop(former)
 
-    async def let_go(self) -> None:
+    async def release(self) -> None:
         """Give up the handle of the cursor ledger; nothing is written to it any more."""
         handle, self._handle = self._handle, None
         if handle is not None:
@@ -232,7 +232,7 @@ class CursorStore:
 
     async def _put_into_node(self, snapshot: CursorSnapshot) -> None:
         former = self.ledger_id
-        await self.let_go()
+        await self.release()
         await self._write_node(snapshot, NO_LEDGER, whole=True)
         if former != NO_LEDGER:
             await self._drop(former)
@@ -240,7 +240,7 @@ class CursorStore:
     async def delete(self) -> None:
         """Remove the cursor: its node first, then its ledger. Raises ManagedLedgerFenced, StorageUnavailable."""
         stray = await self._change_node(self._record.delete)
-        await self.let_go()
+        await self.release()
         for ledger_id in stray | ({self.ledger_id} - {NO_LEDGER}):
             await self._drop(ledger_id)
 
@@ -253,18 +253,19 @@ class CursorStore:
             await self._drop(named)
 
     async def _change_node(self, change: Callable[[], Awaitable[None]]) -> set[int]:
-        """Make *change*, over what a former owner wrote after we had read (rule 5).
+        """Make *change*, also if a former owner wrote the node after we had read it (rule 5).
 
-        The ledgers that only the former owner's node named are returned. A node that is gone was deleted by it: then
-        this raises ManagedLedgerFenced, and whoever opens the topic again finds no such cursor.
+        Returns the ledgers that only the former owner's node named. If the former owner has deleted the node, this
+        raises ManagedLedgerFenced, and the next opening of the topic finds no such cursor.
         """
         stray: set[int] = set()
         while True:
             try:
                 await change()
             except ManagedLedgerFenced:
-                # Read, and then asked: who took over after the question will have another version in its place when it
-                # writes; the other way round we might go on from what the next owner wrote.
+                # First read the node, then ask for another owner. An owner that takes over after the question writes
+                # the node, and our next write is a conflict. In the other order we might read what that owner has
+                # written, and write over it.
                 value = await self._record.read()
                 await self._check_owner()
                 if value is None:
@@ -309,7 +310,7 @@ class CursorStore:
 
 
 def _first_ranges(snapshot: CursorSnapshot, ranges_max: int) -> CursorSnapshot:
-    """What is stored of *snapshot* where *ranges_max* ranges are: messages behind the others come again."""
+    """What is stored of *snapshot*: its first *ranges_max* ranges. Entries of later ranges are delivered again."""
     return snapshot._replace(ranges=snapshot.ranges[:ranges_max])
 
 

@@ -346,7 +346,7 @@ class ManagedCursor:
         )
 
     async def close(self) -> None:
-        """Store the state in the metadata node and let go of the cursor ledger."""
+        """Store the state in the metadata node and give up the cursor ledger."""
         if self.is_closed:
             return
         self._stop_timer()
@@ -361,11 +361,11 @@ class ManagedCursor:
         self.is_closed = True
         self._reads_valid += 1
 
-    async def let_go(self) -> None:
+    async def release(self) -> None:
         """As `abandon`, and give up the cursor ledger."""
         self.abandon()
         if self._store is not None:
-            await self._store.let_go()
+            await self._store.release()
 
     async def remove(self) -> None:
         """Delete the stored state. Only the managed ledger calls this, which then forgets the cursor.

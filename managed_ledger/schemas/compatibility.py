@@ -1,7 +1,7 @@
-"""May a topic's schema change from this to that? (As Apache's `SchemaCompatibilityCheck`.)
+"""Whether a topic's schema may change from one definition to another. (As Apache's `SchemaCompatibilityCheck`.)
 
-Compatibility of Avro (and of JSON schemas, which are Avro records) is schema resolution: can what was written with the
-one be read with the other?
+Compatibility of Avro (and of JSON schemas, which are Avro records) is schema resolution: can data that were written
+with one schema be read with the other?
 
     BACKWARD   the new schema reads data of the latest old one
     FORWARD    the latest old schema reads data of the new one
@@ -84,7 +84,7 @@ DEPTH_MAX: Final = 200
 
 
 def same_schema(one: Schema, other: Schema) -> bool:
-    """Whether a declared schema is one that is already there."""
+    """Whether two schemas are the same. Avro's JSON may differ in its spaces and in the order of its members."""
     if one.type != other.type:
         return False
     if one.data == other.data:
@@ -98,7 +98,7 @@ def same_schema(one: Schema, other: Schema) -> bool:
 
 
 def check_valid(schema: Schema) -> None:
-    """Raises IncompatibleSchema for a definition that cannot be used."""
+    """Check a definition that a client brings. Raises IncompatibleSchema if it cannot be used."""
     if schema.type in AVRO_BASED:
         _parse(schema.data, "the new schema")
     if schema.type is SchemaType.KEY_VALUE:
@@ -106,7 +106,11 @@ def check_valid(schema: Schema) -> None:
 
 
 def check_compatible(new: Schema, old: Sequence[Schema], strategy: Strategy) -> None:
-    """*old* is oldest first and not empty. Raises IncompatibleSchema with the reason."""
+    """Check that *new* may follow the versions *old* (oldest first, at least one).
+
+    Raises IncompatibleSchema with the reason.
+    """
+    assert old, "a topic without a schema takes any"
     if strategy is Strategy.ALWAYS_COMPATIBLE:
         return
     if strategy is Strategy.ALWAYS_INCOMPATIBLE:
@@ -237,7 +241,7 @@ def _mismatches(
 ) -> Iterator[str]:
     reader, writer = readers.resolve(reader), writers.resolve(writer)
     key = (id(reader), id(writer))
-    if key in seen:  # a recursive type: being compared already
+    if key in seen:  # a recursive type, which is being compared already
         return
     seen = seen | {key} if isinstance(reader, dict) else seen
     if isinstance(writer, list):
@@ -270,7 +274,7 @@ def _mismatches(
 def _record_mismatches(
     reader: Any, writer: Any, readers: _Names, writers: _Names, place: str, seen: set[tuple[int, int]]
 ) -> Iterator[str]:
-    # Records are matched by their fields: the library that Pulsar asks does not look at their names.
+    # Records are matched by their fields: the library that Pulsar uses ignores their names.
     written = {field["name"]: field for field in writer["fields"]}
     for field in reader["fields"]:
         names = [field["name"], *field.get("aliases", [])]

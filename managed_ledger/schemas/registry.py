@@ -1,9 +1,10 @@
-"""The schemas of topics and their versions, where Pulsar keeps them.
+"""The schemas of topics and their versions, stored where Pulsar stores them.
 
     /schemas/<tenant>/<namespace>/<topic>   locator: the newest version, and where each one is
-        └─ ledger of its own per version, entry 0: the schema
+        └─ one ledger for each version; its entry 0 is the schema
 
-A locator is written by compare-and-set; whoever loses deletes the ledger just written and looks again.
+A locator is written by compare-and-set: a writer that loses deletes the ledger that it has just written, and reads the
+locator again.
 (docs/formats/metadata.md)
 """
 
@@ -40,11 +41,11 @@ R = TypeVar("R")
 
 ROOT: Final = "/schemas"
 
-# Two brokers that register at the same moment: one of them looks again.
+# How often a change is tried when other brokers change the same schema at the same time.
 ATTEMPTS_MAX: Final = 10
 
-# Versions are small and never change; a topic rarely has more than a few. What their definitions take all together has
-# a limit, too: one may have megabytes.
+# Versions never change, and a topic rarely has more than a few. Their number in memory is limited, and so are the bytes
+# of their definitions together: one definition may have megabytes.
 CACHED_MAX: Final = 2_000
 CACHED_BYTES_MAX: Final = 32 * MIB
 
@@ -69,12 +70,12 @@ def version_of(data: bytes) -> int | None:
     return int.from_bytes(data[:8], "big", signed=True) if len(data) >= 8 else None
 
 
-# Definitions that are larger than this, all together, are looked at on another thread: Avro takes 0.15 s for 1 MB.
+# Definitions that are larger than this together are compared on another thread: Avro takes 0.15 s for 1 MB.
 INLINE_BYTES_MAX: Final = 64 * KIB
 
 
 async def apart(work: Callable[..., R], *arguments: Any) -> R:
-    """*work* with schemas (and whatever else), not on the loop where the schemas are large. Raises what it raises."""
+    """Call *work*; on another thread if the schemas among its arguments are large. Raises what *work* raises."""
     size = sum(len(one.data) for one in arguments if isinstance(one, Schema))
     return work(*arguments) if size <= INLINE_BYTES_MAX else await asyncio.to_thread(work, *arguments)
 
@@ -125,7 +126,7 @@ class SchemaRegistry:
         user: str = "",
         allow_update: bool = True,
     ) -> int:
-        """The version of *schema*; registers it if it is new and fits what is there.
+        """The version of *schema*; registers it if it is new and compatible with the versions there are.
 
         Raises IncompatibleSchema, StorageUnavailable.
         """
@@ -213,8 +214,8 @@ class SchemaRegistry:
         try:
             handle = await self._bookkeeper.open_ledger(ledger_id, password=self._config.password, recovery=False)
             try:
-                # The ledger is closed before its locator is written by us; Pulsar may leave it open, and then the
-                # last entry is not confirmed by a following one.
+                # We close the ledger before we write the locator. Pulsar may leave it open; then no later entry says
+                # that its last one is confirmed.
                 stored = await handle.read_unconfirmed(entry_id, entry_id)
             finally:
                 await handle.close()
@@ -223,6 +224,7 @@ class SchemaRegistry:
             return None
         except BookKeeperError as error:
             raise StorageUnavailable(f"schema {schema_id} version {entry.version}: {error}") from error
+        assert stored[0].entry_id == entry_id, (stored[0].entry_id, entry_id)
         found = _decode(schema_id, entry.version, bytes(stored[0].payload))
         if len(self._cache) >= CACHED_MAX or self._cached_bytes + len(found.schema.data) > CACHED_BYTES_MAX:
             self._cache.clear()
@@ -241,8 +243,9 @@ class SchemaRegistry:
         *,
         deleted: bool,
     ) -> int | None:
-        """Write a version and switch the locator; None if somebody else was faster."""
+        """Write a version and switch the locator; None if another broker was faster."""
         version = 0 if locator is None else locator.info.version + 1
+        assert version >= 0, version
         digest = hashlib.sha256(schema.data).digest()
         info = SchemaInfo(
             schema_id=schema_id,

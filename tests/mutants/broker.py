@@ -383,9 +383,9 @@ MUTANTS = (
     ),
     Mutant(
         "the sequence ids of what stands behind the snapshot are not learned",
-        "broker/topic/topic.py",
-        "                            state.replay(parse_metadata(entry.data))\n",
-        "                            parse_metadata(entry.data)\n",
+        "broker/topic/stored_deduplication.py",
+        "                        state.replay(parse_metadata(entry.data))\n",
+        "                        parse_metadata(entry.data)\n",
         WHOLE,
     ),
     # -- ownership

@@ -3,6 +3,13 @@
 import pytest
 
 from managed_ledger.appending import SEND_RUN_MAX, Appending, State, Step
+from managed_ledger.errors import (
+    ManagedLedgerClosed,
+    ManagedLedgerError,
+    ManagedLedgerFenced,
+    ManagedLedgerTerminated,
+    StorageUnavailable,
+)
 from managed_ledger.retention import RolloverRule
 
 RULE = RolloverRule(entries_max=10, bytes_max=1000, age_max_ms=100_000, age_min_ms=0)
@@ -177,8 +184,33 @@ def test_the_end_gives_back_what_nobody_will_answer() -> None:
     put(appending, 0, 12)
     send(appending)
     acknowledge(appending, 2)
-    assert appending.end(State.FENCED) == list(range(3, 12))
+    assert appending.end(State.FENCED, ManagedLedgerFenced("another owner")) == list(range(3, 12))
     assert appending.count == 0
     assert acknowledge(appending, 9) == []
     with pytest.raises(AssertionError, match="final"):
-        appending.end(State.CLOSED)
+        appending.end(State.CLOSED, ManagedLedgerClosed("closed"))
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "raised"),
+    [
+        (State.FENCED, ManagedLedgerFenced("another owner"), ManagedLedgerFenced),
+        (State.CLOSED, ManagedLedgerClosed("closed here"), ManagedLedgerClosed),
+        (State.CLOSED, StorageUnavailable("no bookies"), ManagedLedgerClosed),
+        (State.TERMINATED, ManagedLedgerTerminated("no more"), None),
+    ],
+)
+def test_after_the_end_the_reason_is_what_everybody_is_told(
+    state: State, error: ManagedLedgerError, raised: type[ManagedLedgerError] | None
+) -> None:
+    appending = opened()
+    appending.check_not_ended()
+    appending.end(state, error)
+    refusal = appending.refusal()
+    assert (type(refusal), str(refusal)) == (type(error), str(error))
+    assert refusal is not error, "the one that is kept has no traceback"
+    if raised is None:
+        appending.check_not_ended()
+        return
+    with pytest.raises(raised, match=str(error)):
+        appending.check_not_ended()

@@ -107,6 +107,18 @@ async def read_all(ledger: ManagedLedger, first: Position = EARLIEST) -> list[En
         first = ledger.next_position(entries[-1].position)
 
 
+async def test_settings_that_change_count_from_the_next_entry_on(world: SharedStorage) -> None:
+    ledger, recorder = await world.open()
+    await publish(ledger, 0, 5)
+    ledger.config = replace(CONFIG, rollover=replace(CONFIG.rollover, entries_max=2), retention=RetentionRule())
+    assert ledger.config.rollover.entries_max == 2
+    await publish(ledger, 5, 9)
+    assert [context for _, context in recorder.appended] == list(range(9))
+    assert len({position.ledger_id for position, _ in recorder.appended}) == 3
+    await ledger.trim()
+    assert ledger.entries_total < 9
+
+
 async def test_appends_complete_in_order_over_rollovers(world: SharedStorage) -> None:
     ledger, recorder = await world.open()
     ledger.append(payloads(0, 35), list(range(35)))

@@ -94,7 +94,7 @@ async def test_an_opening_ends_after_so_many_conflicts(
     world: FaultyStorage, others: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another broker writes the record whenever we are about to."""
-    monkeypatch.setattr("managed_ledger.ledger.RETRY_FIRST_S", 0.0)
+    monkeypatch.setattr("managed_ledger.ledger.OPEN_RETRY_S", 0.0)
     await world.store.put(RECORD, b"")
     broker = Broker(world, CONFIG)
     world.brokers.append(broker)

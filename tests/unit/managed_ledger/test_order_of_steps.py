@@ -41,7 +41,7 @@ async def test_what_a_former_ledger_still_says_is_not_said_of_the_present_one(wo
     former = world.bookkeeper.handles[0]
     world.bookkeeper.hold = True
     await publish(ledger, 10, 11)
-    ledger.on_acknowledged(former, 0)  # type: ignore[arg-type]
+    ledger._writing.on_acknowledged(former, 0)  # type: ignore[arg-type]
     assert [context for _, context in recorder.appended] == list(range(10))
     assert ledger.pending_count == 1
 

@@ -78,8 +78,8 @@ class FakeHost:
 
     read_room_bytes = 1 << 30
 
-    def when_read_room(self, who: object, go_on: Callable[[], None]) -> None:
-        self.waiting_for_room[who] = go_on
+    def when_read_room(self, waiter: object, resume: Callable[[], None]) -> None:
+        self.waiting_for_room[waiter] = resume
 
     def fetch(
         self, work: Awaitable[Entries], done: Callable[[Entries | None], None], size_bytes: int, sink: Sink | None

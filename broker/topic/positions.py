@@ -1,0 +1,77 @@
+"""Where in a topic something is: a publish time, the last message, the start of a reader. No IO of its own."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from broker.errors import storage_error
+from broker.topic.ports import Entries, EntryLike
+from magnetar_core.runtime.types import Corruption
+from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.messages import broker_metadata_of, is_batch, message_count, metadata_of, split_entry
+from managed_ledger.position import EARLIEST, LATEST, Position
+
+
+class SearchedLedger(Protocol):
+    """A managed ledger, as positions are looked for in it (`managed_ledger.ledger.ManagedLedger`)."""
+
+    @property
+    def last_confirmed(self) -> Position: ...
+
+    def read(self, first: Position, max_entries: int, max_bytes: int) -> Entries | Awaitable[Entries]: ...
+
+    async def find_first(self, predicate: Callable[[EntryLike], bool]) -> Position | None: ...
+
+
+async def position_at_ms(ledger: SearchedLedger, time_ms: int) -> Position:
+    """The first entry that was published at *time_ms* or later; LATEST if there is none. Raises BrokerError."""
+    try:
+        found = await ledger.find_first(lambda entry: _is_published_since(entry, time_ms))
+    except ManagedLedgerError as error:
+        raise storage_error(error) from error
+    return LATEST if found is None else found
+
+
+def _is_published_since(entry: EntryLike, time_ms: int) -> bool:
+    """The broker's clock counts where it has stamped the entry, else that of the producer; damaged entries are old."""
+    try:
+        parts = split_entry(entry.data)
+        stamped = broker_metadata_of(parts)
+        if stamped is not None and stamped.HasField("broker_timestamp"):
+            return stamped.broker_timestamp >= time_ms
+        return metadata_of(parts).publish_time >= time_ms
+    except Corruption:
+        return False
+
+
+async def last_message(ledger: SearchedLedger) -> tuple[Position, int]:
+    """(last position, index of the last message in its batch or -1); EARLIEST and -1 if the topic is empty.
+
+    Raises BrokerError.
+    """
+    last = ledger.last_confirmed
+    if last.entry_id < 0:
+        return EARLIEST, -1
+    try:
+        found = ledger.read(last, 1, 1)
+        entries = found if isinstance(found, Sequence) else await found
+    except ManagedLedgerError as error:
+        raise storage_error(error) from error
+    if not entries:
+        return EARLIEST, -1
+    try:
+        parts = split_entry(entries[0].data)
+        metadata = metadata_of(parts)
+    except Corruption:
+        return last, -1
+    return last, message_count(metadata, len(parts.payload)) - 1 if is_batch(metadata) else -1
+
+
+def reader_start(wanted: Position | None, *, earliest: bool, last_confirmed: Position) -> Position:
+    """Where a reader begins that asks for *wanted*; *earliest* decides for a position beyond the end."""
+    if wanted is None or wanted.ledger_id == LATEST.ledger_id:  # old C++ clients shorten the entry id of LATEST
+        return LATEST
+    if wanted.ledger_id < 0:
+        return EARLIEST
+    if wanted > last_confirmed:
+        return EARLIEST if earliest else LATEST
+    return wanted

@@ -1,0 +1,276 @@
+"""The subscriptions of a topic: restored, created, deleted; consumers that come and leave.
+
+Rules:
+
+1. After each wait the topic may have been closed and the subscription removed, so both are checked anew.
+2. A subscription that is not durable (that of a reader) is removed when its last consumer has left. After a seek it is
+   kept for a while: the reader is disconnected by the seek and comes back.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from broker.config import BrokerConfig
+from broker.errors import (
+    BrokerError,
+    ConsumerAssignError,
+    ConsumerBusy,
+    NotAllowed,
+    NotReady,
+    ProducerBusy,
+    SubscriptionNotFound,
+    storage_error,
+)
+from broker.names import COMPACTION_CURSOR, is_reserved_subscription
+from broker.topic.consumer import Consumer, ConsumerSubscription
+from broker.topic.limits import TopicLimits
+from broker.topic.ports import Host
+from broker.topic.positions import position_at_ms, reader_start
+from broker.topic.requests import SubscribeRequest
+from broker.topic.subscription import Subscription, check_type
+from magnetar_core.runtime.clock import Clock
+from managed_ledger.errors import CursorNotFound, ManagedLedgerError
+from managed_ledger.position import EARLIEST, LATEST, Position
+from managed_ledger.topic_name import TopicName
+
+if TYPE_CHECKING:
+    from managed_ledger.cursors.managed_cursor import ManagedCursor
+    from managed_ledger.ledger import ManagedLedger
+
+
+class Subscriptions:
+    """The subscriptions of one topic by name."""
+
+    def __init__(
+        self,
+        topic: TopicName,
+        ledger: "ManagedLedger",
+        host: Host,
+        clock: Clock,
+        config: BrokerConfig,
+        limits: TopicLimits,
+    ) -> None:
+        self.by_name: dict[str, Subscription] = {}
+        self.last_active_ms = clock.wall_ms()
+        self._topic = topic
+        self._ledger = ledger
+        self._host = host
+        self._clock = clock
+        self._config = config
+        self._limits = limits
+
+    def restore(self) -> None:
+        """Make the subscriptions whose cursors are stored."""
+        for name, cursor in self._ledger.cursors.items():
+            if not is_reserved_subscription(name) and name != COMPACTION_CURSOR:
+                self._add(name, cursor)
+
+    def apply_limits(self, limits: TopicLimits) -> None:
+        """The namespace's policies changed."""
+        self._limits = limits
+        for subscription in self.by_name.values():
+            subscription.consumers_max = limits.consumers_per_subscription_max
+            subscription.apply_limits(limits.dispatch)
+
+    # ------------------------------------------------------------------------------- consumers come
+
+    async def subscribe(self, request: SubscribeRequest, check_open: Callable[[], None]) -> Subscription:
+        """Attach a consumer. Raises BrokerError, also from *check_open* (rule 1)."""
+        limits = self._limits
+        check_open()
+        _check_name(request.subscription)
+        check_type(request.kind, limits.subscription_types, read_compacted=request.read_compacted)
+        if request.read_compacted and COMPACTION_CURSOR in self._ledger.cursors:
+            raise NotAllowed(f"{self._topic} was compacted, and compacted views are not served here")
+        consumers = sum(len(one.consumers) for one in self.by_name.values())
+        if limits.consumers_max and consumers >= limits.consumers_max:
+            raise ConsumerBusy("Topic reached max consumers limit")
+        subscription = await self._existing_or_new(request, check_open)
+        try:
+            subscription.check_newcomer(request.consumer, request.kind, request.key_shared)
+        except (ConsumerBusy, ConsumerAssignError):
+            # The consumers in the way may be dead: a client that reconnects must not wait for its own old connection.
+            await asyncio.gather(*(one.sink.is_alive() for one in subscription.consumers))
+        check_open()
+        if self.by_name.get(subscription.name) is not subscription:
+            raise NotReady(f"Subscription {subscription.name} was removed meanwhile")
+        try:
+            subscription.add_consumer(request.consumer, request.kind, request.key_shared)
+        except BrokerError:
+            self._drop_if_unused(subscription)
+            raise
+        self.last_active_ms = self._clock.wall_ms()
+        if self._ledger.is_terminated:
+            subscription.tell_the_end()
+        return subscription
+
+    async def _existing_or_new(self, request: SubscribeRequest, check_open: Callable[[], None]) -> Subscription:
+        name = request.subscription
+        existing = self.by_name.get(name)
+        if existing is not None:
+            if existing.is_durable != request.durable:
+                raise NotAllowed(
+                    f"Subscription {name} is {'durable' if existing.is_durable else 'not durable'}, "
+                    "and the consumer wants the other kind"
+                )
+            return existing
+        if request.durable:
+            if not self._limits.creates_subscriptions:
+                raise SubscriptionNotFound(f"Subscription {name} does not exist, and automatic creation is off")
+            start = EARLIEST if request.earliest else LATEST
+            start = await self._rolled_back(request, start)
+            return await self.create(name, start, request.properties, check_open)
+        start = reader_start(request.start, earliest=request.earliest, last_confirmed=self._ledger.last_confirmed)
+        start = await self._rolled_back(request, start)
+        existing = self.by_name.get(name)  # another request may have made it while this one waited
+        if existing is not None:
+            return existing
+        return self._add(name, self._ledger.new_non_durable_cursor(name, start))
+
+    async def _rolled_back(self, request: SubscribeRequest, start: Position) -> Position:
+        """Where the consumer begins: at *start*, or so many seconds ago if it asks for that."""
+        if request.rollback_s <= 0:
+            return start
+        return await position_at_ms(self._ledger, self._clock.wall_ms() - request.rollback_s * 1000)
+
+    async def create_initial(self, name: str, check_open: Callable[[], None]) -> None:
+        """The subscription that a producer wants to be there, at the oldest entry. Raises BrokerError."""
+        if name in self.by_name:
+            return
+        if not self._limits.creates_subscriptions:
+            raise NotAllowed(f"Could not create the initial subscription {name}: automatic creation is off")
+        await self.create(name, EARLIEST, None, check_open)
+
+    async def create(
+        self, name: str, start: Position, properties: Mapping[str, str] | None, check_open: Callable[[], None]
+    ) -> Subscription:
+        """A durable subscription at *start*, the first position to deliver. Raises BrokerError."""
+        _check_name(name)
+        try:
+            cursor = await self._ledger.open_cursor(name, start, dict(properties or {}))
+        except ManagedLedgerError as error:
+            raise storage_error(error) from error
+        check_open()
+        existing = self.by_name.get(name)  # another request may have made it while this one waited
+        return existing if existing is not None else self._add(name, cursor)
+
+    def _add(self, name: str, cursor: "ManagedCursor") -> Subscription:
+        assert name not in self.by_name, f"subscription {name} of {self._topic} is there twice"
+        subscription = Subscription(
+            name,
+            cursor,
+            self._ledger,
+            self._host,
+            self._limits.dispatch,
+            topic=str(self._topic),
+            partition=self._topic.partition,
+            consistent_hashing=self._config.key_shared_consistent_hashing,
+            points=self._config.key_shared_points,
+            consumers_max=self._limits.consumers_per_subscription_max,
+        )
+        self.by_name[name] = subscription
+        return subscription
+
+    # ------------------------------------------------------------------------------ consumers leave
+
+    def detach(self, consumer: Consumer) -> None:
+        """*consumer* has left; its unacknowledged messages go to the other consumers."""
+        if consumer.subscription is None:
+            return
+        subscription = _whole(consumer.subscription)
+        subscription.remove_consumer(consumer)
+        self.last_active_ms = self._clock.wall_ms()
+        self._drop_if_unused(subscription)
+
+    def _drop_if_unused(self, subscription: Subscription) -> None:
+        """Rule 2."""
+        if not subscription.is_durable and not subscription.consumers and not subscription.is_fenced:
+            subscription.close()
+            if self.by_name.get(subscription.name) is subscription:
+                del self.by_name[subscription.name]
+
+    async def unsubscribe(self, consumer: Consumer) -> None:
+        """The only consumer removes its subscription. Raises BrokerError."""
+        assert consumer.subscription is not None, "an attached consumer has a subscription"
+        subscription = _whole(consumer.subscription)
+        subscription.check_may_unsubscribe(consumer)
+        subscription.remove_consumer(consumer)
+        await self.delete(subscription.name, force=False)
+
+    async def delete(self, name: str, *, force: bool) -> None:
+        """Remove a subscription and what it acknowledged. Raises BrokerError if it is in use, unless *force*."""
+        subscription = self.by_name.get(name)
+        if subscription is None:
+            raise SubscriptionNotFound(f"Subscription {name} does not exist")
+        if subscription.consumers and not force:
+            raise ConsumerBusy(f"Subscription {name} has active connected consumers")
+        if subscription.is_fenced:
+            raise NotReady(f"Subscription {name} is fenced")
+        subscription.is_fenced = True
+        for consumer in subscription.disconnect_consumers():
+            consumer.sink.on_consumer_closed(consumer)
+        try:
+            if subscription.is_durable:
+                await self._ledger.delete_cursor(name)
+        except CursorNotFound:
+            pass
+        except ManagedLedgerError as error:
+            subscription.is_fenced = False
+            raise storage_error(error) from error
+        subscription.close()
+        self.by_name.pop(name, None)
+        self.last_active_ms = self._clock.wall_ms()
+
+    async def seek(
+        self, wanted: ConsumerSubscription, position: Position, ack_set: Sequence[int], batch_size: int
+    ) -> None:
+        """Deliver from *position* on; consumers are disconnected and subscribe again. Raises BrokerError."""
+        subscription = _whole(wanted)
+        for consumer in subscription.consumers:
+            consumer.sink.on_consumer_closed(consumer)
+        try:
+            await subscription.reset_to(position, ack_set, batch_size)
+        except ManagedLedgerError as error:
+            raise storage_error(error) from error
+        finally:
+            if not subscription.is_durable:  # rule 2
+                self._clock.call_later(self._config.keep_alive_s, lambda: self._drop_if_unused(subscription))
+
+    def close(self) -> None:
+        """The topic ends: disconnect all consumers, start no more reads and timers."""
+        for subscription in self.by_name.values():
+            for consumer in subscription.disconnect_consumers():
+                consumer.sink.on_consumer_closed(consumer)
+            subscription.close()
+
+    # -------------------------------------------------------------------------------- all of them
+
+    def tell_the_end(self) -> None:
+        """The topic was terminated."""
+        for subscription in self.by_name.values():
+            subscription.tell_the_end()
+
+    @property
+    def have_consumers(self) -> bool:
+        return any(one.consumers for one in self.by_name.values())
+
+    def take_rates(self, period_s: float) -> None:
+        """Work out the consumers' rates of the period that ends now."""
+        for subscription in self.by_name.values():
+            for consumer in subscription.consumers:
+                consumer.take_rates(period_s)
+
+
+def _check_name(name: str) -> None:
+    """Raises ProducerBusy, the code that Apache's broker gives, for a name that no subscription may have."""
+    if not name.strip():
+        raise ProducerBusy("Empty subscription name")
+    if is_reserved_subscription(name):
+        raise ProducerBusy(f"Subscription with reserved subscription name attempted: {name}")
+
+
+def _whole(subscription: ConsumerSubscription) -> Subscription:
+    """Consumers know their subscription by a Protocol; the topic has made it, and knows what it is."""
+    assert isinstance(subscription, Subscription), f"{subscription} is no subscription of a topic"
+    return subscription

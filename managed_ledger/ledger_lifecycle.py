@@ -1,0 +1,237 @@
+"""The ledgers of one topic over their lives: created, listed in the record, closed, recovered, removed.
+
+    begin ──▶ present (written by this owner) ──close_present──▶ closed ──trimmable──▶ remove
+                                                                   ▲
+    recover_last: what a former owner left open ───────────────────┘
+
+Rules:
+
+1. A ledger stands in the topic's record before anything is appended to it (I86); the one before it is closed before
+   the next is written (I87).
+2. How many entries a ledger has is what its own metadata says (I89); the record is put right if it differs.
+3. A ledger that the record may name is not deleted (I57): a ledger whose listing is in doubt becomes an orphan of the
+   record, and is deleted after the next write that does not name it.
+
+BookKeeper's errors leave this module as those of the managed ledger: ManagedLedgerFenced if another owner acted, else
+StorageUnavailable.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Sequence
+
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.client.errors import BookKeeperError, LedgerFenced, MetadataConflict, NoSuchLedger
+from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
+from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.tasks import FAILED, attempt
+from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.errors import ManagedLedgerError, ManagedLedgerFenced, RecordInDoubt, StorageUnavailable
+from managed_ledger.position import Position
+from managed_ledger.reading import Reading
+from managed_ledger.record import TopicRecord
+from managed_ledger.records_pb2 import ManagedLedgerInfo
+from managed_ledger.retention import LedgerSummary, trimmable
+
+log = logging.getLogger(__name__)
+
+
+class LedgerLifecycle:
+    """Begins, closes, recovers and removes the ledgers of one topic, and keeps the record true meanwhile."""
+
+    def __init__(
+        self,
+        name: str,
+        record: TopicRecord,
+        reading: Reading,
+        bookkeeper: BookKeeper,
+        clock: Clock,
+        config: ManagedLedgerConfig,
+        check_not_ended: Callable[[], None],
+    ) -> None:
+        """*check_not_ended* raises ManagedLedgerFenced or ManagedLedgerClosed once the managed ledger has ended."""
+        self.config = config
+        self.present: LedgerWriteHandle | None = None
+        """The ledger to which entries are written now; None between two ledgers and after the end."""
+        self.present_since_s = 0.0
+        """When the present ledger was begun, on the monotonic clock."""
+        self._name = name
+        self._record = record
+        self._ledgers = record.ledgers
+        self._reading = reading
+        self._bookkeeper = bookkeeper
+        self._clock = clock
+        self._check_not_ended = check_not_ended
+
+    # -------------------------------------------------------------------------- what a former owner left
+
+    async def recover_last(self) -> None:
+        """Fence and close the last ledger, which a former owner may still be writing to. Raises StorageUnavailable.
+
+        Its length is noted in the list; the next write of the record stores it (rule 2).
+        """
+        infos = list(self._ledgers)
+        if not infos:
+            return
+        last = infos[-1]
+        try:
+            handle = await self._bookkeeper.open_ledger(last.ledgerId, password=self.config.password, recovery=True)
+        except NoSuchLedger:
+            log.warning("%s: ledger %s is in its record but does not exist; leaving it out", self._name, last.ledgerId)
+            self._ledgers.remove(last.ledgerId)
+            return
+        except BookKeeperError as error:
+            raise StorageUnavailable(f"{self._name}: cannot recover ledger {last.ledgerId}: {error}") from error
+        assert handle.ledger_id == last.ledgerId, f"asked for ledger {last.ledgerId}, got {handle.ledger_id}"
+        assert handle.last_add_confirmed >= -1, handle.last_add_confirmed
+        last.entries = handle.last_add_confirmed + 1
+        last.size = handle.length
+        if not last.timestamp:
+            last.timestamp = self._clock.wall_ms()
+        self._ledgers.set_entries(last.ledgerId, last.entries)
+        await handle.close()
+
+    def leave_out_empty(self) -> None:
+        """Leave ledgers without entries out of the record that is written next; they are deleted after that."""
+        for ledger_id in [info.ledgerId for info in self._ledgers if not info.entries]:
+            self._record.leave_out(ledger_id)
+
+    # ------------------------------------------------------------------------------ the present ledger
+
+    async def begin(self) -> LedgerWriteHandle:
+        """Create a ledger and put it into the record; it is the present one from here on.
+
+        Raises StorageUnavailable, ManagedLedgerFenced, ManagedLedgerClosed (the managed ledger ended meanwhile).
+        """
+        try:
+            handle = await self._bookkeeper.create_ledger(
+                ensemble_size=self.config.ensemble_size,
+                write_quorum=self.config.write_quorum,
+                ack_quorum=self.config.ack_quorum,
+                digest_type=self.config.digest_type,
+                password=self.config.password,
+                custom_metadata=(
+                    ("application", b"pulsar"),
+                    ("component", b"managed-ledger"),
+                    ("pulsar/managed-ledger", self._name.encode()),
+                ),
+            )
+        except BookKeeperError as error:
+            raise StorageUnavailable(f"{self._name}: cannot create a ledger: {error}") from error
+        info = ManagedLedgerInfo.LedgerInfo(ledgerId=handle.ledger_id, timestamp=0)
+        try:
+            async with self._record.lock:
+                await self.write_record([*self._ledgers, info])  # rule 1
+                self._ledgers.add(info)  # under the lock: a trim in between would write a record without it
+            self._check_not_ended()
+        except (RecordInDoubt, asyncio.CancelledError):
+            self._record.orphan(handle.ledger_id)  # rule 3
+            await handle.abandon()
+            raise
+        except ManagedLedgerError:
+            await handle.abandon()
+            if handle.ledger_id not in self._ledgers:
+                await self._record.drop(handle.ledger_id)
+            raise
+        assert self.present is None, "the former ledger is closed before the next is written"
+        self._write_to(handle)
+        self.present_since_s = self._clock.monotonic()
+        return handle
+
+    def present_age_ms(self) -> int:
+        """How long ago the present ledger was begun."""
+        return int((self._clock.monotonic() - self.present_since_s) * 1000)
+
+    def _write_to(self, handle: LedgerWriteHandle | None) -> LedgerWriteHandle | None:
+        """Make *handle* the present ledger; returns the former one."""
+        former, self.present = self.present, handle
+        self._reading.written = handle
+        return former
+
+    async def close_present(self) -> None:
+        """Close the present ledger and note its length. Does nothing if it was closed by an earlier attempt.
+
+        Raises ManagedLedgerFenced, StorageUnavailable.
+        """
+        handle = self.present
+        if handle is None:
+            return
+        metadata = await self._close(handle)
+        acknowledged = self._ledgers.entries_of(handle.ledger_id)
+        if metadata.last_entry_id + 1 != acknowledged:
+            # Only the recovery of another owner can find entries of which we have no acknowledgement.
+            raise ManagedLedgerFenced(
+                f"{self._name}: ledger {handle.ledger_id} was closed by another owner at entry {metadata.last_entry_id}"
+            )
+        self._write_to(None)
+        self._reading.ledger_closed(handle.ledger_id)
+        if acknowledged == 0:
+            self._record.leave_out(handle.ledger_id)
+            return
+        info = self._ledgers.info(handle.ledger_id)
+        info.entries = acknowledged
+        info.size = metadata.length
+        info.timestamp = self._clock.wall_ms()
+
+    async def _close(self, handle: LedgerWriteHandle) -> LedgerMetadata:
+        try:
+            return await handle.close()
+        except (LedgerFenced, MetadataConflict) as error:
+            raise ManagedLedgerFenced(f"{self._name}: another owner took over: {error}") from error
+        except BookKeeperError as error:
+            raise StorageUnavailable(f"{self._name}: cannot close ledger {handle.ledger_id}: {error}") from error
+
+    def give_up_present(self) -> LedgerWriteHandle | None:
+        """Write to no ledger any more; returns the handle, which the caller closes or abandons."""
+        return self._write_to(None)
+
+    async def close_or_abandon(self, handle: LedgerWriteHandle) -> None:
+        """Close the ledger of *handle* at the end. If that fails, the next owner recovers its length."""
+        if await attempt(f"{self._name}: closing ledger {handle.ledger_id}", self._close(handle)) is FAILED:
+            await handle.abandon()
+
+    # ------------------------------------------------------------------------------------- the record
+
+    async def write_record(
+        self,
+        infos: Sequence[ManagedLedgerInfo.LedgerInfo],
+        change: Callable[[ManagedLedgerInfo], None] | None = None,
+    ) -> None:
+        """Store *infos* as the list of ledgers, and what *change* does to the rest. The record's lock is held.
+
+        Raises ManagedLedgerFenced, ManagedLedgerClosed, StorageUnavailable.
+        """
+        self._check_not_ended()
+        await self._record.write(infos, change)
+
+    async def change_record(self, change: Callable[[ManagedLedgerInfo], None] | None = None) -> None:
+        """Store the record with the ledgers as they are, after *change*. Raises as `write_record`."""
+        async with self._record.lock:
+            await self.write_record(list(self._ledgers), change)
+
+    # ----------------------------------------------------------------------------------------- trimming
+
+    def trimmable(self, slowest: Position | None, bytes_total: int) -> list[int]:
+        """Closed ledgers that may be deleted, oldest first (`managed_ledger.retention.trimmable`).
+
+        *slowest* is the lowest stored position of the durable cursors; *bytes_total* is what the topic holds.
+        """
+        current = self.present.ledger_id if self.present is not None else None
+        closed = [
+            LedgerSummary(info.ledgerId, info.entries, info.size, info.timestamp)
+            for info in self._ledgers
+            if info.ledgerId != current and info.HasField("entries")
+        ]
+        if current is None and closed:
+            closed.pop()  # between two ledgers: the last one stays
+        return trimmable(closed, slowest, self.config.retention, self._clock.wall_ms(), bytes_total)
+
+    async def remove(self, ledger_ids: Collection[int]) -> None:
+        """Take ledgers out of the record and the list; the caller deletes them after that. The record's lock is held.
+
+        Raises as `write_record`.
+        """
+        await self.write_record([info for info in self._ledgers if info.ledgerId not in ledger_ids])
+        for ledger_id in ledger_ids:
+            self._ledgers.remove(ledger_id)

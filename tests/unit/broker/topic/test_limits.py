@@ -1,0 +1,68 @@
+"""Settings of the broker and policies of the namespace together."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from broker.config import BrokerConfig
+from broker.policies import parse_policies
+from broker.topic.limits import TopicLimits, limits_of
+
+CONFIG = BrokerConfig(
+    max_producers_per_topic=7,
+    max_consumers_per_topic=8,
+    max_consumers_per_subscription=9,
+    allow_auto_subscription_creation=False,
+    deduplication=True,
+    max_unacked_per_consumer=10,
+    max_unacked_per_subscription=11,
+    delayed_delivery=False,
+    delayed_delivery_tick_ms=12,
+)
+NO_POLICIES = parse_policies(b"", "/p")
+
+
+def limits(*, is_system: bool = False, **policies: Any) -> TopicLimits:
+    return limits_of(CONFIG, replace(NO_POLICIES, **policies), is_system=is_system)
+
+
+def test_without_policies_the_settings_count() -> None:
+    found = limits()
+    assert (found.producers_max, found.consumers_max, found.consumers_per_subscription_max) == (7, 8, 9)
+    assert not found.creates_subscriptions
+    assert found.deduplicates
+    dispatch = found.dispatch
+    assert (dispatch.unacked_per_consumer_max, dispatch.unacked_per_subscription_max) == (10, 11)
+    assert (dispatch.delayed_delivery, dispatch.delayed_tick_ms) == (False, 12)
+
+
+@pytest.mark.parametrize(
+    ("policy", "value", "limit"),
+    [
+        ("max_producers_per_topic", 0, "producers_max"),
+        ("max_consumers_per_topic", 0, "consumers_max"),
+        ("max_consumers_per_subscription", 3, "consumers_per_subscription_max"),
+        ("auto_subscription_creation", True, "creates_subscriptions"),
+        ("deduplication", False, "deduplicates"),
+    ],
+)
+def test_a_policy_wins_over_the_setting_also_when_it_is_zero_or_off(policy: str, value: Any, limit: str) -> None:
+    assert getattr(limits(**{policy: value}), limit) == value
+
+
+@pytest.mark.parametrize(
+    ("policy", "value", "limit"),
+    [
+        ("max_unacked_per_consumer", 0, "unacked_per_consumer_max"),
+        ("max_unacked_per_subscription", 0, "unacked_per_subscription_max"),
+        ("delayed_delivery", True, "delayed_delivery"),
+        ("delayed_delivery_tick_ms", 5, "delayed_tick_ms"),
+    ],
+)
+def test_policies_reach_the_dispatchers(policy: str, value: Any, limit: str) -> None:
+    assert getattr(limits(**{policy: value}).dispatch, limit) == value
+
+
+def test_any_number_of_producers_may_write_a_topic_of_the_broker() -> None:
+    assert limits(is_system=True, max_producers_per_topic=1).producers_max == 0
