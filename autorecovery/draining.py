@@ -191,7 +191,7 @@ class DrainEngine:
             return
         if not await self._marks.is_enabled():
             for drain in self._drains.values():
-                drain.problem = "auto-recovery is switched off for the cluster: `magnetar autorecovery enable`"
+                drain.problem = "auto-recovery is switched off for the cluster: nothing is copied until it is on again"
             return
         ready = [drain for drain in self._drains.values() if await self._is_quiet(drain)]
         for drain in ready:
