@@ -362,10 +362,9 @@ class DrainEngine:
             drain.unproved.discard(ledger_id)
             return
         drain.not_whole[ledger_id] = why
-        await self._marks.mark(ledger_id, None, self._clock.wall_ms())
 
     async def _why_not_whole(self, drain: _Drain, ledger_id: int, metadata: LedgerMetadata) -> str:
-        """Empty: every copy of the ledger is there, and no mark names the bookie."""
+        """Empty: every copy of the ledger is there, and no mark names the bookie. What lacks entries is marked."""
         try:
             verdicts = await self._repair.look(ledger_id, metadata)
         except NoSuchLedger:
@@ -374,6 +373,8 @@ class DrainEngine:
             for away in one.gone.values():
                 return f"bookie {away}, which has copies of it, is away"
             for lacking in one.incomplete.values():
+                # A bookie that is away is the audit's affair, which gives it the time that operators have set.
+                await self._marks.mark(ledger_id, lacking, self._clock.wall_ms())
                 return f"bookie {lacking} lacks entries of it"
             for text in one.unknown.values():
                 return text
