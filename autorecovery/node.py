@@ -1,6 +1,7 @@
 """One node of auto-recovery: a candidate for the auditor's place, a worker, and a watch over both.
 
     AuditorElection ──elected──▶ Auditor     finds what lacks copies, and marks it
+                             └─▶ DrainEngine moves everything away from bookies that leave
     ReplicationWorker                        repairs what is marked
     death watch                              a part broke, or the session was lost ──▶ `on_death`
 
@@ -13,20 +14,22 @@ Rules:
 
 import logging
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 from autorecovery.auditor import Auditor
 from autorecovery.board_watch import MarkWatch
 from autorecovery.config import AutoRecoveryConfig
+from autorecovery.draining import DrainEngine, TurnReadOnly
 from autorecovery.election import AuditorElection
 from autorecovery.pace import Pace
 from autorecovery.periodic import ENDS, ENTRIES, LedgerCheck
 from autorecovery.repair import LedgerRepair
-from autorecovery.reports import Reporter
+from autorecovery.reports import Reporter, read_problems
 from autorecovery.worker import ReplicationWorker
 from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates, BookieStateWatch
 from magnetar_core.bookkeeper.metadata.marks import MarkBoard
 from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataStore, SessionEvent
 from magnetar_core.runtime.clock import Clock
@@ -54,10 +57,10 @@ class AutoRecoveryNode:
         root: str = "/ledgers",
         rng: random.Random | None = None,
         on_death: Callable[[NodeDied], None],
-        draining: Callable[[], Collection[str]] = frozenset,
+        turn: TurnReadOnly | None = None,
     ) -> None:
         """*name* is shown in locks and as the auditor's. *bookkeeper* is open, and stays so when the node stops.
-        *on_death* is called once, on the loop (rule 1)."""
+        *on_death* is called once, on the loop (rule 1). *turn* makes a bookie of Apache's read-only."""
         self.name = name
         self._store = store
         self._config = config
@@ -65,8 +68,12 @@ class AutoRecoveryNode:
         self._is_dead = False
         self.marks = MarkBoard(store, root)
         self.mark_watch = MarkWatch(self.marks, clock)
+        states = BookieStates(store, root)
+        self.state_watch = BookieStateWatch(states, clock)
         rate = None if config.bytes_per_s < 0 else float(config.bytes_per_s)
-        self.repair = LedgerRepair(bookkeeper, self.marks, Pace(clock, rate), depth=config.depth, draining=draining)
+        self.repair = LedgerRepair(
+            bookkeeper, self.marks, Pace(clock, rate), depth=config.depth, draining=lambda: self.state_watch.draining
+        )
         self.worker = ReplicationWorker(
             name,
             self.marks,
@@ -77,8 +84,9 @@ class AutoRecoveryNode:
             ledgers_max=config.ledgers_max,
             open_grace_s=config.open_grace_ms / 1000,
             retry_s_max=config.retry_ms_max / 1000,
-            on_bookies_changed=bookkeeper.bookies.watch,
+            on_bookies_changed=self._watch_bookies,
         )
+        self._bookies = bookkeeper.bookies
         self.election = AuditorElection(store, root, name, clock)
         self.auditor = Auditor(
             store,
@@ -95,6 +103,19 @@ class AutoRecoveryNode:
             for kind, period_s in ((ENDS, config.ledger_check_s), (ENTRIES, config.entry_check_s))
         )
         """The slow checks of an auditor: the ends of each copy, and all entries."""
+        self.drains = DrainEngine(
+            name,
+            states,
+            self.state_watch,
+            bookkeeper.bookies,
+            bookkeeper.ledgers,
+            self.marks,
+            self.mark_watch,
+            self.repair,
+            lambda: read_problems(store, root),
+            clock,
+            turn=turn,
+        )
         self._reporter = Reporter(
             store,
             root,
@@ -113,6 +134,8 @@ class AutoRecoveryNode:
         self._cancel = self._store.watch_session(self._on_session)
         await self.mark_watch.start()
         self._parts.add("marks", self.mark_watch.stop)
+        await self.state_watch.start()
+        self._parts.add("states", self.state_watch.stop)
         self.worker.start(lambda error: self._died(f"the replication worker broke: {error}"))
         self._parts.add("worker", self.worker.stop)
         self._reporter.start(lambda error: self._died(f"the reports broke: {error}"))
@@ -154,6 +177,7 @@ class AutoRecoveryNode:
                 "problem": audit.last_problem,
                 "checks": {check.name: asdict(check.status) for check in self.checks},
             }
+            facts["drains"] = self.drains.facts()
         return facts
 
     async def _become_auditor(self) -> None:
@@ -162,6 +186,18 @@ class AutoRecoveryNode:
         for check in self.checks:
             check.start(lambda error: self._died(f"a periodic check broke: {error}"))
             self._parts.add(f"check of {check.name}", check.stop)
+        self.drains.start(lambda error: self._died(f"the drains broke: {error}"))
+        self._parts.add("drains", self.drains.stop)
+
+    def _watch_bookies(self, changed: Callable[[], None]) -> Cancel:
+        """Call *changed* when bookies come or go, or begin or end to leave: both change what can be repaired."""
+        cancels = self._bookies.watch(changed), self.state_watch.watch(changed)
+
+        def cancel() -> None:
+            for one in cancels:
+                one()
+
+        return cancel
 
     def _on_session(self, event: SessionEvent) -> None:
         if event is SessionEvent.LOST:

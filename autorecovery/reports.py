@@ -3,8 +3,8 @@
     <root>/underreplication/magnetar/nodes/<name>              ephemeral: role, counts, what is under way
     <root>/underreplication/magnetar/problems/urL0000000007    why ledger 7 is not repaired; goes when it is
 
-Both are JSON. They are reports and nothing else: no part of auto-recovery reads them to decide anything, Apache's
-leave them alone, and what a newer version adds is ignored by an older one.
+Both are JSON. They are reports: the one decision that rests on them is that a drain has failed, since only the workers
+know why a ledger cannot be copied. Apache's leave them alone, and what a newer version adds is ignored by an older one.
 """
 
 import json

@@ -1,7 +1,7 @@
 """One bookie: its parts, the order in which they start and stop, and what happens when one fails.
 
     port bound ─▶ directories locked ─▶ cookies agree ─▶ storage open ─▶ journal replayed ─▶ everything flushed
-      ─▶ new journal ─▶ marks ─▶ listening ─▶ registered
+      ─▶ new journal ─▶ marks ─▶ state read ─▶ listening ─▶ registered
 
 Rules:
 
@@ -25,6 +25,7 @@ from bookie.admin.operations import BookieOperations
 from bookie.assembly import BookieParts, Lifecycle, Node, assemble, storage_settings
 from bookie.config import BookieConfig
 from bookie.disks.directories import Directories
+from bookie.disks.draining import StateFollower
 from bookie.jobs import JobThread, Threads
 from bookie.maintenance.integrity import IntegrityCheck
 from bookie.maintenance.peers import PeerSource
@@ -39,6 +40,7 @@ from bookie.storage.index import Index, RocksIndex
 from bookie.storage.journal.writer import JournalFailed, NoSpace
 from bookie.storage.ledger_storage import is_no_space
 from magnetar_core.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint, http_endpoint
+from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates
 from magnetar_core.bookkeeper.metadata.bookies import BookieRegistration
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
@@ -213,6 +215,9 @@ class Bookie:
         except OSError as error:
             raise StorageFailed(f"bookie {self._bookie_id} cannot read its status: {error}") from error
         self._start_parts(parts)
+        follower = StateFollower(BookieStates(self._store, self._root), self._bookie_id, parts.mode, self._clock)
+        self._stops.add("state", follower.stop)
+        await follower.start()
         await self._listen(parts, listening)
         await self._register(parts)
 

@@ -170,7 +170,7 @@ class BookieOperations:
     # -- mode
 
     async def set_read_only(self, reason: Reason = Reason.OPERATOR, detail: str = "") -> None:
-        """Take no more adds, for *reason* (operator or draining). Raises NotChanged."""
+        """Take no more adds, for *reason* (only operator can be set). Raises NotChanged."""
         await self._parts.mode.set(reason, detail)
 
     async def clear_read_only(self, reason: Reason = Reason.OPERATOR) -> None:

@@ -40,7 +40,7 @@ from bookie.admin.ledger_pages import LedgerAccess, LedgerPages
 from bookie.admin.metrics import apache_samples
 from bookie.admin.operations import BookieOperations, DiskFileKind
 from bookie.admin.questions import Refused, compaction_kinds, flag, json_body, ledger_id_of, query_flag, query_number
-from bookie.disks.read_only import KEPT, Reason
+from bookie.disks.read_only import Reason
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.bookkeeper.tls.contexts import Certificates
@@ -244,11 +244,11 @@ class AdminServer:
         return json_answer({"readOnly": bookie.state().read_only})
 
     async def _set_read_only(self, request: web.Request, bookie: BookieOperations) -> web.Response:
-        """The body may have `reason` (operator, draining) and `detail`. Clearing one reason leaves the others."""
+        """The body may have `reason` (operator) and `detail`. Clearing one reason leaves the others."""
         body = await json_body(request)
         name = body.get("reason", Reason.OPERATOR)
-        if name not in tuple(KEPT):
-            raise Refused(400, f"reason {name!r} must be one of {', '.join(KEPT)}")
+        if name not in (Reason.OPERATOR, Reason.DRAINING):  # the latter is refused with what to do instead
+            raise Refused(400, f"reason {name!r} is not known; only {Reason.OPERATOR} can be set")
         if flag(body, "readOnly"):
             await bookie.set_read_only(Reason(name), str(body.get("detail", "")))
         else:

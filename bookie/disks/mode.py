@@ -1,7 +1,7 @@
 """The mode of a bookie: it collects the reasons to be read-only, and applies them to requests, registration and files.
 
-    disks, operators ──▶ Reasons ──▶ RequestRules (adds refused) ──▶ registration (available, available/readonly)
-                                └──▶ BOOKIE_STATUS (operator, draining)
+    disks, operators, state ──▶ Reasons ──▶ RequestRules (adds refused) ──▶ registration (available, available/readonly)
+                                   └──▶ BOOKIE_STATUS (operator, draining)
 
 Rules:
 
@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable
 
 from bookie.disks.directories import StatusFiles
-from bookie.disks.read_only import KEPT, Reason, Reasons, Verdict
+from bookie.disks.read_only import Reason, Reasons, Verdict
 from bookie.jobs import JobThread
 from bookie.serving.request_rules import RequestRules
 from magnetar_core.bookkeeper.metadata.bookies import BookieRegistration
@@ -131,11 +131,33 @@ class Mode:
         self._apply()
         await self._keep()
 
+    async def follow_state(self, text: str | None) -> None:
+        """The bookie's state in the metadata store says that it leaves, and why; None: it does not.
+
+        A status file that cannot be written is told of only: the state is read again after a restart.
+        """
+        if text is None and Reason.DRAINING not in self._reasons.held:
+            return
+        if text is None:
+            self._reasons.clear(Reason.DRAINING)
+        else:
+            self._reasons.set(Reason.DRAINING, text)
+        self._apply()
+        try:
+            await self._keep()
+        except NotChanged as error:
+            log.warning("%s", error)
+
     def _check(self, reason: Reason) -> None:
         if reason is Reason.FORCED:
             raise NotChanged("forceReadOnlyBookie is set; take it out of the configuration and restart the bookie")
-        if reason not in KEPT:
-            raise NotChanged(f"`{reason}` ends by itself when its cause is gone; only {' and '.join(KEPT)} can be set")
+        if reason is Reason.DRAINING:
+            raise NotChanged(
+                f"`draining` follows the bookie's state: `magnetar bookies drain {self._bookie_id}` begins it and "
+                f"`magnetar bookies cancel {self._bookie_id}` ends it"
+            )
+        if reason is not Reason.OPERATOR:
+            raise NotChanged(f"`{reason}` ends by itself when its cause is gone; only {Reason.OPERATOR} can be set")
 
     async def _keep(self) -> None:
         files = self._status_files

@@ -2,7 +2,7 @@
 
     disk       a directory is full; ends by itself below the low-water mark
     operator   an operator set it; ends when an operator clears it; survives a restart
-    draining   its ledgers are being copied away; like `operator`, with a reason of its own
+    draining   its state in the metadata store says that it leaves; ends when that state is gone (`draining`)
     error      a directory cannot be checked; ends when it can
     forced     forceReadOnlyBookie; ends with the setting
 
@@ -45,7 +45,7 @@ class Reason(StrEnum):
 
 
 KEPT: Final = (Reason.OPERATOR, Reason.DRAINING)
-"""Reasons that are set and cleared by operators, and that survive a restart."""
+"""Reasons that survive a restart."""
 
 
 class Reasons:

@@ -156,7 +156,7 @@ HINTS: Final[Mapping[str, Mapping[str, str]]] = {
         "version": "`magnetar --version` is that of this command",
     },
     "ledgers": {"delete": "write `magnetar bookie ledger delete 7`"},
-    "bookies": {"status": "`magnetar bookie status` asks one bookie, `magnetar bookies list` shows all"},
+    "bookies": {"decommission": "write `magnetar bookies drain BOOKIE --wait`, then `remove`"},
     "cluster": {
         "health": "write `magnetar doctor`",
         "logs": "`magnetar cluster status` names the files",

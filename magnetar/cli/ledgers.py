@@ -1,4 +1,4 @@
-"""`magnetar ledgers` and `magnetar bookies`: they ask the metadata store and the bookies themselves, not a broker."""
+"""`magnetar ledgers`: they ask the metadata store and the bookies themselves, not a broker."""
 
 from collections.abc import Awaitable, Callable
 from typing import IO, TYPE_CHECKING, Any, TypeVar
@@ -40,30 +40,6 @@ def _run(
             return await ask(inspector)
 
     return asyncio.run(go())
-
-
-# --------------------------------------------------------------------------------------- bookies
-
-
-@click.group(cls=Guessing)
-def bookies() -> None:
-    """Bookies of a cluster. See also `magnetar bookie`, which runs one or asks one over its HTTP admin."""
-
-
-@bookies.command("list")
-@admin_option
-@metadata_option
-@json_option
-def list_bookies(metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool) -> None:
-    """Bookies that are there, and those that are away.
-
-    Example:  magnetar bookies list
-    """
-    found = _run(metadata_url, admin_url, tls_directory, lambda inspector: inspector.bookies())
-    if as_json:
-        print_json([one._asdict() for one in found])
-        return
-    show.table(("bookie", "state", "address", "HTTP admin"), [tuple(one) for one in found])
 
 
 # --------------------------------------------------------------------------------------- ledgers

@@ -10,9 +10,10 @@ from magnetar import __version__
 from magnetar.cli import output as show
 from magnetar.cli.autorecovery import autorecovery
 from magnetar.cli.bookie import bookie
+from magnetar.cli.bookies import bookies
 from magnetar.cli.doctor import doctor
 from magnetar.cli.guesses import Guessing
-from magnetar.cli.ledgers import bookies, ledgers
+from magnetar.cli.ledgers import ledgers
 from magnetar.cli.messages import consume, produce, read, tail
 from magnetar.cli.options import json_option, print_json
 from magnetar.cli.tenancy import brokers, namespaces, schemas, tenants

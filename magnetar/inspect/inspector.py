@@ -1,4 +1,5 @@
-"""A look at a cluster from outside: its metadata, its bookies, the copies of entries. Nothing is changed or fenced."""
+"""A look at a cluster from outside: its metadata, its bookies, the copies of entries. Nothing is changed or fenced
+here; `bookie_lifecycle` changes the states of bookies over the same connection."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -10,6 +11,7 @@ from magnetar_core.bookkeeper.client.config import ClientConfig
 from magnetar_core.bookkeeper.client.errors import BookieUnavailable, BookKeeperError, NoSuchEntry, NoSuchLedger
 from magnetar_core.bookkeeper.client.pool import ConnectionPool
 from magnetar_core.bookkeeper.metadata import underreplication
+from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates
 from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, check_layout
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
@@ -56,6 +58,8 @@ class KnownBookie(NamedTuple):
     """writable, read-only, or away: it is known by its cookie only"""
     address: str
     http: str
+    life: str = "active"
+    """active, draining, draining-failed, drained, or unreadable"""
 
 
 class LedgerRecord(NamedTuple):
@@ -133,9 +137,14 @@ class Inspector:
             *await self.store.children(f"{self.root}/cookies"), *self.directory.writable, *self.directory.read_only
         }  # fmt: skip
         found = []
+        states = BookieStates(self.store, self.root)
         for bookie_id in sorted(known):
+            try:
+                life = str((await states.read(bookie_id)).lifecycle.state)
+            except Corruption:
+                life = "unreadable"
             if bookie_id not in self.directory.available:
-                found.append(KnownBookie(bookie_id, "away", "", ""))
+                found.append(KnownBookie(bookie_id, "away", "", "", life))
                 continue
             info = await self.directory.info_of(bookie_id)
             http = next((one for one in info.endpoints if one.protocol == "http"), None)
@@ -146,6 +155,7 @@ class Inspector:
                     "read-only" if bookie_id in self.directory.read_only else "writable",
                     "" if rpc is None else f"{rpc.host}:{rpc.port}",
                     "" if http is None else f"http://{http.host}:{http.port}",
+                    life,
                 )
             )
         return found
@@ -184,10 +194,13 @@ class Inspector:
 
 
 @asynccontextmanager
-async def inspecting(metadata_url: str, tls_directory: str | None = None) -> AsyncIterator[Inspector]:
+async def inspecting(
+    metadata_url: str, tls_directory: str | None = None, *, changes: bool = False
+) -> AsyncIterator[Inspector]:
     """An Inspector of the cluster at *metadata_url* (`zk:host:port`, or `zk://host:port/root` as bookies have it).
 
-    *tls_directory*: a folder with tls.crt, tls.key and ca.crt, where bookies demand TLS.
+    *tls_directory*: a folder with tls.crt, tls.key and ca.crt, where bookies demand TLS. *changes*: the store is opened
+    to be written, which a folder that another process owns refuses.
 
     Raises ConfigurationError, MetadataError.
     """
@@ -195,7 +208,7 @@ async def inspecting(metadata_url: str, tls_directory: str | None = None) -> Asy
     tls = directory_files(tls_directory, "--tls-directory") if tls_directory else None
     clock = new_clock()
     silent = await _silent_hosts(url)
-    store = await open_store(url, clock, session_timeout_s=SESSION_S, read_only=True)
+    store = await open_store(url, clock, session_timeout_s=SESSION_S, read_only=not changes)
     try:
         made = Inspector(store, root, clock, tls)
         made.silent_hosts = silent

@@ -5,9 +5,11 @@ import logging
 import os
 import socket
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from magnetar.processes.bookie_turning import turn_read_only
 from magnetar.processes.servers import say_ready, start_server_logging
 from magnetar_core.runtime.config import names_of, setting
 from magnetar_core.runtime.daemon import Shutdown, new_clock, read_settings, run
@@ -107,6 +109,7 @@ class EmbeddedNode:
             node = AutoRecoveryNode(
                 self._name, self._store, self._bookkeeper, self._clock, self._config,
                 root=self._root, on_death=lambda _: self._died.set(),
+                turn=partial(turn_read_only, self._bookkeeper.bookies),
             )  # fmt: skip
             try:
                 await node.start()
@@ -158,7 +161,8 @@ async def start_node(
     bookkeeper = BookKeeper(store, clock, client, root=root)
     await bookkeeper.open()
     parts.add("ledger client of auto-recovery", bookkeeper.close)
-    node = AutoRecoveryNode(name, store, bookkeeper, clock, config, root=root, on_death=shutdown.fail)
+    turn = partial(turn_read_only, bookkeeper.bookies)
+    node = AutoRecoveryNode(name, store, bookkeeper, clock, config, root=root, on_death=shutdown.fail, turn=turn)
     await node.start()
     parts.add("auto-recovery", node.stop)
     return node

@@ -2,12 +2,12 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from magnetar_core.bookkeeper.metadata.embedded import EmbeddedStore
+from magnetar_core.bookkeeper.metadata.embedded import EmbeddedStore, _Write
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, initialise_cluster
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment
 from magnetar_core.bookkeeper.metadata.memory import LostAnswer, MemoryStore
@@ -15,11 +15,14 @@ from magnetar_core.bookkeeper.metadata.rocks_tree import StoreInUse
 from magnetar_core.bookkeeper.metadata.secondary import StoreReadOnly, open_secondary
 from magnetar_core.bookkeeper.metadata.store import (
     NO_NODE,
+    Check,
+    Delete,
     MetadataError,
     MetadataStore,
     NoNode,
     NotEmpty,
     OutcomeUnknown,
+    Put,
     SessionEvent,
     StoreUnavailable,
     VersionConflict,
@@ -367,10 +370,146 @@ async def test_embedded_a_secondary_follows_and_changes_nothing(tmp_path: Path) 
     await eventually(lambda: calls)
     with pytest.raises(StoreReadOnly):
         await reader.put("/a/b", b"3")
+    with pytest.raises(StoreReadOnly):
+        await reader.multi([Put("/a/b", b"3")])
     await reader.close()
     await store.close()
     with pytest.raises(MetadataError, match="holds no metadata store"):
         await open_secondary(tmp_path / "nothing", LoopClock())
+
+
+async def snapshot(store: MetadataStore, *paths: str) -> list[tuple[bytes, int] | None]:
+    found = [await store.get(path) for path in paths]
+    return [None if node is None else (node.value, node.version) for node in found]
+
+
+async def test_several_changes_are_made_together(store: MetadataStore) -> None:
+    await store.put("/a", b"old")
+    await store.put("/parent/child", b"")
+    await store.multi(
+        [
+            Check("/a", 0),
+            Put("/a", b"new", 0),
+            Put("/new/deep", b"made", NO_NODE),
+            Put("/any", b"either"),
+            Delete("/parent/child", 0),
+            Delete("/parent"),
+        ]
+    )
+    paths = ("/a", "/new/deep", "/any", "/parent", "/parent/child")
+    assert await snapshot(store, *paths) == [(b"new", 1), (b"made", 0), (b"either", 0), None, None]
+    await store.multi([])
+
+
+async def test_each_of_several_changes_sees_those_before_it(store: MetadataStore) -> None:
+    await store.multi([Put("/a", b"1", NO_NODE), Put("/a", b"2", 0), Put("/a/b", b"", NO_NODE), Check("/a", 1)])
+    assert await snapshot(store, "/a", "/a/b") == [(b"2", 1), (b"", 0)]
+    await store.multi([Delete("/a/b"), Delete("/a", 1), Put("/a", b"again", NO_NODE)])
+    assert await snapshot(store, "/a", "/a/b") == [(b"again", 0), None]
+    await store.multi([Put("/x", b"1"), Put("/x", b"2"), Delete("/a"), Put("/a", b"3"), Delete("/x")])
+    assert await snapshot(store, "/a", "/x") == [(b"3", 0), None]
+
+
+@pytest.mark.parametrize(
+    ("refused", "error", "text"),
+    [
+        (Put("/there", b"", NO_NODE), VersionConflict, "/there "),
+        (Put("/there", b"", 7), VersionConflict, "/there "),
+        (Put("/missing", b"", 0), VersionConflict, "/missing "),
+        (Delete("/there", 7), VersionConflict, "/there "),
+        (Delete("/missing"), NoNode, "/missing "),
+        (Delete("/there", NO_NODE), VersionConflict, "/there"),
+        (Delete("/full"), NotEmpty, "/full "),
+        (Check("/there", 7), VersionConflict, "/there "),
+        (Check("/missing", 0), VersionConflict, "/missing "),
+        (Check("/there", NO_NODE), VersionConflict, "/there"),
+        (Put("no path", b""), MetadataError, "no path"),
+        (Put("/there", bytes(1_000_001)), MetadataError, "/there"),
+    ],
+)
+@pytest.mark.parametrize("at", [0, 1, 2])
+async def test_one_refusal_undoes_all_and_names_its_path(
+    store: MetadataStore, refused: Put | Delete | Check, error: type[MetadataError], text: str, at: int
+) -> None:
+    await store.put("/there", b"as it was")
+    await store.put("/full/child", b"")
+    operations: list[Put | Delete | Check] = [Put("/new", b""), Delete("/full/child")]
+    if refused.path == "/full":
+        operations[1] = Put("/other", b"")
+    operations.insert(at, refused)
+    with pytest.raises(error, match=text):
+        await store.multi(operations)
+    paths = ("/there", "/new", "/other", "/full/child")
+    assert await snapshot(store, *paths) == [(b"as it was", 0), None, None, (b"", 0)]
+
+
+async def test_values_that_are_too_much_together_are_refused(store: MetadataStore) -> None:
+    half = bytes(600_000)
+    await store.put("/a", half)
+    with pytest.raises(MetadataError, match="2 changes at once of 1200004 bytes; the limit is 1000000"):
+        await store.multi([Put("/a", half), Put("/b", half)])
+    assert not await store.exists("/b")
+
+
+async def test_watches_tell_of_several_changes_once_for_each_node(store: MetadataStore) -> None:
+    await store.put("/w/a", b"")
+    await store.put("/w/b", b"")
+    calls: list[str] = []
+    store.watch_node("/w/a", lambda: calls.append("a"))
+    store.watch_node("/w/b", lambda: calls.append("b"))
+    store.watch_node("/w/c", lambda: calls.append("c"))
+    store.watch_node("/w", lambda: calls.append("w"))
+    await store.exists("/w")  # the server has set the watches: it answers in order
+    await store.multi([Put("/w/a", b"2", 0), Delete("/w/b"), Put("/w/c", b"", NO_NODE)])
+    await eventually(lambda: len(calls) >= 3)
+    calls.clear()
+    with pytest.raises(VersionConflict):
+        await store.multi([Put("/w/a", b"3"), Check("/w/c", 5)])
+    await store.multi([Delete("/w/c"), Put("/w/a", b"4")])
+    await eventually(lambda: len(calls) >= 2)
+    await store.put("/end", b"")
+    assert sorted(calls) == ["a", "c"]
+
+
+async def test_only_one_of_many_who_change_the_same_nodes_wins(store: MetadataStore) -> None:
+    await store.put("/a", b"")
+    await store.put("/b", b"")
+    answers = await asyncio.gather(
+        *(store.multi([Put("/a", b"%d" % i, 0), Put("/b", b"%d" % i, 0)]) for i in range(20)), return_exceptions=True
+    )
+    assert sorted(type(answer).__name__ for answer in answers) == ["NoneType"] + ["VersionConflict"] * 19
+    first, second = await snapshot(store, "/a", "/b")
+    assert first == second
+
+
+async def test_several_changes_whose_answer_is_lost_are_made_or_not_and_are_told_as_unknown() -> None:
+    store = MemoryStore(LoopClock())
+    for fate in LostAnswer:
+        store.lose_next_answer(fate)
+        with pytest.raises(OutcomeUnknown):
+            await store.multi([Put(f"/{fate.name}/a", b""), Put(f"/{fate.name}/b", b"")])
+    assert await store.children("/APPLIED") == ["a", "b"]
+    assert await store.children("/NOT_APPLIED") == []
+
+
+async def test_embedded_several_changes_are_one_batch_and_survive_a_kill(tmp_path: Path) -> None:
+    store = await EmbeddedStore.open(tmp_path / "m", LoopClock())
+    await store.put("/gone/child", b"")
+    await store.put("/e", b"", ephemeral=True)
+    groups: list[int] = []
+    write = store._worker._work
+
+    def count(writes: Sequence[_Write]) -> None:
+        groups.append(len(writes))
+        write(writes)
+
+    store._worker._work = count
+    await store.multi([Put("/a", b"1"), Put("/e", b"2"), Delete("/gone/child"), Delete("/gone"), Put("/b/c", b"3")])
+    assert groups == [1]
+    store._database.close()  # like a kill: nothing is closed in order
+    again = await EmbeddedStore.open(tmp_path / "m", LoopClock())
+    assert await snapshot(again, "/a", "/e", "/gone", "/b/c") == [(b"1", 0), None, None, (b"3", 0)]
+    await again.close()
 
 
 async def test_embedded_what_a_killed_process_left_is_cleared_up(tmp_path: Path) -> None:

@@ -99,8 +99,8 @@ MUTANTS: Final = (
     Mutant(
         "a lock stays when a repair ends",
         "autorecovery/worker.py",
-        "            await self._unlock(ledger_id)\n",
-        "            self._under_way.discard(ledger_id)\n",
+        "        finally:\n            await self._unlock(ledger_id)\n",
+        "        finally:\n            self._under_way.discard(ledger_id)\n",
         (*_NODE, *_COPYING),
     ),
     Mutant(

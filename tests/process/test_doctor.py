@@ -198,11 +198,7 @@ def test_a_bookie_is_read_only_because_an_operator_said_so(patient: Patient) -> 
     patient.shell.run(*switch, "on", "--detail", "a new disk")
     level, text = patient.findings()[patient.bookie("bookie-2")]
     assert (level, text) == ("WARNING", "it is read-only (operator: a new disk)")
-    patient.shell.run(*switch, "on", "--draining")
-    assert patient.shell.run(*switch, "off").splitlines() == [
-        "read-only", "  draining: ends with `magnetar bookie readonly off --draining`",
-    ]  # fmt: skip
-    assert patient.shell.json(*switch, "off", "--draining") == {"readOnly": False, "reasons": {}}
+    assert patient.shell.json(*switch, "off") == {"readOnly": False, "reasons": {}}
 
 
 def test_a_bookie_is_read_only_because_its_disk_counts_as_full(patient: Patient) -> None:

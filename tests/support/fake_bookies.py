@@ -41,6 +41,8 @@ class FakeBookie:
         self.connections: set[_Connection] = set()
         self.silent = False
         """Takes requests and answers nothing."""
+        self.read_only = False
+        """Takes no adds, but those of a recovery."""
         self.knows_batches = True
         self.refuse: Callable[[int, int, int], int | None] = lambda opcode, ledger_id, entry_id: None
         """(opcode, ledger, entry) → error code, or None to do what is asked."""
@@ -73,6 +75,8 @@ class FakeBookie:
         if opcode == ADD_ENTRY:
             if rc is None and ledger_id in self.fenced and not flags & FLAG_RECOVERY_ADD:
                 rc = V2Error.EFENCED
+            if rc is None and self.read_only and not flags & FLAG_RECOVERY_ADD:
+                rc = V2Error.EREADONLY
             if rc is None:
                 self.ledgers.setdefault(ledger_id, {})[entry_id] = extra
             return [add_response(rc or 0, ledger_id, entry_id)]
@@ -160,6 +164,10 @@ class FakeCluster:
         registration = BookieRegistration(self._session(), "/ledgers", bookie_id, self.clock)
         await registration.register(BookieServiceInfo((bookie_endpoint("127.0.0.1", bookie.port),)))
         self._registrations[bookie_id] = registration
+
+    async def set_read_only(self, bookie_id: str, read_only: bool) -> None:
+        self.bookies[bookie_id].read_only = read_only
+        await self._registrations[bookie_id].set_read_only(read_only)
 
     async def kill(self, bookie_id: str, *, unregister: bool = True) -> None:
         await self.bookies[bookie_id].stop()

@@ -1,8 +1,8 @@
 """A metadata store that passes calls on to a real one, and waits or fails where a test says so."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
-from magnetar_core.bookkeeper.metadata.store import ANY_VERSION, Cancel, MetadataStore, Node, SessionEvent
+from magnetar_core.bookkeeper.metadata.store import ANY_VERSION, Cancel, MetadataStore, Node, Operation, SessionEvent
 
 Step = Callable[[str, str], Awaitable[None]]
 
@@ -10,8 +10,8 @@ Step = Callable[[str, str], Awaitable[None]]
 class FaultyStore:
     """Awaits *on_step(what, path)* around every call.
 
-    `get`, `put`, `delete`, `children` come before; what is raised there keeps the call from being made. `put done` and
-    `delete done` come after: the change has happened, whatever is raised.
+    `get`, `put`, `delete`, `multi`, `children` come before; what is raised there keeps the call from being made.
+    `put done`, `delete done` and `multi done` come after: the change has happened, whatever is raised.
     """
 
     def __init__(self, inner: MetadataStore, on_step: Step | None = None) -> None:
@@ -46,6 +46,11 @@ class FaultyStore:
         await self._step("delete", path)
         await self.inner.delete(path, expected_version)
         await self._step("delete done", path)
+
+    async def multi(self, operations: Sequence[Operation]) -> None:
+        await self._step("multi", operations[0].path)
+        await self.inner.multi(operations)
+        await self._step("multi done", operations[0].path)
 
     async def children(self, path: str) -> list[str]:
         await self._step("children", path)

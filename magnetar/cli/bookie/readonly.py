@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _ENDS: Final = {
     "disk": "ends by itself when there is room: `magnetar bookie gc run`, less retention, a larger disk",
     "operator": "ends with `magnetar bookie readonly off`",
-    "draining": "ends with `magnetar bookie readonly off --draining`",
+    "draining": "ends with `magnetar bookies cancel`, before it is drained or afterwards",
     "error": "ends by itself when the directory can be read again; see the log of the bookie",
     "forced": "ends when the bookie is started without forceReadOnlyBookie",
 }
@@ -23,24 +23,20 @@ _ENDS: Final = {
 
 @click.command()
 @click.argument("switch", type=click.Choice(["on", "off"]), required=False)
-@click.option(
-    "--draining", is_flag=True, help="The reason that its ledgers are being copied away; else that you say so."
-)
 @click.option("--detail", default="", help="A few words about why, which others will see.")
 @remote
-def readonly(switch: str | None, draining: bool, detail: str, admin_url: str, as_json: bool) -> None:
+def readonly(switch: str | None, detail: str, admin_url: str, as_json: bool) -> None:
     """Take no more adds (on), or take them again (off). It survives restarts. Without SWITCH: say how it is.
 
-    Each reason is taken back by itself; what still holds is shown with what ends it.
+    Other reasons are not touched; what still holds is shown with what ends it. `magnetar bookies drain` takes a bookie
+    out of the cluster.
 
     Example:  magnetar bookie readonly on --detail maintenance
     """
     admin = admin_of(admin_url)
     if switch is not None:
         body: dict[str, Any] = {"readOnly": switch == "on"}
-        if draining:  # left out otherwise: then Apache's bookie understands the request too
-            body["reason"] = "draining"
-        if detail:
+        if detail:  # left out otherwise: then Apache's bookie understands the request, too
             body["detail"] = detail
         found = admin.put("bookie/state/readonly", body)
     else:

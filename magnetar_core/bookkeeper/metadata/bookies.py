@@ -282,6 +282,10 @@ class BookieDirectory:
     def available(self) -> frozenset[str]:
         return self._writable | self._read_only
 
+    async def read_writable(self) -> frozenset[str]:
+        """`writable`, as the metadata store has it at this moment. Raises MetadataError."""
+        return frozenset(await self._store.children(f"{self._root}/available")) - {_READONLY}
+
     def watch(self, changed: Callable[[], None]) -> Cancel:
         """Call *changed* whenever `writable` or `read_only` has changed."""
         self._listeners.append(changed)

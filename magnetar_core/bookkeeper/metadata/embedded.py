@@ -14,7 +14,7 @@ Other processes may open the same directory to read it (`secondary`).
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -36,8 +36,10 @@ from magnetar_core.bookkeeper.metadata.store import (
     ANY_VERSION,
     NO_NODE,
     Cancel,
+    Delete,
     MetadataError,
     Node,
+    Operation,
     OutcomeUnknown,
     SessionEvent,
     SessionLost,
@@ -51,6 +53,7 @@ from magnetar_core.bookkeeper.metadata.tree import (
     node_of,
     parent_of,
     plan_delete,
+    plan_multi,
     plan_put,
 )
 from magnetar_core.bookkeeper.metadata.watches import Watches
@@ -191,6 +194,20 @@ class EmbeddedStore:
         self._sequences.pop(path, None)
         await self._change(changes, [(SEQUENCE + path.encode(), None)])
 
+    async def multi(self, operations: Sequence[Operation]) -> None:
+        for one in operations:
+            self._check(one.path)
+        try:
+            changes = plan_multi(self, operations, self._clock.wall_ms())
+        except MetadataError:
+            await self._settle()
+            raise
+        removed = [one.path for one in operations if isinstance(one, Delete)]
+        for path in removed:
+            self._sequences.pop(path, None)
+        # One item of the worker's group, so one batch of the database.
+        await self._change(changes, [(SEQUENCE + path.encode(), None) for path in removed])
+
     async def children(self, path: str) -> list[str]:
         self._check(path)
         names = set(self._reader.stored_names(path))
@@ -241,11 +258,12 @@ class EmbeddedStore:
         return self._reader.stored(path) if pending is None else pending.newest
 
     def has_children(self, path: str) -> bool:
-        if not self._pending:
-            return self._reader.has_stored_children(path)
+        return bool(self.child_names(path)) if self._pending else self._reader.has_stored_children(path)
+
+    def child_names(self, path: str) -> Collection[str]:
         names = set(self._reader.stored_names(path))
         self._overlay(path, names, lambda pending: pending.newest)
-        return bool(names)
+        return names
 
     def _durable(self, path: str) -> Record | None:
         pending = self._pending.get(path)

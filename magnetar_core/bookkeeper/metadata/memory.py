@@ -5,13 +5,14 @@ the answer to its next change (applied or not).
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from enum import Enum
 
 from magnetar_core.bookkeeper.metadata.store import (
     ANY_VERSION,
     Cancel,
     Node,
+    Operation,
     OutcomeUnknown,
     SessionEvent,
     SessionLost,
@@ -26,6 +27,7 @@ from magnetar_core.bookkeeper.metadata.tree import (
     node_of,
     parent_of,
     plan_delete,
+    plan_multi,
     plan_put,
 )
 from magnetar_core.bookkeeper.metadata.watches import Watches
@@ -52,6 +54,9 @@ class _Tree:
 
     def has_children(self, path: str) -> bool:
         return bool(self.names.get(path))
+
+    def child_names(self, path: str) -> Collection[str]:
+        return self.names.get(path, ())
 
     def apply(self, changes: list[Change]) -> None:
         for change in changes:
@@ -163,6 +168,15 @@ class MemoryStore:
         if self.before_change is not None:
             self.before_change(path)
         self._change(path, plan_delete(self._tree, path, expected_version))
+
+    async def multi(self, operations: Sequence[Operation]) -> None:
+        for one in operations:
+            self._check_open(one.path)
+            if self.before_change is not None:
+                self.before_change(one.path)
+        changes = plan_multi(self._tree, operations, self._clock.wall_ms())
+        if operations:
+            self._change(operations[0].path, changes)
 
     async def children(self, path: str) -> list[str]:
         self._check_open(path)

@@ -4,7 +4,7 @@ import contextlib
 import math
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +16,7 @@ from magnetar_core.bookkeeper.metadata.store import (
     Cancel,
     MetadataError,
     Node,
+    Operation,
     SessionEvent,
     SessionLost,
     StoreUnavailable,
@@ -84,6 +85,9 @@ class SecondaryStore:
 
     async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
         raise self._read_only(path)
+
+    async def multi(self, operations: Sequence[Operation]) -> None:
+        raise self._read_only(operations[0].path if operations else "/")
 
     async def children(self, path: str) -> list[str]:
         self._catch_up(path)

@@ -16,11 +16,12 @@ Rules every implementation keeps:
    sent (I62). Sessions and watches are hints; only compare-and-set decides (I59).
 6. Watches are persistent (no re-arming by the caller), may merge several changes into one call, and call back on
    the event loop. After a reconnect they fire once, so that the caller reads again.
+7. `multi` makes all of its changes or none, in their order, and everybody sees all of them at once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from magnetar_core.runtime.types import MagnetarError
 
@@ -72,6 +73,32 @@ class Node(NamedTuple):
     modified_ms: int = 0
 
 
+class Put(NamedTuple):
+    """Write a node that outlives the session, as `put` does."""
+
+    path: str
+    value: bytes
+    expected_version: int | None = ANY_VERSION
+
+
+class Delete(NamedTuple):
+    """Remove a node, as `delete` does."""
+
+    path: str
+    expected_version: int | None = ANY_VERSION
+
+
+class Check(NamedTuple):
+    """Change nothing; the node must exist in this version. That a node is absent cannot be checked, since ZooKeeper
+    has no such request: put it with NO_NODE."""
+
+    path: str
+    expected_version: int
+
+
+Operation: TypeAlias = Put | Delete | Check
+
+
 class SessionEvent(Enum):
     """What became of the session with the store."""
 
@@ -115,6 +142,15 @@ class MetadataStore(Protocol):
 
     async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
         """Raises NoNode, VersionConflict, NotEmpty, OutcomeUnknown."""
+        ...
+
+    async def multi(self, operations: Sequence[Operation]) -> None:
+        """All of *operations*, each of which sees those before it, or none of them.
+
+        Missing parents of a Put are made; those may stay when the rest is refused. The values and paths together are
+        limited as one value is. Raises the error of the first operation that is refused, which names its path:
+        VersionConflict, NoNode (Delete only), NotEmpty, OutcomeUnknown.
+        """
         ...
 
     async def children(self, path: str) -> list[str]:

@@ -1,12 +1,24 @@
 """How a change is applied to a metadata tree, for the stores that keep the tree themselves. No IO.
 
-`plan_put` and `plan_delete` look at the tree through `View` and return the changes that one atomic step has to
-apply, parents first. They enforce rules 1 to 3 of store.py; memory.py and embedded.py apply what they return.
+`plan_put`, `plan_delete` and `plan_multi` look at the tree through `View` and return the changes that one atomic step
+has to apply, parents first. They enforce rules 1 to 3 of store.py; memory.py and embedded.py apply what they return.
 """
 
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from magnetar_core.bookkeeper.metadata.store import NO_NODE, MetadataError, Node, NoNode, NotEmpty, VersionConflict
+from magnetar_core.bookkeeper.metadata.store import (
+    NO_NODE,
+    Check,
+    Delete,
+    MetadataError,
+    Node,
+    NoNode,
+    NotEmpty,
+    Operation,
+    Put,
+    VersionConflict,
+)
 
 # ZooKeeper has no limit on depth; the deepest path written here has nine parts. The embedded store's keys have one byte
 # for the depth.
@@ -43,6 +55,8 @@ class View(Protocol):
     def record(self, path: str) -> Record | None: ...
 
     def has_children(self, path: str) -> bool: ...
+
+    def child_names(self, path: str) -> Collection[str]: ...
 
 
 def check_path(path: str) -> None:
@@ -101,6 +115,73 @@ def plan_delete(view: View, path: str, expected_version: int | None) -> list[Cha
     if view.has_children(path):
         raise NotEmpty(f"{path} has children")
     return [Change(path, None, False)]
+
+
+def check_operations(operations: Sequence[Operation]) -> None:
+    """What every store refuses before it looks at the tree. Raises MetadataError, VersionConflict."""
+    size = 0
+    for one in operations:
+        check_path(one.path)
+        if isinstance(one, Put):
+            check_value(one.path, one.value)
+            size += len(one.value)
+        elif one.expected_version == NO_NODE:
+            raise VersionConflict(f"{one.path}: only a put may expect that there is no node")
+        size += len(one.path)
+    if size > VALUE_BYTES_MAX:
+        raise MetadataError(
+            f"{operations[0].path}: {len(operations)} changes at once of {size} bytes; the limit is {VALUE_BYTES_MAX}"
+        )
+
+
+def plan_multi(view: View, operations: Sequence[Operation], now_ms: int) -> list[Change]:
+    """The changes of all *operations* in their order. Raises the error of the first that is refused."""
+    check_operations(operations)
+    after = _After(view)
+    for one in operations:
+        if isinstance(one, Put):
+            changes, _ = plan_put(after, one.path, bytes(one.value), one.expected_version, PERSISTENT, now_ms)
+        elif isinstance(one, Delete):
+            changes = plan_delete(after, one.path, one.expected_version)
+        else:
+            _check_version(after, one)
+            changes = []
+        after.apply(changes)
+    return after.changes
+
+
+def _check_version(view: View, check: Check) -> None:
+    found = view.record(check.path)
+    if found is None:
+        raise VersionConflict(f"{check.path} does not exist, expected version {check.expected_version}")
+    if found.version != check.expected_version:
+        raise VersionConflict(f"{check.path} has version {found.version}, expected {check.expected_version}")
+
+
+class _After:
+    """A tree as it will be after some changes."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._records: dict[str, Record | None] = {}
+        self.changes: list[Change] = []
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        self.changes += changes
+        self._records.update((change.path, change.record) for change in changes)
+
+    def record(self, path: str) -> Record | None:
+        return self._records[path] if path in self._records else self._view.record(path)
+
+    def has_children(self, path: str) -> bool:
+        return bool(self.child_names(path))
+
+    def child_names(self, path: str) -> Collection[str]:
+        names = set(self._view.child_names(path))
+        for changed, record in self._records.items():
+            if changed != "/" and parent_of(changed) == path:
+                (names.discard if record is None else names.add)(name_of(changed))
+        return names
 
 
 def _missing_parents(view: View, path: str, now_ms: int) -> list[Change]:

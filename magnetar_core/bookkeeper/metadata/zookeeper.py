@@ -20,7 +20,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from kazoo.client import KazooClient
@@ -32,6 +32,8 @@ from kazoo.exceptions import (
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
+    RolledBackError,
+    RuntimeInconsistency,
     SessionExpiredError,
     SessionMovedError,
 )
@@ -44,17 +46,21 @@ from magnetar_core.bookkeeper.metadata.store import (
     ANY_VERSION,
     NO_NODE,
     Cancel,
+    Check,
+    Delete,
     MetadataError,
     Node,
     NoNode,
     NotEmpty,
+    Operation,
     OutcomeUnknown,
+    Put,
     SessionEvent,
     SessionLost,
     StoreUnavailable,
     VersionConflict,
 )
-from magnetar_core.bookkeeper.metadata.tree import check_path, check_value, parent_of
+from magnetar_core.bookkeeper.metadata.tree import check_operations, check_path, check_value, parent_of
 from magnetar_core.bookkeeper.metadata.watches import Watches
 from magnetar_core.runtime.clock import Clock, Timer
 from magnetar_core.runtime.types import ConfigurationError
@@ -209,6 +215,54 @@ class ZooKeeperStore:
             raise VersionConflict(f"{path} does not have version {expected_version}") from None
         except NotEmptyError:
             raise NotEmpty(f"{path} has children") from None
+
+    async def multi(self, operations: Sequence[Operation]) -> None:
+        check_operations(operations)
+        if not operations:
+            return
+        epoch = self._epoch
+        # ZooKeeper creates or sets, and its answer tells which of them a put needs.
+        creates = {at for at, one in enumerate(operations) if isinstance(one, Put) and one.expected_version == NO_NODE}
+        for _ in range(_ROUNDS + 2 * len(operations)):
+            refused = await self._send_multi(operations, creates, epoch)
+            if refused is None:
+                return
+            at, error = refused
+            one = operations[at]
+            if isinstance(one, Put) and isinstance(error, NoNodeError) and at in creates:
+                await self._create_path(parent_of(self._real(one.path)))
+            elif isinstance(one, Put) and one.expected_version is ANY_VERSION and isinstance(error, NoNodeError):
+                creates.add(at)
+            elif isinstance(one, Put) and one.expected_version is ANY_VERSION and isinstance(error, NodeExistsError):
+                creates.discard(at)
+            else:
+                raise _refusal(one, error) from None
+        raise StoreUnavailable(f"{operations[0].path}: others create and delete the same nodes all the time")
+
+    async def _send_multi(
+        self, operations: Sequence[Operation], creates: set[int], epoch: int
+    ) -> tuple[int, Exception] | None:
+        """Send one transaction; the number of the operation that was refused, with its error; None: all is done."""
+        transaction = self._client.transaction()
+        for at, one in enumerate(operations):
+            real = self._real(one.path)
+            version = -1 if one.expected_version is None else one.expected_version
+            if isinstance(one, Delete):
+                transaction.delete(real, version)
+            elif isinstance(one, Check):
+                transaction.check(real, version)
+            elif at in creates:
+                transaction.create(real, bytes(one.value))
+            else:
+                transaction.set_data(real, bytes(one.value), version)
+        answers = await self._change(operations[0].path, epoch, False, transaction.commit_async)
+        for at, answer in enumerate(answers):
+            # Those before the refused one are rolled back, those behind it were not looked at.
+            if isinstance(answer, Exception) and not isinstance(answer, RolledBackError | RuntimeInconsistency):
+                return at, answer
+        if any(isinstance(answer, Exception) for answer in answers) or len(answers) != len(operations):
+            raise MetadataError(f"{operations[0].path}: ZooKeeper refused the changes and does not say which of them")
+        return None
 
     async def children(self, path: str) -> list[str]:
         check_path(path)
@@ -510,6 +564,21 @@ class ZooKeeperStore:
     def _on_beat(self, result: Any, sent: float) -> None:
         if not isinstance(result.exception, _BROKEN):
             self._last_answer = max(self._last_answer, sent)
+
+
+def _refusal(one: Operation, error: Exception) -> MetadataError:
+    """Why ZooKeeper refused one change of several, as the single call says it."""
+    if isinstance(error, BadVersionError):
+        return VersionConflict(f"{one.path} does not have version {one.expected_version}")
+    if isinstance(error, NodeExistsError):
+        return VersionConflict(f"{one.path} exists, expected no node")
+    if isinstance(error, NoNodeError):
+        if isinstance(one, Delete):
+            return NoNode(f"{one.path} does not exist")
+        return VersionConflict(f"{one.path} does not exist, expected version {one.expected_version}")
+    if isinstance(error, NotEmptyError):
+        return NotEmpty(f"{one.path} has children")
+    return MetadataError(f"{one.path}: {error!r}")
 
 
 def _quiet_logger() -> logging.Logger:

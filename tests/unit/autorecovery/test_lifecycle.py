@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from autorecovery.lifecycle import (
+from magnetar_core.bookkeeper.metadata.lifecycle import (
     MOVES,
     REASONS_MAX,
     TEXT_CHARS_MAX,
@@ -98,6 +98,8 @@ class Lives(RuleBasedStateMachine):
         self.is_writable = True
         self.named = 3
         """Ledgers whose record names the bookie."""
+        self.seen_free: dict[str, int] = {}
+        """Who has seen that it takes no entries and nobody names it, after reading the state of this version."""
 
     def current(self) -> Lifecycle:
         return Lifecycle() if self.node is None else decode(self.node)
@@ -105,6 +107,11 @@ class Lives(RuleBasedStateMachine):
     @rule(who=st.sampled_from(["operator-1", "operator-2", "auditor-1", "auditor-2"]))
     def look(self, who: str) -> None:
         self.read[who] = (self.current(), self.version)
+
+    @rule(who=st.sampled_from(["operator-1", "operator-2", "auditor-1", "auditor-2"]))
+    def read_all_records(self, who: str) -> None:
+        if who in self.read and self.named == 0 and not self.is_writable:
+            self.seen_free[who] = self.read[who][1]
 
     @rule(who=st.sampled_from(["operator-1", "operator-2", "auditor-1", "auditor-2"]), to=st.sampled_from(list(State)))
     def move(self, who: str, to: State) -> None:
@@ -116,8 +123,8 @@ class Lives(RuleBasedStateMachine):
             after = moved(found, to, actor, who, "", self.version + 1, reasons_for(to))
         except IllegalMove:
             return
-        if to is State.DRAINED and (self.named or self.is_writable):
-            return  # rule 3 of the module: who sets it has looked
+        if to is State.DRAINED and self.seen_free.get(who) != version:
+            return  # rule 3 of the module: who sets it has looked, after it read the state
         if version != self.version:
             return  # the compare-and-set is refused
         self.node = None if to is State.ACTIVE else encode(after)

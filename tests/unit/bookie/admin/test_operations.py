@@ -16,7 +16,9 @@ from magnetar_core.bookkeeper.metadata.store import NO_NODE
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from magnetar_core.runtime.types import Buffer, MagnetarError
 from tests.support.bookie_admin_world import Client, administered
+from tests.support.lifecycle import drain
 from tests.support.serving import BookieMachines
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -167,14 +169,17 @@ async def test_an_answer_to_head_has_no_body(world: BookieMachines, admin: Clien
     assert len((await admin.call("GET", "/api/v1/ledger/list")).json) == 1
 
 
-async def test_a_reason_is_taken_back_alone(admin: Client) -> None:
+async def test_a_reason_is_taken_back_alone(world: BookieMachines, admin: Client) -> None:
     path = "/api/v1/bookie/state/readonly"
     await admin.call("PUT", path, {"readOnly": True, "detail": "a new disk"})
-    await admin.call("PUT", path, {"readOnly": True, "reason": "draining"})
+    await drain(world.store, "bookie-1", "me", "an old disk")
+    await eventually(lambda: len(admin.bookie.operations.state().reasons) == 2)
     status = (await admin.call("GET", "/api/v1/magnetar/status")).json
-    assert status["state"]["reasons"] == {"operator": "a new disk", "draining": ""}
+    assert status["state"]["reasons"] == {"operator": "a new disk", "draining": "me: an old disk"}
     assert (await admin.call("PUT", path, {"readOnly": False})).json == {"readOnly": True}
-    assert (await admin.call("PUT", path, {"readOnly": False, "reason": "draining"})).json == {"readOnly": False}
+    refused = await admin.call("PUT", path, {"readOnly": False, "reason": "draining"})
+    assert "`magnetar bookies cancel bookie-1` ends it" in refused.text
+    assert (await admin.call("GET", path)).json == {"readOnly": True}
 
 
 async def test_garbage_is_collected_on_demand(admin: Client) -> None:

@@ -20,6 +20,7 @@ from bookie.disks.read_only import (
     encode_status,
     judge,
 )
+from magnetar_core.bookkeeper.metadata.bookie_states import state_path
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.runtime.files import DiskUsage, read_file
@@ -27,6 +28,7 @@ from magnetar_core.runtime.types import GIB, Corruption
 from tests.support.bookie_disks import CODEC, KEY, on_each_operation, stored_entry
 from tests.support.bookie_vectors import VECTORS
 from tests.support.bookie_world import LyingWorld
+from tests.support.lifecycle import cancel, drain
 from tests.support.serving import HurriedClock, Wire
 from tests.support.waiting import eventually
 
@@ -140,11 +142,15 @@ async def test_reasons_hold_side_by_side_and_each_goes_by_its_own_cause(world: L
     async with world.serving(disk_check_interval_ms=1000) as bookie:
         wire, operations = await Wire.connect(bookie), bookie.operations
         assert await wire.add(stored_entry(1, 0)) == 0
-        await operations.set_read_only(Reason.DRAINING, "replaced by b4")
+        await drain(world.store, "bookie-1", "me", "replaced by b4")
+        await eventually(lambda: bookie.operations.state().reasons == {Reason.DRAINING: "me: replaced by b4"})
         assert await wire.add(stored_entry(1, 1)) == EREADONLY
         world.usage_of = lambda directory: DiskUsage(100 * GIB, GIB)
         await eventually(lambda: set(bookie.operations.state().reasons) == {Reason.DRAINING, Reason.DISK})
-        await operations.clear_read_only(Reason.DRAINING)
+        with pytest.raises(NotChanged, match="`magnetar bookies cancel bookie-1` ends it"):
+            await operations.clear_read_only(Reason.DRAINING)
+        await cancel(world.store, "bookie-1")
+        await eventually(lambda: set(bookie.operations.state().reasons) == {Reason.DISK})
         assert bookie.is_read_only
         assert await wire.add(stored_entry(1, 1)) == EREADONLY
         assert await registered(world) == (set(), {"bookie-1"})
@@ -169,6 +175,49 @@ async def test_an_operators_reason_survives_restarts_and_a_disks_does_not(world:
     async with world.serving() as bookie:
         assert not bookie.is_read_only
         assert read_file(world.files, STATUS).startswith(b"1,READ_WRITE,")
+
+
+async def test_a_bookie_that_is_drained_is_read_only_from_its_first_registration_on(world: LyingWorld) -> None:
+    async with world.serving():
+        pass
+    await drain(world.store, "bookie-1")
+    seen: list[set[str]] = []
+    watcher = world.store.session()
+
+    async def look() -> None:
+        seen.append(set(await watcher.children("/ledgers/available")) - {"readonly"})
+
+    async with asyncio.TaskGroup() as looks:
+
+        def on_change() -> None:
+            looks.create_task(look())
+
+        watcher.watch_children("/ledgers/available", on_change)
+        async with world.serving() as bookie:
+            assert bookie.operations.state().reasons == {Reason.DRAINING: "me"}
+            assert await registered(world) == (set(), {"bookie-1"})
+            assert await (await Wire.connect(bookie)).add(stored_entry(1, 0)) == EREADONLY
+            assert not any(seen), "it was registered as writable"
+            await cancel(world.store, "bookie-1")
+            await eventually(lambda: not bookie.is_read_only)
+        await watcher.close()
+    async with world.serving() as bookie:
+        assert not bookie.is_read_only
+
+
+async def test_a_state_that_cannot_be_read_leaves_the_bookie_as_it_is(
+    world: LyingWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I60"""
+    async with world.serving() as bookie:
+        await drain(world.store, "bookie-1")
+        await eventually(lambda: bookie.is_read_only)
+        await world.store.put(state_path("/ledgers", "bookie-1"), b"{}")
+        await eventually(lambda: "bookie bookie-1 stays read-only" in caplog.text)
+    async with world.serving() as bookie:
+        assert bookie.operations.state().reasons == {Reason.DRAINING: "me"}
+        await world.store.delete(state_path("/ledgers", "bookie-1"))
+        await eventually(lambda: not bookie.is_read_only)
 
 
 async def test_nothing_is_kept_where_that_is_switched_off(world: LyingWorld) -> None:

@@ -13,7 +13,9 @@ from magnetar.cli import main as cli
 from magnetar.cli import output as show
 from magnetar.cli.bookie import asking, texts
 from tests.support.bookie_admin_world import Client, administered
+from tests.support.lifecycle import cancel, drain
 from tests.support.serving import BookieMachines
+from tests.support.waiting import eventually
 from tests.unit.bookie.admin.test_operations import new_ledger
 
 Run = Callable[..., Awaitable[Result]]
@@ -102,19 +104,22 @@ async def test_entries_that_may_be_missing_are_an_exit_code(world: BookieMachine
     assert "ledger 0: 1 entries from 3 on are in no log any more" in found.stdout
 
 
-async def test_read_only_is_switched_and_explained(run: Run) -> None:
+async def test_read_only_is_switched_and_explained(world: BookieMachines, admin: Client, run: Run) -> None:
     await run("readonly", "on", "--detail", "a new disk")
-    await run("readonly", "on", "--draining")
+    await drain(world.store, "bookie-1")
+    await eventually(lambda: len(admin.bookie.operations.state().reasons) == 2)
     status = (await run("status")).stdout
     assert "operator: a new disk" in status
     assert (await run("readonly")).stdout.splitlines() == [
         "read-only",
         "  operator (a new disk): ends with `magnetar bookie readonly off`",
-        "  draining: ends with `magnetar bookie readonly off --draining`",
+        "  draining (me): ends with `magnetar bookies cancel`, before it is drained or afterwards",
     ]
     found = await run("readonly", "off", "--json")
-    assert json.loads(found.stdout) == {"readOnly": True, "reasons": {"draining": ""}}
-    assert (await run("readonly", "off", "--draining")).stdout == "writable\n"
+    assert json.loads(found.stdout) == {"readOnly": True, "reasons": {"draining": "me"}}
+    await cancel(world.store, "bookie-1")
+    await eventually(lambda: not admin.bookie.is_read_only)
+    assert (await run("readonly")).stdout == "writable\n"
 
 
 async def test_a_bookie_that_does_not_serve_is_an_exit_code(admin: Client, run: Run) -> None:

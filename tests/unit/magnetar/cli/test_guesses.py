@@ -58,7 +58,7 @@ def test_the_tables_speak_of_what_there_is(group: str) -> None:
 @pytest.mark.parametrize(("group", "typed"), [(group, name) for group, hints in HINTS.items() for name in hints])
 def test_hints_name_commands_that_can_be_typed(group: str, typed: str) -> None:
     found = CliRunner().invoke(cli.main, [*([group] if group else []), typed, "t"])
-    assert found.exit_code == 2
+    assert found.exit_code == (1 if group == "bookies" else 2)  # there 2 says that a drain failed
     said = " ".join(found.stderr.split())
     assert f"there is no command '{typed}': {HINTS[group][typed]}." in said
     for text in re.findall(r"`magnetar ([^`]+)`", HINTS[group][typed]):

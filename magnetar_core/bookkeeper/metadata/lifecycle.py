@@ -14,7 +14,8 @@ Rules (I74):
 1. Only the moves of the drawing are legal, each by compare-and-set on the node; any other is refused with the reason.
 2. A bookie turns writable only after the state that lets it is stored.
 3. `drained` may be set only by someone who has just seen that the bookie takes no entries and that no ledger names it.
-   The auditor has; an operator who ends a failed drain is checked in the same way.
+   The auditor has; an operator who ends a failed drain is checked in the same way. *Just* means: after the state was
+   read whose version the move is compared with; what was seen under an older state may be of an older drain.
 4. What is to be copied is never a number in this node: it follows from the records each time it is asked for.
 """
 
@@ -105,7 +106,8 @@ def moved(
 ) -> Lifecycle:
     """*found* after a move. Raises IllegalMove (rule 1)."""
     if found.state is to:
-        raise IllegalMove(f"it is {to} already, since {found.why or 'somebody'} said so")
+        told = ": ".join(text for text in (found.by, found.why) if text)
+        raise IllegalMove(f"it is {to} already" + (f" ({told})" if told else ""))
     needed = MOVES.get((found.state, to))
     if needed is None:
         ways = [after for before, after in MOVES if before is found.state]

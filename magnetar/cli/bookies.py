@@ -1,0 +1,355 @@
+"""`magnetar bookies`: the bookies of a cluster and their lives. They ask and change the metadata store, not a broker.
+
+Exit codes: 0 done, 1 refused, wrongly asked or the metadata store is away, 2 the drain failed, 3 it is still under way.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from magnetar.cli import output as show
+from magnetar.cli.guesses import Guessing
+from magnetar.cli.options import (
+    admin_option,
+    confirm,
+    done,
+    json_option,
+    metadata_of,
+    metadata_option,
+    now_ms,
+    print_json,
+    yes_option,
+)
+
+if TYPE_CHECKING:
+    from magnetar.inspect.bookie_lifecycle import BookieLifecycle, DrainStatus
+    from magnetar.inspect.inspector import Inspector
+    from magnetar_core.bookkeeper.metadata.lifecycle import State
+
+T = TypeVar("T")
+
+REFUSED: Final = 1
+FAILED: Final = 2
+UNDER_WAY: Final = 3
+
+# How often `--wait` looks; the auditor's report is up to two seconds old.
+LOOK_S = 1.0
+
+
+class WronglyAsked(click.UsageError):
+    """As click's error, with the exit code of a refusal."""
+
+    exit_code = REFUSED
+
+
+class _Bookies(Guessing):
+    """A group whose exit code after any error is that of a refusal: 2 says that a drain failed."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from magnetar_core.runtime.types import MagnetarError
+
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            raise WronglyAsked(error.format_message(), error.ctx) from error
+        except MagnetarError as error:
+            click.echo(f"magnetar: {error}", err=True)
+            ctx.exit(REFUSED)
+
+
+@click.group(cls=_Bookies)
+def bookies() -> None:
+    """Bookies of a cluster, and taking one out of it. `magnetar bookie` runs one or asks one over its HTTP admin.
+
+    To retire a bookie: drain it, which copies everything to others while the cluster goes on; stop it; remove it.
+    """
+
+
+class Place:
+    """Where the cluster is, as the options say."""
+
+    def __init__(self, metadata_url: str | None, admin_url: str, tls_directory: str | None) -> None:
+        self._url = metadata_of(metadata_url, admin_url)
+        self._tls_directory = tls_directory
+
+    def ask(self, work: "Callable[[Inspector], Awaitable[T]]", *, changes: bool = False) -> T:
+        import asyncio
+
+        from magnetar.inspect.inspector import inspecting
+
+        async def go() -> T:
+            async with inspecting(self._url, self._tls_directory, changes=changes) as inspector:
+                return await work(inspector)
+
+        return asyncio.run(go())
+
+    def lives(self, work: "Callable[[BookieLifecycle], Awaitable[T]]", *, changes: bool = False) -> T:
+        from magnetar.inspect.bookie_lifecycle import BookieLifecycle
+
+        return self.ask(lambda inspector: work(BookieLifecycle(inspector)), changes=changes)
+
+    def change(self, work: "Callable[[BookieLifecycle], Awaitable[T]]") -> T:
+        return self.lives(work, changes=True)
+
+
+bookie_argument: Final = click.argument("bookie_id", metavar="BOOKIE")
+why_option: Final = click.option("--why", default="", help="A few words about why, which others will see.")
+wait_option: Final = click.option("--wait", is_flag=True, help="Wait until the drain has ended.")
+timeout_option: Final = click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(min=0), help="With --wait: seconds; exit code 3 after them."
+)
+
+
+@bookies.command("list")
+@admin_option
+@metadata_option
+@json_option
+def list_bookies(metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool) -> None:
+    """Bookies that are there, and those that are away.
+
+    Example:  magnetar bookies list
+    """
+    found = Place(metadata_url, admin_url, tls_directory).ask(lambda inspector: inspector.bookies())
+    if as_json:
+        print_json([one._asdict() for one in found])
+        return
+    show.table(("bookie", "state", "address", "HTTP admin", "life"), [tuple(one) for one in found])
+
+
+@bookies.command()
+@bookie_argument
+@why_option
+@wait_option
+@timeout_option
+@admin_option
+@metadata_option
+@json_option
+def drain(
+    bookie_id: str,
+    why: str,
+    wait: bool,
+    timeout_s: float | None,
+    metadata_url: str | None,
+    admin_url: str,
+    tls_directory: str | None,
+    as_json: bool,
+) -> None:
+    """Copy everything that BOOKIE has to others; it takes no entries from now on, and still serves reads.
+
+    The auditor of auto-recovery does it. A drain that failed is begun again by the same command.
+
+    Example:  magnetar bookies drain 127.0.0.1:3183 --wait
+    """
+    place = Place(metadata_url, admin_url, tls_directory)
+    found = place.change(lambda lives: lives.drain(bookie_id, why))
+    if wait:
+        _wait(place, bookie_id, timeout_s, as_json)
+        return
+    done(
+        f"{bookie_id} is {found.state}; `magnetar bookies status {bookie_id} --wait` follows it",
+        as_json, bookie=bookie_id, state=found.state,
+    )  # fmt: skip
+
+
+@bookies.command()
+@click.argument("bookie_id", metavar="[BOOKIE]", required=False)
+@wait_option
+@timeout_option
+@admin_option
+@metadata_option
+@json_option
+def status(
+    bookie_id: str | None,
+    wait: bool,
+    timeout_s: float | None,
+    metadata_url: str | None,
+    admin_url: str,
+    tls_directory: str | None,
+    as_json: bool,
+) -> None:
+    """How far the drain of BOOKIE is; else all bookies that are not active.
+
+    Exit code 3 while a drain is under way, 2 if one has failed.
+
+    Example:  magnetar bookies status 127.0.0.1:3183
+    """
+    place = Place(metadata_url, admin_url, tls_directory)
+    if wait:
+        if bookie_id is None:
+            raise click.UsageError("--wait needs a BOOKIE")
+        _wait(place, bookie_id, timeout_s, as_json)
+        return
+    found = place.lives(lambda lives: lives.status(bookie_id))
+    if as_json:
+        print_json([_facts(one) for one in found])
+    else:
+        _show(found)
+    code = max((_code_of(one.lifecycle.state) for one in found), default=0)
+    if code:
+        raise click.exceptions.Exit(code)
+
+
+@bookies.command()
+@bookie_argument
+@why_option
+@admin_option
+@metadata_option
+@json_option
+def cancel(
+    bookie_id: str, why: str, metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool
+) -> None:
+    """Make BOOKIE active again, while it is drained or afterwards. What was copied stays copied.
+
+    One of Apache's stays read-only until somebody turns it back through its HTTP.
+
+    Example:  magnetar bookies cancel 127.0.0.1:3183
+    """
+    found = Place(metadata_url, admin_url, tls_directory).change(lambda lives: lives.cancel(bookie_id, why))
+    done(f"{bookie_id} is {found.state}", as_json, bookie=bookie_id, state=found.state)
+
+
+@bookies.command()
+@bookie_argument
+@why_option
+@admin_option
+@metadata_option
+@json_option
+def finish(
+    bookie_id: str, why: str, metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool
+) -> None:
+    """Call the failed drain of BOOKIE drained, after its bad ledgers were mended or deleted.
+
+    Refused while some ledger names it.
+
+    Example:  magnetar bookies finish 127.0.0.1:3183
+    """
+    place = Place(metadata_url, admin_url, tls_directory)
+    with show.bar("ledgers") as drawn:
+        found = _or_refusal(lambda: place.change(lambda lives: lives.finish(bookie_id, why, drawn.at)), as_json)
+    done(f"{bookie_id} is {found.state}", as_json, bookie=bookie_id, state=found.state)
+
+
+@bookies.command()
+@bookie_argument
+@yes_option
+@admin_option
+@metadata_option
+@json_option
+def remove(
+    bookie_id: str, yes: bool, metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool
+) -> None:
+    """Forget BOOKIE: delete its cookie and its state. Refused unless it is drained and no ledger names it.
+
+    A bookie that comes back under that name afterwards must have empty disks.
+
+    Example:  magnetar bookies remove 127.0.0.1:3183 --yes
+    """
+    confirm(f"Remove bookie {bookie_id} from the cluster?", yes)
+    place = Place(metadata_url, admin_url, tls_directory)
+    with show.bar("ledgers") as drawn:
+        _or_refusal(lambda: place.change(lambda lives: lives.remove(bookie_id, drawn.at)), as_json)
+    done(f"{bookie_id} is removed", as_json, bookie=bookie_id, removed=True)
+
+
+def _or_refusal(work: Callable[[], T], as_json: bool) -> T:
+    """With --json a refusal is JSON, too."""
+    from magnetar.inspect.bookie_lifecycle import StillNeeded
+
+    try:
+        return work()
+    except StillNeeded as error:
+        if not as_json:
+            raise
+        ledgers = [{"ledger_id": one, "why": why} for one, why in sorted(error.ledgers.items())]
+        print_json({"refused": str(error), "ledgers": ledgers})
+        raise click.exceptions.Exit(REFUSED) from error
+
+
+# ------------------------------------------------------------------------------------------- waiting
+
+
+def _wait(place: Place, bookie_id: str, timeout_s: float | None, as_json: bool) -> None:
+    """Follow a drain to its end; leaves with the exit code of how it ended."""
+    import asyncio
+
+    async def follow(lives: "BookieLifecycle") -> "DrainStatus":
+        loop = asyncio.get_running_loop()
+        end_s = None if timeout_s is None else loop.time() + timeout_s
+        with show.bar(f"drain of {bookie_id}") as drawn:
+            while True:
+                (found,) = await lives.status(bookie_id)
+                if _code_of(found.lifecycle.state) != UNDER_WAY or (end_s is not None and loop.time() >= end_s):
+                    return found
+                if found.progress is not None:
+                    total, left = found.progress.get("ledgers", 0), found.progress.get("ledgers_left", 0)
+                    drawn.at(total - left, total, f"drain of {bookie_id}: {_told(found)}")
+                await asyncio.sleep(LOOK_S)
+
+    found = place.lives(follow)
+    if as_json:
+        print_json(_facts(found))
+    else:
+        _show([found])
+    code = _code_of(found.lifecycle.state)
+    if code:
+        raise click.exceptions.Exit(code)
+
+
+def _code_of(state: "State") -> int:
+    from magnetar_core.bookkeeper.metadata.lifecycle import State
+
+    return {State.DRAINING: UNDER_WAY, State.DRAINING_FAILED: FAILED}.get(state, 0)
+
+
+def _facts(found: "DrainStatus") -> dict[str, Any]:
+    life = found.lifecycle
+    return {
+        "bookie": found.bookie_id,
+        "state": life.state,
+        "by": life.by,
+        "why": life.why,
+        "since_ms": life.since_ms or None,
+        "began_ms": life.began_ms or None,
+        "reasons": [{"ledger_id": ledger_id, "why": why} for ledger_id, why in life.reasons],
+        "reasons_total": life.reasons_total,
+        "progress": None if found.progress is None else dict(found.progress),
+    }
+
+
+def _show(found: "list[DrainStatus]") -> None:
+    if not found:
+        click.echo("every bookie is active")
+        return
+    now = now_ms()
+    rows = []
+    for one in found:
+        life = one.lifecycle
+        since = show.age(life.since_ms, now) if life.since_ms else "-"
+        rows.append((one.bookie_id, str(life.state), since, life.by or "-", life.why or "-", _told(one)))
+    show.table(("bookie", "life", "since", "by", "why", "progress"), rows)
+    for one in found:
+        for ledger_id, why in one.lifecycle.reasons:
+            click.echo(f"  ledger {ledger_id}: {why}")
+        if one.lifecycle.reasons_total > len(one.lifecycle.reasons):
+            click.echo(f"  and {one.lifecycle.reasons_total - len(one.lifecycle.reasons)} more ledgers")
+
+
+def _told(found: "DrainStatus") -> str:
+    if _code_of(found.lifecycle.state) != UNDER_WAY:
+        return "-"
+    progress = found.progress
+    if progress is None:
+        return "no auditor tells of it yet; does auto-recovery run?"
+    if progress.get("problem"):
+        return str(progress["problem"])
+    total, left = progress.get("ledgers", 0), progress.get("ledgers_left", 0)
+    told = [str(progress.get("phase", "")), f"{left} of {total} ledgers left"]
+    if progress.get("bytes_left"):
+        told.append(f"{show.size(progress['bytes_left'])} left")
+    if progress.get("eta_s") is not None:
+        told.append(f"{progress['ledgers_per_minute']:g} ledgers a minute, {show.duration(progress['eta_s'])} to go")
+    for name in ("waiting", "hopeless"):
+        if progress.get(name):
+            told.append(f"{progress[name]} {name}")
+    return ", ".join(one for one in told if one)

@@ -1,0 +1,15 @@
+"""Moves of a bookie, as operators and auditors make them."""
+
+from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates
+from magnetar_core.bookkeeper.metadata.lifecycle import Actor, State
+from magnetar_core.bookkeeper.metadata.store import MetadataStore
+
+
+async def drain(store: MetadataStore, bookie_id: str, by: str = "me", why: str = "") -> None:
+    """An operator begins the drain of a bookie."""
+    await BookieStates(store).move(bookie_id, State.DRAINING, Actor.OPERATOR, by, why, 1)
+
+
+async def cancel(store: MetadataStore, bookie_id: str) -> None:
+    """An operator makes a bookie active again."""
+    await BookieStates(store).move(bookie_id, State.ACTIVE, Actor.OPERATOR, "me", "", 2)

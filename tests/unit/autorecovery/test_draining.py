@@ -1,0 +1,273 @@
+"""Drains over small bookies: everything is moved, nothing is lost, and how it ended is told."""
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from autorecovery import draining
+from autorecovery.config import AutoRecoveryConfig
+from autorecovery.node import AutoRecoveryNode
+from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates, cookie_path
+from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, ledger_path
+from magnetar_core.bookkeeper.metadata.lifecycle import Lifecycle, State
+from magnetar_core.runtime.types import MagnetarError
+from tests.support import lifecycle
+from tests.support.waiting import eventually
+from tests.unit.autorecovery.test_node import FAST, Nodes, nodes_over
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draining, "_SETTLE_S", 0.05)
+    monkeypatch.setattr(draining, "_LOOK_S", 0.05)
+    monkeypatch.setattr(draining, "_RECHECK_S", 0.2)
+    monkeypatch.setattr(draining, "_TURN_S", 0.2)
+    monkeypatch.setattr(draining, "_TURN_AGAIN_S", 0.2)
+    monkeypatch.setattr(draining, "_CONFIRM_S", 0.3)
+
+
+async def drain(nodes: Nodes, bookie: str, *, turns: bool = True) -> None:
+    """An operator begins it; the bookie follows, if it is there and *turns*."""
+    store = nodes.cluster.store
+    for one in nodes.cluster.bookies:
+        await store.put(cookie_path("/ledgers", one), b"")
+    await lifecycle.drain(store, bookie)
+    if turns and bookie in nodes.cluster._registrations:
+        await nodes.cluster.set_read_only(bookie, True)
+
+
+async def state_of(nodes: Nodes, bookie: str) -> Lifecycle:
+    return (await BookieStates(nodes.cluster.store).read(bookie)).lifecycle
+
+
+async def becomes(nodes: Nodes, bookie: str, state: State) -> Lifecycle:
+    async def is_so() -> bool:
+        return (await state_of(nodes, bookie)).state is state
+
+    await eventually(is_so)
+    return await state_of(nodes, bookie)
+
+
+async def names(nodes: Nodes, bookie: str) -> list[int]:
+    found = []
+    async for ledger_id in nodes.writer.ledgers.list():
+        if bookie in (await nodes.writer.read_metadata(ledger_id)).bookies():
+            found.append(ledger_id)
+    return found
+
+
+async def test_everything_is_moved_and_the_bookie_was_a_source_to_the_end() -> None:
+    async with nodes_over(5) as nodes:
+        ledgers = [await nodes.written(count, ensemble=4) for count in (0, 1, 5, 300)]
+        node = await nodes.start("one")
+        await drain(nodes, "bookie-0")
+        found = await becomes(nodes, "bookie-0", State.DRAINED)
+        assert (found.by, found.why) == ("one", "no record names it, and its ledgers are whole")
+        assert await names(nodes, "bookie-0") == []
+        for ledger_id in ledgers:
+            assert await nodes.is_whole(ledger_id)
+        assert nodes.cluster.bookies["bookie-0"].ledgers, "nothing was taken from it"
+        await eventually(partial(nodes.has_no_marks, node))
+
+
+async def test_while_writers_go_on_open_ledgers_move_with_their_writers_or_are_closed() -> None:
+    """R-R19"""
+    async with nodes_over(5) as nodes:
+        busy = await nodes.writer.create_ledger(ensemble_size=4, write_quorum=2, ack_quorum=2)
+        idle = await nodes.writer.create_ledger(ensemble_size=4, write_quorum=2, ack_quorum=2)
+        await idle.add(b"entry 0")
+        for number in range(8):
+            await busy.add(b"entry %d" % number)
+        bookie = next(iter(set(busy.metadata.bookies()) & set(idle.metadata.bookies())))
+        await nodes.start("one", AutoRecoveryConfig(open_grace_ms=500, retry_ms_max=1_000))
+        await drain(nodes, bookie)
+        for number in range(8, 60):
+            await busy.add(b"entry %d" % number)
+        late = await nodes.writer.create_ledger(ensemble_size=3, write_quorum=2, ack_quorum=2)
+        await late.add(b"entry 0")
+        await becomes(nodes, bookie, State.DRAINED)
+        await busy.close()
+        await late.close()
+        for ledger_id in (busy.ledger_id, idle.ledger_id, late.ledger_id):
+            assert await nodes.is_whole(ledger_id)
+        assert await names(nodes, bookie) == []
+
+
+async def test_a_bookie_whose_data_was_deleted_by_hand_ends_with_a_list_of_what_is_lost() -> None:
+    """R-R18"""
+    async with nodes_over(5) as nodes:
+        single = await nodes.written(4, ensemble=1, write=1, ack=1)
+        (bookie,) = (await nodes.writer.read_metadata(single)).bookies()
+        others = [await nodes.written(6, ensemble=4) for _ in range(3)]
+        nodes.cluster.bookies[bookie].ledgers.clear()
+        await nodes.start("one")
+        await drain(nodes, bookie)
+        found = await becomes(nodes, bookie, State.DRAINING_FAILED)
+        assert [ledger_id for ledger_id, _ in found.reasons] == [single]
+        assert "entries 0 to 3" in found.reasons[0][1]
+        for ledger_id in others:
+            assert await nodes.is_whole(ledger_id)
+        assert await names(nodes, bookie) == [single], "the record of a lost ledger is not changed"
+
+
+async def test_a_drained_bookie_that_is_made_active_while_the_last_ledger_is_published_is_one_or_the_other() -> None:
+    """R-R20"""
+    async with nodes_over(5) as nodes:
+        ledgers = [await nodes.written(20, ensemble=4) for _ in range(12)]
+        node = await nodes.start("one")
+        for _ in range(4):
+            await drain(nodes, "bookie-0")
+            await eventually(lambda: bool(node.drains.facts().get("bookie-0", {}).get("ledgers")))
+            await lifecycle.cancel(nodes.cluster.store, "bookie-0")
+            await nodes.cluster.set_read_only("bookie-0", False)
+            assert (await state_of(nodes, "bookie-0")).state is State.ACTIVE
+            await eventually(partial(nodes.has_no_marks, node))
+            for ledger_id in ledgers:
+                assert await nodes.is_whole(ledger_id)
+            ledgers += [await nodes.written(20, ensemble=5)]
+        await drain(nodes, "bookie-0")
+        assert (await becomes(nodes, "bookie-0", State.DRAINING_FAILED)).reasons_total == 4
+
+
+async def test_several_bookies_that_share_quorums_are_drained_at_once() -> None:
+    async with nodes_over(6) as nodes:
+        ledgers = [await nodes.written(10, ensemble=4, write=3) for _ in range(8)]
+        await nodes.start("one")
+        await nodes.start("two")
+        await drain(nodes, "bookie-0")
+        await drain(nodes, "bookie-1")
+        for bookie in ("bookie-0", "bookie-1"):
+            await becomes(nodes, bookie, State.DRAINED)
+            assert await names(nodes, bookie) == []
+        for ledger_id in ledgers:
+            assert await nodes.is_whole(ledger_id)
+
+
+async def test_a_drain_while_another_bookie_is_dead() -> None:
+    async with nodes_over(6) as nodes:
+        ledgers = [await nodes.written(10, ensemble=4) for _ in range(8)]
+        await nodes.start("one")
+        await nodes.cluster.kill("bookie-1")
+        await drain(nodes, "bookie-0")
+        await becomes(nodes, "bookie-0", State.DRAINED)
+        for ledger_id in ledgers:
+            await eventually(partial(nodes.is_whole, ledger_id))
+
+
+async def test_a_bookie_that_is_dead_already_is_drained_from_the_other_copies() -> None:
+    async with nodes_over(5) as nodes:
+        ledgers = [await nodes.written(10, ensemble=4) for _ in range(5)]
+        await nodes.start("one", AutoRecoveryConfig(open_grace_ms=200, lost_bookie_delay_s=3_600))
+        await nodes.cluster.kill("bookie-0")
+        await drain(nodes, "bookie-0")
+        await becomes(nodes, "bookie-0", State.DRAINED)
+        for ledger_id in ledgers:
+            assert await nodes.is_whole(ledger_id)
+
+
+async def test_where_every_bookie_has_a_copy_already_the_drain_fails_and_says_why_and_can_be_run_again() -> None:
+    async with nodes_over(3) as nodes:
+        ledger_id = await nodes.written(5, ensemble=3, write=3, ack=3)
+        await nodes.start("one")
+        await drain(nodes, "bookie-0")
+        found = await becomes(nodes, "bookie-0", State.DRAINING_FAILED)
+        ((told, why),) = found.reasons
+        assert (told, "add a bookie" in why) == (ledger_id, True)
+        await nodes.cluster.add_bookie("bookie-3")
+        await drain(nodes, "bookie-0")
+        await becomes(nodes, "bookie-0", State.DRAINED)
+        assert await nodes.is_whole(ledger_id)
+
+
+async def test_a_record_that_cannot_be_read_keeps_the_drain_from_ending_well() -> None:
+    async with nodes_over(4) as nodes:
+        ledger_id, other = await nodes.written(5), await nodes.written(5)
+        await nodes.cluster.store.put(ledger_path("/ledgers", ledger_id), b"")
+        await nodes.start("one")
+        await drain(nodes, "bookie-0")
+        found = await becomes(nodes, "bookie-0", State.DRAINING_FAILED)
+        assert [one for one, _ in found.reasons] == [ledger_id]
+        assert await nodes.is_whole(other)
+
+
+async def test_the_next_auditor_goes_on_with_a_drain() -> None:
+    async with nodes_over(5) as nodes:
+        ledgers = [await nodes.written(50, ensemble=4) for _ in range(10)]
+        first = await nodes.start("one")
+        await nodes.start("two")
+        await eventually(lambda: first.election.is_elected)
+        await drain(nodes, "bookie-0")
+        await eventually(lambda: bool(first.drains.facts()))
+        nodes.session("one").expire()
+        await first.stop()
+        assert (await becomes(nodes, "bookie-0", State.DRAINED)).by in ("one", "two")
+        for ledger_id in ledgers:
+            assert await nodes.is_whole(ledger_id)
+
+
+async def test_a_bookie_that_does_not_follow_is_turned_or_the_drain_says_why_it_cannot_begin() -> None:
+    async with nodes_over(5) as nodes:
+        ledger_id = await nodes.written(5, ensemble=4)
+        tries: list[str] = []
+
+        async def turn(bookie: str) -> None:
+            tries.append(bookie)
+            if len(tries) == 1:
+                raise MagnetarError("its HTTP does not answer")
+            await nodes.cluster.set_read_only(bookie, True)
+
+        node = await nodes.start("one")
+        node.drains._turn = turn
+        await drain(nodes, "bookie-0", turns=False)
+        await eventually(lambda: "its HTTP does not answer" in str(node.drains.facts()))
+        await becomes(nodes, "bookie-0", State.DRAINED)
+        assert tries == ["bookie-0"] * 2
+        assert await nodes.is_whole(ledger_id)
+
+
+async def test_at_no_moment_a_ledger_has_fewer_copies_than_its_write_quorum() -> None:
+    async with nodes_over(5) as nodes:
+        ledgers = [await nodes.written(40, ensemble=4) for _ in range(6)]
+        await nodes.start("one", FAST)
+        await drain(nodes, "bookie-0")
+        while (await state_of(nodes, "bookie-0")).state is not State.DRAINED:
+            for ledger_id in ledgers:
+                assert await nodes.is_whole(ledger_id)
+            await asyncio.sleep(0.005)
+
+
+async def test_a_copy_that_is_not_whole_on_its_new_bookie_is_mended_before_the_drain_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with nodes_over(5) as nodes:
+        ledger_id = await nodes.written(10, ensemble=4)
+        node = await nodes.start("one")
+        told: list[str] = []
+        look = node.drains._why_not_whole
+
+        async def spoilt(drained: draining._Drain, number: int, metadata: LedgerMetadata) -> str:
+            if not told:
+                holder = metadata.ensemble_for(0)[0]
+                del nodes.cluster.bookies[holder].ledgers[number][0]
+            told.append(await look(drained, number, metadata))
+            return told[-1]
+
+        monkeypatch.setattr(node.drains, "_why_not_whole", spoilt)
+        bookie = (await nodes.writer.read_metadata(ledger_id)).last_segment.ensemble[1]
+        await drain(nodes, bookie)
+        await becomes(nodes, bookie, State.DRAINED)
+        assert "lacks entries of it" in told[0]
+        assert told[-1] == ""
+        assert await nodes.is_whole(ledger_id)
+
+
+async def test_while_auto_recovery_is_off_a_drain_waits_and_says_so() -> None:
+    async with nodes_over(5) as nodes:
+        await nodes.written(5, ensemble=4)
+        node: AutoRecoveryNode = await nodes.start("one")
+        await node.marks.set_enabled(False)
+        await drain(nodes, "bookie-0")
+        await eventually(lambda: "switched off" in str(node.drains.facts()))
+        await node.marks.set_enabled(True)
+        await becomes(nodes, "bookie-0", State.DRAINED)

@@ -1,0 +1,70 @@
+"""Turning bookies of Apache's read-only, with HTTP servers that answer as theirs do."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+
+from magnetar.processes.bookie_turning import CannotTurn, turn_read_only
+from magnetar_core.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint, http_endpoint
+from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory, BookieRegistration
+from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.runtime.clock import LoopClock
+
+
+@asynccontextmanager
+async def registered(*, status: int = 200, is_ours: bool = False, has_http: bool = True) -> AsyncIterator[
+    tuple[BookieDirectory, list[str]]
+]:  # fmt: skip
+    """A directory with the bookie `b-1`, and the bodies that it was sent."""
+    bodies: list[str] = []
+
+    async def put(request: web.Request) -> web.Response:
+        bodies.append(await request.text())
+        return web.Response(status=status, text="no")
+
+    async def ours(request: web.Request) -> web.Response:
+        return web.Response(text="{}")
+
+    app = web.Application()
+    app.router.add_put("/api/v1/bookie/state/readonly", put)
+    if is_ours:
+        app.router.add_get("/api/v1/magnetar/status", ours)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    store, clock = MemoryStore(LoopClock()), LoopClock()
+    endpoints = [bookie_endpoint("127.0.0.1", 3181)]
+    if has_http:
+        endpoints.append(http_endpoint("127.0.0.1", runner.addresses[0][1]))
+    await BookieRegistration(store, "/ledgers", "b-1", clock).register(BookieServiceInfo(tuple(endpoints)))
+    try:
+        yield BookieDirectory(store, "/ledgers", clock), bodies
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_bookie_of_apaches_is_turned_through_its_http() -> None:
+    async with registered() as (directory, bodies):
+        await turn_read_only(directory, "b-1")
+        assert bodies == ['{"readOnly": true}']
+
+
+async def test_where_it_cannot_be_turned_the_error_says_why() -> None:
+    async with registered(status=500) as (directory, _):
+        with pytest.raises(CannotTurn, match="answered 500: no"):
+            await turn_read_only(directory, "b-1")
+    with pytest.raises(CannotTurn, match="does not answer"):
+        await turn_read_only(directory, "b-1")
+    async with registered(has_http=False) as (directory, _):
+        with pytest.raises(CannotTurn, match="names no HTTP; start it with httpServerEnabled=true"):
+            await turn_read_only(directory, "b-1")
+
+
+async def test_one_of_ours_is_left_to_its_state() -> None:
+    async with registered(is_ours=True) as (directory, bodies):
+        with pytest.raises(CannotTurn, match="one of ours"):
+            await turn_read_only(directory, "b-1")
+        assert bodies == []
