@@ -232,7 +232,9 @@ class LedgerRepair:
         in_place = {index: bookie for index, bookie in verdict.incomplete.items() if bookie in writable}
         leaving = {index: bookie for index, bookie in verdict.incomplete.items() if bookie not in writable}
         leaving |= verdict.to_replace
-        new = self._bookkeeper.choose_replacements(fragment.ensemble, leaving, self._draining())
+        new = self._bookkeeper.choose_replacements(
+            fragment.ensemble, leaving, self._draining(), write_quorum=fragment.write_quorum
+        )
         targets = {**in_place, **new}
         if not targets:
             names = ", ".join(sorted(leaving.values()))

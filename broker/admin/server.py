@@ -1,8 +1,8 @@
 """The admin API over HTTP, with Apache's paths, status codes and JSON. (Recorded: tests/vectors/http.)
 
 A module for each subject: it knows paths, parameters, statuses and bodies. What is decided or written is done below,
-by `broker/tenancy.py`, `broker/partitions.py`, `broker/broker.py` and the topics. What is not there yet answers 501 and
-says so.
+by `broker/tenancy.py`, `broker/partitions.py`, `broker/broker.py`, the topics and `RackRecords`. What is not there yet
+answers 501 and says so.
 """
 
 import socket
@@ -10,6 +10,7 @@ from typing import Final
 
 from aiohttp import web
 
+from broker.admin.bookies import BookiesApi
 from broker.admin.brokers import BrokersApi
 from broker.admin.http import Refused, answer_errors, check_request, not_there
 from broker.admin.lookups import LookupsApi
@@ -46,6 +47,7 @@ class AdminServer:
         health = HealthCheck(broker.ledgers, broker_id, broker.now_ms)
         self._subjects = (
             BrokersApi(broker.config, ownership, health, self.metrics, version),
+            BookiesApi(broker),
             ClustersApi(broker.tenancy),
             TenantsApi(broker.tenancy),
             NamespacesApi(broker, ownership, owners),
