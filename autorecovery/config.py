@@ -59,6 +59,16 @@ class AutoRecoveryConfig:
         most=100,
     )
 
+    placement_check_s: int = setting(
+        "auditorPeriodicPlacementPolicyCheckInterval",
+        0,
+        help="seconds between two checks whether the copies of each ledger are in enough racks and hosts; 0: never",
+    )
+    mends_placement: bool = setting(
+        "repairedPlacementPolicyNotAdheringBookieEnabled",
+        False,
+        help="copies that the placement check finds in too few racks or hosts are moved",
+    )
     racks_min: int = setting(
         "minNumRacksPerWriteQuorum",
         RACKS_MIN,

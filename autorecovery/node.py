@@ -23,6 +23,7 @@ from autorecovery.config import AutoRecoveryConfig
 from autorecovery.election import AuditorElection
 from autorecovery.pace import Pace
 from autorecovery.periodic import ENDS, ENTRIES, LedgerCheck
+from autorecovery.placement_check import PlacementCheck
 from autorecovery.repair import LedgerRepair
 from autorecovery.reports import Reporter
 from autorecovery.worker import ReplicationWorker
@@ -66,7 +67,14 @@ class AutoRecoveryNode:
         self.marks = MarkBoard(store, root)
         self.mark_watch = MarkWatch(self.marks, clock)
         rate = None if config.bytes_per_s < 0 else float(config.bytes_per_s)
-        self.repair = LedgerRepair(bookkeeper, self.marks, Pace(clock, rate), depth=config.depth, draining=draining)
+        self.repair = LedgerRepair(
+            bookkeeper,
+            self.marks,
+            Pace(clock, rate),
+            depth=config.depth,
+            draining=draining,
+            mends_placement=config.mends_placement,
+        )
         self.worker = ReplicationWorker(
             name,
             self.marks,
@@ -95,6 +103,9 @@ class AutoRecoveryNode:
             for kind, period_s in ((ENDS, config.ledger_check_s), (ENTRIES, config.entry_check_s))
         )
         """The slow checks of an auditor: the ends of each copy, and all entries."""
+        self.placement_check = PlacementCheck(
+            config.placement_check_s, bookkeeper, self.marks, clock, marks_violations=config.mends_placement
+        )
         self._reporter = Reporter(
             store,
             root,
@@ -153,6 +164,7 @@ class AutoRecoveryNode:
                 "away": sorted(self.auditor.away),
                 "problem": audit.last_problem,
                 "checks": {check.name: asdict(check.status) for check in self.checks},
+                "placement": asdict(self.placement_check.status),
             }
         return facts
 
@@ -162,6 +174,8 @@ class AutoRecoveryNode:
         for check in self.checks:
             check.start(lambda error: self._died(f"a periodic check broke: {error}"))
             self._parts.add(f"check of {check.name}", check.stop)
+        self.placement_check.start(lambda error: self._died(f"the placement check broke: {error}"))
+        self._parts.add("placement check", self.placement_check.stop)
 
     def _on_session(self, event: SessionEvent) -> None:
         if event is SessionEvent.LOST:

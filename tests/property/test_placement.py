@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar_core.bookkeeper.client.errors import NotEnoughBookies
-from magnetar_core.bookkeeper.client.placement import choose_ensemble, choose_replacements
+from magnetar_core.bookkeeper.client.placement import choose_ensemble, choose_moves, choose_replacements
 from magnetar_core.bookkeeper.client.topology import DEFAULT_RACK, Location, Topology
 
 RACKS = (DEFAULT_RACK, "/one", "/two", "/three")
@@ -173,3 +173,25 @@ def test_a_choice_is_random_among_those_that_fit_and_the_same_for_a_seed() -> No
         one for one in permutations(names, 2) if topology.of(one[0]).rack != topology.of(one[1]).rack
     }
     assert all(draw(seed) == draw(seed) for seed in range(20))
+
+
+def test_moves_make_it_better_or_are_not_made() -> None:
+    rng = random.Random(3)
+    for bookies in all_clusters():
+        names = [f"b{at}" for at in range(len(bookies))]
+        topology = cluster(bookies)
+        for ensemble in permutations(names, 3):
+            rest = [one for one in names if one not in ensemble]
+            moves = choose_moves(names, ensemble, (), (), rng, write_quorum=2, topology=topology)
+            after = tuple(moves.get(at, one) for at, one in enumerate(ensemble))
+            before = lacking(topology, ensemble, 2, names)
+            assert set(moves.values()) <= set(rest)
+            assert len(set(after)) == 3
+            assert lacking(topology, after, 2, names) < before if moves else after == ensemble
+            options = [
+                one
+                for one in permutations(names, 3)
+                if all(new == old or new in rest for new, old in zip(one, ensemble, strict=True))
+            ]
+            possible = any(adheres(topology, one, 2, names) for one in options)
+            assert adheres(topology, after, 2, names) == possible, (bookies, ensemble, moves)

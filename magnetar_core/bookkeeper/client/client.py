@@ -13,7 +13,7 @@ from magnetar_core.bookkeeper.client.errors import (
     Unauthorized,
 )
 from magnetar_core.bookkeeper.client.ledger_record import as_client_error
-from magnetar_core.bookkeeper.client.placement import choose_ensemble, choose_replacements
+from magnetar_core.bookkeeper.client.placement import choose_ensemble, choose_moves, choose_replacements
 from magnetar_core.bookkeeper.client.pool import ConnectionPool
 from magnetar_core.bookkeeper.client.quorum import check_quorum
 from magnetar_core.bookkeeper.client.read_handle import LedgerReadHandle
@@ -194,6 +194,24 @@ class BookKeeper:
             self.bookies.writable,
             ensemble,
             positions,
+            pool.unreachable | set(avoided),
+            pool.quarantined,
+            self._rng,
+            write_quorum=write_quorum,
+            topology=self.topology(),
+        )
+
+    def choose_moves(
+        self, ensemble: Sequence[str], avoided: Collection[str] = (), *, write_quorum: int
+    ) -> dict[int, str]:
+        """Members of *ensemble* to exchange so that its copies are in more racks and on more hosts: position → bookie.
+
+        As few as do; empty where it is well placed, or cannot be better. New members as in `choose_replacements`.
+        """
+        pool = self._open_pool()
+        return choose_moves(
+            self.bookies.writable,
+            ensemble,
             pool.unreachable | set(avoided),
             pool.quarantined,
             self._rng,

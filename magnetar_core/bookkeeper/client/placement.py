@@ -17,6 +17,7 @@ once is remembered, so that the steps stay few also where nothing fits.
 
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import combinations
 from typing import Final, NamedTuple
 
 from magnetar_core.bookkeeper.client.errors import NotEnoughBookies
@@ -31,6 +32,9 @@ _DRAWS: Final = 8
 # most, two ensembles of up to ten bookies were missed, both with write quorums of 6 or 7 over four racks or more; all
 # but a few were found in the first attempt. A step takes some 20 µs, so the loop is held up by 0.1 s in the worst case.
 _STEPS: Final = (300, 300, 300, 600, 600, 1_200, 1_200)
+
+# Sets of members that are tried for an exchange: all sets of an ensemble of six, the small ones of a larger one.
+_MOVES_TRIED: Final = 64
 
 # Rounds of improvement of an ensemble that cannot be right. Each of them makes it better.
 _ROUNDS: Final = 20
@@ -87,6 +91,59 @@ def choose_replacements(
     preferred = {at: topology.of(failed[at]).rack for at in positions}
     placing = _Placing(topology, write_quorum or len(ensemble), fixed, positions, preferred, rng)
     return placing.choose(candidates, quarantined) or {}
+
+
+def choose_moves(
+    writable: Collection[str],
+    ensemble: Sequence[str],
+    unreachable: Collection[str],
+    quarantined: Collection[str],
+    rng: random.Random,
+    *,
+    write_quorum: int,
+    topology: Topology,
+) -> dict[int, str]:
+    """Members to exchange so that an ensemble lacks fewer racks and hosts than before: position → bookie.
+
+    As few as make up for everything; where nothing does, those that make up for most. Empty: it cannot be better.
+    """
+    usable = [bookie for bookie in writable if bookie not in unreachable]
+    everybody = {*usable, *ensemble}
+    best: dict[int, str] = {}
+    lacking = topology.deficit(ensemble, write_quorum, everybody)
+    if lacking == (0, 0):
+        return best
+    concerned = _concerned(ensemble, write_quorum, everybody, topology)
+    tries = 0
+    for count in range(1, len(concerned) + 1):
+        for positions in combinations(concerned, count):
+            tries += 1
+            if tries > _MOVES_TRIED:
+                return best
+            leaving = {at: ensemble[at] for at in positions}
+            found = choose_replacements(
+                writable,
+                ensemble,
+                leaving,
+                unreachable,
+                quarantined,
+                rng,
+                write_quorum=write_quorum,
+                topology=topology,
+            )
+            after = tuple(found.get(at, bookie) for at, bookie in enumerate(ensemble))
+            now = topology.deficit(after, write_quorum, everybody)
+            if now < lacking:
+                best, lacking = found, now
+            if lacking == (0, 0):
+                return best
+    return best
+
+
+def _concerned(ensemble: Sequence[str], write_quorum: int, everybody: Collection[str], topology: Topology) -> list[int]:
+    """Positions of members that stand in a window which lacks something."""
+    names = {name for one in topology.violations(ensemble, write_quorum, everybody) for name in one.bookies}
+    return [at for at, bookie in enumerate(ensemble) if bookie in names]
 
 
 def _candidates(writable: Iterable[str], topology: Topology) -> list[str]:
