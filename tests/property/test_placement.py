@@ -195,3 +195,17 @@ def test_moves_make_it_better_or_are_not_made() -> None:
             ]
             possible = any(adheres(topology, one, 2, names) for one in options)
             assert adheres(topology, after, 2, names) == possible, (bookies, ensemble, moves)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_replacement_comes_from_the_rack_of_the_one_that_it_replaces(seed: int) -> None:
+    topology = cluster([(rack, f"{rack}{at}") for rack in RACKS[1:] for at in range(3)])
+    names = [f"b{at}" for at in range(9)]
+    ensemble = ("b0", "b3")
+    failed = {1: "b3"}
+    found = choose_replacements(names, ensemble, failed, (), (), random.Random(seed), write_quorum=2, topology=topology)
+    assert topology.of(found[1]).rack == "/two"
+    found = choose_replacements(
+        names, ensemble, failed, ("b4", "b5"), (), random.Random(seed), write_quorum=2, topology=topology
+    )
+    assert topology.of(found[1]).rack == "/three", "where its rack has nobody, one that no other member is in"

@@ -19,12 +19,11 @@ from magnetar_core.bookkeeper.client.quorum import check_quorum
 from magnetar_core.bookkeeper.client.read_handle import LedgerReadHandle
 from magnetar_core.bookkeeper.client.recovery_driver import recover_ledger
 from magnetar_core.bookkeeper.client.replicas import LedgerReplicas
-from magnetar_core.bookkeeper.client.topology import DEFAULT_RACK, Location, Topology, host_of
+from magnetar_core.bookkeeper.client.topology import Topology, locations_of
 from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
 from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, Versioned, check_layout
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment
-from magnetar_core.bookkeeper.metadata.rack_records import racks_of
 from magnetar_core.bookkeeper.metadata.racks import RackDirectory
 from magnetar_core.bookkeeper.metadata.store import MetadataError, MetadataStore
 from magnetar_core.bookkeeper.wire.entry import DigestType
@@ -167,11 +166,11 @@ class BookKeeper:
         """Where the bookies stand, as far as it is known now, and what is to be kept."""
         config, hosts, racks = self._config, self.bookies.hosts, self.racks.racks
         if self._topology is None or self._topology[0] is not hosts or self._topology[1] is not racks:
-            known = {**{bookie: host_of(bookie) for bookie in racks}, **hosts}
-            told = racks_of(racks, known)
-            locations = {bookie: Location(told.get(bookie, DEFAULT_RACK), host) for bookie, host in known.items()}
             made = Topology(
-                locations, config.racks_min, config.racks_enforced, is_aware=config.rackaware_policy_enabled
+                locations_of(racks, hosts),
+                config.racks_min,
+                config.racks_enforced,
+                is_aware=config.rackaware_policy_enabled,
             )
             self._topology = hosts, racks, made
         return self._topology[2]

@@ -16,6 +16,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from magnetar_core.bookkeeper.metadata.rack_records import racks_of
+
 DEFAULT_RACK: Final = "/default-rack"
 """The rack of bookies of which nobody told one, as Apache's policy calls it."""
 
@@ -124,6 +126,13 @@ class Topology:
             racks += max(lacking, int(self.is_enforced and DEFAULT_RACK in one.racks), 0)
             hosts += max(one.demand.hosts - len(one.hosts), 0)
         return racks, hosts
+
+
+def locations_of(racks: Mapping[str, str], hosts: Mapping[str, str]) -> dict[str, Location]:
+    """Where the bookies stand that have a rack in `/bookies` (*racks*), or that were registered (*hosts*)."""
+    known = {**{bookie: host_of(bookie) for bookie in racks}, **hosts}
+    told = racks_of(racks, known)
+    return {bookie: Location(told.get(bookie, DEFAULT_RACK), host) for bookie, host in known.items()}
 
 
 def windows(ensemble_size: int, write_quorum: int) -> list[tuple[int, ...]]:
