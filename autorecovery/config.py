@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autorecovery.checks import Depth
+from magnetar_core.bookkeeper.client.topology import RACKS_MIN
 from magnetar_core.runtime.config import setting
 from magnetar_core.runtime.types import MIB
 
@@ -56,6 +57,28 @@ class AutoRecoveryConfig:
         0,
         help="0: the first and last entry of each copy are read before a ledger counts as whole, 100: all of them",
         most=100,
+    )
+
+    placement_check_s: int = setting(
+        "auditorPeriodicPlacementPolicyCheckInterval",
+        0,
+        help="seconds between two checks whether the copies of each ledger are in enough racks and hosts; 0: never",
+    )
+    mends_placement: bool = setting(
+        "repairedPlacementPolicyNotAdheringBookieEnabled",
+        False,
+        help="copies that the placement check finds in too few racks or hosts are moved",
+    )
+    racks_min: int = setting(
+        "minNumRacksPerWriteQuorum",
+        RACKS_MIN,
+        help="racks over which the copies of an entry are spread at least, where racks are told",
+        least=1,
+    )
+    racks_enforced: bool = setting(
+        "enforceMinNumRacksPerWriteQuorum",
+        False,
+        help="no copy is made that leaves the copies of an entry in fewer racks, nor one in /default-rack",
     )
 
     @property

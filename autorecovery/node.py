@@ -25,6 +25,7 @@ from autorecovery.draining import DrainEngine, TurnReadOnly
 from autorecovery.election import AuditorElection
 from autorecovery.pace import Pace
 from autorecovery.periodic import ENDS, ENTRIES, LedgerCheck
+from autorecovery.placement_check import PlacementCheck
 from autorecovery.repair import LedgerRepair
 from autorecovery.reports import Reporter, read_problems
 from autorecovery.worker import ReplicationWorker
@@ -72,7 +73,12 @@ class AutoRecoveryNode:
         self.state_watch = BookieStateWatch(states, clock)
         rate = None if config.bytes_per_s < 0 else float(config.bytes_per_s)
         self.repair = LedgerRepair(
-            bookkeeper, self.marks, Pace(clock, rate), depth=config.depth, draining=lambda: self.state_watch.draining
+            bookkeeper,
+            self.marks,
+            Pace(clock, rate),
+            depth=config.depth,
+            draining=lambda: self.state_watch.draining,
+            mends_placement=config.mends_placement,
         )
         self.worker = ReplicationWorker(
             name,
@@ -115,6 +121,9 @@ class AutoRecoveryNode:
             lambda: read_problems(store, root),
             clock,
             turn=turn,
+        )
+        self.placement_check = PlacementCheck(
+            config.placement_check_s, bookkeeper, self.marks, clock, marks_violations=config.mends_placement
         )
         self._reporter = Reporter(
             store,
@@ -176,6 +185,7 @@ class AutoRecoveryNode:
                 "away": sorted(self.auditor.away),
                 "problem": audit.last_problem,
                 "checks": {check.name: asdict(check.status) for check in self.checks},
+                "placement": asdict(self.placement_check.status),
             }
             facts["drains"] = self.drains.facts()
         return facts
@@ -188,6 +198,8 @@ class AutoRecoveryNode:
             self._parts.add(f"check of {check.name}", check.stop)
         self.drains.start(lambda error: self._died(f"the drains broke: {error}"))
         self._parts.add("drains", self.drains.stop)
+        self.placement_check.start(lambda error: self._died(f"the placement check broke: {error}"))
+        self._parts.add("placement check", self.placement_check.stop)
 
     def _watch_bookies(self, changed: Callable[[], None]) -> Cancel:
         """Call *changed* when bookies come or go, or begin or end to leave: both change what can be repaired."""

@@ -15,6 +15,9 @@ Rules:
    place.
 4. The last fragment of a ledger that is not closed is left to its writer for the grace period. Then the ledger is
    recovered, which fences the writer: it sees that with its next entry and goes on in another ledger (I75).
+5. Where it is switched on, copies of a closed ledger that has all of them are moved so that they are in more racks and
+   on more hosts. What is left of a copy at the former place goes with the bookie's garbage collection, so no entry
+   ever has fewer copies (I73); a move that does not make it better is not made.
 """
 
 import asyncio
@@ -73,13 +76,16 @@ class LedgerRepair:
         *,
         depth: Depth,
         draining: Callable[[], Collection[str]],
+        mends_placement: bool = False,
     ) -> None:
-        """*draining*: bookies that are to hand on what they have, as they are now."""
+        """*draining*: bookies that are to hand on what they have, as they are now. *mends_placement*: move copies of
+        closed ledgers that are in too few racks or hosts (rule 5)."""
         self._bookkeeper = bookkeeper
         self._marks = marks
         self._pace = pace
         self._depth = depth
         self._draining = draining
+        self._mends_placement = mends_placement
 
     async def repair(self, ledger_id: int, *, may_recover: bool) -> Outcome:
         """One attempt. The caller holds the ledger's lock. Never raises what the cluster can cause.
@@ -115,6 +121,8 @@ class LedgerRepair:
             silent = [text for verdict in verdicts for text in verdict.unknown.values()]
             if silent:
                 raise _Stopped(Hindered(Hindrance.SILENT, silent[0]))
+            if await self._mend_placement(ledger_id, versioned.metadata, verdicts, total):
+                continue  # judged again
             if mark is None or await self._marks.take_down(ledger_id, mark.version):
                 return Repaired(total.entries, total.bytes)
         raise _Stopped(Hindered(Hindrance.METADATA, f"it changed {_ROUNDS_MAX} times while it was being repaired"))
@@ -232,7 +240,9 @@ class LedgerRepair:
         in_place = {index: bookie for index, bookie in verdict.incomplete.items() if bookie in writable}
         leaving = {index: bookie for index, bookie in verdict.incomplete.items() if bookie not in writable}
         leaving |= verdict.to_replace
-        new = self._bookkeeper.choose_replacements(fragment.ensemble, leaving, self._draining())
+        new = self._bookkeeper.choose_replacements(
+            fragment.ensemble, leaving, self._draining(), write_quorum=fragment.write_quorum
+        )
         targets = {**in_place, **new}
         if not targets:
             names = ", ".join(sorted(leaving.values()))
@@ -249,6 +259,28 @@ class LedgerRepair:
         if len(new) < len(leaving):
             names = ", ".join(sorted(bookie for index, bookie in leaving.items() if index not in new))
             raise _Stopped(Hindered(Hindrance.NO_TARGET, await self._no_target(names)))
+
+    async def _mend_placement(
+        self, ledger_id: int, metadata: LedgerMetadata, verdicts: Collection[Verdict], total: Copied
+    ) -> bool:
+        """Rule 5; whether something was moved. All copies are there."""
+        if not self._mends_placement or not metadata.is_closed:
+            return False
+        is_moved = False
+        for fragment in (verdict.fragment for verdict in verdicts):
+            moves = self._bookkeeper.choose_moves(
+                fragment.ensemble, self._draining(), write_quorum=fragment.write_quorum
+            )
+            if not moves:
+                continue
+            copied = await self._copy_entries(ledger_id, metadata, fragment, moves, frozenset())
+            total.entries += copied.entries
+            total.bytes += copied.bytes
+            if copied.lost:
+                return True  # gone since it was judged
+            await self._publish(ledger_id, fragment, moves)
+            is_moved = True
+        return is_moved
 
     async def _copy_entries(
         self,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from magnetar_core.bookkeeper.client.quorum import ENSEMBLE_SIZE_MAX
+from magnetar_core.bookkeeper.client.topology import RACKS_MIN
 from magnetar_core.bookkeeper.tls.files import APACHE_FACTORY, REFRESH_S, TlsFiles, directory_files, store_problem
 from magnetar_core.runtime.config import ENVIRONMENT_PREFIX, load, setting
 from magnetar_core.runtime.types import MIB, ConfigurationError
@@ -167,6 +168,22 @@ class BrokerConfig:
         "bookkeeperClientSlowAddMillis",
         1_000,
         help="an add that takes longer is logged with its stages and bookies, one line a second at most; 0: none",
+    )
+    bookkeeper_rackaware: bool = setting(
+        "bookkeeperClientRackawarePolicyEnabled",
+        True,
+        help="copies of an entry go to different racks (`bookies set-bookie-rack`) and hosts; false: at random",
+    )
+    bookkeeper_racks_min: int = setting(
+        "bookkeeperClientMinNumRacksPerWriteQuorum",
+        RACKS_MIN,
+        help="racks over which the copies of an entry are spread at least, where racks are told",
+        least=1,
+    )
+    bookkeeper_racks_enforced: bool = setting(
+        "bookkeeperClientEnforceMinNumRacksPerWriteQuorum",
+        False,
+        help="no ledger is made that has fewer racks; bookies in /default-rack are not used then",
     )
     # TLS to the bookies. Off by default; bookkeeper_tls_directory alone switches it on.
     bookkeeper_tls_directory: str = setting(
@@ -332,6 +349,11 @@ class BrokerConfig:
     def problems(self) -> Iterator[str]:
         if self.service_port is None:
             yield "brokerServicePort must be set: clients come in there"
+        if self.bookkeeper_racks_enforced and not self.bookkeeper_rackaware:
+            yield (
+                "bookkeeperClientEnforceMinNumRacksPerWriteQuorum=true needs "
+                "bookkeeperClientRackawarePolicyEnabled=true: without it nobody looks at racks"
+            )
         for name, port in (("brokerServicePortTls", self.service_port_tls), ("webServicePortTls", self.web_port_tls)):
             if port is not None:
                 yield f"{name}={port}: this broker does not serve TLS; leave it empty and put a TLS proxy in front"
@@ -470,6 +492,12 @@ REFUSED_WHEN_ON: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "strictTopicNameEnabled": (("false",), "names are not checked beyond the protocol's rules"),
     "enableRunBookieTogether": (("false",), "run a bookie in its own process"),
     "webSocketServiceEnabled": (("false",), "the WebSocket API is not there"),
+    "bookkeeperClientRegionawarePolicyEnabled": (
+        ("false",),
+        "regions are not known; racks are, with bookkeeperClientRackawarePolicyEnabled",
+    ),
+    "bookkeeperClientIsolationGroups": (("",), "groups of bookies do not keep namespaces apart"),
+    "bookkeeperClientSecondaryIsolationGroups": (("",), "groups of bookies do not keep namespaces apart"),
     "bookkeeperClientAuthenticationPlugin": (("",), "bookies know a broker by its certificate (bookkeeperTLS…)"),
     "tlsEnabled": (("false",), "this broker does not serve TLS"),
 }
@@ -479,7 +507,7 @@ _TUNING: Final = """
     backlogQuotaCheckEnabled backlogQuotaCheckIntervalInSeconds backlogQuotaDefaultRetentionPolicy
     bookkeeperClientHealthCheckEnabled bookkeeperClientHealthCheckErrorThresholdPerInterval
     bookkeeperClientHealthCheckIntervalSeconds bookkeeperClientHealthCheckQuarantineTimeInSeconds
-    bookkeeperClientNumIoThreads bookkeeperClientNumWorkerThreads bookkeeperClientRegionawarePolicyEnabled
+    bookkeeperClientNumIoThreads bookkeeperClientNumWorkerThreads
     bookkeeperClientReorderReadSequenceEnabled bookkeeperClientSpeculativeReadTimeoutInMillis
     bookkeeperClientTimeoutInSeconds bookkeeperEnableStickyReads bookkeeperExplicitLacIntervalInMills
     bookkeeperMetadataServiceUri bookkeeperNumberOfChannelsPerBookie bookkeeperTLSTrustStorePasswordPath

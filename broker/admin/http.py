@@ -69,6 +69,7 @@ _PARTS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
     "domain": _ENTITY_PART,
     "bundle": (re.compile(r"0x[0-9a-fA-F]{8}_0x[0-9a-fA-F]{8}"), "it is 0xXXXXXXXX_0xXXXXXXXX"),
     "timestamp": (re.compile(r"[0-9]{1,18}"), "it is a time in milliseconds"),
+    "bookie": _NAME_PART,
     "broker": _NAME_PART,
     "topic": _NAME_PART,
     "subscription": _ANY_PART,  # it is encoded once more before it becomes a path

@@ -1,8 +1,8 @@
 """The admin API over HTTP, with Apache's paths, status codes and JSON. (Recorded: tests/vectors/http.)
 
-There is a module for each subject, which knows paths, parameters, statuses and bodies. Decisions and writes are made in
-`broker/tenancy.py`, `broker/partitions.py`, `broker/broker.py` and by the topics. Paths that Apache's brokers serve and
-this one does not are answered with 501.
+There is a module for each subject, which knows paths, parameters, statuses and bodies. Decisions and writes are made
+in `broker/tenancy.py`, `broker/partitions.py`, `broker/broker.py`, the topics and `RackRecords`. Paths that Apache's
+brokers serve and this one does not are answered with 501.
 """
 
 import socket
@@ -10,6 +10,7 @@ from typing import Final
 
 from aiohttp import web
 
+from broker.admin.bookies import BookiesApi
 from broker.admin.brokers import BrokersApi
 from broker.admin.http import Refused, answer_errors, check_request, not_there
 from broker.admin.lookups import LookupsApi
@@ -46,6 +47,7 @@ class AdminServer:
         health = HealthCheck(broker.ledgers, broker_id, broker.now_ms)
         self._subjects = (
             BrokersApi(broker.config, ownership, health, self.metrics, version),
+            BookiesApi(broker),
             ClustersApi(broker.tenancy),
             TenantsApi(broker.tenancy),
             NamespacesApi(broker, ownership, owners),

@@ -176,11 +176,16 @@ class Rounds:
                 return {"metadata_error": f"no answer within {METADATA_TIMEOUT_S:g} s"}
             except (MagnetarError, OSError) as error:
                 return {"metadata_error": str(error)}
-            bookies, ledgers, recovery = await asyncio.gather(
-                self._bookies(inspector), self._ledgers(inspector), self._recovery(inspector)
+            bookies, ledgers, recovery, topology = await asyncio.gather(
+                self._bookies(inspector),
+                self._ledgers(inspector),
+                self._recovery(inspector),
+                self._ask("racks of the bookies", inspector.topology(), None, METADATA_TIMEOUT_S),
             )
+            placement = {"topology": topology, "rack_problems": inspector.racks.problems}
             silent = tuple(Unasked(host, why) for host, why in inspector.silent_hosts.items())
-            return {"metadata_s": metadata_s, "silent_hosts": silent, "bookies": bookies, **ledgers, **recovery}
+            return {"metadata_s": metadata_s, "silent_hosts": silent, "bookies": bookies, **ledgers, **recovery,
+                    **placement}  # fmt: skip
 
     async def _bookies(self, inspector: "Inspector") -> tuple[BookieFacts, ...] | None:
         import asyncio

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+from magnetar_core.bookkeeper.client.topology import Topology
+
 # A clock that is wrong by more than this makes publish times, retention and sessions of other machines look odd.
 SKEW_WARN_S: Final = 5.0
 
@@ -127,6 +129,10 @@ class ClusterFacts:
     auditor: str = ""
     ledgers: tuple[LedgerFacts, ...] = ()
     """Those that were looked at."""
+    topology: Topology | None = None
+    """Where the bookies stand; None: it is not known."""
+    rack_problems: tuple[str, ...] = ()
+    """What of the node `/bookies` cannot be understood."""
     unreadable: tuple[Unasked, ...] = ()
     """Ledgers whose records cannot be decoded."""
     ledgers_left: int = 0
@@ -223,6 +229,7 @@ def _bookies(facts: ClusterFacts) -> Iterator[Finding]:
 
 def _copies(facts: ClusterFacts) -> Iterator[Finding]:
     yield from _lost_copies(facts)
+    yield from _placement(facts)
     for what, why in facts.unreadable:
         yield Finding(
             Level.ERROR, what, f"its record makes no sense: {why}",
@@ -284,6 +291,40 @@ def _lost_copies(facts: ClusterFacts) -> Iterator[Finding]:
             f"of {_counted(len(unguarded), 'ledger', 'ledgers')} ({_listed(unguarded)}) every bookie of some entries "
             "is away: they cannot be read",
             "start one of these bookies again before anything else",
+        )  # fmt: skip
+
+
+def _placement(facts: ClusterFacts) -> Iterator[Finding]:
+    for problem in facts.rack_problems:
+        yield Finding(
+            Level.WARNING, "racks", problem,
+            "write it anew: `pulsar-admin bookies set-bookie-rack`; until then what is wrong there does not count",
+        )  # fmt: skip
+    if facts.topology is None or facts.bookies is None:
+        return
+    there = [one.bookie_id for one in facts.bookies if one.state != "away"]
+    hosts = facts.topology.hosts(there)
+    if len(there) > 1 and len(hosts) == 1 and len(facts.topology.racks(there)) == 1:
+        yield Finding(
+            Level.INFO, "bookies",
+            f"all {len(there)} are on one host ({', '.join(hosts)}): copies of an entry are lost with it together",
+        )  # fmt: skip
+        return
+    found = {}
+    for ledger in facts.ledgers:
+        for _, ensemble in ledger.segments:
+            violations = facts.topology.violations(ensemble, ledger.write_quorum, there)
+            if violations:
+                found[ledger.ledger_id] = violations[0].text
+                break
+    if found:
+        first, text = next(iter(found.items()))
+        yield Finding(
+            Level.WARNING, "copies",
+            f"of {_counted(len(found), 'ledger', 'ledgers')} ({_listed(tuple(found))}) copies are in too few racks or "
+            f"on too few hosts, for example of ledger {first}: {text}",
+            "have auto-recovery move them (auditorPeriodicPlacementPolicyCheckInterval, "
+            "repairedPlacementPolicyNotAdheringBookieEnabled), or add bookies where there are few",
         )  # fmt: skip
 
 

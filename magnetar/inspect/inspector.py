@@ -10,11 +10,13 @@ from bookie.admin.cluster_view import ClusterView
 from magnetar_core.bookkeeper.client.config import ClientConfig
 from magnetar_core.bookkeeper.client.errors import BookieUnavailable, BookKeeperError, NoSuchEntry, NoSuchLedger
 from magnetar_core.bookkeeper.client.pool import ConnectionPool
+from magnetar_core.bookkeeper.client.topology import Topology, locations_of
 from magnetar_core.bookkeeper.metadata import underreplication
 from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates
 from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, check_layout
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
+from magnetar_core.bookkeeper.metadata.racks import RackDirectory
 from magnetar_core.bookkeeper.metadata.store import MetadataStore, NoNode, StoreUnavailable
 from magnetar_core.bookkeeper.metadata.url import open_store, split_service_uri
 from magnetar_core.bookkeeper.tls.contexts import Certificates, client_context
@@ -84,6 +86,7 @@ class Inspector:
         self.ledgers = LedgerStore(store, root)
         self.directory = BookieDirectory(store, root, clock)
         certificates = None if tls is None else Certificates(tls, client_context, clock)
+        self.racks = RackDirectory(store, clock, root)
         self.cluster = ClusterView(store, root, clock, certificates)
         self._pool = ConnectionPool(
             self.directory,
@@ -96,8 +99,14 @@ class Inspector:
         await check_layout(self.store, self.root)
         await self.directory.start()
 
+    async def topology(self) -> Topology:
+        """Where the bookies stand; `racks.problems` has what of it could not be read. Raises MetadataError."""
+        await self.racks.start()
+        return Topology(locations_of(self.racks.racks, self.directory.hosts))
+
     async def close(self) -> None:
         await self._pool.close()
+        await self.racks.stop()
         await self.directory.stop()
 
     async def ledger_ids(self) -> list[int]:

@@ -135,7 +135,8 @@ async def start_embedded(
     from magnetar_core.bookkeeper.client.client import BookKeeper
     from magnetar_core.bookkeeper.client.config import ClientConfig
 
-    bookkeeper = BookKeeper(store, clock, ClientConfig(tls=tls), root=root)
+    client = ClientConfig(tls=tls, racks_min=config.racks_min, racks_enforced=config.racks_enforced)
+    bookkeeper = BookKeeper(store, clock, client, root=root)
     await bookkeeper.open()
     parts.add("ledger client of auto-recovery", bookkeeper.close)
     node = EmbeddedNode(bookie_id, store, bookkeeper, clock, config, root=root)
@@ -179,7 +180,8 @@ def run_auto_recovery(config_path: Path | None) -> int:
     start_server_logging()
     config = auto_recovery_settings(config_path)
     node_config = read_settings(NodeConfig, config_path, ignored=_others() | own_settings())
-    client = read_settings(BookieConfig, config_path, ignored=IGNORED_BY_BOOKIES | own_settings()).client_tls
+    tls = read_settings(BookieConfig, config_path, ignored=IGNORED_BY_BOOKIES | own_settings()).client_tls
+    client = ClientConfig(tls=tls, racks_min=config.racks_min, racks_enforced=config.racks_enforced)
     if not node_config.metadata_service_uri:
         raise ConfigurationError("metadataServiceUri is not set, for example zk://127.0.0.1:2181/ledgers")
     url, root = split_service_uri(node_config.metadata_service_uri)
@@ -190,7 +192,7 @@ def run_auto_recovery(config_path: Path | None) -> int:
         store = await open_store(url, clock, session_timeout_s=node_config.session_timeout_ms / 1000)
         parts.add("metadata", store.close)
         await initialise_cluster(store, root)
-        await start_node(name, store, clock, config, ClientConfig(tls=client), parts, shutdown, root=root)
+        await start_node(name, store, clock, config, client, parts, shutdown, root=root)
         say_ready(f"magnetar autorecovery {name} is ready, metadata {url}{root}")
 
     return run(start)

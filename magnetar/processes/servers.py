@@ -93,7 +93,13 @@ def run_broker(config_path: Path | None) -> int:
         store = await open_store(config.metadata_store_url, clock, session_timeout_s=config.session_timeout_ms / 1000)
         parts.add("metadata", store.close)
         await initialise_ledgers(store, "/ledgers")
-        client = ClientConfig(tls=config.bookie_tls, slow_add_ms=config.bookkeeper_slow_add_ms)
+        client = ClientConfig(
+            tls=config.bookie_tls,
+            slow_add_ms=config.bookkeeper_slow_add_ms,
+            rackaware_policy_enabled=config.bookkeeper_rackaware,
+            racks_min=config.bookkeeper_racks_min,
+            racks_enforced=config.bookkeeper_racks_enforced,
+        )
         bookkeeper = BookKeeper(store, clock, client)
         await bookkeeper.open()
         parts.add("ledger client", bookkeeper.close)

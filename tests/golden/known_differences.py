@@ -33,7 +33,11 @@ _NEW_LEDGER: Final = "the empty ledger that a topic begins when it is opened is 
 
 _HTTP: Final[dict[str, str]] = {
     **_calls([20, *range(50, 56)], _LATER + "backlog quotas"),
-    **_calls([21, 22], _LATER + "bookies and their racks"),
+    **_calls(
+        [21],
+        "the bookies come in the order of their names; Apache's come in that of a hash table",
+        ".bookies[[][23]].bookieId",
+    ),
     **_calls([*range(45, 50), 140, 141], _LATER + "messages do not expire"),
     **_calls([*range(56, 60), *range(162, 166)], _LATER + "roles"),
     **_calls([83, 84, 153, 154, 155], _COMPACTION),

@@ -22,8 +22,8 @@ MUTANTS: Final = (
     Mutant(
         "a fragment with lost entries is published",
         "autorecovery/repair.py",
-        "        if copied.lost:\n",
-        "        if copied.lost and not new:\n",
+        "        if copied.lost:\n            gone =",
+        "        if copied.lost and not new:\n            gone =",
         (*_COPYING, *_NODE),
     ),
     Mutant(

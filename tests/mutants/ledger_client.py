@@ -8,6 +8,7 @@ WRITER_SIMULATION = ("tests/simulation/test_writer_sim.py",)
 RECOVERY = ("tests/unit/magnetar_core/bookkeeper/client/test_recovery.py",)
 QUORUM = ("tests/property/test_quorum.py",)
 WHOLE = ("tests/unit/magnetar_core/bookkeeper/client/test_client.py",)
+PLACEMENT = ("tests/property/test_placement.py",)
 READING = ("tests/unit/magnetar_core/bookkeeper/client/test_recovery.py",)
 
 MUTANTS = (
@@ -272,5 +273,26 @@ MUTANTS = (
         "excluded = {*ensemble, *failed.values(), *unreachable}",
         "excluded = {*failed.values(), *unreachable}",
         READING,
+    ),
+    Mutant(
+        "a replacement comes from any rack",
+        f"{CLIENT}/placement.py",
+        "            (one.location.rack != preferred, one.location.host != host,",
+        "            (False, one.location.host != host,",
+        PLACEMENT,
+    ),
+    Mutant(
+        "the last window, which meets the first one, is not looked at",
+        f"{CLIENT}/placement.py",
+        "for one in self._of[at])",
+        "for one in self._of[at][:-1])",
+        PLACEMENT,
+    ),
+    Mutant(
+        "copies are moved although nothing is better for it",
+        f"{CLIENT}/placement.py",
+        "            if now < lacking:\n",
+        "            if now <= lacking:\n",
+        PLACEMENT,
     ),
 )

@@ -13,16 +13,18 @@ from magnetar_core.bookkeeper.client.errors import (
     Unauthorized,
 )
 from magnetar_core.bookkeeper.client.ledger_record import as_client_error
-from magnetar_core.bookkeeper.client.placement import choose_ensemble, choose_replacements
+from magnetar_core.bookkeeper.client.placement import choose_ensemble, choose_moves, choose_replacements
 from magnetar_core.bookkeeper.client.pool import ConnectionPool
 from magnetar_core.bookkeeper.client.quorum import check_quorum
 from magnetar_core.bookkeeper.client.read_handle import LedgerReadHandle
 from magnetar_core.bookkeeper.client.recovery_driver import recover_ledger
 from magnetar_core.bookkeeper.client.replicas import LedgerReplicas
+from magnetar_core.bookkeeper.client.topology import Topology, locations_of
 from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
 from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, Versioned, check_layout
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment
+from magnetar_core.bookkeeper.metadata.racks import RackDirectory
 from magnetar_core.bookkeeper.metadata.store import MetadataError, MetadataStore
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from magnetar_core.runtime.clock import Clock
@@ -52,6 +54,8 @@ class BookKeeper:
         self._root = root
         self._rng = rng if rng is not None else random.Random()
         self.bookies = BookieDirectory(store, root, clock)
+        self.racks = RackDirectory(store, clock, root)
+        self._topology: tuple[Mapping[str, str], Mapping[str, str], Topology] | None = None
         self.ledgers = LedgerStore(store, root)
         self._pool: ConnectionPool | None = None
         self._closed = False
@@ -64,8 +68,10 @@ class BookKeeper:
         """
         assert self._pool is None, "opened twice"
         await check_layout(self._store, self._root)
-        pool = ConnectionPool(self.bookies, self._clock, self._config)
+        pool = ConnectionPool(self.bookies, self._clock, self._config, self.topology)
         await self.bookies.start()
+        if self._config.rackaware_policy_enabled:
+            await self.racks.start()
         self._pool = pool
 
     async def close(self) -> None:
@@ -73,6 +79,7 @@ class BookKeeper:
         if self._closed:
             return
         self._closed = True
+        await self.racks.stop()
         await self.bookies.stop()
         if self._pool is not None:
             await self._pool.close()
@@ -98,7 +105,14 @@ class BookKeeper:
         if len(writable - unreachable) >= ensemble_size:
             writable = writable - unreachable
         try:
-            ensemble = choose_ensemble(writable, ensemble_size, pool.quarantined, self._rng)
+            ensemble = choose_ensemble(
+                writable,
+                ensemble_size,
+                pool.quarantined,
+                self._rng,
+                write_quorum=write_quorum,
+                topology=self.topology(),
+            )
         except NotEnoughBookies as error:
             why = await self.bookies.shortage()
             raise NotEnoughBookies(f"{error}; {why}" if why else str(error)) from None
@@ -148,16 +162,61 @@ class BookKeeper:
         """The copies of a ledger, bookie by bookie; for repair and verification."""
         return LedgerReplicas(ledger_id, metadata, self._open_pool())
 
+    def topology(self) -> Topology:
+        """Where the bookies stand, as far as it is known now, and what is to be kept."""
+        config, hosts, racks = self._config, self.bookies.hosts, self.racks.racks
+        if self._topology is None or self._topology[0] is not hosts or self._topology[1] is not racks:
+            made = Topology(
+                locations_of(racks, hosts),
+                config.racks_min,
+                config.racks_enforced,
+                is_aware=config.rackaware_policy_enabled,
+            )
+            self._topology = hosts, racks, made
+        return self._topology[2]
+
     def choose_replacements(
-        self, ensemble: Sequence[str], positions: Mapping[int, str], avoided: Collection[str] = ()
+        self,
+        ensemble: Sequence[str],
+        positions: Mapping[int, str],
+        avoided: Collection[str] = (),
+        *,
+        write_quorum: int | None = None,
     ) -> dict[int, str]:
         """Bookies to take the place of those at *positions* of *ensemble*: position → bookie, as far as there are any.
 
-        Writable ones only; none of *avoided*, and none that could not be reached a moment ago.
+        Writable ones only; none of *avoided*, and none that could not be reached a moment ago. *write_quorum* None:
+        every entry is on the whole ensemble.
         """
         pool = self._open_pool()
-        unreachable = pool.unreachable | set(avoided)
-        return choose_replacements(self.bookies.writable, ensemble, positions, unreachable, pool.quarantined, self._rng)
+        return choose_replacements(
+            self.bookies.writable,
+            ensemble,
+            positions,
+            pool.unreachable | set(avoided),
+            pool.quarantined,
+            self._rng,
+            write_quorum=write_quorum,
+            topology=self.topology(),
+        )
+
+    def choose_moves(
+        self, ensemble: Sequence[str], avoided: Collection[str] = (), *, write_quorum: int
+    ) -> dict[int, str]:
+        """Members of *ensemble* to exchange so that its copies are in more racks and on more hosts: position → bookie.
+
+        As few as do; empty where it is well placed, or cannot be better. New members as in `choose_replacements`.
+        """
+        pool = self._open_pool()
+        return choose_moves(
+            self.bookies.writable,
+            ensemble,
+            pool.unreachable | set(avoided),
+            pool.quarantined,
+            self._rng,
+            write_quorum=write_quorum,
+            topology=self.topology(),
+        )
 
     async def delete_ledger(self, ledger_id: int) -> None:
         """Remove the record; bookies drop the entries later. A ledger that does not exist counts as deleted."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from magnetar_core.bookkeeper.client.topology import RACKS_MIN
 from magnetar_core.bookkeeper.tls.files import TlsFiles
 from magnetar_core.bookkeeper.wire.framing import MAX_FRAME_BYTES
 from magnetar_core.runtime.config import setting
@@ -36,7 +37,20 @@ class ClientConfig:
         "bookkeeperEnableBatchRead", True, help="read runs of entries in one request where E equals Qw"
     )
     rackaware_policy_enabled: bool = setting(
-        "bookkeeperClientRackawarePolicyEnabled", False, help="not supported: bookies are chosen at random"
+        "bookkeeperClientRackawarePolicyEnabled",
+        True,
+        help="copies of an entry go to different racks (node /bookies) and hosts; false: bookies are chosen at random",
+    )
+    racks_min: int = setting(
+        "bookkeeperClientMinNumRacksPerWriteQuorum",
+        RACKS_MIN,
+        help="racks over which the copies of an entry are spread at least, where racks are told",
+        least=1,
+    )
+    racks_enforced: bool = setting(
+        "bookkeeperClientEnforceMinNumRacksPerWriteQuorum",
+        False,
+        help="no ledger is made that has fewer racks; bookies in /default-rack are not used then",
     )
     frame_bytes_max: int = setting(
         "nettyMaxFrameSizeBytes", MAX_FRAME_BYTES, help="largest frame a bookie may send; must be that of the bookies"
@@ -80,10 +94,10 @@ class ClientConfig:
     unreachable: there is no fallback."""
 
     def problems(self) -> Iterator[str]:
-        if self.rackaware_policy_enabled:
+        if self.racks_enforced and not self.rackaware_policy_enabled:
             yield (
-                "bookkeeperClientRackawarePolicyEnabled=true is not supported: ensembles are chosen at random, "
-                "without knowledge of racks; set it to false"
+                "bookkeeperClientEnforceMinNumRacksPerWriteQuorum=true needs "
+                "bookkeeperClientRackawarePolicyEnabled=true: without it nobody looks at racks"
             )
         if self.timeout_s <= 0:
             yield f"bookkeeperClientTimeoutInSeconds ({self.timeout_s}) must be above 0"

@@ -8,6 +8,7 @@ from typing import Final
 from magnetar_core.bookkeeper.client.change_limits import BookieLimits
 from magnetar_core.bookkeeper.client.config import ClientConfig
 from magnetar_core.bookkeeper.client.connection import BookieConnection, ConnectionParts
+from magnetar_core.bookkeeper.client.topology import Topology
 from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
 from magnetar_core.bookkeeper.tls.contexts import Certificates, client_context
 from magnetar_core.runtime.clock import Clock, DeadlineSweep
@@ -30,9 +31,17 @@ def _call_if_alive(reference: "weakref.WeakMethod[Callable[[], None]]") -> None:
 class ConnectionPool:
     """The connections of one client, and which bookies failed lately (its `BookieHealth`)."""
 
-    def __init__(self, directory: BookieDirectory, clock: Clock, config: ClientConfig) -> None:
-        """Raises ConfigurationError if the files for TLS cannot be used."""
+    def __init__(
+        self,
+        directory: BookieDirectory,
+        clock: Clock,
+        config: ClientConfig,
+        topology: Callable[[], Topology] = Topology,
+    ) -> None:
+        """*topology*: where the bookies stand, as it is known now. Raises ConfigurationError if the files for TLS
+        cannot be used."""
         self.directory = directory
+        self.topology = topology
         self.clock = clock
         self.config = config
         self.certificates = None if config.tls is None else Certificates(config.tls, client_context, clock)

@@ -306,6 +306,8 @@ class LedgerWriteHandle:
                     self._pool.unreachable,
                     self._pool.quarantined,
                     self._rng,
+                    write_quorum=writer.quorum.write,
+                    topology=self._pool.topology(),
                 )
                 if replacements:
                     await self._publish(replacements)

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from magnetar_core.bookkeeper.metadata import ledger_store
@@ -56,6 +56,9 @@ _LEAVE_MAX_S: Final = 3.0
 
 # How many bookies of a kind an error names.
 _NAMED_MAX: Final = 10
+
+# Registrations of new bookies that are read at the same time.
+_READS_MAX: Final = 64
 
 # How long until the next try when the store does not answer. Its events usually cause an earlier one.
 _RETRY_S: Final = 1.0
@@ -250,6 +253,7 @@ class BookieDirectory:
         self._read_only: frozenset[str] = frozenset()
         self._listeners: list[Callable[[], None]] = []
         self._addresses: dict[str, tuple[str, int]] = {}
+        self._hosts: dict[str, str] = {}
         self._tasks = Tasks("bookie directory")
         self._cancels: list[Cancel] = []
         self._reading = False
@@ -281,6 +285,11 @@ class BookieDirectory:
     @property
     def available(self) -> frozenset[str]:
         return self._writable | self._read_only
+
+    @property
+    def hosts(self) -> Mapping[str, str]:
+        """Bookie → host, of all that were there since the start; another object after each change."""
+        return self._hosts
 
     async def read_writable(self) -> frozenset[str]:
         """`writable`, as the metadata store has it at this moment. Raises MetadataError."""
@@ -334,6 +343,24 @@ class BookieDirectory:
                 self._addresses[bookie_id] = known
         return known
 
+    async def _learn_hosts(self, new: frozenset[str]) -> None:
+        """Where *new* bookies stand. One that comes back may stand elsewhere. Raises MetadataError."""
+        if not new:
+            return
+
+        async def host_of(bookie_id: str) -> str:
+            try:
+                endpoint = (await self.info_of(bookie_id)).rpc
+            except NoNode:
+                endpoint = None  # gone again; its id is all that is known
+            return bookie_id if endpoint is None else endpoint.host.lower()
+
+        names = sorted(new)
+        found: list[str] = []
+        for first in range(0, len(names), _READS_MAX):
+            found += await asyncio.gather(*map(host_of, names[first : first + _READS_MAX]))
+        self._hosts = {**self._hosts, **dict(zip(names, found, strict=True))}
+
     def _on_change(self) -> None:
         self._changed = True
         if not self._reading:
@@ -361,6 +388,7 @@ class BookieDirectory:
         writable = frozenset(await self._store.children(f"{self._root}/available")) - {_READONLY}
         read_only = frozenset(await self._store.children(f"{self._root}/available/{_READONLY}")) - writable
         self._addresses.clear()
+        await self._learn_hosts((writable | read_only) - self.available)
         if (writable, read_only) == (self._writable, self._read_only):
             return
         self._writable, self._read_only = writable, read_only

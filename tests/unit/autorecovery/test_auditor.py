@@ -1,6 +1,7 @@
 """What the auditor finds, and when it looks."""
 
 from functools import partial
+from typing import Any
 
 from autorecovery.config import AutoRecoveryConfig
 from autorecovery.node import AutoRecoveryNode
@@ -11,7 +12,7 @@ from tests.support.waiting import eventually, settle
 from tests.unit.autorecovery.test_node import Nodes, nodes_over
 
 
-async def auditing(nodes: Nodes, name: str = "one", **settings: int) -> AutoRecoveryNode:
+async def auditing(nodes: Nodes, name: str = "one", **settings: Any) -> AutoRecoveryNode:
     """A node that audits and repairs nothing."""
     node = await nodes.start(name, AutoRecoveryConfig(open_grace_ms=200, **settings))
     await node.worker.stop()

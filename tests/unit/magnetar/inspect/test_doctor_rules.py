@@ -15,6 +15,7 @@ from magnetar.inspect.doctor_rules import (
     examine,
     exit_code,
 )
+from magnetar_core.bookkeeper.client.topology import DEFAULT_RACK, Location, Topology
 
 GIB = 1 << 30
 
@@ -32,6 +33,8 @@ def subscription(**facts: object) -> SubscriptionFacts:
     return replace(usual, **facts)  # type: ignore[arg-type]
 
 
+ONE_HOST = Topology({f"b{at}": Location(DEFAULT_RACK, "x") for at in range(1, 5)})
+TWO_RACKS = Topology({f"b{at}": Location("/r" if at < 3 else "/s", f"x{at}") for at in range(1, 5)})
 FOUR = tuple(bookie(name) for name in ("b1", "b2", "b3", "b4"))
 FINE = ClusterFacts(
     "zk:a:1",
@@ -83,6 +86,12 @@ def test_a_cluster_that_is_well_has_no_findings() -> None:
         ({"replication_disabled": True}, 1, "auto-recovery", "switched re-replication off"),
         ({"ledgers_left": 20}, 0, "copies", "20 older ledgers were not looked at"),
         ({"topics_left": 1}, 0, "subscriptions", "those of 1 topic were not looked at"),
+        ({"topology": ONE_HOST}, 0, "bookies", "all 4 are on one host (x): copies"),
+        (
+            {"topology": TWO_RACKS}, 1, "copies",
+            "of 1 ledger (0) copies are in too few racks or on too few hosts, for example of ledger 0: b1, b2 are in 1",
+        ),
+        ({"rack_problems": ("/bookies: damaged",)}, 1, "racks", "damaged"),
         ({"silent_hosts": (Unasked("a:2", "refused"),)}, 1, "zk:a:1", "its server a:2 does not answer: refused"),
         ({"silent_admins": (Unasked("http://x", "refused"),)}, 1, "broker at http://x", "does not answer: refused"),
         ({"unasked": (Unasked("bookies", "no answer"),)}, 1, "bookies", "this could not be asked: no answer"),

@@ -220,8 +220,14 @@ def test_every_error_code_has_its_class() -> None:
     assert isinstance(error_of(504, "x", version=3), type(error_of(104, "x")))
 
 
-def test_rack_settings_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="random"):
-        load(ClientConfig, {"bookkeeperClientRackawarePolicyEnabled": "true"})
+def test_racks_cannot_be_enforced_where_nobody_looks_at_them() -> None:
+    with pytest.raises(ConfigurationError, match="nobody looks at racks"):
+        load(
+            ClientConfig,
+            {
+                "bookkeeperClientRackawarePolicyEnabled": "false",
+                "bookkeeperClientEnforceMinNumRacksPerWriteQuorum": "true",
+            },
+        )
     config = load(ClientConfig, {"bookkeeperClientTimeoutInSeconds": "5"})
     assert config.timeout_s == 5

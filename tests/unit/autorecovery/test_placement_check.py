@@ -1,0 +1,105 @@
+"""Copies in too few racks: found, told of, and moved where that is switched on."""
+
+from functools import partial
+
+from autorecovery.config import AutoRecoveryConfig
+from magnetar_core.bookkeeper.metadata.racks import RackRecords
+from magnetar_core.bookkeeper.metadata.underreplication import PeriodicCheck
+from tests.support.waiting import eventually
+from tests.unit.autorecovery.test_node import Nodes, nodes_over
+
+CHECKING = AutoRecoveryConfig(open_grace_ms=200, retry_ms_max=1_000, placement_check_s=3_600)
+MOVING = AutoRecoveryConfig(open_grace_ms=200, retry_ms_max=1_000, placement_check_s=3_600, mends_placement=True)
+
+
+async def put_racks(nodes: Nodes, *racks: str) -> None:
+    """`bookie-0` into the first of *racks* and so on."""
+    records = RackRecords(nodes.cluster.store)
+    for number, rack in enumerate(racks):
+        await records.put("default", f"bookie-{number}", {"rack": rack})
+    await eventually(lambda: len(nodes.writer.racks.racks) == len(racks))
+
+
+async def is_adhering(nodes: Nodes, ledger_id: int) -> bool:
+    metadata = await nodes.writer.read_metadata(ledger_id)
+    everybody = nodes.writer.bookies.available
+    topology = nodes.writer.topology()
+    return all(
+        topology.is_adhering(segment.ensemble, metadata.write_quorum, everybody) for segment in metadata.segments
+    )
+
+
+async def test_on_one_host_nothing_is_a_violation_and_nothing_is_marked() -> None:
+    async with nodes_over(4) as nodes:
+        await nodes.written(5)
+        node = await nodes.start("one", MOVING)
+        await eventually(lambda: node.placement_check.status.last_ended_ms is not None)
+        status = node.placement_check.status
+        assert (status.looked_at, status.violating, status.marked, status.named) == (1, 0, 0, {})
+
+
+async def test_violations_are_told_and_left_alone_unless_moving_is_switched_on() -> None:
+    async with nodes_over(3) as nodes:
+        ledgers = [await nodes.written(5, ensemble=2, write=2) for _ in range(20)]
+        is_open = await nodes.writer.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2)
+        await put_racks(nodes, "/a", "/a", "/b")
+        bad = [ledger_id for ledger_id in ledgers if not await is_adhering(nodes, ledger_id)]
+        node = await nodes.start("one", CHECKING)
+        await eventually(lambda: node.placement_check.status.last_ended_ms is not None)
+        status = node.placement_check.status
+        assert (status.looked_at, status.violating, status.marked) == (20, len(bad), 0)
+        assert sorted(status.named) == bad
+        assert all("in 1 rack (/a) instead of 2" in text for text in status.named.values())
+        assert await node.marks.last_checked_ms(PeriodicCheck.PLACEMENT) == status.last_ended_ms
+        assert [ledger_id for ledger_id in ledgers if not await is_adhering(nodes, ledger_id)] == bad
+        facts = node.facts()["auditor"]["placement"]
+        assert facts["violating"] == len(bad)
+        await is_open.abandon()
+
+
+async def test_copies_are_moved_until_every_ledger_is_well_placed() -> None:
+    async with nodes_over(4) as nodes:
+        ledgers = [await nodes.written(count, ensemble=3, write=2) for count in (0, 1, 7, 60) * 3]
+        await put_racks(nodes, "/a", "/a", "/b", "/c")
+        node = await nodes.start("one", MOVING)
+        await eventually(lambda: node.placement_check.status.last_ended_ms is not None)
+        for ledger_id in ledgers:
+            await eventually(partial(is_adhering, nodes, ledger_id))
+            assert await nodes.is_whole(ledger_id)
+        await eventually(partial(nodes.has_no_marks, node))
+
+
+async def test_what_cannot_be_better_is_told_and_not_marked() -> None:
+    async with nodes_over(3) as nodes:
+        ledger_id = await nodes.written(5, ensemble=3, write=2)
+        await put_racks(nodes, "/a", "/a", "/b")
+        node = await nodes.start("one", MOVING)
+        await eventually(lambda: node.placement_check.status.last_ended_ms is not None)
+        status = node.placement_check.status
+        assert (status.violating, status.marked) == (1, 0)
+        assert not await node.marks.read(ledger_id)
+
+
+async def test_an_operator_asks_and_a_switch_that_is_off_is_respected() -> None:
+    async with nodes_over(3) as nodes:
+        node = await nodes.start("one")
+        await eventually(lambda: node.election.is_elected)
+        node.placement_check.run_now()
+        await eventually(lambda: node.placement_check.status.last_ended_ms is not None)
+        first_ms = node.placement_check.status.last_ended_ms
+        await node.marks.set_enabled(False)
+        node.placement_check.run_now()
+        await eventually(lambda: not node.placement_check._is_asked)
+        assert node.placement_check.status.last_ended_ms == first_ms
+
+
+async def test_a_lost_bookie_is_replaced_from_its_rack() -> None:
+    async with nodes_over(6) as nodes:
+        await put_racks(nodes, "/a", "/b", "/c", "/a", "/b", "/c")
+        ledgers = [await nodes.written(5, ensemble=3, write=3) for _ in range(10)]
+        node = await nodes.start("one")
+        await nodes.cluster.kill("bookie-0")
+        for ledger_id in ledgers:
+            await eventually(partial(nodes.is_whole, ledger_id))
+            assert await is_adhering(nodes, ledger_id)
+        await eventually(partial(nodes.has_no_marks, node))
