@@ -27,10 +27,10 @@ from magnetar_core.bookkeeper.metadata.store import (
     MetadataError,
     MetadataStore,
     NoNode,
-    NotEmpty,
     OutcomeUnknown,
     StoreUnavailable,
     VersionConflict,
+    delete_empty_parents,
 )
 from magnetar_core.runtime.types import Corruption
 
@@ -151,15 +151,7 @@ class LedgerStore:
             except OutcomeUnknown:
                 if attempt == _TRIES - 1:
                     raise
-        parent = path.rpartition("/")[0]
-        while parent != self._root:
-            try:
-                await self._store.delete(parent)
-            except NoNode:
-                pass
-            except (NotEmpty, VersionConflict, StoreUnavailable):
-                break
-            parent = parent.rpartition("/")[0]
+        await delete_empty_parents(self._store, path, self._root)
 
     async def list(self) -> AsyncIterator[int]:
         """Every ledger that exists for the whole of the iteration, ids ascending (I61).

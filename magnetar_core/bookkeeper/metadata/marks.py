@@ -20,10 +20,10 @@ from magnetar_core.bookkeeper.metadata.store import (
     Cancel,
     MetadataStore,
     NoNode,
-    NotEmpty,
     OutcomeUnknown,
     StoreUnavailable,
     VersionConflict,
+    delete_empty_parents,
 )
 from magnetar_core.bookkeeper.metadata.underreplication import Mark, PeriodicCheck
 
@@ -102,7 +102,7 @@ class MarkBoard:
             # Gone, or perhaps gone: what is there now decides.
             if await self._store.exists(path):
                 return False
-        await self._prune(path)
+        await self.prune(ledger_id)
         return True
 
     async def marked(self) -> AsyncIterator[int]:
@@ -120,18 +120,8 @@ class MarkBoard:
 
     async def prune(self, ledger_id: int) -> None:
         """Remove the directories above the mark of *ledger_id* as far as they are empty."""
-        await self._prune(board.mark_path(self._root, ledger_id))
-
-    async def _prune(self, path: str) -> None:
-        parent = path.rpartition("/")[0]
-        while parent != board.marks_path(self._root):
-            try:
-                await self._store.delete(parent)
-            except NoNode:
-                pass
-            except (NotEmpty, VersionConflict, StoreUnavailable):
-                return
-            parent = parent.rpartition("/")[0]
+        path = board.mark_path(self._root, ledger_id)
+        await delete_empty_parents(self._store, path, board.marks_path(self._root))
 
     # ------------------------------------------------------------------------------- locks
 

@@ -189,3 +189,20 @@ class MetadataStore(Protocol):
     async def close(self) -> None:
         """End the session. Its ephemeral nodes are removed at once."""
         ...
+
+
+async def delete_empty_parents(store: MetadataStore, path: str, root: str) -> None:
+    """Remove the nodes above *path*, up to *root*, which stays, as far as they are empty.
+
+    A store that is away leaves them there, which is harmless.
+    """
+    parent = path.rpartition("/")[0]
+    assert parent.startswith(root), (path, root)
+    while parent != root:
+        try:
+            await store.delete(parent)
+        except NoNode:
+            pass
+        except (NotEmpty, VersionConflict, StoreUnavailable):
+            return
+        parent = parent.rpartition("/")[0]
