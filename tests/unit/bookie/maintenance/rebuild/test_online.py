@@ -9,7 +9,9 @@ import pytest
 
 from bookie.bookie import Bookie
 from bookie.maintenance.garbage import CompactionKind
-from bookie.maintenance.rebuild.online import OnlineRebuild, OnlineRebuildStatus
+from bookie.maintenance.rebuild.findings import OnlineRebuildStatus
+from bookie.maintenance.rebuild.log_comparison import compare, put_locations
+from bookie.maintenance.rebuild.online import OnlineRebuild
 from bookie.serving.request_rules import EFENCED, OK
 from bookie.storage.entry_log import format as fmt
 from bookie.storage.index import REBUILDING, Index, MemoryIndex
@@ -398,16 +400,15 @@ def test_what_was_put_right_is_durable_when_it_ends() -> None:
 def test_a_flush_that_came_in_between_knows_better() -> None:
     crashing = Crashing(1, 1)
     life = crashing.life
-    rebuild = crashing.rebuild(life)
     (directory,) = life.storage.directories
-    missing, _ = rebuild._missing(directory, 0, list(life.storage.directories[0].logs.scan(0)))
+    missing, _ = compare(directory, life.rules.ledgers, 0, list(directory.logs.scan(0)))
     assert len(missing) > 2
     ledger_id, entry_id = missing[0][:2]
     life.add([crashing.told[ledger_id, entry_id]], lambda taken, refusal: None, recovery=True)
     life.settle_journals()
     life.flush()
     newest = directory.index.location(ledger_id, entry_id)
-    assert rebuild._put(directory, missing) == missing[1:]
+    assert put_locations(directory, life.rules.ledgers, missing) == missing[1:]
     assert directory.index.location(ledger_id, entry_id) == newest
 
 
