@@ -24,14 +24,14 @@ _ENDS: Final = {
 @click.command()
 @click.argument("switch", type=click.Choice(["on", "off"]), required=False)
 @click.option(
-    "--draining", is_flag=True, help="The reason that its ledgers are being copied away; else that you say so."
+    "--draining", is_flag=True, help="Give draining as the reason: the bookie's ledgers are being copied away."
 )
-@click.option("--detail", default="", help="A few words about why, which others will see.")
+@click.option("--detail", default="", help="A short explanation, which others can see.")
 @remote
 def readonly(switch: str | None, draining: bool, detail: str, admin_url: str, as_json: bool) -> None:
-    """Take no more adds (on), or take them again (off). It survives restarts. Without SWITCH: say how it is.
+    """Make the bookie read-only (on) or writable (off). This survives restarts. Without SWITCH: show the state.
 
-    Each reason is taken back by itself; what still holds is shown with what ends it.
+    Each reason is removed separately. The remaining reasons are shown, each with what ends it.
 
     Example:  magnetar bookie readonly on --detail maintenance
     """
@@ -55,7 +55,7 @@ def readonly(switch: str | None, draining: bool, detail: str, admin_url: str, as
 
 
 def _reasons(admin: "BookieAdmin") -> dict[str, str]:
-    """Why the bookie is read-only; Apache's does not tell."""
+    """Why the bookie is read-only. Apache's bookie does not report that."""
     from magnetar.inspect.bookie_admin import BookieAdminError
 
     try:
