@@ -1,4 +1,4 @@
-"""Limits of a rebuild of a bookie's index, gone beyond. See docs/limits.md."""
+"""Limits of a rebuild of a bookie's index, exceeded. See docs/limits.md."""
 
 from collections.abc import Container, Sequence
 from pathlib import Path
@@ -28,7 +28,7 @@ def world() -> RebuildWorld:
 
 
 class Puts:
-    """How many rows or locations an index was given at a time."""
+    """The numbers of rows and of locations in each call of an index."""
 
     def __init__(self, index: MemoryIndex, monkeypatch: pytest.MonkeyPatch) -> None:
         self.locations: list[int] = []
@@ -134,7 +134,7 @@ async def test_so_many_digests_are_kept(world: RebuildWorld, monkeypatch: pytest
 
 
 def digests_read(bookie: Bookie, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[int]]:
-    """Ledgers whose metadata is read from now on, and how many digests the rebuild has at hand then."""
+    """The ledgers whose metadata is read from now on, and the number of cached digests at each read."""
     asked: list[int] = []
     kept: list[int] = []
     read = LedgerStore.read

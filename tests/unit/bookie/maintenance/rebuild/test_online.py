@@ -1,4 +1,4 @@
-"""The index of a bookie that serves is put right from its entry logs: what is put, what stays, what a crash leaves."""
+"""A serving bookie corrects its index from its entry logs: what is put, what stays, what a crash leaves."""
 
 import random
 from collections.abc import Collection, Iterator
@@ -32,7 +32,7 @@ ENOENTRY, EIO, EUNKNOWN = 2, 101, 107
 
 
 def emptied(index: MemoryIndex) -> MemoryIndex:
-    """What is there after the locations were set aside: the ledgers."""
+    """The index after its locations were set aside: it has only the ledgers."""
     after = MemoryIndex()
     after.put_ledgers(list(index.ledgers()))
     after.put_flags(index.flags())
@@ -63,7 +63,7 @@ class RebuildWorld(LyingWorld):
 
 @pytest.fixture(autouse=True)
 def set_aside_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Folders in memory cannot be renamed: there is nothing in them but the mark, and the worlds empty the index."""
+    """Folders in memory cannot be renamed. They contain only the mark, and the worlds empty the index instead."""
 
     def set_aside(files: MemoryFiles, directory: str, name: str, wall_ms: int) -> None:
         assert files.exists(f"{directory}/{name}/{REBUILDING}")
