@@ -96,18 +96,23 @@ class BookieConfig:
         "journalSyncData", True, help="false is refused: an answer means that the entry is on disk"
     )
     journal_remove_from_page_cache: bool = setting(
-        "journalRemoveFromPageCache", True, help="what the journal has synced does not stay in memory"
+        "journalRemoveFromPageCache", True, help="synced journal data are dropped from the page cache"
     )
     journal_write: bool = setting("journalWriteData", True, help="false is refused: entries would be unprotected")
 
     write_cache_mib: int = setting(
-        "dbStorage_writeCacheMaxSizeMb", 64, help="entries that are not in an entry log yet; in two halves", least=1
+        "dbStorage_writeCacheMaxSizeMb",
+        64,
+        help="write cache: entries that are not in an entry log yet; in two halves",
+        least=1,
     )
     read_cache_mib: int = setting(
-        "dbStorage_readAheadCacheMaxSizeMb", 64, help="entries that were read from entry logs, with those read ahead"
+        "dbStorage_readAheadCacheMaxSizeMb",
+        64,
+        help="cache of entries read from entry logs, including those read ahead",
     )
     read_ahead_entries: int = setting(
-        "dbStorage_readAheadCacheBatchSize", 100, help="entries that one read from disk brings along at most", least=1
+        "dbStorage_readAheadCacheBatchSize", 100, help="entries that one read from disk reads ahead at most", least=1
     )
     block_cache_mib: int = setting(
         "dbStorage_rocksDB_blockCacheSizeMb", 32, help="cache of each ledger directory's index"
@@ -128,33 +133,37 @@ class BookieConfig:
     adds_per_connection: int = setting(
         "maxPendingAddRequestsPerThread",
         10_000,
-        help="adds of a connection without answer; above it is not read",
+        help="unanswered adds of a connection; above this it is not read",
         least=1,
     )
-    write_buffer_low_bytes: int = setting("serverWriteBufferLowWaterMark", 393_216, help="answers: read on below")
+    write_buffer_low_bytes: int = setting(
+        "serverWriteBufferLowWaterMark", 393_216, help="reading continues when fewer bytes of answers are waiting"
+    )
     write_buffer_high_bytes: int = setting(
-        "serverWriteBufferHighWaterMark", 524_288, help="answers that a slow client may leave before it is not read"
+        "serverWriteBufferHighWaterMark",
+        524_288,
+        help="bytes of answers that a slow client may leave unread before its requests are no longer read",
     )
 
     reads_per_connection: int = setting(
         "maxPendingReadRequestsPerThread",
         2_500,
-        help="reads from disk that a connection may leave without answer",
+        help="unanswered reads from disk of a connection",
         least=1,
     )
     adds_in_all: int = setting(
         "maxAddsInProgressLimit",
         100_000,
-        help="adds of all connections without answer; above it none is read; 0: no limit",
+        help="unanswered adds of all connections; above this none is read; 0: no limit",
     )
     add_mib_in_all: int = setting(
-        "maxAddsInProgressMB", 256, help="bytes of the adds of all connections without answer; 0: no limit"
+        "maxAddsInProgressMB", 256, help="bytes of the unanswered adds of all connections; 0: no limit"
     )
     reads_in_all: int = setting(
-        "maxReadsInProgressLimit", 50_000, help="reads from disk of all connections without answer; 0: no limit"
+        "maxReadsInProgressLimit", 50_000, help="unanswered reads from disk of all connections; 0: no limit"
     )
 
-    disk_check_interval_ms: int = setting("diskCheckInterval", 10_000, help="time between looks at the disks", least=1)
+    disk_check_interval_ms: int = setting("diskCheckInterval", 10_000, help="time between checks of the disks", least=1)
     disk_usage_full: float = setting(
         "diskUsageThreshold", 0.95, help="used share above which the bookie is read-only", most=1
     )
@@ -194,12 +203,12 @@ class BookieConfig:
     force_read_only: bool = setting("forceReadOnlyBookie", False, help="start read-only and stay so")
 
     gc_wait_ms: int = setting(
-        "gcWaitTime", 900_000, help="time between two looks for deleted ledgers and dead logs", least=1
+        "gcWaitTime", 900_000, help="time between two searches for deleted ledgers and for logs to compact", least=1
     )
     gc_over_replicated_wait_ms: int = setting(
         "gcOverreplicatedLedgerWaitTime",
         86_400_000,
-        help="time between two looks for closed ledgers whose copies moved to other bookies; 0: never",
+        help="time between two searches for closed ledgers whose copies moved to other bookies; 0: never",
     )
     gc_metadata_rate: int = setting(
         "gcMetadataOpRateLimit",
@@ -268,7 +277,7 @@ class BookieConfig:
     data_integrity: bool = setting(
         "dataIntegrityChecking",
         False,
-        help="an emptied disk is taken: its ledgers are in limbo until their entries were copied back",
+        help="accept an emptied disk: its ledgers are in limbo until their entries were copied back",
     )
     skip_invalid_journal: bool = setting(
         "skipReplayJournalInvalidRecord",
@@ -329,7 +338,7 @@ class BookieConfig:
     tls_refresh_s: int = setting(
         "tlsCertFilesRefreshDurationSeconds",
         REFRESH_S,
-        help="seconds between two looks whether the files have changed; 0: never",
+        help="seconds between two checks for changed certificate files; 0: never",
     )
     auth_factory: str = setting(
         "bookieAuthProviderFactoryClass",

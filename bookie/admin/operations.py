@@ -22,7 +22,7 @@ from bookie.latency import BookieLatency
 from bookie.maintenance.collector import GcStatus
 from bookie.maintenance.integrity import IntegrityStatus
 from bookie.maintenance.peers import ask_disks
-from bookie.maintenance.rebuild.online import OnlineRebuildStatus
+from bookie.maintenance.rebuild.findings import OnlineRebuildStatus
 from bookie.maintenance.scrub import ScrubStatus
 from bookie.storage.entry_log.files import file_name as log_name
 from bookie.storage.entry_log.files import list_logs

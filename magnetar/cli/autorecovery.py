@@ -1,4 +1,4 @@
-"""`magnetar autorecovery`: runs a node, and tells and steers what all nodes do. Over the metadata store alone."""
+"""`magnetar autorecovery`: runs a node, and shows and controls what all nodes do, through the metadata store only."""
 
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -77,7 +77,7 @@ def _run(
 )
 @click.pass_context
 def autorecovery(ctx: click.Context, config: Path | None) -> None:
-    """Give ledgers back the copies that they lack. Without a command: run a node in this process.
+    """Restore missing copies of ledgers. Without a command: run an auto-recovery node in this process.
 
     Example:  magnetar autorecovery --config bookkeeper.conf
     """
@@ -106,7 +106,7 @@ async def _overview(place: _Place) -> "Overview":
 @metadata_option
 @json_option
 def status(metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool) -> None:
-    """Whether it is on, who audits, what the nodes did, and how many ledgers lack copies.
+    """Show whether auto-recovery is on, which node audits, what the nodes did, and how many ledgers lack copies.
 
     Example:  magnetar autorecovery status
     """
@@ -155,7 +155,7 @@ def _node_row(name: str, facts: Any) -> tuple[str, ...]:
 @metadata_option
 @json_option
 def list_marked(metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool) -> None:
-    """Ledgers that lack copies, with the reason where one cannot be repaired. Exit code 2 if there is such a one.
+    """List ledgers that lack copies, and why one cannot be repaired. Exit code 2 if one cannot be repaired.
 
     Example:  magnetar autorecovery list
     """
@@ -217,7 +217,7 @@ def _switch(enabled: bool) -> Callable[[_Place], Awaitable[None]]:
 @metadata_option
 @json_option
 def enable(metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool) -> None:
-    """Let the nodes of the cluster repair again.
+    """Switch auto-recovery on: the nodes of the cluster repair again.
 
     Example:  magnetar autorecovery enable
     """
@@ -230,7 +230,7 @@ def enable(metadata_url: str | None, admin_url: str, tls_directory: str | None, 
 @metadata_option
 @json_option
 def disable(metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool) -> None:
-    """Stop every node of the cluster from beginning repairs, for a maintenance; Apache's nodes, too.
+    """Switch auto-recovery off: no node of the cluster, also none of Apache's, begins a repair. For maintenance.
 
     Example:  magnetar autorecovery disable
     """
@@ -243,7 +243,7 @@ def disable(metadata_url: str | None, admin_url: str, tls_directory: str | None,
 @metadata_option
 @json_option
 def audit(metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool) -> None:
-    """Ask the auditor to look for lost bookies now, whatever the delay says.
+    """Ask the auditor to check for lost bookies now, without the delay.
 
     Example:  magnetar autorecovery audit
     """
@@ -273,7 +273,7 @@ def audit(metadata_url: str | None, admin_url: str, tls_directory: str | None, a
 def delay(
     seconds: int | None, metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool
 ) -> None:
-    """How many SECONDS one bookie alone may be away before its ledgers are copied; without SECONDS: show it.
+    """Set how many SECONDS a single bookie may be away before its ledgers are copied; without SECONDS: show that time.
 
     Example:  magnetar autorecovery delay 600
     """
@@ -293,8 +293,8 @@ def delay(
 
 @autorecovery.command()
 @click.argument("bookies", metavar="BOOKIE...", nargs=-1, required=True)
-@click.option("--dry-run", is_flag=True, help="Only tell which ledgers would be copied.")
-@click.option("--skip-open", is_flag=True, help="Leave ledgers that are not closed to their writers.")
+@click.option("--dry-run", is_flag=True, help="Only show which ledgers would be copied.")
+@click.option("--skip-open", is_flag=True, help="Skip ledgers that are not closed.")
 @click.option("--delete-cookie", is_flag=True, help="Afterwards delete the bookies' cookies, if no ledger names them.")
 @yes_option
 @admin_option
@@ -304,9 +304,9 @@ def recover(
     bookies: tuple[str, ...], dry_run: bool, skip_open: bool, delete_cookie: bool, yes: bool,
     metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Copy everything that each BOOKIE has to others, now and from here: no node has to run.
+    """Copy all ledgers of each BOOKIE to other bookies, from this process; no auto-recovery node has to run.
 
-    A bookie that is alive is only read from. Ledgers that are not closed are closed first, which their writers notice.
+    A BOOKIE that runs is only read. Open ledgers are closed first; their writers then continue in new ledgers.
     Exit code 2 if a ledger could not be copied.
 
     Example:  magnetar autorecovery recover 10.0.0.3:3181

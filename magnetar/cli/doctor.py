@@ -62,13 +62,13 @@ _MARKS: Final = {Level.ERROR: ("error", "red"), Level.WARNING: ("warning", "yell
 
 @click.command()
 @click.option("--namespace", "namespaces", multiple=True, default=("public/default",), show_default=True,
-              help="Whose subscriptions to look at; may be given more than once.")  # fmt: skip
+              help="Namespace whose subscriptions are checked; may be given more than once.")  # fmt: skip
 @click.option("--backlog", type=click.IntRange(min=1), default=BACKLOG_WARN, show_default=True,
-              help="A subscription that nobody reads is a finding from so many entries on.")  # fmt: skip
+              help="Warn if a subscription without consumers has at least this many entries of backlog.")  # fmt: skip
 @click.option("--ledgers", "ledgers_max", type=click.IntRange(min=0), default=LEDGERS_LOOKED_AT, show_default=True,
-              help="Look at the copies of so many ledgers, the newest first.")  # fmt: skip
+              help="Check the copies of this many ledgers, the newest first.")  # fmt: skip
 @click.option("--time-limit", "look_s", type=click.FloatRange(min=1), default=LOOK_S, show_default=True,
-              help="Seconds for the ledgers, and for the topics; what was not looked at then is said.")  # fmt: skip
+              help="Seconds for the ledgers, and for the topics. The report names what was not checked.")  # fmt: skip
 @metadata_option
 @json_option
 @admin_option
@@ -82,9 +82,9 @@ def doctor(
     as_json: bool,
     admin_url: str,
 ) -> None:
-    """Look at a cluster, and say in plain words what is wrong and what to do.
+    """Check a cluster, and report what is wrong and what to do about it.
 
-    Exit code 0: nothing; 1: warnings; 2: errors.
+    Exit code 0: no findings; 1: warnings; 2: errors.
 
     Example:  magnetar doctor --admin-url http://127.0.0.1:8080,http://127.0.0.1:8081
     """
@@ -304,7 +304,7 @@ class Rounds:
 
 
 async def _quickest_answer_s(inspector: "Inspector") -> float:
-    """The quickest of three answers: a single slow one proves nothing."""
+    """The fastest of three answers: one slow answer proves nothing."""
     answers = []
     for _ in range(3):
         began_s = inspector.clock.monotonic()

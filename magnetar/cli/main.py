@@ -54,7 +54,7 @@ def main() -> None:
 
 @main.command(hidden=True)
 def version() -> None:
-    """The version, as `magnetar --version` tells it.
+    """Print the version, like `magnetar --version`.
 
     Example:  magnetar version
     """
@@ -68,7 +68,7 @@ config_option = click.option(
 
 @main.command()
 @click.option("--data", type=click.Path(path_type=Path, file_okay=False), default=Path("data"), show_default=True,
-              help="Folder for everything that is stored.")  # fmt: skip
+              help="Folder for all stored data.")  # fmt: skip
 @config_option
 @click.option("--bookies", type=AT_LEAST_ONE, default=1, show_default=True,
               help="Bookies in this process; their ports start at 3181.")  # fmt: skip
@@ -100,7 +100,7 @@ main.add_command(autorecovery)
 @main.command()
 @config_option
 def broker(config: Path | None) -> None:
-    """Run a broker: serves topics to Pulsar clients.
+    """Run a broker, which serves topics to Pulsar clients.
 
     Example:  magnetar broker --config broker.conf
     """
@@ -129,7 +129,7 @@ directory_option = click.option(
 @click.option("--brokers", type=AT_LEAST_ONE, default=2, show_default=True, help="Number of brokers.")
 @click.option("--free-ports", is_flag=True, help="Take any free ports instead of 2181, 3181…, 6650…, 6750…, 8080….")
 def up(directory: Path, bookies: int, brokers: int, free_ports: bool) -> None:
-    """Start it, or start again what does not run.
+    """Start the cluster; if it exists, start the processes that do not run.
 
     Example:  magnetar cluster up --bookies 3 --brokers 2
     """
@@ -144,7 +144,7 @@ def up(directory: Path, bookies: int, brokers: int, free_ports: bool) -> None:
 @cluster.command()
 @directory_option
 def down(directory: Path) -> None:
-    """Stop every process; the data stay.
+    """Stop all processes of the cluster. Its data stay.
 
     Example:  magnetar cluster down
     """
@@ -159,7 +159,7 @@ def down(directory: Path) -> None:
 @directory_option
 @json_option
 def status(directory: Path, as_json: bool) -> None:
-    """What runs, on which ports. Exit code 2 if something does not run.
+    """Show the processes of the cluster and their ports. Exit code 2 if one does not run.
 
     Example:  magnetar cluster status
     """
@@ -205,7 +205,7 @@ for _command in (
 @main.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh"]))
 def completion(shell: str) -> None:
-    """What makes SHELL complete the commands and options of magnetar; put it into ~/.bashrc or ~/.zshrc.
+    """Print the completion script of magnetar for SHELL; put it into ~/.bashrc or ~/.zshrc.
 
     Example:  magnetar completion bash
     """

@@ -53,7 +53,7 @@ class ClientError(MagnetarError):
 
 @contextlib.contextmanager
 def client_of(service_url: str) -> Iterator[Any]:
-    """A client until the block ends; what fails in it becomes a ClientError."""
+    """A client that is closed when the block ends. Its failures become a ClientError."""
     try:
         import pulsar
     except ImportError:
@@ -86,7 +86,7 @@ class _Heard:
     def __init__(self, logger: Any) -> None:
         self.logger = logger
         self.refusal = ""
-        """The last one."""
+        """The last refusal."""
         self._lines = 0
 
     def line(self, text: str) -> None:
@@ -120,7 +120,7 @@ def _heard() -> Iterator[_Heard]:
 
 
 def _check_reachable(service_url: str) -> None:
-    """Say at once what the client would say after all its tries. Raises ClientError."""
+    """Fail at once if no broker can be reached; the client would first try for a long time. Raises ClientError."""
     scheme, _, hosts = service_url.partition("://")
     reasons = []
     for host in hosts.rstrip("/").split(","):
@@ -288,9 +288,9 @@ def consumed(
     client: Any, topic: str, subscription: str, kind: str, at_the_end: bool, count: int
 ) -> Generator[Any, None, None]:
     """*count* messages of a subscription, or without end if it is 0. Each is acknowledged when the next is asked for.
-    A new one begins with what is there, or *at_the_end*.
+    A new subscription begins with the first message that exists, or, if *at_the_end*, after the last.
 
-    Close it where it is left early.
+    A caller that stops early must close the iterator.
     """
     import pulsar
 
@@ -318,7 +318,7 @@ def consumed(
 
 def read(client: Any, topic: str, start: MessageId | int, follow: bool) -> Iterator[Any]:
     """Messages of *topic* from *start* on (a time is in milliseconds), one partition after the other; with *follow*
-    then those that come, for ever. Where *start* is an id of a partition, only that one is read."""
+    then new messages, without end. If *start* is an id of a partition, only that partition is read."""
     readers = [_reader(client, name, start) for name in _partitions(client, topic, start)]
     for reader in readers:
         yield from _rest(reader)
@@ -352,7 +352,7 @@ def _reader(client: Any, name: str, start: MessageId | int) -> Any:
 
 
 def last_messages(client: Any, admin: "AdminClient", topic: str, count: int, follow: bool) -> Iterator[Any]:
-    """The last *count* messages of each partition; with *follow* then those that come, for ever.
+    """The last *count* messages of each partition; with *follow* then new messages, without end.
 
     A reader begins so many entries before the last one, in its ledger; an entry holds one message at least. Where that
     ledger is younger, it begins at the first message there is.
@@ -373,7 +373,7 @@ def last_messages(client: Any, admin: "AdminClient", topic: str, count: int, fol
 
 
 def _rest(reader: Any) -> Iterator[Any]:
-    """The messages that are there now."""
+    """The messages that exist now."""
     while reader.has_message_available():
         yield reader.read_next(timeout_millis=READ_TIMEOUT_MS)
 

@@ -31,7 +31,7 @@ _PREVIEW_BYTES: Final = 32
 
 def value_options(command: F) -> F:
     """How messages are shown."""
-    command = click.option("--raw", is_flag=True, help="Do not take values apart by the topic's schema.")(command)
+    command = click.option("--raw", is_flag=True, help="Do not decode values with the topic's schema.")(command)
     return click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")(command)
 
 
@@ -50,11 +50,11 @@ def _schema_of(admin_url: str, topic: str) -> "TopicSchema":
 @click.option("-f", "--file", type=click.File("rb"), help="A file (or - for standard input): each line is a message.")
 @click.option("-k", "--key", help="Key of every message.")
 @click.option("-K", "--key-separator", "separator",
-              help="Messages are KEY, this text, VALUE; what has it not in it has no key.")  # fmt: skip
+              help="Text between key and value of each message. A message without this text has no key.")  # fmt: skip
 @click.option("-p", "--property", "properties", multiple=True, help="NAME=VALUE, on every message.")
 @click.option("--schema", "with_schema", is_flag=True,
               help="Messages are JSON, written with the topic's schema (AVRO or JSON).")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="What was sent, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was sent as JSON.")
 @admin_option
 @service_option
 def produce(
@@ -69,14 +69,14 @@ def produce(
     admin_url: str,
     service_url: str,
 ) -> None:
-    """Publish to TOPIC; returns when everything is on disk. Without -m and -f, lines that are piped in are messages.
+    """Publish messages to TOPIC; returns when all are on disk. Without -m and -f, each line of standard input is one.
 
     Example:  magnetar produce my-topic -m hello -m world
     """
     from magnetar.cli.message_client import ClientError, client_of, publish
 
     if separator is not None and (not separator or key is not None):
-        raise click.UsageError("--key-separator is a text, and takes the place of --key")
+        raise click.UsageError("--key-separator must not be empty, and cannot be used with --key")
     first: list[bytes] = []
     if not messages and file is None:
         file, first = _standard_input()
@@ -172,10 +172,10 @@ def _lines(first: list[bytes], file: IO[bytes] | None, drawn: show.Bar) -> Itera
 @click.option("-t", "--type", "kind", type=click.Choice(["exclusive", "shared", "failover", "key-shared"]),
               default="exclusive", show_default=True, help="Type of the subscription.")  # fmt: skip
 @click.option("-n", "--count", type=COUNT, default=0, show_default=True,
-              help="Stop after so many messages; 0 goes on for ever.")  # fmt: skip
+              help="Stop after this many messages; 0: never stop.")  # fmt: skip
 @click.option("--from", "position", default="earliest", show_default=True,
               help=f"Where a new subscription begins: {PLACE_HELP}")  # fmt: skip
-@click.option("-q", "--quiet", is_flag=True, help="Show what was received in all, not each message.")
+@click.option("-q", "--quiet", is_flag=True, help="Show only the totals, not each message.")
 @value_options
 @admin_option
 @service_option
@@ -191,7 +191,7 @@ def consume(
     admin_url: str,
     service_url: str,
 ) -> None:
-    """Receive from TOPIC and acknowledge. With --json the last line sums up.
+    """Receive messages from TOPIC and acknowledge them. With --json the last line has the totals.
 
     Example:  magnetar consume my-topic -s my-subscription -n 10
     """
@@ -222,7 +222,7 @@ def consume(
 
 
 def _make_subscription(admin_url: str, topic: str, subscription: str, place: MessageId | int) -> None:
-    """Make the subscription, unless it exists: then it continues where it is."""
+    """Create the subscription, unless it exists: then it continues at its position."""
     from magnetar.inspect.broker_admin import AdminError
 
     try:
@@ -235,16 +235,16 @@ def _make_subscription(admin_url: str, topic: str, subscription: str, place: Mes
 @click.command()
 @topic_argument
 @click.option("-n", "--count", type=COUNT, default=0, show_default=True,
-              help="Stop after so many messages; 0 means all there are.")  # fmt: skip
+              help="Stop after this many messages; 0: read all messages.")  # fmt: skip
 @click.option("--from", "start", default="earliest", show_default=True, help=PLACE_HELP)
-@click.option("--follow", is_flag=True, help="Wait for more at the end.")
+@click.option("--follow", is_flag=True, help="At the end, wait for new messages.")
 @value_options
 @admin_option
 @service_option
 def read(
     topic: str, count: int, start: str, follow: bool, as_json: bool, raw: bool, admin_url: str, service_url: str
 ) -> None:
-    """Print the messages of TOPIC without acknowledging any; of a partitioned topic one partition after the other.
+    """Print the messages of TOPIC without acknowledging them. Partitions are printed one after the other.
 
     Example:  magnetar read my-topic
     """
@@ -259,13 +259,13 @@ def read(
 
 @click.command()
 @topic_argument
-@click.option("-n", "--count", type=COUNT, default=10, show_default=True, help="So many of the last messages.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what comes.")
+@click.option("-n", "--count", type=COUNT, default=10, show_default=True, help="Number of last messages to print.")
+@click.option("-f", "--follow", is_flag=True, help="Then wait for new messages.")
 @value_options
 @admin_option
 @service_option
 def tail(topic: str, count: int, follow: bool, as_json: bool, raw: bool, admin_url: str, service_url: str) -> None:
-    """Print the last messages of TOPIC (of each partition) without acknowledging any.
+    """Print the last messages of TOPIC (of each partition) without acknowledging them.
 
     Example:  magnetar tail my-topic -n 3 -f
     """

@@ -26,14 +26,14 @@ METADATA_ASK_S: Final = 5.0
 def admin_option(command: F) -> F:
     return click.option(
         "--admin-url", default=ADMIN_URL, show_default=True, envvar="MAGNETAR_ADMIN_URL",
-        help="HTTP of a broker; several, separated by commas, are tried in turn.",
+        help="HTTP address of a broker; several, separated by commas, are tried in turn.",
     )(command)  # fmt: skip
 
 
 def service_option(command: F) -> F:
     return click.option(
         "--service-url", default=SERVICE_URL, show_default=True, envvar="MAGNETAR_SERVICE_URL",
-        help="Brokers, as clients name them.",
+        help="Service URL of the brokers.",
     )(command)  # fmt: skip
 
 

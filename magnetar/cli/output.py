@@ -1,4 +1,4 @@
-"""How the commands show things to people: tables, sizes, ages."""
+"""Formats output for people: tables, sizes, ages, progress."""
 
 import contextlib
 import sys
@@ -46,7 +46,7 @@ def share(part: float, whole: float) -> str:
 
 
 def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """Print *rows* below *head*, in straight columns; on a terminal as wide as it is, long cells in several lines."""
+    """Print *rows* below *head* in columns. On a terminal, long cells are wrapped to its width."""
     if sys.stdout.isatty():
         from rich.console import Console
         from rich.table import Table
@@ -65,7 +65,7 @@ def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
 
 
 def values(rows: Sequence[tuple[str, str]]) -> None:
-    """Print names and what belongs to them."""
+    """Print names and their values."""
     width = max(len(name) for name, _ in rows)
     for name, text in rows:
         click.echo(f"{name.ljust(width)}  {text}".rstrip())

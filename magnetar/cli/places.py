@@ -66,7 +66,7 @@ def subscription_path(admin: "AdminClient", topic: str, name: str) -> str:
 
 
 def create_at(admin: "AdminClient", topic: str, name: str, place: MessageId | int) -> None:
-    """Make a subscription that begins at *place*. Raises AdminError, with status 409 if it is there already."""
+    """Create a subscription that begins at *place*. Raises AdminError, with status 409 if it exists."""
     if isinstance(place, int):  # the API moves only an existing subscription to a time
         admin.call("PUT", subscription_path(admin, topic, name), json_of(EARLIEST))
         admin.call("POST", f"{subscription_path(admin, topic, name)}/resetcursor/{place}")

@@ -47,14 +47,14 @@ def _facts(found: dict[str, Any], as_json: bool) -> None:
 
 @click.group(cls=Guessing)
 def tenants() -> None:
-    """Tenants: whose namespaces there are."""
+    """List, show, create and delete tenants."""
 
 
 @tenants.command("list")
 @json_option
 @admin_option
 def list_tenants(as_json: bool, admin_url: str) -> None:
-    """Names of the tenants.
+    """List the tenants.
 
     Example:  magnetar tenants list
     """
@@ -66,7 +66,7 @@ def list_tenants(as_json: bool, admin_url: str) -> None:
 @json_option
 @admin_option
 def show_tenant(tenant: str, as_json: bool, admin_url: str) -> None:
-    """Who may administer TENANT, and on which clusters it may be.
+    """Show the admin roles of TENANT and the clusters that it may use.
 
     Example:  magnetar tenants show public
     """
@@ -75,14 +75,16 @@ def show_tenant(tenant: str, as_json: bool, admin_url: str) -> None:
 
 @tenants.command("create")
 @click.argument("tenant")
-@click.option("--admin-role", "roles", multiple=True, help="A role that may administer it; more may be given.")
-@click.option("--cluster", "clusters", multiple=True, help="A cluster that it may use; all that are known, if none.")
+@click.option("--admin-role", "roles", multiple=True,
+              help="A role that may administer the tenant; may be given more than once.")  # fmt: skip
+@click.option("--cluster", "clusters", multiple=True,
+              help="A cluster that the tenant may use; may be given more than once. Default: all known.")  # fmt: skip
 @json_option
 @admin_option
 def create_tenant(
     tenant: str, roles: tuple[str, ...], clusters: tuple[str, ...], as_json: bool, admin_url: str
 ) -> None:
-    """Make TENANT.
+    """Create TENANT.
 
     Example:  magnetar tenants create shop
     """
@@ -113,7 +115,7 @@ def delete_tenant(tenant: str, yes: bool, as_json: bool, admin_url: str) -> None
 
 @click.group(cls=Guessing)
 def namespaces() -> None:
-    """Namespaces: groups of topics with policies."""
+    """List, show, create and delete namespaces, and set their policies."""
 
 
 @namespaces.command("list")
@@ -121,7 +123,7 @@ def namespaces() -> None:
 @json_option
 @admin_option
 def list_namespaces(tenant: str, as_json: bool, admin_url: str) -> None:
-    """Namespaces of TENANT (public).
+    """List the namespaces of TENANT (public).
 
     Example:  magnetar namespaces list public
     """
@@ -133,7 +135,7 @@ def list_namespaces(tenant: str, as_json: bool, admin_url: str) -> None:
 @json_option
 @admin_option
 def show_namespace(namespace: str, as_json: bool, admin_url: str) -> None:
-    """Policies of NAMESPACE.
+    """Show the policies of NAMESPACE.
 
     Example:  magnetar namespaces show public/default
     """
@@ -146,11 +148,12 @@ def show_namespace(namespace: str, as_json: bool, admin_url: str) -> None:
 
 @namespaces.command("create")
 @click.argument("namespace")
-@click.option("--bundles", type=click.IntRange(min=1), help="Parts that brokers share out; else the broker's default.")
+@click.option("--bundles", type=click.IntRange(min=1),
+              help="Number of bundles, in which brokers share topics. Default: the broker's setting.")  # fmt: skip
 @json_option
 @admin_option
 def create_namespace(namespace: str, bundles: int | None, as_json: bool, admin_url: str) -> None:
-    """Make NAMESPACE (tenant/namespace).
+    """Create NAMESPACE (tenant/namespace).
 
     Example:  magnetar namespaces create public/orders
     """
@@ -180,7 +183,7 @@ def delete_namespace(namespace: str, yes: bool, as_json: bool, admin_url: str) -
 @click.argument("namespace")
 @admin_option
 def unload_namespace(namespace: str, admin_url: str) -> None:
-    """Let go of all topics of NAMESPACE, so that brokers share them out anew.
+    """Unload all topics of NAMESPACE from their brokers; the brokers assign them again at the next lookup.
 
     Example:  magnetar namespaces unload public/default
     """
@@ -194,7 +197,7 @@ def unload_namespace(namespace: str, admin_url: str) -> None:
 @click.argument("policy")
 @admin_option
 def get_policy(namespace: str, policy: str, admin_url: str) -> None:
-    """One POLICY of NAMESPACE, by its name in the admin API; as JSON.
+    """Show POLICY of NAMESPACE as JSON. POLICY is the name in the admin API.
 
     Example:  magnetar namespaces get-policy public/default retention
     """
@@ -208,14 +211,14 @@ def get_policy(namespace: str, policy: str, admin_url: str) -> None:
 @click.argument("value")
 @admin_option
 def set_policy(namespace: str, policy: str, value: str, admin_url: str) -> None:
-    """Set POLICY of NAMESPACE to VALUE, which is JSON; null takes it away.
+    """Set POLICY of NAMESPACE to VALUE, which is JSON; null removes the policy.
 
     Example:  magnetar namespaces set-policy public/default deduplication true
     """
     try:
         body = json.loads(value)
     except ValueError as error:
-        raise AdminError(f"{value!r} is no JSON ({error}); texts need quotes: '\"text\"'") from None
+        raise AdminError(f"{value!r} is not JSON ({error}); texts need quotes: '\"text\"'") from None
     admin = admin_of(admin_url)
     path = f"{admin.namespace_path(namespace)}/{quote(policy, safe='')}"
     if body is None:
@@ -227,11 +230,13 @@ def set_policy(namespace: str, policy: str, value: str, admin_url: str) -> None:
 
 @namespaces.command("set-retention")
 @click.argument("namespace")
-@click.option("--minutes", type=click.IntRange(min=-1), required=True, help="Keep read messages so long; -1 for ever.")
-@click.option("--megabytes", type=click.IntRange(min=-1), default=-1, show_default=True, help="At most so much.")
+@click.option("--minutes", type=click.IntRange(min=-1), required=True,
+              help="Minutes to keep acknowledged messages; -1: forever.")  # fmt: skip
+@click.option("--megabytes", type=click.IntRange(min=-1), default=-1, show_default=True,
+              help="Megabytes to keep at most; -1: no limit.")  # fmt: skip
 @admin_option
 def set_retention(namespace: str, minutes: int, megabytes: int, admin_url: str) -> None:
-    """How long NAMESPACE keeps messages that every subscription has acknowledged.
+    """Set how long NAMESPACE keeps messages that every subscription has acknowledged.
 
     Example:  magnetar namespaces set-retention public/default --minutes 1440
     """
@@ -244,7 +249,7 @@ def set_retention(namespace: str, minutes: int, megabytes: int, admin_url: str) 
 
 @click.group(cls=Guessing)
 def schemas() -> None:
-    """Schemas of topics."""
+    """List, show, upload and delete schemas of topics."""
 
 
 @schemas.command("list")
@@ -252,7 +257,7 @@ def schemas() -> None:
 @json_option
 @admin_option
 def list_schemas(topic: str, as_json: bool, admin_url: str) -> None:
-    """Every version of TOPIC's schema.
+    """List all versions of the schema of TOPIC.
 
     Example:  magnetar schemas list orders
     """
@@ -273,11 +278,11 @@ def _short(text: str) -> str:
 
 @schemas.command("show")
 @topic_argument
-@click.option("--version", type=click.IntRange(min=0), help="That version; else the newest.")
+@click.option("--version", type=click.IntRange(min=0), help="Version to show. Default: the newest.")
 @json_option
 @admin_option
 def show_schema(topic: str, version: int | None, as_json: bool, admin_url: str) -> None:
-    """TOPIC's schema.
+    """Show the schema of TOPIC.
 
     Example:  magnetar schemas show orders
     """
@@ -297,11 +302,11 @@ def show_schema(topic: str, version: int | None, as_json: bool, admin_url: str) 
 @topic_argument
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
 @click.option("--type", "kind", type=click.Choice(["AVRO", "JSON", "STRING", "BYTES"], case_sensitive=False),
-              default="AVRO", show_default=True, help="What the definition is.")  # fmt: skip
-@click.option("--check", is_flag=True, help="Only say whether it is compatible. Exit code 2 if not.")
+              default="AVRO", show_default=True, help="Type of the schema.")  # fmt: skip
+@click.option("--check", is_flag=True, help="Only check whether the schema is compatible. Exit code 2 if not.")
 @admin_option
 def upload_schema(topic: str, file: Path, kind: str, check: bool, admin_url: str) -> None:
-    """Give TOPIC the schema in FILE (an Avro definition as JSON; - is standard input).
+    """Upload the schema in FILE to TOPIC (an Avro definition as JSON; - is standard input).
 
     Example:  magnetar schemas upload orders order.avsc
     """
@@ -336,11 +341,11 @@ def _version(found: Any) -> str:
 @json_option
 @admin_option
 def delete_schema(topic: str, yes: bool, as_json: bool, admin_url: str) -> None:
-    """Take TOPIC's schema away; its versions stay in messages. Asks first, unless --yes is given.
+    """Delete the schema of TOPIC. Messages keep the number of their schema version. Asks first, unless --yes is given.
 
     Example:  magnetar schemas delete orders --yes
     """
-    confirm(f"Take the schema of {topic} away?", yes)
+    confirm(f"Delete the schema of {topic}?", yes)
     admin = admin_of(admin_url)
     admin.call("DELETE", f"{admin.schema_path(topic)}/schema")
     done("deleted", as_json, topic=topic)
@@ -351,14 +356,14 @@ def delete_schema(topic: str, yes: bool, as_json: bool, admin_url: str) -> None:
 
 @click.group(cls=Guessing)
 def brokers() -> None:
-    """Brokers of the cluster."""
+    """Inspect the brokers of the cluster."""
 
 
 @brokers.command("list")
 @json_option
 @admin_option
 def list_brokers(as_json: bool, admin_url: str) -> None:
-    """Brokers that are there, and which of them leads.
+    """List the active brokers and the leader among them.
 
     Example:  magnetar brokers list
     """
@@ -375,7 +380,7 @@ def list_brokers(as_json: bool, admin_url: str) -> None:
 @json_option
 @admin_option
 def health(as_json: bool, admin_url: str) -> None:
-    """Let a broker write a message and read it back. Exit code 2 if it cannot.
+    """Check a broker: it writes a message and reads it back. Exit code 2 if that fails.
 
     Example:  magnetar brokers health
     """
@@ -394,7 +399,7 @@ def health(as_json: bool, admin_url: str) -> None:
 @json_option
 @admin_option
 def config(name: str, as_json: bool, admin_url: str) -> None:
-    """The settings of a broker that are in force; with NAME, those that contain it.
+    """Show the effective settings of a broker; with NAME, only settings whose name contains it.
 
     Example:  magnetar brokers config ledger
     """
@@ -410,7 +415,7 @@ def config(name: str, as_json: bool, admin_url: str) -> None:
 @brokers.command("metrics")
 @admin_option
 def metrics(admin_url: str) -> None:
-    """The numbers of a broker, as Prometheus reads them.
+    """Show the metrics of a broker in the format of Prometheus.
 
     Example:  magnetar brokers metrics
     """

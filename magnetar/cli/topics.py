@@ -1,4 +1,4 @@
-"""`magnetar topics`, `subscriptions` and `lag`: what a broker knows of topics."""
+"""`magnetar topics`, `subscriptions` and `lag`: show and change topics and subscriptions through a broker."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ from managed_ledger.message_id import EARLIEST, LATEST
 
 @click.group(cls=Guessing)
 def topics() -> None:
-    """List, create, look at and delete topics."""
+    """List, create, inspect and delete topics."""
 
 
 @topics.command("list")
@@ -41,7 +41,7 @@ def topics() -> None:
 @json_option
 @admin_option
 def list_topics(namespace: str, as_json: bool, admin_url: str) -> None:
-    """Topics of NAMESPACE (public/default).
+    """List the topics of NAMESPACE (public/default).
 
     Example:  magnetar topics list public/default
     """
@@ -60,7 +60,7 @@ def list_topics(namespace: str, as_json: bool, admin_url: str) -> None:
 @topics.command("create")
 @topic_argument
 @click.option("-p", "--partitions", type=click.IntRange(min=0), default=0, show_default=True,
-              help="0 makes a topic without partitions.")  # fmt: skip
+              help="Number of partitions; 0 creates a topic without partitions.")  # fmt: skip
 @json_option
 @admin_option
 def create_topic(topic: str, partitions: int, as_json: bool, admin_url: str) -> None:
@@ -77,7 +77,7 @@ def create_topic(topic: str, partitions: int, as_json: bool, admin_url: str) -> 
 @click.argument("partitions", type=click.IntRange(min=1))
 @admin_option
 def set_partitions(topic: str, partitions: int, admin_url: str) -> None:
-    """Give TOPIC more PARTITIONS, in all. There is no way back to fewer.
+    """Increase the number of partitions of TOPIC to PARTITIONS. It cannot be reduced later.
 
     Example:  magnetar topics set-partitions orders 8
     """
@@ -88,12 +88,12 @@ def set_partitions(topic: str, partitions: int, admin_url: str) -> None:
 
 @topics.command("delete")
 @topic_argument
-@click.option("--force", is_flag=True, help="Also while producers and consumers are connected.")
+@click.option("--force", is_flag=True, help="Delete it even if producers or consumers are connected.")
 @yes_option
 @json_option
 @admin_option
 def delete_topic(topic: str, force: bool, yes: bool, as_json: bool, admin_url: str) -> None:
-    """Delete TOPIC (all partitions) with its data. Asks first, unless --yes or --force is given.
+    """Delete TOPIC with all its partitions and data. Asks first, unless --yes or --force is given.
 
     Example:  magnetar topics delete orders --yes
     """
@@ -107,7 +107,7 @@ def delete_topic(topic: str, force: bool, yes: bool, as_json: bool, admin_url: s
 @json_option
 @admin_option
 def topic_stats(topic: str, as_json: bool, admin_url: str) -> None:
-    """Producers, subscriptions and sizes of TOPIC.
+    """Show the producers, subscriptions and size of TOPIC.
 
     Example:  magnetar topics stats orders
     """
@@ -132,7 +132,7 @@ def topic_stats(topic: str, as_json: bool, admin_url: str) -> None:
 @json_option
 @admin_option
 def topic_ledgers(topic: str, as_json: bool, admin_url: str) -> None:
-    """Ledgers and cursors of TOPIC (of one partition), as the broker has them.
+    """Show the ledgers and cursors of TOPIC (one partition).
 
     Example:  magnetar topics ledgers orders
     """
@@ -166,7 +166,7 @@ def topic_ledgers(topic: str, as_json: bool, admin_url: str) -> None:
 @json_option
 @admin_option
 def lookup(topic: str, as_json: bool, admin_url: str) -> None:
-    """Which broker serves TOPIC (each of its partitions).
+    """Show which broker serves TOPIC (each of its partitions).
 
     Example:  magnetar topics lookup orders
     """
@@ -183,7 +183,7 @@ def lookup(topic: str, as_json: bool, admin_url: str) -> None:
 @json_option
 @admin_option
 def last_id(topic: str, as_json: bool, admin_url: str) -> None:
-    """The last message of TOPIC (of one partition).
+    """Show the id of the last message of TOPIC (one partition).
 
     Example:  magnetar topics last-id orders
     """
@@ -200,7 +200,7 @@ def last_id(topic: str, as_json: bool, admin_url: str) -> None:
 @topic_argument
 @admin_option
 def unload(topic: str, admin_url: str) -> None:
-    """Let go of TOPIC, so that it is opened again where it belongs. Clients come back by themselves.
+    """Unload TOPIC from its broker; a broker loads it again at the next lookup. Clients reconnect by themselves.
 
     Example:  magnetar topics unload orders
     """
@@ -212,10 +212,10 @@ def unload(topic: str, admin_url: str) -> None:
 
 @topics.command("terminate")
 @topic_argument
-@click.confirmation_option(prompt="Nothing can be written to it any more, ever. Go on?")
+@click.confirmation_option(prompt="No message can ever be written to it again. Continue?")
 @admin_option
 def terminate(topic: str, admin_url: str) -> None:
-    """End TOPIC: what is in it can be read, nothing more can be written.
+    """Terminate TOPIC: its messages can still be read, but no more can be written.
 
     Example:  magnetar topics terminate orders --yes
     """
@@ -236,7 +236,7 @@ def _must_be_one(admin: Any, topic: str) -> None:
 
 @click.group(cls=Guessing)
 def subscriptions() -> None:
-    """List, create, move and delete the subscriptions of a topic."""
+    """List, create, seek and delete the subscriptions of a topic."""
 
 
 @subscriptions.command("list")
@@ -244,7 +244,7 @@ def subscriptions() -> None:
 @json_option
 @admin_option
 def list_subscriptions(topic: str, as_json: bool, admin_url: str) -> None:
-    """Subscriptions of TOPIC.
+    """List the subscriptions of TOPIC.
 
     Example:  magnetar subscriptions list orders
     """
@@ -264,7 +264,7 @@ def list_subscriptions(topic: str, as_json: bool, admin_url: str) -> None:
 @json_option
 @admin_option
 def create_subscription(topic: str, name: str, start: str, as_json: bool, admin_url: str) -> None:
-    """Make subscription NAME on TOPIC, so that messages are kept for it.
+    """Create subscription NAME on TOPIC; from then on the topic keeps messages for it.
 
     Example:  magnetar subscriptions create orders billing --from earliest
     """
@@ -276,12 +276,12 @@ def create_subscription(topic: str, name: str, start: str, as_json: bool, admin_
 @subscriptions.command("delete")
 @topic_argument
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Also while consumers are connected.")
+@click.option("--force", is_flag=True, help="Delete it even if consumers are connected.")
 @yes_option
 @json_option
 @admin_option
 def delete_subscription(topic: str, name: str, force: bool, yes: bool, as_json: bool, admin_url: str) -> None:
-    """Delete subscription NAME of TOPIC with its position. Asks first, unless --yes or --force is given.
+    """Delete subscription NAME of TOPIC and its position. Asks first, unless --yes or --force is given.
 
     Example:  magnetar subscriptions delete orders billing --yes
     """
@@ -297,10 +297,10 @@ def delete_subscription(topic: str, name: str, force: bool, yes: bool, as_json: 
 @click.argument("place")
 @admin_option
 def seek(topic: str, name: str, place: str, admin_url: str) -> None:
-    """Let subscription NAME of TOPIC go on at PLACE.
+    """Move subscription NAME of TOPIC to PLACE.
 
-    PLACE: earliest, latest, the id of a message as it is shown (that one comes next, with its batch), a time or
-    how long ago (15m, 2h, 3d).
+    PLACE is earliest, latest, a message id as the commands show it (the subscription continues with this message and
+    its batch), a time, or how long ago (15m, 2h, 3d).
 
     Example:  magnetar subscriptions seek orders billing 2h
     """
@@ -317,7 +317,7 @@ def seek(topic: str, name: str, place: str, admin_url: str) -> None:
         admin.call(
             "POST", f"{subscription_path(admin, partition_of(admin, topic, where), name)}/resetcursor", json_of(where)
         )
-    click.echo(f"{name} goes on at {place}")
+    click.echo(f"{name} continues at {place}")
 
 
 @subscriptions.command("clear")
@@ -325,7 +325,7 @@ def seek(topic: str, name: str, place: str, admin_url: str) -> None:
 @click.argument("name")
 @admin_option
 def clear(topic: str, name: str, admin_url: str) -> None:
-    """Acknowledge everything for subscription NAME of TOPIC.
+    """Acknowledge all messages of TOPIC for subscription NAME.
 
     Example:  magnetar subscriptions clear orders billing
     """
@@ -339,12 +339,13 @@ def clear(topic: str, name: str, admin_url: str) -> None:
 
 @click.command()
 @click.argument("topics_", metavar="[TOPIC]...", nargs=-1, shell_complete=complete_topics)
-@click.option("--namespace", default="public/default", show_default=True, help="All its topics, if none is named.")
-@click.option("--partitions", is_flag=True, help="Each partition for itself.")
+@click.option("--namespace", default="public/default", show_default=True,
+              help="Namespace whose topics are shown if no TOPIC is given.")  # fmt: skip
+@click.option("--partitions", is_flag=True, help="Show each partition separately.")
 @json_option
 @admin_option
 def lag(topics_: tuple[str, ...], namespace: str, partitions: bool, as_json: bool, admin_url: str) -> None:
-    """How far subscriptions are behind. The largest backlog comes first; it counts entries, which may be batches.
+    """Show the backlog of subscriptions, the largest first. It counts entries; an entry may be a batch of messages.
 
     Example:  magnetar lag orders --partitions
     """

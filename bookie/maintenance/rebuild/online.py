@@ -27,27 +27,36 @@ Rules:
 import logging
 import posixpath
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import Final, NamedTuple
 
 from bookie.jobs import JobThread
 from bookie.maintenance.collector import GarbageCollector
+from bookie.maintenance.rebuild.findings import Findings, OnlineRebuildStatus
+from bookie.maintenance.rebuild.ledger_codecs import LedgerCodecs
+from bookie.maintenance.rebuild.location_check import check_locations, find_gone_log
+from bookie.maintenance.rebuild.log_comparison import (
+    LogState,
+    Missing,
+    Record,
+    Snapshot,
+    compare,
+    is_sealed,
+    next_records,
+    put_locations,
+    take_snapshot,
+    with_digest,
+)
+from bookie.maintenance.rebuild.mark import RebuildMark
 from bookie.maintenance.rebuild.unreadable import note_unreadable
-from bookie.maintenance.repair import codec_of
-from bookie.maintenance.scrub_rules import problem_of
 from bookie.serving.request_rules import RequestRules
 from bookie.storage.entry_log import format as fmt
-from bookie.storage.entry_log.files import file_name, list_logs
-from bookie.storage.index import LOCATIONS, REBUILDING, IndexCorrupt
+from bookie.storage.entry_log.files import file_name
+from bookie.storage.index import IndexCorrupt
 from bookie.storage.ledger_storage import LedgerDirectory, LedgerStorage
 from bookie.storage.ledgers import Ledger
 from bookie.storage.write_cache import WriteCache
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
-from magnetar_core.bookkeeper.metadata.store import MetadataError, NoNode
-from magnetar_core.bookkeeper.wire.entry import EntryCodec
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.files import Files
 from magnetar_core.runtime.rate_limiter import RateLimiter
@@ -55,13 +64,6 @@ from magnetar_core.runtime.tasks import Tasks
 from magnetar_core.runtime.types import Corruption, MagnetarError
 
 log = logging.getLogger(__name__)
-
-# Records that one job of the maintenance thread compares, at 4 µs each for the index, and locations that one job of the
-# flusher puts at most.
-_RECORDS: Final = 500
-
-# Locations that one job of the maintenance thread checks.
-_LOCATIONS: Final = 1_000
 
 # Ledger rows that are encoded on the loop at a time: two milliseconds.
 _ROWS: Final = 200
@@ -74,92 +76,12 @@ _LOCATION_SHARE: Final = 0.2
 
 _REST_S: Final = 1.0
 
-# Ledgers whose digests are cached. Few are enough: the entries of each flush are sorted by ledger.
-_CODECS_MAX: Final = 1_000
 
-# Problems that the status names; further ones are only counted.
-_NAMED_MAX: Final = 100
+class _Lost(NamedTuple):
+    """Entries of a ledger whose location leads to none."""
 
-
-@dataclass(frozen=True, slots=True)
-class OnlineRebuildStatus:
-    """The state of the rebuild under way, or the outcome of the last one. Times are wall-clock milliseconds."""
-
-    is_running: bool
-    phase: str
-    """idle, waiting (for garbage collection), marking, fencing, logs, locations, finishing"""
-    started_ms: int | None
-    finished_ms: int | None
-    rebuilds: int
-    """Completed since the start."""
-    logs: int
-    logs_done: int
-    ledgers: int
-    ledgers_done: int
-    """Ledgers whose locations were checked."""
-    entries_looked_at: int
-    entries_put_right: int
-    """Entries whose location was missing or wrong."""
-    entries_damaged: int
-    """Records without a location that do not have the digest of their ledger. They get no location."""
-    locations_lost: int
-    """Locations that lead to no entry, and whose entry is in no log."""
-    problem_count: int
-    problems: tuple[str, ...]
-    """Why entries may be missing; the first hundred."""
-    failed: str | None
-    """Why the last rebuild ended early; the next start then rebuilds the index."""
-
-
-class _Missing(NamedTuple):
-    """A record to which no location leads."""
-
-    ledger_id: int
-    entry_id: int
-    location: int
-    seen: int
-    """The location in the index instead; 0: none."""
-
-
-class _Log(NamedTuple):
-    """A log as it was at the beginning."""
-
-    log_id: int
-    scan: fmt.LogScan | None
-    """For the log that takes entries: its scan, made between two flushes."""
-
-
-class _Snapshot(NamedTuple):
-    """The logs of a ledger directory at the beginning, newest first, and a location after all of them."""
-
-    logs: list[_Log]
-    end: int
-
-
-# A location after every possible one.
-_NO_END: Final = 2**63 - 1
-
-
-class _Marking:
-    """The mark REBUILDING of a ledger directory (rule 1)."""
-
-    def __init__(self, files: Files, directory: str) -> None:
-        self._files = files
-        self._database = posixpath.join(directory, LOCATIONS)
-        self._path = posixpath.join(self._database, REBUILDING)
-
-    def put(self) -> None:
-        """Durably. Raises OSError."""
-        self._files.make_directories(self._database)
-        if not self._files.exists(self._path):
-            self._files.create(self._path).close()
-        self._files.sync_directory(self._database)
-
-    def remove(self) -> None:
-        """Durably. Raises OSError."""
-        with suppress(FileNotFoundError):
-            self._files.remove(self._path)
-        self._files.sync_directory(self._database)
+    entries: int
+    first: int
 
 
 class OnlineRebuild:
@@ -185,7 +107,6 @@ class OnlineRebuild:
     ) -> None:
         """*doubt(ledger ids)* puts ledgers into limbo until their copies were checked, now and after restarts; *scrub*
         starts a pass over all entries. *has_failed*: the bookie is about to stop, so the mark must stay."""
-        self._metadata = metadata
         self._files = files
         self._storage = storage
         self._rules = rules
@@ -203,7 +124,7 @@ class OnlineRebuild:
         self._entry_limiter = RateLimiter(_ENTRIES_S)
         self._tasks = Tasks("rebuild")
         self._stopping = False
-        self._codecs: dict[int, EntryCodec | None] = {}
+        self._codecs = LedgerCodecs(metadata)
         self._is_running = False
         self._phase = "idle"
         self._started_ms: int | None = None
@@ -213,37 +134,31 @@ class OnlineRebuild:
         self._reset()
 
     def _reset(self) -> None:
-        self._snapshots: dict[str, _Snapshot] = {}
+        self._snapshots: dict[str, Snapshot] = {}
         self._unreadable: dict[str, list[str]] = {directory.path: [] for directory in self._storage.directories}
-        self._logs = self._logs_done = 0
         self._fenced: list[int] = []
-        self._ledgers_done = 0
-        self._looked_at = self._put_right = self._damaged = self._lost = 0
-        self._problem_count = 0
-        self._problems: list[str] = []
+        self._findings = Findings()
         self._was_put_in_doubt = False
-        # Ledger → number of locations that lead to an entry of a log that was read. If the index has as many locations,
-        # all of them are right.
-        self._leading: dict[int, int] = {}
         self._codecs.clear()
 
     def status(self) -> OnlineRebuildStatus:
+        findings = self._findings
         return OnlineRebuildStatus(
             is_running=self._is_running,
             phase=self._phase,
             started_ms=self._started_ms,
             finished_ms=self._finished_ms,
             rebuilds=self._rebuilds,
-            logs=self._logs,
-            logs_done=self._logs_done,
+            logs=findings.logs,
+            logs_done=findings.logs_done,
             ledgers=len(self._fenced),
-            ledgers_done=self._ledgers_done,
-            entries_looked_at=self._looked_at,
-            entries_put_right=self._put_right,
-            entries_damaged=self._damaged,
-            locations_lost=self._lost,
-            problem_count=self._problem_count,
-            problems=tuple(self._problems),
+            ledgers_done=findings.ledgers_done,
+            entries_looked_at=findings.entries_looked_at,
+            entries_put_right=findings.entries_put_right,
+            entries_damaged=findings.entries_damaged,
+            locations_lost=findings.locations_lost,
+            problem_count=findings.problem_count,
+            problems=tuple(findings.problems),
             failed=self._failed,
         )
 
@@ -278,12 +193,12 @@ class OnlineRebuild:
             self._is_running = False
             self._phase = "idle"
             self._finished_ms = self._clock.wall_ms()
-            self._leading.clear()
+            self._findings.forget_located()
             self._snapshots.clear()
             self._collector.release()
         if ended:
             self._rebuilds += 1
-            self._tell()
+            self._log_outcome()
 
     def _begin(self) -> None:
         self._is_running = True
@@ -296,13 +211,13 @@ class OnlineRebuild:
         self._failed = str(error)
         log.error("the rebuild of the index ends early, the next start repeats it: %s", error)
 
-    def _tell(self) -> None:
+    def _log_outcome(self) -> None:
         log.warning(
             "the index was compared with %d logs: %d entries looked at, %d put right, %d locations lead nowhere",
-            self._logs,
-            self._looked_at,
-            self._put_right,
-            self._lost,
+            self._findings.logs,
+            self._findings.entries_looked_at,
+            self._findings.entries_put_right,
+            self._findings.locations_lost,
         )
 
     async def _rebuild(self) -> None:
@@ -311,8 +226,8 @@ class OnlineRebuild:
         await self._collector.hold()
         self._phase = "marking"
         ledgers = list(self._ledgers)
-        await self._take_down_gone_logs(ledgers)
-        marks = [_Marking(self._files, directory.path) for directory in directories]
+        await self._note_gone_logs(ledgers)
+        marks = [RebuildMark(self._files, directory.path) for directory in directories]
         for mark in marks:
             await self._maintenance.run(mark.put)
         self._phase = "fencing"
@@ -322,22 +237,23 @@ class OnlineRebuild:
         await self._fence(ledgers)
         self._phase = "logs"
         for directory in directories:
-            taken = await self._flusher.run(partial(self._take_snapshot, directory))
-            self._snapshots[directory.path] = taken
-            self._logs += len(taken.logs)
+            snapshot = await self._flusher.run(partial(take_snapshot, self._files, directory))
+            self._snapshots[directory.path] = snapshot
+            self._findings.logs += len(snapshot.logs)
         for directory in directories:
-            for one in self._snapshots[directory.path].logs:
-                await self._compare(directory, one)
-                self._logs_done += 1
+            for state in self._snapshots[directory.path].logs:
+                await self._compare_log(directory, state)
+                self._findings.logs_done += 1
+        assert self._findings.logs_done == self._findings.logs
         self._phase = "locations"
         for ledger_id in self._fenced:
             await self._check_locations(ledger_id)
-            self._ledgers_done += 1
+            self._findings.ledgers_done += 1
         self._phase = "finishing"
         for directory in directories:
             note = partial(note_unreadable, self._files, directory.path, self._unreadable[directory.path])
             await self._maintenance.run(note)
-        if self._problem_count:
+        if self._findings.problem_count:
             await self._doubt(self._fenced)
             self._scrub()
         elif self._was_put_in_doubt:
@@ -348,34 +264,27 @@ class OnlineRebuild:
 
     # -- before and after
 
-    async def _take_down_gone_logs(self, ledgers: Sequence[Ledger]) -> None:
+    async def _note_gone_logs(self, ledgers: Sequence[Ledger]) -> None:
         """Set `needs_check` if the index names logs that are gone (rule 1). Raises OSError."""
         if await self._flusher.run(lambda: self._storage.needs_check):
             return
         for ledger in ledgers:
-            first: int | None = 0
-            while first is not None:
-                is_gone, first = await self._gone(ledger.ledger_id, first)
-                if is_gone:
-                    await self._flusher.run(lambda: self._storage.set_needs_check(True))
-                    self._was_put_in_doubt = True
-                    return
+            if await self._names_gone_log(ledger.ledger_id):
+                await self._flusher.run(lambda: self._storage.set_needs_check(True))
+                self._was_put_in_doubt = True
+                return
 
-    async def _gone(self, ledger_id: int, first: int) -> tuple[bool, int | None]:
-        """Whether locations from *first* on lead into logs that are gone, and where to continue."""
+    async def _names_gone_log(self, ledger_id: int) -> bool:
+        """Whether a location of the ledger leads into a log that is gone."""
         directory = self._storage.directory_of(ledger_id)
-
-        def look() -> tuple[list[tuple[int, int]], bool]:
-            located = directory.index.locations(ledger_id, first, _LOCATIONS)
-            used = {fmt.split_location(location)[0] for _, location in located}
-            return located, any(not self._is_there(directory, log_id) for log_id in used)
-
-        located, is_gone = await self._maintenance.run(look)
-        await self._rest(len(located) * _LOCATION_SHARE, 0)
-        return is_gone, located[-1][0] + 1 if len(located) == _LOCATIONS else None
-
-    def _is_there(self, directory: LedgerDirectory, log_id: int) -> bool:
-        return self._files.exists(posixpath.join(directory.path, file_name(log_id)))
+        first: int | None = 0
+        while first is not None:
+            page = await self._maintenance.run(partial(find_gone_log, self._files, directory, ledger_id, first))
+            await self._throttle(page.locations * _LOCATION_SHARE, 0)
+            if page.is_gone:
+                return True
+            first = page.following
+        return False
 
     async def _fence(self, ledgers: Sequence[Ledger]) -> None:
         """Fence ledgers (rule 2). Rows are encoded and handed over in one turn of the loop, so that no older row
@@ -398,7 +307,7 @@ class OnlineRebuild:
         for number, directory in enumerate(self._storage.directories):
             directory.index.put_ledgers([row for row in rows if row[0] % len(self._storage.directories) == number])
 
-    async def _remove_marks(self, marks: Sequence[_Marking]) -> None:
+    async def _remove_marks(self, marks: Sequence[RebuildMark]) -> None:
         """Raises OSError."""
         for mark in marks:
             if not self._has_failed():
@@ -409,128 +318,72 @@ class OnlineRebuild:
 
     # -- logs
 
-    def _take_snapshot(self, directory: LedgerDirectory) -> _Snapshot:
-        """The logs of rule 3. Runs on the flusher's thread, so between two flushes. Raises OSError, Corruption."""
-        ids = list_logs(self._files, directory.path)
-        taking = directory.logs.current_log_id
-        logs = [_Log(log_id, directory.logs.scan(log_id) if log_id == taking else None) for log_id in reversed(ids)]
-        end = _NO_END
-        if ids:
-            with suppress(OSError):  # then every location is followed, and the damage is reported for this log
-                end = fmt.location(ids[-1], directory.logs.file_bytes(ids[-1]))
-        return _Snapshot(logs, end)
-
-    async def _compare(self, directory: LedgerDirectory, one: _Log) -> None:
+    async def _compare_log(self, directory: LedgerDirectory, state: LogState) -> None:
         """Put the locations of a log that the index lacks. Raises OSError, MagnetarError."""
-        path = posixpath.join(directory.path, file_name(one.log_id))
-        put_before, damaged_before = self._put_right, self._damaged
+        log_id, scan = state
+        path = posixpath.join(directory.path, file_name(log_id))
+        findings = self._findings
+        put_before, damaged_before = findings.entries_put_right, findings.entries_damaged
         try:
-            scan = one.scan
             if scan is None:
-                scan = await self._maintenance.run(lambda: directory.logs.scan(one.log_id))
+                scan = await self._maintenance.run(lambda: directory.logs.scan(log_id))
         except OSError as error:
             self._unreadable[directory.path].append(f"{path}: {error}")
-            self._problem(f"{path} cannot be opened: {error}")
+            self._report(f"{path} cannot be opened: {error}")
             return
         except Corruption as error:
             # A log without a whole header is empty: a crash came while it was created.
-            if await self._maintenance.run(lambda: directory.logs.file_bytes(one.log_id)) > fmt.HEADER_BYTES:
-                self._problem(str(error))
+            if await self._maintenance.run(lambda: directory.logs.file_bytes(log_id)) > fmt.HEADER_BYTES:
+                self._report(str(error))
             return
         records = iter(scan)
         while some := await self._next_records(records, directory, path):
-            await self._compare_some(directory, one.log_id, some)
-        damaged = self._damaged - damaged_before
+            await self._compare_records(directory, log_id, some)
+        damaged = findings.entries_damaged - damaged_before
+        assert damaged >= 0
         if not scan.has_gap and not damaged:
             return
-        if self._put_right == put_before and not await self._maintenance.run(lambda: _is_sealed(directory, one.log_id)):
+        lacked_others = findings.entries_put_right > put_before
+        if not lacked_others and not await self._maintenance.run(lambda: is_sealed(directory, log_id)):
             return  # rule 7
         if scan.has_gap:
-            self._problem(f"{path} has damaged places; entries in them are lost here")
+            self._report(f"{path} has damaged places; entries in them are lost here")
         if damaged:
-            self._problem(f"{path}: {damaged} entries that the index lacks are damaged")
+            self._report(f"{path}: {damaged} entries that the index lacks are damaged")
 
-    async def _next_records(
-        self, records: Iterator[tuple[int, int, int, int]], directory: LedgerDirectory, path: str
-    ) -> list[tuple[int, int, int, int]]:
-        """The next records of a log. If it cannot be read on, that is reported, and the log ends here."""
+    async def _next_records(self, records: Iterator[Record], directory: LedgerDirectory, path: str) -> list[Record]:
+        """The next records of a log. If the log cannot be read further, that is reported, and the log ends here."""
         try:
-            return await self._maintenance.run(lambda: list(islice(records, _RECORDS)))
+            return await self._maintenance.run(lambda: next_records(records))
         except OSError as error:
-            self._problem(f"{path} cannot be read to its end: {error}")
+            self._report(f"{path} cannot be read to its end: {error}")
             self._unreadable[directory.path].append(f"{path}: {error}")
             return []
 
-    async def _compare_some(
-        self, directory: LedgerDirectory, log_id: int, records: list[tuple[int, int, int, int]]
-    ) -> None:
-        missing, good = await self._maintenance.run(lambda: self._missing(directory, log_id, records))
-        for ledger_id in good:
-            self._leading[ledger_id] = self._leading.get(ledger_id, 0) + 1
+    async def _compare_records(self, directory: LedgerDirectory, log_id: int, records: list[Record]) -> None:
+        findings = self._findings
+        missing, located = await self._maintenance.run(lambda: compare(directory, self._ledgers, log_id, records))
+        findings.add_located(located)
         if missing:
-            codecs = {ledger_id: await self._codec(ledger_id) for ledger_id in {one.ledger_id for one in missing}}
-            whole = await self._maintenance.run(lambda: [one for one in missing if _is_whole(directory, one, codecs)])
-            put = await self._flusher.run(lambda: self._put(directory, whole))
-            self._damaged += len(missing) - len(whole)
-            self._put_right += len(put)
+            ledger_ids = {one.ledger_id for one in missing}
+            codecs = {ledger_id: await self._codecs.codec(ledger_id) for ledger_id in ledger_ids}
+            whole = await self._maintenance.run(lambda: with_digest(directory, missing, codecs))
+            put = await self._flusher.run(lambda: put_locations(directory, self._ledgers, whole))
+            assert len(put) <= len(whole) <= len(missing)
+            findings.entries_damaged += len(missing) - len(whole)
+            findings.entries_put_right += len(put)
+            findings.add_located(one.ledger_id for one in put)
             for one in put:
-                self._leading[one.ledger_id] = self._leading.get(one.ledger_id, 0) + 1
-                self._is_there_again(one)
-        self._looked_at += len(records)
-        await self._rest(len(records), sum(size for _, size, _, _ in records))
+                self._correct_tail(one)
+        findings.entries_looked_at += len(records)
+        await self._throttle(len(records), sum(size for _, size, _, _ in records))
 
-    def _missing(
-        self, directory: LedgerDirectory, log_id: int, records: list[tuple[int, int, int, int]]
-    ) -> tuple[list[_Missing], list[int]]:
-        """Runs on the maintenance thread. Returns the records to put, and the ledger of each record to which the index
-        leads (rule 4)."""
-        missing: dict[tuple[int, int], _Missing] = {}  # the last record of an entry wins
-        good: list[int] = []
-        for offset, _, ledger_id, entry_id in records:
-            if entry_id < 0 or ledger_id not in self._ledgers:
-                continue
-            location = fmt.location(log_id, offset)
-            seen = directory.index.location(ledger_id, entry_id)
-            if seen == location:
-                good.append(ledger_id)
-            elif not seen or not _leads(directory, seen, ledger_id, entry_id):
-                missing[ledger_id, entry_id] = _Missing(ledger_id, entry_id, location, seen)
-        return list(missing.values()), good
-
-    def _put(self, directory: LedgerDirectory, missing: Sequence[_Missing]) -> list[_Missing]:
-        """Put locations as rule 6 says; returns those that were put. Runs on the flusher's thread. Raises OSError."""
-        put = [
-            one
-            for one in missing
-            if one.ledger_id in self._ledgers and directory.index.location(one.ledger_id, one.entry_id) == one.seen
-        ]
-        if put:
-            directory.index.put_locations([one[:3] for one in put])
-        return put
-
-    def _is_there_again(self, one: _Missing) -> None:
-        """Correct the ledger's tail in memory, which may have missed this entry."""
-        ledger = self._ledgers.get(one.ledger_id)
+    def _correct_tail(self, found: Missing) -> None:
+        """Correct the end of the ledger in memory: it was read from the index, which lacked this entry."""
+        ledger = self._ledgers.get(found.ledger_id)
         if ledger is not None:
-            ledger.last_entry_id = max(ledger.last_entry_id, one.entry_id)
+            ledger.last_entry_id = max(ledger.last_entry_id, found.entry_id)
             ledger.is_tail_known = False
-
-    async def _codec(self, ledger_id: int) -> EntryCodec | None:
-        """The codec that checks the ledger's entries; None if metadata does not have the digest."""
-        if ledger_id not in self._codecs:
-            if len(self._codecs) >= _CODECS_MAX:
-                self._codecs.clear()
-            codec = None
-            try:
-                metadata = (await self._metadata.read(ledger_id)).metadata
-                if metadata.format_version > 1:  # format 1 has neither digest nor password
-                    codec = codec_of(metadata)
-            except NoNode:
-                pass
-            except (MetadataError, Corruption) as error:
-                log.warning("ledger %d is put right without its digest: %s", ledger_id, error)
-            self._codecs[ledger_id] = codec
-        return self._codecs[ledger_id]
 
     # -- locations
 
@@ -539,52 +392,42 @@ class OnlineRebuild:
         directory = self._storage.directory_of(ledger_id)
         # First only count them: if there are as many as entries found in the logs, all are right. Else follow each.
         for follow in (False, True):
-            count = lost = first_lost = 0
-            first: int | None = 0
-            while first is not None:
-                located, bad, first = await self._maintenance.run(
-                    partial(self._look, directory, ledger_id, first, follow)
-                )
-                count += located
-                if bad:
-                    cached = self._cache.entry_ids(ledger_id)  # these get a new location with the next flush
-                    bad = [entry_id for entry_id in bad if entry_id not in cached]
-                if bad and not lost:
-                    first_lost = bad[0]
-                lost += len(bad)
-                await self._rest((located + len(bad)) * (1 if follow else _LOCATION_SHARE), 0)
-            if follow or count == self._leading.get(ledger_id, 0):
+            count, lost = await self._check_pages(directory, ledger_id, follow=follow)
+            if follow or count == self._findings.located(ledger_id):
                 break
-        if lost:
-            self._lost += lost
-            self._problem(f"ledger {ledger_id}: {lost} entries from {first_lost} on are in no log any more")
+        if lost.entries:
+            self._findings.locations_lost += lost.entries
+            self._report(f"ledger {ledger_id}: {lost.entries} entries from {lost.first} on are in no log any more")
 
-    def _look(
-        self, directory: LedgerDirectory, ledger_id: int, first: int, follow: bool
-    ) -> tuple[int, list[int], int | None]:
-        """Runs on the maintenance thread. Returns (number of locations, entries whose location leads to none, where to
-        continue)."""
-        located = directory.index.locations(ledger_id, first, _LOCATIONS)
-        following = located[-1][0] + 1 if len(located) == _LOCATIONS else None
+    async def _check_pages(self, directory: LedgerDirectory, ledger_id: int, *, follow: bool) -> tuple[int, _Lost]:
+        """The number of old locations, and the entries whose location leads to none. Raises OSError."""
         end = self._snapshots[directory.path].end
-        old = [one for one in located if one[1] < end]
-        # Locations of later flushes lead into logs that exist; other locations may not.
-        newer = {fmt.split_location(location)[0] for _, location in located if location >= end}
-        gone = {log_id for log_id in newer if not self._is_there(directory, log_id)}
-        bad = [entry_id for entry_id, location in located if fmt.split_location(location)[0] in gone] if gone else []
-        if follow:
-            bad += [entry_id for entry_id, location in old if not _leads(directory, location, ledger_id, entry_id)]
-        return len(old), bad, following
+        count = lost = first_lost = 0
+        first: int | None = 0
+        while first is not None:
+            page = await self._maintenance.run(
+                partial(check_locations, self._files, directory, ledger_id, first, end=end, follow=follow)
+            )
+            count += page.old
+            entries = page.lost
+            if entries:
+                cached = self._cache.entry_ids(ledger_id)  # these get a new location with the next flush
+                entries = [entry_id for entry_id in entries if entry_id not in cached]
+            if entries and not lost:
+                first_lost = entries[0]
+            lost += len(entries)
+            await self._throttle((page.old + len(entries)) * (1 if follow else _LOCATION_SHARE), 0)
+            first = page.following
+        return count, _Lost(lost, first_lost)
 
     # -- small things
 
-    def _problem(self, text: str) -> None:
-        log.error("%s", text)
-        self._problem_count += 1
-        if len(self._problems) < _NAMED_MAX:
-            self._problems.append(text)
+    def _report(self, problem: str) -> None:
+        log.error("%s", problem)
+        self._findings.add_problem(problem)
 
-    async def _rest(self, entries: float, size: int) -> None:
+    async def _throttle(self, entries: float, size: int) -> None:
+        """Wait until the limits allow for this many more entries and bytes."""
         now_s = self._clock.monotonic()
         seconds = max(self._byte_limiter.spend(now_s, size), self._entry_limiter.spend(now_s, entries))
         while seconds > 0:
@@ -595,31 +438,3 @@ class OnlineRebuild:
 def _sync(directory: LedgerDirectory) -> None:
     """Sync the directory's present index: a flush that found no room opens it again. Raises OSError."""
     directory.index.sync()
-
-
-def _leads(directory: LedgerDirectory, location: int, ledger_id: int, entry_id: int) -> bool:
-    """Whether a location leads to its entry. True if the disk cannot be read, so that the location stays."""
-    try:
-        directory.logs.read(location, ledger_id, entry_id)
-    except (Corruption, FileNotFoundError):
-        return False
-    except OSError:
-        pass
-    return True
-
-
-def _is_whole(directory: LedgerDirectory, one: _Missing, codecs: dict[int, EntryCodec | None]) -> bool:
-    """Whether the record has the digest of its ledger (rule 5)."""
-    try:
-        entry = directory.logs.read(one.location, one.ledger_id, one.entry_id)
-    except (Corruption, OSError):
-        return False
-    return problem_of(entry, one.ledger_id, one.entry_id, codecs[one.ledger_id]) is None
-
-
-def _is_sealed(directory: LedgerDirectory, log_id: int) -> bool:
-    try:
-        directory.logs.ledgers_map(log_id)
-    except (Corruption, OSError):
-        return False
-    return True

@@ -1,4 +1,4 @@
-"""`magnetar bookie`: runs a bookie, or asks one that runs over its HTTP admin and shows the answer to people.
+"""`magnetar bookie`: runs a bookie, or shows and controls a running one through its HTTP admin.
 
 Each subcommand is a module of this package; a few that belong together share one.
 """
@@ -36,9 +36,9 @@ __all__ = ["bookie"]
 )
 @click.pass_context
 def bookie(context: click.Context, config: Path | None) -> None:
-    """Run a bookie: stores ledgers, on the port of BookKeeper's protocol.
+    """Run a bookie, which stores ledgers and serves BookKeeper's protocol.
 
-    With one of the commands below: ask a bookie that runs, over its HTTP admin.
+    The commands below show and control a running bookie through its HTTP admin.
 
     Example:  magnetar bookie --config bookie.conf
     """

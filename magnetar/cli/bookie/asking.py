@@ -1,4 +1,4 @@
-"""How a command asks a bookie that runs: the options for it, the client, waiting."""
+"""What the commands share that ask a running bookie: options, client, waiting."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -18,16 +18,16 @@ LOOK_S = 0.5
 
 def remote(command: F) -> F:
     """The options of a command that asks a bookie."""
-    command = click.option("--json", "as_json", is_flag=True, help="What the bookie says, as JSON.")(command)
+    command = click.option("--json", "as_json", is_flag=True, help="Print the bookie's answer as JSON.")(command)
     return click.option(
         "--admin-url", default=ADMIN_URL, show_default=True, envvar="MAGNETAR_BOOKIE_ADMIN_URL",
-        help="HTTP of the bookie (httpServerEnabled, httpServerPort).",
+        help="HTTP address of the bookie (httpServerEnabled, httpServerPort).",
     )(command)  # fmt: skip
 
 
 def wait_option(command: F) -> F:
     """`--wait`, for a command that starts a long operation."""
-    return click.option("--wait", is_flag=True, help="Return when it is done.")(command)
+    return click.option("--wait", is_flag=True, help="Wait until the operation has ended.")(command)
 
 
 def admin_of(url: str) -> "BookieAdmin":
@@ -38,7 +38,7 @@ def admin_of(url: str) -> "BookieAdmin":
 
 
 def wait_a_little() -> None:
-    """Wait before the bookie is asked again how far the operation is."""
+    """Wait before the bookie is asked again for the progress of the operation."""
     import time
 
     time.sleep(LOOK_S)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @click.command()
 @remote
 def cluster(admin_url: str, as_json: bool) -> None:
-    """The cluster in numbers: bookies, who of them does not answer, auditor, copies.
+    """Show the cluster: its bookies, which of them do not answer, the auditor, missing copies.
 
     Example:  magnetar bookie cluster
     """

@@ -9,18 +9,18 @@ from magnetar.cli.options import print_json
 
 
 @click.command()
-@click.option("--minor", is_flag=True, help="Logs that are mostly dead (minorCompactionThreshold).")
-@click.option("--major", is_flag=True, help="Logs that are half dead (majorCompactionThreshold).")
-@click.option("--index", is_flag=True, help="The index of where entries are.")
+@click.option("--minor", is_flag=True, help="Compact logs that are mostly garbage (minorCompactionThreshold).")
+@click.option("--major", is_flag=True, help="Compact logs of which half is garbage (majorCompactionThreshold).")
+@click.option("--index", is_flag=True, help="Compact the index of entry locations.")
 @wait_option
 @remote
 def compact(minor: bool, major: bool, index: bool, wait: bool, admin_url: str, as_json: bool) -> None:
-    """Compact entry logs, or the index, now. Without a kind: entry logs, minor and major.
+    """Compact entry logs or the index now. Without an option: entry logs, minor and major.
 
     Example:  magnetar bookie compact --major --wait
     """
     if index and (minor or major):
-        raise click.UsageError("--index goes alone: it is another compaction than that of entry logs")
+        raise click.UsageError("--index cannot be used with --minor or --major: they compact entry logs")
     if not index:
         both = not (minor or major)
         collect(admin_url, as_json, wait, minor=minor or both, major=major or both)
@@ -43,7 +43,7 @@ def compact(minor: bool, major: bool, index: bool, wait: bool, admin_url: str, a
 @click.option("--major", is_flag=True, help="Only major compactions.")
 @remote
 def suspend_compaction(minor: bool, major: bool, admin_url: str, as_json: bool) -> None:
-    """Begin no compaction of entry logs until it is resumed, or the bookie restarts.
+    """Suspend compaction of entry logs until it is resumed or the bookie restarts.
 
     Example:  magnetar bookie suspend-compaction --major
     """
@@ -55,7 +55,7 @@ def suspend_compaction(minor: bool, major: bool, admin_url: str, as_json: bool) 
 @click.option("--major", is_flag=True, help="Only major compactions.")
 @remote
 def resume_compaction(minor: bool, major: bool, admin_url: str, as_json: bool) -> None:
-    """Compact entry logs again when it is time.
+    """Resume compaction of entry logs.
 
     Example:  magnetar bookie resume-compaction
     """

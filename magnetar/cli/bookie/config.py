@@ -9,7 +9,7 @@ from magnetar.cli.options import print_json
 @click.command()
 @remote
 def config(admin_url: str, as_json: bool) -> None:
-    """The settings that are in force.
+    """Show the effective settings of the bookie.
 
     Example:  magnetar bookie config
     """

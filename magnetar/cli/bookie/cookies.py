@@ -10,7 +10,7 @@ from magnetar.cli.options import print_json
 @click.command()
 @remote
 def cookies(admin_url: str, as_json: bool) -> None:
-    """Which directories belong to which bookie of the cluster.
+    """Show which directories belong to which bookie of the cluster.
 
     Example:  magnetar bookie cookies
     """

@@ -11,10 +11,10 @@ from magnetar.cli.options import print_json
 
 
 @click.command()
-@click.option("--files", is_flag=True, help="Also list the files in them.")
+@click.option("--files", is_flag=True, help="List the files in the directories, too.")
 @remote
 def disks(files: bool, admin_url: str, as_json: bool) -> None:
-    """Directories of the bookie: how full they are, what is in them.
+    """Show the directories of the bookie, their usage and their content.
 
     Example:  magnetar bookie disks --files
     """

@@ -10,7 +10,7 @@ from magnetar.cli.options import print_json
 @click.command()
 @remote
 def flush(admin_url: str, as_json: bool) -> None:
-    """Bring what is in the write cache into entry logs now.
+    """Flush the write cache to entry logs now.
 
     Example:  magnetar bookie flush
     """

@@ -1,4 +1,4 @@
-"""`magnetar bookie gc`: garbage collection, how it stands and now."""
+"""`magnetar bookie gc`: shows the state of garbage collection, and starts one."""
 
 import sys
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @remote
 @click.pass_context
 def gc(context: click.Context, admin_url: str, as_json: bool) -> None:
-    """Garbage collection: how it stands. With `run`: collect now.
+    """Show the state of garbage collection. With `run`: collect now.
 
     Example:  magnetar bookie gc
     """
@@ -61,12 +61,12 @@ def _compaction_text(gc: dict[str, Any], kind: str, now: int) -> str:
 
 
 @gc.command("run")
-@click.option("--minor/--no-minor", default=True, show_default=True, help="With a minor compaction.")
-@click.option("--major/--no-major", default=True, show_default=True, help="With a major compaction.")
+@click.option("--minor/--no-minor", default=True, show_default=True, help="Include a minor compaction.")
+@click.option("--major/--no-major", default=True, show_default=True, help="Include a major compaction.")
 @click.option(
     "--accept-listing",
     is_flag=True,
-    help="The metadata store's list of ledgers is right although it is empty or much shorter: delete what it lacks.",
+    help="Trust the metadata store's list of ledgers even if it is empty or much shorter: delete ledgers not in it.",
 )
 @wait_option
 @remote

@@ -10,7 +10,7 @@ from magnetar.cli.options import print_json
 @click.command()
 @remote
 def info(admin_url: str, as_json: bool) -> None:
-    """Free and total space of the bookie's ledger directories.
+    """Show free and total space of the bookie's ledger directories.
 
     Example:  magnetar bookie info
     """

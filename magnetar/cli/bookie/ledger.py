@@ -1,4 +1,4 @@
-"""`magnetar bookie ledger`: one ledger of the cluster, shown, read, deleted."""
+"""`magnetar bookie ledger`: shows, reads and deletes one ledger of the cluster."""
 
 import click
 
@@ -13,14 +13,14 @@ LEDGER_ID = click.IntRange(min=0)
 
 @click.group()
 def ledger() -> None:
-    """One ledger of the cluster: look at it, read it, delete it."""
+    """Show, read or delete one ledger of the cluster."""
 
 
 @ledger.command("show")
 @click.argument("ledger_id", type=LEDGER_ID)
 @remote
 def show_ledger(ledger_id: int, admin_url: str, as_json: bool) -> None:
-    """What is recorded about LEDGER_ID.
+    """Show the metadata of LEDGER_ID.
 
     Example:  magnetar bookie ledger show 7
     """
@@ -54,10 +54,10 @@ def show_ledger(ledger_id: int, admin_url: str, as_json: bool) -> None:
 @ledger.command("read")
 @click.argument("ledger_id", type=LEDGER_ID)
 @click.option("--from", "first", type=LEDGER_ID, default=0, show_default=True, help="First entry.")
-@click.option("--to", "last", type=LEDGER_ID, help="Last entry; else the last confirmed one.")
+@click.option("--to", "last", type=LEDGER_ID, help="Last entry. Default: the last confirmed entry.")
 @remote
 def read_ledger(ledger_id: int, first: int, last: int | None, admin_url: str, as_json: bool) -> None:
-    """Print the entries of LEDGER_ID; what is no ASCII is shown as a replacement character.
+    """Print the entries of LEDGER_ID. Bytes that are not ASCII are shown as a replacement character.
 
     Example:  magnetar bookie ledger read 7 --from 0 --to 9
     """
@@ -81,7 +81,7 @@ def read_ledger(ledger_id: int, first: int, last: int | None, admin_url: str, as
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @remote
 def delete_ledger(ledger_id: int, yes: bool, admin_url: str, as_json: bool) -> None:
-    """Delete LEDGER_ID from the cluster. Whatever a topic kept in it is lost.
+    """Delete LEDGER_ID from the cluster. Messages of a topic in it are lost.
 
     Example:  magnetar bookie ledger delete 7
     """

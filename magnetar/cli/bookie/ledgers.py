@@ -18,11 +18,11 @@ LEDGERS_PER_ANSWER = 10_000
 
 
 @click.command()
-@click.option("--here", is_flag=True, help="Only those with copies on this bookie.")
-@click.option("--metadata", is_flag=True, help="With state, size, quorums and bookies of each.")
+@click.option("--here", is_flag=True, help="List only ledgers with copies on this bookie.")
+@click.option("--metadata", is_flag=True, help="Show state, size, quorums and bookies of each ledger.")
 @remote
 def ledgers(here: bool, metadata: bool, admin_url: str, as_json: bool) -> None:
-    """Ledgers of the cluster.
+    """List the ledgers of the cluster.
 
     Example:  magnetar bookie ledgers --metadata
     """

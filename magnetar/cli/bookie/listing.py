@@ -9,10 +9,10 @@ from magnetar.cli.options import print_json
 
 
 @click.command("list")
-@click.option("--space", is_flag=True, help="Ask each of them for its disks.")
+@click.option("--space", is_flag=True, help="Show the disk space of each bookie.")
 @remote
 def list_bookies(space: bool, admin_url: str, as_json: bool) -> None:
-    """Bookies of the cluster that are there.
+    """List the available bookies of the cluster.
 
     Example:  magnetar bookie list --space
     """

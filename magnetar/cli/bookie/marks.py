@@ -10,7 +10,7 @@ from magnetar.cli.options import print_json
 @click.command()
 @remote
 def marks(admin_url: str, as_json: bool) -> None:
-    """Up to where each journal is in the ledger storage (last log mark).
+    """Show up to where each journal has been flushed to the ledger storage (last log mark).
 
     Example:  magnetar bookie marks
     """

@@ -7,10 +7,14 @@ from magnetar.cli.bookie.asking import ADMIN_URL, admin_of
 
 @click.command()
 @click.option(
-    "--admin-url", default=ADMIN_URL, show_default=True, envvar="MAGNETAR_BOOKIE_ADMIN_URL", help="HTTP of the bookie."
+    "--admin-url",
+    default=ADMIN_URL,
+    show_default=True,
+    envvar="MAGNETAR_BOOKIE_ADMIN_URL",
+    help="HTTP address of the bookie.",
 )
 def metrics(admin_url: str) -> None:
-    """The bookie's numbers, as Prometheus reads them.
+    """Show the metrics of the bookie in the format of Prometheus.
 
     Example:  magnetar bookie metrics
     """

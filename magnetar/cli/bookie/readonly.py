@@ -23,13 +23,13 @@ _ENDS: Final = {
 
 @click.command()
 @click.argument("switch", type=click.Choice(["on", "off"]), required=False)
-@click.option("--detail", default="", help="A few words about why, which others will see.")
+@click.option("--detail", default="", help="A short explanation, which others can see.")
 @remote
 def readonly(switch: str | None, detail: str, admin_url: str, as_json: bool) -> None:
-    """Take no more adds (on), or take them again (off). It survives restarts. Without SWITCH: say how it is.
+    """Make the bookie read-only (on) or writable (off). This survives restarts. Without SWITCH: show the state.
 
-    Other reasons are not touched; what still holds is shown with what ends it. `magnetar bookies drain` takes a bookie
-    out of the cluster.
+    Other reasons are not touched; the remaining ones are shown, each with what ends it. `magnetar bookies drain` takes
+    a bookie out of the cluster.
 
     Example:  magnetar bookie readonly on --detail maintenance
     """
@@ -51,7 +51,7 @@ def readonly(switch: str | None, detail: str, admin_url: str, as_json: bool) -> 
 
 
 def _reasons(admin: "BookieAdmin") -> dict[str, str]:
-    """Why the bookie is read-only; Apache's does not tell."""
+    """Why the bookie is read-only. Apache's bookie does not report that."""
     from magnetar.inspect.bookie_admin import BookieAdminError
 
     try:

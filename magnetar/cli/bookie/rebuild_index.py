@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.command("rebuild-index")
 @click.option(
     "--config", type=click.Path(path_type=Path, dir_okay=False),
-    help="Settings of a stopped bookie; without it a bookie that runs is asked.",
+    help="Configuration of a stopped bookie. Default: a running bookie rebuilds its index.",
 )  # fmt: skip
 @click.option(
     "--ledgers-too", is_flag=True, help="With --config: the database of ledgers is damaged too; a check follows."
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 @wait_option
 @remote
 def rebuild_index(config: Path | None, ledgers_too: bool, yes: bool, wait: bool, admin_url: str, as_json: bool) -> None:
-    """Make the index anew from the entry logs: where it lacks entries, or leads elsewhere.
+    """Rebuild the index from the entry logs, if entries are missing from it or their locations are wrong.
 
-    A bookie that runs compares its whole index with its logs and goes on serving; --wait shows how far it is, and ends
-    with exit code 2 if entries may be missing. With --config it is done here, for a bookie that is stopped. All ledgers
-    that are there are fenced by it: their writers go on in new ones.
+    A running bookie compares its whole index with its logs while it serves. --wait shows the progress, and ends with
+    exit code 2 if entries may be missing. With --config this command rebuilds the index of a stopped bookie. A rebuild
+    fences all ledgers of the bookie: their writers continue in new ledgers.
 
     Example:  magnetar bookie rebuild-index --wait
     """

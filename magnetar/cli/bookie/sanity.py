@@ -12,7 +12,7 @@ from magnetar.cli.options import print_json
 @click.command()
 @remote
 def sanity(admin_url: str, as_json: bool) -> None:
-    """Let the bookie write and read a little everywhere. Exit code 2 if that does not work.
+    """Check the bookie: it writes and reads a little in each directory. Exit code 2 if that fails.
 
     Example:  magnetar bookie sanity
     """

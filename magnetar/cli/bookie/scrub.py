@@ -1,4 +1,4 @@
-"""`magnetar bookie scrub`: the check of every entry, how it stands and now."""
+"""`magnetar bookie scrub`: shows the state of the check of all entries, and starts one."""
 
 import sys
 from typing import Any
@@ -15,7 +15,7 @@ from magnetar.cli.options import now_ms, print_json
 @remote
 @click.pass_context
 def scrub(context: click.Context, admin_url: str, as_json: bool) -> None:
-    """The check of every entry on the disks: how it stands. With `run`: begin one now.
+    """Show the state of the check of all entries on the disks. With `run`: start one now.
 
     Example:  magnetar bookie scrub
     """
@@ -52,7 +52,7 @@ def _show_scrub(scrub: dict[str, Any]) -> None:
 @wait_option
 @remote
 def run_scrub(wait: bool, admin_url: str, as_json: bool) -> None:
-    """Read and check every entry now, at the usual pace. With --wait: exit code 2 if entries are lost.
+    """Read and check all entries now, at the usual rate. With --wait: exit code 2 if entries are lost.
 
     Example:  magnetar bookie scrub run --wait
     """

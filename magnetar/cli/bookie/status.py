@@ -14,7 +14,7 @@ from magnetar.cli.options import now_ms, print_json
 @click.command()
 @remote
 def status(admin_url: str, as_json: bool) -> None:
-    """How the bookie is, with everything that runs in it. Exit code 2 if it does not serve.
+    """Show the state of the bookie and of its components. Exit code 2 if it does not serve.
 
     Example:  magnetar bookie status
     """

@@ -1,4 +1,4 @@
-"""Directories that Apache's bookie left (tests/vectors/disk), opened by ours."""
+"""Our bookie opens directories that Apache's bookie wrote (tests/vectors/disk)."""
 
 import json
 import tarfile

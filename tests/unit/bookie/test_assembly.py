@@ -1,4 +1,4 @@
-"""How a bookie's parts are put together, and how far it is."""
+"""A bookie is assembled from its parts, and reports the progress of its start."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""A whole bookie over a disk in memory, spoken to over real sockets."""
+"""A whole bookie over a disk in memory, with clients on real sockets."""
 
 import asyncio
 import errno
@@ -214,7 +214,7 @@ async def test_a_body_under_other_ids_than_its_request_is_refused(bookie: Bookie
 
 @pytest.mark.parametrize("size", [0, 19, 21, 1_000_000])
 async def test_a_master_key_has_twenty_bytes(bookie: Bookie, size: int) -> None:
-    """It is kept as long as the ledger, in memory and in the index."""
+    """A master key is kept as long as its ledger, in memory and in the index."""
     wire = await Wire.connect(bookie)
     answer = await wire.ask_v3(v3.add_request(1, 1, 0, b"k" * size, stored_entry(1, 0)))
     assert answer.status == EUA_V3

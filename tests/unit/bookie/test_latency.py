@@ -1,4 +1,4 @@
-"""How long operations took, stage by stage: counted, and told when it was long."""
+"""Durations of operations are counted stage by stage, and slow operations are logged."""
 
 import asyncio
 import logging
@@ -80,7 +80,7 @@ def test_quantiles_forget_what_is_older_than_two_minutes_and_counts_do_not() -> 
 
 
 class SlowDisk:
-    """Writes and syncs of a journal take as long as it is told."""
+    """Makes writes and syncs of a journal take the given time, by advancing the clock."""
 
     def __init__(self, files: MemoryFiles, clock: ManualClock) -> None:
         self.write_s = self.sync_s = 0.0

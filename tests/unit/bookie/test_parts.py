@@ -1,4 +1,4 @@
-"""Caches, ledgers, entry logs, cookies and settings, each for itself."""
+"""Unit tests of caches, ledgers, entry logs, cookies and settings."""
 
 import pytest
 

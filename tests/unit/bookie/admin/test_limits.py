@@ -1,4 +1,4 @@
-"""Limits of a bookie's HTTP admin, gone beyond. See docs/limits.md."""
+"""Limits of a bookie's HTTP admin, exceeded. See docs/limits.md."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -34,7 +34,7 @@ async def admin(world: LyingWorld) -> AsyncIterator[Client]:
 
 
 class Together:
-    """Counts how many are at something at the same time."""
+    """Counts how many calls run at the same time."""
 
     def __init__(self) -> None:
         self._now = 0

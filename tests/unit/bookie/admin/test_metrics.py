@@ -1,4 +1,4 @@
-"""What Prometheus is told: names, labels and kinds as Apache's bookie has them."""
+"""The metrics for Prometheus have the names, labels and kinds of Apache's bookie."""
 
 from prometheus_client.parser import text_string_to_metric_families
 

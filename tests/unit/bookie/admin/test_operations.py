@@ -162,7 +162,7 @@ async def test_pages_of_other_sites_change_nothing(admin: Client) -> None:
 
 
 async def test_an_answer_to_head_has_no_body(world: BookieMachines, admin: Client) -> None:
-    """It would be taken for the beginning of the next answer."""
+    """A client would take a body for the beginning of the next answer."""
     await new_ledger(world, 1)
     for _ in range(3):
         assert (await admin.call("HEAD", "/api/v1/ledger/list")).text == ""
@@ -259,7 +259,7 @@ async def test_what_is_wrong_is_refused_in_words(admin: Client, method: str, pat
 
 
 async def test_nothing_changes_with_get_or_post(admin: Client) -> None:
-    """A page in a browser can make it send those to other servers without asking them first."""
+    """A page can make a browser send such requests to another server without asking that server first."""
     for methods in admin.admin._table().values():
         assert set(methods) <= {"GET", "PUT", "DELETE"}
 

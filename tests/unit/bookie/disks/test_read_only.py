@@ -1,4 +1,4 @@
-"""When a bookie takes no adds, for which reasons, and what of it survives a restart."""
+"""When and for which reasons a bookie is read-only, and which reasons survive a restart."""
 
 import asyncio
 import errno

@@ -1,4 +1,4 @@
-"""What lives is copied out of entry logs that are nearly dead, and never lost on the way."""
+"""Compaction copies live entries out of entry logs that are mostly garbage, and loses none of them."""
 
 import asyncio
 import errno

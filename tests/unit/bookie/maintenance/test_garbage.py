@@ -1,4 +1,4 @@
-"""Which ledgers and logs may go: the decisions, and a whole bookie that deletes."""
+"""Which ledgers and logs garbage collection may delete: the decisions, and a whole bookie that deletes."""
 
 import errno
 

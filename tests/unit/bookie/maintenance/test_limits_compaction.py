@@ -1,4 +1,4 @@
-"""Limits of a bookie's garbage collection and compaction, gone beyond. See docs/limits.md."""
+"""Limits of a bookie's garbage collection and compaction, exceeded. See docs/limits.md."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -63,7 +63,7 @@ def assert_compacted(life: Life) -> None:
 
 @pytest.fixture
 def copied(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int]]:
-    """What each job copied: (records looked at, entries, bytes)."""
+    """(records examined, entries, bytes) of each copying job."""
     jobs: list[tuple[int, int, int]] = []
     copy_some = Compactor._copy_some
 
@@ -124,7 +124,7 @@ def test_a_copy_is_synced_after_so_many_entries(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long the bookie wanted to wait; the clock goes on by as much."""
+    """The waits of the bookie; the clock advances by each at once."""
     waits: list[float] = []
     turn = StepClock.sleep
 
@@ -166,7 +166,7 @@ def test_a_log_without_a_map_is_looked_through_some_records_at_a_time(monkeypatc
 
 
 def results_of(life: Life) -> list[Any]:
-    """What the maintenance thread's jobs gave."""
+    """The results of the jobs of the maintenance thread."""
     results: list[Any] = []
     submit = life.maintenance.submit
 

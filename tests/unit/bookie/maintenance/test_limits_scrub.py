@@ -1,4 +1,4 @@
-"""Limits of a bookie's scrub, gone beyond. See docs/limits.md."""
+"""Limits of a bookie's scrub, exceeded. See docs/limits.md."""
 
 import asyncio
 from typing import Any
@@ -24,7 +24,7 @@ async def world() -> Copies:
 
 @pytest.fixture
 def jobs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """What each job of the scrub read: (good entries, bytes)."""
+    """(good entries, bytes) that each job of the scrub read."""
     found: list[tuple[int, int]] = []
     read_some = Scrub._read_some
 

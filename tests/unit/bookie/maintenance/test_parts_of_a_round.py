@@ -1,4 +1,4 @@
-"""The parts of a round of garbage collection, each by itself."""
+"""Unit tests of the parts of a round of garbage collection."""
 
 from types import SimpleNamespace
 from typing import Any

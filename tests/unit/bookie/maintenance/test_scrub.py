@@ -1,4 +1,4 @@
-"""Every entry is read and checked; what is damaged comes back from another copy, or is named."""
+"""The scrub reads and checks all entries; it repairs a damaged entry from another copy, or reports it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Limits of one connection and of all together; recovery before catch-up; many readers that wait."""
+"""Limits of one connection and of all together; recovery reads before catch-up reads; many waiting readers."""
 
 import threading
 from typing import Any

@@ -1,4 +1,4 @@
-"""A connection that reads much leaves room for adds."""
+"""A connection with many reads leaves time for adds."""
 
 import asyncio
 from typing import Any, Final
@@ -14,7 +14,7 @@ JOB_S: Final = 0.02
 
 
 class Clock:
-    """Stands still; each job takes JOB_S."""
+    """A clock that advances only with jobs, by JOB_S for each."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -24,7 +24,7 @@ class Clock:
 
 
 class Reader:
-    """Reads of one connection, each a job of its own, done when the test steps."""
+    """Reads of one connection. Each is a separate job, which runs when the test steps."""
 
     def __init__(self) -> None:
         self.clock = Clock()

@@ -1,4 +1,4 @@
-"""A connection and the two protocols on it, below a transport that only notes."""
+"""A connection and the two protocols on it, with a transport that only records."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ from tests.support.bookie_disks import KEY, stored_entry
 
 
 class Outside:
-    """What a connection has around it: transport, journal, checkpointer, reader."""
+    """The surroundings of a connection: transport, journal, checkpointer, reader."""
 
     def __init__(self) -> None:
         self.sent = b""
@@ -92,7 +92,7 @@ class Bench:
         self.connection.data_received(b"".join(frames))
 
     def answers(self) -> list[memoryview]:
-        """What was answered since the last call, without the length words."""
+        """The answers since the last call, without the length words."""
         self.connection._flush()
         data, self.outside.sent = memoryview(self.outside.sent), b""
         frames = []

@@ -1,4 +1,4 @@
-"""Limits of what a bookie takes, reads and sends for its clients, gone beyond. See docs/limits.md."""
+"""Limits of a bookie for adds, reads and answers of its clients, exceeded. See docs/limits.md."""
 
 import asyncio
 import contextlib
@@ -39,12 +39,12 @@ def only_connection(bookie: Bookie) -> Connection:
 
 
 def is_held(bookie: Bookie) -> bool:
-    """Whether its one connection is not read."""
+    """Whether the server has stopped reading its only connection."""
     return only_connection(bookie).held_for != 0
 
 
 class Gate:
-    """Holds a thread of the bookie at each call until `let_pass` has been called once more. At the end all may pass."""
+    """Blocks a thread of the bookie at each call until `let_pass` is called once more. At the end all calls pass."""
 
     def __init__(self) -> None:
         self._passes = threading.Semaphore(0)

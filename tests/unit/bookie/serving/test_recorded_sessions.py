@@ -1,4 +1,4 @@
-"""What Apache's clients and hand-made frames said to Apache's bookies, said to ours: the answers are the same.
+"""Recorded requests to Apache's bookies, from its clients and made by hand, get the same answers from ours.
 
 Answers may come in another order. Left out of the comparison: times, disk sizes; and ours answers the list of
 entries, where Apache's storage never does.
@@ -49,7 +49,7 @@ async def test_a_recorded_session_gets_the_recorded_answers(name: str) -> None:
 
 
 async def preload(bookie: Bookie, name: str) -> None:
-    """Put in the entries that are read and were never added in this session."""
+    """Add the entries that the session reads but did not add."""
     added = {
         (row["entry"]["ledgerId"], row["entry"]["entryId"])
         for row in decoded(name)

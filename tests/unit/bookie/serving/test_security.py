@@ -1,4 +1,4 @@
-"""TLS and roles on the bookie port: who comes in, and what the others are answered."""
+"""TLS and roles on the bookie port: which clients are admitted, and the answers to the others."""
 
 import asyncio
 import os
@@ -54,7 +54,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """An authority that nobody trusts."""
+    """A certificate authority that nobody trusts."""
     made = Authority(tmp_path_factory.mktemp("tls") / "others", "nobody")
     made.folder("broker")
     return made
@@ -65,7 +65,7 @@ def demanding(authority: Authority, **changes: Any) -> BookieConfig:
 
 
 def offering(authority: Authority, **changes: Any) -> BookieConfig:
-    """By Apache's settings."""
+    """A configuration that offers TLS by Apache's settings."""
     own = authority.directory / "bookie"
     return replace(
         CONFIG,
@@ -96,7 +96,7 @@ async def over_tls(bookie: Bookie, certificates: Certificates) -> Wire:
 
 
 async def handshake(wire: Wire, context: ssl.SSLContext) -> None:
-    """What stands between START_TLS and the first request, without the admission that our client asks for."""
+    """Request START_TLS and do the TLS handshake, without the authentication that our client sends next."""
     answer = await wire.ask_v3(v3.start_tls_request(7))
     assert (answer.header.txnId, answer.status, answer.HasField("startTLSResponse")) == (7, 0, True)
     await wire.writer.start_tls(context)

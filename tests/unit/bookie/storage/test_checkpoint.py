@@ -1,4 +1,4 @@
-"""How a flush spreads its work over the time it has."""
+"""A flush spreads its work over the time until the next one."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ ENTRY = 2000
 
 
 def filled(disk: Disk) -> Life:
-    """A bookie whose taking half is a third full; both halves hold 32 KiB."""
+    """A bookie whose write cache has halves of 32 KiB; the half that takes entries is one third full."""
     life = Life(disk)
     life.add([stored_entry(1, n, bytes(ENTRY)) for n in range(5)], lambda taken, refusal: None)
     life.settle_journals()
@@ -23,7 +23,7 @@ def filled(disk: Disk) -> Life:
 
 
 def shares_of(life: Life) -> list[float]:
-    """Where a flush of what is in the cache pauses."""
+    """The places at which a flush of the write cache pauses."""
     shares: list[float] = []
     life.storage.flush(life.cache.swap(), life.rules.ledgers.take_dirty(), shares.append)
     return shares
@@ -55,7 +55,7 @@ def test_a_piece_is_synced_before_the_next_eight_are_written() -> None:
 
 
 class Sleeper:
-    """Counts sleeps; fills the taking half with *entries* more at each."""
+    """Counts sleeps; at each, *entries* more are added to the half that takes entries."""
 
     def __init__(self, life: Life, entries: int) -> None:
         self.life = life
@@ -70,7 +70,7 @@ class Sleeper:
 
 
 def flushed(entries_at_each_sleep: int) -> int:
-    """How often a flush slept."""
+    """The number of sleeps of a flush."""
     life = filled(Disk())
     sleeper = Sleeper(life, entries_at_each_sleep)
     checkpointer: Checkpointer = life.checkpointer

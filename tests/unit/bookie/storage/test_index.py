@@ -1,4 +1,4 @@
-"""What garbage collection asks of an index, in RocksDB and in its twin; and what a scan of a log finds."""
+"""The index for garbage collection, in RocksDB and in memory, and the scan of a log."""
 
 import random
 from collections.abc import Iterator
@@ -65,7 +65,7 @@ def test_what_a_crash_loses_of_a_deletion_is_its_newest_part() -> None:
 
 
 def slow_scan(data: bytes) -> list[tuple[int, int, int, int]]:
-    """The definition: at each place either a whole record, or one byte that is none."""
+    """The definition of a scan: at each offset there is a whole record, or one byte is skipped."""
     found = []
     at = log_format.HEADER_BYTES
     while at + 20 <= len(data):

@@ -1,4 +1,4 @@
-"""Limits of a bookie's journal, entry logs and index, gone beyond. See docs/limits.md."""
+"""Limits of a bookie's journal, entry logs and index, exceeded. See docs/limits.md."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -44,7 +44,7 @@ def directory_of(opened: OpenedDisk) -> LedgerDirectory:
 
 
 class Reads:
-    """What was read of a file: sizes, in order."""
+    """The sizes of the reads of a file, in order."""
 
     def __init__(self, file: File) -> None:
         self._file = file
@@ -76,7 +76,7 @@ def test_one_read_of_a_log_fetches_so_many_bytes(opened: OpenedDisk, monkeypatch
 
 
 class Scans:
-    """What was asked of an index: first entry and count."""
+    """The calls of an index: first entry and count."""
 
     def __init__(self, directory: LedgerDirectory) -> None:
         self._locations = directory.index.locations
@@ -141,7 +141,7 @@ def test_one_write_to_a_log_takes_so_many_bytes(monkeypatch: pytest.MonkeyPatch)
 
 
 def journaled(files: MemoryFiles, directory: str) -> Sequence[bytes]:
-    """The entries that a replay of everything would see."""
+    """The entries that a replay of all files would see."""
     found: list[bytes] = []
     replay(files, directory, fmt.START, lambda record: found.append(record.data) if record.entry_id >= 0 else None)
     return found

@@ -137,7 +137,8 @@ def test_keys_are_split_off_lines(client: Client) -> None:
     assert client.producer.keys[-1] == "all"
     for wrong in (["-K", ""], ["-K", ":", "-k", "x"]):
         assert (
-            "--key-separator is a text, and takes the place of --key" in run("produce", "t", *wrong, "-m", "x").stderr
+            "--key-separator must not be empty, and cannot be used with --key"
+            in run("produce", "t", *wrong, "-m", "x").stderr
         )
     assert "is not UTF-8 text" in run("produce", "t", "-K", ":", input=b"\xff:x\n").stderr
 

@@ -1,4 +1,4 @@
-"""What a server process does once it is up."""
+"""The behaviour of a server process after its start."""
 
 import subprocess
 import sys

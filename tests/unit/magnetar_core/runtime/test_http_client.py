@@ -1,4 +1,4 @@
-"""The one HTTP client of commands and fixtures: proxies, ends, limits."""
+"""The HTTP client of commands and fixtures: proxies, closing, limits."""
 
 import re
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def server() -> Iterator[HttpFake]:
 
 @pytest.fixture
 def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpFake]:
-    """What the environment names as proxy; it has an answer for nobody but 192.0.2.7."""
+    """The proxy that the environment names. It answers only requests to 192.0.2.7."""
     with http_fake() as made:
         for name in ("http_proxy", "HTTP_PROXY", "no_proxy", "NO_PROXY"):
             monkeypatch.delenv(name, raising=False)
@@ -46,7 +46,7 @@ def test_who_listens_on_this_machine_is_asked_without_a_proxy(server: HttpFake, 
 
 
 def new_namespace_is_made(server: HttpFake) -> bool:
-    """As a fixture asks for one; the server has no answer, which is an answer too."""
+    """Asks for a namespace as a fixture does; the server answers 404, and that counts as an answer."""
     from magnetar.testing import ServerFailed
 
     with pytest.raises(ServerFailed, match="404"):
@@ -87,7 +87,7 @@ def test_redirects_and_refusals_are_answers(server: HttpFake) -> None:
 
 
 def test_there_is_no_second_client() -> None:
-    """Each would have its own rules for proxies, limits and ends."""
+    """A second client would have its own rules for proxies, limits and closing."""
     home = Path(__file__).parents[4]
     users = {
         str(path.relative_to(home))

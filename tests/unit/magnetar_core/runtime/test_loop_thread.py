@@ -14,7 +14,7 @@ def loop() -> Iterator[LoopThread]:
 
 
 class Source:
-    """Counts up; says how far it got and that it was closed."""
+    """An iterator that counts up; it records the last number and whether it was closed."""
 
     def __init__(self, end: int = 1 << 30, error: Exception | None = None) -> None:
         self.end, self.error = end, error

@@ -1,4 +1,4 @@
-"""Numbers in settings of servers, and JSON of others."""
+"""Numbers in settings of servers, and JSON from other programs."""
 
 import dataclasses
 import re

@@ -1,4 +1,4 @@
-"""Projects with packages that are called like ours."""
+"""Projects with packages of the same names as ours."""
 
 import os
 import subprocess
@@ -59,7 +59,7 @@ def test_a_module_hides_as_well_and_a_folder_without_code_does_not(
 
 
 def test_the_command_works_in_a_folder_with_such_packages(tmp_path: Path) -> None:
-    """The settings of a broker are read (and refused), so that its package is there."""
+    """The settings of a broker are read (and refused), which shows that its package can be imported."""
     project(tmp_path, "broker", "bookie")
     (tmp_path / "b.conf").write_text("clusterNme=x\n")
     for command in (

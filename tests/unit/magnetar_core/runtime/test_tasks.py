@@ -1,4 +1,4 @@
-"""What background steps have in common."""
+"""The tools for background tasks."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from magnetar_core.runtime.tasks import Bell, SingleFlight, Tasks
 
 
 async def test_a_bell_wakes_who_waits_when_it_has_become_so_and_not_before() -> None:
-    """By a clock that stands still: nobody looks by the clock."""
+    """The clock stands still, so only the bell can wake the waiters."""
     bell, clock, left = Bell(), ManualClock(), [2]
     waiting = [asyncio.ensure_future(bell.until(lambda: not left[0], clock, 10.0)) for _ in range(3)]
     bell.ring()
@@ -36,7 +36,7 @@ async def test_a_bell_that_does_not_ring_is_not_waited_for_longer_than_said() ->
 
 
 class Opening:
-    """Work that waits until it is let go."""
+    """Work that waits until `go_on` is set."""
 
     def __init__(self) -> None:
         self.begun = 0

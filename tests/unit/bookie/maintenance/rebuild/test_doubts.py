@@ -1,4 +1,4 @@
-"""What a rebuild of the index cannot prove is not "there" and not "no such entry": it is unknown."""
+"""A rebuild reports an entry as unknown if it can prove neither that the entry exists nor that it does not."""
 
 import asyncio
 import errno
@@ -51,7 +51,7 @@ def close(found: Opened) -> None:
 
 
 def fill(path: Path, entry: Callable[[int, int], bytes] = stored_entry, *, seal: bool = True) -> None:
-    """Ledgers 1 and 2 of forty entries each, in several logs; without *seal* as a crash leaves the last of them."""
+    """Ledgers 1 and 2 of forty entries each, in several logs. Without *seal* the last log is left as by a crash."""
     found = opened(path)
     records: list[bytes | bytearray | memoryview] = []
     for entry_id in range(40):
@@ -87,7 +87,7 @@ def flip(log: Path, at: int, mask: int = 1) -> None:
 
 
 def assert_in_doubt(found: Opened, *lost: tuple[int, int]) -> None:
-    """*lost* is not there and unknown, all else is as it was."""
+    """The entries *lost* are missing and reported as unknown; all others are unchanged."""
     assert found.storage.needs_check
     for ledger in found.rules.ledgers:
         assert (ledger.fenced, ledger.limbo) == (True, True)
@@ -240,7 +240,7 @@ def test_a_compaction_whose_log_cannot_be_read_does_not_stop_a_start(directory: 
 
 
 class PowerCut(OsFiles):
-    """Goes off as soon as the mark of the rebuild is gone."""
+    """Files of a machine that loses power as soon as the mark of the rebuild is removed."""
 
     def remove(self, path: str) -> None:
         super().remove(path)
@@ -401,7 +401,7 @@ DIRECTORY = "/bookie/ledgers/current"
 
 
 class LosingWorld(LyingWorld):
-    """Ledger 1 with five entries is on one bookie only, whose index gets lost, and whose log may refuse reads."""
+    """Ledger 1 with five entries is on one bookie only. Its index is lost, and its log may refuse reads."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(HurriedClock())

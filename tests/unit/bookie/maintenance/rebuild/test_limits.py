@@ -1,16 +1,17 @@
-"""Limits of a rebuild of a bookie's index, gone beyond. See docs/limits.md."""
+"""Limits of a rebuild of a bookie's index, exceeded. See docs/limits.md."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 import pytest
 
 from bookie.bookie import Bookie
+from bookie.maintenance.rebuild.log_comparison import Comparison, Record, compare
 from bookie.maintenance.rebuild.offline import DATABASES, rebuild_index
-from bookie.maintenance.rebuild.online import OnlineRebuild
 from bookie.storage.entry_log import format as fmt
 from bookie.storage.entry_log.files import EntryLogs
 from bookie.storage.index import MemoryIndex
+from bookie.storage.ledger_storage import LedgerDirectory
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, Versioned
 from magnetar_core.runtime.files import OsFiles
 from magnetar_core.runtime.types import MIB
@@ -27,7 +28,7 @@ def world() -> RebuildWorld:
 
 
 class Puts:
-    """How many rows or locations an index was given at a time."""
+    """The numbers of rows and of locations in each call of an index."""
 
     def __init__(self, index: MemoryIndex, monkeypatch: pytest.MonkeyPatch) -> None:
         self.locations: list[int] = []
@@ -64,17 +65,16 @@ def test_a_rebuild_puts_so_many_locations_at_a_time(tmp_path: Path, monkeypatch:
 
 
 async def test_a_job_compares_and_puts_so_many_records(world: RebuildWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.maintenance.rebuild.online._RECORDS", 4)
+    monkeypatch.setattr("bookie.maintenance.rebuild.log_comparison._RECORDS", 4)
     compared: list[int] = []
-    missing = OnlineRebuild._missing
 
     def noting(
-        rebuild: OnlineRebuild, directory: object, log_id: int, records: list[tuple[int, int, int, int]]
-    ) -> object:
+        directory: LedgerDirectory, ledgers: Container[int], log_id: int, records: Sequence[Record]
+    ) -> Comparison:
         compared.append(len(records))
-        return missing(rebuild, directory, log_id, records)  # type: ignore[arg-type]
+        return compare(directory, ledgers, log_id, records)
 
-    monkeypatch.setattr(OnlineRebuild, "_missing", noting)
+    monkeypatch.setattr("bookie.maintenance.rebuild.online.compare", noting)
     async with world.serving() as bookie:
         await filled(bookie, (1,), COUNT)
         right = dict(world.index._locations)
@@ -88,7 +88,7 @@ async def test_a_job_compares_and_puts_so_many_records(world: RebuildWorld, monk
 
 
 async def test_a_job_looks_at_so_many_locations(world: RebuildWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.maintenance.rebuild.online._LOCATIONS", 4)
+    monkeypatch.setattr("bookie.maintenance.rebuild.location_check._LOCATIONS", 4)
     async with world.serving() as bookie:
         await filled(bookie, (1,), COUNT)
         world.index.put_locations([(1, COUNT, world.index.location(1, 0))])  # where another entry is
@@ -116,8 +116,8 @@ async def test_so_many_rows_are_made_at_a_time(world: RebuildWorld, monkeypatch:
 
 
 async def test_so_many_digests_are_kept(world: RebuildWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.maintenance.rebuild.online._CODECS_MAX", 2)
-    monkeypatch.setattr("bookie.maintenance.rebuild.online._RECORDS", 1)
+    monkeypatch.setattr("bookie.maintenance.rebuild.ledger_codecs._CODECS_MAX", 2)
+    monkeypatch.setattr("bookie.maintenance.rebuild.log_comparison._RECORDS", 1)
     async with world.serving() as bookie:
         for ledger_id in (1, 2, 3):
             await world.record_ledger(ledger_id)
@@ -134,7 +134,7 @@ async def test_so_many_digests_are_kept(world: RebuildWorld, monkeypatch: pytest
 
 
 def digests_read(bookie: Bookie, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[int]]:
-    """Ledgers whose metadata is read from now on, and how many digests the rebuild has at hand then."""
+    """The ledgers whose metadata is read from now on, and the number of cached digests at each read."""
     asked: list[int] = []
     kept: list[int] = []
     read = LedgerStore.read
@@ -151,7 +151,7 @@ def digests_read(bookie: Bookie, monkeypatch: pytest.MonkeyPatch) -> tuple[list[
 async def test_so_many_problems_are_named_and_the_others_counted(
     world: RebuildWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bookie.maintenance.rebuild.online._NAMED_MAX", 2)
+    monkeypatch.setattr("bookie.maintenance.rebuild.findings._NAMED_MAX", 2)
     async with world.serving() as bookie:
         await filled(bookie, range(1, 6), 1)
         world.index.put_locations([(ledger_id, 7, fmt.location(77, 5000)) for ledger_id in range(1, 6)])

@@ -1,4 +1,4 @@
-"""The index in RocksDB is damaged or gone: it is made anew from the entry logs, and nothing is denied meanwhile."""
+"""A damaged or lost index is rebuilt from the entry logs; meanwhile no entry is reported as missing."""
 
 import shutil
 import tarfile
@@ -183,7 +183,7 @@ def test_damage_in_the_journal_is_named_with_the_way_on_and_taken_only_if_told()
 
 
 def test_zeros_in_the_middle_of_an_older_plain_journal_are_damage() -> None:
-    """Without seals only the order tells: what stands behind zeros, with a newer file behind, is no torn end."""
+    """Without seals only the order of files shows it: records behind zeros in an older file are no torn end."""
     files = MemoryFiles()
     files.make_directories("/j")
 

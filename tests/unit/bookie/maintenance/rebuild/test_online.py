@@ -1,4 +1,4 @@
-"""The index of a bookie that serves is put right from its entry logs: what is put, what stays, what a crash leaves."""
+"""A serving bookie corrects its index from its entry logs: what is put, what stays, what a crash leaves."""
 
 import random
 from collections.abc import Collection, Iterator
@@ -9,7 +9,9 @@ import pytest
 
 from bookie.bookie import Bookie
 from bookie.maintenance.garbage import CompactionKind
-from bookie.maintenance.rebuild.online import OnlineRebuild, OnlineRebuildStatus
+from bookie.maintenance.rebuild.findings import OnlineRebuildStatus
+from bookie.maintenance.rebuild.log_comparison import compare, put_locations
+from bookie.maintenance.rebuild.online import OnlineRebuild
 from bookie.serving.request_rules import EFENCED, OK
 from bookie.storage.entry_log import format as fmt
 from bookie.storage.index import REBUILDING, Index, MemoryIndex
@@ -30,7 +32,7 @@ ENOENTRY, EIO, EUNKNOWN = 2, 101, 107
 
 
 def emptied(index: MemoryIndex) -> MemoryIndex:
-    """What is there after the locations were set aside: the ledgers."""
+    """The index after its locations were set aside: it has only the ledgers."""
     after = MemoryIndex()
     after.put_ledgers(list(index.ledgers()))
     after.put_flags(index.flags())
@@ -61,7 +63,7 @@ class RebuildWorld(LyingWorld):
 
 @pytest.fixture(autouse=True)
 def set_aside_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Folders in memory cannot be renamed: there is nothing in them but the mark, and the worlds empty the index."""
+    """Folders in memory cannot be renamed. They contain only the mark, and the worlds empty the index instead."""
 
     def set_aside(files: MemoryFiles, directory: str, name: str, wall_ms: int) -> None:
         assert files.exists(f"{directory}/{name}/{REBUILDING}")
@@ -398,16 +400,15 @@ def test_what_was_put_right_is_durable_when_it_ends() -> None:
 def test_a_flush_that_came_in_between_knows_better() -> None:
     crashing = Crashing(1, 1)
     life = crashing.life
-    rebuild = crashing.rebuild(life)
     (directory,) = life.storage.directories
-    missing, _ = rebuild._missing(directory, 0, list(life.storage.directories[0].logs.scan(0)))
+    missing, _ = compare(directory, life.rules.ledgers, 0, list(directory.logs.scan(0)))
     assert len(missing) > 2
     ledger_id, entry_id = missing[0][:2]
     life.add([crashing.told[ledger_id, entry_id]], lambda taken, refusal: None, recovery=True)
     life.settle_journals()
     life.flush()
     newest = directory.index.location(ledger_id, entry_id)
-    assert rebuild._put(directory, missing) == missing[1:]
+    assert put_locations(directory, life.rules.ledgers, missing) == missing[1:]
     assert directory.index.location(ledger_id, entry_id) == newest
 
 

@@ -1,4 +1,4 @@
-"""What a journal must not do when the disk is full, or when a file of it is damaged."""
+"""A journal stays safe when the disk is full or one of its files is damaged."""
 
 import asyncio
 import errno
@@ -24,7 +24,7 @@ def records(*entries: bytes) -> list[Buffer]:
 
 
 class FullDisk:
-    """Refuses the writes to the journal that are asked for."""
+    """Makes the disk refuse chosen writes to the journal."""
 
     def __init__(self, files: MemoryFiles) -> None:
         self.refuse = 0
@@ -96,7 +96,7 @@ def test_the_mark_does_not_pass_a_group_that_is_cut_off_again() -> None:
 
 
 def test_a_file_whose_header_is_gone_is_damage_and_not_empty() -> None:
-    """I40: a sector of zeros at the wrong place must not hide the acknowledged rest of the file."""
+    """I40: a sector of zeros inside a file must not hide the acknowledged records behind it."""
     files = MemoryFiles()
     for file_id in (16, 17):
         write(writer_on(files, file_id), stored_entry(1, file_id))

@@ -1,4 +1,4 @@
-"""Slow adds: whom they waited for."""
+"""Slow adds: the bookies that they waited for."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""How fast ensembles may change."""
+"""The limit on the rate of ensemble changes."""
 
 from magnetar_core.bookkeeper.client.change_limits import (
     BOOKIES_MAX,

@@ -1,4 +1,4 @@
-"""The shells against bookies in this process."""
+"""The asynchronous client against bookies in this process."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -611,7 +611,7 @@ def resume(cluster: FakeCluster, bookie_id: str) -> None:
 
 
 async def fill(handle: LedgerWriteHandle, bookie_id: str) -> int:
-    """Append until *bookie_id*, which reads nothing, makes everybody wait; returns how many entries that took."""
+    """Append until the full outbox to *bookie_id*, which reads nothing, blocks all; returns the number of entries."""
     for count in range(200):
         try:
             handle.append([bytes(500_000)])
@@ -636,7 +636,7 @@ async def test_a_bookie_that_takes_no_data_and_says_nothing_is_given_up(cluster:
 
 
 async def test_a_bookie_that_drains_a_long_queue_is_alive(cluster: FakeCluster) -> None:
-    """Whoever adds waits for it; nobody replaces it. All that waits is heard of the room."""
+    """Adds wait for the bookie, which is not replaced. When its outbox has room again, all waiters are resumed."""
     client = await cluster.client(ClientConfig(outbox_bytes_max=6_000_000, full_silence_s=30))
     handle = await create(client)
     await handle.add(b"0")
@@ -657,7 +657,7 @@ async def test_a_bookie_that_drains_a_long_queue_is_alive(cluster: FakeCluster) 
 
 
 async def test_a_bookie_without_sockets_room_is_told_from_one_without_life(cluster: FakeCluster) -> None:
-    """It answers now and then: that is enough."""
+    """A bookie that answers now and then is alive."""
     client = await cluster.client(SMALL_OUTBOX)
     handle = await create(client)
     await handle.add(b"0")
@@ -676,7 +676,7 @@ async def test_a_bookie_without_sockets_room_is_told_from_one_without_life(clust
 
 @pytest.mark.parametrize("comes_late", [True, False])
 async def test_an_add_that_is_overtaken_by_answers_is_waited_for(cluster: FakeCluster, comes_late: bool) -> None:
-    """The time-out is one of silence; but an answer that never comes ends it after all."""
+    """The time-out measures silence of the bookie. An add whose answer never comes fails all the same."""
     client = await cluster.client(ClientConfig(timeout_s=0.2))
     handle = await create(client)
     await handle.add(b"0")

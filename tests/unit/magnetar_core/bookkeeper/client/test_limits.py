@@ -84,7 +84,7 @@ async def test_what_is_beyond_the_buffer_of_a_socket_waits_in_the_outbox(
 
 
 async def test_an_add_is_overtaken_so_often_and_has_failed_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its answer is lost, while the bookie answers everything else in good time."""
+    """The answer to one add is lost, while the bookie answers all other requests in time."""
     clock = ManualClock()
     asked: list[int] = []
     expire = BookieConnection._expire_adds
@@ -131,7 +131,7 @@ async def test_an_add_is_overtaken_so_often_and_has_failed_then(monkeypatch: pyt
 
 
 class InFlight:
-    """Reads of entries that were asked for and not answered."""
+    """The reads of entries that have no answer yet."""
 
     def __init__(self) -> None:
         self.now = self.most = self.total = 0
@@ -162,7 +162,7 @@ def in_flight(monkeypatch: pytest.MonkeyPatch) -> InFlight:
 
 
 async def unconfirmed(client: BookKeeper, count: int) -> LedgerWriteHandle:
-    """An open ledger on one bookie whose entries were sent all at once: none of them says that another is confirmed."""
+    """An open ledger on one bookie. Its entries were sent at once, so the LAC in them confirms none of the others."""
     ledger = await create(client, 1, 1, 1)
     ledger.append(sent(count))
     await ledger.wait_for(count - 1)
@@ -221,7 +221,7 @@ async def test_a_recovery_reads_and_writes_so_many_entries_at_a_time(
 
 @pytest.fixture
 def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many entries each batch read asks for."""
+    """The number of entries that each batch read requests."""
     asked: list[int] = []
     batch_read = BookieConnection.batch_read
 
@@ -251,7 +251,7 @@ async def test_a_batch_asks_for_so_many_entries(
 
 
 class Meddler:
-    """Writes the record of a ledger whenever a client is about to, with what it holds already."""
+    """Writes the record of a ledger, unchanged, just before a client does."""
 
     def __init__(self, victim: LedgerStore, own: LedgerStore, is_meant: Callable[[LedgerMetadata], bool]) -> None:
         self.met = 0
@@ -269,7 +269,7 @@ class Meddler:
         victim.write = meddling  # type: ignore[method-assign]
 
     def leave(self, conflicts: int) -> None:
-        """Only so many more."""
+        """Let *conflicts* more writes conflict."""
         self.met, self.left = 0, conflicts
 
 

@@ -1,4 +1,4 @@
-"""The machines of recovery and reading, and the choice of bookies, by hand."""
+"""The state machines of recovery and reading, and the choice of bookies, driven by hand."""
 
 import random
 

@@ -96,7 +96,7 @@ def test_the_dates_of_certificates_are_read_from_their_files(authority: Authorit
 
 @asynccontextmanager
 async def bookies(count: int, tls_directory: str, **changes: Any) -> AsyncIterator[tuple[BookieMachines, list[Bookie]]]:
-    """Bookies of one cluster, each with a disk of its own."""
+    """Bookies of one cluster, each with its own disk."""
     worlds = [BookieMachines() for _ in range(count)]
     store = worlds[0].store
     await initialise_cluster(store)

@@ -1,4 +1,4 @@
-"""The writer's machine, by hand."""
+"""The state machine of the writer, driven by hand."""
 
 import json
 
@@ -148,7 +148,7 @@ def test_a_failure_replaces_the_bookie_from_the_first_unconfirmed_entry_on(write
 
 
 def test_nothing_is_acknowledged_behind_the_barrier(writer: LedgerWriter) -> None:
-    """R-L8: answers arrive between the commit of the change and the moment the writer hears of it."""
+    """R-L8: answers arrive after the change was committed and before the writer is told so."""
     add(writer, 2)
     fail(writer, 1, 2)
     for index in (0, 1):

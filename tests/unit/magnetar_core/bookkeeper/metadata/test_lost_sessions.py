@@ -1,4 +1,4 @@
-"""What a store must not say when its session or its disk ends in the middle of a change."""
+"""Answers of a metadata store whose session or disk fails in the middle of a change."""
 
 import asyncio
 from pathlib import Path
@@ -14,7 +14,7 @@ from magnetar_core.runtime.clock import LoopClock
 
 
 async def test_an_ephemeral_node_of_a_session_that_has_ended_is_not_reported_as_made() -> None:
-    """Who is told that it has the node, after it was told that all its nodes are gone, keeps it for ever."""
+    """The caller was told that all its nodes are gone; if create then succeeds, it relies on a lost node."""
     store = ZooKeeperStore("127.0.0.1:1", "", 2.0, LoopClock())
 
     async def create(*arguments: Any, **options: Any) -> None:
@@ -29,7 +29,7 @@ async def test_an_ephemeral_node_of_a_session_that_has_ended_is_not_reported_as_
 
 
 async def test_a_write_that_failed_may_have_happened(tmp_path: Path) -> None:
-    """I57: who believes that nothing was changed would delete what the record names."""
+    """I57: a caller that believes nothing was changed would delete the data that the record names."""
     store = await EmbeddedStore.open(tmp_path / "tree", LoopClock())
     write = store._worker._work
 
@@ -46,7 +46,7 @@ async def test_a_write_that_failed_may_have_happened(tmp_path: Path) -> None:
 
 
 async def test_who_stops_does_not_wait_for_a_store_that_is_away_as_long_as_a_session_lives() -> None:
-    """Neither with a request that waits already, nor with the next ones."""
+    """Neither the waiting request nor later requests delay the stop."""
     store = ZooKeeperStore("127.0.0.1:1", "", 600.0, LoopClock())
     waiting = asyncio.ensure_future(store.get("/waits"))
     await asyncio.sleep(0)

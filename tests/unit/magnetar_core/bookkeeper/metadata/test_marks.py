@@ -1,4 +1,4 @@
-"""Marks, locks and switches of auto-recovery, on the nodes that Apache's use."""
+"""Marks, locks and switches of auto-recovery, on the metadata nodes that Apache's auto-recovery uses."""
 
 import asyncio
 
@@ -110,7 +110,7 @@ async def test_switches_and_times(store: MemoryStore, marks: MarkBoard) -> None:
 
 
 async def test_the_same_delay_again_is_heard(marks: MarkBoard) -> None:
-    """That is how an audit is asked for."""
+    """Writing the same delay again is the request for an audit."""
     await marks.set_lost_bookie_delay(0)
     heard: list[int] = []
     cancel = marks.watch_delay(lambda: heard.append(1))
