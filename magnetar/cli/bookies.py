@@ -94,7 +94,7 @@ class Place:
 
 
 bookie_argument: Final = click.argument("bookie_id", metavar="BOOKIE")
-why_option: Final = click.option("--why", default="", help="A few words about why, which others will see.")
+why_option: Final = click.option("--why", default="", help="A short explanation, which others can see.")
 wait_option: Final = click.option("--wait", is_flag=True, help="Wait until the drain has ended.")
 timeout_option: Final = click.option(
     "--timeout", "timeout_s", type=click.FloatRange(min=0), help="With --wait: seconds; exit code 3 after them."
@@ -106,7 +106,7 @@ timeout_option: Final = click.option(
 @metadata_option
 @json_option
 def list_bookies(metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool) -> None:
-    """Bookies that are there, and those that are away.
+    """List the bookies that are there, and those that are away.
 
     Example:  magnetar bookies list
     """
@@ -168,7 +168,7 @@ def status(
     tls_directory: str | None,
     as_json: bool,
 ) -> None:
-    """How far the drain of BOOKIE is; else all bookies that are not active.
+    """Show how far the drain of BOOKIE is; without BOOKIE: every bookie that is not active.
 
     Exit code 3 while a drain is under way, 2 if one has failed.
 
@@ -199,9 +199,9 @@ def status(
 def cancel(
     bookie_id: str, why: str, metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool
 ) -> None:
-    """Make BOOKIE active again, while it is drained or afterwards. What was copied stays copied.
+    """Make BOOKIE active again, during its drain or after it. Copies that were made stay.
 
-    One of Apache's stays read-only until somebody turns it back through its HTTP.
+    A bookie of Apache's stays read-only until somebody makes it writable through its HTTP.
 
     Example:  magnetar bookies cancel 127.0.0.1:3183
     """
@@ -218,7 +218,7 @@ def cancel(
 def finish(
     bookie_id: str, why: str, metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool
 ) -> None:
-    """Call the failed drain of BOOKIE drained, after its bad ledgers were mended or deleted.
+    """Mark BOOKIE as drained although its drain failed, after its bad ledgers were repaired or deleted.
 
     Refused while some ledger names it.
 
@@ -239,7 +239,7 @@ def finish(
 def remove(
     bookie_id: str, yes: bool, metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool
 ) -> None:
-    """Forget BOOKIE: delete its cookie and its state. Refused unless it is drained and no ledger names it.
+    """Delete the cookie and the state of BOOKIE. Refused unless it is drained and no ledger names it.
 
     A bookie that comes back under that name afterwards must have empty disks.
 
