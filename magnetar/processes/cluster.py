@@ -281,6 +281,8 @@ class Cluster:
                     f"metadataServiceUri=zk://{member.address}:{state.zookeeper_port}/ledgers\n"
                     f"zkTimeout={SESSION_MS}\n"
                     f"autoRecoveryDaemonEnabled={str(self._auto_recovery).lower()}\n"
+                    # A bookie that is only restarted is back within this, and nothing is copied because of it.
+                    "lostBookieRecoveryDelay=10\n"
                 )
             else:
                 (place / "broker.conf").write_text(

@@ -32,7 +32,7 @@ def metric(bookie: Member, name: str) -> float:
 def test_a_bookie_with_a_new_disk_is_refused_until_told_and_copies_back_what_it_had(
     tmp_path: Path, lost: tuple[str, ...]
 ) -> None:
-    with cluster_of(tmp_path / "cluster", brokers=1) as cluster:
+    with cluster_of(tmp_path / "cluster", brokers=1, auto_recovery=False) as cluster:
         admin = AdminClient(cluster.admin_urls)
         prepare(admin)
         admin.create_topic(TOPIC, 0)

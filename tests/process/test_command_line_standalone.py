@@ -77,5 +77,5 @@ def test_the_example_with_a_schema_leaves_no_backlog(
 def test_metadata_on_another_machine_are_said_to_be_there(typed: Typed) -> None:
     with http_fake() as broker:
         broker.answer("GET", "/admin/v2/brokers/configuration/runtime", {"metadataStoreUrl": "rocksdb:/not/here"})
-        said = typed.run("bookies", "list", "--admin-url", broker.url, code=2).stderr
+        said = typed.run("bookies", "list", "--admin-url", broker.url, code=1).stderr
     assert f"the broker at {broker.url} keeps its metadata in the folder /not/here, which is not on this" in said

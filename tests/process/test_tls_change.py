@@ -59,7 +59,8 @@ def test_a_cluster_goes_over_to_tls_in_three_rounds_while_it_is_written_to(tmp_p
         admin.create_topic(TOPIC, 2)
         bookies, brokers = cluster.members("bookie"), cluster.members("broker")
         settings = {member.name: Settings(cluster, member) for member in (*bookies, *brokers)}
-        with Load(cluster.service_url, TOPIC) as load:
+        # Slowly: nine restarts on a busy machine must not be longer than the load.
+        with Load(cluster.service_url, TOPIC, pause_s=0.03) as load:
             load.wait_for(1_000)
             for bookie in bookies:
                 settings[bookie.name].restart_with(
