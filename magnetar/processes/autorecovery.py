@@ -4,15 +4,18 @@ import asyncio
 import logging
 import os
 import socket
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from magnetar.processes.bookie_settings import (
+    read_auto_recovery_settings,
+    read_bookie_settings,
+    read_node_settings,
+)
 from magnetar.processes.bookie_turning import turn_read_only
 from magnetar.processes.servers import say_ready, start_server_logging
-from magnetar_core.runtime.config import names_of, setting
-from magnetar_core.runtime.daemon import Shutdown, new_clock, read_settings, run
+from magnetar_core.runtime.daemon import Shutdown, new_clock, run
 from magnetar_core.runtime.tasks import Parts, Tasks
 from magnetar_core.runtime.types import ConfigurationError
 
@@ -28,54 +31,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeConfig:
-    """Where a node of its own finds its cluster."""
-
-    metadata_service_uri: str = setting("metadataServiceUri", "", help="metadata store: zk://host:port/ledgers")
-    session_timeout_ms: int = setting("zkTimeout", 30_000, help="session with the metadata store, milliseconds")
-    name: str = setting("bookieId", "", help="name of the node in locks and elections; empty: host and process")
-
-
 # Between the death of an embedded node and the start of the next one: a store that is away is not pressed.
 _RESTART_S: Final = 1.0
-
-# Settings of Apache's auto-recovery that mean nothing here: reads are as many as the node may have under way, and
-# batches have a size of their own.
-IGNORED_SETTINGS: Final = frozenset(
-    {
-        "auditorAcquireConcurrentOpenLedgerOperationsTimeOutMSec",
-        "auditorMaxNumberOfConcurrentOpenLedgerOperations",
-        "inFlightReadEntryNumInLedgerChecker",
-        "rereplicationEntryBatchSize",
-        "rwRereplicateBackoffMs",
-        "storeSystemTimeAsLedgerUnderreplicatedMarkTime",
-        "underreplicatedLedgerRecoveryGracePeriod",
-        "zkReplicationTaskRateLimit",
-    }
-)
-
-
-def auto_recovery_settings(path: Path | None) -> "AutoRecoveryConfig":
-    """The settings of auto-recovery in a `bookkeeper.conf`, whose others belong to the bookie. Raises
-    ConfigurationError."""
-    from autorecovery.config import AutoRecoveryConfig
-
-    return read_settings(AutoRecoveryConfig, path, ignored=_others() | names_of(NodeConfig))
-
-
-def own_settings() -> frozenset[str]:
-    """Names in a `bookkeeper.conf` that belong to auto-recovery, those without a meaning here included."""
-    from autorecovery.config import AutoRecoveryConfig
-
-    return names_of(AutoRecoveryConfig) | IGNORED_SETTINGS
-
-
-def _others() -> frozenset[str]:
-    from bookie.config import IGNORED_SETTINGS as IGNORED_BY_BOOKIES
-    from bookie.config import BookieConfig
-
-    return names_of(BookieConfig) | IGNORED_BY_BOOKIES | IGNORED_SETTINGS
 
 
 class EmbeddedNode:
@@ -171,16 +128,14 @@ async def start_node(
 
 def run_auto_recovery(config_path: Path | None) -> int:
     """Run a node until it is told to stop, or dies; returns the exit code. Raises ConfigurationError."""
-    from bookie.config import IGNORED_SETTINGS as IGNORED_BY_BOOKIES
-    from bookie.config import BookieConfig
     from magnetar_core.bookkeeper.client.config import ClientConfig
     from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
     from magnetar_core.bookkeeper.metadata.url import open_store, split_service_uri
 
     start_server_logging()
-    config = auto_recovery_settings(config_path)
-    node_config = read_settings(NodeConfig, config_path, ignored=_others() | own_settings())
-    tls = read_settings(BookieConfig, config_path, ignored=IGNORED_BY_BOOKIES | own_settings()).client_tls
+    config = read_auto_recovery_settings(config_path)
+    node_config = read_node_settings(config_path)
+    tls = read_bookie_settings(config_path).client_tls
     client = ClientConfig(tls=tls, racks_min=config.racks_min, racks_enforced=config.racks_enforced)
     if not node_config.metadata_service_uri:
         raise ConfigurationError("metadataServiceUri is not set, for example zk://127.0.0.1:2181/ledgers")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from magnetar import __version__
-from magnetar_core.runtime.daemon import Shutdown, new_clock, read_properties, read_settings, run
+from magnetar_core.runtime.daemon import Shutdown, new_clock, read_properties, run
 from magnetar_core.runtime.files import OsFiles
 from magnetar_core.runtime.observe import start_logging
 from magnetar_core.runtime.tasks import Parts
@@ -46,15 +46,15 @@ def start_server_logging() -> None:
 
 def run_bookie(config_path: Path | None) -> int:
     """Run a bookie until it is told to stop; returns the exit code. Raises ConfigurationError."""
-    from bookie.config import IGNORED_SETTINGS, BookieConfig
-    from magnetar.processes.autorecovery import auto_recovery_settings, own_settings, start_embedded
+    from magnetar.processes.autorecovery import start_embedded
     from magnetar.processes.bookie import start_bookie
+    from magnetar.processes.bookie_settings import read_auto_recovery_settings, read_bookie_settings
     from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
     from magnetar_core.bookkeeper.metadata.url import open_store, split_service_uri
 
     start_server_logging()
-    config = read_settings(BookieConfig, config_path, ignored=IGNORED_SETTINGS | own_settings())
-    auto_recovery = auto_recovery_settings(config_path)  # read in any case: a mistake in it is told at once
+    config = read_bookie_settings(config_path)
+    auto_recovery = read_auto_recovery_settings(config_path)  # read in any case: a mistake in it is told at once
     if not config.metadata_service_uri:
         raise ConfigurationError("metadataServiceUri is not set, for example zk://127.0.0.1:2181/ledgers")
     url, root = split_service_uri(config.metadata_service_uri)

@@ -95,12 +95,12 @@ def _show_rebuild(found: dict[str, Any]) -> None:
 
 
 def _rebuild_offline(config: Path, ledgers_too: bool, yes: bool) -> None:
-    from bookie.config import IGNORED_SETTINGS, BookieConfig
     from magnetar.processes.bookie_rebuild import OfflineRebuild
-    from magnetar_core.runtime.daemon import new_clock, read_settings
+    from magnetar.processes.bookie_settings import read_bookie_settings
+    from magnetar_core.runtime.daemon import new_clock
     from magnetar_core.runtime.files import OsFiles
 
-    settings = read_settings(BookieConfig, config, ignored=IGNORED_SETTINGS)
+    settings = read_bookie_settings(config)
     rebuild = OfflineRebuild(settings, OsFiles(), new_clock())
     try:
         for directory in rebuild.directories:

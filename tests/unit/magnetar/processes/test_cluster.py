@@ -108,13 +108,14 @@ def test_each_server_gets_a_configuration_in_its_own_folder(cluster: SmallCluste
 
 
 def test_the_written_configurations_are_taken_by_the_servers(cluster: SmallCluster) -> None:
-    from bookie.config import IGNORED_SETTINGS, BookieConfig
+    from magnetar.processes.bookie_settings import read_auto_recovery_settings, read_bookie_settings, read_node_settings
     from magnetar.processes.servers import read_broker_settings
-    from magnetar_core.runtime.config import load
 
     up(cluster)
-    text = (cluster.directory / "bookie-1" / "bookie.conf").read_text()
-    assert load(BookieConfig, parse_properties(text, ""), ignored=IGNORED_SETTINGS).session_timeout_ms == 2_000
+    path = cluster.directory / "bookie-1" / "bookie.conf"
+    assert read_bookie_settings(path).session_timeout_ms == 2_000
+    assert read_auto_recovery_settings(path).lost_bookie_delay_s == 10
+    assert read_node_settings(path).metadata_service_uri.startswith("zk://")
     assert read_broker_settings(cluster.directory / "broker-1" / "broker.conf").ensemble_size == 2
 
 
