@@ -1,0 +1,89 @@
+"""What a call of the management interface is: its address, who may make it, its body and its answers. No IO.
+
+Each subject (lifecycle, cookies, callbacks, reports, …) is a class with a method `calls()`. The server makes routes of
+them, and the OpenAPI document is made of the same objects, so that it cannot tell of another interface than the one
+that is served.
+
+Rules:
+
+1. A handler gets the body only after it was compared with `body`: members that are not known, missing or of another
+   type were refused with 400 before.
+2. A handler returns a value of JSON; what it refuses it raises as `Refused`, with one of the statuses of its call.
+3. `Access.READ` changes nothing. `Access.WRITE` needs a token that may write, or, where no tokens are configured, a
+   listener that only this host can reach.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from magnetar_core.runtime.types import MagnetarError
+
+PREFIX: Final = "/manage/v1"
+"""In front of the paths of all calls."""
+
+JsonSchema = Mapping[str, Any]
+"""A schema of JSON Schema 2020-12, as OpenAPI 3.1 uses it."""
+
+
+class Access(StrEnum):
+    """What a caller needs."""
+
+    READ = "read"
+    WRITE = "write"
+
+
+class Caller(NamedTuple):
+    """Who makes a call."""
+
+    name: str
+    """From the token; without tokens the address. It stands in states, reports and the log."""
+    may_write: bool
+
+
+class Asked(NamedTuple):
+    """One call, checked."""
+
+    caller: Caller
+    path: Mapping[str, str]
+    """Parameters in the path."""
+    query: Mapping[str, str]
+    body: Mapping[str, Any]
+    """Empty where the call has none."""
+
+
+class Refused(MagnetarError):
+    """An answer other than success: the text says what is wrong, and the way out."""
+
+    def __init__(self, status: int, text: str, **facts: Any) -> None:
+        """*facts* stand in the answer beside the text, such as the ledgers that are in the way."""
+        super().__init__(text)
+        self.status = status
+        self.facts = facts
+
+
+Handler = Callable[[Asked], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call of the interface."""
+
+    method: str
+    path: str
+    """Below `PREFIX`, parameters in braces: `/bookies/{bookie}/state`."""
+    name: str
+    """The operation's id in the OpenAPI document: `getBookieState`."""
+    subject: str
+    summary: str
+    access: Access
+    handler: Handler
+    answer: JsonSchema
+    status: int = 200
+    body: JsonSchema | None = None
+    """Of type object; None: a body is not looked at."""
+    query: Mapping[str, str] = field(default_factory=dict)
+    """Name → what it means."""
+    refusals: Mapping[int, str] = field(default_factory=dict)
+    """Status → when; 400, 401, 403, 404 of unknown addresses and 503 need not be told."""
