@@ -23,6 +23,7 @@ from autorecovery.board_watch import MarkWatch
 from autorecovery.config import AutoRecoveryConfig
 from autorecovery.draining import DrainEngine, TurnReadOnly
 from autorecovery.election import AuditorElection
+from autorecovery.history import CopyHistory
 from autorecovery.pace import Pace
 from autorecovery.periodic import ENDS, ENTRIES, LedgerCheck
 from autorecovery.placement_check import PlacementCheck
@@ -134,6 +135,8 @@ class AutoRecoveryNode:
             lambda: self.worker.waiting,
             lambda: self.mark_watch.marked if self.election.is_elected else None,
         )
+        self._history = CopyHistory()
+        self._clock = clock
         self._parts = Parts()
         self._cancel: Cancel | None = None
 
@@ -161,6 +164,7 @@ class AutoRecoveryNode:
     def facts(self) -> dict[str, Any]:
         """What the node tells of itself, as values of JSON; times are wall-clock milliseconds."""
         worker = self.worker.counts
+        self._history.note(self._clock.wall_ms(), worker.copied_entries, worker.copied_bytes)
         facts: dict[str, Any] = {
             "is_auditor": self.election.is_elected,
             "repaired": worker.repaired,
@@ -169,6 +173,7 @@ class AutoRecoveryNode:
             "copied_bytes": worker.copied_bytes,
             "failures": {str(kind): count for kind, count in worker.failures.items()},
             "last_repaired_ms": worker.last_repaired_ms,
+            "history": self._history.steps(),
             "under_way": sorted(self.worker.under_way),
             "waiting": len(self.worker.waiting),
             "version": 1,

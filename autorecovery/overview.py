@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from autorecovery.election import auditor
+from autorecovery.owners import owner_of
 from autorecovery.reports import NodeReport, Problem, read_nodes, read_problems
+from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
 from magnetar_core.bookkeeper.metadata.marks import MarkBoard
-from magnetar_core.bookkeeper.metadata.store import MetadataStore
+from magnetar_core.bookkeeper.metadata.store import MetadataStore, NoNode
 from magnetar_core.runtime.types import Corruption
 
-# Marks that are read for one overview: each is one request. Beyond it only their number is told of.
+# Marks that are read for one overview: each is two requests at most. Beyond it only their number is told of.
 MARKS_TOLD: Final = 1_000
 
 _AT_ONCE: Final = 64
@@ -27,6 +29,8 @@ class MarkedLedger:
     is_locked: bool
     """Somebody works on it."""
     problem: Problem | None
+    owner: str
+    """Whose entries it has (`owners`); empty where nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +47,22 @@ class Overview:
     """The first MARKS_TOLD of them, ids ascending."""
 
 
-async def read_overview(store: MetadataStore, root: str) -> Overview:
-    """Raises MetadataError."""
+async def read_overview(store: MetadataStore, root: str, owners: dict[int, str] | None = None) -> Overview:
+    """*owners*: those that are known from former calls, to be filled. Raises MetadataError."""
     marks = MarkBoard(store, root)
+    ledgers = LedgerStore(store, root)
+    known = owners if owners is not None else {}
     ids = sorted([ledger_id async for ledger_id in marks.marked()])
     locked = await marks.locked()
     problems = {one.ledger_id: one async for one in read_problems(store, root)}
+
+    async def owner_in_record(ledger_id: int) -> str:
+        if ledger_id not in known:
+            try:
+                known[ledger_id] = owner_of((await ledgers.read(ledger_id)).metadata)
+            except (NoNode, Corruption):
+                return ""
+        return known[ledger_id]
 
     async def one(ledger_id: int) -> MarkedLedger | None:
         try:
@@ -58,7 +72,8 @@ async def read_overview(store: MetadataStore, root: str) -> Overview:
             replicas, marked_ms = found.mark
         except Corruption:
             replicas, marked_ms = (), None
-        return MarkedLedger(ledger_id, replicas, marked_ms, ledger_id in locked, problems.get(ledger_id))
+        owner = await owner_in_record(ledger_id)
+        return MarkedLedger(ledger_id, replicas, marked_ms, ledger_id in locked, problems.get(ledger_id), owner)
 
     told: list[MarkedLedger] = []
     for first in range(0, min(len(ids), MARKS_TOLD), _AT_ONCE):

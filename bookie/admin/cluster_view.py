@@ -6,11 +6,11 @@ It is read from the metadata store at each request; nothing is kept. The other b
 import asyncio
 from typing import Final, NamedTuple
 
-from bookie.maintenance.peers import ask_disks
 from magnetar_core.bookkeeper.metadata import underreplication
 from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
 from magnetar_core.bookkeeper.metadata.store import MetadataError, MetadataStore
 from magnetar_core.bookkeeper.tls.contexts import Certificates
+from magnetar_core.bookkeeper.tls.disk_space import ask_disks
 from magnetar_core.bookkeeper.wire.framing import MalformedFrame
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.files import DiskUsage

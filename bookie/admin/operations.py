@@ -21,13 +21,13 @@ from bookie.disks.read_only import DiskCheck, Reason
 from bookie.latency import BookieLatency
 from bookie.maintenance.collector import GcStatus
 from bookie.maintenance.integrity import IntegrityStatus
-from bookie.maintenance.peers import ask_disks
 from bookie.maintenance.rebuild.findings import OnlineRebuildStatus
 from bookie.maintenance.scrub import ScrubStatus
 from bookie.storage.entry_log.files import file_name as log_name
 from bookie.storage.entry_log.files import list_logs
 from bookie.storage.journal.writer import file_name as journal_name
 from bookie.storage.journal.writer import list_files as list_journals
+from magnetar_core.bookkeeper.tls.disk_space import ask_disks
 from magnetar_core.runtime.observe import Sample
 from magnetar_core.runtime.types import KIB, MagnetarError
 

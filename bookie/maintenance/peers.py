@@ -20,10 +20,8 @@ from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
 from magnetar_core.bookkeeper.metadata.store import MetadataError, MetadataStore
 from magnetar_core.bookkeeper.tls.contexts import Certificates, open_stream
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
-from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
 from magnetar_core.runtime.clock import Clock
-from magnetar_core.runtime.files import DiskUsage
 from magnetar_core.runtime.types import KIB, Corruption
 
 # Time for connecting and one answer. Pulsar's clients allow 30 s for a read; repair can ask other copies, or try later.
@@ -54,29 +52,6 @@ class _Peer:
 
     def close(self) -> None:
         self._writer.close()
-
-
-async def ask_disks(host: str, port: int, certificates: Certificates | None = None) -> DiskUsage:
-    """Total and free space of the bookie at an address; over TLS with *certificates*.
-
-    Raises OSError, MalformedFrame. The caller sets a time limit.
-    """
-    reader, writer = await open_stream(host, port, certificates)
-    try:
-        writer.write(v3.bookie_info_request(1))
-        splitter = FrameSplitter()
-        while True:
-            data = await reader.read(4 * KIB)
-            if not data:
-                raise ConnectionError("the connection was closed")
-            for frame in splitter.feed(data):
-                answer = v3.parse_response(frame)
-                if answer.status != 0:
-                    raise ConnectionError(f"answered with status {answer.status}")
-                info = answer.getBookieInfoResponse
-                return DiskUsage(info.totalDiskCapacity, info.freeDiskSpace)
-    finally:
-        writer.close()
 
 
 class PeerSource:

@@ -179,14 +179,16 @@ def _show_marked(ledgers: "list[MarkedLedger] | tuple[MarkedLedger, ...]") -> No
             state, why = one.problem.kind, one.problem.text
         else:
             state, why = ("being repaired" if one.is_locked else "waits its turn"), ""
-        rows.append((str(one.ledger_id), ", ".join(one.replicas), show.age(one.marked_ms, now_ms()), state, why))
-    show.table(("ledger", "missing on", "known for", "state", "reason"), rows)
+        rows.append(
+            (str(one.ledger_id), one.owner, ", ".join(one.replicas), show.age(one.marked_ms, now_ms()), state, why)
+        )
+    show.table(("ledger", "of", "missing on", "known for", "state", "reason"), rows)
 
 
 def _marked_facts(one: "MarkedLedger") -> dict[str, Any]:
     problem = None if one.problem is None else one.problem._asdict()
-    return {"ledger_id": one.ledger_id, "missing_on": list(one.replicas), "marked_ms": one.marked_ms,
-            "is_locked": one.is_locked, "problem": problem}  # fmt: skip
+    return {"ledger_id": one.ledger_id, "owner": one.owner, "missing_on": list(one.replicas),
+            "marked_ms": one.marked_ms, "is_locked": one.is_locked, "problem": problem}  # fmt: skip
 
 
 def _facts(found: "Overview") -> dict[str, Any]:

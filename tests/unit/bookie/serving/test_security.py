@@ -14,10 +14,10 @@ import pytest
 from bookie.access import Rules, refusal_of, role_of
 from bookie.bookie import Bookie
 from bookie.config import IGNORED_SETTINGS, BookieConfig
-from bookie.maintenance.peers import ask_disks
 from bookie.serving.tls_listener import TlsListener
 from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
 from magnetar_core.bookkeeper.tls.contexts import Certificates, TlsFailed, client_context, open_stream, server_context
+from magnetar_core.bookkeeper.tls.disk_space import ask_disks
 from magnetar_core.bookkeeper.tls.files import (
     APACHE_FACTORY,
     TlsFiles,

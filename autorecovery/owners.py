@@ -1,0 +1,30 @@
+"""Whose entries are in a ledger, as its record says. No IO.
+
+Brokers, Pulsar's and ours, write into the record of each ledger which topic, cursor or schema they made it for.
+"""
+
+from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
+from managed_ledger.topic_name import TopicName, TopicNameError
+
+
+def owner_of(metadata: LedgerMetadata) -> str:
+    """The owner for people: a topic, a cursor of it, a schema, or what else the record names; empty if nothing."""
+    told = {name: value.decode("utf-8", "replace") for name, value in metadata.custom_metadata}
+    topic, cursor = _topic(told.get("pulsar/managed-ledger", "")), told.get("pulsar/cursor", "")
+    if cursor:
+        return f"subscription {cursor} of {topic}" if topic else f"subscription {cursor}"
+    if topic:
+        return topic
+    schema = told.get("pulsar/schemaId", "")
+    if schema:
+        return f"schema of {schema}"
+    return " ".join(told[name] for name in ("application", "component") if told.get(name))
+
+
+def _topic(managed_ledger: str) -> str:
+    if not managed_ledger:
+        return ""
+    try:
+        return TopicName.of_managed_ledger(managed_ledger).full
+    except TopicNameError:
+        return managed_ledger
