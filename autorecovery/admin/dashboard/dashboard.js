@@ -1,0 +1,283 @@
+// The page of auto-recovery: asks for /manage/v1/overview every two seconds and draws what changed.
+// Texts of the cluster (names of bookies and topics, reasons) are only ever set as text, never as markup.
+
+const EVERY_MS = 2000;
+const TOKEN = "magnetar.token";
+
+const byId = (id) => document.getElementById(id);
+
+function make(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== null && value !== undefined && value !== false) made.setAttribute(name, value === true ? "" : value);
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined && child !== ""));
+  return made;
+}
+
+function makeSvg(tag, attributes, ...children) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
+// ---------------------------------------------------------------------------------------- words and numbers
+
+const count = (number) => Number(number).toLocaleString("en");
+const of = (number, one, many = one + "s") => `${count(number)} ${number === 1 ? one : many}`;
+
+function bytes(number) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let unit = 0;
+  while (number >= 1024 && unit < units.length - 1) { number /= 1024; unit += 1; }
+  return `${number < 10 && unit > 0 ? number.toFixed(1) : Math.round(number)} ${units[unit]}`;
+}
+
+function span(seconds) {
+  if (seconds < 90) return `${Math.max(0, Math.round(seconds))} s`;
+  if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
+  if (seconds < 172800) return `${Math.round(seconds / 3600)} h`;
+  return `${Math.round(seconds / 86400)} days`;
+}
+
+let clockGapMs = 0; // the server's wall clock minus this machine's
+const serverNow = () => Date.now() + clockGapMs;
+
+// A span that counts on without being drawn again.
+const since = (wallMs, after = "") =>
+  wallMs ? make("span", { "data-since": wallMs, "data-after": after }, span((serverNow() - wallMs) / 1000) + after) : "unknown";
+
+function countOn() {
+  for (const one of document.querySelectorAll("[data-since]")) {
+    one.textContent = span((serverNow() - Number(one.dataset.since)) / 1000) + one.dataset.after;
+  }
+}
+
+// ---------------------------------------------------------------------------------------- parts of the page
+
+const pill = (text, kind) => make("span", { class: `pill ${kind}` }, text);
+const SERVING = { writable: "good", "read-only": "wait", away: "bad" };
+const STATES = { active: "good", draining: "wait", drained: "", "draining-failed": "bad" };
+
+function table(names, rows) {
+  const head = make("tr", {}, ...names.map((name) => make("th", { scope: "col" }, name)));
+  const body = rows.map((cells) =>
+    make("tr", {}, ...cells.map((cell, at) =>
+      make("td", { "data-name": names[at], class: cell ? null : "empty" }, cell || ""))));
+  return make("table", {}, make("thead", {}, head), make("tbody", {}, ...body));
+}
+
+function verdict(told) {
+  const away = told.bookies.filter((one) => one.serving === "away" && one.state !== "drained");
+  const failed = told.bookies.filter((one) => one.state === "draining-failed");
+  const lost = told.under_replicated.ledgers.filter((one) => one.problem && one.problem.kind === "lost");
+  const total = told.under_replicated.total;
+  if (lost.length) return ["bad", `Entries are lost in ${of(lost.length, "ledger")}: see below.`];
+  if (failed.length) return ["bad", `The drain of ${failed.map((one) => one.id).join(", ")} failed: see below.`];
+  if (!told.is_enabled) return ["bad", "Auto-recovery is switched off: nothing is copied. Switch it on: magnetar autorecovery enable"];
+  if (!told.auditor.name) return ["bad", "Nobody is auditor: lost copies are not noticed. Start a node: magnetar autorecovery"];
+  if (total) return ["wait", `${of(total, "ledger lacks", "ledgers lack")} copies.`];
+  if (away.length) return ["wait", `${away.map((one) => one.id).join(", ")} ${away.length === 1 ? "is" : "are"} away. No ledger is known to lack copies.`];
+  return ["good", "Every ledger is known to have all of its copies."];
+}
+
+function summary(told) {
+  const having = (serving) => told.bookies.filter((one) => one.serving === serving).length;
+  const moving = told.bookies.filter((one) => one.state === "draining").length;
+  const others = [[having("read-only"), "read-only"], [having("away"), "away"]].filter(([number]) => number);
+  const auditor = told.auditor.tells;
+  const card = (value, text, small) => make("li", {}, make("b", { class: small ? "small" : null }, value), make("span", {}, text));
+  return [
+    card(count(having("writable")), ["writable", ...others.map(([number, text]) => `${number} ${text}`)].join(", ")),
+    card(count(told.under_replicated.total), "ledgers lack copies"),
+    card(count(moving), moving === 1 ? "drain under way" : "drains under way"),
+    card(told.auditor.name || "nobody", "is auditor", true),
+    ...(auditor ? [card(since(auditor.last_audit_ms, " ago"), `last audit, ${of(auditor.ledgers, "ledger")}`, true)] : []),
+  ];
+}
+
+function disk(found) {
+  if (!found || !found.total_bytes) return make("span", { class: "note" }, "unknown");
+  const used = found.total_bytes - found.free_bytes;
+  const full = used / found.total_bytes;
+  return make("div", { class: "disk" },
+    make("progress", { max: found.total_bytes, value: used, class: full > 0.9 ? "bad" : null, "aria-label": "disk in use" }),
+    make("span", { class: "note" }, `${Math.round(full * 100)} % of ${bytes(found.total_bytes)}`));
+}
+
+function bookies(told) {
+  const rows = told.bookies.map((one) => [
+    make("span", {}, one.id),
+    pill(one.serving, SERVING[one.serving]),
+    one.state ? pill(one.state, STATES[one.state]) : pill("unreadable", "bad"),
+    disk(one.disk),
+    one.rack ? make("span", {}, one.rack) : "",
+    one.read_only_reason || one.why || one.state_problem
+      ? make("span", { class: "note" }, [one.read_only_reason, one.why && `${one.by}: ${one.why}`, one.state_problem].filter(Boolean).join("; "))
+      : "",
+  ]);
+  if (!rows.length) return make("p", { class: "note" }, "No bookie has ever joined this cluster.");
+  return table(["bookie", "serves", "state", "disk", "rack", "reason"], rows);
+}
+
+function named(key, title, ledgers, total) {
+  if (!ledgers.length) return null;
+  const more = total > ledgers.length ? [make("li", { class: "note" }, `and ${count(total - ledgers.length)} more`)] : [];
+  return make("details", { "data-key": key }, make("summary", {}, title),
+    make("ul", {}, ...ledgers.map(([ledger, why]) => make("li", {}, make("b", {}, `ledger ${ledger}`), ` ${why}`)), ...more));
+}
+
+function drain(one) {
+  const head = make("div", { class: "head" }, make("h3", {}, one.id), pill(one.state, STATES[one.state]),
+    make("span", { class: "note" }, "for ", since(one.state === "draining" ? one.began_ms : one.since_ms)));
+  const parts = [head];
+  const told = one.drain;
+  if (one.state === "draining" && told) {
+    const done = told.ledgers - told.ledgers_left;
+    parts.push(make("progress", { max: Math.max(told.ledgers, 1), value: told.ledgers ? done : 0, "aria-label": `drain of ${one.id}` }));
+    parts.push(make("div", { class: "figures" },
+      make("span", {}, `${count(done)} of ${of(told.ledgers, "ledger")}`),
+      make("span", {}, `${bytes(told.bytes_left)} left`),
+      make("span", {}, `${count(told.ledgers_per_minute)} ledgers a minute`),
+      make("span", {}, told.eta_s === null ? "no estimate yet" : `about ${span(told.eta_s)} to go`),
+      make("span", { class: "note" }, told.phase)));
+    if (told.problem) parts.push(make("p", { class: "bad" }, told.problem));
+    parts.push(named(`waiting ${one.id}`, of(told.waiting, "ledger waits", "ledgers wait"), Object.entries(told.waiting_ledgers), told.waiting));
+    parts.push(named(`hopeless ${one.id}`, `${of(told.hopeless, "ledger")} cannot be moved`, Object.entries(told.hopeless_ledgers), told.hopeless));
+  } else if (one.state === "draining") {
+    parts.push(make("p", { class: "note" }, "No auditor of ours tells how far it is."));
+  } else if (one.state === "draining-failed") {
+    parts.push(make("p", { class: "bad" }, `${of(one.failed_ledgers_total, "ledger")} could not be moved.`));
+    parts.push(named(`failed ${one.id}`, "Why", one.failed_ledgers.map((ledger) => [ledger.ledger_id, ledger.why]), one.failed_ledgers_total));
+    parts.push(make("p", { class: "note" }, "Mend or delete them, then drain it again: ", make("code", {}, `magnetar bookies drain ${one.id}`)));
+  } else {
+    parts.push(make("p", { class: "note" }, "Nothing names it any more. Stop it, then: ", make("code", {}, `magnetar bookies remove ${one.id}`)));
+  }
+  return make("article", { class: "drain" }, ...parts.filter(Boolean));
+}
+
+function ledgers(told) {
+  const { total, ledgers: some } = told.under_replicated;
+  if (!total) return make("p", { class: "note" }, "None is known.");
+  const rows = some.map((one) => [
+    make("span", {}, String(one.ledger_id)),
+    one.owner ? make("span", {}, one.owner) : "",
+    make("span", {}, one.missing_on.join(", ") || "unknown"),
+    make("span", {}, since(one.marked_ms)),
+    one.problem ? pill(one.problem.kind, one.problem.kind === "lost" ? "bad" : "wait") : pill(one.is_locked ? "being repaired" : "waits its turn", ""),
+    one.problem ? make("span", { class: "note" }, one.problem.text) : "",
+  ]);
+  const more = total > some.length ? make("p", { class: "note" }, `and ${count(total - some.length)} more`) : "";
+  return make("div", {}, table(["ledger", "of", "missing on", "known for", "state", "reason"], rows), more);
+}
+
+function nodes(told) {
+  if (!told.nodes.length) {
+    return make("p", { class: "note" }, told.auditor.name ? "The nodes of this cluster are Apache's, which do not tell of themselves." : "No node runs.");
+  }
+  const rows = told.nodes.map((one) => [
+    make("span", {}, one.name),
+    one.is_auditor ? pill("auditor, worker", "") : pill("worker", ""),
+    make("span", {}, `${count(one.repaired || 0)}`),
+    make("span", {}, `${of(one.copied_entries || 0, "entry", "entries")}, ${bytes(one.copied_bytes || 0)}`),
+    one.last_repaired_ms ? make("span", {}, since(one.last_repaired_ms, " ago")) : make("span", { class: "note" }, "never"),
+    (one.under_way || []).length ? make("span", {}, one.under_way.join(", ")) : "",
+    one.waiting ? make("span", { class: "wait" }, of(one.waiting, "ledger waits", "ledgers wait")) : "",
+  ]);
+  return table(["node", "role", "ledgers repaired", "copied", "last repair", "at work on", "trouble"], rows);
+}
+
+function history(told) {
+  const steps = told.history;
+  const most = Math.max(...steps.map((step) => step[1]), 0);
+  const fastest = Math.max(...steps.map((step) => step[2]), 0);
+  if (!most) return make("p", { class: "note" }, "Nothing was copied.");
+  const at = (index) => (index / (steps.length - 1)) * 600;
+  const high = (value) => 98 - (value / most) * 94;
+  const points = steps.map((step, index) => `${at(index).toFixed(1)},${high(step[1]).toFixed(1)}`).join(" ");
+  const lines = [4, 51, 98].map((y) => makeSvg("line", { x1: 0, x2: 600, y1: y, y2: y, class: "grid" }));
+  const title = makeSvg("title", {});
+  title.textContent = `entries copied a second in the last hour, at most ${count(Math.round(most))}`;
+  const drawn = makeSvg("svg", { viewBox: "0 0 600 100", preserveAspectRatio: "none", role: "img" }, title, ...lines,
+    makeSvg("polygon", { points: `0,98 ${points} 600,98`, class: "area" }), makeSvg("polyline", { points, class: "curve" }));
+  const clock = (wallMs) => new Date(wallMs).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+  return make("div", {},
+    make("p", { class: "note" }, `Entries a second, all nodes together; at most ${count(Math.round(most))} (${bytes(fastest)} a second).`),
+    drawn,
+    make("div", { class: "axis" }, make("span", {}, clock(steps[0][0])), make("span", {}, clock(steps[Math.floor(steps.length / 2)][0])), make("span", {}, "now")));
+}
+
+// ---------------------------------------------------------------------------------------- drawing what changed
+
+const drawnFrom = new Map(); // part → what it was drawn from
+
+function draw(id, facts, makeParts) {
+  const text = JSON.stringify(facts);
+  if (drawnFrom.get(id) === text) return;
+  drawnFrom.set(id, text);
+  const place = byId(id).querySelector("div") || byId(id);
+  const open = new Set([...place.querySelectorAll("details[open]")].map((one) => one.dataset.key));
+  place.replaceChildren(...[makeParts()].flat());
+  for (const one of place.querySelectorAll("details")) one.open = open.has(one.dataset.key);
+}
+
+function show(told) {
+  clockGapMs = told.now_ms - Date.now();
+  const [kind, text] = verdict(told);
+  byId("verdict").className = `verdict ${kind}`;
+  byId("verdict").textContent = text;
+  document.title = `${kind === "good" ? "" : "! "}Magnetar: bookies`;
+  const leaving = told.bookies.filter((one) => one.state && one.state !== "active");
+  draw("summary", [told.bookies.map((one) => [one.serving, one.state]), told.under_replicated.total, told.auditor], () => summary(told));
+  byId("drains").hidden = !leaving.length;
+  draw("drains", leaving, () => leaving.map(drain));
+  draw("bookies", told.bookies.map(({ drain: _, ...rest }) => rest), () => bookies(told));
+  draw("ledgers", told.under_replicated, () => ledgers(told));
+  draw("history", told.history, () => history(told));
+  draw("nodes", told.nodes, () => nodes(told));
+  countOn();
+}
+
+// ---------------------------------------------------------------------------------------- asking
+
+let answeredMs = 0;
+
+function live(text, isLost) {
+  byId("live").textContent = text;
+  byId("live").classList.toggle("lost", isLost);
+  document.body.classList.toggle("stale", isLost);
+}
+
+async function ask() {
+  const token = sessionStorage.getItem(TOKEN);
+  const headers = token ? { Authorization: `Bearer ${token}` } : {};
+  const answer = await fetch("../manage/v1/overview", { headers, cache: "no-store", signal: AbortSignal.timeout(10000) });
+  byId("token").hidden = answer.status !== 401;
+  if (answer.status === 401) throw new Error(token ? "the token is not known here" : "a token is needed");
+  const told = await answer.json();
+  if (!answer.ok) throw new Error(told.reason || `status ${answer.status}`);
+  show(told);
+  answeredMs = Date.now();
+  live(`live, ${new Date(answeredMs).toLocaleTimeString()}`, false);
+}
+
+async function goOn() {
+  try {
+    await ask();
+  } catch (error) {
+    const when = answeredMs ? `, what you see is of ${new Date(answeredMs).toLocaleTimeString()}` : "";
+    live(`no answer: ${error.message}${when}`, true);
+    countOn();
+  }
+  setTimeout(goOn, EVERY_MS);
+}
+
+byId("token").addEventListener("submit", (event) => {
+  event.preventDefault();
+  sessionStorage.setItem(TOKEN, byId("token-text").value.trim());
+  byId("token-text").value = "";
+  ask().catch((error) => live(`no answer: ${error.message}`, true));
+});
+
+goOn();
