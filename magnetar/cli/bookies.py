@@ -3,7 +3,7 @@
 Exit codes: 0 done, 1 refused, wrongly asked or the metadata store is away, 2 the drain failed, 3 it is still under way.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -32,6 +32,9 @@ T = TypeVar("T")
 REFUSED: Final = 1
 FAILED: Final = 2
 UNDER_WAY: Final = 3
+
+# Ledgers that are named with one reason; `--json` has them all.
+LEDGERS_NAMED: Final = 20
 
 # How often `--wait` looks; the auditor's report is up to two seconds old.
 LOOK_S = 1.0
@@ -329,10 +332,23 @@ def _show(found: "list[DrainStatus]") -> None:
         rows.append((one.bookie_id, str(life.state), since, life.by or "-", life.why or "-", _told(one)))
     show.table(("bookie", "life", "since", "by", "why", "progress"), rows)
     for one in found:
-        for ledger_id, why in one.lifecycle.reasons:
-            click.echo(f"  ledger {ledger_id}: {why}")
+        for why, ledgers in _by_reason(one.lifecycle.reasons).items():
+            click.echo(f"  {'ledger' if len(ledgers) == 1 else 'ledgers'} {_named(ledgers)}: {why}")
         if one.lifecycle.reasons_total > len(one.lifecycle.reasons):
             click.echo(f"  and {one.lifecycle.reasons_total - len(one.lifecycle.reasons)} more ledgers")
+
+
+def _by_reason(reasons: Iterable[tuple[int, str]]) -> dict[str, list[int]]:
+    """Many ledgers often have one reason."""
+    found: dict[str, list[int]] = {}
+    for ledger_id, why in reasons:
+        found.setdefault(why, []).append(ledger_id)
+    return found
+
+
+def _named(ledgers: Sequence[int]) -> str:
+    some = ", ".join(map(str, ledgers[:LEDGERS_NAMED]))
+    return some + (f" and {len(ledgers) - LEDGERS_NAMED} more" if len(ledgers) > LEDGERS_NAMED else "")
 
 
 def _told(found: "DrainStatus") -> str:

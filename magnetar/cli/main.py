@@ -127,15 +127,18 @@ directory_option = click.option(
 @directory_option
 @click.option("--bookies", type=AT_LEAST_ONE, default=3, show_default=True, help="Number of bookies.")
 @click.option("--brokers", type=AT_LEAST_ONE, default=2, show_default=True, help="Number of brokers.")
+@click.option(
+    "--copies", type=AT_LEAST_ONE, default=2, show_default=True, help="Copies of each message, all confirmed."
+)
 @click.option("--free-ports", is_flag=True, help="Take any free ports instead of 2181, 3181…, 6650…, 6750…, 8080….")
-def up(directory: Path, bookies: int, brokers: int, free_ports: bool) -> None:
+def up(directory: Path, bookies: int, brokers: int, copies: int, free_ports: bool) -> None:
     """Start the cluster; if it exists, start the processes that do not run.
 
     Example:  magnetar cluster up --bookies 3 --brokers 2
     """
     from magnetar.processes.cluster import Cluster
 
-    made = Cluster(directory)
+    made = Cluster(directory, copies=copies)
     with show.bar("the processes start"):
         made.up(bookies=bookies, brokers=brokers, free_ports=free_ports)
     _show_cluster(made)

@@ -98,7 +98,7 @@ class Cluster:
     With *own_addresses* each server advertises its own address, 127.0.1.N, and connects to ZooKeeper there. All listen
     on 127.0.0.1 nevertheless. *before_up*, called when `up` knows ports and addresses, must start a relay that listens
     at those addresses and passes bytes on. *on_launched* is called after each start of a process. *auto_recovery*: the
-    bookies of a new cluster run it, too.
+    bookies of a new cluster run it, too. *copies* of each message are kept in a new cluster, on as many bookies.
     """
 
     def __init__(
@@ -107,12 +107,14 @@ class Cluster:
         *,
         own_addresses: bool = False,
         auto_recovery: bool = True,
+        copies: int = COPIES,
         before_up: Callable[[], None] = lambda: None,
         on_launched: Callable[[], None] = lambda: None,
     ) -> None:
         self.directory = Path(directory).resolve()
         self._own_addresses = own_addresses
         self._auto_recovery = auto_recovery
+        self._copies = copies
         self._before_up = before_up
         self._on_launched = on_launched
         self._clock = new_clock()
@@ -171,6 +173,12 @@ class Cluster:
         return [f"{member.address}:{member.grpc_port}" for member in self.members("broker") if member.grpc_port]
 
     @property
+    def dashboard_url(self) -> str:
+        """The page about bookies and their copies, at the first bookie that runs; empty if none has HTTP."""
+        ports = [one.web_port for one in self.members("bookie") if one.web_port and self.is_running(one.name)]
+        return f"http://{HOST}:{ports[0]}/dashboard/" if ports else ""
+
+    @property
     def metadata_url(self) -> str:
         return f"zk:{self.member('zookeeper').address}:{self.state.zookeeper_port}"
 
@@ -226,6 +234,8 @@ class Cluster:
     def _plan(self, bookies: int, brokers: int, ports: Iterator[int] | None) -> None:
         if bookies < 1 or brokers < 1:
             raise ClusterError("a cluster has at least one bookie and one broker")
+        if self._copies < 1 or COPIES < self._copies > bookies:
+            raise ClusterError(f"{self._copies} copies of each message need as many bookies; there are to be {bookies}")
 
         def port(usual: int) -> int:
             return next(ports) if ports is not None else usual
@@ -257,7 +267,7 @@ class Cluster:
             )
         self.directory.mkdir(parents=True, exist_ok=True)
         self._state = state
-        self._write_configurations(min(bookies, COPIES))
+        self._write_configurations(min(bookies, self._copies))
         self._save()
 
     def _write_configurations(self, copies: int) -> None:

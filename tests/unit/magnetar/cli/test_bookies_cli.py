@@ -115,6 +115,15 @@ def test_waiting_ends_with_how_the_drain_ended(place: Place, monkeypatch: pytest
     assert place.run("status", "b-1", "--wait").exit_code == 0
 
 
+def test_ledgers_with_one_reason_are_told_in_one_line_and_many_are_counted(place: Place) -> None:
+    place.run("drain", "b-1")
+    many = [(number, "no bookie") for number in range(command.LEDGERS_NAMED + 3)]
+    place.audit(State.DRAINING_FAILED, (100, "lost"), *many)
+    found = place.run("status", "b-1")
+    assert "  ledger 100: lost\n" in found.stdout
+    assert "18, 19 and 3 more: no bookie\n" in found.stdout
+
+
 def test_a_bookie_is_removed_only_when_it_is_drained_and_nothing_names_it(place: Place) -> None:
     refused = place.run("remove", "b-1", "--yes")
     assert refused.exit_code == 1

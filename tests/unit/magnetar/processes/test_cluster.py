@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import magnetar.processes.cluster
-from magnetar.processes.cluster import Cluster, ClusterError, Member
+from magnetar.processes.cluster import COPIES, Cluster, ClusterError, Member
 from magnetar_core.runtime.config import parse_properties
 
 # What a server does, as far as the cluster sees it: it says that it is ready (ZooKeeper: answers `srvr`), and ends
@@ -42,8 +42,8 @@ with socket.create_server(("127.0.0.1", int(port))) as server:
 class SmallCluster(Cluster):
     """Starts the programs above; `manners` says which of them misbehave."""
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
+    def __init__(self, directory: Path, *, copies: int = COPIES) -> None:
+        super().__init__(directory, copies=copies)
         self.manners: dict[str, str] = {}
         self.ended = directory.parent / "ended"
 
@@ -164,6 +164,22 @@ def test_one_bookie_means_one_copy(cluster: SmallCluster) -> None:
     cluster.up(bookies=1, brokers=1, free_ports=True)
     broker = parse_properties((cluster.directory / "broker-1" / "broker.conf").read_text(), "broker")
     assert broker["managedLedgerDefaultEnsembleSize"] == broker["managedLedgerDefaultAckQuorum"] == "1"
+
+
+def test_the_number_of_copies_can_be_told_and_needs_as_many_bookies(tmp_path: Path) -> None:
+    made = SmallCluster(tmp_path / "c", copies=3)
+    with pytest.raises(ClusterError, match="3 copies of each message need as many bookies; there are to be 2"):
+        made.up(bookies=2, brokers=1, free_ports=True)
+    try:
+        made.up(bookies=4, brokers=1, free_ports=True)
+        broker = parse_properties((made.directory / "broker-1" / "broker.conf").read_text(), "broker")
+        assert broker["managedLedgerDefaultEnsembleSize"] == broker["managedLedgerDefaultAckQuorum"] == "3"
+        first, second = made.member("bookie-1"), made.member("bookie-2")
+        assert made.dashboard_url == f"http://127.0.0.1:{first.web_port}/dashboard/"
+        made.kill("bookie-1")
+        assert made.dashboard_url == f"http://127.0.0.1:{second.web_port}/dashboard/"
+    finally:
+        made.down()
 
 
 def test_the_commands_are_those_that_a_person_types(tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from magnetar.demo.steps import DemoFailed, Steps
 from magnetar.inspect.broker_admin import AdminClient
 from magnetar.processes.cluster import Cluster
-from magnetar_core.runtime.daemon import new_clock
 from magnetar_core.runtime.types import MagnetarError
 
 TOPIC: Final = "persistent://public/default/flights"
@@ -54,10 +54,6 @@ SCHEMA: Final[dict[str, Any]] = {
 }
 
 Row = dict[str, Any]
-
-
-class DemoFailed(MagnetarError):
-    """A result differs from what was expected; the text says which."""
 
 
 def flights() -> Iterator[Row]:
@@ -139,23 +135,11 @@ class Acknowledged:
         return max((after - before for before, after in itertools.pairwise(times)), default=0.0)
 
 
-class Demo:
+class Demo(Steps):
     def __init__(self, directory: Path) -> None:
+        super().__init__()
         self.directory = directory
-        self.clock = new_clock()
         self.cluster = Cluster(directory / "cluster")
-        self.steps: list[tuple[str, float]] = []
-        self._begun = self.clock.monotonic()
-
-    def say(self, text: str) -> None:
-        print(text, flush=True)
-
-    def done(self, text: str) -> None:
-        """Print the result of a step and the time it took."""
-        now = self.clock.monotonic()
-        self.steps.append((text, now - self._begun))
-        self.say(f"  {text}  ({now - self._begun:.1f} s)")
-        self._begun = now
 
     def run(self) -> None:
         from magnetar_core.bookkeeper.metadata.zookeeper_server import find_pyspark_jars
@@ -191,10 +175,7 @@ class Demo:
         self.check(expected, table, total, rows, distinct)
         picture = self.draw(table)
 
-        self.say("")
-        self.say("What happened:")
-        for text, seconds in self.steps:
-            self.say(f"  {seconds:6.1f} s  {text}")
+        self.summary()
         self.say(f"  picture: {picture}")
         self.say("The table from the bookies equals the table from the file; every message is there exactly once.")
 
@@ -238,7 +219,7 @@ class Demo:
                 if killed_at and number == (kill_broker + kill_bookie) // 2:
                     gap_s = acknowledged.longest_gap_s()
                     progress.console.print(f"  partition {fullest} went on after {gap_s:.1f} s on the other broker")
-                    self.steps.append((f"gap of partition {fullest} when its broker was killed", gap_s))
+                    self.note(f"gap of partition {fullest} when its broker was killed", gap_s)
                 if number == kill_bookie:
                     self.cluster.kill("bookie-3")
                     progress.console.print("  killed bookie-3 (-9); its ledgers go on with another bookie")
@@ -391,7 +372,3 @@ def main() -> int:
         if (demo.cluster.directory / "cluster.json").exists():
             demo.cluster.down()
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
