@@ -65,6 +65,11 @@ class BookieLifecycle:
         self._ledgers = LedgerStore(store, root)
         self._directory = BookieDirectory(store, root, clock)
 
+    async def move(self, bookie_id: str, to: State, by: str, why: str) -> Lifecycle:
+        """Any move that needs no reading of records; `finish` makes a bookie drained. Raises as `drain`."""
+        assert to is not State.DRAINED
+        return await self._move(bookie_id, to, by, why)
+
     async def drain(self, bookie_id: str, by: str, why: str) -> Lifecycle:
         """Begin a drain. *by*: who does it, for those who read the state later. Raises IllegalMove, UnknownBookie,
         MetadataError."""
