@@ -10,7 +10,7 @@ SEED ?=
 # Where `make interop` writes its matrix.
 MATRIX ?= docs/INTEROP.md
 
-.PHONY: help demo demo-drain test unit coverage interop crash sim abuse soak mutants lint types format docs release proto bench bench-apache bench-bookie requirements clean
+.PHONY: help demo demo-drain pictures test unit coverage interop crash sim abuse soak mutants lint types format docs release proto bench bench-apache bench-bookie requirements clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## ?/  make \1\t/' | expand -t 24
@@ -34,6 +34,9 @@ demo: $(VENV)/demo ## the flights of 2013 through a cluster that loses a broker 
 
 demo-drain: $(VENV)/demo ## five bookies under load: one is killed, one is drained and removed, with a dashboard to watch
 	$(BIN)/python -m magnetar.demo drain
+
+pictures: $(VENV)/dev ## draw the pictures of the dashboard anew (needs a Chromium)
+	$(BIN)/python -m tests.pictures
 
 crash: $(VENV)/dev ## power cuts, faulty disks, kill -9, fuzz: 20,000 disk images and more (minutes)
 	MAGNETAR_CRASH_IMAGES=20000 MAGNETAR_INDEX_IMAGES=500 MAGNETAR_KILL_ROUNDS=100 MAGNETAR_FAULT_RUNS=3000 \

@@ -81,6 +81,13 @@ class AutoRecoveryConfig:
         help="no copy is made that leaves the copies of an entry in fewer racks, nor one in /default-rack",
     )
 
+    tokens_file: str = setting(
+        "managementTokensFile",
+        "",
+        help="file with the tokens of the management interface (`magnetar autorecovery token`); empty: everybody may "
+        "read, and only this host may change anything",
+    )
+
     @property
     def depth(self) -> Depth:
         """How much of a copy is read before a ledger counts as whole."""

@@ -50,6 +50,29 @@ class Overview:
 async def read_overview(store: MetadataStore, root: str, owners: dict[int, str] | None = None) -> Overview:
     """*owners*: those that are known from former calls, to be filled. Raises MetadataError."""
     marks = MarkBoard(store, root)
+    total, told, _ = await read_marked(store, root, owners=owners)
+    try:
+        delay_s = await marks.lost_bookie_delay_s()
+    except Corruption:
+        delay_s = None
+    return Overview(
+        is_enabled=await marks.is_enabled(),
+        lost_bookie_delay_s=delay_s,
+        auditor=await auditor(store, root),
+        nodes=tuple(await read_nodes(store, root)),
+        marked_total=total,
+        marked=tuple(told),
+    )
+
+
+async def read_marked(
+    store: MetadataStore, root: str, *, after: int = -1, most: int = MARKS_TOLD, owners: dict[int, str] | None = None
+) -> tuple[int, list[MarkedLedger], int | None]:
+    """(marked ledgers in all, those behind *after*, ids ascending, *most* at most, the last of them where more follow).
+
+    *owners*: those that are known from former calls, to be filled. Raises MetadataError.
+    """
+    marks = MarkBoard(store, root)
     ledgers = LedgerStore(store, root)
     known = owners if owners is not None else {}
     ids = sorted([ledger_id async for ledger_id in marks.marked()])
@@ -75,19 +98,10 @@ async def read_overview(store: MetadataStore, root: str, owners: dict[int, str] 
         owner = await owner_in_record(ledger_id)
         return MarkedLedger(ledger_id, replicas, marked_ms, ledger_id in locked, problems.get(ledger_id), owner)
 
+    behind = [ledger_id for ledger_id in ids if ledger_id > after]
+    wanted = behind[:most]
     told: list[MarkedLedger] = []
-    for first in range(0, min(len(ids), MARKS_TOLD), _AT_ONCE):
-        some = ids[first : min(first + _AT_ONCE, MARKS_TOLD)]
-        told += [ledger for ledger in await asyncio.gather(*map(one, some)) if ledger is not None]
-    try:
-        delay_s = await marks.lost_bookie_delay_s()
-    except Corruption:
-        delay_s = None
-    return Overview(
-        is_enabled=await marks.is_enabled(),
-        lost_bookie_delay_s=delay_s,
-        auditor=await auditor(store, root),
-        nodes=tuple(await read_nodes(store, root)),
-        marked_total=len(ids),
-        marked=tuple(told),
-    )
+    for first in range(0, len(wanted), _AT_ONCE):
+        found = await asyncio.gather(*map(one, wanted[first : first + _AT_ONCE]))
+        told += [ledger for ledger in found if ledger is not None]
+    return len(ids), told, wanted[-1] if len(behind) > most else None

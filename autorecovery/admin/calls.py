@@ -13,11 +13,12 @@ Rules:
    listener that only this host can reach.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
+from magnetar_core.bookkeeper.metadata.bookie_info import bookie_id_problem
 from magnetar_core.runtime.types import MagnetarError
 
 PREFIX: Final = "/manage/v1"
@@ -82,8 +83,36 @@ class Call:
     answer: JsonSchema
     status: int = 200
     body: JsonSchema | None = None
-    """Of type object; None: a body is not looked at."""
+    """Of type object, without members that are not told of (`schema.closed`); None: a body is not looked at."""
     query: Mapping[str, str] = field(default_factory=dict)
     """Name → what it means."""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    """Parameter in the path → what it means; `bookie` need not be told."""
     refusals: Mapping[int, str] = field(default_factory=dict)
-    """Status → when; 400, 401, 403, 404 of unknown addresses and 503 need not be told."""
+    """Status → when; 400, 401, 403, 404 of unknown addresses, 413, 415, 429 of long calls and 503 need not be told."""
+    is_long: bool = False
+    """It reads all records of the cluster: few of such calls are answered at the same time."""
+
+    @property
+    def path_parameters(self) -> list[str]:
+        """The names of the parameters in the path, in their order."""
+        return [part[1:-1] for part in self.path.split("/") if part.startswith("{")]
+
+
+class Subject(Protocol):
+    """Some calls that belong together."""
+
+    def calls(self) -> Sequence[Call]: ...
+
+
+def bookie_of(asked: Asked) -> str:
+    """The bookie that the path names. Raises Refused (400)."""
+    return checked_bookie(asked.path["bookie"])
+
+
+def checked_bookie(bookie_id: str) -> str:
+    """*bookie_id*, if it can be one. Raises Refused (400)."""
+    problem = bookie_id_problem(bookie_id)
+    if problem is not None:
+        raise Refused(400, problem)
+    return bookie_id

@@ -15,8 +15,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from autorecovery.admin.recovery_calls import marked_json
 from autorecovery.history import hour_of
-from autorecovery.overview import MarkedLedger, Overview, read_overview
+from autorecovery.overview import Overview, read_overview
 from autorecovery.reports import NodeReport
 from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates
 from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
@@ -41,7 +42,7 @@ _DISKS_KEPT_S: Final = 60.0
 _ASKED_MAX: Final = 32
 
 # Ledgers that a page names; the others are counted. A person scrolls through no more.
-LEDGERS_TOLD: Final = 200
+PAGE_LEDGERS_TOLD: Final = 200
 
 # Owners of ledgers that are remembered, some 100 bytes each; beyond it all are forgotten, and read anew when needed.
 _OWNERS_MAX: Final = 10_000
@@ -103,7 +104,7 @@ class ClusterStatus:
             "bookies": await self._read_bookies(overview),
             "under_replicated": {
                 "total": overview.marked_total,
-                "ledgers": [_ledger(one) for one in overview.marked[:LEDGERS_TOLD]],
+                "ledgers": [marked_json(one) for one in overview.marked[:PAGE_LEDGERS_TOLD]],
             },
             "history": [
                 list(step) for step in hour_of([one.facts.get("history", []) for one in overview.nodes], now_ms)
@@ -141,7 +142,7 @@ class ClusterStatus:
             "began_ms": lifecycle.began_ms if lifecycle and lifecycle.began_ms else None,
             "failed_ledgers": [
                 {"ledger_id": ledger_id, "why": text} for ledger_id, text in (lifecycle.reasons if lifecycle else ())
-            ][:LEDGERS_TOLD],
+            ][:PAGE_LEDGERS_TOLD],
             "failed_ledgers_total": lifecycle.reasons_total if lifecycle else 0,
             "rack": rack,
             "disk": self._disk(bookie_id),
@@ -222,18 +223,3 @@ def _drains(overview: Overview) -> dict[str, dict[str, Any]]:
 def _node(report: NodeReport) -> dict[str, Any]:
     hidden = ("auditor", "drains", "history", "version")
     return {"name": report.name, **{name: value for name, value in report.facts.items() if name not in hidden}}
-
-
-def _ledger(one: MarkedLedger) -> dict[str, Any]:
-    problem = one.problem
-    return {
-        "ledger_id": one.ledger_id,
-        "owner": one.owner,
-        "missing_on": list(one.replicas),
-        "marked_ms": one.marked_ms,
-        "is_locked": one.is_locked,
-        "problem": None if problem is None else {
-            "kind": str(problem.kind), "text": problem.text, "since_ms": problem.since_ms, "attempts": problem.attempts,
-            "lost": [list(extent) for extent in problem.lost],
-        },
-    }  # fmt: skip

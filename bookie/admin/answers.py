@@ -30,9 +30,16 @@ HEADERS: Final = {"X-Content-Type-Options": "nosniff"}
 RawHandler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+def is_of_others(request: web.Request) -> bool:
+    """The address belongs to an application that is mounted into this one."""
+    return len(request.match_info.apps) > 1
+
+
 @web.middleware
 async def answer_errors(request: web.Request, handler: RawHandler) -> web.StreamResponse:
     """Turn the errors of a handler into answers: text for people, with Apache's status."""
+    if is_of_others(request):
+        return await handler(request)
     try:
         return await handler(request)
     except Refused as error:

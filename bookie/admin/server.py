@@ -6,11 +6,13 @@
     /api/v1/ledger/…                any ledger of the cluster
     /api/v1/autorecovery/…          auto-recovery of the cluster (`auto_recovery`)
     /api/v1/magnetar/…              what Apache's bookie does not have
+    other prefixes                  applications of others that use this port, such as the management interface
 
 Rules:
 
 1. There is no authentication, as with Apache: every client that reaches the port may do everything. The port is on
    loopback unless configured otherwise. Nothing changes with a GET or POST that a web page could make a browser send.
+   Applications of others have rules and errors of their own.
 2. A refusal is text for people, with Apache's status: 404 for a wrong method, 500 for missing things and for errors.
 3. Answers that grow with the cluster are streamed: no answer holds a whole ledger, or all records, in memory.
 """
@@ -23,7 +25,7 @@ from typing import Final
 
 from aiohttp import web
 
-from bookie.admin.answers import RawHandler, answer_errors, json_answer, stream_answer, text_answer
+from bookie.admin.answers import RawHandler, answer_errors, is_of_others, json_answer, stream_answer, text_answer
 from bookie.admin.auto_recovery import AutoRecoveryCalls, RecoveryAccess
 from bookie.admin.bodies import (
     gc_details_json,
@@ -77,7 +79,7 @@ _Handler = Callable[[web.Request, BookieOperations], Awaitable[web.StreamRespons
 async def _no_foreign_pages(request: web.Request, handler: RawHandler) -> web.StreamResponse:
     """Refuse calls from foreign web pages. Bodies may have any type, as with Apache's bookie: its users call it by
     curl."""
-    if (reason := foreign_origin(request)) is not None:
+    if not is_of_others(request) and (reason := foreign_origin(request)) is not None:
         raise Refused(403, reason)
     return await handler(request)
 
@@ -104,9 +106,12 @@ class AdminServer:
         metrics_only: bool = False,
         certificates: Certificates | None = None,
         recovery: RecoveryAccess | None = None,
+        mounted: Mapping[str, web.Application] | None = None,
     ) -> None:
         """*metrics_only*: /metrics and /heartbeat, and nothing else. *certificates*: other bookies are asked over
-        TLS. *recovery* None: ledgers cannot be copied from here."""
+        TLS. *recovery* None: ledgers cannot be copied from here. *mounted*: prefix → application of others, which is
+        served from the start on, also while the bookie is not ready."""
+        self._mounted = dict(mounted or {})
         self._records = LedgerStore(store, root)
         self._cluster = ClusterView(store, root, clock, certificates)
         self._auto_recovery = AutoRecoveryCalls(store, root, self._cluster, recovery)
@@ -127,7 +132,7 @@ class AdminServer:
     async def start(self, listening: socket.socket) -> None:
         """Listen on a bound socket."""
         app = web.Application(middlewares=[answer_errors, _no_foreign_pages], client_max_size=BODY_BYTES_MAX)
-        self._routes(app.router)
+        self._routes(app)
         self._http = HttpServer(app)
         await self._http.start(listening)
 
@@ -138,7 +143,8 @@ class AdminServer:
 
     # -- routes
 
-    def _routes(self, router: web.UrlDispatcher) -> None:
+    def _routes(self, app: web.Application) -> None:
+        router = app.router
         router.add_route("*", "/heartbeat", self._heartbeat)
         router.add_route("*", "/metrics", self._get_metrics)
         if not self._metrics_only:
@@ -147,6 +153,8 @@ class AdminServer:
             router.add_route("*", "/api/v1/bookie/is_ready", self._is_ready)
             for path, calls in self._auto_recovery.table().items():
                 router.add_route("*", "/api/v1/" + path, self._dispatcher(path, _for_bookie(calls)))
+            for prefix, mounted in self._mounted.items():
+                app.add_subapp(prefix, mounted)
         router.add_route("*", "/{anything:.*}", self._not_found)
 
     def _table(self) -> dict[str, dict[str, _Handler]]:

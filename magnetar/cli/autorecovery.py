@@ -376,3 +376,31 @@ def _show_plan(ledgers: dict[int, bool], as_json: bool) -> None:
         show.table(("ledger", "state"), rows)
     else:
         click.echo("no ledger names them")
+
+
+# ------------------------------------------------------------------------------------------ tokens
+
+
+@autorecovery.command()
+@click.argument("name")
+@click.option(
+    "--role", type=click.Choice(["read", "write"]), required=True, help="Whether the holder may change anything."
+)
+@json_option
+def token(name: str, role: str, as_json: bool) -> None:
+    """Make a token for the HTTP management interface, for NAME, and the line for the file of managementTokensFile.
+
+    The token is shown once and stored nowhere; the line has only its SHA-256.
+
+    Example:  magnetar autorecovery token deployer --role write
+    """
+    import secrets
+
+    from autorecovery.admin.tokens import Role, line_of, name_problem
+
+    problem = name_problem(name)
+    if problem is not None:
+        raise click.BadParameter(problem, param_hint="NAME")
+    made = secrets.token_urlsafe(32)
+    line = line_of(name, Role(role), made)
+    done(f"token  {made}\nline   {line}", as_json, name=name, role=role, token=made, line=line)

@@ -23,7 +23,7 @@ from magnetar.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from magnetar.inspect.bookie_lifecycle import BookieLifecycle, DrainStatus
+    from autorecovery.retirement import BookieLifecycle, DrainStatus
     from magnetar.inspect.inspector import Inspector
     from magnetar_core.bookkeeper.metadata.lifecycle import State
 
@@ -88,9 +88,11 @@ class Place:
         return asyncio.run(go())
 
     def lives(self, work: "Callable[[BookieLifecycle], Awaitable[T]]", *, changes: bool = False) -> T:
-        from magnetar.inspect.bookie_lifecycle import BookieLifecycle
+        from autorecovery.retirement import BookieLifecycle
 
-        return self.ask(lambda inspector: work(BookieLifecycle(inspector)), changes=changes)
+        return self.ask(
+            lambda inspector: work(BookieLifecycle(inspector.store, inspector.root, inspector.clock)), changes=changes
+        )
 
     def change(self, work: "Callable[[BookieLifecycle], Awaitable[T]]") -> T:
         return self.lives(work, changes=True)
@@ -145,7 +147,7 @@ def drain(
     Example:  magnetar bookies drain 127.0.0.1:3183 --wait
     """
     place = Place(metadata_url, admin_url, tls_directory)
-    found = place.change(lambda lives: lives.drain(bookie_id, why))
+    found = place.change(lambda lives: lives.drain(bookie_id, _who(), why))
     if wait:
         _wait(place, bookie_id, timeout_s, as_json)
         return
@@ -208,7 +210,7 @@ def cancel(
 
     Example:  magnetar bookies cancel 127.0.0.1:3183
     """
-    found = Place(metadata_url, admin_url, tls_directory).change(lambda lives: lives.cancel(bookie_id, why))
+    found = Place(metadata_url, admin_url, tls_directory).change(lambda lives: lives.cancel(bookie_id, _who(), why))
     done(f"{bookie_id} is {found.state}", as_json, bookie=bookie_id, state=found.state)
 
 
@@ -229,7 +231,7 @@ def finish(
     """
     place = Place(metadata_url, admin_url, tls_directory)
     with show.bar("ledgers") as drawn:
-        found = _or_refusal(lambda: place.change(lambda lives: lives.finish(bookie_id, why, drawn.at)), as_json)
+        found = _or_refusal(lambda: place.change(lambda lives: lives.finish(bookie_id, _who(), why, drawn.at)), as_json)
     done(f"{bookie_id} is {found.state}", as_json, bookie=bookie_id, state=found.state)
 
 
@@ -255,9 +257,21 @@ def remove(
     done(f"{bookie_id} is removed", as_json, bookie=bookie_id, removed=True)
 
 
+def _who() -> str:
+    """The person at the keyboard, for those who read the state later."""
+    import getpass
+    import socket
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container without a name for its user
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"
+
+
 def _or_refusal(work: Callable[[], T], as_json: bool) -> T:
     """With --json a refusal is JSON, too."""
-    from magnetar.inspect.bookie_lifecycle import StillNeeded
+    from autorecovery.retirement import StillNeeded
 
     try:
         return work()

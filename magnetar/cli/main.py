@@ -193,6 +193,8 @@ def _show_cluster(found: "Cluster") -> None:
     click.echo(f"service URL {found.service_url}, metadata {found.metadata_url}, logs in {found.directory}/*/log")
     if found.grpc_addresses:
         click.echo(f"topic API {','.join(found.grpc_addresses)}")
+    if found.dashboard_url:
+        click.echo(f"dashboard {found.dashboard_url}")
 
 
 for _command in (

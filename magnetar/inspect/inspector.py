@@ -1,5 +1,5 @@
 """A look at a cluster from outside: its metadata, its bookies, the copies of entries. Nothing is changed or fenced
-here; `bookie_lifecycle` changes the states of bookies over the same connection."""
+here; `autorecovery.retirement` changes the states of bookies over the same connection."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

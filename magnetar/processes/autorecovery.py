@@ -1,4 +1,7 @@
-"""`magnetar autorecovery`: a node of auto-recovery in a process of its own."""
+"""`magnetar autorecovery`: a node of auto-recovery in a process of its own; and one inside a bookie's process.
+
+Both serve the management interface (`management`): the first on a port of its own, the second on the bookie's HTTP.
+"""
 
 import asyncio
 import logging
@@ -22,8 +25,8 @@ from magnetar_core.runtime.types import ConfigurationError
 if TYPE_CHECKING:
     from autorecovery.config import AutoRecoveryConfig
     from autorecovery.node import AutoRecoveryNode
+    from magnetar.processes.bookie_settings import NodeConfig
     from magnetar_core.bookkeeper.client.client import BookKeeper
-    from magnetar_core.bookkeeper.client.config import ClientConfig
     from magnetar_core.bookkeeper.metadata.store import MetadataStore
     from magnetar_core.bookkeeper.tls.files import TlsFiles
     from magnetar_core.runtime.clock import Clock
@@ -78,17 +81,11 @@ class EmbeddedNode:
             await self._clock.sleep(_RESTART_S)
 
 
-async def start_embedded(
-    bookie_id: str,
-    store: "MetadataStore",
-    clock: "Clock",
-    config: "AutoRecoveryConfig",
-    tls: "TlsFiles | None",
-    parts: Parts,
-    *,
+async def open_client(
+    store: "MetadataStore", clock: "Clock", config: "AutoRecoveryConfig", tls: "TlsFiles | None", parts: Parts, *,
     root: str,
-) -> None:
-    """Run auto-recovery beside a bookie; *parts* learns how to stop it. Raises MagnetarError."""
+) -> "BookKeeper":  # fmt: skip
+    """The ledger client of auto-recovery; *parts* learns how to close it. Raises MagnetarError."""
     from magnetar_core.bookkeeper.client.client import BookKeeper
     from magnetar_core.bookkeeper.client.config import ClientConfig
 
@@ -96,6 +93,20 @@ async def start_embedded(
     bookkeeper = BookKeeper(store, clock, client, root=root)
     await bookkeeper.open()
     parts.add("ledger client of auto-recovery", bookkeeper.close)
+    return bookkeeper
+
+
+def start_embedded(
+    bookie_id: str,
+    store: "MetadataStore",
+    bookkeeper: "BookKeeper",
+    clock: "Clock",
+    config: "AutoRecoveryConfig",
+    parts: Parts,
+    *,
+    root: str,
+) -> None:
+    """Run auto-recovery beside a bookie; *parts* learns how to stop it."""
     node = EmbeddedNode(bookie_id, store, bookkeeper, clock, config, root=root)
     node.start()
     parts.add("auto-recovery", node.stop)
@@ -104,9 +115,9 @@ async def start_embedded(
 async def start_node(
     name: str,
     store: "MetadataStore",
+    bookkeeper: "BookKeeper",
     clock: "Clock",
     config: "AutoRecoveryConfig",
-    client: "ClientConfig",
     parts: Parts,
     shutdown: Shutdown,
     *,
@@ -114,11 +125,7 @@ async def start_node(
 ) -> "AutoRecoveryNode":
     """Start a node; *parts* learns how to stop it, *shutdown* that it died. Raises MagnetarError."""
     from autorecovery.node import AutoRecoveryNode
-    from magnetar_core.bookkeeper.client.client import BookKeeper
 
-    bookkeeper = BookKeeper(store, clock, client, root=root)
-    await bookkeeper.open()
-    parts.add("ledger client of auto-recovery", bookkeeper.close)
     turn = partial(turn_read_only, bookkeeper.bookies)
     node = AutoRecoveryNode(name, store, bookkeeper, clock, config, root=root, on_death=shutdown.fail, turn=turn)
     await node.start()
@@ -126,9 +133,33 @@ async def start_node(
     return node
 
 
+async def _serve(
+    node: "NodeConfig", config: "AutoRecoveryConfig", store: "MetadataStore", bookkeeper: "BookKeeper",
+    clock: "Clock", parts: Parts, *, root: str, tls: "TlsFiles | None",
+) -> str:  # fmt: skip
+    """Serve the management interface where the settings want it; its URL, or nothing. Raises MagnetarError."""
+    if not node.http_enabled:
+        return ""
+    from autorecovery.admin.server import root_application
+    from magnetar.processes.bookie import bind_http, url_of
+    from magnetar.processes.management import start_management
+    from magnetar_core.runtime.http_server import HttpServer
+
+    listening = bind_http(node.http_host, node.http_port, ("httpServerHost", "httpServerPort"))
+    try:
+        host, port = listening.getsockname()[:2]
+        server = start_management(config, store, bookkeeper, clock, parts, root=root, host=host, tls=tls)
+        http = HttpServer(root_application(server.mounts()))
+        parts.add("HTTP", http.stop)
+        await http.start(listening)
+    except BaseException:
+        listening.close()
+        raise
+    return url_of(host, port)
+
+
 def run_auto_recovery(config_path: Path | None) -> int:
     """Run a node until it is told to stop, or dies; returns the exit code. Raises ConfigurationError."""
-    from magnetar_core.bookkeeper.client.config import ClientConfig
     from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
     from magnetar_core.bookkeeper.metadata.url import open_store, split_service_uri
 
@@ -136,7 +167,6 @@ def run_auto_recovery(config_path: Path | None) -> int:
     config = read_auto_recovery_settings(config_path)
     node_config = read_node_settings(config_path)
     tls = read_bookie_settings(config_path).client_tls
-    client = ClientConfig(tls=tls, racks_min=config.racks_min, racks_enforced=config.racks_enforced)
     if not node_config.metadata_service_uri:
         raise ConfigurationError("metadataServiceUri is not set, for example zk://127.0.0.1:2181/ledgers")
     url, root = split_service_uri(node_config.metadata_service_uri)
@@ -147,7 +177,11 @@ def run_auto_recovery(config_path: Path | None) -> int:
         store = await open_store(url, clock, session_timeout_s=node_config.session_timeout_ms / 1000)
         parts.add("metadata", store.close)
         await initialise_cluster(store, root)
-        await start_node(name, store, clock, config, client, parts, shutdown, root=root)
-        say_ready(f"magnetar autorecovery {name} is ready, metadata {url}{root}")
+        bookkeeper = await open_client(store, clock, config, tls, parts, root=root)
+        await start_node(name, store, bookkeeper, clock, config, parts, shutdown, root=root)
+        http_url = await _serve(node_config, config, store, bookkeeper, clock, parts, root=root, tls=tls)
+        say_ready(
+            f"magnetar autorecovery {name} is ready{f', HTTP {http_url}' if http_url else ''}, metadata {url}{root}"
+        )
 
     return run(start)

@@ -5,7 +5,8 @@ import contextlib
 import errno
 import os
 import socket
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from bookie.bookie import Bookie, PortInUse
 from bookie.config import BookieConfig
@@ -18,6 +19,9 @@ from magnetar_core.runtime.daemon import Shutdown
 from magnetar_core.runtime.files import Files
 from magnetar_core.runtime.tasks import Parts
 from magnetar_core.runtime.types import MIB, Buffer
+
+if TYPE_CHECKING:
+    from aiohttp.web import Application
 
 # Entries that are in memory at a time while a ledger is read for an operator.
 _READ_ENTRIES_MAX = 1_000
@@ -105,10 +109,12 @@ async def start_bookie(
     shutdown: Shutdown,
     *,
     root: str,
+    mounted: "Mapping[str, Application] | None" = None,
 ) -> tuple[Bookie, str]:
     """Start a bookie and, where the settings say so, its HTTP; *parts* learns how to stop them.
 
-    Returns the bookie and the URL of its HTTP, empty if there is none. Raises MagnetarError.
+    *mounted*: prefix → application that is served on the bookie's HTTP, too. Returns the bookie and the URL of its
+    HTTP, empty if there is none. Raises MagnetarError.
 
     HTTP is opened first, so that health checks reach the process also while a long journal is replayed.
     """
@@ -133,23 +139,33 @@ async def start_bookie(
         metrics_only=config.is_metrics_only,
         certificates=certificates,
         recovery=LedgerRecovery(f"recovery-{socket.gethostname()}-{os.getpid()}", store, clock, reader, root),
+        mounted=mounted,
     )
     await admin.start(listening)
     parts.add("admin", admin.stop)
     await bookie.start()
     parts.add("bookie", bookie.stop)
     admin.serve(bookie.operations)
-    return bookie, f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return bookie, url_of(host, port)
+
+
+def url_of(host: str, port: int) -> str:
+    """Where a browser finds what listens at *host*."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _bind_http(config: BookieConfig) -> socket.socket | None:
     """The HTTP socket, bound before anything is started: a port that is taken is found at once."""
     if config.http_address is None:
         return None
-    host, port = config.http_address
     names = ("prometheusStatsHttpAddress", "prometheusStatsHttpPort")
     if not config.is_metrics_only:
         names = ("httpServerHost", "httpServerPort")
+    return bind_http(*config.http_address, names)
+
+
+def bind_http(host: str, port: int, names: tuple[str, str]) -> socket.socket:
+    """A socket for HTTP; *names* of the settings with host and port stand in the error. Raises PortInUse."""
     made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     with contextlib.ExitStack() as stack:
         stack.callback(made.close)

@@ -18,6 +18,11 @@ class NodeConfig:
     metadata_service_uri: str = setting("metadataServiceUri", "", help="metadata store: zk://host:port/ledgers")
     session_timeout_ms: int = setting("zkTimeout", 30_000, help="session with the metadata store, milliseconds")
     name: str = setting("bookieId", "", help="name of the node in locks and elections; empty: host and process")
+    http_enabled: bool = setting("httpServerEnabled", False, help="the HTTP management interface")
+    http_port: int = setting("httpServerPort", 8000, help="its TCP port; 0 takes a free one")
+    http_host: str = setting(
+        "httpServerHost", "127.0.0.1", help="address that it listens on; Apache's default is 0.0.0.0"
+    )
 
 
 # Settings of Apache's auto-recovery that mean nothing here: reads are as many as the node may have under way, and

@@ -1,11 +1,17 @@
-"""Turning a bookie of Apache's read-only through its HTTP, for a drain: it does not know the state in the metadata."""
+"""Turning a bookie read-only or writable through its HTTP: any for an operator, and one of Apache's for a drain, since
+it does not know the state in the metadata."""
 
 import logging
-from typing import TYPE_CHECKING, Final
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
 
+from magnetar_core.runtime.json_text import parse_json
 from magnetar_core.runtime.types import MagnetarError
 
 if TYPE_CHECKING:
+    from aiohttp import ClientSession
+
     from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
 
 log = logging.getLogger(__name__)
@@ -13,13 +19,46 @@ log = logging.getLogger(__name__)
 # A bookie answers this in milliseconds; a drain asks again later.
 _ANSWER_S: Final = 5.0
 
+# The answer is a few words; an error of Apache's may be a page.
+_ANSWER_BYTES: Final = 4_096
+
 
 class CannotTurn(MagnetarError):
     """The bookie was not turned read-only; the text says why, and what helps."""
 
 
 async def turn_read_only(bookies: "BookieDirectory", bookie_id: str) -> None:
-    """Ask a bookie to take no entries. Raises CannotTurn, MetadataError."""
+    """Ask a bookie of Apache's to take no entries, for a drain. Raises CannotTurn, MetadataError."""
+    async with _asking(bookies, bookie_id) as (session, base):
+        if await _is_ours(session, base):
+            raise CannotTurn(f"it is one of ours and has not read its state yet; its log says why ({base})")
+        await _turn(session, base, {"readOnly": True})
+    log.warning("bookie %s was turned read-only through %s", bookie_id, base)
+
+
+async def turn(bookies: "BookieDirectory", bookie_id: str, read_only: bool, detail: str) -> bool:
+    """Ask a bookie, ours or Apache's, to take no entries, or to take them again, as an operator wants it.
+
+    *detail* is told by ours as the reason. Returns whether the bookie is read-only now: it may have other reasons.
+    Raises CannotTurn, MetadataError.
+    """
+    async with _asking(bookies, bookie_id) as (session, base):
+        body: dict[str, Any] = {"readOnly": read_only}
+        if await _is_ours(session, base):  # Apache's refuses members that it does not know
+            body |= {"reason": "operator", "detail": detail}
+        answer = await _turn(session, base, body)
+    log.warning("bookie %s was told to be %s through %s", bookie_id, "read-only" if read_only else "writable", base)
+    try:
+        found = parse_json(answer)
+    except ValueError:
+        found = None
+    told = found.get("readOnly") if isinstance(found, dict) else None
+    return told if isinstance(told, bool) else read_only
+
+
+@asynccontextmanager
+async def _asking(bookies: "BookieDirectory", bookie_id: str) -> "AsyncIterator[tuple[ClientSession, str]]":
+    """A session, and where the API of the bookie's HTTP begins. Raises CannotTurn, MetadataError."""
     import aiohttp
 
     info = await bookies.info_of(bookie_id)
@@ -30,13 +69,19 @@ async def turn_read_only(bookies: "BookieDirectory", bookie_id: str) -> None:
     base = f"http://{host}:{endpoint.port}/api/v1"
     try:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWER_S)) as session:
-            async with session.get(f"{base}/magnetar/status") as answer:
-                if answer.status == 200:
-                    raise CannotTurn(f"it is one of ours and has not read its state yet; its log says why ({base})")
-            async with session.put(f"{base}/bookie/state/readonly", json={"readOnly": True}) as answer:
-                if answer.status != 200:
-                    text = (await answer.text())[:200]
-                    raise CannotTurn(f"{base}/bookie/state/readonly answered {answer.status}: {text}")
+            yield session, base
     except (TimeoutError, aiohttp.ClientError, OSError) as error:
         raise CannotTurn(f"its HTTP at {base} does not answer: {error!r}") from error
-    log.warning("bookie %s was turned read-only through %s", bookie_id, base)
+
+
+async def _is_ours(session: "ClientSession", base: str) -> bool:
+    async with session.get(f"{base}/magnetar/status") as answer:
+        return answer.status == 200
+
+
+async def _turn(session: "ClientSession", base: str, body: dict[str, Any]) -> str:
+    async with session.put(f"{base}/bookie/state/readonly", json=body) as answer:
+        text = (await answer.content.read(_ANSWER_BYTES)).decode(errors="replace")
+        if answer.status != 200:
+            raise CannotTurn(f"{base}/bookie/state/readonly answered {answer.status}: {text[:200]}")
+        return text

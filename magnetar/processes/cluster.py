@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from magnetar_core.bookkeeper.metadata.zookeeper_server import find_pyspark_jars, zookeeper_command, zookeeper_config
+from magnetar_core.runtime.config import parse_properties
 from magnetar_core.runtime.daemon import new_clock
 from magnetar_core.runtime.own_packages import python_command, python_environment
 from magnetar_core.runtime.types import MagnetarError
@@ -174,9 +175,16 @@ class Cluster:
 
     @property
     def dashboard_url(self) -> str:
-        """The page about bookies and their copies, at the first bookie that runs; empty if none has HTTP."""
-        ports = [one.web_port for one in self.members("bookie") if one.web_port and self.is_running(one.name)]
-        return f"http://{HOST}:{ports[0]}/dashboard/" if ports else ""
+        """The page about bookies and their copies, at the first bookie that runs; empty if none serves it."""
+        for one in self.members("bookie"):
+            if one.web_port and self.is_running(one.name) and self._runs_auto_recovery(one):
+                return f"http://{HOST}:{one.web_port}/dashboard/"
+        return ""
+
+    def _runs_auto_recovery(self, bookie: Member) -> bool:
+        """A cluster that was made before bookies had it goes on without."""
+        path = self.directory / bookie.name / "bookie.conf"
+        return parse_properties(path.read_text(), str(path)).get("autoRecoveryDaemonEnabled") == "true"
 
     @property
     def metadata_url(self) -> str:

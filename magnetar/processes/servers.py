@@ -46,7 +46,7 @@ def start_server_logging() -> None:
 
 def run_bookie(config_path: Path | None) -> int:
     """Run a bookie until it is told to stop; returns the exit code. Raises ConfigurationError."""
-    from magnetar.processes.autorecovery import start_embedded
+    from magnetar.processes.autorecovery import open_client, start_embedded
     from magnetar.processes.bookie import start_bookie
     from magnetar.processes.bookie_settings import read_auto_recovery_settings, read_bookie_settings
     from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
@@ -64,9 +64,21 @@ def run_bookie(config_path: Path | None) -> int:
         store = await open_store(url, clock, session_timeout_s=config.session_timeout_ms / 1000)
         parts.add("metadata", store.close)
         await initialise_cluster(store, root)
-        bookie, http_url = await start_bookie(config, store, clock, OsFiles(), parts, shutdown, root=root)
+        client = mounted = None
         if config.auto_recovery:
-            await start_embedded(bookie.bookie_id, store, clock, auto_recovery, config.client_tls, parts, root=root)
+            client = await open_client(store, clock, auto_recovery, config.client_tls, parts, root=root)
+            if config.http_enabled:
+                from magnetar.processes.management import start_management
+
+                server = start_management(
+                    auto_recovery, store, client, clock, parts, root=root, host=config.http_host, tls=config.client_tls
+                )
+                mounted = server.mounts()
+        bookie, http_url = await start_bookie(
+            config, store, clock, OsFiles(), parts, shutdown, root=root, mounted=mounted
+        )
+        if client is not None:
+            start_embedded(bookie.bookie_id, store, client, clock, auto_recovery, parts, root=root)
         host, port = bookie.address
         say_ready(
             f"magnetar bookie {bookie.bookie_id} is ready at {host}:{port}"

@@ -85,6 +85,10 @@ def test_the_page_of_auto_recovery_can_be_copied(tmp_path: Path) -> None:
     assert "no ledger is known to lack copies" in said
     assert "a bookie may be away for 600 s" in said
     assert "was asked for an audit" in said
+    assert '"/manage/v1/bookies/{bookie}/state"' in said
+    assert '"safe": true' in said
+    assert '"state": "drained"' in said
+    assert '"removed": true' in said
 
 
 def test_the_page_about_testing_can_be_copied(tmp_path: Path) -> None:
@@ -108,4 +112,6 @@ def test_blocks_that_are_not_run_say_what_they_are(page: str) -> None:
     for block in blocks_of((ROOT / page).read_text()):
         if not block.language and not block.file and page not in not_followed:
             first = block.text.split()[0]
-            assert first in ("magnetar", "seq", "echo", "pip", "python", "grpcurl", "source"), f"{page}: {block.text}"
+            assert first in ("magnetar", "seq", "echo", "pip", "python", "grpcurl", "source", "curl"), (
+                f"{page}: {block.text}"
+            )

@@ -72,7 +72,9 @@ class Page:
         return result
 
     async def open(self, url: str) -> None:
+        """Go to a page, and wait until it is loaded."""
         await self.call("Page.navigate", url=url)
+        await self.until("location.href !== 'about:blank' && document.readyState === 'complete'")
 
     async def evaluate(self, expression: str) -> Any:
         """The value of a JavaScript expression. Raises BrowserError."""

@@ -2,6 +2,7 @@
 // Texts of the cluster (names of bookies and topics, reasons) are only ever set as text, never as markup.
 
 const EVERY_MS = 2000;
+const ROWS = 10; // ledgers that are seen at once; the others are a click away
 const TOKEN = "magnetar.token";
 
 const byId = (id) => document.getElementById(id);
@@ -68,6 +69,9 @@ function table(names, rows) {
   return make("table", {}, make("thead", {}, head), make("tbody", {}, ...body));
 }
 
+// All that such a ledger lacks is a copy elsewhere than on a bookie that leaves, and that still serves.
+const isMoved = (ledger, leaving) => ledger.missing_on.length > 0 && ledger.missing_on.every((bookie) => leaving.has(bookie));
+
 function verdict(told) {
   const away = told.bookies.filter((one) => one.serving === "away" && one.state !== "drained");
   const failed = told.bookies.filter((one) => one.state === "draining-failed");
@@ -77,7 +81,10 @@ function verdict(told) {
   if (failed.length) return ["bad", `The drain of ${failed.map((one) => one.id).join(", ")} failed: see below.`];
   if (!told.is_enabled) return ["bad", "Auto-recovery is switched off: nothing is copied. Switch it on: magnetar autorecovery enable"];
   if (!told.auditor.name) return ["bad", "Nobody is auditor: lost copies are not noticed. Start a node: magnetar autorecovery"];
-  if (total) return ["wait", `${of(total, "ledger lacks", "ledgers lack")} copies.`];
+  const leaving = new Set(told.bookies.filter((one) => one.state === "draining").map((one) => one.id));
+  const moved = told.under_replicated.ledgers.filter((one) => isMoved(one, leaving)).length;
+  if (total > moved) return ["wait", `${of(total - moved, "ledger lacks", "ledgers lack")} copies.`];
+  if (moved) return ["wait", `${of(moved, "ledger is", "ledgers are")} moved away from bookies that leave. Each has all of its copies meanwhile.`];
   if (away.length) return ["wait", `${away.map((one) => one.id).join(", ")} ${away.length === 1 ? "is" : "are"} away. No ledger is known to lack copies.`];
   return ["good", "Every ledger is known to have all of its copies."];
 }
@@ -106,6 +113,12 @@ function disk(found) {
     make("span", { class: "note" }, `${Math.round(full * 100)} % of ${bytes(found.total_bytes)}`));
 }
 
+function reasons(one) {
+  const said = one.why && `${one.by}: ${one.why}`;
+  const own = said && one.read_only_reason.includes(one.why) ? "" : one.read_only_reason; // a bookie repeats its state
+  return [own, said, one.state_problem].filter(Boolean).join("; ");
+}
+
 function bookies(told) {
   const rows = told.bookies.map((one) => [
     make("span", {}, one.id),
@@ -114,7 +127,7 @@ function bookies(told) {
     disk(one.disk),
     one.rack ? make("span", {}, one.rack) : "",
     one.read_only_reason || one.why || one.state_problem
-      ? make("span", { class: "note" }, [one.read_only_reason, one.why && `${one.by}: ${one.why}`, one.state_problem].filter(Boolean).join("; "))
+      ? make("span", { class: "note" }, reasons(one))
       : "",
   ]);
   if (!rows.length) return make("p", { class: "note" }, "No bookie has ever joined this cluster.");
@@ -123,9 +136,12 @@ function bookies(told) {
 
 function named(key, title, ledgers, total) {
   if (!ledgers.length) return null;
-  const more = total > ledgers.length ? [make("li", { class: "note" }, `and ${count(total - ledgers.length)} more`)] : [];
-  return make("details", { "data-key": key }, make("summary", {}, title),
-    make("ul", {}, ...ledgers.map(([ledger, why]) => make("li", {}, make("b", {}, `ledger ${ledger}`), ` ${why}`)), ...more));
+  const byReason = new Map(); // many ledgers often have one reason
+  for (const [ledger, why] of ledgers) byReason.set(why, [...(byReason.get(why) || []), ledger]);
+  const items = [...byReason].map(([why, some]) =>
+    make("li", {}, make("b", {}, `${some.length === 1 ? "ledger" : "ledgers"} ${some.join(", ")}`), ` ${why}`));
+  const more = total > ledgers.length ? [make("li", { class: "note" }, `and ${count(total - ledgers.length)} more ledgers`)] : [];
+  return make("details", { "data-key": key }, make("summary", {}, title), make("ul", {}, ...items, ...more));
 }
 
 function drain(one) {
@@ -135,12 +151,14 @@ function drain(one) {
   const told = one.drain;
   if (one.state === "draining" && told) {
     const done = told.ledgers - told.ledgers_left;
-    parts.push(make("progress", { max: Math.max(told.ledgers, 1), value: told.ledgers ? done : 0, "aria-label": `drain of ${one.id}` }));
+    if (told.ledgers) parts.push(make("progress", { max: Math.max(told.ledgers, 1), value: told.ledgers ? done : 0, "aria-label": `drain of ${one.id}` }));
     parts.push(make("div", { class: "figures" },
-      make("span", {}, `${count(done)} of ${of(told.ledgers, "ledger")}`),
-      make("span", {}, `${bytes(told.bytes_left)} left`),
-      make("span", {}, `${count(told.ledgers_per_minute)} ledgers a minute`),
-      make("span", {}, told.eta_s === null ? "no estimate yet" : `about ${span(told.eta_s)} to go`),
+      ...(told.ledgers ? [
+        make("span", {}, `${count(done)} of ${of(told.ledgers, "ledger")}`),
+        told.bytes ? make("span", {}, `${bytes(told.bytes_left)} left`) : "",
+        make("span", {}, `${count(told.ledgers_per_minute)} ledgers a minute`),
+        make("span", {}, told.eta_s === null ? "no estimate yet" : `about ${span(told.eta_s)} to go`),
+      ] : []),
       make("span", { class: "note" }, told.phase)));
     if (told.problem) parts.push(make("p", { class: "bad" }, told.problem));
     parts.push(named(`waiting ${one.id}`, of(told.waiting, "ledger waits", "ledgers wait"), Object.entries(told.waiting_ledgers), told.waiting));
@@ -158,7 +176,8 @@ function drain(one) {
 }
 
 function ledgers(told) {
-  const { total, ledgers: some } = told.under_replicated;
+  const { total, ledgers: all } = told.under_replicated;
+  const some = [...all].sort((one, other) => !!other.problem - !!one.problem); // those in trouble first
   if (!total) return make("p", { class: "note" }, "None is known.");
   const rows = some.map((one) => [
     make("span", {}, String(one.ledger_id)),
@@ -168,8 +187,12 @@ function ledgers(told) {
     one.problem ? pill(one.problem.kind, one.problem.kind === "lost" ? "bad" : "wait") : pill(one.is_locked ? "being repaired" : "waits its turn", ""),
     one.problem ? make("span", { class: "note" }, one.problem.text) : "",
   ]);
-  const more = total > some.length ? make("p", { class: "note" }, `and ${count(total - some.length)} more`) : "";
-  return make("div", {}, table(["ledger", "of", "missing on", "known for", "state", "reason"], rows), more);
+  const names = ["ledger", "of", "missing on", "known for", "state", "reason"];
+  const first = table(names, rows.slice(0, ROWS));
+  if (total <= ROWS) return first;
+  const untold = total > some.length ? make("p", { class: "note" }, `and ${count(total - some.length)} that are not listed here: magnetar autorecovery list`) : "";
+  return make("div", {}, first,
+    make("details", { "data-key": "more ledgers" }, make("summary", {}, `${count(total - ROWS)} more`), table(names, rows.slice(ROWS)), untold));
 }
 
 function nodes(told) {

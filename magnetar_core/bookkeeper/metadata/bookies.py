@@ -295,6 +295,11 @@ class BookieDirectory:
         """`writable`, as the metadata store has it at this moment. Raises MetadataError."""
         return frozenset(await self._store.children(f"{self._root}/available")) - {_READONLY}
 
+    async def read_read_only(self) -> frozenset[str]:
+        """`read_only`, likewise."""
+        found = frozenset(await self._store.children(f"{self._root}/available/{_READONLY}"))
+        return found - await self.read_writable()
+
     def watch(self, changed: Callable[[], None]) -> Cancel:
         """Call *changed* whenever `writable` or `read_only` has changed."""
         self._listeners.append(changed)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from autorecovery.admin.calls import PREFIX, Asked, Caller
-from autorecovery.admin.cluster_status import LEDGERS_TOLD, ClusterStatus
+from autorecovery.admin.cluster_status import PAGE_LEDGERS_TOLD, ClusterStatus
 from autorecovery.admin.overview_calls import OverviewCalls
 from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates
 from magnetar_core.bookkeeper.metadata.lifecycle import Actor, State
@@ -82,11 +82,11 @@ async def test_ledgers_that_lack_copies_are_named_with_their_owner_and_the_other
             custom_metadata=(("pulsar/managed-ledger", b"public/default/persistent/t"),),
         )  # fmt: skip
         await marks.mark(handle.ledger_id, "b1", 7)
-        for number in range(LEDGERS_TOLD):
+        for number in range(PAGE_LEDGERS_TOLD):
             await marks.mark(1_000 + number, "b1", 7)
         told = (await status.read())["under_replicated"]
-        assert told["total"] == LEDGERS_TOLD + 1
-        assert len(told["ledgers"]) == LEDGERS_TOLD
+        assert told["total"] == PAGE_LEDGERS_TOLD + 1
+        assert len(told["ledgers"]) == PAGE_LEDGERS_TOLD
         assert told["ledgers"][0]["owner"] == "persistent://public/default/t"
         assert told["ledgers"][0]["missing_on"] == ["b1"]
         assert told["ledgers"][1]["owner"] == ""

@@ -92,7 +92,22 @@ async def test_a_bookie_that_is_away_shows_with_the_topics_of_its_ledgers_and_th
         assert "10.0.0.3:3181" in first
         assert "entries 0 to 3 are on no bookie that is there" in first
         assert "being repaired" in await page.text("#ledgers tbody tr:nth-child(2)")
-        assert "and 237 more" in await page.text("#ledgers")
+        assert (
+            await page.evaluate("document.querySelectorAll('#ledgers > div > div > table > tbody > tr').length") == 10
+        )
+        assert await page.text("#ledgers summary") == "250 more"
+        await page.evaluate("document.querySelector('#ledgers summary').click()")
+        assert "and 237 that are not listed here" in await page.text("#ledgers")
+
+
+async def test_ledgers_that_a_drain_moves_lack_nothing_meanwhile(tmp_path: Path) -> None:
+    told = drain_under_way()
+    told["under_replicated"] = {"total": 2, "ledgers": [ledger(one, missing_on=["10.0.0.5:3181"]) for one in (1, 2)]}
+    async with looking(told, tmp_path) as (page, cluster):
+        await page.until_text("2 ledgers are moved away from bookies that leave", "#verdict")
+        told["under_replicated"]["ledgers"][0]["missing_on"] = ["10.0.0.4:3181"]
+        await page.until_text("1 ledger lacks copies.", "#verdict")
+        assert cluster.told is told
 
 
 async def test_a_drain_shows_how_far_it_is_and_when_it_will_end(tmp_path: Path) -> None:

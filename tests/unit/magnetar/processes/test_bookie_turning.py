@@ -1,4 +1,4 @@
-"""Turning bookies of Apache's read-only, with HTTP servers that answer as theirs do."""
+"""Turning bookies through their HTTP, with HTTP servers that answer as theirs do."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from magnetar.processes.bookie_turning import CannotTurn, turn_read_only
+from magnetar.processes.bookie_turning import CannotTurn, turn, turn_read_only
 from magnetar_core.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint, http_endpoint
 from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory, BookieRegistration
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
@@ -14,15 +14,15 @@ from magnetar_core.runtime.clock import LoopClock
 
 
 @asynccontextmanager
-async def registered(*, status: int = 200, is_ours: bool = False, has_http: bool = True) -> AsyncIterator[
-    tuple[BookieDirectory, list[str]]
-]:  # fmt: skip
+async def registered(
+    *, status: int = 200, text: str = "no", is_ours: bool = False, has_http: bool = True
+) -> AsyncIterator[tuple[BookieDirectory, list[str]]]:
     """A directory with the bookie `b-1`, and the bodies that it was sent."""
     bodies: list[str] = []
 
     async def put(request: web.Request) -> web.Response:
         bodies.append(await request.text())
-        return web.Response(status=status, text="no")
+        return web.Response(status=status, text=text)
 
     async def ours(request: web.Request) -> web.Response:
         return web.Response(text="{}")
@@ -68,3 +68,21 @@ async def test_one_of_ours_is_left_to_its_state() -> None:
         with pytest.raises(CannotTurn, match="one of ours"):
             await turn_read_only(directory, "b-1")
         assert bodies == []
+
+
+async def test_an_operator_turns_any_bookie_and_ours_is_told_why() -> None:
+    async with registered() as (directory, bodies):
+        assert await turn(directory, "b-1", True, "a look (me)") is True
+        assert await turn(directory, "b-1", False, "") is False
+        assert bodies == ['{"readOnly": true}', '{"readOnly": false}']
+    async with registered(is_ours=True) as (directory, bodies):
+        await turn(directory, "b-1", True, "a look (me)")
+        assert bodies == ['{"readOnly": true, "reason": "operator", "detail": "a look (me)"}']
+    async with registered(status=500) as (directory, _):
+        with pytest.raises(CannotTurn, match="answered 500: no"):
+            await turn(directory, "b-1", True, "")
+
+
+async def test_a_bookie_that_stays_read_only_for_another_reason_is_believed() -> None:
+    async with registered(text='{"readOnly": true}') as (directory, _):
+        assert await turn(directory, "b-1", False, "") is True

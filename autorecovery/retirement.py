@@ -9,19 +9,21 @@ Rules (I74):
 2. The state is read before that, and the change is made only if it is still the same.
 """
 
-import getpass
-import socket
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from autorecovery.reports import read_nodes
-from magnetar.inspect.inspector import Inspector
 from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates, VersionedState
+from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
+from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
 from magnetar_core.bookkeeper.metadata.lifecycle import Actor, IllegalMove, Lifecycle, State
-from magnetar_core.runtime.types import MagnetarError
+from magnetar_core.bookkeeper.metadata.store import MetadataStore, NoNode
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.types import Corruption, MagnetarError
 
-# Records that are asked for between two calls of *progress*.
-_RECORDS_AT_ONCE: Final = 500
+# Records that are read at the same time; *progress* is told after each such part.
+_RECORDS_AT_ONCE: Final = 64
 
 # Ledgers that a refusal names.
 _NAMED_MAX: Final = 20
@@ -44,31 +46,49 @@ class DrainStatus(NamedTuple):
     """What the auditor tells of the drain; None while it tells nothing."""
 
 
+Progress = Callable[[int, int], None]
+"""Told of (records read, records in all)."""
+
+
+def _silent(done: int, total: int) -> None:
+    """Nobody wants to know."""
+
+
 class BookieLifecycle:
-    """The lives of the bookies of one cluster, over an Inspector whose store may be written."""
+    """The lives of the bookies of one cluster. Used on the loop of the store."""
 
-    def __init__(self, inspector: Inspector) -> None:
-        self._inspector = inspector
-        self._states = BookieStates(inspector.store, inspector.root)
+    def __init__(self, store: MetadataStore, root: str, clock: Clock) -> None:
+        self._store = store
+        self._root = root
+        self._clock = clock
+        self._states = BookieStates(store, root)
+        self._ledgers = LedgerStore(store, root)
+        self._directory = BookieDirectory(store, root, clock)
 
-    async def drain(self, bookie_id: str, why: str) -> Lifecycle:
-        """Begin a drain. Raises IllegalMove, UnknownBookie, MetadataError."""
-        return await self._move(bookie_id, State.DRAINING, why)
+    async def move(self, bookie_id: str, to: State, by: str, why: str) -> Lifecycle:
+        """Any move that needs no reading of records; `finish` makes a bookie drained. Raises as `drain`."""
+        assert to is not State.DRAINED
+        return await self._move(bookie_id, to, by, why)
 
-    async def cancel(self, bookie_id: str, why: str) -> Lifecycle:
+    async def drain(self, bookie_id: str, by: str, why: str) -> Lifecycle:
+        """Begin a drain. *by*: who does it, for those who read the state later. Raises IllegalMove, UnknownBookie,
+        MetadataError."""
+        return await self._move(bookie_id, State.DRAINING, by, why)
+
+    async def cancel(self, bookie_id: str, by: str, why: str) -> Lifecycle:
         """Make the bookie active again. Raises IllegalMove, UnknownBookie, MetadataError."""
-        return await self._move(bookie_id, State.ACTIVE, why)
+        return await self._move(bookie_id, State.ACTIVE, by, why)
 
-    async def finish(self, bookie_id: str, why: str, progress: Callable[[int, int], None]) -> Lifecycle:
+    async def finish(self, bookie_id: str, by: str, why: str, progress: Progress = _silent) -> Lifecycle:
         """Call a failed drain drained, after its ledgers were mended or deleted (rule 1). Raises StillNeeded,
-        IllegalMove, MetadataError."""
+        IllegalMove, UnknownBookie, MetadataError."""
         found = await self._states.read(bookie_id)
         if found.lifecycle.state is not State.DRAINING_FAILED:
             raise IllegalMove(f"bookie {bookie_id} is {found.lifecycle.state}; only a failed drain is finished by hand")
         await self._check_free(bookie_id, progress)
-        return await self._move(bookie_id, State.DRAINED, why, found)
+        return await self._move(bookie_id, State.DRAINED, by, why, found)
 
-    async def remove(self, bookie_id: str, progress: Callable[[int, int], None]) -> None:
+    async def remove(self, bookie_id: str, progress: Progress = _silent) -> None:
         """Delete cookie and state. Raises StillNeeded, IllegalMove, UnknownBookie, MetadataError."""
         found = await self._states.read(bookie_id)
         if found.lifecycle.state is not State.DRAINED:
@@ -84,21 +104,28 @@ class BookieLifecycle:
 
     async def status(self, bookie_id: str | None = None) -> list[DrainStatus]:
         """Bookies that are not active; or one, whatever it is. Raises Corruption, MetadataError."""
-        progress: dict[str, Any] = {}
-        for node in await read_nodes(self._inspector.store, self._inspector.root):
-            if node.facts.get("is_auditor"):
-                progress |= node.facts.get("drains", {})
+        progress = await self.progress()
         wanted = [bookie_id] if bookie_id is not None else await self._states.bookies()
         found = [DrainStatus(one, (await self._states.read(one)).lifecycle, progress.get(one)) for one in wanted]
         return [one for one in found if bookie_id is not None or one.lifecycle.state is not State.ACTIVE]
 
-    async def _move(self, bookie_id: str, to: State, why: str, found: VersionedState | None = None) -> Lifecycle:
-        wall_ms = self._inspector.clock.wall_ms()
-        return await self._states.move(bookie_id, to, Actor.OPERATOR, _who(), why, wall_ms, found=found)
+    async def progress(self) -> dict[str, Any]:
+        """Bookie → what the auditor tells of its drain. Raises MetadataError."""
+        found: dict[str, Any] = {}
+        for node in await read_nodes(self._store, self._root):
+            if node.facts.get("is_auditor"):
+                found |= node.facts.get("drains", {})
+        return found
 
-    async def _check_free(self, bookie_id: str, progress: Callable[[int, int], None]) -> None:
+    async def _move(
+        self, bookie_id: str, to: State, by: str, why: str, found: VersionedState | None = None
+    ) -> Lifecycle:
+        wall_ms = self._clock.wall_ms()
+        return await self._states.move(bookie_id, to, Actor.OPERATOR, by, why, wall_ms, found=found)
+
+    async def _check_free(self, bookie_id: str, progress: Progress) -> None:
         """Rule 1. Raises StillNeeded, MetadataError."""
-        if bookie_id in await self._inspector.directory.read_writable():
+        if bookie_id in await self._directory.read_writable():
             raise StillNeeded(
                 f"bookie {bookie_id} is registered as writable: it does not follow its state; stop it first", {}
             )
@@ -111,19 +138,27 @@ class BookieLifecycle:
                 named,
             )
 
-    async def _naming(self, bookie_id: str, progress: Callable[[int, int], None]) -> tuple[list[int], dict[int, str]]:
+    async def _naming(self, bookie_id: str, progress: Progress) -> tuple[list[int], dict[int, str]]:
         """(ledgers whose record names the bookie, ledgers whose record cannot be read → why)."""
-        ids = await self._inspector.ledger_ids()
+        ids = sorted([ledger_id async for ledger_id in self._ledgers.list()])
         naming: list[int] = []
         unreadable: dict[int, str] = {}
+
+        async def look(ledger_id: int) -> None:
+            try:
+                record = await self._ledgers.read(ledger_id)
+            except NoNode:
+                return  # deleted meanwhile
+            except Corruption as error:
+                unreadable[ledger_id] = str(error)
+            else:
+                if bookie_id in record.metadata.bookies():
+                    naming.append(ledger_id)
+
         for at in range(0, len(ids), _RECORDS_AT_ONCE):
             progress(at, len(ids))
-            for ledger_id, one in (await self._inspector.records_of(ids[at : at + _RECORDS_AT_ONCE])).items():
-                if one.metadata is None:
-                    unreadable[ledger_id] = one.problem
-                elif bookie_id in one.metadata.bookies():
-                    naming.append(ledger_id)
-        return naming, unreadable
+            await asyncio.gather(*map(look, ids[at : at + _RECORDS_AT_ONCE]))
+        return sorted(naming), unreadable
 
 
 def _count(named: Mapping[int, str]) -> str:
@@ -132,12 +167,3 @@ def _count(named: Mapping[int, str]) -> str:
     some = ", ".join(map(str, sorted(named)[:_NAMED_MAX]))
     more = f" and {len(named) - _NAMED_MAX} more" if len(named) > _NAMED_MAX else ""
     return f"{len(named)} ledgers name it or cannot be read ({some}{more})"
-
-
-def _who() -> str:
-    """The person at the keyboard, for those who read the state later."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container without a name for its user
-        user = "somebody"
-    return f"{user}@{socket.gethostname()}"

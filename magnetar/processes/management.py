@@ -1,0 +1,77 @@
+"""Puts the management interface together: the subjects of auto-recovery, and what of the bookie they need.
+
+A further subject is one more line in `start_management`.
+"""
+
+import os
+import socket
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from magnetar import __version__
+from magnetar.processes.bookie_turning import turn
+from magnetar_core.runtime.tasks import Parts
+
+if TYPE_CHECKING:
+    from autorecovery.admin.server import ManagementServer
+    from autorecovery.config import AutoRecoveryConfig
+    from magnetar_core.bookkeeper.client.client import BookKeeper
+    from magnetar_core.bookkeeper.metadata.store import MetadataStore
+    from magnetar_core.bookkeeper.tls.files import TlsFiles
+    from magnetar_core.runtime.clock import Clock
+
+
+def parse_cookie(data: bytes, source: str) -> tuple[str, str]:
+    """See `autorecovery.admin.cookie_calls.ParseCookie`. Raises Corruption."""
+    from bookie.disks.cookie import decode
+
+    found = decode(data, source)
+    return found.bookie_id, found.instance_id
+
+
+def start_management(
+    config: "AutoRecoveryConfig",
+    store: "MetadataStore",
+    bookkeeper: "BookKeeper",
+    clock: "Clock",
+    parts: Parts,
+    *,
+    root: str,
+    host: str,
+    tls: "TlsFiles | None",
+) -> "ManagementServer":
+    """The interface, whose `mounts` are to be served at *host*; *parts* learns how to stop what it does by itself.
+
+    *bookkeeper* is open. With *tls* bookies are asked for their disks over TLS. Raises ConfigurationError.
+    """
+    # Here, because loading the HTTP library costs time and memory.
+    import autorecovery.admin
+    from autorecovery.admin.cluster_status import ClusterStatus
+    from autorecovery.admin.cookie_calls import CookieCalls
+    from autorecovery.admin.overview_calls import OverviewCalls
+    from autorecovery.admin.recovery_calls import RecoveryCalls
+    from autorecovery.admin.removal_calls import RemovalCalls
+    from autorecovery.admin.server import ManagementServer, is_loopback
+    from autorecovery.admin.serving_calls import ServingCalls
+    from autorecovery.admin.state_calls import StateCalls
+    from autorecovery.admin.token_file import TokenFile
+    from magnetar_core.bookkeeper.tls.contexts import Certificates, client_context
+
+    tokens = TokenFile(Path(config.tokens_file)) if config.tokens_file else None
+    name = f"recovery-{socket.gethostname()}-{os.getpid()}"
+    recoveries = RecoveryCalls(name, store, bookkeeper, clock, root=root)
+    parts.add("recoveries", recoveries.stop)
+    certificates = None if tls is None else Certificates(tls, client_context, clock)
+    status = ClusterStatus(store, bookkeeper.bookies, clock, root=root, certificates=certificates)
+    parts.add("dashboard", status.stop)
+    subjects = (
+        OverviewCalls(status),
+        StateCalls(store, root, clock),
+        ServingCalls(store, root, clock, partial(turn, bookkeeper.bookies)),
+        CookieCalls(store, root, clock, parse_cookie),
+        RemovalCalls(store, root, clock),
+        recoveries,
+    )
+    page = Path(autorecovery.admin.__file__).parent / "dashboard"
+    return ManagementServer(subjects, version=__version__, tokens=tokens, is_local=is_loopback(host), dashboard=page)

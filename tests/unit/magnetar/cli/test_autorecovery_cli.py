@@ -1,0 +1,28 @@
+"""`magnetar autorecovery token` as a person types it."""
+
+import json
+
+from click.testing import CliRunner
+
+from autorecovery.admin.calls import Caller
+from autorecovery.admin.tokens import parse_tokens
+from magnetar.cli.main import main
+
+
+def test_a_token_is_shown_once_with_the_line_that_admits_it() -> None:
+    made = [
+        json.loads(CliRunner().invoke(main, ["autorecovery", "token", "deployer", "--role", role, "--json"]).stdout)
+        for role in ("write", "read")
+    ]
+    tokens = parse_tokens("\n".join(one["line"] for one in made), "the file")
+    assert [tokens.caller_of(one["token"]) for one in made] == [Caller("deployer", True), Caller("deployer", False)]
+    assert made[0]["token"] not in made[0]["line"]
+    assert tokens.caller_of("") is None
+    text = CliRunner().invoke(main, ["autorecovery", "token", "deployer", "--role", "read"]).stdout
+    assert [line.split()[0] for line in text.splitlines()] == ["token", "line"]
+
+
+def test_a_name_that_cannot_stand_in_the_file_is_refused() -> None:
+    found = CliRunner().invoke(main, ["autorecovery", "token", "a b", "--role", "read"])
+    assert found.exit_code == 2
+    assert "may have 1 to 64 letters" in found.stderr
