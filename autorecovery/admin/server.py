@@ -11,8 +11,8 @@ Rules:
 1. With a file of tokens each call needs one. Without it reading is open, and changes are made only where just this host
    can reach the listener, and only for callers that address it as this host: a page whose name was made to point here
    is none of them.
-2. Nothing that a caller sends in a header or a body is logged. Each change that was asked for is: who, what, how it
-   ended.
+2. Nothing that a caller sends in a header or a body is logged. Each change that was asked for is: who (the address
+   of callers that were not admitted), what, how it ended.
 3. A refusal is `{"reason": "…"}`, with facts beside it. What failed only for the moment is 503 with Retry-After.
 4. Calls that read all records, and calls in all, are limited in number; who comes too much is told to come again.
 """
@@ -149,7 +149,7 @@ class ManagementServer:
     # -- one call
 
     async def _answer(self, request: web.Request, call: Call) -> web.StreamResponse:
-        who = ""
+        who = request.remote or "unknown"
         try:
             caller = self._admitted(request, call)
             who = caller.name
@@ -157,7 +157,7 @@ class ManagementServer:
             answer = _json(await self._handled(call, asked), call.status)
         except Exception as error:
             answer = _problem(error, f"{request.method} {request.rel_url.raw_path}")
-        if call.access is Access.WRITE and who:
+        if call.access is Access.WRITE:
             log.info("management: %s %s by %s: %d", request.method, request.rel_url.raw_path, who, answer.status)
         return answer
 

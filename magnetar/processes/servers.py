@@ -70,7 +70,9 @@ def run_bookie(config_path: Path | None) -> int:
             if config.http_enabled:
                 from magnetar.processes.management import start_management
 
-                server = start_management(auto_recovery, store, client, clock, parts, root=root, host=config.http_host)
+                server = await start_management(
+                    auto_recovery, store, client, clock, parts, root=root, host=config.http_host
+                )
                 mounted = server.mounts()
         bookie, http_url = await start_bookie(
             config, store, clock, OsFiles(), parts, shutdown, root=root, mounted=mounted

@@ -101,6 +101,7 @@ async def test_no_secret_is_in_the_log_and_each_change_is(tokens: Path, caplog: 
         await world.call("PUT", "/auto-recovery", {"wrong": WRITER}, bearer(WRITER))
     assert f"PUT {PREFIX}/auto-recovery by deployer: 200" in caplog.text
     assert f"PUT {PREFIX}/bookies/bookie-0/state by deployer: 409" in caplog.text
+    assert f"PUT {PREFIX}/auto-recovery by 127.0.0.1: 403" in caplog.text, "the reader's"
     assert WRITER not in caplog.text
     assert READER not in caplog.text
 
