@@ -113,7 +113,7 @@ class ManagementServer:
     # -- routes
 
     def _application(self) -> web.Application:
-        app = web.Application()
+        app = web.Application(middlewares=[_as_json])
         paths: dict[str, dict[str, Call]] = {}
         for call in self.calls:
             paths.setdefault(call.path, {})[call.method] = call
@@ -306,6 +306,15 @@ def _refusal(status: int, reason: str, facts: Mapping[str, Any]) -> web.Response
     if status == 413:
         headers["Connection"] = "close"  # the rest of the body is not read
     return _json({"reason": reason, **facts}, status, headers)
+
+
+@web.middleware
+async def _as_json(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    """Also what the library refuses by itself, such as the bare prefix, is JSON."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        return _json({"reason": error.reason}, error.status)
 
 
 async def _no_such_call(request: web.Request) -> web.StreamResponse:

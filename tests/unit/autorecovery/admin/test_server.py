@@ -136,6 +136,7 @@ async def test_what_is_not_asked_rightly_is_refused_as_json() -> None:
     async with managed(1) as world:
         cases: tuple[tuple[int, str, str, bytes | None], ...] = (
             (404, "GET", "/nothing", None),
+            (404, "GET", "", None),
             (405, "PATCH", "/bookies", None),
             (405, "POST", "/openapi.json", None),
             (400, "GET", "/bookies?color=red", None),
