@@ -10,7 +10,17 @@ from magnetar_core.bookkeeper.metadata.lifecycle import State
 
 _FLAG: Final[JsonSchema] = {"type": "boolean"}
 
-_DRAIN: Final[JsonSchema] = {"type": ["object", "null"], "description": "how far its drain is, as the auditor tells"}
+_TOLD: Final[JsonSchema] = {"type": ["object", "null"], "additionalProperties": True}
+
+_NODE: Final[JsonSchema] = {
+    "type": "object",
+    "description": "what a node tells of itself; a newer one may tell more",
+    "properties": {"name": STRING},
+    "required": ["name"],
+    "additionalProperties": True,
+}
+
+_DRAIN: Final[JsonSchema] = {**_TOLD, "description": "how far its drain is, as the auditor tells"}
 
 _BOOKIE: Final = answer_of(
     {
@@ -48,10 +58,10 @@ OVERVIEW: Final = answer_of(
         "auditor": answer_of(
             {
                 "name": or_null(STRING),
-                "tells": {"type": ["object", "null"], "description": "null: it is none of ours, and tells nothing"},
+                "tells": {**_TOLD, "description": "null: it is none of ours, and tells nothing"},
             }
         ),
-        "nodes": array({"type": "object", "properties": {"name": STRING}, "required": ["name"]}),
+        "nodes": array(_NODE),
         "bookies": array(_BOOKIE),
         "under_replicated": answer_of({"total": INTEGER, "ledgers": array(MARKED)}),
         "history": array(_STEP),

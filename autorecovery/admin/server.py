@@ -11,8 +11,8 @@ Rules:
 1. With a file of tokens each call needs one. Without it reading is open, and changes are made only where just this host
    can reach the listener, and only for callers that address it as this host: a page whose name was made to point here
    is none of them.
-2. Nothing that a caller sends in a header or a body is logged. Each change that was asked for is: who, what, how it
-   ended.
+2. Nothing that a caller sends in a header or a body is logged. Each change that was asked for is: who (the address
+   of callers that were not admitted), what, how it ended.
 3. A refusal is `{"reason": "…"}`, with facts beside it. What failed only for the moment is 503 with Retry-After.
 4. Calls that read all records, and calls in all, are limited in number; who comes too much is told to come again.
 """
@@ -113,7 +113,7 @@ class ManagementServer:
     # -- routes
 
     def _application(self) -> web.Application:
-        app = web.Application()
+        app = web.Application(middlewares=[_as_json])
         paths: dict[str, dict[str, Call]] = {}
         for call in self.calls:
             paths.setdefault(call.path, {})[call.method] = call
@@ -149,7 +149,7 @@ class ManagementServer:
     # -- one call
 
     async def _answer(self, request: web.Request, call: Call) -> web.StreamResponse:
-        who = ""
+        who = request.remote or "unknown"
         try:
             caller = self._admitted(request, call)
             who = caller.name
@@ -157,7 +157,7 @@ class ManagementServer:
             answer = _json(await self._handled(call, asked), call.status)
         except Exception as error:
             answer = _problem(error, f"{request.method} {request.rel_url.raw_path}")
-        if call.access is Access.WRITE and who:
+        if call.access is Access.WRITE:
             log.info("management: %s %s by %s: %d", request.method, request.rel_url.raw_path, who, answer.status)
         return answer
 
@@ -306,6 +306,15 @@ def _refusal(status: int, reason: str, facts: Mapping[str, Any]) -> web.Response
     if status == 413:
         headers["Connection"] = "close"  # the rest of the body is not read
     return _json({"reason": reason, **facts}, status, headers)
+
+
+@web.middleware
+async def _as_json(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    """Also what the library refuses by itself, such as the bare prefix, is JSON."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        return _json({"reason": error.reason}, error.status)
 
 
 async def _no_such_call(request: web.Request) -> web.StreamResponse:

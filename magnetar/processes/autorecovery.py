@@ -133,7 +133,7 @@ async def start_node(
     return node
 
 
-async def _serve(
+async def serve_management(
     node: "NodeConfig", config: "AutoRecoveryConfig", store: "MetadataStore", bookkeeper: "BookKeeper",
     clock: "Clock", parts: Parts, *, root: str, tls: "TlsFiles | None",
 ) -> str:  # fmt: skip
@@ -148,7 +148,7 @@ async def _serve(
     listening = bind_http(node.http_host, node.http_port, ("httpServerHost", "httpServerPort"))
     try:
         host, port = listening.getsockname()[:2]
-        server = start_management(config, store, bookkeeper, clock, parts, root=root, host=host, tls=tls)
+        server = await start_management(config, store, bookkeeper, clock, parts, root=root, host=host, tls=tls)
         http = HttpServer(root_application(server.mounts()))
         parts.add("HTTP", http.stop)
         await http.start(listening)
@@ -178,8 +178,8 @@ def run_auto_recovery(config_path: Path | None) -> int:
         parts.add("metadata", store.close)
         await initialise_cluster(store, root)
         bookkeeper = await open_client(store, clock, config, tls, parts, root=root)
+        http_url = await serve_management(node_config, config, store, bookkeeper, clock, parts, root=root, tls=tls)
         await start_node(name, store, bookkeeper, clock, config, parts, shutdown, root=root)
-        http_url = await _serve(node_config, config, store, bookkeeper, clock, parts, root=root, tls=tls)
         say_ready(
             f"magnetar autorecovery {name} is ready{f', HTTP {http_url}' if http_url else ''}, metadata {url}{root}"
         )

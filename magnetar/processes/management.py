@@ -1,6 +1,6 @@
 """Puts the management interface together: the subjects of auto-recovery, and what of the bookie they need.
 
-A further subject is one more line in `start_management`.
+A further subject is one more line in `start_management`; what it does by itself is started there and added to *parts*.
 """
 
 import os
@@ -30,7 +30,7 @@ def parse_cookie(data: bytes, source: str) -> tuple[str, str]:
     return found.bookie_id, found.instance_id
 
 
-def start_management(
+async def start_management(
     config: "AutoRecoveryConfig",
     store: "MetadataStore",
     bookkeeper: "BookKeeper",

@@ -70,7 +70,7 @@ def run_bookie(config_path: Path | None) -> int:
             if config.http_enabled:
                 from magnetar.processes.management import start_management
 
-                server = start_management(
+                server = await start_management(
                     auto_recovery, store, client, clock, parts, root=root, host=config.http_host, tls=config.client_tls
                 )
                 mounted = server.mounts()

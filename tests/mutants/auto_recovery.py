@@ -10,6 +10,8 @@ _AUDITOR: Final = ("tests/unit/autorecovery/test_auditor.py",)
 _PERIODIC: Final = ("tests/unit/autorecovery/test_periodic.py",)
 _CHECKS: Final = ("tests/unit/autorecovery/test_checks.py",)
 _MARKS: Final = ("tests/unit/magnetar_core/bookkeeper/metadata/test_marks.py",)
+_SERVER: Final = ("tests/unit/autorecovery/admin/test_server.py",)
+_CALLS: Final = ("tests/unit/autorecovery/admin/test_calls.py",)
 
 MUTANTS: Final = (
     Mutant(
@@ -137,5 +139,75 @@ MUTANTS: Final = (
         "held = [one for one in run if self._fragment.holds(index, one.entry_id)] if self._is_striped else list(run)",
         "held = list(run)",
         (*_COPYING, *_NODE),
+    ),
+    Mutant(
+        "a token that may only read changes things",
+        "autorecovery/admin/server.py",
+        "        if not caller.may_write:\n",
+        "        if not caller.name:\n",
+        _SERVER,
+    ),
+    Mutant(
+        "a token that was taken out of the file stays in force",
+        "autorecovery/admin/token_file.py",
+        "            self._tokens = None\n            log.error",
+        "            log.error",
+        _SERVER,
+    ),
+    Mutant(
+        "without tokens other hosts change things",
+        "autorecovery/admin/server.py",
+        "if self._tokens is None and not self._is_local:",
+        "if self._tokens is None and not self._is_local and False:",
+        _SERVER,
+    ),
+    Mutant(
+        "without tokens a page whose name was made to point here changes things",
+        "autorecovery/admin/server.py",
+        "if self._tokens is None and not _is_this_host(request.host):",
+        "if self._tokens is None and not request.host:",
+        _SERVER,
+    ),
+    Mutant(
+        "a copy on a bookie that is away counts when others are switched off",
+        "autorecovery/removal.py",
+        "staying = set(available).difference(leaving, lacking)",
+        "staying = metadata.bookies().difference(leaving, lacking)",
+        _CALLS,
+    ),
+    Mutant(
+        "a copy that a mark tells to be missing counts when others are switched off",
+        "autorecovery/removal.py",
+        "staying = set(available).difference(leaving, lacking)",
+        "staying = set(available).difference(leaving)",
+        _CALLS,
+    ),
+    Mutant(
+        "a record that cannot be read does not keep bookies from being switched off",
+        "autorecovery/admin/removal_calls.py",
+        '                answer.add(Risk(ledger_id, Kind.UNREADABLE, None, f"its record cannot be read: {found}"))\n',
+        "                continue\n",
+        _CALLS,
+    ),
+    Mutant(
+        "a bookie under drain is made writable",
+        "autorecovery/admin/serving_calls.py",
+        "if wanted == WRITABLE and state is not State.ACTIVE:",
+        "if wanted == WRITABLE and state is State.DRAINED:",
+        _CALLS,
+    ),
+    Mutant(
+        "a cookie of another bookie is stored",
+        "autorecovery/admin/cookie_calls.py",
+        "        if named != bookie_id:\n",
+        "        if not named:\n",
+        _CALLS,
+    ),
+    Mutant(
+        "a bookie is removed while records name it",
+        "autorecovery/retirement.py",
+        "        await self._check_free(bookie_id, progress)\n        await self._states.remove(bookie_id, found)",
+        "        await self._states.remove(bookie_id, found)",
+        _CALLS,
     ),
 )

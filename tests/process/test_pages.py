@@ -112,6 +112,5 @@ def test_blocks_that_are_not_run_say_what_they_are(page: str) -> None:
     for block in blocks_of((ROOT / page).read_text()):
         if not block.language and not block.file and page not in not_followed:
             first = block.text.split()[0]
-            assert first in ("magnetar", "seq", "echo", "pip", "python", "grpcurl", "source", "curl"), (
-                f"{page}: {block.text}"
-            )
+            known = ("magnetar", "seq", "echo", "pip", "python", "grpcurl", "source", "curl")
+            assert first in known, f"{page}: {block.text}"

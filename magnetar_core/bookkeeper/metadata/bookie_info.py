@@ -104,6 +104,8 @@ def bookie_id_problem(bookie_id: str) -> str | None:
     """Why *bookie_id* cannot be a bookie id; None if it can."""
     if not _BOOKIE_ID.fullmatch(bookie_id):
         return f"bookie id {bookie_id!r} may only have letters, digits and : - _ ."
+    if bookie_id in (".", ".."):
+        return f"bookie id {bookie_id!r} is no name of a node of the metadata store"
     if bookie_id == "readonly":
         return "bookie id readonly is the name of a node of every cluster"
     return None

@@ -167,7 +167,7 @@ async def managed(
         parts = Parts()
         stack.push_async_callback(parts.stop)
         client = await nodes.cluster.client(CLIENT)
-        server = start_management(
+        server = await start_management(
             AutoRecoveryConfig(tokens_file="" if tokens is None else str(tokens)), nodes.cluster.store, client,
             nodes.cluster.clock, parts, root=ROOT, host=host, tls=None,
         )  # fmt: skip

@@ -101,6 +101,7 @@ async def test_no_secret_is_in_the_log_and_each_change_is(tokens: Path, caplog: 
         await world.call("PUT", "/auto-recovery", {"wrong": WRITER}, bearer(WRITER))
     assert f"PUT {PREFIX}/auto-recovery by deployer: 200" in caplog.text
     assert f"PUT {PREFIX}/bookies/bookie-0/state by deployer: 409" in caplog.text
+    assert f"PUT {PREFIX}/auto-recovery by 127.0.0.1: 403" in caplog.text, "the reader's"
     assert WRITER not in caplog.text
     assert READER not in caplog.text
 
@@ -135,6 +136,7 @@ async def test_what_is_not_asked_rightly_is_refused_as_json() -> None:
     async with managed(1) as world:
         cases: tuple[tuple[int, str, str, bytes | None], ...] = (
             (404, "GET", "/nothing", None),
+            (404, "GET", "", None),
             (405, "PATCH", "/bookies", None),
             (405, "POST", "/openapi.json", None),
             (400, "GET", "/bookies?color=red", None),

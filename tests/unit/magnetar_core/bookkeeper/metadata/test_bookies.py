@@ -131,7 +131,7 @@ async def test_cookies_are_compared_and_set(store: MemoryStore, clock: ManualClo
 
 
 def test_an_impossible_bookie_id_is_refused(clock: ManualClock) -> None:
-    for bookie_id in ("readonly", "a/b", ""):
+    for bookie_id in ("readonly", "a/b", "", ".", ".."):
         with pytest.raises(MetadataError):
             BookieRegistration(MemoryStore(clock), "/ledgers", bookie_id, clock)
 
