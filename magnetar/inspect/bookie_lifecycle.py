@@ -80,7 +80,7 @@ class BookieLifecycle:
                 named,
             )
         await self._check_free(bookie_id, progress)
-        await self._states.remove(bookie_id, found)
+        await self._states.remove(bookie_id, found, _who(), self._inspector.clock.wall_ms())
 
     async def status(self, bookie_id: str | None = None) -> list[DrainStatus]:
         """Bookies that are not active; or one, whatever it is. Raises Corruption, MetadataError."""
