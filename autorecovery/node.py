@@ -1,7 +1,8 @@
 """One node of auto-recovery: a candidate for the auditor's place, a worker, and a watch over both.
 
     AuditorElection ──elected──▶ Auditor     finds what lacks copies, and marks it
-                             └─▶ DrainEngine moves everything away from bookies that leave
+                             ├─▶ DrainEngine moves everything away from bookies that leave
+                             └─▶ CallbackDelivery tells receivers how the states of bookies change
     ReplicationWorker                        repairs what is marked
     death watch                              a part broke, or the session was lost ──▶ `on_death`
 
@@ -20,6 +21,9 @@ from typing import Any
 
 from autorecovery.auditor import Auditor
 from autorecovery.board_watch import MarkWatch
+from autorecovery.callback_posts import HttpPoster
+from autorecovery.callback_registry import CallbackRegistry
+from autorecovery.callbacks import CallbackDelivery, Poster
 from autorecovery.config import AutoRecoveryConfig
 from autorecovery.draining import DrainEngine, TurnReadOnly
 from autorecovery.election import AuditorElection
@@ -59,9 +63,11 @@ class AutoRecoveryNode:
         rng: random.Random | None = None,
         on_death: Callable[[NodeDied], None],
         turn: TurnReadOnly | None = None,
+        new_poster: Callable[[], Poster] = HttpPoster,
     ) -> None:
         """*name* is shown in locks and as the auditor's. *bookkeeper* is open, and stays so when the node stops.
-        *on_death* is called once, on the loop (rule 1). *turn* makes a bookie of Apache's read-only."""
+        *on_death* is called once, on the loop (rule 1). *turn* makes a bookie of Apache's read-only. *new_poster* sends
+        the requests of callbacks."""
         self.name = name
         self._store = store
         self._config = config
@@ -71,6 +77,7 @@ class AutoRecoveryNode:
         self.mark_watch = MarkWatch(self.marks, clock)
         states = BookieStates(store, root)
         self.state_watch = BookieStateWatch(states, clock)
+        rng = rng if rng is not None else random.Random()
         rate = None if config.bytes_per_s < 0 else float(config.bytes_per_s)
         self.repair = LedgerRepair(
             bookkeeper,
@@ -86,7 +93,7 @@ class AutoRecoveryNode:
             self.mark_watch,
             self.repair,
             clock,
-            rng if rng is not None else random.Random(),
+            rng,
             ledgers_max=config.ledgers_max,
             open_grace_s=config.open_grace_ms / 1000,
             retry_s_max=config.retry_ms_max / 1000,
@@ -122,6 +129,7 @@ class AutoRecoveryNode:
             clock,
             turn=turn,
         )
+        self.deliveries = CallbackDelivery(CallbackRegistry(store, root), new_poster(), clock, rng)
         self.placement_check = PlacementCheck(
             config.placement_check_s, bookkeeper, self.marks, clock, marks_violations=config.mends_placement
         )
@@ -188,6 +196,7 @@ class AutoRecoveryNode:
                 "placement": asdict(self.placement_check.status),
             }
             facts["drains"] = self.drains.facts()
+            facts["callbacks"] = self.deliveries.facts()
         return facts
 
     async def _become_auditor(self) -> None:
@@ -198,6 +207,8 @@ class AutoRecoveryNode:
             self._parts.add(f"check of {check.name}", check.stop)
         self.drains.start(lambda error: self._died(f"the drains broke: {error}"))
         self._parts.add("drains", self.drains.stop)
+        self.deliveries.start(lambda error: self._died(f"the deliveries to callbacks broke: {error}"))
+        self._parts.add("callbacks", self.deliveries.stop)
         self.placement_check.start(lambda error: self._died(f"the placement check broke: {error}"))
         self._parts.add("placement check", self.placement_check.stop)
 
