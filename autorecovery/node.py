@@ -31,10 +31,13 @@ from autorecovery.pace import Pace
 from autorecovery.periodic import ENDS, ENTRIES, LedgerCheck
 from autorecovery.placement_check import PlacementCheck
 from autorecovery.repair import LedgerRepair
+from autorecovery.report_sweep import ReportSweep
 from autorecovery.reports import Reporter, read_problems
 from autorecovery.worker import ReplicationWorker
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates, BookieStateWatch
+from magnetar_core.bookkeeper.metadata.damage_reports import DamageReporter, DamageReports
+from magnetar_core.bookkeeper.metadata.damage_rules import Kind, Source
 from magnetar_core.bookkeeper.metadata.marks import MarkBoard
 from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataStore, SessionEvent
 from magnetar_core.runtime.clock import Clock
@@ -87,6 +90,7 @@ class AutoRecoveryNode:
             draining=lambda: self.state_watch.draining,
             mends_placement=config.mends_placement,
         )
+        self._damage = DamageReporter(store, root, Source.AUTO_RECOVERY, name, clock)
         self.worker = ReplicationWorker(
             name,
             self.marks,
@@ -98,6 +102,7 @@ class AutoRecoveryNode:
             open_grace_s=config.open_grace_ms / 1000,
             retry_s_max=config.retry_ms_max / 1000,
             on_bookies_changed=self._watch_bookies,
+            on_lost=lambda ledger_id, ranges, text: self._damage.tell(ledger_id, Kind.DATA_LOSS, ranges, text),
         )
         self._bookies = bookkeeper.bookies
         self.election = AuditorElection(store, root, name, clock)
@@ -130,6 +135,7 @@ class AutoRecoveryNode:
             turn=turn,
         )
         self.deliveries = CallbackDelivery(CallbackRegistry(store, root), new_poster(), clock, rng)
+        self._report_sweep = ReportSweep(name, DamageReports(store, root), bookkeeper.ledgers, self.marks, clock)
         self.placement_check = PlacementCheck(
             config.placement_check_s, bookkeeper, self.marks, clock, marks_violations=config.mends_placement
         )
@@ -153,6 +159,7 @@ class AutoRecoveryNode:
         self._parts.add("marks", self.mark_watch.stop)
         await self.state_watch.start()
         self._parts.add("states", self.state_watch.stop)
+        self._parts.add("damage reports", self._damage.stop)
         self.worker.start(lambda error: self._died(f"the replication worker broke: {error}"))
         self._parts.add("worker", self.worker.stop)
         self._reporter.start(lambda error: self._died(f"the reports broke: {error}"))
@@ -209,6 +216,8 @@ class AutoRecoveryNode:
         self._parts.add("drains", self.drains.stop)
         self.deliveries.start(lambda error: self._died(f"the deliveries to callbacks broke: {error}"))
         self._parts.add("callbacks", self.deliveries.stop)
+        self._report_sweep.start(lambda error: self._died(f"the sweep of reports broke: {error}"))
+        self._parts.add("sweep of reports", self._report_sweep.stop)
         self.placement_check.start(lambda error: self._died(f"the placement check broke: {error}"))
         self._parts.add("placement check", self.placement_check.stop)
 

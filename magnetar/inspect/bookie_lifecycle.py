@@ -80,7 +80,7 @@ class BookieLifecycle:
                 named,
             )
         await self._check_free(bookie_id, progress)
-        await self._states.remove(bookie_id, found, _who(), self._inspector.clock.wall_ms())
+        await self._states.remove(bookie_id, found, who(), self._inspector.clock.wall_ms())
 
     async def status(self, bookie_id: str | None = None) -> list[DrainStatus]:
         """Bookies that are not active; or one, whatever it is. Raises Corruption, MetadataError."""
@@ -94,7 +94,7 @@ class BookieLifecycle:
 
     async def _move(self, bookie_id: str, to: State, why: str, found: VersionedState | None = None) -> Lifecycle:
         wall_ms = self._inspector.clock.wall_ms()
-        return await self._states.move(bookie_id, to, Actor.OPERATOR, _who(), why, wall_ms, found=found)
+        return await self._states.move(bookie_id, to, Actor.OPERATOR, who(), why, wall_ms, found=found)
 
     async def _check_free(self, bookie_id: str, progress: Callable[[int, int], None]) -> None:
         """Rule 1. Raises StillNeeded, MetadataError."""
@@ -134,7 +134,7 @@ def _count(named: Mapping[int, str]) -> str:
     return f"{len(named)} ledgers name it or cannot be read ({some}{more})"
 
 
-def _who() -> str:
+def who() -> str:
     """The person at the keyboard, for those who read the state later."""
     try:
         user = getpass.getuser()

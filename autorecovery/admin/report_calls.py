@@ -1,0 +1,137 @@
+"""Calls of the management interface about bad ledgers and lost entries: posted by programs, handled by people."""
+
+from typing import Any, Final
+
+from autorecovery.admin.calls import Access, Asked, Call, JsonSchema, Refused
+from magnetar_core.bookkeeper.metadata import damage_rules as rules
+from magnetar_core.bookkeeper.metadata.damage_reports import DamageReports, NoSuchReport, TooManyReports
+from magnetar_core.bookkeeper.metadata.damage_rules import BadReport, Damage, Kind, Source, Stage, WrongStage
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.types import Corruption
+
+SUBJECT: Final = "reports"
+
+_STRING: Final[JsonSchema] = {"type": "string"}
+_INTEGER: Final[JsonSchema] = {"type": "integer"}
+_KIND: Final[JsonSchema] = {"type": "string", "enum": [str(one) for one in Kind]}
+_RANGES: Final[JsonSchema] = {
+    "type": "array",
+    "items": {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 2, "maxItems": 2},
+    "description": "first and last entry of each range",
+}
+
+_MEMBERS: Final[dict[str, JsonSchema]] = {
+    "id": _STRING,
+    "ledger_id": _INTEGER,
+    "kind": _KIND,
+    "source": {"type": "string", "enum": [str(one) for one in Source]},
+    "name": {"type": "string", "description": "of the reporter"},
+    "text": _STRING,
+    "ranges": _RANGES,
+    "first_ms": _INTEGER,
+    "last_ms": _INTEGER,
+    "count": {"type": "integer", "description": "how often it was met"},
+    "state": {"type": "string", "enum": [str(one) for one in Stage]},
+    "by": {"type": "string", "description": "who acknowledged or mended it"},
+    "note": _STRING,
+    "changed_ms": _INTEGER,
+}
+_REPORT: Final[JsonSchema] = {"type": "object", "properties": _MEMBERS, "required": list(_MEMBERS)}
+
+_POSTED: Final[JsonSchema] = {
+    "type": "object",
+    "properties": {
+        "ledger_id": {"type": "integer", "minimum": 0},
+        "kind": _KIND,
+        "text": {"type": "string", "description": "what was met"},
+        "ranges": _RANGES,
+    },
+    "required": ["ledger_id", "kind", "text"],
+    "additionalProperties": False,
+}
+
+_MOVE: Final[JsonSchema] = {
+    "type": "object",
+    "properties": {
+        "state": {"type": "string", "enum": [str(Stage.ACKNOWLEDGED), str(Stage.MENDED)]},
+        "note": {"type": "string", "description": "what was found or done"},
+    },
+    "required": ["state"],
+    "additionalProperties": False,
+}
+
+
+class ReportCalls:
+    """Posts, lists and closes reports."""
+
+    def __init__(self, reports: DamageReports, clock: Clock) -> None:
+        self._reports = reports
+        self._clock = clock
+
+    def calls(self) -> list[Call]:
+        return [
+            Call(
+                method="POST", path="/reports", name="postReport", subject=SUBJECT, access=Access.WRITE,
+                summary="Report a bad ledger or lost entries. The same again is counted, and opens a mended report.",
+                handler=self._post, body=_POSTED, answer=_REPORT,
+                refusals={409: "there are as many reports as there may be, none of them mended"},
+            ),
+            Call(
+                method="GET", path="/reports", name="listReports", subject=SUBJECT, access=Access.READ,
+                summary="List the reports, by ledger.", handler=self._list,
+                query={"state": "open, acknowledged or mended; left out: all", "ledger": "id of a ledger"},
+                answer={"type": "array", "items": _REPORT},
+            ),
+            Call(
+                method="GET", path="/reports/{report}", name="getReport", subject=SUBJECT, access=Access.READ,
+                summary="Show one report.", handler=self._get, answer=_REPORT,
+                refusals={404: "no report has this id", 409: "it cannot be read"},
+            ),
+            Call(
+                method="PUT", path="/reports/{report}", name="moveReport", subject=SUBJECT, access=Access.WRITE,
+                summary="Acknowledge a report, or call it mended.", handler=self._move, body=_MOVE, answer=_REPORT,
+                refusals={404: "no report has this id", 409: "it is mended already, or cannot be read"},
+            ),
+        ]  # fmt: skip
+
+    async def _post(self, asked: Asked) -> Any:
+        body = asked.body
+        ranges = tuple((first, last) for first, last in body.get("ranges", ()))
+        name = asked.caller.name[: rules.NAME_CHARS_MAX]
+        damage = Damage(body["ledger_id"], Kind(body["kind"]), Source.CLIENT, name, body["text"], ranges)
+        try:
+            return rules.facts_of(await self._reports.post(damage, self._clock.wall_ms()))
+        except BadReport as error:
+            raise Refused(400, str(error)) from error
+        except TooManyReports as error:
+            raise Refused(409, str(error)) from error
+
+    async def _list(self, asked: Asked) -> Any:
+        state, ledger = asked.query.get("state"), asked.query.get("ledger")
+        if state is not None and state not in tuple(Stage):
+            raise Refused(400, f"there is no state {state[:50]!r} of a report; states are {', '.join(Stage)}")
+        if ledger is not None and not (ledger.isascii() and ledger.isdigit()):
+            raise Refused(400, f"{ledger[:50]!r} is no id of a ledger")
+        return [
+            rules.facts_of(one)
+            for one in await self._reports.all()
+            if state in (None, str(one.stage)) and ledger in (None, str(one.ledger_id))
+        ]
+
+    async def _get(self, asked: Asked) -> Any:
+        try:
+            return rules.facts_of(await self._reports.read(asked.path["report"]))
+        except NoSuchReport as error:
+            raise Refused(404, str(error)) from error
+        except Corruption as error:
+            raise Refused(409, str(error)) from error
+
+    async def _move(self, asked: Asked) -> Any:
+        to, note = Stage(asked.body["state"]), asked.body.get("note", "")
+        try:
+            found = await self._reports.move(asked.path["report"], to, asked.caller.name, note, self._clock.wall_ms())
+        except NoSuchReport as error:
+            raise Refused(404, str(error)) from error
+        except (WrongStage, Corruption) as error:
+            raise Refused(409, str(error)) from error
+        return rules.facts_of(found)
