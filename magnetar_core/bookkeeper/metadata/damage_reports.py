@@ -11,7 +11,7 @@ Rules:
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -31,6 +31,9 @@ from magnetar_core.runtime.tasks import Bell, Tasks
 from magnetar_core.runtime.types import Corruption
 
 log = logging.getLogger(__name__)
+
+OnDamage = Callable[[int, Kind, Sequence[Range], str], None]
+"""Told (ledger, kind, ranges of entries, text) of damage; returns at once and never fails."""
 
 # Others that change the same report at the same time; each of them made progress.
 _CONFLICTS_MAX: Final = 20
@@ -152,6 +155,10 @@ class DamageReports:
         raise StoreUnavailable(f"report {report_id}: {_CONFLICTS_MAX} changes by others in a row, or no answer")
 
 
+def ignore_damage(ledger_id: int, kind: Kind, ranges: Sequence[Range], text: str) -> None:
+    """An OnDamage for those who report to nobody, such as tools and tests."""
+
+
 @dataclass(slots=True)
 class _Met:
     """Damage that was met since it was last written."""
@@ -167,9 +174,10 @@ class DamageReporter:
     def __init__(self, store: MetadataStore, root: str, source: Source, name: str, clock: Clock) -> None:
         self._reports = DamageReports(store, root)
         self._source = source
-        self._name = name
+        self.name = name
+        """Stands in the reports."""
         self._clock = clock
-        self._tasks = Tasks(f"damage reports of {name}")
+        self._tasks = Tasks("damage reports")
         self._woken = Bell()
         self._is_running = self._is_stopped = False
         self._met: dict[tuple[int, Kind], _Met] = {}
@@ -181,7 +189,7 @@ class DamageReporter:
         if self._is_stopped:
             return
         key = ledger_id, kind
-        damage = Damage(ledger_id, kind, self._source, self._name, text, rules.joined(ranges))
+        damage = Damage(ledger_id, kind, self._source, self.name, text, rules.joined(ranges))
         known = self._met.get(key)
         if known is not None:
             ranges = rules.joined((*known.damage.ranges, *damage.ranges))
