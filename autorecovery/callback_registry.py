@@ -179,15 +179,19 @@ class CallbackRegistry:
         except NoNode:
             return
 
-    async def hand_out(self, event_id: str, callbacks: Sequence[Registered]) -> None:
+    async def hand_out(self, event_id: str, callbacks: Sequence[Registered], wall_ms: int) -> None:
         """Give an event to each of *callbacks* that wants it (rule 1). They were read after the list of events was, so
-        that a callback that was there before the event is among them.
+        that a callback that was there before the event is among them. An event that is too old is dropped.
 
         Raises VersionConflict if one of them was removed since, or the event was handed out by another node.
         """
         path = lifecycle_events.event_path(self._root, event_id)
         node = await self._store.get(path)
         if node is None:
+            return
+        if rules.is_too_old(node.created_ms, wall_ms):
+            log.error("%s: no node audited for seven days; nobody is told of it", path)
+            await self.drop_event(event_id)
             return
         try:
             event = lifecycle_events.decode(node.value)

@@ -18,6 +18,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 from autorecovery import callback_rules as rules
@@ -102,6 +103,8 @@ class CallbackDelivery:
         self._known: dict[str, set[str]] = {}
         self._woken = Bell()
         self._is_called = False
+        self._touched: set[str] = set()
+        """Callbacks for which other events may wait than before."""
         self.counts = DeliveryCounts()
 
     def start(self, on_failure: Callable[[BaseException], None]) -> None:
@@ -132,19 +135,31 @@ class CallbackDelivery:
         self._is_called = True
         self._woken.ring()
 
+    def _touch(self, callback_id: str) -> None:
+        self._touched.add(callback_id)
+        self._woken.ring()
+
     # ------------------------------------------------------------------------------ what is to be sent
 
     async def _run(self) -> None:
+        is_due = True
         while True:
-            self._is_called = False
             try:
-                await self._look()
+                if is_due:
+                    self._is_called = False
+                    self._touched.clear()
+                    await self._look()
+                # Each delivery comes by here: it costs one request, and not one for each callback.
+                while self._touched:
+                    await self._begin(self._touched.pop())
             except MetadataError as error:
                 if not isinstance(error, VersionConflict):
                     log.warning("callbacks are looked at again in %g s: %s", _RETRY_S, error)
                 await self._clock.sleep(_RETRY_S)
+                is_due = True
                 continue
-            await self._woken.until(lambda: self._is_called, self._clock, _LOOK_S)
+            is_hinted = await self._woken.until(lambda: self._is_called or bool(self._touched), self._clock, _LOOK_S)
+            is_due = self._is_called or not is_hinted
 
     async def _look(self) -> None:
         """Hand out what is new, and begin to send what waits. Raises MetadataError."""
@@ -158,9 +173,9 @@ class CallbackDelivery:
             await self._registry.drop_event(event_id)
             self.counts.given_up += 1
         for event_id in events[len(dropped) :]:
-            await self._registry.hand_out(event_id, callbacks)
+            await self._registry.hand_out(event_id, callbacks, self._clock.wall_ms())
         for one in callbacks:
-            await self._begin(one.callback)
+            await self._begin(one.callback.id)
 
     def _follow(self, callbacks: list[Registered]) -> None:
         """Keep a watch on what waits for each callback: also other nodes have tests sent."""
@@ -170,32 +185,34 @@ class CallbackDelivery:
             self._known.pop(gone, None)
             self._slots.pop(gone, None)
         for new in ids - self._watches.keys():
-            self._watches[new] = self._registry.watch_pending(new, self._wake)
+            self._watches[new] = self._registry.watch_pending(new, partial(self._touch, new))
             self._slots[new] = asyncio.Semaphore(_REQUESTS_AT_ONCE)
 
-    async def _begin(self, callback: Callback) -> None:
-        pending = await self._registry.pending(callback.id)
-        known = self._known.setdefault(callback.id, set())
+    async def _begin(self, callback_id: str) -> None:
+        if callback_id not in self._watches:
+            return  # it was removed
+        pending = await self._registry.pending(callback_id)
+        known = self._known.setdefault(callback_id, set())
         for event_id in rules.in_excess(pending, rules.PENDING_MAX):
-            await self._give_up(callback.id, event_id, f"dropped: more than {rules.PENDING_MAX} events waited")
+            await self._give_up(callback_id, event_id, f"dropped: more than {rules.PENDING_MAX} events waited")
         for event_id in pending:
             if event_id in known:
                 continue
-            found = await self._registry.read_pending(callback.id, event_id)
+            found = await self._registry.read_pending(callback_id, event_id)
             if found is None:
                 continue
             try:
                 event = lifecycle_events.decode(found.body)
             except Corruption as error:
-                await self._give_up(callback.id, event_id, str(error))
+                await self._give_up(callback_id, event_id, str(error))
                 continue
             known.add(event_id)
-            key = callback.id, rules.lane_of(event)
+            key = callback_id, rules.lane_of(event)
             if key in self._lanes:
                 self._lanes[key].events.append(event_id)
             else:
                 self._lanes[key] = _Lane(deque([event_id]))
-                self._tasks.spawn(self._deliver(key, self._lanes[key]), f"{callback.id} {key[1]}")
+                self._tasks.spawn(self._deliver(key, self._lanes[key]), f"{callback_id} {key[1]}")
 
     async def _give_up(self, callback_id: str, event_id: str, why: str) -> None:
         line = Line(event_id, "", "", Outcome.GIVEN_UP, 0, self._clock.wall_ms(), why[: rules.ANSWER_CHARS_MAX])

@@ -96,10 +96,12 @@ class ReportCalls:
 
     async def _post(self, asked: Asked) -> Any:
         body = asked.body
-        ranges = tuple((first, last) for first, last in body.get("ranges", ()))
         name = asked.caller.name[: rules.NAME_CHARS_MAX]
-        damage = Damage(body["ledger_id"], Kind(body["kind"]), Source.CLIENT, name, body["text"], ranges)
         try:
+            damage = Damage(
+                body["ledger_id"], _kind_of(body["kind"]), Source.CLIENT, name, body["text"],
+                tuple(map(_range_of, body.get("ranges", ()))),
+            )  # fmt: skip
             return rules.facts_of(await self._reports.post(damage, self._clock.wall_ms()))
         except BadReport as error:
             raise Refused(400, str(error)) from error
@@ -127,7 +129,11 @@ class ReportCalls:
             raise Refused(409, str(error)) from error
 
     async def _move(self, asked: Asked) -> Any:
-        to, note = Stage(asked.body["state"]), asked.body.get("note", "")
+        note = asked.body.get("note", "")
+        try:
+            to = Stage(asked.body["state"])
+        except ValueError:
+            raise Refused(400, "a report can become acknowledged or mended") from None
         try:
             found = await self._reports.move(asked.path["report"], to, asked.caller.name, note, self._clock.wall_ms())
         except NoSuchReport as error:
@@ -135,3 +141,19 @@ class ReportCalls:
         except (WrongStage, Corruption) as error:
             raise Refused(409, str(error)) from error
         return rules.facts_of(found)
+
+
+def _kind_of(text: str) -> Kind:
+    """Raises BadReport."""
+    try:
+        return Kind(text)
+    except ValueError:
+        raise BadReport(f"there is no kind {text[:50]!r} of damage; kinds are {', '.join(Kind)}") from None
+
+
+def _range_of(value: Any) -> rules.Range:
+    """Raises BadReport."""
+    match value:
+        case [int() as first, int() as last]:
+            return first, last
+    raise BadReport("a range of entries is a list of two numbers, the first and the last entry")

@@ -18,6 +18,7 @@ from tests.conformance.test_metadata_store import Opener, reopen, store, zookeep
 __all__ = ["Opener", "reopen", "store", "zookeeper"]
 
 ROOT = "/ledgers"
+NOW = LoopClock().wall_ms()
 PATH = f"{ROOT}/underreplication/magnetar/callbacks"
 
 
@@ -68,13 +69,13 @@ async def test_an_event_is_handed_to_those_who_want_it_and_is_no_longer_listed(s
     wants_end = await registered(registry, "drained", "removed")
     await drain(store, "b-1")
     (event_id,) = await registry.events()
-    await registry.hand_out(event_id, await registry.all())
+    await registry.hand_out(event_id, await registry.all(), NOW)
     assert await registry.events() == []
     assert [await registry.pending(one) for one in (wants_all, wants_other, wants_end)] == [[event_id], [], []]
     pending = await registry.read_pending(wants_all, event_id)
     assert pending is not None
     assert b'"to": "draining"' in pending.body
-    await registry.hand_out(event_id, await registry.all())
+    await registry.hand_out(event_id, await registry.all(), NOW)
     assert await registry.pending(wants_all) == [event_id]
 
 
@@ -86,10 +87,10 @@ async def test_a_callback_that_was_removed_meanwhile_is_not_made_anew(store: Met
     seen = await registry.all()
     await registry.remove(gone)
     with pytest.raises(VersionConflict):
-        await registry.hand_out(event_id, seen)
+        await registry.hand_out(event_id, seen, NOW)
     assert await store.children(PATH) == [stays]
     assert await registry.events() == [event_id]
-    await registry.hand_out(event_id, await registry.all())
+    await registry.hand_out(event_id, await registry.all(), NOW)
     assert await registry.pending(stays) == [event_id]
 
 
@@ -97,8 +98,17 @@ async def test_an_event_nobody_wants_goes(store: MetadataStore) -> None:
     registry = CallbackRegistry(store, ROOT)
     await drain(store, "b-1")
     (event_id,) = await registry.events()
-    await registry.hand_out(event_id, [])
+    await registry.hand_out(event_id, [], NOW)
     assert await registry.events() == []
+
+
+async def test_an_event_for_which_no_auditor_came_in_time_is_dropped(store: MetadataStore) -> None:
+    registry = CallbackRegistry(store, ROOT)
+    callback = await registered(registry)
+    await drain(store, "b-1")
+    (event_id,) = await registry.events()
+    await registry.hand_out(event_id, await registry.all(), NOW + rules.AGE_MS_MAX + 3_600_000)
+    assert (await registry.events(), await registry.pending(callback)) == ([], [])
 
 
 async def test_what_became_of_an_event_stands_in_the_log(store: MetadataStore) -> None:
@@ -106,7 +116,7 @@ async def test_what_became_of_an_event_stands_in_the_log(store: MetadataStore) -
     callback = await registered(registry)
     await drain(store, "b-1")
     (event_id,) = await registry.events()
-    await registry.hand_out(event_id, await registry.all())
+    await registry.hand_out(event_id, await registry.all(), NOW)
     await registry.note(callback, delivered(event_id, Outcome.WAITS))
     assert await registry.pending(callback) == [event_id]
     await registry.note(callback, delivered(event_id))
@@ -125,7 +135,7 @@ async def test_a_callback_is_removed_with_all_that_waits_for_it(store: MetadataS
     for number in range(3):
         await drain(store, f"b-{number}")
     for event_id in await registry.events():
-        await registry.hand_out(event_id, await registry.all())
+        await registry.hand_out(event_id, await registry.all(), NOW)
     assert len(await registry.pending(callback)) == 3
     await registry.remove(callback)
     assert await store.children(PATH) == []

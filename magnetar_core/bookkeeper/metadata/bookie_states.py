@@ -20,7 +20,15 @@ from typing import Final, NamedTuple
 
 from magnetar_core.bookkeeper.metadata import lifecycle_events
 from magnetar_core.bookkeeper.metadata.bookie_info import bookie_id_problem
-from magnetar_core.bookkeeper.metadata.lifecycle import Actor, Lifecycle, State, decode, encode, moved
+from magnetar_core.bookkeeper.metadata.lifecycle import (
+    TEXT_CHARS_MAX,
+    Actor,
+    Lifecycle,
+    State,
+    decode,
+    encode,
+    moved,
+)
 from magnetar_core.bookkeeper.metadata.lifecycle_events import Event, EventKind
 from magnetar_core.bookkeeper.metadata.store import (
     NO_NODE,
@@ -181,7 +189,7 @@ class BookieStates:
         node = await self._store.get(path)
         version = NO_NODE if node is None else node.version
         event_id = lifecycle_events.event_id(version, secrets.token_hex(4))
-        event = Event(event_id, kind, bookie_id, before, after, by, why, wall_ms)
+        event = Event(event_id, kind, bookie_id, before, after, by[:TEXT_CHARS_MAX], why, wall_ms)
         value = lifecycle_events.encode(event)
         return [Put(path, b"", version), Put(lifecycle_events.event_path(self._root, event_id), value, NO_NODE)]
 

@@ -65,6 +65,11 @@ async def test_a_report_is_posted_listed_acknowledged_and_mended(asking: Asking)
 async def test_what_makes_no_sense_is_refused(asking: Asking) -> None:
     assert await asking.refused("postReport", ledger_id=2**63, kind="data-loss", text="") == 400
     assert await asking.refused("postReport", ledger_id=1, kind="data-loss", text="", ranges=[[3, 2]]) == 400
+    assert await asking.refused("postReport", ledger_id=1, kind="gone", text="") == 400
+    assert await asking.refused("postReport", ledger_id=1, kind="data-loss", text="", ranges=[[3]]) == 400
+    assert await asking.refused("postReport", ledger_id=1, kind="data-loss", text="", ranges=[["a", "b"]]) == 400
+    assert await asking.refused("moveReport", "x", state="gone") == 400
+    assert await asking.refused("moveReport", "x", state="open") == 404
     assert await asking.refused("listReports", query={"state": "gone"}) == 400
     assert await asking.refused("listReports", query={"ledger": "-1"}) == 400
     for name in ("getReport", "moveReport"):
