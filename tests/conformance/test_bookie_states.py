@@ -121,12 +121,17 @@ async def test_an_answer_that_is_lost_leaves_one_move(fate: LostAnswer) -> None:
     assert await states.read("b-1") == ((await states.read("b-1")).lifecycle, 0)
     store.lose_next_answer(fate)
     await states.move("b-1", State.DRAINED, Actor.AUDITOR, "one", "", 2)
+    store.lose_next_answer(fate)
+    assert (await states.move("b-1", State.ACTIVE, Actor.OPERATOR, "me", "", 3)).state is State.ACTIVE
+    await states.move("b-1", State.DRAINING, Actor.OPERATOR, "me", "", 4)
+    await states.move("b-1", State.DRAINED, Actor.AUDITOR, "one", "", 5)
     found = await states.read("b-1")
     assert (found.lifecycle.state, found.version) == (State.DRAINED, 1)
     store.lose_next_answer(fate)
     await states.remove("b-1", found, "me", 6)
     assert await states.bookies() == []
-    assert [one.after for one in await events(store)] == ["draining", "drained", "removed"]
+    told = [one.after for one in await events(store)]
+    assert told == ["draining", "drained", "active", "draining", "drained", "removed"]
 
 
 async def events(store: MetadataStore) -> list[Event]:

@@ -126,8 +126,9 @@ class BookieStates:
         sent: Lifecycle | None = None
         for _ in range(_CONFLICTS_MAX):
             now = await self.read(bookie_id)
-            if sent is not None and now.lifecycle == sent:
-                return sent  # the answer was lost, and the change was made
+            # The answer was lost, and the change was made. (An active bookie has no node that says who made it that.)
+            if sent is not None and (now.lifecycle == sent or now.lifecycle.state is sent.state is State.ACTIVE):
+                return sent
             if found is not None and now.version != found.version:
                 raise VersionConflict(f"the state of bookie {bookie_id} was changed by somebody else meanwhile")
             cookie = await self._store.get(cookie_path(self._root, bookie_id))
