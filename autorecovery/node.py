@@ -1,7 +1,8 @@
 """One node of auto-recovery: a candidate for the auditor's place, a worker, and a watch over both.
 
     AuditorElection ──elected──▶ Auditor     finds what lacks copies, and marks it
-                             └─▶ DrainEngine moves everything away from bookies that leave
+                             ├─▶ DrainEngine moves everything away from bookies that leave
+                             └─▶ CallbackDelivery tells receivers how the states of bookies change
     ReplicationWorker                        repairs what is marked
     death watch                              a part broke, or the session was lost ──▶ `on_death`
 
@@ -20,6 +21,9 @@ from typing import Any
 
 from autorecovery.auditor import Auditor
 from autorecovery.board_watch import MarkWatch
+from autorecovery.callback_posts import HttpPoster
+from autorecovery.callback_registry import CallbackRegistry
+from autorecovery.callbacks import CallbackDelivery, Poster
 from autorecovery.config import AutoRecoveryConfig
 from autorecovery.draining import DrainEngine, TurnReadOnly
 from autorecovery.election import AuditorElection
@@ -28,10 +32,13 @@ from autorecovery.pace import Pace
 from autorecovery.periodic import ENDS, ENTRIES, LedgerCheck
 from autorecovery.placement_check import PlacementCheck
 from autorecovery.repair import LedgerRepair
+from autorecovery.report_sweep import ReportSweep
 from autorecovery.reports import Reporter, read_problems
 from autorecovery.worker import ReplicationWorker
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates, BookieStateWatch
+from magnetar_core.bookkeeper.metadata.damage_reports import DamageReporter, DamageReports
+from magnetar_core.bookkeeper.metadata.damage_rules import Kind, Source
 from magnetar_core.bookkeeper.metadata.marks import MarkBoard
 from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataStore, SessionEvent
 from magnetar_core.runtime.clock import Clock
@@ -60,9 +67,11 @@ class AutoRecoveryNode:
         rng: random.Random | None = None,
         on_death: Callable[[NodeDied], None],
         turn: TurnReadOnly | None = None,
+        new_poster: Callable[[], Poster] = HttpPoster,
     ) -> None:
         """*name* is shown in locks and as the auditor's. *bookkeeper* is open, and stays so when the node stops.
-        *on_death* is called once, on the loop (rule 1). *turn* makes a bookie of Apache's read-only."""
+        *on_death* is called once, on the loop (rule 1). *turn* makes a bookie of Apache's read-only. *new_poster* sends
+        the requests of callbacks."""
         self.name = name
         self._store = store
         self._config = config
@@ -72,6 +81,7 @@ class AutoRecoveryNode:
         self.mark_watch = MarkWatch(self.marks, clock)
         states = BookieStates(store, root)
         self.state_watch = BookieStateWatch(states, clock)
+        rng = rng if rng is not None else random.Random()
         rate = None if config.bytes_per_s < 0 else float(config.bytes_per_s)
         self.repair = LedgerRepair(
             bookkeeper,
@@ -81,17 +91,19 @@ class AutoRecoveryNode:
             draining=lambda: self.state_watch.draining,
             mends_placement=config.mends_placement,
         )
+        self._damage = DamageReporter(store, root, Source.AUTO_RECOVERY, name, clock)
         self.worker = ReplicationWorker(
             name,
             self.marks,
             self.mark_watch,
             self.repair,
             clock,
-            rng if rng is not None else random.Random(),
+            rng,
             ledgers_max=config.ledgers_max,
             open_grace_s=config.open_grace_ms / 1000,
             retry_s_max=config.retry_ms_max / 1000,
             on_bookies_changed=self._watch_bookies,
+            on_lost=lambda ledger_id, ranges, text: self._damage.tell(ledger_id, Kind.DATA_LOSS, ranges, text),
         )
         self._bookies = bookkeeper.bookies
         self.election = AuditorElection(store, root, name, clock)
@@ -123,6 +135,8 @@ class AutoRecoveryNode:
             clock,
             turn=turn,
         )
+        self.deliveries = CallbackDelivery(CallbackRegistry(store, root), new_poster(), clock, rng)
+        self._report_sweep = ReportSweep(name, DamageReports(store, root), bookkeeper.ledgers, self.marks, clock)
         self.placement_check = PlacementCheck(
             config.placement_check_s, bookkeeper, self.marks, clock, marks_violations=config.mends_placement
         )
@@ -148,6 +162,7 @@ class AutoRecoveryNode:
         self._parts.add("marks", self.mark_watch.stop)
         await self.state_watch.start()
         self._parts.add("states", self.state_watch.stop)
+        self._parts.add("damage reports", self._damage.stop)
         self.worker.start(lambda error: self._died(f"the replication worker broke: {error}"))
         self._parts.add("worker", self.worker.stop)
         self._reporter.start(lambda error: self._died(f"the reports broke: {error}"))
@@ -193,6 +208,7 @@ class AutoRecoveryNode:
                 "placement": asdict(self.placement_check.status),
             }
             facts["drains"] = self.drains.facts()
+            facts["callbacks"] = self.deliveries.facts()
         return facts
 
     async def _become_auditor(self) -> None:
@@ -203,6 +219,10 @@ class AutoRecoveryNode:
             self._parts.add(f"check of {check.name}", check.stop)
         self.drains.start(lambda error: self._died(f"the drains broke: {error}"))
         self._parts.add("drains", self.drains.stop)
+        self.deliveries.start(lambda error: self._died(f"the deliveries to callbacks broke: {error}"))
+        self._parts.add("callbacks", self.deliveries.stop)
+        self._report_sweep.start(lambda error: self._died(f"the sweep of reports broke: {error}"))
+        self._parts.add("sweep of reports", self._report_sweep.stop)
         self.placement_check.start(lambda error: self._died(f"the placement check broke: {error}"))
         self._parts.add("placement check", self.placement_check.stop)
 

@@ -88,8 +88,11 @@ class BookieLifecycle:
         await self._check_free(bookie_id, progress)
         return await self._move(bookie_id, State.DRAINED, by, why, found)
 
-    async def remove(self, bookie_id: str, progress: Progress = _silent) -> None:
-        """Delete cookie and state. Raises StillNeeded, IllegalMove, UnknownBookie, MetadataError."""
+    async def remove(self, bookie_id: str, by: str, progress: Progress = _silent) -> None:
+        """Delete cookie and state; *by* stands in the event of it.
+
+        Raises StillNeeded, IllegalMove, UnknownBookie, MetadataError.
+        """
         found = await self._states.read(bookie_id)
         if found.lifecycle.state is not State.DRAINED:
             ledgers, unreadable = await self._naming(bookie_id, progress)
@@ -100,7 +103,7 @@ class BookieLifecycle:
                 named,
             )
         await self._check_free(bookie_id, progress)
-        await self._states.remove(bookie_id, found)
+        await self._states.remove(bookie_id, found, by, self._clock.wall_ms())
 
     async def status(self, bookie_id: str | None = None) -> list[DrainStatus]:
         """Bookies that are not active; or one, whatever it is. Raises Corruption, MetadataError."""

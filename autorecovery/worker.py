@@ -16,7 +16,7 @@ Rules:
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -84,10 +84,11 @@ class ReplicationWorker:
         open_grace_s: float,
         retry_s_max: float,
         on_bookies_changed: Callable[[Callable[[], None]], Cancel],
+        on_lost: Callable[[int, Sequence[tuple[int, int]], str], None],
     ) -> None:
         """*name* stands in the locks. *ledgers_max* are repaired at the same time; *open_grace_s* is given to writers,
         *retry_s_max* is the longest wait between two attempts. *on_bookies_changed* calls back when bookies come or
-        go."""
+        go. *on_lost* is told (ledger, ranges of entries, text) of what no living bookie has."""
         assert ledgers_max >= 1
         self._name = name
         self._marks = marks
@@ -99,6 +100,7 @@ class ReplicationWorker:
         self._open_grace_s = open_grace_s
         self._retry_s_max = retry_s_max
         self._on_bookies_changed = on_bookies_changed
+        self._on_lost = on_lost
         self._tasks = Tasks(f"replication worker {name}")
         self._cancels: list[Cancel] = []
         self._woken = Bell()
@@ -283,5 +285,7 @@ class ReplicationWorker:
             wait_s = self._open_grace_s
         due_s = None if wait_s is None else self._clock.monotonic() + wait_s
         self._waiting[ledger_id] = Waiting(ledger_id, outcome, failures, since_ms, due_s)
+        if outcome.kind is Hindrance.LOST:
+            self._on_lost(ledger_id, outcome.lost, outcome.text)
         if before is None or before.outcome.kind is not outcome.kind:
             log.warning("ledger %d is not repaired yet (%s): %s", ledger_id, outcome.kind, describe(outcome))

@@ -31,6 +31,7 @@ from bookie.storage.checkpoint import Checkpointer
 from bookie.storage.journal.writer import Journal, JournalSettings
 from bookie.storage.ledger_storage import LedgerStorage
 from magnetar_core.bookkeeper.metadata.bookies import BookieRegistration
+from magnetar_core.bookkeeper.metadata.damage_reports import OnDamage
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.bookkeeper.tls.contexts import Certificates
@@ -81,6 +82,8 @@ class Node:
     certificates: Certificates | None
     """The certificates of the bookie port; None: clear text only."""
     threads: Threads
+    on_damage: OnDamage
+    """Reports entries that are lost, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +205,8 @@ def assemble(
         node.usage,
     )
     scrub = Scrub(
-        config, metadata, node.files, storage, rules, cache, source, server.put_back, threads.maintenance, clock
+        config, metadata, node.files, storage, rules, cache, source, server.put_back, threads.maintenance, clock,
+        node.on_damage,
     )  # fmt: skip
     rebuild = OnlineRebuild(
         config.scrub_bytes_s,

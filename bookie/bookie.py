@@ -42,6 +42,8 @@ from bookie.storage.ledger_storage import is_no_space
 from magnetar_core.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint, http_endpoint
 from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates
 from magnetar_core.bookkeeper.metadata.bookies import BookieRegistration
+from magnetar_core.bookkeeper.metadata.damage_reports import DamageReporter
+from magnetar_core.bookkeeper.metadata.damage_rules import Source
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.runtime.clock import Clock
@@ -184,6 +186,8 @@ class Bookie:
             )
         except OSError as error:
             raise StorageFailed(f"bookie {self._bookie_id} cannot read or write its cookies: {error}") from error
+        damage = DamageReporter(self._store, self._root, Source.SCRUB, self._bookie_id, self._clock)
+        self._stops.add("damage reports", damage.stop)
         node = Node(
             config=self.config,
             bookie_id=self._bookie_id,
@@ -197,6 +201,7 @@ class Bookie:
             registration=registration,
             certificates=certificates,
             threads=self._start_threads(),
+            on_damage=damage.tell,
         )
         flusher = node.threads.flusher
         digests = MetadataDigests(LedgerStore(self._store, self._root))
@@ -349,6 +354,7 @@ class Bookie:
             flusher,
             node.threads.maintenance,
             self._clock,
+            node.on_damage,
         )
         try:
             was_apaches = self._directories.note_start()

@@ -38,6 +38,7 @@ from broker.tenancy import Tenancy
 from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
 from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.metadata.damage_reports import OnDamage, ignore_damage
 from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataError, MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.memory import memory_bytes
@@ -94,10 +95,12 @@ class Broker:
         ownership: Ownership,
         ledgers: Ledgers | None = None,
         schemas: Schemas | None = None,
+        on_damage: OnDamage = ignore_damage,
     ) -> None:
+        """*on_damage* is told of entries of topics that no bookie can give."""
         if ledgers is None or schemas is None:
             assert bookkeeper is not None, "topics need ledgers"
-            ledgers, schemas = open_storage(config, bookkeeper, store, clock)
+            ledgers, schemas = open_storage(config, bookkeeper, store, clock, on_damage)
         self.config = config
         self.store = store
         self.clock = clock

@@ -3,6 +3,7 @@
 from broker.config import BrokerConfig
 from broker.policies import NamespacePolicies
 from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.metadata.damage_reports import OnDamage
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from magnetar_core.runtime.clock import Clock
@@ -63,7 +64,7 @@ def ledger_config(config: BrokerConfig, policies: NamespacePolicies | None = Non
 
 
 def open_storage(
-    config: BrokerConfig, bookkeeper: BookKeeper, store: MetadataStore, clock: Clock
+    config: BrokerConfig, bookkeeper: BookKeeper, store: MetadataStore, clock: Clock, on_damage: OnDamage
 ) -> tuple[ManagedLedgerFactory, SchemaRegistry]:
     """The managed ledgers (with their maintenance running) and the schemas of a cluster."""
     general = ledger_config(config)
@@ -74,6 +75,7 @@ def open_storage(
         general,
         cache_bytes_max=config.cache_mbytes * MIB,
         maintenance_interval_s=config.retention_check_s,
+        on_damage=on_damage,
     )
     factory.start()
     return factory, SchemaRegistry(bookkeeper, store, clock, general)

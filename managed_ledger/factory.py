@@ -3,6 +3,7 @@
 import logging
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.metadata.damage_reports import OnDamage, ignore_damage
 from magnetar_core.bookkeeper.metadata.store import MetadataError, MetadataStore, NoNode
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import SingleFlight, Tasks, attempt
@@ -38,9 +39,12 @@ class ManagedLedgerFactory:
         *,
         cache_bytes_max: int = CACHE_BYTES_MAX,
         maintenance_interval_s: float = MAINTENANCE_INTERVAL_S,
+        on_damage: OnDamage = ignore_damage,
     ) -> None:
+        """*on_damage* is told of entries that no bookie can give."""
         self._cache = EntryCache(cache_bytes_max)
         self._maintenance_interval_s = maintenance_interval_s
+        self._on_damage = on_damage
         self._bookkeeper = bookkeeper
         self._store = store
         self._clock = clock
@@ -68,7 +72,7 @@ class ManagedLedgerFactory:
         if former is not None:
             # The former object may still store cursors; they have to be stored before they are read.
             await attempt(f"{name}: closing what was open before", former.close())
-        ledger = ManagedLedger(name, self._bookkeeper, self._store, self._clock, config, self._cache)
+        ledger = ManagedLedger(name, self._bookkeeper, self._store, self._clock, config, self._cache, self._on_damage)
         ledger.on_ended = self._forget_ended
         try:
             await ledger.open(create=create)

@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.metadata.damage_reports import OnDamage, ignore_damage
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import attempt
@@ -63,8 +64,10 @@ class ManagedLedger:
         clock: Clock,
         config: ManagedLedgerConfig,
         cache: EntryCache,
+        on_damage: OnDamage = ignore_damage,
     ) -> None:
-        """*cache* may be shared with others: ledger ids are unique in a cluster."""
+        """*cache* may be shared with others: ledger ids are unique in a cluster. *on_damage* is told of entries that no
+        bookie can give."""
         self.name = name
         self.on_ended: Callable[[ManagedLedger], None] = lambda ledger: None
         """Called once, when the managed ledger has been closed or deleted completely."""
@@ -80,6 +83,7 @@ class ManagedLedger:
             cache,
             password=config.password,
             handles_max=config.read_handles_max,
+            on_damage=on_damage,
         )
         self._lifecycle = LedgerLifecycle(
             name, self._record, self._reading, bookkeeper, clock, config, self._appending.check_not_ended

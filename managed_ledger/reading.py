@@ -8,6 +8,8 @@ from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import BookKeeperError, NoSuchEntry, NoSuchLedger
 from magnetar_core.bookkeeper.client.read_handle import LedgerReadHandle
 from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
+from magnetar_core.bookkeeper.metadata.damage_reports import OnDamage, ignore_damage
+from magnetar_core.bookkeeper.metadata.damage_rules import Kind
 from magnetar_core.runtime.types import Buffer, Corruption
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.errors import StorageUnavailable
@@ -39,14 +41,17 @@ class Reading:
         *,
         password: bytes,
         handles_max: int,
+        on_damage: OnDamage = ignore_damage,
     ) -> None:
-        """*handles_max*: how many ledgers are kept open for reading."""
+        """*handles_max*: how many ledgers are kept open for reading. *on_damage* is told of entries that no bookie can
+        give."""
         self._name = name
         self._ledgers = ledgers
         self._bookkeeper = bookkeeper
         self._cache = cache
         self._password = password
         self._handles_max = handles_max
+        self._on_damage = on_damage
         self._handles: OrderedDict[int, LedgerReadHandle] = OrderedDict()  # least recently used first
         self.written: LedgerWriteHandle | None = None
         """The ledger that is being written: its entries may move to other bookies."""
@@ -77,11 +82,18 @@ class Reading:
         except (NoSuchLedger, NoSuchEntry) as error:
             if ledger_id not in self._ledgers:  # trimmed during the read; the caller continues after it
                 return []
+            if ledger_id in self._handles:  # else its record is gone, and with it what could be mended
+                self._tell(position, Kind.DATA_LOSS, f"no bookie that should have it does: {error}")
             raise StorageUnavailable(f"{self._name}: entry {position} is missing: {error}") from error
         except (BookKeeperError, Corruption) as error:
+            if isinstance(error, Corruption):
+                self._tell(position, Kind.BAD_LEDGER, str(error))
             raise StorageUnavailable(f"{self._name}: cannot read {position}: {error}") from error
         assert not stored or stored[0].entry_id == position.entry_id, (position, stored[0].entry_id)
         return [Entry(ledger_id, item.entry_id, item.payload) for item in stored]
+
+    def _tell(self, position: Position, kind: Kind, text: str) -> None:
+        self._on_damage(position.ledger_id, kind, [(position.entry_id, position.entry_id)], f"{self._name}: {text}")
 
     async def _handle(self, ledger_id: int) -> LedgerReadHandle:
         written = self.written

@@ -107,7 +107,7 @@ class CookieCalls:
         if not await self._store.exists(cookie_path(self._root, bookie_id)):
             raise UnknownBookie(f"bookie {bookie_id} has no cookie in this cluster")
         try:
-            await self._lives.remove(bookie_id)
+            await self._lives.remove(bookie_id, asked.caller.name)
         except (StillNeeded, IllegalMove) as error:
             state = str((await self._states.read(bookie_id)).lifecycle.state)
             ledgers = error.ledgers if isinstance(error, StillNeeded) else {}

@@ -30,6 +30,8 @@ from bookie.serving.request_rules import RequestRules
 from bookie.storage.ledger_storage import LedgerStorage
 from bookie.storage.ledgers import Ledger
 from bookie.storage.write_cache import WriteCache
+from magnetar_core.bookkeeper.metadata.damage_reports import OnDamage
+from magnetar_core.bookkeeper.metadata.damage_rules import Kind
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
 from magnetar_core.bookkeeper.metadata.store import MetadataError, NoNode
@@ -79,7 +81,9 @@ class IntegrityCheck:
         flusher: JobThread,
         maintenance: JobThread,
         clock: Clock,
+        on_damage: OnDamage,
     ) -> None:
+        """*on_damage* is told of entries that no bookie has."""
         self._bookie_id = bookie_id
         self._metadata = metadata
         self._files = files
@@ -91,6 +95,7 @@ class IntegrityCheck:
         self._flusher = flusher
         self._maintenance = maintenance
         self._clock = clock
+        self._on_damage = on_damage
         self._put_back: Callable[[int, bytes], Awaitable[int]]
         self._tasks = Tasks("integrity")
         self._timer: Timer | None = None
@@ -273,6 +278,8 @@ class IntegrityCheck:
         if entry is None:
             self._lost += 1
             log.error("ledger %d entry %d is lost: no bookie that should have it does", ledger_id, entry_id)
+            text = f"bookie {self._bookie_id} has lost it, and no other bookie that should have it does"
+            self._on_damage(ledger_id, Kind.DATA_LOSS, [(entry_id, entry_id)], text)
             return
         rc = await self._put_back(ledger_id, entry)
         if rc:

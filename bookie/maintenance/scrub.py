@@ -22,6 +22,8 @@ from bookie.serving.request_rules import RequestRules
 from bookie.storage.entry_log.files import list_logs
 from bookie.storage.ledger_storage import LedgerStorage
 from bookie.storage.write_cache import WriteCache
+from magnetar_core.bookkeeper.metadata.damage_reports import OnDamage
+from magnetar_core.bookkeeper.metadata.damage_rules import Kind
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
 from magnetar_core.bookkeeper.metadata.store import MetadataError, NoNode
@@ -92,7 +94,9 @@ class Scrub:
         put_back: Callable[[int, bytes], Awaitable[int]],
         maintenance: JobThread,
         clock: Clock,
+        on_damage: OnDamage,
     ) -> None:
+        """*on_damage* is told of entries that are lost (rule 3)."""
         self._config = config
         self._metadata = metadata
         self._files = files
@@ -103,6 +107,7 @@ class Scrub:
         self._put_back = put_back
         self._maintenance = maintenance
         self._clock = clock
+        self._on_damage = on_damage
         self._tasks = Tasks("scrub")
         self._timer: Timer | None = None
         self._is_running = False
@@ -342,7 +347,9 @@ class Scrub:
             return
         if entry is None:
             self._place = self._place._replace(lost=self._place.lost + 1)
-            self._name(ledger_id, entry_id, f"{again}; no other bookie has it")
+            text = f"{again}; no other bookie has it"
+            self._name(ledger_id, entry_id, text)
+            self._on_damage(ledger_id, Kind.DATA_LOSS, [(entry_id, entry_id)], text)
             return
         rc = await self._put_back(ledger_id, entry)
         if rc:

@@ -19,11 +19,13 @@ from magnetar.cli.options import (
     metadata_option,
     now_ms,
     print_json,
+    who,
     yes_option,
 )
 
 if TYPE_CHECKING:
     from autorecovery.overview import MarkedLedger, Overview
+    from magnetar_core.bookkeeper.metadata.damage_rules import Report
     from magnetar_core.bookkeeper.metadata.store import MetadataStore
     from magnetar_core.runtime.clock import Clock
 
@@ -404,3 +406,120 @@ def token(name: str, role: str, as_json: bool) -> None:
     made = secrets.token_urlsafe(32)
     line = line_of(name, Role(role), made)
     done(f"token  {made}\nline   {line}", as_json, name=name, role=role, token=made, line=line)
+
+
+# ----------------------------------------------------------------------------------------- reports
+
+
+@autorecovery.group(cls=Guessing)
+def reports() -> None:
+    """Reports of bad ledgers and lost entries, which clients, brokers, bookies and nodes of auto-recovery post.
+
+    Example:  magnetar autorecovery reports list
+    """
+
+
+@reports.command("list")
+@click.option("--state", type=click.Choice(["open", "acknowledged", "mended"]), help="Only those; without it: all.")
+@click.option("--ledger", "ledger_id", type=click.IntRange(min=0), help="Only those about this ledger.")
+@admin_option
+@metadata_option
+@json_option
+def list_reports(
+    state: str | None,
+    ledger_id: int | None,
+    metadata_url: str | None,
+    admin_url: str,
+    tls_directory: str | None,
+    as_json: bool,
+) -> None:
+    """List reports. Exit code 2 if one of those listed is open.
+
+    Example:  magnetar autorecovery reports list --state open
+    """
+    from magnetar_core.bookkeeper.metadata.damage_rules import facts_of
+
+    async def work(place: _Place) -> "list[Report]":
+        from magnetar_core.bookkeeper.metadata.damage_reports import DamageReports
+
+        return await DamageReports(place.store, place.root).all()
+
+    found = [
+        one
+        for one in _run(metadata_url, admin_url, tls_directory, work)
+        if state in (None, str(one.stage)) and ledger_id in (None, one.ledger_id)
+    ]
+    if as_json:
+        print_json([facts_of(one) for one in found])
+    elif found:
+        show.table(("id", "state", "told by", "times", "last", "entries", "what"), [_report_row(one) for one in found])
+    else:
+        click.echo("there are no such reports" if state or ledger_id is not None else "nobody has reported damage")
+    if any(str(one.stage) == "open" for one in found):
+        sys.exit(2)
+
+
+def _report_row(one: "Report") -> tuple[str, ...]:
+    ranges = [str(first) if first == last else f"{first} to {last}" for first, last in one.ranges[:3]]
+    more = ", …" if len(one.ranges) > 3 else ""
+    said = ": ".join(filter(None, (one.by, one.note)))
+    return (
+        one.id,
+        str(one.stage),
+        f"{one.source} {one.name}",
+        str(one.count),
+        show.age(one.last_ms, now_ms()),
+        ", ".join(ranges) + more,
+        f"{one.text} ({said})" if said else one.text,
+    )
+
+
+def _move_report(report_id: str, to: str, note: str, where: tuple[str | None, str, str | None], as_json: bool) -> None:
+    from magnetar_core.bookkeeper.metadata.damage_rules import Stage, facts_of
+
+    async def work(found: _Place) -> "Report":
+        from magnetar_core.bookkeeper.metadata.damage_reports import DamageReports
+
+        reports = DamageReports(found.store, found.root)
+        return await reports.move(report_id, Stage(to), who(), note, found.clock.wall_ms())
+
+    report = _run(*where, work)
+    if as_json:
+        print_json(facts_of(report))
+    else:
+        click.echo(f"report {report.id} is {report.stage}")
+
+
+_note_option = click.option("--note", default="", help="What was found or done; it is shown with the report.")
+
+
+@reports.command()
+@click.argument("report_id", metavar="REPORT")
+@_note_option
+@admin_option
+@metadata_option
+@json_option
+def acknowledge(
+    report_id: str, note: str, metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool
+) -> None:
+    """Say that somebody looks at REPORT.
+
+    Example:  magnetar autorecovery reports acknowledge 7-data-loss-0f3a1b2c4d5e
+    """
+    _move_report(report_id, "acknowledged", note, (metadata_url, admin_url, tls_directory), as_json)
+
+
+@reports.command()
+@click.argument("report_id", metavar="REPORT")
+@_note_option
+@admin_option
+@metadata_option
+@json_option
+def mend(
+    report_id: str, note: str, metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool
+) -> None:
+    """Say that the damage of REPORT is mended, or given up. If it is met again, the report is open again.
+
+    Example:  magnetar autorecovery reports mend 7-data-loss-0f3a1b2c4d5e
+    """
+    _move_report(report_id, "mended", note, (metadata_url, admin_url, tls_directory), as_json)

@@ -19,6 +19,7 @@ from magnetar.cli.options import (
     metadata_option,
     now_ms,
     print_json,
+    who,
     yes_option,
 )
 
@@ -147,7 +148,7 @@ def drain(
     Example:  magnetar bookies drain 127.0.0.1:3183 --wait
     """
     place = Place(metadata_url, admin_url, tls_directory)
-    found = place.change(lambda lives: lives.drain(bookie_id, _who(), why))
+    found = place.change(lambda lives: lives.drain(bookie_id, who(), why))
     if wait:
         _wait(place, bookie_id, timeout_s, as_json)
         return
@@ -210,7 +211,7 @@ def cancel(
 
     Example:  magnetar bookies cancel 127.0.0.1:3183
     """
-    found = Place(metadata_url, admin_url, tls_directory).change(lambda lives: lives.cancel(bookie_id, _who(), why))
+    found = Place(metadata_url, admin_url, tls_directory).change(lambda lives: lives.cancel(bookie_id, who(), why))
     done(f"{bookie_id} is {found.state}", as_json, bookie=bookie_id, state=found.state)
 
 
@@ -231,7 +232,7 @@ def finish(
     """
     place = Place(metadata_url, admin_url, tls_directory)
     with show.bar("ledgers") as drawn:
-        found = _or_refusal(lambda: place.change(lambda lives: lives.finish(bookie_id, _who(), why, drawn.at)), as_json)
+        found = _or_refusal(lambda: place.change(lambda lives: lives.finish(bookie_id, who(), why, drawn.at)), as_json)
     done(f"{bookie_id} is {found.state}", as_json, bookie=bookie_id, state=found.state)
 
 
@@ -253,20 +254,8 @@ def remove(
     confirm(f"Remove bookie {bookie_id} from the cluster?", yes)
     place = Place(metadata_url, admin_url, tls_directory)
     with show.bar("ledgers") as drawn:
-        _or_refusal(lambda: place.change(lambda lives: lives.remove(bookie_id, drawn.at)), as_json)
+        _or_refusal(lambda: place.change(lambda lives: lives.remove(bookie_id, who(), drawn.at)), as_json)
     done(f"{bookie_id} is removed", as_json, bookie=bookie_id, removed=True)
-
-
-def _who() -> str:
-    """The person at the keyboard, for those who read the state later."""
-    import getpass
-    import socket
-
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container without a name for its user
-        user = "somebody"
-    return f"{user}@{socket.gethostname()}"
 
 
 def _or_refusal(work: Callable[[], T], as_json: bool) -> T:

@@ -149,3 +149,15 @@ def now_ms() -> int:
     from magnetar_core.runtime.clock import LoopClock
 
     return LoopClock().wall_ms()
+
+
+def who() -> str:
+    """The person at the keyboard, for those who read the state later."""
+    import getpass
+    import socket
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container without a name for its user
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"

@@ -12,6 +12,8 @@ from broker.names import Bundles
 from broker.ownership.ownership import BundleOwnership
 from broker.tenancy import initialise_cluster
 from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.metadata.damage_reports import DamageReporter
+from magnetar_core.bookkeeper.metadata.damage_rules import Source
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import Parts
@@ -59,7 +61,9 @@ async def start_broker(
     await initialise_cluster(store, config)
     web_port = web_socket.getsockname()[1] if web_socket is not None else 0
     config = replace(config, web_port=web_port or None)  # the port that was really opened
-    broker = Broker(config, store, bookkeeper, clock, ownership=ownership)
+    damage = DamageReporter(store, "/ledgers", Source.BROKER, "a broker", clock)
+    parts.add("damage reports", damage.stop)
+    broker = Broker(config, store, bookkeeper, clock, ownership=ownership, on_damage=damage.tell)
     try:
         await broker.start()
     except OSError as error:
@@ -70,6 +74,7 @@ async def start_broker(
     if grpc_socket is not None:  # other brokers send gRPC clients there
         listener = (f"grpc://{host}:{grpc_socket.getsockname()[1]}", "")
         broker.address = broker.address._replace(listeners={**broker.address.listeners, GRPC_LISTENER: listener})
+    damage.name = f"{host}:{web_port or config.service_port}"
     await ownership.start(f"{host}:{web_port}", broker.address)
     parts.add("ownership", ownership.stop)
     parts.add("broker", broker.close)

@@ -47,15 +47,19 @@ async def start_management(
     """
     # Here, because loading the HTTP library costs time and memory.
     import autorecovery.admin
+    from autorecovery.admin.callback_calls import CallbackCalls
     from autorecovery.admin.cluster_status import ClusterStatus
     from autorecovery.admin.cookie_calls import CookieCalls
     from autorecovery.admin.overview_calls import OverviewCalls
     from autorecovery.admin.recovery_calls import RecoveryCalls
     from autorecovery.admin.removal_calls import RemovalCalls
+    from autorecovery.admin.report_calls import ReportCalls
     from autorecovery.admin.server import ManagementServer, is_loopback
     from autorecovery.admin.serving_calls import ServingCalls
     from autorecovery.admin.state_calls import StateCalls
     from autorecovery.admin.token_file import TokenFile
+    from autorecovery.callback_registry import CallbackRegistry
+    from magnetar_core.bookkeeper.metadata.damage_reports import DamageReports
     from magnetar_core.bookkeeper.tls.contexts import Certificates, client_context
 
     tokens = TokenFile(Path(config.tokens_file)) if config.tokens_file else None
@@ -71,6 +75,8 @@ async def start_management(
         ServingCalls(store, root, clock, partial(turn, bookkeeper.bookies)),
         CookieCalls(store, root, clock, parse_cookie),
         RemovalCalls(store, root, clock),
+        CallbackCalls(CallbackRegistry(store, root), clock),
+        ReportCalls(DamageReports(store, root), clock),
         recoveries,
     )
     page = Path(autorecovery.admin.__file__).parent / "dashboard"

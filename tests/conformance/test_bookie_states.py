@@ -1,5 +1,7 @@
 """The states of bookies, over every metadata store."""
 
+import asyncio
+
 import pytest
 
 from magnetar_core.bookkeeper.metadata.bookie_states import (
@@ -11,6 +13,7 @@ from magnetar_core.bookkeeper.metadata.bookie_states import (
     state_path,
 )
 from magnetar_core.bookkeeper.metadata.lifecycle import Actor, IllegalMove, State
+from magnetar_core.bookkeeper.metadata.lifecycle_events import Event, decode, events_path
 from magnetar_core.bookkeeper.metadata.memory import LostAnswer, MemoryStore
 from magnetar_core.bookkeeper.metadata.store import MetadataStore, NotEmpty, VersionConflict
 from magnetar_core.runtime.clock import LoopClock
@@ -71,11 +74,11 @@ async def test_cookie_and_state_are_removed_together_or_not_at_all(store: Metada
     found = await states.read("b-1")
     await states.move("b-1", State.ACTIVE, Actor.OPERATOR, "me", "", 3)
     with pytest.raises(VersionConflict):
-        await states.remove("b-1", found)
+        await states.remove("b-1", found, "me", 6)
     assert await states.bookies() == ["b-1", "b-2"]
     await states.move("b-1", State.DRAINING, Actor.OPERATOR, "me", "", 4)
     await states.move("b-1", State.DRAINED, Actor.AUDITOR, "one", "", 5)
-    await states.remove("b-1", await states.read("b-1"))
+    await states.remove("b-1", await states.read("b-1"), "me", 6)
     assert await states.bookies() == ["b-2"]
 
 
@@ -118,8 +121,60 @@ async def test_an_answer_that_is_lost_leaves_one_move(fate: LostAnswer) -> None:
     assert await states.read("b-1") == ((await states.read("b-1")).lifecycle, 0)
     store.lose_next_answer(fate)
     await states.move("b-1", State.DRAINED, Actor.AUDITOR, "one", "", 2)
+    store.lose_next_answer(fate)
+    assert (await states.move("b-1", State.ACTIVE, Actor.OPERATOR, "me", "", 3)).state is State.ACTIVE
+    await states.move("b-1", State.DRAINING, Actor.OPERATOR, "me", "", 4)
+    await states.move("b-1", State.DRAINED, Actor.AUDITOR, "one", "", 5)
     found = await states.read("b-1")
     assert (found.lifecycle.state, found.version) == (State.DRAINED, 1)
     store.lose_next_answer(fate)
-    await states.remove("b-1", found)
+    await states.remove("b-1", found, "me", 6)
     assert await states.bookies() == []
+    told = [one.after for one in await events(store)]
+    assert told == ["draining", "drained", "active", "draining", "drained", "removed"]
+
+
+async def events(store: MetadataStore) -> list[Event]:
+    found = []
+    for name in await store.children(events_path(ROOT)):
+        node = await store.get(f"{events_path(ROOT)}/{name}")
+        assert node is not None
+        assert decode(node.value).id == name
+        found.append(decode(node.value))
+    return found
+
+
+async def test_each_move_and_the_removal_has_its_event_in_the_order_of_the_changes(store: MetadataStore) -> None:
+    states = await with_cookies(store, "b-1", "b-2")
+    # The clocks of those who move it disagree; the order does not come from them.
+    await states.move("b-1", State.DRAINING, Actor.OPERATOR, "me", "old  disks", 9)
+    await states.move("b-2", State.DRAINING, Actor.OPERATOR, "me", "", 8)
+    await states.move("b-1", State.DRAINED, Actor.AUDITOR, "one", "", 5)
+    await states.remove("b-1", await states.read("b-1"), "me", 3)
+    assert [one[1:] for one in await events(store)] == [
+        ("moved", "b-1", "active", "draining", "me", "old disks", 9),
+        ("moved", "b-2", "active", "draining", "me", "", 8),
+        ("moved", "b-1", "draining", "drained", "one", "", 5),
+        ("removed", "b-1", "drained", "removed", "me", "", 3),
+    ]
+
+
+async def test_moves_at_the_same_time_are_all_made_and_have_an_event_each(store: MetadataStore) -> None:
+    names = [f"b-{number}" for number in range(5)]
+    states = await with_cookies(store, *names)
+    await asyncio.gather(*(states.move(one, State.DRAINING, Actor.OPERATOR, "me", "", 1) for one in names))
+    found = await events(store)
+    assert sorted(one.bookie for one in found) == names
+    assert [one.id[:10] for one in found] == [f"{number:010d}" for number in range(5)]
+
+
+async def test_a_change_that_is_refused_has_no_event(store: MetadataStore) -> None:
+    states = await with_cookies(store, "b-1")
+    await states.move("b-1", State.DRAINING, Actor.OPERATOR, "me", "", 1)
+    found = await states.read("b-1")
+    await states.move("b-1", State.DRAINED, Actor.AUDITOR, "one", "", 2)
+    with pytest.raises(IllegalMove):
+        await states.move("b-1", State.DRAINING_FAILED, Actor.AUDITOR, "one", "", 3)
+    with pytest.raises(VersionConflict):
+        await states.move("b-1", State.ACTIVE, Actor.OPERATOR, "me", "", 3, found=found)
+    assert len(await events(store)) == 2

@@ -12,6 +12,10 @@ _CHECKS: Final = ("tests/unit/autorecovery/test_checks.py",)
 _MARKS: Final = ("tests/unit/magnetar_core/bookkeeper/metadata/test_marks.py",)
 _SERVER: Final = ("tests/unit/autorecovery/admin/test_server.py",)
 _CALLS: Final = ("tests/unit/autorecovery/admin/test_calls.py",)
+_STATES: Final = ("tests/conformance/test_bookie_states.py",)
+_CALLBACKS: Final = ("tests/unit/autorecovery/test_callbacks.py",)
+_REGISTRY: Final = ("tests/conformance/test_callback_registry.py",)
+_REPORTS: Final = ("tests/conformance/test_damage_reports.py",)
 
 MUTANTS: Final = (
     Mutant(
@@ -206,8 +210,64 @@ MUTANTS: Final = (
     Mutant(
         "a bookie is removed while records name it",
         "autorecovery/retirement.py",
-        "        await self._check_free(bookie_id, progress)\n        await self._states.remove(bookie_id, found)",
-        "        await self._states.remove(bookie_id, found)",
+        "        await self._check_free(bookie_id, progress)\n        await self._states.remove(",
+        "        await self._states.remove(",
         _CALLS,
+    ),
+    Mutant(
+        "a move has no event",
+        "magnetar_core/bookkeeper/metadata/bookie_states.py",
+        "[Check(cookie.path, cookie.version), change, *event]",
+        "[Check(cookie.path, cookie.version), change]",
+        _STATES,
+    ),
+    Mutant(
+        "an event is delivered whatever the receiver answers",
+        "autorecovery/callback_rules.py",
+        "return 200 <= status < 300",
+        "return status < 500",
+        _CALLBACKS,
+    ),
+    Mutant(
+        "the events of one bookie do not wait for each other",
+        "autorecovery/callback_rules.py",
+        "return event.id if event.kind is EventKind.TEST else event.bookie",
+        "return event.id",
+        _CALLBACKS,
+    ),
+    Mutant(
+        "a confirmed event is sent again while the store is away",
+        "autorecovery/callbacks.py",
+        "        if lane.confirmed is not None:\n",
+        "        if False:\n",
+        _CALLBACKS,
+    ),
+    Mutant(
+        "a callback that is gone is made anew by an event",
+        "autorecovery/callback_registry.py",
+        "                    *(Check(self._path_of(one.callback.id), one.version) for one in wanting),\n",
+        "",
+        _REGISTRY,
+    ),
+    Mutant(
+        "an event is handed out and stays in the list",
+        "autorecovery/callback_registry.py",
+        "                    Delete(path, node.version),\n",
+        "",
+        _REGISTRY,
+    ),
+    Mutant(
+        "a mended report that is posted again stays mended",
+        "magnetar_core/bookkeeper/metadata/damage_rules.py",
+        "    if found.stage is not Stage.MENDED:\n        return after\n",
+        "    if True:\n        return after\n",
+        _REPORTS,
+    ),
+    Mutant(
+        "a report is written as often as damage is met",
+        "magnetar_core/bookkeeper/metadata/damage_reports.py",
+        "max(now_s, self._written_s.get(key, now_s - _AGAIN_S) + _AGAIN_S)",
+        "now_s",
+        _REPORTS,
     ),
 )

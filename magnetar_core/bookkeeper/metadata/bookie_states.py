@@ -10,14 +10,26 @@ Rules (I74):
 2. Only a bookie with a cookie has a state: a cookie that is deleted meanwhile is not made anew as the node's parent.
 3. Cookie and state are deleted together or not at all.
 4. A state that cannot be read is told as such. It is never taken for active (I60).
+5. Each move, and each removal, stores its event in the same step (`lifecycle_events`).
 """
 
 import logging
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from magnetar_core.bookkeeper.metadata import lifecycle_events
 from magnetar_core.bookkeeper.metadata.bookie_info import bookie_id_problem
-from magnetar_core.bookkeeper.metadata.lifecycle import Actor, Lifecycle, State, decode, encode, moved
+from magnetar_core.bookkeeper.metadata.lifecycle import (
+    TEXT_CHARS_MAX,
+    Actor,
+    Lifecycle,
+    State,
+    decode,
+    encode,
+    moved,
+)
+from magnetar_core.bookkeeper.metadata.lifecycle_events import Event, EventKind
 from magnetar_core.bookkeeper.metadata.store import (
     NO_NODE,
     Cancel,
@@ -114,8 +126,9 @@ class BookieStates:
         sent: Lifecycle | None = None
         for _ in range(_CONFLICTS_MAX):
             now = await self.read(bookie_id)
-            if sent is not None and now.lifecycle == sent:
-                return sent  # the answer was lost, and the change was made
+            # The answer was lost, and the change was made. (An active bookie has no node that says who made it that.)
+            if sent is not None and (now.lifecycle == sent or now.lifecycle.state is sent.state is State.ACTIVE):
+                return sent
             if found is not None and now.version != found.version:
                 raise VersionConflict(f"the state of bookie {bookie_id} was changed by somebody else meanwhile")
             cookie = await self._store.get(cookie_path(self._root, bookie_id))
@@ -124,8 +137,9 @@ class BookieStates:
             after = moved(now.lifecycle, to, actor, by, why, wall_ms, reasons)
             path = state_path(self._root, bookie_id)
             change = Delete(path, now.version) if to is State.ACTIVE else Put(path, encode(after), now.version)
+            event = await self._event(EventKind.MOVED, bookie_id, now.lifecycle.state, to, after.by, after.why, wall_ms)
             try:
-                await self._store.multi([Check(cookie.path, cookie.version), change])
+                await self._store.multi([Check(cookie.path, cookie.version), change, *event])
             except OutcomeUnknown:
                 sent = after
             except (VersionConflict, NoNode):
@@ -137,7 +151,7 @@ class BookieStates:
             f"{state_path(self._root, bookie_id)}: {_CONFLICTS_MAX} changes by others in a row, or no answer"
         )
 
-    async def remove(self, bookie_id: str, found: VersionedState) -> None:
+    async def remove(self, bookie_id: str, found: VersionedState, by: str, wall_ms: int) -> None:
         """Delete cookie and state (rule 3), if the state is still *found*. Raises UnknownBookie, VersionConflict."""
         assert found.lifecycle.state is State.DRAINED
         path = cookie_path(self._root, bookie_id)
@@ -148,17 +162,37 @@ class BookieStates:
                 if is_sent:
                     return
                 raise UnknownBookie(await self._unknown(bookie_id))
+            now = await self.read(bookie_id)
+            if now != found:
+                raise VersionConflict(f"bookie {bookie_id} was moved meanwhile: it is {now.lifecycle.state}")
+            event = await self._event(
+                EventKind.REMOVED, bookie_id, found.lifecycle.state, lifecycle_events.REMOVED, by, "", wall_ms
+            )
             try:
                 await self._store.multi(
-                    [Delete(state_path(self._root, bookie_id), found.version), Delete(path, cookie.version)]
+                    [Delete(state_path(self._root, bookie_id), found.version), Delete(path, cookie.version), *event]
                 )
             except OutcomeUnknown:
                 is_sent = True
-            except NoNode as error:
-                raise VersionConflict(f"bookie {bookie_id} was removed or is active again: {error}") from error
+            except (VersionConflict, NoNode):
+                # The state, or only the cookie or the number of the event: the next round sees which.
+                continue
             else:
+                log.warning("bookie %s was removed by %s", bookie_id, by)
                 return
         raise StoreUnavailable(f"{path}: the metadata store did not say whether it was deleted; ask for it again")
+
+    async def _event(
+        self, kind: EventKind, bookie_id: str, before: str, after: str, by: str, why: str, wall_ms: int
+    ) -> list[Put]:
+        """What stores the event of a change, together with it (rule 5)."""
+        path = lifecycle_events.events_path(self._root)
+        node = await self._store.get(path)
+        version = NO_NODE if node is None else node.version
+        event_id = lifecycle_events.event_id(version, secrets.token_hex(4))
+        event = Event(event_id, kind, bookie_id, before, after, by[:TEXT_CHARS_MAX], why, wall_ms)
+        value = lifecycle_events.encode(event)
+        return [Put(path, b"", version), Put(lifecycle_events.event_path(self._root, event_id), value, NO_NODE)]
 
     async def _unknown(self, bookie_id: str) -> str:
         known = ", ".join(await self.bookies()) or "none"

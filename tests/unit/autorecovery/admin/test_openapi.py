@@ -62,6 +62,20 @@ async def test_every_call_of_the_document_answers_as_it_tells() -> None:
                 assert found.status < 300, (path, found)
             (recovery,) = found.json["recoveries"]
             await world.get(f"/recoveries/{recovery['id']}")
+        registered = await world.call("POST", "/callbacks", {"url": "http://127.0.0.1:1/", "states": ["drained"]})
+        callback = registered.json["id"]
+        posted = await world.call("POST", "/reports", {"ledger_id": 7, "kind": "data-loss", "text": "gone"})
+        for method, path, body in (
+            ("GET", "/callbacks", None),
+            ("POST", f"/callbacks/{callback}/test", None),
+            ("GET", f"/callbacks/{callback}", None),
+            ("DELETE", f"/callbacks/{callback}", None),
+            ("GET", "/reports", None),
+            ("GET", f"/reports/{posted.json['id']}", None),
+            ("PUT", f"/reports/{posted.json['id']}", {"state": "mended", "note": "by hand"}),
+        ):
+            found = await world.call(method, path, body)
+            assert found.status < 300, (path, found)
         await world.cluster.kill("bookie-0")
 
         async def is_drained() -> bool:

@@ -11,6 +11,8 @@ from bookie.bookie import Bookie, StorageFailed
 from bookie.disks.cookie import CookieMismatch
 from bookie.maintenance.repair import RepairUnavailable, expected_entries, key_of, write_set
 from bookie.storage.index import IndexCorrupt
+from magnetar_core.bookkeeper.metadata.damage_reports import DamageReports
+from magnetar_core.bookkeeper.metadata.damage_rules import Kind, Source
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment, ledger_path
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
@@ -176,6 +178,10 @@ async def test_what_nobody_has_is_lost_and_what_nobody_can_say_waits(world: Lyin
         async with world.serving(**second(2)):
             await eventually(lambda: not bookie.operations.integrity_status().is_needed)
         assert bookie.operations.integrity_status().lost_entries == 2
+        reports = DamageReports(world.store)
+        await eventually(reports.all)
+        (report,) = await reports.all()
+        assert (report.ledger_id, report.kind, report.source) == (1, Kind.DATA_LOSS, Source.SCRUB)
 
 
 async def test_a_ledger_whose_metadata_is_damaged_stays_in_limbo(world: LyingWorld) -> None:

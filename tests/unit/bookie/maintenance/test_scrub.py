@@ -8,6 +8,8 @@ from bookie.bookie import Bookie
 from bookie.maintenance.repair import RepairSource, RepairUnavailable
 from bookie.maintenance.scrub import ScrubStatus
 from bookie.maintenance.scrub_rules import ScrubPlace, decode_place, problem_of, rate_of
+from magnetar_core.bookkeeper.metadata.damage_reports import DamageReports
+from magnetar_core.bookkeeper.metadata.damage_rules import Kind, Report, Source
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
 from magnetar_core.bookkeeper.wire.entry import DigestType, EntryCodec
 from magnetar_core.runtime.types import KIB, MIB, Corruption
@@ -101,6 +103,10 @@ def test_an_entry_is_bad_by_ids_size_or_digest() -> None:
 # -- a whole bookie
 
 
+async def reports_of(world: Copies) -> list[Report]:
+    return await DamageReports(world.store).all()
+
+
 async def test_good_entries_are_counted(world: Copies) -> None:
     await filled(world, range(1, 4), 700)
     for ledger_id in (1, 2):
@@ -132,6 +138,10 @@ async def test_a_damaged_entry_is_repaired_lost_or_tried_again(world: Copies) ->
         assert set(texts) == {(1, 3), (1, 4)}
         assert "no other bookie has it" in texts[1, 3]
         assert "bookie-2: no answer" in texts[1, 4]
+        await eventually(lambda: reports_of(world))
+        (report,) = await reports_of(world)  # of what is lost; what may come back is not lost
+        assert (report.ledger_id, report.kind, report.source) == (1, Kind.DATA_LOSS, Source.SCRUB)
+        assert (report.name, report.ranges) == (bookie.bookie_id, ((3, 3),))
         assert await wire.read(1, 1) == entries[1]
         assert await wire.read(1, 2) == entries[2]
         # The next pass finds a copy; what was repaired is in the write cache or in a log by now.
