@@ -248,6 +248,29 @@ async def test_a_reader_woken_by_a_watch_never_misses_the_last_state(store: Meta
     assert seen[-1] == b"99"
 
 
+async def test_a_reader_woken_by_children_that_come_and_go_fast_never_misses_the_last_state(
+    store: MetadataStore,
+) -> None:
+    """ZooKeeper's watch is set again at a pace; what happens meanwhile is told of afterwards."""
+    seen: list[list[str]] = []
+    changed = asyncio.Event()
+    store.watch_children("/w", changed.set)
+
+    async def follow() -> None:
+        while not seen or seen[-1] != ["150"]:
+            await changed.wait()
+            changed.clear()
+            seen.append(await store.children("/w"))
+
+    async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
+        group.create_task(follow())
+        for number in range(150):
+            await store.put(f"/w/{number}", b"")
+        for number in range(150):
+            await store.delete(f"/w/{number}")
+        await store.put("/w/150", b"")
+
+
 async def test_one_watch_that_fails_does_not_stop_the_others(store: MetadataStore) -> None:
     calls: list[int] = []
 
