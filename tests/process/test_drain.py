@@ -2,10 +2,9 @@
 
 import asyncio
 import contextlib
-import json
 import subprocess
-import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from magnetar.processes.cluster import Cluster, reserved_ports
 from magnetar_core.runtime.own_packages import python_command
 from tests.support.copies import Copies, copies_of
 from tests.support.processes import Load, bookies_of, cluster_of, prepare
+from tests.support.shell import bookies
 from tests.support.waiting import eventually
 from tests.support.zookeeper import why_not
 
@@ -26,14 +26,6 @@ pytestmark = [
 ]
 
 TOPIC = "persistent://public/default/load"
-
-
-def bookies(cluster: Cluster, *words: str) -> tuple[int, Any]:
-    """`magnetar bookies …` as a person runs it: exit code, and the answer."""
-    command = [sys.executable, "-m", "magnetar", "bookies", *words, "--json", "--metadata", cluster.metadata_url]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert found.stdout, found.stderr
-    return found.returncode, json.loads(found.stdout)
 
 
 async def copies(cluster: Cluster, left: str) -> int:
@@ -56,6 +48,7 @@ async def copies(cluster: Cluster, left: str) -> int:
 
 def test_a_bookie_is_drained_while_a_producer_writes_and_is_removed(tmp_path: Path) -> None:
     with cluster_of(tmp_path / "cluster", bookies=4, brokers=1) as cluster:
+        ask = partial(bookies, cluster.metadata_url)
         admin = AdminClient(cluster.admin_urls)
         prepare(admin)
         admin.create_topic(TOPIC, 1)
@@ -63,22 +56,25 @@ def test_a_bookie_is_drained_while_a_producer_writes_and_is_removed(tmp_path: Pa
             load.wait_for(2_000)
             leaving = bookies_of(cluster, f"{TOPIC}-partition-0")[0]
             member = cluster.member(leaving)
-            bookie_id = next(
-                one["bookie_id"] for one in bookies(cluster, "list")[1] if one["bookie_id"].endswith(f":{member.port}")
-            )
-            code, refused = bookies(cluster, "remove", bookie_id, "--yes")
+            bookie_id = next(one["bookie_id"] for one in ask("list")[1] if one["bookie_id"].endswith(f":{member.port}"))
+            code, refused = ask("remove", bookie_id, "--yes")
             assert (code, "only a drained one can be removed" in refused["refused"]) == (1, True)
             assert refused["ledgers"]
-            code, told = bookies(cluster, "drain", bookie_id, "--why", "old disks", "--wait", "--timeout", "240")
+            code, told = bookies(
+                cluster.metadata_url, "drain", bookie_id, "--why", "old disks", "--wait", "--timeout", "240"
+            )
             assert (code, told["state"], told["reasons"]) == (0, "drained", [])
             load.wait_for(2_000)
             assert leaving not in bookies_of(cluster, f"{TOPIC}-partition-0")
             cluster.kill(leaving)
             load.wait_for(2_000)
-            assert bookies(cluster, "remove", bookie_id, "--yes") == (0, {"bookie": bookie_id, "removed": True})
+            assert ask("remove", bookie_id, "--yes") == (
+                0,
+                {"bookie": bookie_id, "removed": True},
+            )
             load.finish()
             load.check()
-        assert bookie_id not in [one["bookie_id"] for one in bookies(cluster, "list")[1]]
+        assert bookie_id not in [one["bookie_id"] for one in ask("list")[1]]
         assert asyncio.run(copies(cluster, bookie_id)) > 0
 
 
@@ -114,7 +110,7 @@ def one_more_bookie(cluster: Cluster) -> Iterator[str]:
 
 async def asked(cluster: Cluster, *words: str) -> tuple[int, Any]:
     """`bookies`, while the loop goes on."""
-    return await asyncio.to_thread(bookies, cluster, *words)
+    return await asyncio.to_thread(bookies, cluster.metadata_url, *words)
 
 
 async def is_left(client: Copies, ledgers: list[int], bookie_id: str) -> None:
