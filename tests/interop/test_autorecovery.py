@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from magnetar_core.bookkeeper.client.errors import OperationTimeout
+from magnetar_core.bookkeeper.metadata.underreplication import PeriodicCheck
 from tests.support.copies import Copies, copies_of
 from tests.support.mixed_cluster import Brand, MixedCluster, http_json
 from tests.support.shell import bookies
@@ -190,3 +192,24 @@ async def test_the_drain_of_a_bookie_of_apaches_without_http_says_why_it_cannot_
         code, told = await asked(cluster, "status", leaving.bookie_id, "--wait", "--timeout", "150")
         assert (code, told["state"], told["reasons"]) == (0, "drained", [])
         await copies.until_whole(ledgers)
+
+
+async def test_what_apaches_bookies_have_stays_unknown_to_the_check_of_lists(cluster: MixedCluster, cell: Cell) -> None:
+    """They never answer with `DbLedgerStorage`, which Pulsar sets. Nothing is marked because of that, and the check
+    comes to its end."""
+    cell("`auditorReplicasCheckInterval`", "two Apache, one ours")
+    start(cluster, ("apache", "ours", "ours"), [])
+    mute, ours = cluster.of("bookie", "apache")[0], cluster.of("bookie", "ours")[0]
+    async with copies_of(cluster.metadata_url) as copies:
+        ledgers = await copies.written(5, 30)
+        assert await copies.bookkeeper.entry_list(ours.bookie_id, ledgers[0])
+        with pytest.raises(OperationTimeout, match="Apache's bookies with DbLedgerStorage never answer this"):
+            await copies.bookkeeper.entry_list(mute.bookie_id, ledgers[0])
+
+        cluster.add("autorecovery", "ours", **PATIENT, auditorReplicasCheckInterval=2, auditorPeriodicCheckInterval=0)
+
+        async def has_ended() -> bool:
+            return await copies.marks.last_checked_ms(PeriodicCheck.REPLICAS) is not None
+
+        await eventually(has_ended, 120)
+        assert [one async for one in copies.marks.marked()] == []
