@@ -10,7 +10,7 @@ silent is therefore not asked again for a while: what it has is unknown, at once
 """
 
 import asyncio
-from typing import Final, cast
+from typing import Final, TypeAlias, cast
 
 from magnetar_core.bookkeeper.client.errors import (
     BookieUnavailable,
@@ -28,7 +28,7 @@ from magnetar_core.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
 # check of 10,000 ledgers half a day; a bookie that was only slow is asked again within the check.
 _SILENT_S: Final = 600.0
 
-Group = tuple[int, int, int, int]
+Group: TypeAlias = tuple[int, int, int, int]
 """First start, last start, size, period: runs of `size` entries, `period` apart (`codec_v3.encode_availability`)."""
 
 
