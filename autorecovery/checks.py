@@ -4,7 +4,8 @@ A ledger is looked at in fragments: the entries of one segment of its metadata. 
 another one follows from two things:
 
     who is there      a bookie that is not registered is gone, whether it holds entries of the fragment or not
-    what they say     of a bookie that is there the first and the last entry that it should have are read, or all
+    what they say     of a bookie that is there the first and the last entry that it should have are read, or all, or it
+                      lists what it has
 
 Rules (I65, I67, I72):
 
@@ -17,6 +18,7 @@ Rules (I65, I67, I72):
 4. An empty fragment names its bookies all the same: one that is gone is replaced, without copying anything (R-R6).
 """
 
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple, TypeAlias
@@ -46,9 +48,11 @@ class Fragment(NamedTuple):
         """The schedule gives *entry_id* to the bookie at *index*."""
         return (index - entry_id) % len(self.ensemble) < self.write_quorum
 
-    def first_held(self, index: int) -> int | None:
-        """The first entry of the fragment that the bookie at *index* should have; None if there is none."""
-        for entry_id in range(self.first_entry_id, min(self.first_entry_id + len(self.ensemble), self._end)):
+    def first_held(self, index: int, from_entry_id: int = 0) -> int | None:
+        """The first entry of the fragment, and not before *from_entry_id*, that the bookie at *index* should have; None
+        if there is none."""
+        first = max(self.first_entry_id, from_entry_id)
+        for entry_id in range(first, min(first + len(self.ensemble), self._end)):
             if self.holds(index, entry_id):
                 return entry_id
         return None
@@ -117,6 +121,8 @@ class Depth(Enum):
 
     ENDS = "ends"
     """The first and the last one, as Apache's checker does."""
+    LISTS = "lists"
+    """None; the bookie lists those that it has. A hole is found by that, a damaged entry is not."""
     ALL = "all"
 
 
@@ -126,6 +132,37 @@ def ends(fragment: Fragment, index: int) -> list[int]:
     if first is None or last is None:
         return []
     return [first] if first == last else [first, last]
+
+
+def first_unlisted(fragment: Fragment, index: int, groups: Iterable[tuple[int, int, int, int]]) -> int | None:
+    """The first entry that the bookie at *index* should have and does not list; None: it lists all of them.
+
+    *groups*: (first start, last start, size, period), runs of `size` entries that begin `period` apart.
+    """
+    count = len(fragment.ensemble)
+    left = deque(sorted(group for group in groups if group[2] > 0))
+    wanted = fragment.first_held(index)
+    while wanted is not None:
+        while left and left[0][1] + left[0][2] <= wanted:
+            left.popleft()
+        for first, last, size, period in left:
+            if first > wanted:
+                return wanted
+            if 0 < size < period:
+                begin = wanted - (wanted - first) % period
+                end = begin + size if begin <= last else begin
+            else:
+                begin, end = first, last + size
+            if wanted >= end:
+                continue
+            # Striping makes runs that are as far apart as the ensemble is long. If one of them has all that the bookie
+            # should have of its stripe, the others have, too.
+            is_stripe = period == count and not any(fragment.holds(index, one) for one in range(end, begin + period))
+            wanted = fragment.first_held(index, last + size if is_stripe else end)
+            break
+        else:
+            return wanted
+    return None
 
 
 class Verdict(NamedTuple):

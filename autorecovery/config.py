@@ -34,6 +34,11 @@ class AutoRecoveryConfig:
         0,
         help="seconds in which every entry of every copy is read once; 0: never",
     )
+    list_check_s: int = setting(
+        "auditorReplicasCheckInterval",
+        0,
+        help="seconds in which every bookie is asked once for the list of entries that it has of each ledger; 0: never",
+    )
     open_grace_ms: int = setting(
         "openLedgerRereplicationGracePeriod",
         30_000,

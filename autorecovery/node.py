@@ -24,12 +24,13 @@ from autorecovery.board_watch import MarkWatch
 from autorecovery.callback_posts import HttpPoster
 from autorecovery.callback_registry import CallbackRegistry
 from autorecovery.callbacks import CallbackDelivery, Poster
+from autorecovery.checks import Depth
 from autorecovery.config import AutoRecoveryConfig
 from autorecovery.draining import DrainEngine, TurnReadOnly
 from autorecovery.election import AuditorElection
 from autorecovery.history import CopyHistory
 from autorecovery.pace import Pace
-from autorecovery.periodic import ENDS, ENTRIES, LedgerCheck
+from autorecovery.periodic import ENDS, ENTRIES, LISTS, LedgerCheck
 from autorecovery.placement_check import PlacementCheck
 from autorecovery.repair import LedgerRepair
 from autorecovery.report_sweep import ReportSweep
@@ -90,6 +91,7 @@ class AutoRecoveryNode:
             depth=config.depth,
             draining=lambda: self.state_watch.draining,
             mends_placement=config.mends_placement,
+            suspect_depth=Depth.ALL if config.entry_check_s else Depth.LISTS,
         )
         self._damage = DamageReporter(store, root, Source.AUTO_RECOVERY, name, clock)
         self.worker = ReplicationWorker(
@@ -119,9 +121,13 @@ class AutoRecoveryNode:
         )
         self.checks = tuple(
             LedgerCheck(kind, period_s, bookkeeper.ledgers, self.marks, self.repair, clock)
-            for kind, period_s in ((ENDS, config.ledger_check_s), (ENTRIES, config.entry_check_s))
+            for kind, period_s in (
+                (ENDS, config.ledger_check_s),
+                (ENTRIES, config.entry_check_s),
+                (LISTS, config.list_check_s),
+            )
         )
-        """The slow checks of an auditor: the ends of each copy, and all entries."""
+        """The slow checks of an auditor: the ends of each copy, all entries, and what bookies list."""
         self.drains = DrainEngine(
             name,
             states,

@@ -1,4 +1,4 @@
-"""Checks that read from every copy of every ledger, slowly: the ends of each copy, or all entries.
+"""Checks that look at every copy of every ledger, slowly: the ends of each copy, all entries, or what bookies list.
 
     due ──▶ ledger by ledger, ids ascending, spread over the time ──▶ what is missing is marked ──▶ end: time is noted
               └─ where it is, every few seconds, for the next auditor
@@ -57,6 +57,8 @@ class CheckKind(NamedTuple):
 
 ENDS: Final = CheckKind("ledgers", Depth.ENDS, PeriodicCheck.ALL_LEDGERS)
 ENTRIES: Final = CheckKind("entries", Depth.ALL, None)
+LISTS: Final = CheckKind("lists", Depth.LISTS, PeriodicCheck.REPLICAS)
+"""Apache's check of replicas. It marks what it finds, where Apache's only counts."""
 
 
 @dataclass(slots=True)

@@ -15,7 +15,9 @@ Rules:
    place.
 4. The last fragment of a ledger that is not closed is left to its writer for the grace period. Then the ledger is
    recovered, which fences the writer: it sees that with its next entry and goes on in another ledger (I75).
-5. Where it is switched on, copies of a closed ledger that has all of them are moved so that they are in more racks and
+5. Ends say nothing about a hole between them. So of the bookies that a mark names and that are there, the list of
+   entries is compared, too; where the check of all entries is on, everything that they have is read.
+6. Where it is switched on, copies of a closed ledger that has all of them are moved so that they are in more racks and
    on more hosts. What is left of a copy at the former place goes with the bookie's garbage collection, so no entry
    ever has fewer copies (I73); a move that does not make it better is not made.
 """
@@ -26,7 +28,18 @@ from collections.abc import Callable, Collection
 from itertools import islice
 from typing import Final
 
-from autorecovery.checks import Answer, Copy, Depth, Fragment, Verdict, ends, fragments, is_tail_at_risk, judge
+from autorecovery.checks import (
+    Answer,
+    Copy,
+    Depth,
+    Fragment,
+    Verdict,
+    ends,
+    first_unlisted,
+    fragments,
+    is_tail_at_risk,
+    judge,
+)
 from autorecovery.copying import Copied, CopyFailed, FragmentCopier
 from autorecovery.outcome import Hindered, Hindrance, Outcome, Repaired
 from autorecovery.pace import Pace
@@ -77,15 +90,18 @@ class LedgerRepair:
         depth: Depth,
         draining: Callable[[], Collection[str]],
         mends_placement: bool = False,
+        suspect_depth: Depth = Depth.LISTS,
     ) -> None:
         """*draining*: bookies that are to hand on what they have, as they are now. *mends_placement*: move copies of
-        closed ledgers that are in too few racks or hosts (rule 5)."""
+        closed ledgers that are in too few racks or hosts (rule 6). *suspect_depth*: how bookies are looked at that a
+        mark names (rule 5)."""
         self._bookkeeper = bookkeeper
         self._marks = marks
         self._pace = pace
         self._depth = depth
         self._draining = draining
         self._mends_placement = mends_placement
+        self._suspect_depth = suspect_depth
 
     async def repair(self, ledger_id: int, *, may_recover: bool) -> Outcome:
         """One attempt. The caller holds the ledger's lock. Never raises what the cluster can cause.
@@ -109,7 +125,8 @@ class LedgerRepair:
         for _ in range(_ROUNDS_MAX):
             mark = await self._marks.read(ledger_id)
             versioned = await self._read(ledger_id)
-            verdicts = await self.look(ledger_id, versioned.metadata)
+            suspects = frozenset() if mark is None else frozenset(mark.mark.replicas)
+            verdicts = await self.look(ledger_id, versioned.metadata, suspects=suspects)
             await self._copy_all(ledger_id, versioned.metadata, verdicts, total)
             if self._is_end_at_risk(versioned.metadata, verdicts):
                 if not may_recover:
@@ -127,8 +144,16 @@ class LedgerRepair:
                 return Repaired(total.entries, total.bytes)
         raise _Stopped(Hindered(Hindrance.METADATA, f"it changed {_ROUNDS_MAX} times while it was being repaired"))
 
-    async def look(self, ledger_id: int, metadata: LedgerMetadata, depth: Depth | None = None) -> list[Verdict]:
-        """Judge each fragment of a ledger by what its bookies have; *depth* None: as for a repair.
+    async def look(
+        self,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        depth: Depth | None = None,
+        *,
+        suspects: Collection[str] = frozenset(),
+    ) -> list[Verdict]:
+        """Judge each fragment of a ledger by what its bookies have; *depth* None: as for a repair. *suspects*: bookies
+        that are said to lack something (rule 5).
 
         Raises NoSuchLedger, BookKeeperError, MetadataError.
         """
@@ -140,7 +165,10 @@ class LedgerRepair:
         found = fragments(metadata, last_add_confirmed, with_trailing=True)
         return list(
             await asyncio.gather(
-                *(self._look_at(replicas, one, available, draining, turns, depth or self._depth) for one in found)
+                *(
+                    self._look_at(replicas, one, available, draining, turns, depth or self._depth, suspects)
+                    for one in found
+                )
             )
         )
 
@@ -152,12 +180,21 @@ class LedgerRepair:
         draining: Collection[str],
         turns: asyncio.Semaphore,
         depth: Depth,
+        suspects: Collection[str],
     ) -> Verdict:
         async def answers_of(index: int) -> list[Answer]:
-            if depth is Depth.ALL:
-                return [await self._ask_all(replicas, fragment, index, turns)]
             bookie = fragment.ensemble[index]
-            return list(await asyncio.gather(*(_ask(replicas, bookie, one, turns) for one in ends(fragment, index))))
+            is_suspect = bookie in suspects
+            if depth is Depth.LISTS:
+                return [await self._ask_list(replicas.ledger_id, fragment, index, turns)]
+            if depth is Depth.ALL or (is_suspect and self._suspect_depth is Depth.ALL):
+                return [await self._ask_all(replicas, fragment, index, turns)]
+            answers = list(await asyncio.gather(*(_ask(replicas, bookie, one, turns) for one in ends(fragment, index))))
+            if is_suspect and self._suspect_depth is Depth.LISTS:
+                listed = await self._ask_list(replicas.ledger_id, fragment, index, turns)
+                # Bookies that never list anything are taken at their ends, or no mark of theirs would ever go.
+                answers += [listed] if isinstance(listed, Copy) else []
+            return answers
 
         # The entries of a fragment that is still written are on their way to some of its bookies: one that does not
         # have them yet is no loss, and asking would take it for one.
@@ -186,6 +223,17 @@ class LedgerRepair:
                 if answer is not Copy.PRESENT:
                     return answer
         return Copy.PRESENT
+
+    async def _ask_list(self, ledger_id: int, fragment: Fragment, index: int, turns: asyncio.Semaphore) -> Answer:
+        """What the bookie at *index* lists of its entries. Each fragment asks anew; few ledgers have many."""
+        if fragment.first_held(index) is None:
+            return Copy.PRESENT
+        async with turns:
+            try:
+                listed = await self._bookkeeper.entry_list(fragment.ensemble[index], ledger_id)
+            except BookKeeperError as error:
+                return str(error)
+        return Copy.PRESENT if first_unlisted(fragment, index, listed) is None else Copy.MISSING
 
     async def _last_add_confirmed(self, ledger_id: int) -> int:
         """Of a ledger that is not closed; -1 where too few bookies answer, so that nothing counts as fixed (rule 4)."""
@@ -263,7 +311,7 @@ class LedgerRepair:
     async def _mend_placement(
         self, ledger_id: int, metadata: LedgerMetadata, verdicts: Collection[Verdict], total: Copied
     ) -> bool:
-        """Rule 5; whether something was moved. All copies are there."""
+        """Rule 6; whether something was moved. All copies are there."""
         if not self._mends_placement or not metadata.is_closed:
             return False
         is_moved = False

@@ -31,6 +31,7 @@ from magnetar_core.bookkeeper.metadata.url import open_store
 from magnetar_core.bookkeeper.metadata.zookeeper import ZooKeeperStore
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from magnetar_core.runtime.clock import LoopClock
+from tests.support.faulty_store import FaultyStore
 from tests.support.waiting import eventually
 from tests.support.zookeeper import ZooKeeperServer, why_not
 
@@ -248,6 +249,29 @@ async def test_a_reader_woken_by_a_watch_never_misses_the_last_state(store: Meta
     assert seen[-1] == b"99"
 
 
+async def test_a_reader_woken_by_children_that_come_and_go_fast_never_misses_the_last_state(
+    store: MetadataStore,
+) -> None:
+    """ZooKeeper's watch is set again at a pace; what happens meanwhile is told of afterwards."""
+    seen: list[list[str]] = []
+    changed = asyncio.Event()
+    store.watch_children("/w", changed.set)
+
+    async def follow() -> None:
+        while not seen or seen[-1] != ["150"]:
+            await changed.wait()
+            changed.clear()
+            seen.append(await store.children("/w"))
+
+    async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
+        group.create_task(follow())
+        for number in range(150):
+            await store.put(f"/w/{number}", b"")
+        for number in range(150):
+            await store.delete(f"/w/{number}")
+        await store.put("/w/150", b"")
+
+
 async def test_one_watch_that_fails_does_not_stop_the_others(store: MetadataStore) -> None:
     calls: list[int] = []
 
@@ -315,6 +339,60 @@ async def test_long_ids_once_idgen_long_is_there(store: MetadataStore) -> None:
     ledger_id, _ = await LedgerStore(store).create(metadata())
     assert ledger_id >> 32 == 1
     assert ledger_id & 0xFFFFFFFF > 0
+
+
+async def test_r_r1_a_listing_goes_on_past_parents_that_are_empty_or_go_away(store: MetadataStore) -> None:
+    await initialise_cluster(store)
+    direct = LedgerStore(store)
+    staying = [1, 30_001, 2**40]
+    leaving = [10_001, 20_001, 100_000_001]
+    for ledger_id in (*staying, *leaving):
+        await direct.create_with_id(ledger_id, metadata())
+    await store.put("/ledgers/00/0000", b"")
+    await store.put("/ledgers/00/0004", b"")  # its first ledger is on its way
+    await store.put("/ledgers/07", b"")
+
+    async def on_step(what: str, path: str) -> None:
+        if what == "children" and path == "/ledgers/00":
+            await direct.delete(10_001)
+        if what == "children" and path == "/ledgers/00/0002":
+            for ledger_id in (20_001, 100_000_001):
+                await direct.delete(ledger_id)
+
+    listed = [ledger_id async for ledger_id in LedgerStore(FaultyStore(store, on_step)).list()]
+    assert listed == staying
+
+
+async def test_r_r12_a_ledger_whose_creation_or_deletion_was_not_answered_is_made_and_removed_once(
+    store: MetadataStore,
+) -> None:
+    await initialise_cluster(store)
+    lost: list[str] = []
+
+    async def on_step(what: str, path: str) -> None:
+        if what in lost and "/L" in path:
+            lost.remove(what)
+            raise OutcomeUnknown(f"{path}: the connection broke")
+
+    direct, ledgers = LedgerStore(store), LedgerStore(FaultyStore(store, on_step))
+    lost.append("put done")
+    first, made = await ledgers.create(metadata())
+    assert [one async for one in direct.list()] == [first]
+    assert (await direct.read(first)).metadata.ctoken == made.metadata.ctoken
+    # The request did not arrive, and somebody else was faster with the same id.
+    others = await direct.create_with_id(first + 1, metadata())
+    lost.append("put")
+    second, made = await ledgers.create(metadata())
+    assert second not in (first, first + 1)
+    assert (await direct.read(first + 1)).metadata.ctoken == others.metadata.ctoken != made.metadata.ctoken
+    lost.append("delete done")
+    await ledgers.delete(first)
+    lost.append("delete")
+    await ledgers.delete(second)
+    assert lost == []
+    assert [one async for one in direct.list()] == [first + 1]
+    third, _ = await ledgers.create(metadata())
+    assert third > second, "no id is given twice"
 
 
 # Tests of what only one store has.

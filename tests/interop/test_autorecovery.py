@@ -1,16 +1,21 @@
-"""Auto-recovery across brands: our nodes repair ledgers on Apache's bookies, Apache's repair ours, both at once.
+"""Auto-recovery across brands: our nodes repair ledgers on Apache's bookies, Apache's repair ours, both at once; our
+nodes drain Apache's bookies.
 
 After each repair every entry is read from every bookie that the record gives it to.
 """
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from magnetar_core.bookkeeper.client.errors import OperationTimeout
+from magnetar_core.bookkeeper.metadata.underreplication import PeriodicCheck
 from tests.support.copies import Copies, copies_of
 from tests.support.mixed_cluster import Brand, MixedCluster, http_json
+from tests.support.shell import bookies
 from tests.support.waiting import eventually
 
 Cell = Callable[[str, str], None]
@@ -134,3 +139,77 @@ async def test_a_bookie_of_ours_is_recovered_over_http(cluster: MixedCluster, ce
         with pytest.raises(ValueError, match="Expecting value"):  # the answer is a text
             http_json(url, "PUT", {"bookie_src": [lost.bookie_id]})
         await copies.until_whole(ledgers)
+
+
+async def asked(cluster: MixedCluster, *words: str) -> tuple[int, Any]:
+    """`magnetar bookies …`, while the loop goes on."""
+    return await asyncio.to_thread(bookies, cluster.metadata_url, *words)
+
+
+async def test_a_bookie_of_apaches_is_drained_and_removed(cluster: MixedCluster, cell: Cell) -> None:
+    """Our node turns it read-only through its HTTP; it does not know the state in the metadata."""
+    cell("`magnetar bookies drain`", "Apache bookies")
+    start(cluster, BOOKIES["two Apache, one ours"], ["ours"])
+    async with copies_of(cluster.metadata_url) as copies:
+        ledgers = await copies.written(12, 30)
+        leaving = cluster.of("bookie", "apache")[0]
+        code, told = await asked(cluster, "drain", leaving.bookie_id, "--wait", "--timeout", "150")
+        assert (code, told["state"], told["reasons"]) == (0, "drained", [])
+        assert leaving.bookie_id in copies.bookkeeper.bookies.available, "it served reads to the end"
+        assert leaving.bookie_id not in copies.bookkeeper.bookies.writable
+        await copies.until_whole(ledgers)
+        for ledger_id in ledgers:
+            assert leaving.bookie_id not in (await copies.bookkeeper.read_metadata(ledger_id)).bookies()
+        leaving.stop()
+        await eventually(lambda: leaving.bookie_id not in copies.bookkeeper.bookies.available)
+        assert (await asked(cluster, "remove", leaving.bookie_id, "--yes"))[0] == 0
+        assert leaving.bookie_id not in await copies.store.children("/ledgers/cookies")
+
+
+async def test_the_drain_of_a_bookie_of_apaches_without_http_says_why_it_cannot_begin(
+    cluster: MixedCluster, cell: Cell
+) -> None:
+    """Stopping it, which is the way out that it names, lets the drain go on."""
+    cell("`magnetar bookies drain`", "an Apache bookie without HTTP")
+    start(cluster, ["apache", "ours", "ours", "ours"], ["ours"])
+    leaving = cluster.of("bookie", "apache")[0]
+    leaving.stop()
+    settings = leaving.directory / "apache-bookkeeper.conf"
+    settings.write_text(settings.read_text().replace("httpServerEnabled=true", "httpServerEnabled=false"))
+    leaving.start(wait=False)
+    async with copies_of(cluster.metadata_url) as copies:
+        await eventually(lambda: leaving.bookie_id in copies.bookkeeper.bookies.writable, 120)
+        ledgers = await copies.written(12, 30)
+        assert (await asked(cluster, "drain", leaving.bookie_id))[0] == 0
+
+        async def is_told() -> bool:
+            code, (told,) = await asked(cluster, "status", leaving.bookie_id)
+            problem = (told["progress"] or {}).get("problem", "")
+            return code == 3 and "its registration names no HTTP; start it with httpServerEnabled=true" in problem
+
+        await eventually(is_told)
+        leaving.stop()
+        code, told = await asked(cluster, "status", leaving.bookie_id, "--wait", "--timeout", "150")
+        assert (code, told["state"], told["reasons"]) == (0, "drained", [])
+        await copies.until_whole(ledgers)
+
+
+async def test_what_apaches_bookies_have_stays_unknown_to_the_check_of_lists(cluster: MixedCluster, cell: Cell) -> None:
+    """They never answer with `DbLedgerStorage`, which Pulsar sets. Nothing is marked because of that, and the check
+    comes to its end."""
+    cell("`auditorReplicasCheckInterval`", "two Apache, one ours")
+    start(cluster, ("apache", "ours", "ours"), [])
+    mute, ours = cluster.of("bookie", "apache")[0], cluster.of("bookie", "ours")[0]
+    async with copies_of(cluster.metadata_url) as copies:
+        ledgers = await copies.written(5, 30)
+        assert await copies.bookkeeper.entry_list(ours.bookie_id, ledgers[0])
+        with pytest.raises(OperationTimeout, match="Apache's bookies with DbLedgerStorage never answer this"):
+            await copies.bookkeeper.entry_list(mute.bookie_id, ledgers[0])
+
+        cluster.add("autorecovery", "ours", **PATIENT, auditorReplicasCheckInterval=2, auditorPeriodicCheckInterval=0)
+
+        async def has_ended() -> bool:
+            return await copies.marks.last_checked_ms(PeriodicCheck.REPLICAS) is not None
+
+        await eventually(has_ended, 120)
+        assert [one async for one in copies.marks.marked()] == []

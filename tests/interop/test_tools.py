@@ -127,6 +127,49 @@ def test_pulsar_admin(cluster: MixedCluster, cell: Cell) -> None:
     assert "public/default" in admin("namespaces", "list", "public")
 
 
+async def ensembles(metadata_url: str, count: int) -> list[frozenset[str]]:
+    """The bookies of *count* new ledgers with two copies of each entry, as our client places them."""
+    clock = LoopClock()
+    store = await open_store(metadata_url, clock, session_timeout_s=10.0)
+    client = BookKeeper(store, clock, ClientConfig())
+    try:
+        await client.open()
+        found = []
+        for _ in range(count):
+            ledger = await client.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2)
+            found.append(frozenset(ledger.metadata.bookies()))
+            await ledger.close()
+            await client.delete_ledger(ledger.ledger_id)
+        return found
+    finally:
+        await client.close()
+        await store.close()
+
+
+def test_pulsar_admin_bookies_and_placement_by_their_racks(cluster: MixedCluster, cell: Cell) -> None:
+    cell("`pulsar-admin bookies`", "our broker")
+    first, second, third = (bookie.bookie_id for bookie in cluster.of("bookie"))
+
+    def admin(*arguments: str) -> str:
+        return cluster.run("pulsar-admin", "--admin-url", cluster.of("broker")[0].admin_url, "bookies", *arguments)
+
+    listed = json.loads(admin("list-bookies"))
+    assert sorted(one["bookieId"] for one in listed["bookies"]) == sorted((first, second, third))
+    for bookie, rack in ((first, "/rack-a"), (second, "/rack-b"), (third, "/rack-b")):
+        admin("set-bookie-rack", "--bookie", bookie, "--rack", rack, "--hostname", "node-1", "--group", "group-1")
+    told = json.loads(admin("get-bookie-rack", "--bookie", second))
+    assert (told["rack"], told["hostname"]) == ("/rack-b", "node-1")
+    placed = json.loads(admin("racks-placement"))
+    assert {bookie: one["rack"] for bookie, one in placed["group-1"].items()} == {
+        first: "/rack-a", second: "/rack-b", third: "/rack-b",
+    }  # fmt: skip
+    assert all(first in one for one in asyncio.run(ensembles(cluster.metadata_url, 20)))
+    for bookie in (first, second, third):
+        admin("delete-bookie-rack", "--bookie", bookie)
+    assert not any(json.loads(admin("racks-placement")).values())
+    assert {second, third} in asyncio.run(ensembles(cluster.metadata_url, 60)), "nobody looks at racks that are gone"
+
+
 PERF: Final = ("--num-messages", "5000")
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from magnetar.processes.cluster import Cluster
 from magnetar_core.runtime.own_packages import python_command, python_environment
-from tests.support.copies import Copies, copies_of
+from tests.support.copies import REPAIR_S, Copies, copies_of
 from tests.support.processes import cluster_of
 from tests.support.shell import Shell
 from tests.support.waiting import eventually
@@ -107,6 +107,28 @@ async def test_after_a_kill_under_load_every_ledger_gets_its_copies_back(cluster
         loading.cancel()
         await asyncio.gather(loading, return_exceptions=True)
         await client.until_whole(ledgers + written)
+
+
+async def test_ten_thousand_small_ledgers_are_repaired(cluster: Cluster, nodes: Nodes) -> None:
+    nodes.start("node-1")
+    async with copies_of(cluster.metadata_url) as client:
+        ledgers = await client.written(10_000, 3, ensemble=2, at_once=128)
+        cluster.kill("bookie-2")
+        await is_away(client, cluster, "bookie-2")
+
+        async def are_marked() -> bool:
+            async for _ in client.marks.marked():  # the first one: thousands of reads would slow down the node
+                return True
+            return False
+
+        await eventually(are_marked, REPAIR_S)
+
+        async def none_is_marked() -> bool:
+            await asyncio.sleep(0.5)
+            return not await are_marked()
+
+        await eventually(none_is_marked, 5 * REPAIR_S)  # thousands of repairs, where others use the machine, too
+        await client.until_whole(ledgers)
 
 
 async def test_two_bookies_die(cluster: Cluster, nodes: Nodes) -> None:

@@ -14,8 +14,9 @@ from magnetar.inspect.broker_admin import AdminClient
 from magnetar.inspect.inspector import inspecting
 from magnetar.processes.cluster import Cluster
 from magnetar_core.bookkeeper.metadata.lifecycle_events import decode
-from tests.process.test_drain import TOPIC, bookies
+from tests.process.test_drain import TOPIC
 from tests.support.processes import Load, bookies_of, cluster_of, prepare, until
+from tests.support.shell import bookies
 from tests.support.zookeeper import why_not
 from tests.unit.autorecovery.test_callback_receiver import free_port, save_receiver
 
@@ -65,12 +66,12 @@ def test_a_receiver_that_was_down_during_a_drain_is_told_of_it_in_order(tmp_path
             leaving = bookies_of(cluster, f"{TOPIC}-partition-0")[0]
             bookie_id = next(
                 one["bookie_id"]
-                for one in bookies(cluster, "list")[1]
+                for one in bookies(cluster.metadata_url, "list")[1]
                 if one["bookie_id"].endswith(f":{cluster.member(leaving).port}")
             )
-            assert bookies(cluster, "drain", bookie_id)[0] == 0
-            assert bookies(cluster, "cancel", bookie_id)[0] == 0
-            code, told = bookies(cluster, "drain", bookie_id, "--wait", "--timeout", "240")
+            assert bookies(cluster.metadata_url, "drain", bookie_id)[0] == 0
+            assert bookies(cluster.metadata_url, "cancel", bookie_id)[0] == 0
+            code, told = bookies(cluster.metadata_url, "drain", bookie_id, "--wait", "--timeout", "240")
             assert (code, told["state"]) == (0, "drained")
             load.finish()
             load.check()
@@ -82,7 +83,7 @@ def test_a_receiver_that_was_down_during_a_drain_is_told_of_it_in_order(tmp_path
         assert [after for _, after in moves[-3:]] == ["active", "draining", "drained"]
         # What waits survives the auditor, which may be the bookie that leaves.
         cluster.kill(leaving)
-        assert bookies(cluster, "remove", bookie_id, "--yes")[0] == 0
+        assert bookies(cluster.metadata_url, "remove", bookie_id, "--yes")[0] == 0
         output = tmp_path / "received"
         with output.open("w") as file:
             receiver = subprocess.Popen(

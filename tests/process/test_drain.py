@@ -1,9 +1,10 @@
 """A bookie is drained and removed under load, with real processes: nothing is lost and every ledger has its copies."""
 
 import asyncio
-import json
+import contextlib
 import subprocess
-import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,12 @@ import pytest
 
 from magnetar.inspect.broker_admin import AdminClient
 from magnetar.inspect.inspector import inspecting
-from magnetar.processes.cluster import Cluster
+from magnetar.processes.cluster import Cluster, reserved_ports
+from magnetar_core.runtime.own_packages import python_command
+from tests.support.copies import Copies, copies_of
 from tests.support.processes import Load, bookies_of, cluster_of, prepare
+from tests.support.shell import bookies
+from tests.support.waiting import eventually
 from tests.support.zookeeper import why_not
 
 pytestmark = [
@@ -21,14 +26,6 @@ pytestmark = [
 ]
 
 TOPIC = "persistent://public/default/load"
-
-
-def bookies(cluster: Cluster, *words: str) -> tuple[int, Any]:
-    """`magnetar bookies …` as a person runs it: exit code, and the answer."""
-    command = [sys.executable, "-m", "magnetar", "bookies", *words, "--json", "--metadata", cluster.metadata_url]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert found.stdout, found.stderr
-    return found.returncode, json.loads(found.stdout)
 
 
 async def copies(cluster: Cluster, left: str) -> int:
@@ -51,6 +48,7 @@ async def copies(cluster: Cluster, left: str) -> int:
 
 def test_a_bookie_is_drained_while_a_producer_writes_and_is_removed(tmp_path: Path) -> None:
     with cluster_of(tmp_path / "cluster", bookies=4, brokers=1) as cluster:
+        ask = partial(bookies, cluster.metadata_url)
         admin = AdminClient(cluster.admin_urls)
         prepare(admin)
         admin.create_topic(TOPIC, 1)
@@ -58,20 +56,120 @@ def test_a_bookie_is_drained_while_a_producer_writes_and_is_removed(tmp_path: Pa
             load.wait_for(2_000)
             leaving = bookies_of(cluster, f"{TOPIC}-partition-0")[0]
             member = cluster.member(leaving)
-            bookie_id = next(
-                one["bookie_id"] for one in bookies(cluster, "list")[1] if one["bookie_id"].endswith(f":{member.port}")
-            )
-            code, refused = bookies(cluster, "remove", bookie_id, "--yes")
+            bookie_id = next(one["bookie_id"] for one in ask("list")[1] if one["bookie_id"].endswith(f":{member.port}"))
+            code, refused = ask("remove", bookie_id, "--yes")
             assert (code, "only a drained one can be removed" in refused["refused"]) == (1, True)
             assert refused["ledgers"]
-            code, told = bookies(cluster, "drain", bookie_id, "--why", "old disks", "--wait", "--timeout", "240")
+            code, told = bookies(
+                cluster.metadata_url, "drain", bookie_id, "--why", "old disks", "--wait", "--timeout", "240"
+            )
             assert (code, told["state"], told["reasons"]) == (0, "drained", [])
             load.wait_for(2_000)
             assert leaving not in bookies_of(cluster, f"{TOPIC}-partition-0")
             cluster.kill(leaving)
             load.wait_for(2_000)
-            assert bookies(cluster, "remove", bookie_id, "--yes") == (0, {"bookie": bookie_id, "removed": True})
+            assert ask("remove", bookie_id, "--yes") == (
+                0,
+                {"bookie": bookie_id, "removed": True},
+            )
             load.finish()
             load.check()
-        assert bookie_id not in [one["bookie_id"] for one in bookies(cluster, "list")[1]]
+        assert bookie_id not in [one["bookie_id"] for one in ask("list")[1]]
         assert asyncio.run(copies(cluster, bookie_id)) > 0
+
+
+def id_of(cluster: Cluster, name: str) -> str:
+    return f"127.0.0.1:{cluster.member(name).port}"
+
+
+@contextlib.contextmanager
+def one_more_bookie(cluster: Cluster) -> Iterator[str]:
+    """A bookie beside those that `cluster` counts; its id."""
+    place = cluster.directory / "bookie-more"
+    place.mkdir()
+    shown = (cluster.directory / "bookie-1" / "bookie.conf").read_text()
+    member = cluster.member("bookie-1")
+    with contextlib.closing(reserved_ports()) as ports:
+        port, web_port = next(ports), next(ports)
+        (place / "bookie.conf").write_text(
+            shown.replace(str(cluster.directory / "bookie-1"), str(place))
+            .replace(f"bookiePort={member.port}", f"bookiePort={port}")
+            .replace(f"httpServerPort={member.web_port}", f"httpServerPort={web_port}")
+        )
+        with (place / "log").open("wb") as log:
+            process = subprocess.Popen(
+                python_command("magnetar", "bookie", "--config", str(place / "bookie.conf")),
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait(30)
+
+
+async def asked(cluster: Cluster, *words: str) -> tuple[int, Any]:
+    """`bookies`, while the loop goes on."""
+    return await asyncio.to_thread(bookies, cluster.metadata_url, *words)
+
+
+async def is_left(client: Copies, ledgers: list[int], bookie_id: str) -> None:
+    """Every entry is on each of its bookies, and no record names *bookie_id*."""
+    await client.until_whole(ledgers)
+    for ledger_id in ledgers:
+        assert bookie_id not in (await client.bookkeeper.read_metadata(ledger_id)).bookies()
+
+
+async def test_where_every_ledger_is_on_every_bookie_the_drain_says_what_is_missing(tmp_path: Path) -> None:
+    """Three bookies, and three copies of each entry. With a fourth bookie the same drain comes to its end."""
+    with cluster_of(tmp_path / "cluster", bookies=3, brokers=1) as cluster:
+        async with copies_of(cluster.metadata_url) as client:
+            ledgers = await client.written(6, 20, write=3)
+            leaving = id_of(cluster, "bookie-2")
+            code, told = await asked(cluster, "drain", leaving, "--wait", "--timeout", "120")
+            assert (code, told["state"]) == (2, "draining-failed")
+            assert sorted(one["ledger_id"] for one in told["reasons"]) == ledgers
+            for one in told["reasons"]:
+                assert "each bookie of the cluster that may take entries has copies of it already" in one["why"]
+            code, refused = await asked(cluster, "remove", leaving, "--yes")
+            assert code == 1
+            assert sorted(one["ledger_id"] for one in refused["ledgers"]) == ledgers
+            assert await client.problems(ledgers) == []
+            with one_more_bookie(cluster) as added:
+                await eventually(lambda: added in client.bookkeeper.bookies.writable)
+                code, told = await asked(cluster, "drain", leaving, "--wait", "--timeout", "120")
+                assert (code, told["state"], told["reasons"]) == (0, "drained", [])
+                await is_left(client, ledgers, leaving)
+
+
+async def test_a_bookie_that_is_dead_already_is_drained_and_removed(tmp_path: Path) -> None:
+    with cluster_of(tmp_path / "cluster", bookies=4, brokers=1) as cluster:
+        async with copies_of(cluster.metadata_url) as client:
+            ledgers = await client.written(20, 20)
+            leaving = id_of(cluster, "bookie-3")
+            cluster.kill("bookie-3")
+            await eventually(lambda: leaving not in client.bookkeeper.bookies.available)
+            code, told = await asked(cluster, "drain", leaving, "--wait", "--timeout", "120")
+            assert (code, told["state"], told["reasons"]) == (0, "drained", [])
+            await is_left(client, ledgers, leaving)
+            assert await asked(cluster, "remove", leaving, "--yes") == (0, {"bookie": leaving, "removed": True})
+
+
+async def test_another_bookie_dies_while_one_is_drained(tmp_path: Path) -> None:
+    """The two share quorums: what the dead one had is copied from the one that leaves."""
+    with cluster_of(tmp_path / "cluster", bookies=5, brokers=1) as cluster:
+        async with copies_of(cluster.metadata_url) as client:
+            ledgers = await client.written(120, 20)
+            leaving, dying = id_of(cluster, "bookie-1"), id_of(cluster, "bookie-4")
+            code, told = await asked(cluster, "drain", leaving)
+            assert (code, told["state"]) == (0, "draining")
+
+            async def is_under_way() -> bool:
+                return bool([one async for one in client.marks.marked()])
+
+            await eventually(is_under_way)
+            cluster.kill("bookie-4")
+            code, told = await asked(cluster, "status", leaving, "--wait", "--timeout", "120")
+            assert (code, told["state"], told["reasons"]) == (0, "drained", [])
+            await is_left(client, ledgers, leaving)
+            await is_left(client, ledgers, dying)

@@ -1,7 +1,8 @@
 """Ledgers written to a cluster of real processes, and every copy of every entry read from its own bookie."""
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 from autorecovery.checks import fragments
@@ -20,6 +21,9 @@ REPAIR_S: Final = 120.0
 
 CLIENT: Final = ClientConfig(timeout_s=5.0, quarantine_s=1.0)
 
+# Ledgers that are written, read or deleted at the same time.
+_AT_ONCE: Final = 64
+
 
 class Copies:
     """A ledger client of a cluster, and what it knows of the copies of its ledgers."""
@@ -30,38 +34,48 @@ class Copies:
         self.marks = MarkBoard(store)
         self.made: list[int] = []
 
-    async def written(self, ledgers: int, entries: int, *, write: int = 2) -> list[int]:
+    async def written(
+        self, ledgers: int, entries: int, *, write: int = 2, ensemble: int = 3, at_once: int = 1
+    ) -> list[int]:
         """Ids of closed ledgers of *entries* entries each."""
-        found = []
-        for _ in range(ledgers):
-            handle = await self.bookkeeper.create_ledger(ensemble_size=3, write_quorum=write, ack_quorum=write)
-            last = handle.append([b"entry %d" % number for number in range(entries)])
-            await handle.wait_for(last)
+        found: list[int] = []
+
+        async def write_one(_: int) -> None:
+            handle = await self.bookkeeper.create_ledger(ensemble_size=ensemble, write_quorum=write, ack_quorum=write)
             self.made.append(handle.ledger_id)
+            await handle.wait_for(handle.append([b"entry %d" % number for number in range(entries)]))
             await handle.close()
             found.append(handle.ledger_id)
+
+        await _each(range(ledgers), write_one, at_once)
         return found
 
     async def problems(self, ledger_ids: Sequence[int]) -> list[str]:
         """Entries that are not on a bookie that should have them, or ledgers that name one that is away."""
+        found: list[str] = []
+
+        async def look(ledger_id: int) -> None:
+            found.extend(await self._problems_of(ledger_id))
+
+        await _each(ledger_ids, look)
+        return found
+
+    async def _problems_of(self, ledger_id: int) -> list[str]:
+        metadata = await self.bookkeeper.read_metadata(ledger_id)
+        away = metadata.bookies() - self.bookkeeper.bookies.available
+        if away or not metadata.is_closed:
+            return [f"ledger {ledger_id}: {metadata.state.name}, away {sorted(away)}"]
         found = []
-        available = self.bookkeeper.bookies.available
-        for ledger_id in ledger_ids:
-            metadata = await self.bookkeeper.read_metadata(ledger_id)
-            away = metadata.bookies() - available
-            if away or not metadata.is_closed:
-                found.append(f"ledger {ledger_id}: {metadata.state.name}, away {sorted(away)}")
-                continue
-            replicas = self.bookkeeper.replicas(ledger_id, metadata)
-            for fragment in fragments(metadata, -1):
-                for index, bookie in enumerate(fragment.ensemble):
-                    for entry_id in fragment.held(index):
-                        try:
-                            stored = await replicas.read(bookie, entry_id)
-                        except (BookKeeperError, DigestMismatch) as error:
-                            found.append(f"ledger {ledger_id} entry {entry_id}: {error}")
-                        else:
-                            assert bytes(stored.data).endswith(b"entry %d" % entry_id)
+        replicas = self.bookkeeper.replicas(ledger_id, metadata)
+        for fragment in fragments(metadata, -1):
+            for index, bookie in enumerate(fragment.ensemble):
+                for entry_id in fragment.held(index):
+                    try:
+                        stored = await replicas.read(bookie, entry_id)
+                    except (BookKeeperError, DigestMismatch) as error:
+                        found.append(f"ledger {ledger_id} entry {entry_id}: {error}")
+                    else:
+                        assert bytes(stored.data).endswith(b"entry %d" % entry_id)
         return found
 
     async def until_whole(self, ledger_ids: Sequence[int]) -> None:
@@ -86,7 +100,17 @@ async def copies_of(metadata_url: str) -> AsyncIterator[Copies]:
         yield copies
     finally:
         # The next test kills other bookies, and must not find ledgers whose copies are all gone then.
-        for ledger_id in copies.made:
-            await bookkeeper.delete_ledger(ledger_id)
+        await _each(copies.made, bookkeeper.delete_ledger)
         await bookkeeper.close()
         await store.close()
+
+
+async def _each(items: Iterable[int], work: Callable[[int], Awaitable[None]], at_once: int = _AT_ONCE) -> None:
+    """Do *work* with each of *items*, in their order, *at_once* at the same time."""
+    left = iter(items)
+
+    async def lane() -> None:
+        for item in left:
+            await work(item)
+
+    await asyncio.gather(*(lane() for _ in range(at_once)))

@@ -1,4 +1,5 @@
-"""Small bookies in this process: a dict behind a socket, protocol version 2, with faults on order."""
+"""Small bookies in this process: a dict behind a socket, protocol version 2, with faults on order. Of version 3 they
+know the list of entries."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -12,6 +13,8 @@ from magnetar_core.bookkeeper.metadata.bookies import BookieRegistration
 from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
+from magnetar_core.bookkeeper.wire import bookkeeper_pb2 as pb
+from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.bookkeeper.wire.codec_v2 import (
     ADD_ENTRY,
     BATCH_READ_ENTRY,
@@ -44,6 +47,8 @@ class FakeBookie:
         self.read_only = False
         """Takes no adds, but those of a recovery."""
         self.knows_batches = True
+        self.knows_lists = True
+        """Lists its entries; False: takes the request and never answers, as Apache's DbLedgerStorage."""
         self.refuse: Callable[[int, int, int], int | None] = lambda opcode, ledger_id, entry_id: None
         """(opcode, ledger, entry) → error code, or None to do what is asked."""
         self.requests: list[tuple[int, int, int, int]] = []
@@ -65,6 +70,8 @@ class FakeBookie:
         await asyncio.sleep(0)
 
     def answer(self, frame: memoryview) -> list[Buffer]:
+        if frame[0] == v3.FIRST_BYTE:
+            return self._list(v3.parse_request(frame))
         opcode, _, flags, ledger_id, entry_id, key, extra = parse_request(frame)
         self.requests.append((opcode, flags, ledger_id, entry_id))
         if self.silent:
@@ -107,6 +114,22 @@ class FakeBookie:
         if not run:
             rc = rc or (V2Error.ENOENTRY if stored is not None else V2Error.ENOLEDGER)
         return list(batch_read_response(rc or 0, ledger_id, entry_id, request_id, run))
+
+    def _list(self, request: pb.Request) -> list[Buffer]:
+        ledger_id = request.getListOfEntriesOfLedgerRequest.ledgerId
+        self.requests.append((v3.GET_LIST_OF_ENTRIES, 0, ledger_id, -1))
+        if self.silent or not self.knows_lists:
+            return []
+        stored = self.ledgers.get(ledger_id)
+        rc = self.refuse(v3.GET_LIST_OF_ENTRIES, ledger_id, -1)
+        if rc is None and stored is None:
+            rc = V2Error.ENOLEDGER
+        made = v3.response(v3.GET_LIST_OF_ENTRIES, request.header.txnId, v3.OF_V2[rc or 0])
+        listed = made.getListOfEntriesOfLedgerResponse
+        listed.status, listed.ledgerId = made.status, ledger_id
+        if not rc and stored is not None:
+            listed.availabilityOfEntriesOfLedger = v3.encode_availability(sorted(stored))
+        return [v3.frame_of(made)]
 
 
 class _Connection(asyncio.Protocol):

@@ -33,3 +33,11 @@ class Shell:
 
     def json(self, *arguments: str, code: int = 0) -> Any:
         return json.loads(self.run(*arguments, "--json", code=code))
+
+
+def bookies(metadata_url: str, *words: str) -> tuple[int, Any]:
+    """`magnetar bookies …` as a person runs it: exit code, and the answer."""
+    command = [sys.executable, "-m", "magnetar", "bookies", *words, "--json", "--metadata", metadata_url]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.stdout, found.stderr
+    return found.returncode, json.loads(found.stdout)

@@ -5,6 +5,7 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 
 from magnetar_core.bookkeeper.client.config import ClientConfig
+from magnetar_core.bookkeeper.client.entry_lists import EntryLists, Group
 from magnetar_core.bookkeeper.client.errors import (
     BookKeeperError,
     ClientClosed,
@@ -58,6 +59,7 @@ class BookKeeper:
         self._topology: tuple[Mapping[str, str], Mapping[str, str], Topology] | None = None
         self.ledgers = LedgerStore(store, root)
         self._pool: ConnectionPool | None = None
+        self._entry_lists: EntryLists | None = None
         self._closed = False
 
     async def open(self) -> None:
@@ -161,6 +163,16 @@ class BookKeeper:
     def replicas(self, ledger_id: int, metadata: LedgerMetadata) -> LedgerReplicas:
         """The copies of a ledger, bookie by bookie; for repair and verification."""
         return LedgerReplicas(ledger_id, metadata, self._open_pool())
+
+    async def entry_list(self, bookie_id: str, ledger_id: int) -> list[Group]:
+        """The entries of a ledger that a bookie has, as it lists them; none for a ledger that it does not know.
+
+        Raises BookKeeperError: nobody knows.
+        """
+        pool = self._open_pool()
+        if self._entry_lists is None:
+            self._entry_lists = EntryLists(pool)
+        return await self._entry_lists.of(bookie_id, ledger_id)
 
     def topology(self) -> Topology:
         """Where the bookies stand, as far as it is known now, and what is to be kept."""

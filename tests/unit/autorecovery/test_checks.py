@@ -3,11 +3,14 @@
 from itertools import product
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autorecovery.checks import (
     Copy,
     Fragment,
     ends,
+    first_unlisted,
     fragments,
     is_tail_at_risk,
     joined,
@@ -16,6 +19,7 @@ from autorecovery.checks import (
     names,
 )
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment
+from magnetar_core.bookkeeper.wire import codec_v3
 from magnetar_core.bookkeeper.wire.entry import DigestType
 
 ABC = ("a", "b", "c")
@@ -124,3 +128,38 @@ def test_only_a_ledger_that_is_not_closed_has_an_end_at_risk() -> None:
     assert is_tail_at_risk(record((0, ABC), state=LedgerState.IN_RECOVERY), {"a", "b"})
     assert not is_tail_at_risk(record((0, ABC)), set(ABC))
     assert not is_tail_at_risk(record((0, ABC), last=3), set())
+
+
+@given(
+    st.integers(1, 5),
+    st.integers(1, 5),
+    st.integers(0, 7),
+    st.integers(-1, 60),
+    st.sets(st.integers(0, 66), max_size=12),
+    st.integers(0, 4),
+)
+def test_the_first_entry_that_a_bookie_does_not_list(
+    ensemble: int, write: int, first: int, last: int, missing: set[int], index: int
+) -> None:
+    ensemble, write = max(ensemble, write), min(ensemble, write)
+    index %= ensemble
+    fragment = Fragment(first, max(last, first - 1), tuple(map(str, range(ensemble))), write, True)
+    held = list(fragment.held(index))
+    beyond = [one for one in range(70) if fragment.holds(index, one)]  # other segments gave it these
+    groups = codec_v3.decode_availability(codec_v3.encode_availability([one for one in beyond if one not in missing]))
+    slow = next((one for one in held if one in missing), None)
+    assert first_unlisted(fragment, index, groups) == slow
+    assert first_unlisted(fragment, index, groups[::-1]) == slow
+
+
+def test_a_list_of_a_million_striped_entries_is_compared_at_once() -> None:
+    """One group has them all, so that nothing is done for each entry."""
+    fragment = Fragment(0, 10**12 - 1, ("a", "b", "c", "d", "e"), 2, True)
+    first = fragment.first_held(3)
+    assert first == 2
+    group = (first, 10**12 - 3, 2, 5)
+    assert first_unlisted(fragment, 3, [group]) is None
+    assert first_unlisted(fragment, 3, [(first, 10**12 - 8, 2, 5)]) == 10**12 - 3
+    assert first_unlisted(fragment, 3, []) == first
+    row = Fragment(5, 10**12, ("a", "b"), 2, True)
+    assert first_unlisted(row, 0, [(0, 0, 2**31 - 1, 0), (2**31, 2**31, 7, 0)]) == 2**31 - 1

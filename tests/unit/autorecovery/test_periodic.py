@@ -10,6 +10,7 @@ from autorecovery.node import AutoRecoveryNode
 from autorecovery.periodic import ENDS, ENTRIES, LedgerCheck
 from magnetar_core.bookkeeper.metadata.underreplication import PeriodicCheck
 from magnetar_core.bookkeeper.wire.codec_v2 import READ_ENTRY, V2Error
+from magnetar_core.bookkeeper.wire.codec_v3 import GET_LIST_OF_ENTRIES
 from magnetar_core.runtime.clock import ManualClock
 from tests.support.waiting import eventually, settle
 from tests.unit.autorecovery.test_node import Nodes, nodes_over
@@ -39,7 +40,7 @@ async def ended(node: AutoRecoveryNode, check: LedgerCheck) -> None:
 
 
 @pytest.mark.parametrize("write", [2, 3])
-async def test_a_missing_end_is_found_by_both_and_a_hole_only_by_the_check_of_all_entries(write: int) -> None:
+async def test_a_missing_end_is_found_by_all_and_a_hole_by_the_checks_of_entries_and_of_lists(write: int) -> None:
     async with nodes_over(3) as nodes:
         node = await idle_node(nodes)
         whole, cut, holed = [await nodes.written(300, ensemble=3, write=write) for _ in range(3)]
@@ -47,8 +48,8 @@ async def test_a_missing_end_is_found_by_both_and_a_hole_only_by_the_check_of_al
         del nodes.cluster.bookies[members[299 % 3]].ledgers[cut][299]
         members = (await nodes.writer.read_metadata(holed)).last_segment.ensemble
         del nodes.cluster.bookies[members[200 % 3]].ledgers[holed][200]
-        ends, entries = node.checks
-        assert (ends.name, entries.name) == ("ledgers", "entries")
+        ends, entries, lists = node.checks
+        assert (ends.name, entries.name, lists.name) == ("ledgers", "entries", "lists")
         ends.run_now()
         await ended(node, ends)
         assert await marked(node) == [cut]
@@ -61,6 +62,63 @@ async def test_a_missing_end_is_found_by_both_and_a_hole_only_by_the_check_of_al
         assert mark is not None
         assert mark.mark.replicas == (members[200 % 3],)
         assert whole not in await marked(node)
+        for ledger_id in (cut, holed):
+            mark = await node.marks.read(ledger_id)
+            assert mark is not None
+            await node.marks.take_down(ledger_id, mark.version)
+        read = sum(len(one.requests) for one in nodes.cluster.bookies.values())
+        lists.run_now()
+        await ended(node, lists)
+        assert await marked(node) == [cut, holed]
+        assert (lists.status.looked_at, lists.status.marked, lists.status.silent) == (3, 2, 0)
+        assert await node.marks.last_checked_ms(PeriodicCheck.REPLICAS) is not None
+        assert sum(len(one.requests) for one in nodes.cluster.bookies.values()) == read + 9, "no entry is read"
+
+
+async def test_bookies_that_never_list_anything_are_unknown_and_asked_once_for_all_ledgers() -> None:
+    """As Apache's with `DbLedgerStorage`."""
+    async with nodes_over(3) as nodes:
+        node = await idle_node(nodes)
+        for _ in range(4):
+            await nodes.written(2, ensemble=3, write=3)
+        mute = nodes.cluster.bookies["bookie-1"]
+        mute.knows_lists = False
+        del nodes.cluster.bookies["bookie-2"].ledgers[0][1]
+        lists = node.checks[2]
+        lists.run_now()
+        await ended(node, lists)
+        assert await marked(node) == [0]
+        assert (lists.status.looked_at, lists.status.marked, lists.status.silent) == (4, 1, 4)
+        assert [one for one, *_ in mute.requests].count(GET_LIST_OF_ENTRIES) == 1
+
+
+@pytest.mark.parametrize("check", [1, 2])
+async def test_a_hole_that_a_check_found_is_filled_although_the_ends_of_the_copy_are_there(check: int) -> None:
+    async with nodes_over(3) as nodes:
+        node = await nodes.start("one", NONE)
+        await eventually(lambda: node.auditor.counts.audits > 0)
+        holed = await nodes.written(300, ensemble=3, write=3)
+        del nodes.cluster.bookies["bookie-1"].ledgers[holed][150]
+        node.checks[check].run_now()
+        await ended(node, node.checks[check])
+        assert node.checks[check].status.marked == 1
+        await eventually(partial(nodes.has_no_marks, node))
+        assert await nodes.is_whole(holed)
+
+
+async def test_a_damaged_entry_that_the_check_of_all_entries_found_is_replaced() -> None:
+    async with nodes_over(3) as nodes:
+        config = AutoRecoveryConfig(ledger_check_s=0, entry_check_s=86_400)
+        node = await nodes.start("one", config)
+        entries = node.checks[1]
+        await ended(node, entries)
+        damaged = await nodes.written(300, ensemble=3, write=3)
+        stored = nodes.cluster.bookies["bookie-1"].ledgers[damaged]
+        stored[150] = bytes(stored[150])[:-1] + b"?"
+        entries.run_now()
+        await eventually(lambda: entries.status.marked == 1)
+        await eventually(partial(nodes.has_no_marks, node))
+        assert await nodes.is_whole(damaged)
 
 
 async def test_silence_marks_nothing_and_is_told_of() -> None:

@@ -257,6 +257,38 @@ class ForgetfulStore:
         return [name for name in await self._store.children(path) if name not in self._names]
 
 
+async def test_r_r1_a_listing_that_takes_a_parent_for_empty_deletes_nothing(world: LyingWorld) -> None:
+    """It is read while its first child is on its way, or was answered by a server that had not seen it yet."""
+    async with world.serving() as bookie:
+        for ledger_id in (1, 2, 10_001, 10_002):
+            await world.record_ledger(ledger_id)
+        await fill(bookie, range(1, 3))
+        wire = await fill(bookie, range(10_001, 10_003))
+        hollow = HollowStore(world.store, "/ledgers/00/0000")
+        bookie.parts.collector._reads.store._store = hollow  # type: ignore[assignment]
+        status = await rounds(bookie, 4)
+        assert status.listed_ledgers == 2
+        assert status.deleted_ledgers == status.quarantined_ledgers == 0
+        hollow.path = "/ledgers/00/0001"
+        assert (await rounds(bookie, 4)).deleted_ledgers == 0
+        assert bookie.operations.list_ledgers() == [1, 2, 10_001, 10_002]
+        assert await wire.read(10_001, 2) == stored_entry(10_001, 2, bytes([10_001 % 256]) * 100)
+
+
+class HollowStore:
+    """Says of one node that it has no children."""
+
+    def __init__(self, store: MemoryStore, path: str) -> None:
+        self._store = store
+        self.path = path
+
+    async def get(self, path: str) -> Node | None:
+        return await self._store.get(path)
+
+    async def children(self, path: str) -> list[str]:
+        return [] if path == self.path else await self._store.children(path)
+
+
 async def test_a_store_that_does_not_answer_deletes_nothing_and_keeps_the_quarantine(world: LyingWorld) -> None:
     async with world.serving() as bookie:
         await world.record_ledger(1)
@@ -410,3 +442,26 @@ async def test_a_copy_that_moved_elsewhere_goes_after_two_looks(world: LyingWorl
         assert await world.store.children("/ledgers/underreplication/locks") == ["urL0000000003"]
         # It may be copied back: no tombstone.
         assert await wire.add(stored_entry(1, 0)) == 0
+
+
+async def test_r_r4_what_a_recovery_wrote_here_stays_until_the_record_says_so(world: LyingWorld) -> None:
+    """The recovery has chosen this bookie, and tells so only when it closes the ledger (I18)."""
+    async with world.serving(gc_over_replicated_wait_ms=1) as bookie:
+        for ledger_id in (1, 2):
+            await world.record_ledger(ledger_id, state=LedgerState.IN_RECOVERY, segments=(Segment(0, ("bookie-2",)),))
+        wire = await Wire.connect(bookie)
+        for ledger_id in (1, 2):
+            for entry_id in (7, 8):
+                entry = stored_entry(ledger_id, entry_id)
+                assert await wire.add(entry, v2.FLAG_RECOVERY_ADD) == 0
+        await flushed(bookie)
+        assert (await rounds(bookie, 4)).moved_ledgers == 0
+        found = await world.ledgers.read(1)
+        changed = found.metadata.closed(8, 300, {7: ("bookie-1",)})
+        await world.ledgers.write(1, changed, found.version)
+        # The recovery of the other one was overtaken by another, which went on without this bookie.
+        found = await world.ledgers.read(2)
+        await world.ledgers.write(2, found.metadata.closed(6, 300), found.version)
+        assert (await rounds(bookie, 4)).moved_ledgers == 1
+        assert bookie.operations.list_ledgers() == [1]
+        assert [await wire.read(1, entry_id) for entry_id in (7, 8)] == [stored_entry(1, 7), stored_entry(1, 8)]

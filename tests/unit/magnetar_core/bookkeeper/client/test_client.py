@@ -1,9 +1,10 @@
 """The asynchronous client against bookies in this process."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -32,10 +33,14 @@ from magnetar_core.bookkeeper.metadata.bookie_info import BookieServiceInfo, boo
 from magnetar_core.bookkeeper.metadata.bookies import BookieRegistration
 from magnetar_core.bookkeeper.metadata.ledger_store import Versioned
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment
+from magnetar_core.bookkeeper.metadata.store import MetadataError, OutcomeUnknown, StoreUnavailable
 from magnetar_core.bookkeeper.wire.codec_v2 import ADD_ENTRY, BATCH_READ_ENTRY, FLAG_DO_FENCING, READ_ENTRY, V2Error
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from tests.support.fake_bookies import FakeCluster, fake_cluster
+from tests.support.faulty_store import FaultyStore
 from tests.support.waiting import eventually
+
+T = TypeVar("T")
 
 
 class Listener:
@@ -776,3 +781,61 @@ async def test_a_ledger_that_cannot_be_made_names_who_is_read_only_and_why(
     assert str(refused.value).endswith("; gone is away")
     for registration in registrations:
         await registration.unregister()
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_r_r13_with_a_metadata_store_that_loses_requests_and_answers_no_ledger_vanishes(
+    cluster: FakeCluster, seed: int
+) -> None:
+    """Clients create, write, close, reopen and recover; each request to the store may be lost, or its answer."""
+    rng = random.Random(seed)
+    is_lossy = False
+
+    async def on_step(what: str, path: str) -> None:
+        if not is_lossy or rng.random() > 0.08:
+            return
+        if what.endswith(" done") or (what in ("put", "delete", "multi") and rng.random() < 0.5):
+            raise OutcomeUnknown(f"{path}: the connection broke")
+        raise StoreUnavailable(f"{path}: nobody answers")
+
+    async def insist(work: Callable[[], Awaitable[T]]) -> T:
+        failures: list[str] = []
+        while len(failures) < 100:
+            try:
+                return await work()
+            except (MetadataError, BookKeeperError) as error:
+                failures.append(str(error))
+                await asyncio.sleep(0.05)  # bookies whose address could not be read are not tried again at once
+        raise AssertionError(failures[-5:])
+
+    clients = [BookKeeper(FaultyStore(cluster.store, on_step), cluster.clock, ClientConfig()) for _ in range(2)]
+    for one in clients:
+        await one.open()
+        cluster._clients.append(one)
+    is_lossy = True
+    acknowledged: dict[int, list[bytes]] = {}
+    for round_ in range(40):
+        writer, reader = rng.sample(clients, 2)
+        handle = await insist(lambda: create(writer))  # noqa: B023
+        assert handle.ledger_id not in acknowledged
+        entries = acknowledged[handle.ledger_id] = []
+        for number in range(rng.randrange(1, 6)):
+            payload = b"%d/%d" % (round_, number)
+            await handle.add(payload)
+            entries.append(payload)
+        if rng.random() < 0.5:
+            try:
+                await handle.close()
+            except (MetadataError, BookKeeperError):
+                await handle.abandon()
+        else:
+            await handle.abandon()
+        again = rng.choice(list(acknowledged))
+        opened = await insist(lambda: reader.open_ledger(again, recovery=True))  # noqa: B023
+        assert await payloads(opened) == acknowledged[again]
+    is_lossy = False
+    whole = await cluster.client()
+    assert {one async for one in whole.ledgers.list()} >= acknowledged.keys()
+    for ledger_id, written in acknowledged.items():
+        opened = await whole.open_ledger(ledger_id, recovery=True)
+        assert await payloads(opened) == written

@@ -12,6 +12,7 @@ from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import LedgerFenced
 from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.bookkeeper.wire.codec_v3 import is_available
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.files import OsFiles
@@ -101,3 +102,21 @@ async def test_an_open_ledger_is_followed_without_fencing(cluster: Cluster) -> N
     assert await reader.read_last_confirmed() == 2
     assert [bytes(e.payload) for e in await reader.read_batch(0, 10, 1000)] == [b"0", b"1", b"2"]
     await other.close()
+
+
+@pytest.mark.parametrize("write", [2, 3])
+async def test_a_bookie_lists_the_entries_that_striping_gives_it_and_knows_no_deleted_ledger(
+    cluster: Cluster, write: int
+) -> None:
+    client = cluster.client
+    handle = await client.create_ledger(ensemble_size=3, write_quorum=write, ack_quorum=2)
+    handle.append([b"entry %d" % number for number in range(100)])
+    await handle.wait_for(99)
+    await handle.close()
+    ensemble = handle.metadata.last_segment.ensemble
+    for index, bookie_id in enumerate(ensemble):
+        listed = await client.entry_list(bookie_id, handle.ledger_id)
+        held = [one for one in range(100) if (index - one) % 3 < write]
+        assert [one for one in range(200) if is_available(listed, one)] == held
+    (other,) = cluster.bookies.keys() - set(ensemble)
+    assert await client.entry_list(other, handle.ledger_id) == []

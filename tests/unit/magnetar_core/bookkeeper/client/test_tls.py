@@ -139,6 +139,8 @@ async def test_ledgers_are_written_read_and_recovered_over_tls(authority: Author
         await victim.stop()
         handle.append(payloads[200:])
         await handle.wait_for(399)
+        listed = await client.entry_list(handle.metadata.last_segment.ensemble[0], handle.ledger_id)
+        assert listed == [(0, 0, 400, 0)]
         assert victim.bookie_id not in handle.metadata.last_segment.ensemble
         async with client_of(world, files_of(authority)) as other:
             reading = await other.open_ledger(handle.ledger_id, recovery=True)
