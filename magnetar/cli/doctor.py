@@ -60,6 +60,26 @@ ANSWER_BYTES_MAX: Final = 1 << 20
 _MARKS: Final = {Level.ERROR: ("error", "red"), Level.WARNING: ("warning", "yellow"), Level.INFO: ("note", None)}
 
 
+async def _troubles(inspector: "Inspector") -> dict[str, Any]:
+    """What auto-recovery could not do, and what was reported to people."""
+    from autorecovery.reports import read_problems
+    from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates
+    from magnetar_core.bookkeeper.metadata.damage_reports import DamageReports
+    from magnetar_core.bookkeeper.metadata.damage_rules import Stage
+    from magnetar_core.bookkeeper.metadata.lifecycle import State
+
+    store, root = inspector.store, inspector.root
+    states = BookieStates(store, root)
+    lives = {bookie: (await states.read(bookie)).lifecycle for bookie in await states.bookies()}
+    return {
+        "hindered": {one.ledger_id: (str(one.kind), one.text) async for one in read_problems(store, root)},
+        "failed_drains": {
+            bookie: life.reasons_total for bookie, life in lives.items() if life.state is State.DRAINING_FAILED
+        },
+        "open_reports": sum(one.stage is Stage.OPEN for one in await DamageReports(store, root).all()),
+    }
+
+
 @click.command()
 @click.option("--namespace", "namespaces", multiple=True, default=("public/default",), show_default=True,
               help="Namespace whose subscriptions are checked; may be given more than once.")  # fmt: skip
@@ -248,6 +268,7 @@ class Rounds:
             "under_replicated": tuple(marked),
             "replication_disabled": not info.ledger_replication_enabled,
             "auditor": info.auditor_id,
+            **await self._ask("lives of bookies and reports", _troubles(inspector), {}, METADATA_TIMEOUT_S),
         }
 
     # ----------------------------------------------------------------------- brokers and their topics

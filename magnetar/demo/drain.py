@@ -9,7 +9,6 @@ A page shows all of it while it happens. Anything that differs ends the program 
 
 import itertools
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -17,11 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.demo.steps import DemoFailed, Steps
+from magnetar.demo.steps import DemoFailed, Steps, perform
 from magnetar.inspect.broker_admin import AdminClient
 from magnetar.processes.cluster import Cluster, Member
 from magnetar_core.runtime.clock import Clock
-from magnetar_core.runtime.types import MagnetarError
 
 if TYPE_CHECKING:
     from autorecovery.overview import Overview
@@ -112,9 +110,7 @@ class Demo(Steps):
     """One run. A subclass may draw pictures in the states that an operator meets."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__()
-        self.directory = directory
-        self.cluster = Cluster(directory / "cluster", copies=3)
+        super().__init__(directory, Cluster(directory / "cluster", copies=3))
 
     def picture(self, name: str) -> None:
         """The cluster is in the state *name* now: healthy, bookie-gone, draining or drain-failed."""
@@ -267,19 +263,4 @@ def bookie_id(member: Member) -> str:
 
 def main(demo_class: type[Demo] = Demo) -> int:
     """Run it in `out/demo-drain`; the exit code."""
-    directory = Path("out/demo-drain").resolve()
-    former = Cluster(directory / "cluster")
-    if (former.directory / "cluster.json").exists():
-        former.down()
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    demo = demo_class(directory)
-    try:
-        demo.run()
-    except MagnetarError as error:
-        print(f"demo failed: {error}", file=sys.stderr)
-        return 1
-    finally:
-        if (demo.cluster.directory / "cluster.json").exists():
-            demo.cluster.down()
-    return 0
+    return perform("demo-drain", demo_class)

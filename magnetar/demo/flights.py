@@ -11,7 +11,6 @@ import importlib.util
 import io
 import itertools
 import os
-import shutil
 import sys
 import threading
 import zipfile
@@ -21,10 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from magnetar.demo.steps import DemoFailed, Steps
+from magnetar.demo.steps import DemoFailed, Steps, perform
 from magnetar.inspect.broker_admin import AdminClient
 from magnetar.processes.cluster import Cluster
-from magnetar_core.runtime.types import MagnetarError
 
 TOPIC: Final = "persistent://public/default/flights"
 PARTITIONS: Final = 4
@@ -137,9 +135,7 @@ class Acknowledged:
 
 class Demo(Steps):
     def __init__(self, directory: Path) -> None:
-        super().__init__()
-        self.directory = directory
-        self.cluster = Cluster(directory / "cluster")
+        super().__init__(directory, Cluster(directory / "cluster"))
 
     def run(self) -> None:
         from magnetar_core.bookkeeper.metadata.zookeeper_server import find_pyspark_jars
@@ -356,19 +352,5 @@ class Demo(Steps):
 
 
 def main() -> int:
-    directory = Path("out/demo").resolve()
-    former = Cluster(directory / "cluster")
-    if (former.directory / "cluster.json").exists():
-        former.down()
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    demo = Demo(directory)
-    try:
-        demo.run()
-    except MagnetarError as error:
-        print(f"demo failed: {error}", file=sys.stderr)
-        return 1
-    finally:
-        if (demo.cluster.directory / "cluster.json").exists():
-            demo.cluster.down()
-    return 0
+    """Run it in `out/demo`; the exit code."""
+    return perform("demo", Demo)

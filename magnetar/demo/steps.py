@@ -1,5 +1,11 @@
-"""What a demonstration prints: each step with the time it took, and a summary."""
+"""A demonstration on a cluster of its own: what it prints, and how it begins and ends."""
 
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from magnetar.processes.cluster import Cluster
 from magnetar_core.runtime.daemon import new_clock
 from magnetar_core.runtime.types import MagnetarError
 
@@ -9,12 +15,18 @@ class DemoFailed(MagnetarError):
 
 
 class Steps:
-    """The steps of one run."""
+    """The steps of one run, over *cluster*, whose folder is `directory/cluster`."""
 
-    def __init__(self) -> None:
+    def __init__(self, directory: Path, cluster: Cluster) -> None:
+        self.directory = directory
+        self.cluster = cluster
         self.clock = new_clock()
         self.steps: list[tuple[str, float]] = []
         self._begun = self.clock.monotonic()
+
+    def run(self) -> None:
+        """Raises MagnetarError."""
+        raise NotImplementedError
 
     def say(self, text: str) -> None:
         print(text, flush=True)
@@ -35,3 +47,23 @@ class Steps:
         self.say("What happened:")
         for text, seconds in self.steps:
             self.say(f"  {seconds:6.1f} s  {text}")
+
+
+def perform(name: str, make: Callable[[Path], Steps]) -> int:
+    """Run a demonstration in `out/NAME`, which is made anew, and stop its cluster; the exit code."""
+    directory = Path("out", name).resolve()
+    former = Cluster(directory / "cluster")
+    if (former.directory / "cluster.json").exists():
+        former.down()
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    demo = make(directory)
+    try:
+        demo.run()
+    except MagnetarError as error:
+        print(f"demo failed: {error}", file=sys.stderr)
+        return 1
+    finally:
+        if (demo.cluster.directory / "cluster.json").exists():
+            demo.cluster.down()
+    return 0

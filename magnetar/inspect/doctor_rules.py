@@ -8,11 +8,12 @@ Rules:
 3. Each finding names the thing, and one way out.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+from autorecovery.outcome import Hindrance
 from magnetar_core.bookkeeper.client.topology import Topology
 
 # A clock that is wrong by more than this makes publish times, retention and sessions of other machines look odd.
@@ -127,6 +128,12 @@ class ClusterFacts:
     under_replicated: tuple[int, ...] = ()
     replication_disabled: bool = False
     auditor: str = ""
+    hindered: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    """Ledgers that auto-recovery cannot repair → (kind, why)."""
+    failed_drains: Mapping[str, int] = field(default_factory=dict)
+    """Bookies whose drain failed → how many ledgers could not be moved."""
+    open_reports: int = 0
+    """Reports of damage that nobody has looked at."""
     ledgers: tuple[LedgerFacts, ...] = ()
     """Those that were looked at."""
     topology: Topology | None = None
@@ -244,6 +251,33 @@ def _copies(facts: ClusterFacts) -> Iterator[Finding]:
             if facts.auditor
             else "start the bookies that are away, or run auto-recovery, which copies their ledgers: "
             "`magnetar autorecovery`, or autoRecoveryDaemonEnabled=true at a bookie",
+        )  # fmt: skip
+    for ledger_id, (kind, why) in facts.hindered.items():
+        if kind == Hindrance.LOST:
+            yield Finding(
+                Level.ERROR, f"ledger {ledger_id}", why, "bring back a bookie that has them; its record still names it"
+            )
+    waiting = sorted(one for one, (kind, _) in facts.hindered.items() if kind != Hindrance.LOST)
+    if waiting:
+        yield Finding(
+            Level.WARNING, "copies",
+            f"{_counted(len(waiting), 'ledger', 'ledgers')} could not be repaired yet ({_listed(waiting)}), "
+            "for example: "
+            f"{facts.hindered[waiting[0]][1]}",
+            "`magnetar autorecovery list` has the reason for each; they are tried again",
+        )  # fmt: skip
+    for bookie, count in facts.failed_drains.items():
+        yield Finding(
+            Level.ERROR, f"bookie {bookie}",
+            f"its drain failed: {_counted(count, 'ledger', 'ledgers')} could not be moved",
+            f"mend what `magnetar bookies status {bookie}` names, then drain it again",
+        )  # fmt: skip
+    if facts.open_reports:
+        yield Finding(
+            Level.WARNING, "reports",
+            f"{_counted(facts.open_reports, 'report', 'reports')} of bad ledgers or lost entries, and nobody has looked "
+            "at it",
+            "see `magnetar autorecovery reports list --state open`",
         )  # fmt: skip
     if facts.replication_disabled:
         yield Finding(

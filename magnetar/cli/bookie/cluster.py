@@ -52,7 +52,7 @@ def _missing_bookies(admin: "BookieAdmin") -> tuple[dict[str, str], list[str]]:
 
 def _copies_text(are_marked: bool, silent: dict[str, str], away: list[str]) -> str:
     """What is known of missing copies: ledgers that auto-recovery has marked, and bookies that cannot be asked."""
-    told = ["some ledgers are marked as missing some"] if are_marked else []
+    told = ["some ledgers are marked as missing some (`magnetar autorecovery list`)"] if are_marked else []
     told += [f"{name} does not answer ({why}): its copies cannot be read" for name, why in silent.items()]
     told += [f"{name} is away: its copies cannot be read" for name in away]
     if not told:

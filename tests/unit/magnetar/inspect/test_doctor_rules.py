@@ -83,6 +83,13 @@ def test_a_cluster_that_is_well_has_no_findings() -> None:
         ({"unreadable": (Unasked("ledger 7", "cut short"),)}, 2, "ledger 7", "makes no sense: cut short"),
         ({"under_replicated": (7, 8)}, 1, "copies", "2 ledgers are marked as under-replicated (7, 8); nobody"),
         ({"under_replicated": (7,), "auditor": "V_1"}, 1, "copies", "1 ledger is marked as under-replicated (7)"),
+        ({"hindered": {7: ("lost", "entries 0 to 3 are gone")}}, 2, "ledger 7", "entries 0 to 3 are gone"),
+        (
+            {"hindered": {8: ("no-target", "no bookie is free"), 9: ("open", "x")}},
+            1, "copies", "2 ledgers could not be repaired yet (8, 9), for example: no bookie is free",
+        ),
+        ({"failed_drains": {"b4": 2}}, 2, "bookie b4", "its drain failed: 2 ledgers could not be moved"),
+        ({"open_reports": 1}, 1, "reports", "1 report of bad ledgers or lost entries, and nobody has looked"),
         ({"replication_disabled": True}, 1, "auto-recovery", "switched re-replication off"),
         ({"ledgers_left": 20}, 0, "copies", "20 older ledgers were not looked at"),
         ({"topics_left": 1}, 0, "subscriptions", "those of 1 topic were not looked at"),
