@@ -275,8 +275,8 @@ def _copies(facts: ClusterFacts) -> Iterator[Finding]:
     if facts.open_reports:
         yield Finding(
             Level.WARNING, "reports",
-            f"{_counted(facts.open_reports, 'report', 'reports')} of bad ledgers or lost entries, and nobody has looked "
-            "at it",
+            f"{_counted(facts.open_reports, 'report', 'reports')} of bad ledgers or lost entries, and nobody has "
+            "looked at it",
             "see `magnetar autorecovery reports list --state open`",
         )  # fmt: skip
     if facts.replication_disabled:
