@@ -25,6 +25,9 @@ SHOWN: Final = {
     " && document.querySelectorAll('#drains details').length > 0",
 }
 
+# Some seconds each way: a drain of the demo's few ledgers takes no longer.
+TRIES: Final = 200
+
 
 class Illustrated(Demo):
     """The demo, with a picture in each state."""
@@ -40,8 +43,14 @@ class Illustrated(Demo):
             raise DemoFailed("there is no Chromium to draw with (Debian: chromium-headless-shell)")
         with tempfile.TemporaryDirectory(prefix="magnetar-pictures-", ignore_cleanup_errors=True) as folder:
             async with browse(program, Path(folder), width=1000) as page:
-                await page.open(self.cluster.dashboard_url)
-                await page.until(SHOWN[name])
+                # A page that is opened anew asks at once; one that is open, every two seconds.
+                for _ in range(TRIES):
+                    await page.open(self.cluster.dashboard_url)
+                    await page.until("document.querySelector('#live').textContent.startsWith('live')")
+                    if await page.evaluate(SHOWN[name]):
+                        break
+                else:
+                    raise DemoFailed(f"the page never showed the state {name}: {await page.text('#verdict')}")
                 await page.evaluate(
                     "document.querySelectorAll('#drains details').forEach((one) => { one.open = true; })"
                 )
