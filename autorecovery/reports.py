@@ -9,7 +9,7 @@ know why a ledger cannot be copied. Apache's leave them alone, and what a newer 
 
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Set
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Set
 from typing import Any, Final, NamedTuple
 
 from autorecovery.outcome import describe
@@ -174,6 +174,16 @@ async def read_nodes(store: MetadataStore, root: str) -> list[NodeReport]:
         node = await store.get(f"{board.nodes_path(root)}/{name}")
         if node is not None:
             found.append(NodeReport(name, _facts_of(node.value)))
+    return found
+
+
+def drains_of(nodes: Iterable[NodeReport]) -> dict[str, dict[str, Any]]:
+    """Bookie → how far its drain is, as the auditor among *nodes* tells; Apache's tells nothing."""
+    found: dict[str, dict[str, Any]] = {}
+    for node in nodes:
+        drains = node.facts.get("drains")
+        if isinstance(drains, dict) and node.facts.get("is_auditor"):
+            found |= drains
     return found
 
 

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from autorecovery.reports import read_nodes
+from autorecovery.reports import drains_of, read_nodes
 from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates, VersionedState
 from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
@@ -114,11 +114,7 @@ class BookieLifecycle:
 
     async def progress(self) -> dict[str, Any]:
         """Bookie → what the auditor tells of its drain. Raises MetadataError."""
-        found: dict[str, Any] = {}
-        for node in await read_nodes(self._store, self._root):
-            if node.facts.get("is_auditor"):
-                found |= node.facts.get("drains", {})
-        return found
+        return drains_of(await read_nodes(self._store, self._root))
 
     async def _move(
         self, bookie_id: str, to: State, by: str, why: str, found: VersionedState | None = None

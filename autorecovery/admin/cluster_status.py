@@ -16,9 +16,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from autorecovery.admin.recovery_calls import marked_json
+from autorecovery.admin.shapes import mode_of
 from autorecovery.history import hour_of
 from autorecovery.overview import Overview, read_overview
-from autorecovery.reports import NodeReport
+from autorecovery.reports import NodeReport, drains_of
 from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates
 from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
 from magnetar_core.bookkeeper.metadata.lifecycle import Lifecycle
@@ -113,7 +114,7 @@ class ClusterStatus:
 
     async def _read_bookies(self, overview: Overview) -> list[dict[str, Any]]:
         self._refresh_disks()
-        drains = _drains(overview)
+        drains = drains_of(overview.nodes)
         known = {*await self._states.bookies(), *self._bookies.available}
         racks = await self._read_racks()
         turns = asyncio.Semaphore(_ASKED_MAX)
@@ -132,7 +133,7 @@ class ClusterStatus:
             lifecycle, unreadable = None, str(error)
         return {
             "id": bookie_id,
-            "serving": self._serving(bookie_id),
+            "serving": mode_of(bookie_id, self._bookies.writable, self._bookies.read_only),
             "read_only_reason": await self._reason(bookie_id),
             "state": None if lifecycle is None else str(lifecycle.state),
             "state_problem": unreadable,
@@ -148,11 +149,6 @@ class ClusterStatus:
             "disk": self._disk(bookie_id),
             "drain": drain,
         }
-
-    def _serving(self, bookie_id: str) -> str:
-        if bookie_id in self._bookies.writable:
-            return "writable"
-        return "read-only" if bookie_id in self._bookies.read_only else "away"
 
     async def _reason(self, bookie_id: str) -> str:
         if bookie_id not in self._bookies.read_only:
@@ -208,16 +204,6 @@ def _auditor(overview: Overview) -> dict[str, Any]:
         (dict(one.facts["auditor"]) for one in overview.nodes if isinstance(one.facts.get("auditor"), dict)), {}
     )
     return {"name": overview.auditor, "tells": facts or None}
-
-
-def _drains(overview: Overview) -> dict[str, dict[str, Any]]:
-    """Bookie → how far its drain is, as the auditor tells."""
-    return {
-        bookie: facts
-        for one in overview.nodes
-        if isinstance(one.facts.get("drains"), dict)
-        for bookie, facts in one.facts["drains"].items()
-    }
 
 
 def _node(report: NodeReport) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from autorecovery.admin.calls import Access, Asked, Call, Refused, bookie_of
 from autorecovery.admin.schema import STRING, answer_of, array, closed, one_of
-from autorecovery.admin.shapes import MODE, WHY
+from autorecovery.admin.shapes import AWAY, MODE, READ_ONLY, WHY, WRITABLE, mode_of
 from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates, UnknownBookie
 from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
 from magnetar_core.bookkeeper.metadata.lifecycle import State
@@ -26,9 +26,6 @@ from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.types import MagnetarError
 
 SUBJECT: Final = "serving"
-
-READ_ONLY: Final = "read-only"
-WRITABLE: Final = "writable"
 
 Turn = Callable[[str, bool, str], Awaitable[bool]]
 """(bookie, whether it is to be read-only, what is told of it) → whether it is read-only now. Through its own HTTP.
@@ -76,30 +73,27 @@ class ServingCalls:
         return await self._one(bookie_of(asked))
 
     async def _one(self, bookie_id: str) -> dict[str, Any]:
-        is_writable = bookie_id in await self._directory.read_writable()
-        is_read_only = bookie_id in await self._directory.read_read_only()
+        mode = mode_of(bookie_id, await self._directory.read_writable(), await self._directory.read_read_only())
         state = (await self._states.read(bookie_id)).lifecycle.state
-        if not (is_writable or is_read_only):
+        if mode == AWAY:
             if bookie_id not in (known := await self._states.bookies()):
                 raise UnknownBookie(f"there is no bookie {bookie_id}; known are: {', '.join(known) or 'none'}")
-            return {"bookie": bookie_id, "mode": "away", "reasons": ["it is not registered"], "http": None}
+            return {"bookie": bookie_id, "mode": AWAY, "reasons": ["it is not registered"], "http": None}
         info = await self._directory.info_of(bookie_id)
         reasons = [info.read_only_reason] if info.read_only_reason else []
-        if is_read_only and not is_writable and not reasons and state is not State.ACTIVE:
+        if mode == READ_ONLY and not reasons and state is not State.ACTIVE:
             reasons = [f"its state is {state}"]
-        http = next((one for one in info.endpoints if one.protocol == "http"), None)
-        host = "" if http is None else f"[{http.host}]" if ":" in http.host else http.host
         return {
             "bookie": bookie_id,
-            "mode": WRITABLE if is_writable else READ_ONLY,
-            "reasons": [] if is_writable else reasons,
-            "http": None if http is None else f"http://{host}:{http.port}",
+            "mode": mode,
+            "reasons": [] if mode == WRITABLE else reasons,
+            "http": info.http_url,
         }
 
     async def _set(self, asked: Asked) -> dict[str, Any]:
         bookie_id, wanted = bookie_of(asked), asked.body["mode"]
         before = await self._one(bookie_id)
-        if before["mode"] == "away":
+        if before["mode"] == AWAY:
             raise Refused(409, f"bookie {bookie_id} is not registered: nobody can turn it before it is back")
         state = (await self._states.read(bookie_id)).lifecycle.state
         if wanted == WRITABLE and state is not State.ACTIVE:

@@ -1,6 +1,6 @@
 """Parts of answers that several subjects share. No IO."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from autorecovery.admin.calls import JsonSchema
@@ -10,8 +10,12 @@ TIME: Final[JsonSchema] = {"type": ["integer", "null"], "description": "wall clo
 
 WHY: Final[JsonSchema] = {"type": "string", "maxLength": 500, "description": "a short explanation that others can see"}
 
+WRITABLE: Final = "writable"
+READ_ONLY: Final = "read-only"
+AWAY: Final = "away"
+
 MODE: Final[JsonSchema] = one_of(
-    ("writable", "read-only", "away"), description="as it is registered; away: it is not, and its cookie is known"
+    (WRITABLE, READ_ONLY, AWAY), description="as it is registered; away: it is not, and its cookie is known"
 )
 
 LEDGER_WHY: Final[JsonSchema] = answer_of({"ledger_id": INTEGER, "why": STRING}, title="Ledger with a reason")
@@ -57,3 +61,8 @@ MARKED: Final[JsonSchema] = answer_of(
 def ledgers_json(reasons: Mapping[int, str]) -> list[dict[str, Any]]:
     """Ledgers with their reasons, ids ascending, LEDGERS_TOLD at most."""
     return [{"ledger_id": one, "why": reasons[one]} for one in sorted(reasons)[:LEDGERS_TOLD]]
+
+
+def mode_of(bookie_id: str, writable: Collection[str], read_only: Collection[str]) -> str:
+    """How a bookie is registered (`MODE`); one that is turning may be there twice, and is still written to."""
+    return WRITABLE if bookie_id in writable else READ_ONLY if bookie_id in read_only else AWAY

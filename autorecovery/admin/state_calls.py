@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from autorecovery.admin.calls import Access, Asked, Call, JsonSchema, Refused, bookie_of
 from autorecovery.admin.schema import INTEGER, STRING, answer_of, array, closed, one_of
-from autorecovery.admin.shapes import LEDGER_WHY, MODE, TIME, WHY, ledgers_json
+from autorecovery.admin.shapes import LEDGER_WHY, MODE, TIME, WHY, ledgers_json, mode_of
 from autorecovery.retirement import BookieLifecycle, StillNeeded
 from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates, UnknownBookie
 from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
@@ -114,7 +114,10 @@ class StateCalls:
         found: list[dict[str, Any]] = []
         for first in range(0, len(ids), _AT_ONCE):
             found += await asyncio.gather(
-                *(self._facts(one, _mode(one, writable, read_only), progress) for one in ids[first : first + _AT_ONCE])
+                *(
+                    self._facts(one, mode_of(one, writable, read_only), progress)
+                    for one in ids[first : first + _AT_ONCE]
+                )
             )
         for facts in found:
             del facts["reasons"]
@@ -146,7 +149,7 @@ class StateCalls:
         known = await self._states.bookies()
         if bookie_id not in {*known, *writable, *read_only}:
             raise UnknownBookie(f"there is no bookie {bookie_id}; known are: {', '.join(known) or 'none'}")
-        return await self._facts(bookie_id, _mode(bookie_id, writable, read_only), await self._lives.progress())
+        return await self._facts(bookie_id, mode_of(bookie_id, writable, read_only), await self._lives.progress())
 
     async def _set(self, asked: Asked) -> dict[str, Any]:
         bookie_id, why, by = bookie_of(asked), asked.body.get("why", ""), asked.caller.name
@@ -171,7 +174,3 @@ class StateCalls:
             return Refused(409, text, state=state)
         told = ledgers_json(ledgers)
         return Refused(409, text, state=state, ledgers=told, ledgers_total=len(ledgers))
-
-
-def _mode(bookie_id: str, writable: frozenset[str], read_only: frozenset[str]) -> str:
-    return "writable" if bookie_id in writable else "read-only" if bookie_id in read_only else "away"

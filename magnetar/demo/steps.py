@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,7 @@ class DemoFailed(MagnetarError):
     """A result differs from what was expected; the text says which."""
 
 
-class Steps:
+class Steps(ABC):
     """The steps of one run, over *cluster*, whose folder is `directory/cluster`."""
 
     def __init__(self, directory: Path, cluster: Cluster) -> None:
@@ -24,9 +25,9 @@ class Steps:
         self.steps: list[tuple[str, float]] = []
         self._begun = self.clock.monotonic()
 
+    @abstractmethod
     def run(self) -> None:
         """Raises MagnetarError."""
-        raise NotImplementedError
 
     def say(self, text: str) -> None:
         print(text, flush=True)

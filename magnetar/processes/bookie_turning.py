@@ -61,12 +61,10 @@ async def _asking(bookies: "BookieDirectory", bookie_id: str) -> "AsyncIterator[
     """A session, and where the API of the bookie's HTTP begins. Raises CannotTurn, MetadataError."""
     import aiohttp
 
-    info = await bookies.info_of(bookie_id)
-    endpoint = next((one for one in info.endpoints if one.protocol == "http"), None)
-    if endpoint is None:
+    url = (await bookies.info_of(bookie_id)).http_url
+    if url is None:
         raise CannotTurn("its registration names no HTTP; start it with httpServerEnabled=true, or stop it")
-    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
-    base = f"http://{host}:{endpoint.port}/api/v1"
+    base = f"{url}/api/v1"
     try:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWER_S)) as session:
             yield session, base

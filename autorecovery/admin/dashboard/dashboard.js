@@ -72,18 +72,27 @@ function table(names, rows) {
 // All that such a ledger lacks is a copy elsewhere than on a bookie that leaves, and that still serves.
 const isMoved = (ledger, leaving) => ledger.missing_on.length > 0 && ledger.missing_on.every((bookie) => leaving.has(bookie));
 
+// What is known of the ledgers with a mark: [how many lack copies, how many are only moved, what is said of the first].
+// Of those that are not listed nobody knows which they are, so they count as lacking, and the words say so.
+function lackingOf(told) {
+  const { total, ledgers: listed } = told.under_replicated;
+  const leaving = new Set(told.bookies.filter((one) => one.state === "draining").map((one) => one.id));
+  const moved = listed.filter((one) => isMoved(one, leaving)).length;
+  const lacking = total - moved;
+  const isMixed = moved > 0 && total > listed.length;
+  return [lacking, moved, (lacking === 1 ? "ledger lacks copies" : "ledgers lack copies") + (isMixed ? ", or are moved as well" : "")];
+}
+
 function verdict(told) {
   const away = told.bookies.filter((one) => one.serving === "away" && one.state !== "drained");
   const failed = told.bookies.filter((one) => one.state === "draining-failed");
   const lost = told.under_replicated.ledgers.filter((one) => one.problem && one.problem.kind === "lost");
-  const total = told.under_replicated.total;
   if (lost.length) return ["bad", `Entries are lost in ${of(lost.length, "ledger")}: see below.`];
   if (failed.length) return ["bad", `The drain of ${failed.map((one) => one.id).join(", ")} failed: see below.`];
   if (!told.is_enabled) return ["bad", "Auto-recovery is switched off: nothing is copied. Switch it on: magnetar autorecovery enable"];
   if (!told.auditor.name) return ["bad", "Nobody is auditor: lost copies are not noticed. Start a node: magnetar autorecovery"];
-  const leaving = new Set(told.bookies.filter((one) => one.state === "draining").map((one) => one.id));
-  const moved = told.under_replicated.ledgers.filter((one) => isMoved(one, leaving)).length;
-  if (total > moved) return ["wait", `${of(total - moved, "ledger lacks", "ledgers lack")} copies.`];
+  const [lacking, moved, words] = lackingOf(told);
+  if (lacking) return ["wait", `${count(lacking)} ${words}.`];
   if (moved) return ["wait", `${of(moved, "ledger is", "ledgers are")} moved away from bookies that leave. Each has all of its copies meanwhile.`];
   if (away.length) return ["wait", `${away.map((one) => one.id).join(", ")} ${away.length === 1 ? "is" : "are"} away. No ledger is known to lack copies.`];
   return ["good", "Every ledger is known to have all of its copies."];
@@ -94,10 +103,11 @@ function summary(told) {
   const moving = told.bookies.filter((one) => one.state === "draining").length;
   const others = [[having("read-only"), "read-only"], [having("away"), "away"]].filter(([number]) => number);
   const auditor = told.auditor.tells;
+  const [lacking, moved, words] = lackingOf(told);
   const card = (value, text, small) => make("li", {}, make("b", { class: small ? "small" : null }, value), make("span", {}, text));
   return [
     card(count(having("writable")), ["writable", ...others.map(([number, text]) => `${number} ${text}`)].join(", ")),
-    card(count(told.under_replicated.total), "ledgers lack copies"),
+    card(count(lacking), moved ? `${words}; ${of(moved, "is moved", "are moved")}` : words),
     card(count(moving), moving === 1 ? "drain under way" : "drains under way"),
     card(told.auditor.name || "nobody", "is auditor", true),
     ...(auditor ? [card(since(auditor.last_audit_ms, " ago"), `last audit, ${of(auditor.ledgers, "ledger")}`, true)] : []),
@@ -252,7 +262,7 @@ function show(told) {
   byId("verdict").textContent = text;
   document.title = `${kind === "good" ? "" : "! "}Magnetar: bookies`;
   const leaving = told.bookies.filter((one) => one.state && one.state !== "active");
-  draw("summary", [told.bookies.map((one) => [one.serving, one.state]), told.under_replicated.total, told.auditor], () => summary(told));
+  draw("summary", [told.bookies.map((one) => [one.serving, one.state]), lackingOf(told), told.auditor], () => summary(told));
   byId("drains").hidden = !leaving.length;
   draw("drains", leaving, () => leaving.map(drain));
   draw("bookies", told.bookies.map(({ drain: _, ...rest }) => rest), () => bookies(told));

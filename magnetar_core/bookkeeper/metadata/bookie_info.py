@@ -58,6 +58,14 @@ class BookieServiceInfo:
         return dict(self.properties).get(READ_ONLY_REASON, "")
 
     @property
+    def http_url(self) -> str | None:
+        """Where its HTTP answers; None if it has none."""
+        found = next((one for one in self.endpoints if one.protocol == "http"), None)
+        if found is None:
+            return None
+        return f"http://[{found.host}]:{found.port}" if ":" in found.host else f"http://{found.host}:{found.port}"
+
+    @property
     def rpc(self) -> Endpoint | None:
         return next((e for e in self.endpoints if e.protocol == BOOKIE_RPC), None)
 

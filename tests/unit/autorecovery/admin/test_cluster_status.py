@@ -59,8 +59,7 @@ async def test_bookies_show_how_they_serve_their_state_and_their_disks() -> None
             now = {bookie["id"]: bookie for bookie in (await status.read())["bookies"]}
             return now[one]["disk"] == {"total_bytes": 1_000, "free_bytes": 400} and now[three]["disk"] is None
 
-        while not await is_known():
-            await asyncio.sleep(0)
+        await eventually(is_known)
 
 
 async def test_a_state_that_cannot_be_read_is_told_as_such_and_never_as_active() -> None:

@@ -107,6 +107,9 @@ async def test_ledgers_that_a_drain_moves_lack_nothing_meanwhile(tmp_path: Path)
         await page.until_text("2 ledgers are moved away from bookies that leave", "#verdict")
         told["under_replicated"]["ledgers"][0]["missing_on"] = ["10.0.0.4:3181"]
         await page.until_text("1 ledger lacks copies.", "#verdict")
+        assert "ledger lacks copies; 1 is moved" in await page.text("#summary")
+        told["under_replicated"]["total"] = 300
+        await page.until_text("299 ledgers lack copies, or are moved as well.", "#verdict")
         assert cluster.told is told
 
 
