@@ -14,6 +14,7 @@ BrokerError                     UnknownError
  ├─ IncompatibleSchema
  ├─ QuotaExceeded, QuotaExceededHold
  ├─ TooManyRequests
+ ├─ NotAuthenticated, NotAuthorized
  └─ NotAllowed                  a policy forbids it, or this broker does not have it
 """
 
@@ -93,6 +94,14 @@ class IncompatibleSchema(BrokerError, code=wire.IncompatibleSchema):
 
 class NotAllowed(BrokerError, code=wire.NotAllowedError):
     """A policy forbids it, or this broker does not have the feature."""
+
+
+class NotAuthenticated(BrokerError, code=wire.AuthenticationError):
+    """The client has not shown who it is, or what it showed is not valid (any more)."""
+
+
+class NotAuthorized(BrokerError, code=wire.AuthorizationError):
+    """The client's role may not do this."""
 
 
 class TooManyRequests(BrokerError, code=wire.TooManyRequests):

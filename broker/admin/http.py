@@ -18,6 +18,8 @@ from broker.errors import (
     IncompatibleSchema,
     InvalidTopicName,
     NotAllowed,
+    NotAuthenticated,
+    NotAuthorized,
     NotReady,
     SubscriptionNotFound,
     TopicNotFound,
@@ -31,6 +33,7 @@ from magnetar_core.bookkeeper.metadata.store import MetadataError, VersionConfli
 from magnetar_core.runtime.http_server import foreign_origin, unwanted_type
 from magnetar_core.runtime.json_text import parse_json
 from magnetar_core.runtime.types import Corruption
+from magnetar_core.security.caller import TRUSTED, Caller
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.topic_name import PERSISTENT, TopicName
 
@@ -40,6 +43,16 @@ ADMIN: Final = "/admin/v2"
 """The beginning of all paths, except those of lookups and metrics."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+CALLER: Final = web.RequestKey("caller", Caller)
+"""Set by the middleware that authenticates, where authentication is on."""
+
+
+def caller_of(request: web.Request) -> Caller:
+    """As whom the request is authenticated."""
+    found: Caller = request.get(CALLER, TRUSTED)
+    return found
 
 
 class Refused(Exception):
@@ -168,6 +181,8 @@ _STATUSES: Final[Mapping[type[Exception], int]] = {
     ConsumerBusy: 412,
     InvalidTopicName: 412,
     IncompatibleSchema: 409,
+    NotAuthenticated: 401,
+    NotAuthorized: 403,
     NotReady: 503,
     BrokerError: 500,
     NoRecord: 404,

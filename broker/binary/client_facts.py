@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from magnetar_core.security.caller import TRUSTED, Caller
+
 
 class ClientFacts(NamedTuple):
     """What a client said of itself when it connected."""
@@ -12,6 +14,8 @@ class ClientFacts(NamedTuple):
     keeps_broker_metadata: bool = False
     """It understands the broker's metadata in front of an entry, so this is not cut off."""
     is_java: bool = False
+    caller: Caller = TRUSTED
+    """As whom it is authenticated."""
 
 
 class Coming:

@@ -12,6 +12,8 @@ from broker.errors import (
     InvalidTopicName,
     MetadataFailure,
     NotAllowed,
+    NotAuthenticated,
+    NotAuthorized,
     NotReady,
     ProducerBusy,
     ProducerFenced,
@@ -42,6 +44,8 @@ _BY_CLASS: Final[dict[type[BrokerError], tuple[Any, str]]] = {
     ConsumerAssignError: (Status.INVALID_ARGUMENT, "give ranges that are free"),
     IncompatibleSchema: (Status.FAILED_PRECONDITION, "change the schema, or the compatibility strategy"),
     NotAllowed: (Status.FAILED_PRECONDITION, "see the policies of the namespace"),
+    NotAuthenticated: (Status.UNAUTHENTICATED, "send valid credentials in the metadata `authorization`"),
+    NotAuthorized: (Status.PERMISSION_DENIED, "ask an administrator of the tenant for the permission"),
     TooManyRequests: (Status.RESOURCE_EXHAUSTED, _RETRY),
 }
 _BY_CODE: Final = {kind.code: answer for kind, answer in _BY_CLASS.items()}

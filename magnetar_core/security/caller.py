@@ -1,0 +1,30 @@
+"""Who asks: the result of authentication, as it goes from a port to whoever decides what is allowed. Values only."""
+
+from typing import Final, NamedTuple
+
+
+class Caller(NamedTuple):
+    """The one who sent a request, over whichever port.
+
+    *role* None: the caller has shown nothing, and there is no role for such callers (`anonymousUserRole`).
+    """
+
+    role: str | None
+    original: str | None = None
+    """The role for which a proxy asks; None: the caller asks for itself. Both need what the request needs."""
+    is_trusted: bool = False
+    """The server authenticates nobody, so everybody may do everything."""
+
+    def __str__(self) -> str:
+        """For logs and refusals."""
+        if self.is_trusted:
+            return "a client that was not authenticated"
+        name = self.role or "a client without a role"
+        return name if self.original is None else f"{self.original} (through {name})"
+
+
+TRUSTED: Final = Caller(None, is_trusted=True)
+"""Every caller, where authentication is off."""
+
+NOBODY: Final = Caller(None)
+"""A caller that has shown nothing, where authentication is on."""
