@@ -1,8 +1,9 @@
 """A bookie is killed, and auto-recovery gives its ledgers their copies back: four bookies and one node of each brand.
 
     many small ledgers    ledgers a minute, and the time from the kill until no record names the dead bookie
-    few large ledgers     bytes copied a second, from the first changed record to the last one
-    beside a writer       the writer's p99 while ledgers are copied, divided by its p99 before
+    small entries         bytes copied a second, ledgers of 10 MiB in entries of 1 KiB
+    large entries         the same, ledgers of 32 MiB in entries of 16 KiB
+    beside a writer       the writer's p99 while large entries are copied, divided by its p99 before
 
 Apache's node runs with its default settings and, in a row of its own, with larger batches, which is the best that we
 found for it. The dead bookie's share of the bytes is counted, not what was read and written for it.
@@ -33,6 +34,7 @@ REPAIR_MAX_S: Final = 900.0
 BEST_OF_APACHE: Final[dict[str, Any]] = {"rereplicationEntryBatchSize": 1_000}
 
 SMALL: Final = "re-replication, ledgers of 100 entries of 1 KiB"
+MEDIUM: Final = "re-replication, ledgers of 10 MiB in entries of 1 KiB"
 LARGE: Final = "re-replication, ledgers of 32 MiB in entries of 16 KiB"
 WHOLE: Final = "kill of a bookie to all copies back, 1,000 small ledgers on four bookies"
 CALM: Final = "p99 of a writer beside re-replication, divided by its p99 before"
@@ -131,9 +133,14 @@ async def ledgers_a_minute(place: Path, brand: Brand, settings: dict[str, Any], 
         return (count - 1) / max(active_s, 0.05) * 60, whole_s
 
 
-async def megabytes_a_second(place: Path, brand: Brand, settings: dict[str, Any], ledgers: int) -> tuple[float, float]:
+async def megabytes_a_second(place: Path, brand: Brand, settings: dict[str, Any], load: Load) -> float:
+    async with cluster_of(place, brand, settings) as made:
+        filled = await made.fill(load)
+        return rate_of(brand, load, *await made.kill_and_wait(filled))
+
+
+async def beside_a_writer(place: Path, brand: Brand, settings: dict[str, Any], load: Load) -> tuple[float, float]:
     """(MiB a second, the writer's p99 beside it divided by its p99 before)."""
-    load = Load(ledgers, 2 * KIB, 16 * KIB)
     async with cluster_of(place, brand, settings) as made:
         filled = await made.fill(load)
         before = await made.latencies_ms(5.0)
@@ -141,16 +148,22 @@ async def megabytes_a_second(place: Path, brand: Brand, settings: dict[str, Any]
         during: list[float] = []
         while not repair.done():
             during += await made.latencies_ms(2.0)
-        count, whole_s, active_s = await repair
-        rate = count * load.entries * load.entry_bytes / MIB / max(whole_s - _SESSION_S[brand], active_s, 0.05)
+        rate = rate_of(brand, load, *await repair)
         return rate, percentile(sorted(during), 0.99) / percentile(before, 0.99)
+
+
+def rate_of(brand: Brand, load: Load, count: int, whole_s: float, active_s: float) -> float:
+    """MiB of the lost copies a second, from the end of the dead bookie's session to the last changed record."""
+    return count * load.entries * load.entry_bytes / MIB / max(whole_s - _SESSION_S[brand], active_s, 0.05)
 
 
 # Until the session of the killed bookie has ended nobody can know that it is gone.
 _SESSION_S: Final[dict[str, float]] = {"ours": 2.0, "apache": 6.0}
 
-# Apache's default needs most of a second for a ledger: fewer of them give the same rate.
+# Apache's needs longer for a ledger: fewer of them give the same rate.
 _LEDGERS: Final[dict[str, int]] = {"ours": 1_000, "apache": 120}
+_MEDIUM: Final[dict[str, Load]] = {"ours": Load(80, 10_000, KIB), "apache": Load(20, 10_000, KIB)}
+_LARGE: Final = Load(40, 2 * KIB, 16 * KIB)
 
 
 def run(directory: Path, rounds: int, seconds: float, table: Table) -> list[str]:
@@ -161,6 +174,7 @@ def run(directory: Path, rounds: int, seconds: float, table: Table) -> list[str]
     for _, suffix, _ in variants:
         goal = ">= 10" if "defaults" in suffix else ">= 2"
         table.row(SMALL + suffix, "ledgers/min", goal=goal)
+        table.row(MEDIUM + suffix, "MiB/s", goal=goal)
         table.row(LARGE + suffix, "MiB/s", goal=goal)
     table.row(CALM, "", goal="<= 1.5 x")
     for number in range(rounds):
@@ -170,7 +184,8 @@ def run(directory: Path, rounds: int, seconds: float, table: Table) -> list[str]
                 names = [suffix] if side == "apache" else [one for _, one, _ in variants]
                 try:
                     rate, whole_s = asyncio.run(ledgers_a_minute(place / "small", side, settings, _LEDGERS[side]))
-                    bytes_rate, calm = asyncio.run(megabytes_a_second(place / "large", side, settings, 12))
+                    medium = asyncio.run(megabytes_a_second(place / "medium", side, settings, _MEDIUM[side]))
+                    bytes_rate, calm = asyncio.run(beside_a_writer(place / "large", side, settings, _LARGE))
                 except (BenchError, AssertionError, OSError) as error:
                     table.fail(SMALL + names[0], "ledgers/min", side, str(error))
                     continue
@@ -178,12 +193,15 @@ def run(directory: Path, rounds: int, seconds: float, table: Table) -> list[str]
                     shutil.rmtree(place, ignore_errors=True)
                 for name in names:
                     table.add(SMALL + name, "ledgers/min", side, rate)
+                    table.add(MEDIUM + name, "MiB/s", side, medium)
                     table.add(LARGE + name, "MiB/s", side, bytes_rate)
                 if side == "ours":
                     table.add(WHOLE, "s", side, whole_s)
                 if side == "ours" or not settings:
                     table.add(CALM, "", side, calm)
                 print(
-                    f"  {side}{suffix}: {rate:,.0f} ledgers/min, {bytes_rate:,.1f} MiB/s, p99 x {calm:.2f}", flush=True
+                    f"  {side}{suffix}: {rate:,.0f} ledgers/min, {medium:,.1f} and {bytes_rate:,.1f} MiB/s, "
+                    f"p99 x {calm:.2f}",
+                    flush=True,
                 )
     return ["Rates of the 'ours' columns are the same figures in both rows; sessions of bookies: ours 2 s, Apache 6 s."]
