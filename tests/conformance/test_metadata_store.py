@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -72,6 +72,12 @@ async def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
     yield open_one
     for store in opened:
         await store.close()
+
+
+async def two_sessions(reopen: Opener) -> tuple[MetadataStore, MetadataStore]:
+    """Twice the same one where the tree belongs to one process."""
+    store = await reopen()
+    return store, store if isinstance(store, EmbeddedStore) else await reopen()
 
 
 @pytest.fixture
@@ -227,6 +233,67 @@ async def test_child_watches_see_children_come_and_go(store: MetadataStore) -> N
         calls.clear()
         await step
         await eventually(lambda: calls)
+
+
+async def test_the_watch_of_a_tree_tells_which_nodes_changed(reopen: Opener) -> None:
+    store, other = await two_sessions(reopen)
+    await store.put("/t/old", b"1")
+    told: set[str] = set()
+
+    def changed(paths: Collection[str] | None) -> None:
+        assert paths is not None
+        told.update(paths)
+
+    cancel = await store.watch_tree("/t", changed)
+    await other.put("/t/deep/new", b"")
+    await eventually(lambda: {"/t/deep", "/t/deep/new"} <= told)
+    for step in (other.put("/t/old", b"2"), other.delete("/t/old"), other.put("/t/old", b"3")):
+        told.clear()
+        await step
+        await eventually(lambda: "/t/old" in told)
+    await other.put("/tother", b"")
+    await other.put("/elsewhere/t/old", b"")
+    told.clear()
+    await other.put("/t", b"itself")
+    await eventually(lambda: told)
+    assert told == {"/t"}
+    cancel()
+    cancel()
+    told.clear()
+    await other.put("/t/old", b"4")
+    assert await store.get("/t/old") is not None
+    await asyncio.sleep(0.05)
+    assert not told
+
+
+async def test_what_a_read_shows_the_watch_of_its_tree_has_told(reopen: Opener) -> None:
+    store, other = await two_sessions(reopen)
+    told: set[str] = set()
+    await store.watch_tree("/t", lambda paths: told.update(paths or ()))
+    for number in range(100):
+        await other.put(f"/t/{number}", b"")
+        while not await store.exists(f"/t/{number}"):
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert f"/t/{number}" in told
+
+
+async def test_two_watches_of_a_tree_and_one_of_a_node_in_it_do_not_disturb_each_other(store: MetadataStore) -> None:
+    tree: set[str] = set()
+    upper: set[str] = set()
+    node: list[int] = []
+    cancel = await store.watch_tree("/a/t", lambda paths: tree.update(paths or ()))
+    await store.watch_tree("/a", lambda paths: upper.update(paths or ()))
+    store.watch_node("/a/t/1", lambda: node.append(1))
+    await store.put("/a/t/1", b"")
+    await eventually(lambda: "/a/t/1" in tree and "/a/t/1" in upper and node)
+    cancel()
+    for told in (tree, upper):
+        told.clear()
+    node.clear()
+    await store.put("/a/t/1", b"2")
+    await eventually(lambda: "/a/t/1" in upper and node)
+    assert not tree
 
 
 async def test_a_reader_woken_by_a_watch_never_misses_the_last_state(store: MetadataStore) -> None:
@@ -662,4 +729,24 @@ async def test_zookeeper_watches_survive_a_restart_of_the_server(tmp_path: Path)
         calls.clear()
         await store.put("/w", b"2")
         await eventually(lambda: calls)
+        await store.close()
+
+
+@pytest.mark.process
+async def test_the_watch_of_a_tree_in_zookeeper_is_set_again_and_says_that_anything_may_have_changed(
+    tmp_path: Path,
+) -> None:
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    with ZooKeeperServer(tmp_path) as server:
+        store = await ZooKeeperStore.open(server.hosts, 30.0, LoopClock())
+        told: list[Collection[str] | None] = []
+        await store.watch_tree("/t", told.append)
+        server.stop()
+        server.start()
+        await eventually(lambda: None in told)
+        told.clear()
+        await store.put("/t/1", b"")
+        await eventually(lambda: any("/t/1" in paths for paths in told if paths is not None))
         await store.close()

@@ -2,7 +2,15 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from magnetar_core.bookkeeper.metadata.store import ANY_VERSION, Cancel, MetadataStore, Node, Operation, SessionEvent
+from magnetar_core.bookkeeper.metadata.store import (
+    ANY_VERSION,
+    Cancel,
+    MetadataStore,
+    Node,
+    Operation,
+    SessionEvent,
+    TreeChanged,
+)
 
 Step = Callable[[str, str], Awaitable[None]]
 
@@ -61,6 +69,9 @@ class FaultyStore:
 
     def watch_children(self, path: str, changed: Callable[[], None]) -> Cancel:
         return self.inner.watch_children(path, changed)
+
+    async def watch_tree(self, path: str, changed: TreeChanged) -> Cancel:
+        return await self.inner.watch_tree(path, changed)
 
     def watch_session(self, changed: Callable[[SessionEvent], None]) -> Cancel:
         return self.inner.watch_session(changed)

@@ -44,6 +44,7 @@ from magnetar_core.bookkeeper.metadata.store import (
     SessionEvent,
     SessionLost,
     StoreUnavailable,
+    TreeChanged,
 )
 from magnetar_core.bookkeeper.metadata.tree import (
     PERSISTENT,
@@ -219,6 +220,9 @@ class EmbeddedStore:
 
     def watch_children(self, path: str, changed: Callable[[], None]) -> Cancel:
         return self._watches.watch_children(path, changed)
+
+    async def watch_tree(self, path: str, changed: TreeChanged) -> Cancel:
+        return self._watches.watch_tree(path, changed)
 
     def watch_session(self, changed: Callable[[SessionEvent], None]) -> Cancel:
         return self._watches.watch_session(changed)

@@ -14,12 +14,14 @@ from magnetar_core.bookkeeper.metadata.rocks_tree import RocksTree, open_error, 
 from magnetar_core.bookkeeper.metadata.store import (
     ANY_VERSION,
     Cancel,
+    CannotWatch,
     MetadataError,
     Node,
     Operation,
     SessionEvent,
     SessionLost,
     StoreUnavailable,
+    TreeChanged,
 )
 from magnetar_core.bookkeeper.metadata.tree import PERSISTENT, check_path, node_of
 from magnetar_core.bookkeeper.metadata.watches import Watches
@@ -104,6 +106,11 @@ class SecondaryStore:
         self._seen.setdefault((path, True), self._state(path, True))
         self._poll_later()
         return self._watches.watch_children(path, changed)
+
+    async def watch_tree(self, path: str, changed: TreeChanged) -> Cancel:
+        raise CannotWatch(
+            f"{path}: a store that another process writes is read anew; it has no watch of a tree"
+        )
 
     def watch_session(self, changed: Callable[[SessionEvent], None]) -> Cancel:
         return self._watches.watch_session(changed)

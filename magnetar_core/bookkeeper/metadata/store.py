@@ -15,11 +15,12 @@ Rules every implementation keeps:
 5. Ephemeral nodes end with the session. After `SessionLost` was reported, no change decided under the old session is
    sent (I62). Sessions and watches are hints; only compare-and-set decides (I59).
 6. Watches are persistent (no re-arming by the caller), may merge several changes into one call, and call back on
-   the event loop. After a reconnect they fire once, so that the caller reads again.
+   the event loop. After a reconnect they fire once, so that the caller reads again. The watch of a tree is set when
+   its call returns; it tells of a change at the latest one turn of the loop after the first answer that shows it.
 7. `multi` makes all of its changes or none, in their order, and everybody sees all of them at once.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from enum import Enum
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
@@ -54,6 +55,10 @@ class StoreUnavailable(MetadataError):
 
 class OutcomeUnknown(StoreUnavailable):
     """The connection broke while a change was under way: it may have happened or not."""
+
+
+class CannotWatch(MetadataError):
+    """The store has no watch of a whole tree; whoever wants to know reads it again."""
 
 
 class SessionLost(MetadataError):
@@ -112,6 +117,9 @@ class SessionEvent(Enum):
 
 Cancel = Callable[[], None]
 
+TreeChanged = Callable[[Collection[str] | None], None]
+"""Told of the nodes that were created, written or removed; None: any may have been."""
+
 
 class MetadataStore(Protocol):
     """The metadata tree. All methods are called on the event loop that opened the store."""
@@ -163,6 +171,13 @@ class MetadataStore(Protocol):
 
     def watch_children(self, path: str, changed: Callable[[], None]) -> Cancel:
         """Call *changed* after a child, or the node itself, was created or removed."""
+        ...
+
+    async def watch_tree(self, path: str, changed: TreeChanged) -> Cancel:
+        """Call *changed* with the paths of nodes at and below *path* that were created, written or removed.
+
+        Raises CannotWatch: a ZooKeeper before 3.6, or a store that this process only looks into.
+        """
         ...
 
     def watch_session(self, changed: Callable[[SessionEvent], None]) -> Cancel: ...

@@ -1,13 +1,14 @@
 """The callbacks that are registered for nodes of a metadata tree; shared by all stores.
 
-Changes of one loop turn are merged: each watch is called once, in a later turn, however many changes it saw.
+Changes of one loop turn are merged: each watch is called once, in a later turn, however many changes it saw. That of a
+tree is told which nodes they were.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from magnetar_core.bookkeeper.metadata.store import Cancel, SessionEvent
+from magnetar_core.bookkeeper.metadata.store import Cancel, SessionEvent, TreeChanged
 from magnetar_core.bookkeeper.metadata.tree import Change, check_path, parent_of
 
 log = logging.getLogger(__name__)
@@ -21,14 +22,33 @@ class _Watch:
         self.active = True
 
 
+class _TreeWatch:
+    """A watch of a node and all below it, and what it is to be told."""
+
+    __slots__ = ("active", "below", "inform", "path", "paths")
+
+    def __init__(self, path: str, inform: TreeChanged) -> None:
+        self.path = path
+        self.below = path.rstrip("/") + "/"
+        self.inform = inform
+        self.paths: set[str] | None = set()
+        """None: everything may have changed."""
+        self.active = True
+
+    def changed(self) -> None:
+        paths, self.paths = self.paths, set()
+        self.inform(None if paths is None else frozenset(paths))
+
+
 class Watches:
     """The watches of one session. All methods are called on the loop."""
 
     def __init__(self) -> None:
+        self._trees: list[_TreeWatch] = []
         self._nodes: dict[str, list[_Watch]] = {}
         self._children: dict[str, list[_Watch]] = {}
         self._sessions: list[Callable[[SessionEvent], None]] = []
-        self._due: dict[_Watch, None] = {}
+        self._due: dict[_Watch | _TreeWatch, None] = {}
 
     def watch_node(self, path: str, changed: Callable[[], None]) -> Cancel:
         check_path(path)
@@ -37,6 +57,18 @@ class Watches:
     def watch_children(self, path: str, changed: Callable[[], None]) -> Cancel:
         check_path(path)
         return _register(self._children, path, changed)
+
+    def watch_tree(self, path: str, changed: TreeChanged) -> Cancel:
+        check_path(path)
+        watch = _TreeWatch(path, changed)
+        self._trees.append(watch)
+
+        def cancel() -> None:
+            if watch.active:
+                watch.active = False
+                self._trees.remove(watch)
+
+        return cancel
 
     def watch_session(self, changed: Callable[[SessionEvent], None]) -> Cancel:
         self._sessions.append(changed)
@@ -55,8 +87,13 @@ class Watches:
     def watched_children(self) -> Iterable[str]:
         return self._children.keys()
 
+    @property
+    def watched_trees(self) -> Iterable[str]:
+        return {watch.path for watch in self._trees}
+
     def applied(self, change: Change) -> None:
         """*change* has happened to the tree."""
+        self.tree_changed(change.path)
         self.node_changed(change.path)
         if change.appeared or change.record is None:
             self.children_changed(change.path)
@@ -68,8 +105,23 @@ class Watches:
     def children_changed(self, path: str) -> None:
         self._mark(self._children.get(path, ()))
 
+    def tree_changed(self, path: str) -> None:
+        """The node *path* was created, written or removed."""
+        for watch in self._trees:
+            if path == watch.path or path.startswith(watch.below):
+                if watch.paths is not None:
+                    watch.paths.add(path)
+                self._mark((watch,))
+
+    def all_trees_changed(self) -> None:
+        """It is not known what the watches of trees have missed."""
+        for watch in self._trees:
+            watch.paths = None
+        self._mark(self._trees)
+
     def everything_changed(self) -> None:
         """Call every watch: after a reconnect it is not known which changes were missed."""
+        self.all_trees_changed()
         for watches in (*self._nodes.values(), *self._children.values()):
             self._mark(watches)
 
@@ -84,11 +136,14 @@ class Watches:
         for watches in (*self._nodes.values(), *self._children.values()):
             for watch in watches:
                 watch.active = False
+        for tree in self._trees:
+            tree.active = False
+        self._trees.clear()
         self._nodes.clear()
         self._children.clear()
         self._sessions.clear()
 
-    def _mark(self, watches: Iterable[_Watch]) -> None:
+    def _mark(self, watches: Iterable[_Watch | _TreeWatch]) -> None:
         for watch in watches:
             if not self._due:
                 asyncio.get_running_loop().call_soon(self._call)

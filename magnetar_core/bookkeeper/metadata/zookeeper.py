@@ -14,6 +14,8 @@ What kazoo does not provide, and what is done instead:
   is the moment when the answered request was *sent*: from then on the server counts the session's time.
 * A starting server may never answer a connect request, and kazoo would wait until the session has ended. Here the
   request is given up early.
+* kazoo has no watch of a tree, which ZooKeeper has since 3.6. Its request is made here, and its events are taken from
+  the connection's own thread, before the answers that come after them.
 * kazoo reports a lost session only after it has reconnected. A caller that must stop earlier uses `last_answer`.
 """
 
@@ -24,7 +26,7 @@ import math
 import select
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
@@ -39,9 +41,10 @@ from kazoo.exceptions import (
     RuntimeInconsistency,
     SessionExpiredError,
     SessionMovedError,
+    UnimplementedError,
 )
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
-from kazoo.protocol.serialization import Connect
+from kazoo.protocol.serialization import Connect, Watch, int_struct, write_string
 from kazoo.protocol.states import EventType, KazooState, WatchedEvent
 from kazoo.retry import KazooRetry
 
@@ -49,6 +52,7 @@ from magnetar_core.bookkeeper.metadata.store import (
     ANY_VERSION,
     NO_NODE,
     Cancel,
+    CannotWatch,
     Check,
     Delete,
     MetadataError,
@@ -61,6 +65,7 @@ from magnetar_core.bookkeeper.metadata.store import (
     SessionEvent,
     SessionLost,
     StoreUnavailable,
+    TreeChanged,
     VersionConflict,
 )
 from magnetar_core.bookkeeper.metadata.tree import check_operations, check_path, check_value, parent_of
@@ -89,6 +94,31 @@ _IN_FLIGHT_MAX: Final = 1_000
 # 10,000 children a setting costs some 10 ms here and at the server, which is a twentieth of the time then.
 _WATCH_PACE_S: Final = 0.02
 _WATCH_PACE_NAME_S: Final = 20e-6
+
+
+# The watch of a tree could not be set again after a reconnect, for another reason than a broken connection.
+_TREE_RETRY_S: Final = 1.0
+
+_PERSISTENT_RECURSIVE: Final = 1
+_ANY_WATCH: Final = 3
+
+
+class _TreeRequest(NamedTuple):
+    """AddWatch or RemoveWatches, which are written alike: a path and a number. The answer has no body."""
+
+    type: int
+    path: str
+    number: int
+
+    def serialize(self) -> bytes:
+        return bytes(write_string(self.path) + int_struct.pack(self.number))
+
+    def deserialize(self, _: bytes, __: int) -> bool:
+        return True
+
+
+_ADD_WATCH: Final = 106
+_REMOVE_WATCHES: Final = 18
 
 
 class _Setting:
@@ -160,6 +190,7 @@ class ZooKeeperStore:
         )
         self._client.add_listener(self._on_kazoo_state)
         self._watch_over_connecting()
+        self._watch_over_events()
 
     @classmethod
     async def open(cls, hosts: str, session_timeout_s: float, clock: Clock) -> "ZooKeeperStore":
@@ -324,6 +355,24 @@ class ZooKeeperStore:
         self._arm(path, True)
         return cancel
 
+    async def watch_tree(self, path: str, changed: TreeChanged) -> Cancel:
+        cancel = self._watches.watch_tree(path, changed)
+        try:
+            await self._ask(path, lambda: self._tree_request(_ADD_WATCH, path, _PERSISTENT_RECURSIVE))
+        except UnimplementedError:
+            cancel()
+            raise CannotWatch(f"{path}: this ZooKeeper has no watch of a tree; 3.6 has it") from None
+        except BaseException:
+            cancel()
+            raise
+
+        def end() -> None:
+            cancel()
+            if path not in self._watches.watched_trees and self._connected.is_set() and not self._closed:
+                self._tree_request(_REMOVE_WATCHES, path, _ANY_WATCH)
+
+        return end
+
     def watch_session(self, changed: Callable[[SessionEvent], None]) -> Cancel:
         return self._watches.watch_session(changed)
 
@@ -397,7 +446,7 @@ class ZooKeeperStore:
                 # kazoo reports broken requests before it reports the lost connection.
                 await self._clock.sleep(0.01)
             except (KazooException, TimeoutError) as error:
-                if isinstance(error, NoNodeError):
+                if isinstance(error, NoNodeError | UnimplementedError):
                     raise
                 raise StoreUnavailable(f"{path}: {error!r}") from error
 
@@ -547,6 +596,52 @@ class ZooKeeperStore:
         else:
             self._watches.node_changed(path)
 
+    def _tree_request(self, kind: int, path: str, number: int) -> Any:
+        answer = self._client.handler.async_result()
+        self._client._call(_TreeRequest(kind, self._real(path), number), answer)
+        return answer
+
+    def _arm_tree(self, path: str) -> None:
+        """Set the watch of a tree again, after a reconnect."""
+
+        def on_answer(result: Any) -> None:
+            if result.exception is not None and not isinstance(result.exception, _BROKEN):
+                self._hop(self._on_tree_refused, path, result.exception)
+
+        self._tree_request(_ADD_WATCH, path, _PERSISTENT_RECURSIVE).rawlink(on_answer)
+
+    def _on_tree_refused(self, path: str, error: Exception) -> None:
+        if self._closed or path not in self._watches.watched_trees:
+            return
+        log.warning("the watch of all below %s could not be set again: %r", path, error)
+
+        def again() -> None:
+            if not self._closed and self._connected.is_set() and path in self._watches.watched_trees:
+                self._arm_tree(path)
+                self._watches.all_trees_changed()
+
+        self._clock.call_later(_TREE_RETRY_S, again)
+
+    def _watch_over_events(self) -> None:
+        """Take from kazoo's events those of watched trees: kazoo knows only watches of single nodes."""
+        connection = self._client._connection
+        read_event = connection._read_watch_event
+
+        def listening(buffer: Any, offset: int) -> Any:
+            event, _ = Watch.deserialize(buffer, offset)
+            self._hop(self._on_tree_event, event.path)
+            return read_event(buffer, offset)
+
+        connection._read_watch_event = listening
+
+    def _on_tree_event(self, real: str) -> None:
+        if self._closed:
+            return
+        if real.startswith(self._chroot + "/"):
+            self._watches.tree_changed(real[len(self._chroot) :])
+        elif real == self._chroot:
+            self._watches.tree_changed("/")
+
     # Session
 
     def _watch_over_connecting(self) -> None:
@@ -587,6 +682,8 @@ class ZooKeeperStore:
                 self._arm(path, False)
             for path in tuple(self._watches.watched_children):
                 self._arm(path, True)
+            for path in self._watches.watched_trees:
+                self._arm_tree(path)
             self._watches.session_changed(SessionEvent.CONNECTED)
             self._watches.everything_changed()
             self._beat_now()
