@@ -1,6 +1,6 @@
 """The auditor: finds ledgers that lack copies and marks them. One node of the cluster does this at a time.
 
-    bookies come and go, the delay is set ──▶ LostBookies ──▶ audit: read all records, mark what names a lost bookie
+    bookies come and go, the delay is set ──▶ LostBookies ──▶ audit: ask the catalogue, mark what names a lost bookie
     by time: bookies (a day)              ──▶ the same audit, whether anything was noticed or not
              all ledgers (a week)         ──▶ read the ends of each copy (`LedgerRepair.look`), mark what is missing
              all entries (off)            ──▶ the same with every entry
@@ -17,28 +17,24 @@ Rules:
    they reached the end.
 """
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar, cast
+from typing import Final
 
+from autorecovery.catalogue import LedgerCatalogue, together
 from autorecovery.index import LedgerIndex
 from autorecovery.lost_bookies import LostBookies
 from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
-from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, Versioned
 from magnetar_core.bookkeeper.metadata.marks import MarkBoard
-from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataError, MetadataStore, NoNode
+from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataError, MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import Bell, Tasks
 from magnetar_core.runtime.types import Corruption
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-# Records that are read, or marks that are put up, at the same time. One reading of 100,000 ledgers takes ZooKeeper
-# some 20 s.
+# Marks that are put up at the same time.
 _AT_ONCE: Final = 64
 
 # Who is there is compared with who should be after so long without a hint (a watch may be missed).
@@ -74,7 +70,7 @@ class Auditor:
         store: MetadataStore,
         root: str,
         bookies: BookieDirectory,
-        ledgers: LedgerStore,
+        catalogue: LedgerCatalogue,
         marks: MarkBoard,
         clock: Clock,
         *,
@@ -86,7 +82,7 @@ class Auditor:
         self._store = store
         self._root = root
         self._bookies = bookies
-        self._ledgers = ledgers
+        self._catalogue = catalogue
         self._marks = marks
         self._clock = clock
         self._bookie_check_s = bookie_check_s
@@ -208,9 +204,9 @@ class Auditor:
     # ----------------------------------------------------------------------------------------- an audit
 
     async def audit(self) -> LedgerIndex:
-        """Read all records, mark what lacks copies. Raises MetadataError (rule 2)."""
+        """Look through all ledgers, mark what lacks copies. Raises MetadataError (rule 2)."""
         began_s = self._clock.monotonic()
-        index = await read_index(self._ledgers)
+        index = await self._catalogue.read()
         if not await self._marks.is_enabled():
             self._is_asked = True
             return index
@@ -230,7 +226,7 @@ class Auditor:
         counts.unreadable = dict(index.unreadable)
         counts.last_problem = None
         log.info(
-            "audit: %d ledgers read in %.1f s; bookies away: %s; %d marks",
+            "audit: %d ledgers in %.1f s; bookies away: %s; %d marks",
             len(index),
             counts.last_audit_s,
             ", ".join(lost) or "none",
@@ -242,53 +238,5 @@ class Auditor:
         wall_ms = self._clock.wall_ms()
         for first in range(0, len(ledger_ids), _AT_ONCE):
             some = ledger_ids[first : first + _AT_ONCE]
-            await _together(self._marks.mark(ledger_id, bookie, wall_ms) for ledger_id in some)
+            await together(self._marks.mark(ledger_id, bookie, wall_ms) for ledger_id in some)
         return len(ledger_ids)
-
-
-async def read_index(ledgers: LedgerStore) -> LedgerIndex:
-    """All records of a cluster. Raises MetadataError: then not everything was seen."""
-    index = LedgerIndex()
-    async for ledger_id, found in read_all(ledgers):
-        if isinstance(found, Versioned):
-            index.put(ledger_id, found.metadata)
-        else:
-            index.unreadable[ledger_id] = str(found)
-            log.error("the record of ledger %d cannot be read: %s", ledger_id, found)
-    return index
-
-
-async def read_all(ledgers: LedgerStore) -> AsyncIterator[tuple[int, Versioned | Corruption]]:
-    """Every ledger with its record, or why that cannot be read; one that is deleted meanwhile is left out.
-
-    Raises MetadataError: then not everything was seen.
-    """
-
-    async def read(ledger_id: int) -> tuple[int, Versioned | Corruption | None]:
-        try:
-            return ledger_id, await ledgers.read(ledger_id)
-        except NoNode:
-            return ledger_id, None
-        except Corruption as error:
-            return ledger_id, error
-
-    batch: list[int] = []
-    async for ledger_id in ledgers.list():
-        batch.append(ledger_id)
-        if len(batch) == _AT_ONCE:
-            for number, record in await _together(map(read, batch)):
-                if record is not None:
-                    yield number, record
-            batch = []
-    for number, record in await _together(map(read, batch)):
-        if record is not None:
-            yield number, record
-
-
-async def _together(works: Iterable[Awaitable[T]]) -> list[T]:
-    """Wait for all of *works*, also where one fails; then raise its error."""
-    found = await asyncio.gather(*works, return_exceptions=True)
-    for one in found:
-        if isinstance(one, BaseException):
-            raise one
-    return cast(list[T], found)

@@ -24,8 +24,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from autorecovery.auditor import read_index
 from autorecovery.board_watch import MarkWatch
+from autorecovery.catalogue import LedgerCatalogue
 from autorecovery.drain_rules import Progress, bytes_on, facts_of, has_no_target, view_of
 from autorecovery.index import LedgerIndex
 from autorecovery.repair import LedgerRepair
@@ -113,6 +113,7 @@ class DrainEngine:
         states: BookieStates,
         watch: BookieStateWatch,
         bookies: BookieDirectory,
+        catalogue: LedgerCatalogue,
         ledgers: LedgerStore,
         marks: MarkBoard,
         mark_watch: MarkWatch,
@@ -129,6 +130,7 @@ class DrainEngine:
         self._states = states
         self._watch = watch
         self._bookies = bookies
+        self._catalogue = catalogue
         self._ledgers = ledgers
         self._marks = marks
         self._mark_watch = mark_watch
@@ -197,7 +199,7 @@ class DrainEngine:
                 drain.left = None
         unread = [drain for drain in ready if drain.left is None]
         if unread:
-            index = await read_index(self._ledgers)
+            index = await self._catalogue.read()
             for drain in unread:
                 await self._begin(drain, index)
         problems = {one.ledger_id: one async for one in self._problems()} if ready else {}

@@ -1,4 +1,4 @@
-"""Which ledgers are on which bookies, from one reading of all records. No IO.
+"""Which ledgers are on which bookies, from their records. No IO.
 
 A record is kept as the ensembles that it names: equal ensembles and equal names are one object, so a ledger costs
 some 200 bytes, and 100,000 ledgers 20 MB.
@@ -31,7 +31,7 @@ class IndexedLedger(NamedTuple):
 
 
 class LedgerIndex:
-    """All ledgers of a cluster as they were while they were read."""
+    """All ledgers of a cluster, as each was when it was read last."""
 
     def __init__(self) -> None:
         self._ledgers: dict[int, IndexedLedger] = {}
@@ -49,6 +49,10 @@ class LedgerIndex:
 
     def __getitem__(self, ledger_id: int) -> IndexedLedger:
         return self._ledgers[ledger_id]
+
+    def get(self, ledger_id: int) -> IndexedLedger | None:
+        """None: there is no such ledger, or its record cannot be read."""
+        return self._ledgers.get(ledger_id)
 
     def put(self, ledger_id: int, metadata: LedgerMetadata) -> None:
         """Remember the record of *ledger_id*, in place of what was known of it."""

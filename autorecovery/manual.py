@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
-from autorecovery.auditor import read_index
+from autorecovery.catalogue import read_index
 from autorecovery.checks import Depth
 from autorecovery.outcome import Hindered, Hindrance, Outcome, describe
 from autorecovery.pace import Pace

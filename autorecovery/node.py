@@ -24,6 +24,7 @@ from autorecovery.board_watch import MarkWatch
 from autorecovery.callback_posts import HttpPoster
 from autorecovery.callback_registry import CallbackRegistry
 from autorecovery.callbacks import CallbackDelivery, Poster
+from autorecovery.catalogue import LedgerCatalogue
 from autorecovery.checks import Depth
 from autorecovery.config import AutoRecoveryConfig
 from autorecovery.draining import DrainEngine, TurnReadOnly
@@ -109,18 +110,19 @@ class AutoRecoveryNode:
         )
         self._bookies = bookkeeper.bookies
         self.election = AuditorElection(store, root, name, clock)
+        self.catalogue = LedgerCatalogue(store, root, bookkeeper.ledgers)
         self.auditor = Auditor(
             store,
             root,
             bookkeeper.bookies,
-            bookkeeper.ledgers,
+            self.catalogue,
             self.marks,
             clock,
             delay_s=config.lost_bookie_delay_s,
             bookie_check_s=config.bookie_check_s,
         )
         self.checks = tuple(
-            LedgerCheck(kind, period_s, bookkeeper.ledgers, self.marks, self.repair, clock)
+            LedgerCheck(kind, period_s, self.catalogue, bookkeeper.ledgers, self.marks, self.repair, clock)
             for kind, period_s in (
                 (ENDS, config.ledger_check_s),
                 (ENTRIES, config.entry_check_s),
@@ -133,6 +135,7 @@ class AutoRecoveryNode:
             states,
             self.state_watch,
             bookkeeper.bookies,
+            self.catalogue,
             bookkeeper.ledgers,
             self.marks,
             self.mark_watch,
@@ -144,7 +147,12 @@ class AutoRecoveryNode:
         self.deliveries = CallbackDelivery(CallbackRegistry(store, root), new_poster(), clock, rng)
         self._report_sweep = ReportSweep(name, DamageReports(store, root), bookkeeper.ledgers, self.marks, clock)
         self.placement_check = PlacementCheck(
-            config.placement_check_s, bookkeeper, self.marks, clock, marks_violations=config.mends_placement
+            config.placement_check_s,
+            bookkeeper,
+            self.catalogue,
+            self.marks,
+            clock,
+            marks_violations=config.mends_placement,
         )
         self._reporter = Reporter(
             store,
@@ -218,6 +226,7 @@ class AutoRecoveryNode:
         return facts
 
     async def _become_auditor(self) -> None:
+        self._parts.add("catalogue", self.catalogue.stop)
         await self.auditor.start(lambda error: self._died(f"the auditor broke: {error}"))
         self._parts.add("auditor", self.auditor.stop)
         for check in self.checks:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from autorecovery.catalogue import LedgerCatalogue
 from autorecovery.checks import Depth
 from autorecovery.repair import LedgerRepair
 from magnetar_core.bookkeeper.client.errors import BookKeeperError, NoSuchLedger
@@ -84,6 +85,7 @@ class LedgerCheck:
         self,
         kind: CheckKind,
         period_s: float,
+        catalogue: LedgerCatalogue,
         ledgers: LedgerStore,
         marks: MarkBoard,
         repair: LedgerRepair,
@@ -93,6 +95,7 @@ class LedgerCheck:
         assert period_s >= 0
         self._kind = kind
         self._period_s = period_s
+        self._catalogue = catalogue
         self._ledgers = ledgers
         self._marks = marks
         self._repair = repair
@@ -170,7 +173,8 @@ class LedgerCheck:
 
     async def _check(self) -> None:
         first = await self._progress() or 0
-        ids = [ledger_id async for ledger_id in self._ledgers.list() if ledger_id >= first]
+        index = await self._catalogue.read()
+        ids = sorted(ledger_id for ledger_id in {*index, *index.unreadable} if ledger_id >= first)
         self.status = CheckStatus(is_running=True, last_ended_ms=self.status.last_ended_ms)
         log.info("the check of %s begins with ledger %d; %d are to be looked at", self.name, first, len(ids))
         rest_s = self._period_s / 2 / len(ids) if ids else 0.0

@@ -12,7 +12,7 @@ from typing import Any, Final
 from autorecovery.admin.calls import Access, Asked, Call, checked_bookie
 from autorecovery.admin.schema import BOOLEAN, INTEGER, STRING, answer_of, array, closed, one_of
 from autorecovery.admin.shapes import BOOKIES
-from autorecovery.auditor import read_all
+from autorecovery.catalogue import read_all
 from autorecovery.removal import Answer, Kind, Risk, risk_of
 from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates, UnknownBookie
 from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory

@@ -166,7 +166,7 @@ async def test_a_check_is_due_a_period_after_the_last_one_and_spread_over_half_o
             await nodes.written(2, ensemble=3, write=3)
         clock = ManualClock()
         ledgers = nodes.writer.ledgers
-        check = LedgerCheck(ENDS, 600.0, ledgers, node.marks, node.repair, clock)
+        check = LedgerCheck(ENDS, 600.0, node.catalogue, ledgers, node.marks, node.repair, clock)
         await node.marks.set_last_checked(PeriodicCheck.ALL_LEDGERS, clock.wall_ms() - 500_000)
         check.start(lambda error: None)
         reads = nodes.cluster.bookies["bookie-0"].requests
