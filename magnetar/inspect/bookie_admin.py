@@ -34,6 +34,16 @@ class BookieAdmin:
     def delete(self, path: str, **query: object) -> Any:
         return self._call("DELETE", path, query, None)
 
+    def overview(self) -> dict[str, Any] | None:
+        """What the bookie's management interface knows of auto-recovery; None: it has none, or wants a token."""
+        try:
+            found: dict[str, Any] = json.loads(self._ask("GET", f"{self._url}/manage/v1/overview", None))
+        except BookieAdminError as error:
+            if error.status in (401, 403, 404):
+                return None
+            raise
+        return found
+
     def text(self, path: str) -> str:
         return str(self._ask("GET", self._url + path, None).decode(errors="replace"))
 

@@ -16,7 +16,7 @@ from magnetar.processes.cluster import Cluster, reserved_ports
 from magnetar_core.runtime.own_packages import python_command
 from tests.support.copies import Copies, copies_of
 from tests.support.processes import Load, bookies_of, cluster_of, prepare
-from tests.support.shell import bookies
+from tests.support.shell import Shell, bookies
 from tests.support.waiting import eventually
 from tests.support.zookeeper import why_not
 
@@ -131,6 +131,9 @@ async def test_where_every_ledger_is_on_every_bookie_the_drain_says_what_is_miss
             assert sorted(one["ledger_id"] for one in told["reasons"]) == ledgers
             for one in told["reasons"]:
                 assert "each bookie of the cluster that may take entries has copies of it already" in one["why"]
+            address = ("--admin-url", cluster.dashboard_url.removesuffix("/dashboard/"))
+            shown = await asyncio.to_thread(Shell(cluster).run, "bookie", "cluster", *address)
+            assert f"{leaving} is draining-failed: {len(ledgers)} ledgers cannot be copied" in shown
             code, refused = await asked(cluster, "remove", leaving, "--yes")
             assert code == 1
             assert sorted(one["ledger_id"] for one in refused["ledgers"]) == ledgers

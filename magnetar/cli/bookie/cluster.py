@@ -1,6 +1,8 @@
 """`magnetar bookie cluster`."""
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -13,10 +15,17 @@ if TYPE_CHECKING:
     from magnetar.inspect.bookie_admin import BookieAdmin
 
 
+# What `--json` repeats of the management interface's overview; its bookies and its history are left out.
+_OF_OVERVIEW: Final = ("is_enabled", "lost_bookie_delay_s", "auditor", "nodes", "under_replicated")
+
+# Reasons that are told one by one; others are summed up.
+_REASONS_TOLD: Final = 5
+
+
 @click.command()
 @remote
 def cluster(admin_url: str, as_json: bool) -> None:
-    """Show the cluster: its bookies, which of them do not answer, the auditor, missing copies.
+    """Show the cluster: its bookies, which of them do not answer, the auditor, missing copies, drains.
 
     Example:  magnetar bookie cluster
     """
@@ -24,9 +33,12 @@ def cluster(admin_url: str, as_json: bool) -> None:
     found = admin.get("bookie/cluster_info")
     with show.bar("bookies are asked"):
         silent, away = _missing_bookies(admin)
+    overview = admin.overview()
     if as_json:
-        print_json({**found, "silent": silent, "away": away})
+        knows = None if overview is None else {name: overview[name] for name in _OF_OVERVIEW}
+        print_json({**found, "silent": silent, "away": away, "auto_recovery": knows})
         return
+    known = () if overview is None else repair_rows(overview)
     show.values(
         [
             ("bookies", f"{found['totalBookiesCount']} known"),
@@ -34,7 +46,8 @@ def cluster(admin_url: str, as_json: bool) -> None:
                  f"{found['unavailableBookiesCount']} away"),
             ("auditor", found["auditorId"] or "none"),
             ("auto-recovery", "allowed" if found["ledgerReplicationEnabled"] else "switched off"),
-            ("copies", _copies_text(found["clusterUnderReplicated"], silent, away)),
+            ("copies", _copies_text(found["clusterUnderReplicated"] and overview is None, silent, away, known)),
+            *known,
         ]
     )  # fmt: skip
 
@@ -50,11 +63,45 @@ def _missing_bookies(admin: "BookieAdmin") -> tuple[dict[str, str], list[str]]:
     return silent, sorted({*(if_there(admin, "bookie/cookies") or ())} - registered)
 
 
-def _copies_text(are_marked: bool, silent: dict[str, str], away: list[str]) -> str:
+def repair_rows(overview: dict[str, Any]) -> list[tuple[str, str]]:
+    """What auto-recovery knows: ledgers that lack copies, why they wait, bookies that leave."""
+    rows = []
+    marked = overview["under_replicated"]
+    if marked["total"]:
+        nodes = [one["name"] for one in overview["nodes"]]
+        by = f"repaired by {', '.join(nodes)}" if nodes else "no node of ours repairs them"
+        rows.append(("to repair", f"{marked['total']} ledgers lack copies; {by}"))
+        reasons = Counter(one["problem"]["text"] for one in marked["ledgers"] if one["problem"] is not None)
+        rows += [("", f"{count} wait: {text}") for text, count in reasons.most_common(_REASONS_TOLD)]
+        if (others := len(reasons) - _REASONS_TOLD) > 0:
+            rows.append(("", f"{others} other reasons: magnetar autorecovery list"))
+    for bookie in overview["bookies"]:
+        state = bookie["state"] or "in a state that cannot be read"
+        if state != "active":
+            rows.append(("bookie", f"{bookie['id']} is {state}{_drain_text(bookie)}"))
+    return rows
+
+
+def _drain_text(bookie: dict[str, Any]) -> str:
+    drain = bookie["drain"]
+    if bookie["state"] == "draining-failed":
+        return f": {bookie['failed_ledgers_total']} ledgers cannot be copied (magnetar bookies status {bookie['id']})"
+    if bookie["state"] != "draining" or drain is None:
+        return ""
+    if drain["problem"]:
+        return f": {drain['problem']}"
+    eta_s = drain["eta_s"]
+    when = "" if eta_s is None else f", about {show.duration(eta_s)}"
+    return f": {drain['ledgers_left']} of {drain['ledgers']} ledgers are left{when}"
+
+
+def _copies_text(
+    are_marked: bool, silent: dict[str, str], away: list[str], known: Sequence[tuple[str, str]] = ()
+) -> str:
     """What is known of missing copies: ledgers that auto-recovery has marked, and bookies that cannot be asked."""
     told = ["some ledgers are marked as missing some (`magnetar autorecovery list`)"] if are_marked else []
     told += [f"{name} does not answer ({why}): its copies cannot be read" for name, why in silent.items()]
     told += [f"{name} is away: its copies cannot be read" for name in away]
     if not told:
-        return "none is known to be missing"
+        return "see below" if any(name == "to repair" for name, _ in known) else "none is known to be missing"
     return "; ".join(told) + ("; `magnetar doctor` tells which ledgers" if silent or away else "")

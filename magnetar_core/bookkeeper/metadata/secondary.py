@@ -108,9 +108,7 @@ class SecondaryStore:
         return self._watches.watch_children(path, changed)
 
     async def watch_tree(self, path: str, changed: TreeChanged) -> Cancel:
-        raise CannotWatch(
-            f"{path}: a store that another process writes is read anew; it has no watch of a tree"
-        )
+        raise CannotWatch(f"{path}: a store that another process writes is read anew; it has no watch of a tree")
 
     def watch_session(self, changed: Callable[[SessionEvent], None]) -> Cancel:
         return self._watches.watch_session(changed)
