@@ -36,7 +36,7 @@ _LOOK_S: Final = 30.0
 _RETRY_S: Final = 5.0
 
 # Ledgers that are looked at before others on the loop have their turn: some 10 ms.
-_WITHOUT_PAUSE_MAX: Final = 256
+_BETWEEN_PAUSES: Final = 256
 
 # Ledgers that are named with what they lack. Above it only their number is told of.
 _NAMED_MAX: Final = 100
@@ -135,7 +135,7 @@ class PlacementCheck:
         self._is_asked = False
         index = await self._catalogue.read()
         for number, ledger_id in enumerate(sorted(index), 1):
-            if number % _WITHOUT_PAUSE_MAX == 0:
+            if number % _BETWEEN_PAUSES == 0:
                 await asyncio.sleep(0)
             found = index.get(ledger_id)
             if found is None or not found.is_closed:

@@ -57,6 +57,9 @@ HOUSEKEEPING_S: Final = 30.0
 # The period of the rates in statistics. (statsUpdateFrequencyInSecs)
 RATES_S: Final = 60.0
 
+# Topics that are compacted at the same time; each reads and writes as fast as it can, with pauses for others.
+COMPACTIONS_MAX: Final = 2
+
 # Topics that are closed at the same time when the broker stops.
 CLOSING_MAX: Final = 100
 
@@ -121,6 +124,7 @@ class Broker:
         self._tasks = Tasks("broker")
         self._loading: SingleFlight[TopicName, Topic] = SingleFlight(self._tasks, "open")
         self._ending: dict[TopicName, asyncio.Task[Any]] = {}
+        self._compactions = asyncio.Semaphore(COMPACTIONS_MAX)
         self._load_slots = asyncio.Semaphore(config.max_concurrent_topic_loads)
         self._name_prefix: str | None = None
         self._name_lock = asyncio.Lock()
@@ -325,7 +329,17 @@ class Broker:
             except MetadataError as error:
                 log.warning("%s cannot be opened: %s", name, error)
                 raise MetadataFailure(str(error)) from error
-            topic = Topic(name, ledger, self.config, policies, self.ownership, self.clock, self._on_dropped, self.reads)
+            topic = Topic(
+                name,
+                ledger,
+                self.config,
+                policies,
+                self.ownership,
+                self.clock,
+                self._on_dropped,
+                self.reads,
+                self._compactions,
+            )
             try:
                 await topic.load()
                 if not self.ownership.owns(name) or self._is_stopping:  # rule 2

@@ -30,6 +30,7 @@ from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import attempt
 from magnetar_core.runtime.types import Buffer
 from managed_ledger.appending import Appending, AppendListener, State
+from managed_ledger.compacted_ledger import CompactedLedgers
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursors.cursor_set import CursorSet
 from managed_ledger.cursors.managed_cursor import ManagedCursor
@@ -90,6 +91,8 @@ class ManagedLedger:
         )
         self._cursors = CursorSet(name, self._ledgers, self._reading, bookkeeper, store, clock, config)
         self._writing = Writing(name, self._appending, self._lifecycle, self._ledgers, cache, clock, config)
+        self.compacted = CompactedLedgers(name, bookkeeper, config)
+        """The ledgers that hold what compaction kept."""
         self._config = config
         self._writing.on_end = self._cursors.abandon
         self._writing.on_next_ledger = self.trim_if_due
@@ -151,6 +154,7 @@ class ManagedLedger:
     @config.setter
     def config(self, config: ManagedLedgerConfig) -> None:
         self._config = self._lifecycle.config = self._writing.config = self._cursors.config = config
+        self.compacted.config = config
 
     @property
     def cursors(self) -> Mapping[str, ManagedCursor]:

@@ -229,6 +229,20 @@ def _decompress_into(codec: int, data: bytes, uncompressed_size: int) -> tuple[B
     return result, int(size)
 
 
+def compress(codec: int, data: bytes) -> bytes:
+    """*data* as clients and Java's brokers unpack it; the reverse of `decompress`."""
+    if codec == NONE:
+        return data
+    if codec == LZ4:
+        return bytes(cramjam.lz4.compress_block(data, store_size=False))
+    if codec == ZLIB:
+        return zlib.compress(data)
+    if codec == ZSTD:
+        return bytes(cramjam.zstd.compress(data, level=3))
+    assert codec == SNAPPY, codec
+    return bytes(cramjam.snappy.compress_raw(data))
+
+
 def payload_of(parts: EntryParts, metadata: MessageMetadata, bytes_max: int = UNCOMPRESSED_BYTES_MAX) -> Buffer:
     """The payload without compression. Not for chunks (join them first) nor for encrypted ones. Raises Corruption."""
     if metadata.compression == NONE:

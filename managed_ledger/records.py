@@ -12,23 +12,17 @@ when a record is written again (the protobuf runtime carries them). (docs/format
 """
 
 import struct
-import zlib
 from collections.abc import Iterable
 from typing import Final, TypeVar
 
-import cramjam
 from google.protobuf.message import DecodeError, Message
 
 from magnetar_core.runtime.types import Buffer, Corruption
 from managed_ledger.ack_ranges import AckRange
-from managed_ledger.messages import decompress
+from managed_ledger.messages import compress, decompress
 from managed_ledger.position import Position
 from managed_ledger.records_pb2 import (
-    LZ4,
     NONE,
-    SNAPPY,
-    ZLIB,
-    ZSTD,
     CompressedInfoMetadata,
     CompressionType,
     ManagedCursorInfo,
@@ -67,7 +61,7 @@ def encode_record(record: Message, compression: int = NONE) -> bytes:
     head = CompressedInfoMetadata(
         compressionType=CompressionType.Name(compression), uncompressedSize=len(encoded)
     ).SerializeToString()
-    return _HEAD.pack(MAGIC_COMPRESSED, len(head)) + head + _compress(compression, encoded)
+    return _HEAD.pack(MAGIC_COMPRESSED, len(head)) + head + compress(compression, encoded)
 
 
 def position_info(
@@ -164,14 +158,3 @@ def _decode(kind: type[M], data: Buffer, name: str) -> M:
         return kind.FromString(raw)
     except (DecodeError, Corruption) as error:
         raise Corruption(f"{kind.DESCRIPTOR.name} of {name} ({len(data)} bytes) cannot be decoded: {error}") from None
-
-
-def _compress(compression: int, data: bytes) -> bytes:
-    if compression == LZ4:
-        return bytes(cramjam.lz4.compress_block(data, store_size=False))
-    if compression == ZLIB:
-        return zlib.compress(data)
-    if compression == ZSTD:
-        return bytes(cramjam.zstd.compress(data, level=3))
-    assert compression == SNAPPY, compression
-    return bytes(cramjam.snappy.compress_raw(data))

@@ -3,11 +3,12 @@
 Members of features that this broker does not have are zero or empty, as on an Apache broker that does not use them.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from broker.broker import Broker
+from broker.topic.compactor import CompactionFacts
 from broker.topic.consumer import Consumer
 from broker.topic.producer import Producer
 from broker.topic.subscription import Subscription
@@ -44,11 +45,12 @@ _NO_OFFLOAD: Final = {
     "lastOffloadSuccessTimeStamp": 0,
     "lastOffloadFailureTimeStamp": 0,
 }
-_NO_COMPACTION: Final = {
-    "lastCompactionRemovedEventCount": 0,
-    "lastCompactionSucceedTimestamp": 0,
-    "lastCompactionFailedTimestamp": 0,
-    "lastCompactionDurationTimeInMills": 0,
+# How the partitions' numbers make those of their topic.
+_COMPACTION: Final[dict[str, Callable[[Iterable[int]], int]]] = {
+    "lastCompactionRemovedEventCount": sum,
+    "lastCompactionSucceedTimestamp": max,
+    "lastCompactionFailedTimestamp": max,
+    "lastCompactionDurationTimeInMills": max,
 }
 
 
@@ -104,7 +106,7 @@ def topic_stats(topic: Topic, owner: str) -> dict[str, Any]:
         ),
         "nonContiguousDeletedMessagesRangesSerializedSize": 0,
         "delayedMessageIndexSizeInBytes": 0,
-        "compaction": _NO_COMPACTION,
+        "compaction": _compaction(topic.compactor.facts),
         "ownerBroker": owner,
     }
 
@@ -222,15 +224,32 @@ def _consumer(consumer: Consumer, draining: Sequence[tuple[int, int, int]], clea
     }
 
 
-def internal_stats(topic: Topic, schema_ledgers: Sequence[int]) -> dict[str, Any]:
-    """`internalStats` of a loaded topic."""
+def _compaction(facts: CompactionFacts) -> dict[str, Any]:
+    return {
+        "lastCompactionRemovedEventCount": facts.removed_messages,
+        "lastCompactionSucceedTimestamp": facts.succeeded_ms,
+        "lastCompactionFailedTimestamp": facts.failed_ms,
+        "lastCompactionDurationTimeInMills": facts.took_ms,
+    }
+
+
+async def compacted_ledger(topic: Topic) -> dict[str, Any]:
+    """The ledger that holds what compaction kept, as `internalStats` tells of it. Raises StorageUnavailable."""
+    found = await topic.compactor.compacted()
+    numbers = (-1, -1, -1) if found is None else (found.ledger_id, found.entries, found.size_bytes)
+    members = dict(zip(("ledgerId", "entries", "size"), numbers, strict=True))
+    return {**members, "offloaded": False, "underReplicated": False}
+
+
+def internal_stats(topic: Topic, schema_ledgers: Sequence[int], compacted: dict[str, Any]) -> dict[str, Any]:
+    """`internalStats` of a loaded topic; *compacted* is that of `compacted_ledger`."""
     return {
         **topic.ledger.stats(),
         "schemaLedgers": [
             {"ledgerId": ledger_id, "entries": 1, "size": 0, "offloaded": False, "underReplicated": False}
             for ledger_id in schema_ledgers
         ],
-        "compactedLedger": {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False, "underReplicated": False},
+        "compactedLedger": compacted,
     }
 
 
@@ -258,7 +277,10 @@ def sum_stats(partitions: dict[str, dict[str, Any]], count: int, *, per_partitio
     total["publishers"] = [one for stats in every for one in stats["publishers"]]
     total["subscriptions"] = subscriptions
     total["replication"] = {}
-    total["compaction"] = _NO_COMPACTION
+    total["compaction"] = {
+        member: combine(stats["compaction"][member] for stats in every) if every else 0
+        for member, combine in _COMPACTION.items()
+    }
     total["metadata"] = {"partitions": count, "deleted": False}
     total["partitions"] = partitions if per_partition else {}
     return total

@@ -8,7 +8,7 @@ from aiohttp import web
 from broker.admin.bodies import message_id_json, properties_from_json
 from broker.admin.http import ADMIN, Refused, body_of, done, is_forced, json_answer, namespace_of, topic_of
 from broker.admin.owners import Owners
-from broker.admin.stats import internal_stats, topic_stats
+from broker.admin.stats import compacted_ledger, internal_stats, topic_stats
 from broker.broker import Broker
 from broker.errors import TopicNotFound, TopicUnreadable
 from managed_ledger.position import LATEST
@@ -39,6 +39,8 @@ class TopicsApi:
         router.add_get(topic + "/lastMessageId", self.last_message_id)
         router.add_put(topic + "/unload", self.unload)
         router.add_post(topic + "/terminate", self.terminate)
+        router.add_put(topic + "/compaction", self.compact)
+        router.add_get(topic + "/compaction", self.compaction)
 
     async def list(self, request: web.Request) -> web.Response:
         return await self._list(request, is_persistent=True)
@@ -94,7 +96,7 @@ class TopicsApi:
     async def internal_stats(self, request: web.Request) -> web.Response:
         topic = await self._owners.loaded(request)
         ledgers = await self._registry.ledgers(topic.name.schema_id)
-        return json_answer(internal_stats(topic, ledgers))
+        return json_answer(internal_stats(topic, ledgers, await compacted_ledger(topic)))
 
     async def properties(self, request: web.Request) -> web.Response:
         name = topic_of(request)
@@ -146,3 +148,20 @@ class TopicsApi:
         topic = await self._owners.loaded(request)
         last = await topic.terminate()
         return json_answer(message_id_json(last, topic.name.partition))
+
+    async def compact(self, request: web.Request) -> web.Response:
+        """Begin a compaction; of all partitions, if the topic has some."""
+        name = topic_of(request)
+        partitions = await self._partitioned.count(name)
+        if partitions:
+            await self._owners.ask_partitions("PUT", name, partitions, "/compaction")
+            return done()
+        topic = await self._owners.loaded(request)
+        if not topic.compactor.start():
+            raise Refused(409, f"A compaction of {name} is under way")
+        return done()
+
+    async def compaction(self, request: web.Request) -> web.Response:
+        """What became of the last compaction on this broker."""
+        facts = (await self._owners.loaded(request)).compactor.facts
+        return json_answer({"status": facts.status.value, "lastError": facts.last_error})

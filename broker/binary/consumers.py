@@ -132,6 +132,7 @@ class ConnectionConsumers:
             client_version=client.version,
             connected_since_ms=self._broker.now_ms(),
             is_java=client.is_java,
+            read_compacted=request.read_compacted,
         )
         await topic.subscribe(
             SubscribeRequest(
@@ -142,7 +143,6 @@ class ConnectionConsumers:
                 _position(request.start_message_id) if request.HasField("start_message_id") else None,
                 request.initialPosition == wire.CommandSubscribe.Earliest,
                 request.start_message_rollback_duration_sec,
-                request.read_compacted,
                 KeySharedPolicy(shared.keySharedMode == wire.STICKY, shared.allowOutOfOrderDelivery),
                 {item.key: item.value for item in request.subscription_properties},
             )
@@ -259,7 +259,7 @@ class ConnectionConsumers:
         async def work() -> bytes:
             consumer, topic = self._require(request.consumer_id)
             assert consumer.subscription is not None, "an attached consumer has a subscription"
-            position, batch_index = await topic.last_message()
+            position, batch_index = await topic.last_message(read_compacted=consumer.read_compacted)
             mark_delete = consumer.subscription.cursor.mark_delete_position
             last = MessageIdData(
                 ledgerId=position.ledger_id & NO_ID,

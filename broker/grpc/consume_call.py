@@ -172,7 +172,6 @@ class ConsumeCall:
             start,
             request.from_earliest,
             0,
-            False,
             KeySharedPolicy(bool(request.sticky_ranges), request.allow_out_of_order),
             {},
         )

@@ -78,6 +78,7 @@ class Consumer:
         "pending",
         "permits",
         "priority_level",
+        "read_compacted",
         "redelivered_messages",
         "sends_epoch",
         "sink",
@@ -103,11 +104,14 @@ class Consumer:
         client_version: str = "",
         connected_since_ms: int = 0,
         is_java: bool = False,
+        read_compacted: bool = False,
     ) -> None:
         self.sink = sink
         self.consumer_id = consumer_id
         self.name = name
         self.partition = partition
+        self.read_compacted = read_compacted
+        """Whether it wants what compaction kept, instead of every message."""
         self.priority_level = priority_level
         self.epoch = epoch
         self.sends_epoch = False

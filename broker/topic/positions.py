@@ -7,7 +7,7 @@ from broker.errors import storage_error
 from broker.topic.ports import Entries, EntryLike
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.errors import ManagedLedgerError
-from managed_ledger.messages import broker_metadata_of, is_batch, message_count, metadata_of, split_entry
+from managed_ledger.messages import broker_metadata_of, is_batch, message_count, messages_of, metadata_of, split_entry
 from managed_ledger.position import EARLIEST, LATEST, Position
 
 
@@ -58,12 +58,27 @@ async def last_message(ledger: SearchedLedger) -> tuple[Position, int]:
         raise storage_error(error) from error
     if not entries:
         return EARLIEST, -1
+    return last, last_index(entries[0])
+
+
+def last_index(entry: EntryLike) -> int:
+    """The index of the last message in the batch; -1 for an entry that is no batch, or is damaged."""
     try:
-        parts = split_entry(entries[0].data)
+        parts = split_entry(entry.data)
         metadata = metadata_of(parts)
     except Corruption:
-        return last, -1
-    return last, message_count(metadata, len(parts.payload)) - 1 if is_batch(metadata) else -1
+        return -1
+    return message_count(metadata, len(parts.payload)) - 1 if is_batch(metadata) else -1
+
+
+def last_kept_index(entry: EntryLike) -> int:
+    """The index of the last message of a batch that compaction kept; -1 for an entry that is no batch."""
+    try:
+        _, messages = messages_of(entry.data)
+        kept = [one.batch_index for one in messages if one.single is None or not one.single.compacted_out]
+    except Corruption:
+        return -1
+    return kept[-1] if kept else -1
 
 
 def reader_start(wanted: Position | None, *, earliest: bool, last_confirmed: Position) -> Position:

@@ -40,7 +40,6 @@ class SubscribeRequest(NamedTuple):
     earliest: bool
     """Where a new subscription begins: at the oldest entry (True), or behind the last one."""
     rollback_s: int
-    read_compacted: bool
     key_shared: KeySharedPolicy
     properties: Mapping[str, str]
 
@@ -62,4 +61,4 @@ class TopicPort(ProducerTopic, Protocol):
 
     async def position_at_ms(self, time_ms: int) -> Position: ...
 
-    async def last_message(self) -> tuple[Position, int]: ...
+    async def last_message(self, *, read_compacted: bool = False) -> tuple[Position, int]: ...

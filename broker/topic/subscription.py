@@ -19,6 +19,7 @@ from typing import Final
 
 from broker.errors import ConsumerBusy, MetadataFailure, NotAllowed, NotReady
 from broker.topic.batch_sizes import BatchSizes
+from broker.topic.compacted_view import CompactedCursor, CompactedView
 from broker.topic.consumer import Consumer
 from broker.topic.dispatchers.dispatcher import Dispatcher, DispatchLimits, Read, count_bits
 from broker.topic.dispatchers.key_shared import KeySharedDispatcher, make_selector
@@ -187,6 +188,18 @@ class Subscription:
             # The pump runs in the next turn of the loop: when a connection breaks, hundreds of its consumers leave in
             # this turn, and the entries of one must not be sent to another that leaves a moment later.
             self._arm(self._host.now_ms())
+
+    def read_compacted(self, view: CompactedView, start: Position | None) -> None:
+        """Consumers that want it get what compaction kept, from now on. *start*: where the subscription begins, if it
+        is new."""
+        if not isinstance(self.cursor, CompactedCursor):
+            self.cursor = CompactedCursor(self.cursor, view, self._wants_compacted, start)
+            if self._dispatcher is not None:
+                self._dispatcher.use_cursor(self.cursor)
+
+    def _wants_compacted(self) -> bool:
+        active = self.active_consumer
+        return active is not None and active.read_compacted
 
     def check_may_unsubscribe(self, consumer: Consumer) -> None:
         """Raises MetadataFailure unless *consumer* is the only one."""

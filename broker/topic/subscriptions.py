@@ -23,6 +23,7 @@ from broker.errors import (
     storage_error,
 )
 from broker.names import COMPACTION_CURSOR, is_reserved_subscription
+from broker.topic.compacted_view import CompactedView, start_of
 from broker.topic.consumer import Consumer, ConsumerSubscription
 from broker.topic.limits import TopicLimits
 from broker.topic.ports import Host
@@ -50,7 +51,9 @@ class Subscriptions:
         clock: Clock,
         config: BrokerConfig,
         limits: TopicLimits,
+        compacted: CompactedView,
     ) -> None:
+        """*compacted*: for consumers that want what compaction kept."""
         self.by_name: dict[str, Subscription] = {}
         self.last_active_ms = clock.wall_ms()
         self._topic = topic
@@ -59,6 +62,7 @@ class Subscriptions:
         self._clock = clock
         self._config = config
         self._limits = limits
+        self._compacted = compacted
 
     def restore(self) -> None:
         """Make the subscriptions whose cursors are stored."""
@@ -80,13 +84,11 @@ class Subscriptions:
         limits = self._limits
         check_open()
         _check_name(request.subscription)
-        check_type(request.kind, limits.subscription_types, read_compacted=request.read_compacted)
-        if request.read_compacted and COMPACTION_CURSOR in self._ledger.cursors:
-            raise NotAllowed(f"{self._topic} was compacted, and compacted views are not served here")
+        check_type(request.kind, limits.subscription_types, read_compacted=request.consumer.read_compacted)
         consumers = sum(len(one.consumers) for one in self.by_name.values())
         if limits.consumers_max and consumers >= limits.consumers_max:
             raise ConsumerBusy("Topic reached max consumers limit")
-        subscription = await self._existing_or_new(request, check_open)
+        subscription, start = await self._existing_or_new(request, check_open)
         try:
             subscription.check_newcomer(request.consumer, request.kind, request.key_shared)
         except (ConsumerBusy, ConsumerAssignError):
@@ -95,6 +97,8 @@ class Subscriptions:
         check_open()
         if self.by_name.get(subscription.name) is not subscription:
             raise NotReady(f"Subscription {subscription.name} was removed meanwhile")
+        if request.consumer.read_compacted:
+            subscription.read_compacted(self._compacted, None if start is None else start_of(start))
         try:
             subscription.add_consumer(request.consumer, request.kind, request.key_shared)
         except BrokerError:
@@ -105,7 +109,10 @@ class Subscriptions:
             subscription.tell_the_end()
         return subscription
 
-    async def _existing_or_new(self, request: SubscribeRequest, check_open: Callable[[], None]) -> Subscription:
+    async def _existing_or_new(
+        self, request: SubscribeRequest, check_open: Callable[[], None]
+    ) -> tuple[Subscription, Position | None]:
+        """The subscription, and where it begins if it is new."""
         name = request.subscription
         existing = self.by_name.get(name)
         if existing is not None:
@@ -114,19 +121,19 @@ class Subscriptions:
                     f"Subscription {name} is {'durable' if existing.is_durable else 'not durable'}, "
                     "and the consumer wants the other kind"
                 )
-            return existing
+            return existing, None
         if request.durable:
             if not self._limits.creates_subscriptions:
                 raise SubscriptionNotFound(f"Subscription {name} does not exist, and automatic creation is off")
             start = EARLIEST if request.earliest else LATEST
             start = await self._rolled_back(request, start)
-            return await self.create(name, start, request.properties, check_open)
+            return await self.create(name, start, request.properties, check_open), start
         start = reader_start(request.start, earliest=request.earliest, last_confirmed=self._ledger.last_confirmed)
         start = await self._rolled_back(request, start)
         existing = self.by_name.get(name)  # another request may have made it while this one waited
         if existing is not None:
-            return existing
-        return self._add(name, self._ledger.new_non_durable_cursor(name, start))
+            return existing, None
+        return self._add(name, self._ledger.new_non_durable_cursor(name, start)), start
 
     async def _rolled_back(self, request: SubscribeRequest, start: Position) -> Position:
         """Where the consumer begins: at *start*, or so many seconds ago if it asks for that."""

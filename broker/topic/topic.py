@@ -18,6 +18,7 @@ Rules:
 2. A closed topic sends nothing to any client, whatever storage still reports.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
@@ -27,11 +28,12 @@ from broker.errors import MetadataFailure, NotReady, TopicTerminated, storage_er
 from broker.memory_budget import MemoryBudget
 from broker.ownership.rules import Ownership
 from broker.policies import NamespacePolicies
+from broker.topic.compactor import Compactor
 from broker.topic.consumer import Consumer, ConsumerSubscription
 from broker.topic.deduplication import Deduplication
 from broker.topic.host import TopicHost
 from broker.topic.limits import limits_of
-from broker.topic.positions import last_message, position_at_ms
+from broker.topic.positions import last_kept_index, last_message, position_at_ms
 from broker.topic.producer import Producer
 from broker.topic.producers import Producers
 from broker.topic.publishing import Pending, Publishing
@@ -45,7 +47,7 @@ from magnetar_core.runtime.tasks import Bell, Tasks, attempt
 from magnetar_core.runtime.types import do_nothing
 from managed_ledger.errors import EntryRefused, ManagedLedgerError, ManagedLedgerFenced, ManagedLedgerTerminated
 from managed_ledger.messages_pb2 import BrokerEntryMetadata
-from managed_ledger.position import Position
+from managed_ledger.position import EARLIEST, Position
 from managed_ledger.topic_name import TopicName
 
 if TYPE_CHECKING:
@@ -73,8 +75,10 @@ class Topic:
         clock: Clock,
         dropped: Callable[["Topic"], None],
         reads: MemoryBudget,
+        compactions: asyncio.Semaphore | None = None,
     ) -> None:
-        """*reads* is the budget for what all topics of the broker have read and not yet sent."""
+        """*reads* is the budget for what all topics of the broker have read and not yet sent; *compactions* how many of
+        them are compacted at the same time."""
         self.name = name
         self.ledger = ledger
         self.policies = policies
@@ -91,7 +95,8 @@ class Topic:
         """Rings when storage has answered, when a producer leaves, and at the end."""
         self._producers = Producers(name, ledger, clock, self._tasks, self._answered)
         self._publishing = Publishing(ownership, self._producers)
-        self._subscriptions = Subscriptions(name, ledger, self._host, clock, config, self._limits)
+        self.compactor = Compactor(name, ledger, clock, self._tasks, compactions or asyncio.Semaphore())
+        self._subscriptions = Subscriptions(name, ledger, self._host, clock, config, self._limits, self.compactor)
         # What the parts call back must not refer to this object: a topic that has ended is freed at once.
         publishing, producers = self._publishing, self._producers
 
@@ -281,9 +286,19 @@ class Topic:
         """The first entry that was published at *time_ms* or later; LATEST if there is none. Raises BrokerError."""
         return await position_at_ms(self.ledger, time_ms)
 
-    async def last_message(self) -> tuple[Position, int]:
-        """The last position, and the index of the last message in its batch (`broker.topic.positions`)."""
-        return await last_message(self.ledger)
+    async def last_message(self, *, read_compacted: bool = False) -> tuple[Position, int]:
+        """The last position, and the index of the last message in its batch (`broker.topic.positions`).
+
+        *read_compacted*: of what compaction kept, where nothing came since.
+        """
+        horizon = self.compactor.horizon
+        if not read_compacted or horizon is None or horizon < self.ledger.last_confirmed:
+            return await last_message(self.ledger)
+        try:
+            kept = await self.compactor.last_message()
+        except ManagedLedgerError as error:
+            raise storage_error(error) from error
+        return (EARLIEST, -1) if kept is None else (kept.position, last_kept_index(kept))
 
     def _on_new_entries(self) -> None:
         if not self.is_closed:
@@ -381,8 +396,10 @@ class Topic:
     async def delete(self) -> None:
         """Remove the topic with all its data; its clients are disconnected. Raises BrokerError."""
         self._disconnect_all()
+        compacted = self.compactor.ledgers()
         try:
             await self.ledger.delete()
+            await self.compactor.delete(compacted)
         except ManagedLedgerError as error:
             raise storage_error(error) from error
         finally:

@@ -216,6 +216,12 @@ class ManagedCursor:
         self._state.moved_past(found[-1].position)
         return [entry for entry in found if not self._state.is_deleted(entry.position)]
 
+    def moved_past(self, position: Position) -> None:
+        """Entries up to *position* need not be read."""
+        if position >= self._state.read_position:
+            self._reads_valid += 1
+            self._state.moved_past(position)
+
     def rewind(self) -> None:
         """Read again from the first entry that is not acknowledged."""
         self._reads_valid += 1

@@ -17,8 +17,8 @@ def _calls(numbers: Iterable[int], reason: str, row: str = "status") -> dict[str
     return {f"http/{number:03}-*:{row}": reason for number in numbers}
 
 
-_COMPACTION: Final = _LATER + "topics are not compacted"
-_NO_COMPACTION: Final = "topics are not compacted, so there is no cursor for that"
+_THRESHOLD: Final = _LATER + "topics are not compacted by themselves"
+_NO_COMPACTION: Final = "a topic gets the cursor of compaction with its first compaction, not with a threshold"
 _TIMES: Final = "when a ledger was begun is not kept"
 _LAZY_CURSOR: Final = "a cursor gets its ledger with the first acknowledgement, not when it is made"
 _ACTIVE: Final = "a cursor counts as active while it is open, consumers or not"
@@ -40,7 +40,7 @@ _HTTP: Final[dict[str, str]] = {
     ),
     **_calls([*range(45, 50), 140, 141], _LATER + "messages do not expire"),
     **_calls([*range(56, 60), *range(162, 166)], _LATER + "roles"),
-    **_calls([83, 84, 153, 154, 155], _COMPACTION),
+    **_calls([83, 84], _THRESHOLD),
     **_calls([85], _LATER + "rates"),
     **_calls([123], _LATER + "the record of a topic over HTTP; `bookkeeper shell` and the metadata store have it"),
     **_calls(range(129, 136), _LATER + "single messages over HTTP; `magnetar read` shows them"),
@@ -65,8 +65,11 @@ _HTTP: Final[dict[str, str]] = {
     "http/12[0125-7]-*:*.__compaction": _NO_COMPACTION,
     "http/168-*:*.__compaction": _NO_COMPACTION,
     "http/170-*:*.__compaction": _NO_COMPACTION,
-    "http/170-*:.compactedLedger.ledgerId": _NO_COMPACTION,
-    "http/170-*:.compactedLedger.entries": _NO_COMPACTION,
+    "http/170-*:.cursors.__compaction.properties.CompactedTopicLedger": "another cluster has other ledgers",
+    **dict.fromkeys(
+        ("http/170-*:.compactedLedger.entries", "http/170-*:.compactedLedger.size"),
+        "the messages that are sent here have no keys, so nothing of them is kept",
+    ),
     "http/120-*:.earliestMsgPublishTimeInBacklogs": "getEarliestTimeInBacklog is not looked up",
     "http/120-*:.subscriptions.s?.earliestMsgPublishTimeInBacklog": "getEarliestTimeInBacklog is not looked up",
     "http/1[29][12579]-*:*.lastLedgerCreatedTimestamp": _TIMES,

@@ -10,9 +10,11 @@ import pytest
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message as Protobuf
 
+from broker.topic.compaction import LastOfKeys
 from magnetar_core.bookkeeper.wire.checksum import crc32c
 from magnetar_core.bookkeeper.wire.entry import DigestMismatch, DigestType, EntryCodec, StoredEntry
 from magnetar_core.runtime.types import Corruption
+from managed_ledger import compacted_entry
 from managed_ledger.ack_ranges import AckRanges
 from managed_ledger.messages import (
     Message,
@@ -159,6 +161,28 @@ def test_entries_of_topics_and_cursors(report: Report) -> None:
     for entry in compacted["entries"]:
         with report.row(f"compacted {entry['entry']}"):
             check_compacted(opened(entry, compacted).payload, entry["decoded"])
+
+
+def test_compaction_keeps_what_apaches_broker_kept_to_the_byte() -> None:
+    vector = load("entries/compacted-public-default-compact.json")
+    (ledger,) = vector["dataLedgers"]
+    entries = [
+        (Position(int(ledger["ledgerId"]), entry["entry"]), opened(entry, ledger).payload)
+        for entry in ledger["entries"]
+    ]
+    keys = LastOfKeys()
+    for position, data in entries:
+        keys.note(position, data)
+    made = [
+        compacted_entry.encode(position, -1, kept)
+        for position, data in entries
+        if (kept := keys.kept(position, data)) is not None
+    ]
+    compacted = vector["compactedLedger"]
+    assert made == [bytes(opened(entry, compacted).payload) for entry in compacted["entries"]]
+    told = compacted["metadata"]["customMetadata"]["pulsar/compactedTo"].encode()
+    assert compacted_entry.compacted_to(entries[-1][0], -1) == told
+    assert (keys.messages, keys.kept_messages) == (14, 4)
 
 
 def check_ledger_record(ledger: dict[str, Any]) -> None:

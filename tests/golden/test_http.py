@@ -42,6 +42,10 @@ METRICS: Final = 203
 AFTER_UNLOAD: Final = 168
 
 
+# The status of a compaction that has ended, when it was recorded.
+AFTER_COMPACTION: Final = 155
+
+
 class PatientReplay(Replay):
     """Wait until the effects of what clients did have arrived, before the next call is made."""
 
@@ -49,7 +53,16 @@ class PatientReplay(Replay):
         if number in self.before:
             await self._world.run(self.before.pop(number))
             await self._until_permits_have_come()
+        if number == AFTER_COMPACTION:
+            await self._until_compacted()
         return await super().call(number)
+
+    async def _until_compacted(self) -> None:
+        for _ in range(100):
+            status = (await self._world.call(self.side, "GET", "/admin/v2/persistent/t1/n1/top/compaction")).json
+            if status["status"] != "RUNNING":
+                return
+            await asyncio.sleep(0.02)
 
     async def _until_permits_have_come(self) -> None:
         for _ in range(100):

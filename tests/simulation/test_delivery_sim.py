@@ -276,7 +276,6 @@ class Machine:
                 EARLIEST if not model.durable else None,
                 True,
                 0,
-                False,
                 KeySharedPolicy(),
                 {},
             )

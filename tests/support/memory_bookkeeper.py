@@ -164,6 +164,14 @@ class MemoryWriteHandle:
         self._schedule()
         return first
 
+    @property
+    def last_add_pushed(self) -> int:
+        return self.last_add_confirmed + len(self._sent)
+
+    @property
+    def pending_bytes(self) -> int:
+        return sum(map(len, self._sent))
+
     is_blocked = False
 
     def when_writable(self, callback: Callable[[], None]) -> None:
@@ -214,6 +222,13 @@ class MemoryWriteHandle:
         if self._owner.on_step is not None:
             await self._owner.step("added", self.ledger_id)
         return added
+
+    async def wait_for(self, entry_id: int) -> int:
+        while self.last_add_confirmed < entry_id:
+            if self._failed is not None:
+                raise self._failed
+            await asyncio.sleep(0)
+        return entry_id
 
     async def close(self) -> StoredLedger:
         await self._owner.step("close", self.ledger_id)

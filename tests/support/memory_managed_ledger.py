@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from magnetar_core.runtime.types import Buffer
 from managed_ledger.appending import AppendListener, NoListener
+from managed_ledger.compacted_ledger import CompactedLedgers
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursors.cursor import CursorState
 from managed_ledger.errors import (
@@ -26,6 +27,7 @@ from managed_ledger.reading import Entry
 from managed_ledger.records_pb2 import ManagedLedgerInfo
 from managed_ledger.schemas.compatibility import Schema, Strategy, check_compatible, check_valid, same_schema
 from managed_ledger.schemas.registry import StoredSchema
+from tests.support.memory_bookkeeper import MemoryBookKeeper
 
 
 class MemoryCursor:
@@ -95,6 +97,11 @@ class MemoryCursor:
         self.state.moved_past(found[-1].position)
         return [entry for entry in found if not self.state.is_deleted(entry.position)]
 
+    def moved_past(self, position: Position) -> None:
+        if position >= self.state.read_position:
+            self.reads_valid += 1
+            self.state.moved_past(position)
+
     def rewind(self) -> None:
         self.reads_valid += 1
         self.state.rewind()
@@ -145,6 +152,7 @@ class MemoryManagedLedger:
         self._pending: list[tuple[Buffer, Any]] = []
         self._watchers: list[Callable[[], None]] = []
         self._is_scheduled = False
+        self.compacted = CompactedLedgers(name, MemoryBookKeeper().client, self.config)
 
     def begin_ledger(self, ledger_id: int) -> None:
         """Roll over to a new ledger; an empty one is removed, as the real code does."""

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 from broker.topic.batch_sizes import BatchSizes
 from broker.topic.consumer import Consumer
-from broker.topic.ports import Entries, EntryLike, Sink
+from broker.topic.ports import CursorPort, Entries, EntryLike, Sink
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.messages import message_count, metadata_of, split_entry
 from managed_ledger.messages_pb2 import MessageMetadata
@@ -111,6 +111,10 @@ class Dispatcher(Protocol):
         ...
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None) -> None: ...
+
+    def use_cursor(self, cursor: CursorPort) -> None:
+        """Go on with *cursor*, which stands for the same subscription."""
+        ...
 
     def reset(self) -> None:
         """The cursor was moved: forget all entries that were read."""

@@ -56,6 +56,9 @@ class SharedDispatcher:
             # consumer starts at the first unacknowledged entry.
             self.reset()
 
+    def use_cursor(self, cursor: CursorPort) -> None:
+        self._cursor = cursor
+
     def reset(self) -> None:
         for consumer in self.consumers:
             consumer.pending.clear()

@@ -142,6 +142,9 @@ class SingleActiveDispatcher:
         if consumer is self.active and self._active_from_ms is None:
             self._cursor.rewind()
 
+    def use_cursor(self, cursor: CursorPort) -> None:
+        self._cursor = cursor
+
     def reset(self) -> None:
         pass
 

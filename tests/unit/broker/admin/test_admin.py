@@ -12,10 +12,12 @@ import pytest
 import broker.admin.server
 import broker.health
 from broker.policies import new_policies
+from broker.topic.compactor import CompactionStatus
 from magnetar_core.bookkeeper.metadata.store import VersionConflict
 from managed_ledger.schemas.compatibility import Schema, SchemaType, Strategy
 from managed_ledger.topic_name import TopicName
 from tests.support.vectors import load
+from tests.support.waiting import eventually
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
 from tests.unit.broker.test_official_client import EARLIEST, QUIET
 
@@ -573,6 +575,25 @@ async def test_a_terminated_topic_says_its_last_position(world: AdminWorld) -> N
     found = (await world.call(a, "POST", f"{TOPICS}/t/terminate")).json
     assert (found["entryId"], found["partitionIndex"]) == (3, -1)
     assert (await world.call(a, "GET", f"{TOPICS}/t/internalStats")).json["state"] == "Terminated"
+
+
+async def test_a_topic_and_all_partitions_of_one_are_compacted_when_asked_for(world: AdminWorld) -> None:
+    a = await world.side()
+    await world.run(publish, a.url, "t", 4)
+    assert (await world.call(a, "GET", f"{TOPICS}/t/compaction")).json == {"status": "NOT_RUN", "lastError": ""}
+    assert (await world.call(a, "PUT", f"{TOPICS}/t/compaction")).status == 204
+    compactor = a.broker.topics[TopicName.parse("persistent://public/default/t")].compactor
+    await eventually(lambda: compactor.facts.status is CompactionStatus.SUCCESS)
+    compactor.facts.status = CompactionStatus.RUNNING
+    answer = await world.call(a, "PUT", f"{TOPICS}/t/compaction")
+    assert (answer.status, "under way" in answer.json["reason"]) == (409, True)
+    assert (await world.call(a, "GET", f"{TOPICS}/t/compaction")).json["status"] == "RUNNING"
+    assert (await world.call(a, "PUT", f"{TOPICS}/nothing/compaction")).status == 404
+    assert (await world.call(a, "PUT", f"{TOPICS}/parted/partitions", 2)).status == 204
+    assert (await world.call(a, "PUT", f"{TOPICS}/parted/compaction")).status == 204
+    for number in range(2):
+        name = TopicName.parse(f"persistent://public/default/parted-partition-{number}")
+        assert a.broker.topics[name].compactor.facts.status is not CompactionStatus.NOT_RUN
 
 
 # --------------------------------------------------------------------------------------- schemas

@@ -1,0 +1,103 @@
+"""What compaction may take at a time."""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+
+import pytest
+
+from broker.topic.compactor import Compactor
+from managed_ledger.compacted_ledger import CompactedLedgers
+from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.position import EARLIEST, Position
+from managed_ledger.reading import Entry
+from managed_ledger.topic_name import TopicName
+from tests.support.memory_bookkeeper import MemoryBookKeeper
+from tests.support.waiting import eventually
+from tests.unit.broker.conftest import BrokerInMemory
+from tests.unit.broker.raw_client import RawClient
+from tests.unit.broker.topic.test_compaction import single
+
+TOPIC = "persistent://public/default/t"
+
+
+async def test_topics_are_compacted_so_many_at_a_time(world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch) -> None:
+    running, most, done = 0, 0, 0
+
+    async def compact(_: Compactor) -> None:
+        nonlocal running, most, done
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+        done += 1
+
+    monkeypatch.setattr(Compactor, "_compact", compact)
+    for number in range(7):
+        topic = await world.broker.topic_for_producer(TopicName.parse(f"{TOPIC}{number}"))
+        assert topic.compactor.start()
+    await eventually(lambda: done == 7)
+    assert most == 2
+
+
+@pytest.mark.parametrize("limit", ["_READ_ENTRIES", "_READ_BYTES"])
+async def test_a_compaction_reads_so_much_at_a_time(
+    world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(f"broker.topic.compactor.{limit}", 3)
+    raw = await RawClient.connect(world.broker.port)
+    await raw.produce(TOPIC)
+    raw.publish(1, *range(20))
+    for _ in range(20):
+        await raw.answer()
+    topic = await world.broker.topic_for_producer(TopicName.parse(TOPIC))
+    ledger = world.ledger(TOPIC)
+    read = ledger.read
+    sizes: list[int] = []
+
+    def noting(first: Position, max_entries: int, max_bytes: int) -> Sequence[Entry] | Awaitable[Sequence[Entry]]:
+        found = read(first, max_entries, max_bytes)
+        assert isinstance(found, Sequence)
+        sizes.append(len(found))
+        return found
+
+    monkeypatch.setattr(ledger, "read", noting)
+    assert topic.compactor.start()
+    await eventually(lambda: topic.compactor.facts.succeeded_ms)
+    assert sum(sizes) == 2 * 20
+    assert max(sizes) == (3 if limit == "_READ_ENTRIES" else 1)
+    raw.close()
+
+
+async def test_a_compaction_waits_for_what_it_has_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("managed_ledger.compacted_ledger._WRITE_AHEAD_BYTES", 300)
+    keeper = MemoryBookKeeper()
+    ledgers = CompactedLedgers("t", keeper.client, ManagedLedgerConfig())
+    writer = await ledgers.create(TOPIC, -1, Position(1, 99))
+    (handle,) = keeper.handles
+    most = 0
+    append = handle.append
+
+    def noting(payloads: Sequence[bytes]) -> int:
+        nonlocal most
+        most = max(most, handle.pending_bytes)
+        return append(payloads)
+
+    monkeypatch.setattr(handle, "append", noting)
+    await writer.add([(Position(1, number), single("k", b"v" * 50)) for number in range(100)])
+    await writer.close()
+    assert 100 < most <= 300
+    assert (await ledgers.open(writer.ledger_id)).entries == 100
+
+
+async def test_so_many_positions_of_a_compacted_ledger_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("managed_ledger.compacted_ledger._KNOWN_MAX", 5)
+    ledgers = CompactedLedgers("t", MemoryBookKeeper().client, ManagedLedgerConfig())
+    writer = await ledgers.create(TOPIC, -1, Position(1, 99))
+    await writer.add([(Position(1, 2 * number), single("k", b"v")) for number in range(50)])
+    await writer.close()
+    found = await ledgers.open(writer.ledger_id)
+    for number in range(100):
+        entries = await found.read(Position(1, number), 1, 1)
+        assert [one.entry_id for one in entries] == ([number + number % 2] if number < 99 else [])
+    assert len(found._known) == 5
+    assert [one.entry_id for one in await found.read(EARLIEST, 3, 1 << 20)] == [0, 2, 4]
