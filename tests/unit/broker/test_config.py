@@ -33,10 +33,10 @@ def test_all_problems_are_told_at_once() -> None:
             {
                 "clusterNam": "x",
                 "transactionCoordinatorEnabled": "true",
-                "authenticationEnabled": "true",
+                "functionsWorkerEnabled": "true",
             }
         )
-    for text in ("clusterName?", "transactionCoordinatorEnabled=true", "authenticationEnabled=true"):
+    for text in ("clusterName?", "transactionCoordinatorEnabled=true", "functionsWorkerEnabled=true"):
         assert text in str(error.value)
     with pytest.raises(ConfigurationError) as error:
         load_broker_config(
