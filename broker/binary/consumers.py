@@ -18,7 +18,7 @@ from broker.binary.answers import Answers, error_frame, success_frame
 from broker.binary.client_facts import ClientFacts, Coming
 from broker.binary.flow import ClientFlow
 from broker.binary.guard import Guard
-from broker.errors import MetadataFailure
+from broker.errors import BrokerError, MetadataFailure
 from broker.security.authorization import Operation, about_topic
 from broker.topic.consumer import Consumer
 from broker.topic.ports import Sink
@@ -150,6 +150,12 @@ class ConnectionConsumers:
                 {item.key: item.value for item in request.subscription_properties},
             )
         )
+        try:
+            # A permission that was revoked before the consumer was attached: whoever rechecks did not see it.
+            await self._guard.check(about_topic(Operation.CONSUME, name, request.subscription))
+        except BrokerError:
+            topic.detach_consumer(consumer)
+            raise
         if coming.is_cancelled or self._flow.is_closed:  # rule 1
             topic.detach_consumer(consumer)
             return None

@@ -16,6 +16,7 @@ from broker.binary.client_facts import ClientFacts, Coming
 from broker.binary.flow import ClientFlow
 from broker.binary.guard import Guard
 from broker.config import BrokerConfig
+from broker.errors import BrokerError
 from broker.security.authorization import Operation, about_topic
 from broker.topic.ports import Sink
 from broker.topic.producer import Producer
@@ -132,6 +133,12 @@ class ConnectionProducers:
                 ready,
             )
         )
+        try:
+            # A permission that was revoked before the producer was attached: whoever rechecks did not see it.
+            await self._guard.check(about_topic(Operation.PRODUCE, name))
+        except BrokerError:
+            topic.detach_producer(producer)
+            raise
         if coming.is_cancelled or self._flow.is_closed:  # rule 1
             topic.detach_producer(producer)
             return None

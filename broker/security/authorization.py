@@ -240,7 +240,7 @@ def denial(rules: Rules, caller: Caller, need: Need, known: Known) -> str | None
         return problem
     for role in _asking(rules, caller):
         if not _allows(rules, role, need, known):
-            return f"{role} may not {need}{_way_out(need.right)}"
+            return f"{role} may not {need}; {_way_out(rules, role, need, known)}"
     return None
 
 
@@ -313,11 +313,19 @@ def _matches(pattern: str, role: str) -> bool:
     return pattern.startswith("*") and role.endswith(pattern[1:])
 
 
-def _way_out(right: Right) -> str:
-    """What would have to be granted."""
+def _way_out(rules: Rules, role: str, need: Need, known: Known) -> str:
+    """What would have to be granted. Says more only to those who have the permission."""
+    right = need.right
     if right is Right.SUPER_USER:
-        return "; that needs a role of superUserRoles"
+        return "that needs a role of superUserRoles"
     if right is Right.TENANT_ADMIN:
-        return "; that needs an administrator of the tenant"
-    wanted = " or ".join(_ON_TOPICS.get(right) or _IN_NAMESPACES[right])
-    return f"; that needs the permission {wanted}"
+        return "that needs an administrator of the tenant"
+    wanted = _ON_TOPICS.get(right) or _IN_NAMESPACES[right]
+    permissions = known.permissions
+    if right is not Right.CONSUME or permissions is None or need.topic is None:
+        return f"that needs the permission {' or '.join(wanted)}"
+    if not _has_on_topic(rules, permissions, role, need.topic, wanted):
+        return f"that needs the permission {' or '.join(wanted)}"
+    if permissions.needs_prefix and not need.subscription.startswith(role):
+        return f"the name of the subscription has to begin with {role} (subscriptionAuthMode Prefix)"
+    return "the subscription is for other roles"

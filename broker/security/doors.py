@@ -6,12 +6,15 @@ produces and who consumes was asked when the producer or consumer was made, and 
 its namespace change.
 """
 
+import logging
 from collections.abc import Awaitable, Callable
 
-from broker.errors import NotAuthenticated, NotAuthorized
+from broker.errors import BrokerError, MetadataFailure, NotAuthenticated, NotAuthorized
 from broker.permissions import Permissions
 from broker.security.authorization import Known, Need, Rules, denial, needs_records
 from magnetar_core.security.caller import Caller
+
+log = logging.getLogger(__name__)
 
 AdminsOf = Callable[[str], Awaitable[frozenset[str]]]
 """The administrators of a tenant; none if there is no such tenant. Raises MetadataFailure."""
@@ -44,11 +47,19 @@ class Doors:
             return
         known = Known()
         if needs_records(rules, caller, need):
-            admins = await self._admins_of(need.tenant)
-            known = Known(admins, await self._permissions_of(need.namespace) if need.namespace else None)
+            known = await self._known(caller, need)
         reason = denial(rules, caller, need, known)
         if reason is None:
             return
         if caller.role is None:
             raise NotAuthenticated(reason)
         raise NotAuthorized(reason)
+
+    async def _known(self, caller: Caller, need: Need) -> Known:
+        """Raises MetadataFailure, with a text that tells nothing of what is stored."""
+        try:
+            admins = await self._admins_of(need.tenant)
+            return Known(admins, await self._permissions_of(need.namespace) if need.namespace else None)
+        except BrokerError as error:
+            log.warning("whether %s may %s cannot be found out: %s", caller, need, error)
+            raise MetadataFailure("it cannot be found out now who may do this; try again later") from error

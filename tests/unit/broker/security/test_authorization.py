@@ -216,3 +216,18 @@ def test_records_are_not_needed_where_it_is_said_so(
     caller = Caller(role, original)
     if not needs_records(RULES, caller, need(operation)):
         assert may(caller, need(operation)) == may(caller, need(operation), Permissions(namespace), admins=role)
+
+
+def test_who_may_consume_is_told_why_a_subscription_is_not_for_it() -> None:
+    wanted = about_topic(Operation.CONSUME, TOPIC, "bills")
+    consumes = grants(ann="consume")
+    prefix = denial(RULES, Caller("ann"), wanted, Known(permissions=Permissions(consumes, needs_prefix=True)))
+    assert prefix is not None
+    assert "has to begin with ann" in prefix
+    of_others = Permissions(consumes, subscriptions={"bills": frozenset({"bob"})})
+    told = denial(RULES, Caller("ann"), wanted, Known(permissions=of_others))
+    assert told is not None
+    assert told.endswith("the subscription is for other roles")
+    stranger = denial(RULES, Caller("cid"), wanted, Known(permissions=of_others))
+    assert stranger is not None
+    assert stranger.endswith("that needs the permission consume")

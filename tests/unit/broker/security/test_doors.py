@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
-from broker.errors import NotAuthorized
+from broker.errors import MetadataFailure, NotAuthorized
 from broker.grpc.service import GrpcServer
 from broker.policies import new_policies
 from broker.records import to_json
@@ -139,6 +139,39 @@ async def test_nothing_is_asked_where_authorization_is_off(world: BrokerInMemory
 
 async def test_a_trusted_caller_may_do_everything(guarded: BrokerInMemory) -> None:
     await guarded.broker.doors.check(TRUSTED, about_tenant(Operation.DELETE_TENANT, "public"))
+
+
+async def test_who_may_do_it_cannot_be_found_out_where_the_record_is_damaged(guarded: BrokerInMemory) -> None:
+    await guarded.store.put("/admin/policies/public/default", b"[secret]")
+    doors = guarded.broker.doors
+    await doors.check(Caller("root"), about_topic(Operation.LOOKUP, NAME))
+    with pytest.raises(MetadataFailure) as refused:
+        await doors.check(Caller("ann"), about_topic(Operation.LOOKUP, NAME))
+    assert "secret" not in str(refused.value)
+
+
+async def test_a_permission_that_goes_while_a_producer_is_made_counts(
+    guarded: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await grant(guarded, ann=["produce", "consume"])
+    await eventually(lambda: _may(guarded, "ann"))
+    client = await connect(guarded, "ann")
+    broker = guarded.broker
+    schema = broker.producer_schema
+
+    async def while_it_is_made(*arguments: Any) -> bytes:
+        await grant(guarded)
+
+        async def may_not() -> bool:
+            return not await _may(guarded, "ann")
+
+        await eventually(may_not)
+        return await schema(*arguments)
+
+    monkeypatch.setattr(broker, "producer_schema", while_it_is_made)
+    assert await is_refused(client, _T.PRODUCER, topic=TOP, producer_id=1)
+    assert not broker.topics[NAME].producers
+    client.close()
 
 
 # ------------------------------------------------------------------------------------------ the topic API
