@@ -34,8 +34,8 @@ from broker.permissions import Permissions
 from broker.policies import AutoCreation, NamespacePolicies
 from broker.records import RecordError, RecordExists
 from broker.schemas import SchemaRules, Schemas, has_no_schema
+from broker.security.access import Access
 from broker.security.authorization import Rules
-from broker.security.doors import Doors
 from broker.security.rechecks import recheck
 from broker.storage import ledger_config, open_storage
 from broker.tenancy import Tenancy
@@ -115,7 +115,7 @@ class Broker:
         self.tenancy = Tenancy(store, config)
         self.namespaces = Namespaces(store, self.tenancy, self._on_namespace_changed)
         self._tenant_admins = TenantAdmins(store)
-        self.doors = Doors(rules_of(config), self._tenant_admins.of, self._permissions)
+        self.access = Access(rules_of(config), self._tenant_admins.of, self._permissions)
         self.on_permissions_changed: list[Callable[[str], Coroutine[Any, Any, None]]] = []
         """Called with the name of a namespace whose policies changed, for clients that topics do not know."""
         self.lookups = Lookups(self.namespaces, ownership, lambda: self.address, config.max_concurrent_lookups)
@@ -207,7 +207,7 @@ class Broker:
         except BrokerError as error:
             log.warning("the policies of %s changed and could not be applied: %s", name, error)
         for topic in topics:
-            await recheck(self.doors, topic)
+            await recheck(self.access, topic)
         for changed in self.on_permissions_changed:
             await changed(name)
 
@@ -520,4 +520,4 @@ def rules_of(config: BrokerConfig) -> Rules | None:
     """Who may do what by the broker's settings; None: everybody may do everything."""
     if not config.authorization_enabled:
         return None
-    return Rules(frozenset(config.super_users), frozenset(config.proxies), config.role_wildcards)
+    return Rules(frozenset(config.super_users), frozenset(config.proxy_roles), config.role_wildcards)

@@ -85,7 +85,7 @@ class BrokerConfig:
         "authorizationProvider", PERMISSIONS_PROVIDER, help="only Pulsar's own rules are there"
     )
     super_users: tuple[str, ...] = setting("superUserRoles", (), help="roles that may do everything")
-    proxies: tuple[str, ...] = setting("proxyRoles", (), help="roles that may ask for other roles")
+    proxy_roles: tuple[str, ...] = setting("proxyRoles", (), help="roles that may ask for other roles")
     role_wildcards: bool = setting(
         "authorizationAllowWildcardsMatching", False, help="a role in a permission may begin or end with *"
     )

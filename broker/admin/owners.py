@@ -1,7 +1,6 @@
 """Calls about a topic are answered by its owner; other brokers redirect to it (307), or ask it themselves."""
 
 import json
-from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -18,22 +17,12 @@ from managed_ledger.topic_name import TopicName
 # A partition's owner may first have to take its bundle over from a dead broker.
 FORWARD_TIMEOUT_S: Final = 30.0
 
-OwnHeaders = Callable[[], Mapping[str, str]]
-"""Makes the headers of requests to other brokers, which have to be those of a super user."""
-
-
-def no_headers() -> Mapping[str, str]:
-    """Where brokers authenticate nobody."""
-    return {}
-
 
 class Owners:
     """Finds the owners of topics, and forwards calls to them."""
 
-    def __init__(self, broker: Broker, ownership: BundleOwnership, own_headers: OwnHeaders = no_headers) -> None:
-        """*own_headers* by which brokers know each other; who asked this broker was authorized here."""
+    def __init__(self, broker: Broker, ownership: BundleOwnership) -> None:
         self._broker = broker
-        self._own_headers = own_headers
         self._ownership = ownership
 
     async def here(self, request: web.Request, name: TopicName) -> None:
@@ -87,7 +76,7 @@ class Owners:
         try:
             async with (
                 aiohttp.ClientSession(timeout=timeout) as session,
-                session.request(method, url, json=body, headers=self._own_headers()) as answer,
+                session.request(method, url, json=body) as answer,
             ):
                 text, status = await answer.text(), answer.status
         except (aiohttp.ClientError, TimeoutError) as error:

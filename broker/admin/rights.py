@@ -14,8 +14,8 @@ from aiohttp import web
 
 from broker.admin.http import Handler, Refused, caller_of, namespace_of, topic_of
 from broker.errors import NotAuthenticated, NotAuthorized
+from broker.security.access import Access
 from broker.security.authorization import Need, Operation, about_namespace, about_tenant, about_topic
-from broker.security.doors import Doors
 from managed_ledger.names import decode
 
 # Answered with 403 where they are refused: Apache's NamespaceOperation and the policies of namespaces.
@@ -78,7 +78,7 @@ class Routes:
             self._router.add_route(method, path, handle)
 
 
-def asking(doors: Doors, operations: Mapping[Any, OperationOf]) -> Any:
+def asking(access: Access, operations: Mapping[Any, OperationOf]) -> Any:
     """A middleware that lets a request through if its caller may make it; it stands behind the one that authenticates.
 
     A path or method that no route has is answered with 404 or 405, which tells nothing.
@@ -87,12 +87,12 @@ def asking(doors: Doors, operations: Mapping[Any, OperationOf]) -> Any:
     @web.middleware
     async def ask(request: web.Request, handler: Handler) -> web.StreamResponse:
         route = request.match_info.route
-        if request.match_info.http_exception is None and not doors.are_open:
+        if request.match_info.http_exception is None and not access.is_open:
             assert route.handler in operations, f"{route} has no operation"
             wanted = operations[route.handler]
             operation = wanted if isinstance(wanted, Operation) else wanted(request)
             try:
-                await doors.check(caller_of(request), need_of(request, operation))
+                await access.check(caller_of(request), need_of(request, operation))
             except NotAuthenticated as error:
                 raise Refused(401, str(error)) from None
             except NotAuthorized as error:

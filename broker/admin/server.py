@@ -15,7 +15,7 @@ from broker.admin.brokers import BrokersApi
 from broker.admin.http import Refused, answer_errors, check_request, not_there
 from broker.admin.lookups import LookupsApi
 from broker.admin.namespaces import NamespacesApi
-from broker.admin.owners import Owners, OwnHeaders, no_headers
+from broker.admin.owners import Owners
 from broker.admin.partitioned_topics import PartitionedTopicsApi
 from broker.admin.rights import Operations, Routes, asking
 from broker.admin.schemas import SchemasApi
@@ -37,16 +37,14 @@ BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 class AdminServer:
     """The admin API of one broker."""
 
-    def __init__(
-        self, broker: Broker, ownership: BundleOwnership, *, version: str, own_headers: OwnHeaders = no_headers
-    ) -> None:
+    def __init__(self, broker: Broker, ownership: BundleOwnership, *, version: str) -> None:
         self.metrics = Metrics()
         self.metrics.add(lambda: broker_samples(broker, ownership.owned_bundles))
         self._http: HttpServer | None = None
-        self._doors = broker.doors
+        self._access = broker.access
         self.operations: Operations = {}
         """What each route needs, by its handler."""
-        owners = Owners(broker, ownership, own_headers)
+        owners = Owners(broker, ownership)
 
         def broker_id() -> str:
             return ownership.broker_id  # known once the ownership has started
@@ -72,7 +70,7 @@ class AdminServer:
 
     def application(self) -> web.Application:
         """The routes, and what every request goes through before its handler."""
-        middlewares: list[Any] = [answer_errors, check_request, asking(self._doors, self.operations)]
+        middlewares: list[Any] = [answer_errors, check_request, asking(self._access, self.operations)]
         app = web.Application(middlewares=middlewares, client_max_size=BODY_BYTES_MAX)
         routes = Routes(app.router, self.operations)
         for subject in self._subjects:

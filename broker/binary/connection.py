@@ -22,7 +22,7 @@ from broker.binary.answers import Answers
 from broker.binary.client_facts import ClientFacts
 from broker.binary.consumers import ConnectionConsumers, ConsumerBroker
 from broker.binary.flow import OUTBOX_HIGH_BYTES, ClientFlow, FlowPort
-from broker.binary.guard import DoorPort, Guard
+from broker.binary.guard import AccessPort, Guard
 from broker.binary.lookups import LookupBroker, Lookups
 from broker.binary.producers import ConnectionProducers, ProducerBroker
 from broker.config import BrokerConfig
@@ -67,7 +67,7 @@ class BrokerPort(FlowPort, ProducerBroker, ConsumerBroker, LookupBroker, Protoco
     config: BrokerConfig
 
     @property
-    def doors(self) -> DoorPort: ...
+    def access(self) -> AccessPort: ...
 
     async def lookup(self, topic: TopicName, *, authoritative: bool, listener: str) -> LookupAnswer: ...
 
@@ -86,7 +86,7 @@ class Connection:
         self.on_published = self.flow.on_published
         self._config = broker.config
         self._outbox = outbox
-        guard = self._guard = Guard(broker.doors, ClientFacts(address))
+        guard = self._guard = Guard(broker.access, ClientFacts(address))
         self._answers = Answers(self.flow, outbox, spawn, address)
         self._producers = ConnectionProducers(broker, self._answers, self.flow, guard)
         self._consumers = ConnectionConsumers(broker, self._answers, self.flow, guard)

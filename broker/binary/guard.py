@@ -9,8 +9,8 @@ from magnetar_core.security.caller import Caller
 from managed_ledger.topic_name import TopicName
 
 
-class DoorPort(Protocol):
-    """Lets callers in, or refuses them (`broker.security.doors.Doors`)."""
+class AccessPort(Protocol):
+    """Lets callers in, or refuses them (`broker.security.access.Access`)."""
 
     async def check(self, caller: Caller, need: Need) -> None:
         """Raises NotAuthenticated, NotAuthorized, MetadataFailure."""
@@ -20,15 +20,15 @@ class DoorPort(Protocol):
 class Guard:
     """Knows who is at the other end of a connection; the parts of the connection ask it first of all."""
 
-    __slots__ = ("_doors", "client")
+    __slots__ = ("_access", "client")
 
-    def __init__(self, doors: DoorPort, client: ClientFacts) -> None:
-        self._doors = doors
+    def __init__(self, access: AccessPort, client: ClientFacts) -> None:
+        self._access = access
         self.client = client
 
     async def check(self, need: Need) -> None:
         """Raises NotAuthenticated, NotAuthorized, MetadataFailure."""
-        await self._doors.check(self.client.caller, need)
+        await self._access.check(self.client.caller, need)
 
     async def topic(self, text: str, operation: Operation, subscription: str = "") -> TopicName:
         """The topic that a client names, if the client may do *operation* with it.

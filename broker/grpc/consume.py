@@ -49,7 +49,7 @@ class Consumers:
         caller = caller_of(call)
         try:
             need = about_topic(Operation.CONSUME, name, wanted.subscription)
-            await self._broker.doors.check(caller, need)
+            await self._broker.access.check(caller, need)
             made, last = await self._attach(name, wanted, call.peer(), caller)
         except BrokerError as error:
             raise refusal(str(name), error) from error

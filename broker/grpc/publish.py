@@ -318,9 +318,9 @@ class Publisher:
         """The permissions of *namespace* changed: end the calls of clients that may not produce there any more."""
         for stream, writer in list(self._streams.items()):
             topic = writer.topic.name
-            if topic.namespace != namespace or self.broker.doors.are_open:
+            if topic.namespace != namespace or self.broker.access.is_open:
                 continue
-            if not await still_may(self.broker.doors, stream.caller, Operation.PRODUCE, topic, "a Publish call"):
+            if not await still_may(self.broker.access, stream.caller, Operation.PRODUCE, topic, "a Publish call"):
                 stream.end(moved(str(topic)))
 
     async def serve(self, call: Any) -> None:
@@ -333,7 +333,7 @@ class Publisher:
         name = parse_topic(request.open.topic)
         caller = caller_of(call)
         try:
-            await self.broker.doors.check(caller, about_topic(Operation.PRODUCE, name))
+            await self.broker.access.check(caller, about_topic(Operation.PRODUCE, name))
             writer, stream = await self._open(name, request.open, call.peer())
             stream.caller = caller
         except BrokerError as error:

@@ -129,7 +129,7 @@ class GrpcServer:
 
         def unary(serve: Handler, request: Any, operation: Operation) -> Any:
             async def ask_and_serve(wanted: Any, context: Any) -> Any:
-                await self._broker.doors.check(caller_of(context), _need(operation, wanted))
+                await self._broker.access.check(caller_of(context), _need(operation, wanted))
                 return await serve(wanted)
 
             async def handle(wanted: Any, context: Any) -> Any:

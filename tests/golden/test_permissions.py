@@ -46,13 +46,12 @@ async def admin(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[AdminWor
     believe_everybody(monkeypatch)
     async with AsyncExitStack() as stack:
         made = AdminWorld(stack)
-        made.own_headers = {"X-Role": "admin"}
         await made.open()
         side = await made.side(
             cluster_name=CLUSTER,
             authorization_enabled=True,
             super_users=("admin", "proxyadmin"),
-            proxies=("proxy", "proxyadmin"),
+            proxy_roles=("proxy", "proxyadmin"),
             ensemble_size=1,
             write_quorum=1,
             ack_quorum=1,

@@ -68,8 +68,6 @@ class AdminWorld:
         self.clock = LoopClock()
         self.store = MemoryStore(self.clock)
         self.bookkeeper = MemoryBookKeeper()
-        self.own_headers: dict[str, str] = {}
-        """What brokers send with their calls to each other."""
 
     async def open(self) -> None:
         self._session = await self._stack.enter_async_context(aiohttp.ClientSession())
@@ -92,7 +90,7 @@ class AdminWorld:
         self._stack.push_async_callback(ownership.stop)
         self._stack.push_async_callback(broker.close)
         await ownership.start(f"127.0.0.1:{port}", broker.address)
-        admin = AdminServer(broker, ownership, version=VERSION, own_headers=lambda: self.own_headers)
+        admin = AdminServer(broker, ownership, version=VERSION)
         await admin.start(listening)
         self._stack.push_async_callback(admin.stop)
         return Side(broker, ownership, store)

@@ -29,7 +29,7 @@ class FakeBroker:
     publishes = MemoryBudget(1 << 30, ManualClock().call_later)
     reads = MemoryBudget(1 << 30, ManualClock().call_later)
 
-    doors = None  # no command is worked on here
+    access = None  # no command is worked on here
 
     def now_ms(self) -> int:
         return 0

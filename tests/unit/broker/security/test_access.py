@@ -95,7 +95,7 @@ async def test_who_may_not_any_more_is_disconnected_and_the_others_stay(guarded:
 
 async def _may(made: BrokerInMemory, role: str) -> bool:
     try:
-        await made.broker.doors.check(Caller(role), about_topic(Operation.LOOKUP, NAME))
+        await made.broker.access.check(Caller(role), about_topic(Operation.LOOKUP, NAME))
     except NotAuthorized:
         return False
     return True
@@ -104,7 +104,7 @@ async def _may(made: BrokerInMemory, role: str) -> bool:
 async def test_an_administrator_counts_as_soon_as_the_tenant_names_it(guarded: BrokerInMemory) -> None:
     async def may() -> bool:
         try:
-            await guarded.broker.doors.check(Caller("boss"), about_tenant(Operation.LIST_NAMESPACES, "public"))
+            await guarded.broker.access.check(Caller("boss"), about_tenant(Operation.LIST_NAMESPACES, "public"))
         except NotAuthorized:
             return False
         return True
@@ -133,20 +133,20 @@ async def test_a_deleted_topic_takes_its_permissions_with_it(guarded: BrokerInMe
 
 
 async def test_nothing_is_asked_where_authorization_is_off(world: BrokerInMemory) -> None:
-    assert world.broker.doors.are_open
-    await world.broker.doors.check(Caller("anybody"), about_tenant(Operation.DELETE_TENANT, "public"))
+    assert world.broker.access.is_open
+    await world.broker.access.check(Caller("anybody"), about_tenant(Operation.DELETE_TENANT, "public"))
 
 
 async def test_a_trusted_caller_may_do_everything(guarded: BrokerInMemory) -> None:
-    await guarded.broker.doors.check(TRUSTED, about_tenant(Operation.DELETE_TENANT, "public"))
+    await guarded.broker.access.check(TRUSTED, about_tenant(Operation.DELETE_TENANT, "public"))
 
 
 async def test_who_may_do_it_cannot_be_found_out_where_the_record_is_damaged(guarded: BrokerInMemory) -> None:
     await guarded.store.put("/admin/policies/public/default", b"[secret]")
-    doors = guarded.broker.doors
-    await doors.check(Caller("root"), about_topic(Operation.LOOKUP, NAME))
+    access = guarded.broker.access
+    await access.check(Caller("root"), about_topic(Operation.LOOKUP, NAME))
     with pytest.raises(MetadataFailure) as refused:
-        await doors.check(Caller("ann"), about_topic(Operation.LOOKUP, NAME))
+        await access.check(Caller("ann"), about_topic(Operation.LOOKUP, NAME))
     assert "secret" not in str(refused.value)
 
 

@@ -23,7 +23,7 @@ PermissionsOf = Callable[[str], Awaitable[Permissions | None]]
 """The permissions in `tenant/namespace`; None if there is no such namespace. Raises MetadataFailure."""
 
 
-class Doors:
+class Access:
     """Lets callers in, or refuses them."""
 
     def __init__(self, rules: Rules | None, admins_of: AdminsOf, permissions_of: PermissionsOf) -> None:
@@ -33,7 +33,7 @@ class Doors:
         self._permissions_of = permissions_of
 
     @property
-    def are_open(self) -> bool:
+    def is_open(self) -> bool:
         """Whether authorization is off."""
         return self._rules is None
 
