@@ -30,11 +30,16 @@ from broker.memory_budget import MemoryBudget
 from broker.namespaces import Namespaces
 from broker.ownership.rules import BrokerAddress, Ownership
 from broker.partitions import Partitions
+from broker.permissions import Permissions
 from broker.policies import AutoCreation, NamespacePolicies
-from broker.records import RecordExists
+from broker.records import RecordError, RecordExists
 from broker.schemas import SchemaRules, Schemas, has_no_schema
+from broker.security.access import Access
+from broker.security.authorization import Rules
+from broker.security.rechecks import recheck
 from broker.storage import ledger_config, open_storage
 from broker.tenancy import Tenancy
+from broker.tenants import TenantAdmins
 from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
 from magnetar_core.bookkeeper.client.client import BookKeeper
@@ -112,6 +117,10 @@ class Broker:
         self.schemas = schemas
         self.tenancy = Tenancy(store, config)
         self.namespaces = Namespaces(store, self.tenancy, self._on_namespace_changed)
+        self._tenant_admins = TenantAdmins(store)
+        self.access = Access(rules_of(config), self._tenant_admins.of, self._permissions)
+        self.on_permissions_changed: list[Callable[[str], Coroutine[Any, Any, None]]] = []
+        """Called with the name of a namespace whose policies changed, for clients that topics do not know."""
         self.lookups = Lookups(self.namespaces, ownership, lambda: self.address, config.max_concurrent_lookups)
         self.partitioned = Partitions(store, ledgers)
         self._schema_rules = SchemaRules(schemas, config)
@@ -170,6 +179,7 @@ class Broker:
         await self.server.close()
         await self._tasks.cancel()
         self.namespaces.close()
+        self._tenant_admins.close()
         await self.ledgers.close()
 
     def now_ms(self) -> int:
@@ -200,6 +210,17 @@ class Broker:
             return  # the namespace was deleted, and its topics before it
         except BrokerError as error:
             log.warning("the policies of %s changed and could not be applied: %s", name, error)
+        for topic in topics:
+            await recheck(self.access, topic)
+        for changed in self.on_permissions_changed:
+            await changed(name)
+
+    async def _permissions(self, name: str) -> Permissions | None:
+        """What was granted in `tenant/namespace`; None if there is no such namespace. Raises MetadataFailure."""
+        try:
+            return (await self.namespace(name)).permissions
+        except TopicNotFound:
+            return None
 
     def _auto_creation(self, policies: NamespacePolicies) -> AutoCreation:
         if policies.auto_creation is not None:
@@ -406,6 +427,14 @@ class Broker:
             raise NotAllowed(f"Topic {name} has connected clients or subscriptions; use force")
         self.topics.pop(name, None)
         await self._end(name, topic.delete(), "delete")
+        await self._forget_permissions(name)
+
+    async def _forget_permissions(self, name: TopicName) -> None:
+        """A topic that is made later under the same name must not be open to those who were granted this one."""
+        try:
+            await self.tenancy.forget_topic_permissions(name)
+        except (RecordError, MetadataError, Corruption) as error:
+            log.warning("%s was deleted; what was granted on it could not be removed: %s", name, error)
 
     async def _discard(self, name: TopicName) -> None:
         log.warning("%s cannot be opened and is deleted by force", name)
@@ -499,3 +528,10 @@ class Broker:
                 log.info("%s was deleted: nobody used it for %.0f s", name, idle_s)
             except BrokerError as error:
                 log.warning("%s is not used and could not be deleted: %s", name, error)
+
+
+def rules_of(config: BrokerConfig) -> Rules | None:
+    """Who may do what by the broker's settings; None: everybody may do everything."""
+    if not config.authorization_enabled:
+        return None
+    return Rules(frozenset(config.super_users), frozenset(config.proxy_roles), config.role_wildcards)

@@ -26,6 +26,7 @@ COMPATIBILITY_STRATEGIES: Final = (
     "FORWARD_TRANSITIVE",
     "FULL_TRANSITIVE",
 )
+PERMISSIONS_PROVIDER: Final = "org.apache.pulsar.broker.authorization.PulsarAuthorizationProvider"
 TIMESTAMP_INTERCEPTOR: Final = "org.apache.pulsar.common.intercept.AppendBrokerTimestampMetadataInterceptor"
 
 # The smallest message size that still leaves room for what clients put around a message.
@@ -75,6 +76,18 @@ class BrokerConfig:
         help="bundles of a new namespace, if the request does not say how many",
         most=BUNDLES_MAX,
         least=1,
+    )
+
+    # Who may do what.
+    authentication_enabled: bool = setting("authenticationEnabled", False, help="clients have to show who they are")
+    authorization_enabled: bool = setting("authorizationEnabled", False, help="each request needs a permission")
+    authorization_provider: str = setting(
+        "authorizationProvider", PERMISSIONS_PROVIDER, help="only Pulsar's own rules are there"
+    )
+    super_users: tuple[str, ...] = setting("superUserRoles", (), help="roles that may do everything")
+    proxy_roles: tuple[str, ...] = setting("proxyRoles", (), help="roles that may ask for other roles")
+    role_wildcards: bool = setting(
+        "authorizationAllowWildcardsMatching", False, help="a role in a permission may begin or end with *"
     )
 
     # Limits of a connection.
@@ -384,6 +397,15 @@ class BrokerConfig:
             if mbytes > 0 and mbytes * MIB < 2 * self.max_message_bytes:
                 yield f"{name} ({mbytes}) must hold two messages of maxMessageSize ({self.max_message_bytes} bytes)"
         yield from self._tls_problems()
+        if self.authentication_enabled:
+            yield "authenticationEnabled=true: clients are not authenticated"
+        if self.authorization_enabled and not self.authentication_enabled:
+            yield (
+                "authorizationEnabled=true needs authenticationEnabled=true: without it nobody knows whose request "
+                "it is"
+            )
+        if self.authorization_provider != PERMISSIONS_PROVIDER:
+            yield f"authorizationProvider={self.authorization_provider}: only {PERMISSIONS_PROVIDER} is there"
         try:
             names = parse_listeners(self.advertised_listeners)
         except ValueError as error:
@@ -478,8 +500,6 @@ REFUSED_WHEN_ON: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "brokerPublisherThrottlingMaxMessageRate": (("0",), "publishing is not throttled"),
     "brokerPublisherThrottlingMaxByteRate": (("0",), "publishing is not throttled"),
     "replicateSubscriptionsState": (("false",), "subscriptions are not replicated"),
-    "authenticationEnabled": (("false",), "clients are not authenticated"),
-    "authorizationEnabled": (("false",), "clients are not authorized"),
     "brokerMaxConnections": (("0",), "connections are not limited"),
     "brokerMaxConnectionsPerIp": (("0",), "connections are not limited"),
     "maxTopicsPerNamespace": (("0",), "topics are not limited"),

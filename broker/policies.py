@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from broker.names import Bundles
+from broker.permissions import NONE_GRANTED, Permissions, parse_permissions
 from magnetar_core.runtime.json_text import parse_json
 from magnetar_core.runtime.types import Corruption
 
@@ -48,6 +49,7 @@ class NamespacePolicies:
     delayed_delivery_tick_ms: int | None = None
     subscription_types: frozenset[str] = frozenset()
     """Empty: all."""
+    permissions: Permissions = NONE_GRANTED
     deleted: bool = False
     raw: dict[str, Any] = field(default_factory=dict)
 
@@ -104,6 +106,7 @@ def _policies(raw: dict[str, Any]) -> NamespacePolicies:
         delayed_delivery=delayed.get("active"),
         delayed_delivery_tick_ms=_integer(delayed, "tickTime"),
         subscription_types=frozenset(raw.get("subscription_types_enabled") or ()),
+        permissions=parse_permissions(raw),
         deleted=bool(raw.get("deleted")),
         raw=raw,
     )

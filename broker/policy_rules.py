@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from broker.config import BUNDLES_MAX, PARTITIONS_MAX
 from broker.names import Bundles
+from broker.permissions import SUBSCRIPTION_AUTH_MODES
 from broker.policies import new_policies, parse_policies
 from broker.records import InvalidRecord, to_json
 from magnetar_core.bookkeeper.client.quorum import ENSEMBLE_SIZE_MAX
@@ -53,6 +54,7 @@ POLICIES: Final[Mapping[str, Policy]] = {
     "subscriptionTypesEnabled": Policy("subscription_types_enabled", list),
     "replication": Policy("replication_clusters", list),
     "properties": Policy("properties", dict),
+    "subscriptionAuthMode": Policy("subscription_auth_mode", str),
 }
 
 
@@ -73,6 +75,9 @@ def check_policy(name: str, value: Any) -> None:
             Strategy(value)
         except ValueError:
             raise InvalidRecord(f"unknown strategy {value}") from None
+    elif name == "subscriptionAuthMode":
+        if value not in SUBSCRIPTION_AUTH_MODES:
+            raise InvalidRecord(f"unknown mode {value[:100]!r}; modes are {', '.join(SUBSCRIPTION_AUTH_MODES)}")
     elif isinstance(value, int) and not isinstance(value, bool) and value < 0:
         raise InvalidRecord(f"{name} must be 0 or more")
 

@@ -13,11 +13,13 @@ Rules:
 A broker keeps the policies that it uses in memory (`Broker.namespace`) and watches their nodes.
 """
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from broker.config import BrokerConfig
 from broker.names import COORDINATORS
 from broker.partitions import partitions_record
+from broker.permissions import forget_topic
 from broker.policies import NamespacePolicies, new_cluster, new_policies, parse_policies
 from broker.policy_rules import (
     POLICIES,
@@ -30,6 +32,7 @@ from broker.policy_rules import (
 )
 from broker.records import InvalidRecord, JsonRecords, NoRecord, RecordInUse, parse_record, to_json
 from magnetar_core.bookkeeper.metadata.store import NO_NODE, MetadataStore, NoNode, VersionConflict
+from managed_ledger.topic_name import TopicName
 
 CLUSTERS: Final = "/admin/clusters"
 POLICIES_ROOT: Final = "/admin/policies"
@@ -191,6 +194,18 @@ class Tenancy:
     async def remove_policy(self, namespace: str, policy: str) -> None:
         """Raises NoRecord, RecordChanged."""
         await self._namespaces.change(namespace_path(namespace), lambda old: without_policy(old, policy))
+
+    # -------------------------------------------------------------------------------- permissions
+
+    async def change_permissions(self, namespace: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Store what *change* makes of a namespace's record (`permissions.py`). Raises NoRecord, RecordChanged."""
+        await self._namespaces.change(namespace_path(namespace), change)
+
+    async def forget_topic_permissions(self, topic: TopicName) -> None:
+        """Remove what was granted on a topic that is deleted. Raises RecordChanged."""
+        policies = await self.policies(topic.namespace)
+        if policies is not None and topic.full in policies.permissions.topics:
+            await self.change_permissions(topic.namespace, lambda old: forget_topic(old, topic))
 
 
 async def initialise_cluster(store: MetadataStore, config: BrokerConfig) -> None:

@@ -5,7 +5,9 @@ from typing import Any
 from aiohttp import web
 
 from broker.admin.http import ADMIN, Refused, as_object, body_of, done, json_answer
+from broker.admin.rights import Routes
 from broker.broker import Broker
+from broker.security.authorization import Operation
 from magnetar_core.bookkeeper.metadata.rack_records import entry_of, normal_rack
 from magnetar_core.bookkeeper.metadata.racks import RackRecords
 
@@ -21,13 +23,13 @@ class BookiesApi:
         self._racks = RackRecords(broker.store)
         self._is_rackaware = broker.config.bookkeeper_rackaware
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
+    def add_routes(self, routes: Routes) -> None:
         racks = ADMIN + "/bookies/racks-info"
-        router.add_get(ADMIN + "/bookies/all", self.all)
-        router.add_get(racks, self.racks)
-        router.add_get(racks + "/{bookie}", self.rack)
-        router.add_post(racks + "/{bookie}", self.set_rack)
-        router.add_delete(racks + "/{bookie}", self.delete_rack)
+        routes.get(ADMIN + "/bookies/all", self.all, Operation.BOOKIES)
+        routes.get(racks, self.racks, Operation.BOOKIES)
+        routes.get(racks + "/{bookie}", self.rack, Operation.BOOKIES)
+        routes.post(racks + "/{bookie}", self.set_rack, Operation.BOOKIES)
+        routes.delete(racks + "/{bookie}", self.delete_rack, Operation.BOOKIES)
 
     async def all(self, request: web.Request) -> web.Response:
         """Those that have a cookie, as Apache's broker has it: also the ones that are away."""

@@ -6,9 +6,11 @@ from typing import Any
 from aiohttp import web
 
 from broker.admin.http import ADMIN, Refused, json_answer, not_there, word_answer
+from broker.admin.rights import Routes
 from broker.config import BrokerConfig
 from broker.health import HealthCheck
 from broker.ownership.ownership import BundleOwnership
+from broker.security.authorization import Operation
 from magnetar_core.runtime.config import describe
 from magnetar_core.runtime.observe import Metrics
 
@@ -25,23 +27,23 @@ class BrokersApi:
         self._metrics = metrics
         self._version = version
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
+    def add_routes(self, routes: Routes) -> None:
         brokers = ADMIN + "/brokers"
-        router.add_get("/metrics", self.metrics)
-        router.add_get("/metrics/", self.metrics)
-        router.add_get("/status.html", self.ready)
-        router.add_get(brokers, self.list)
-        router.add_get(brokers + "/health", self.health)
-        router.add_get(brokers + "/ready", self.ready)
-        router.add_get(brokers + "/version", self.version)
-        router.add_get(brokers + "/leaderBroker", self.leader)
-        router.add_get(brokers + "/internal-configuration", self.internal_configuration)
-        router.add_get(brokers + "/configuration", self.setting_names)
-        router.add_get(brokers + "/configuration/runtime", self.settings)
-        router.add_get(brokers + "/configuration/values", self.changed_settings)
-        router.add_get(brokers + "/backlog-quota-check", not_there)
-        router.add_get(brokers + "/{cluster}", self.list)
-        router.add_get(brokers + "/{cluster}/{broker}/ownedNamespaces", self.owned_namespaces)
+        routes.get("/metrics", self.metrics, Operation.METRICS)
+        routes.get("/metrics/", self.metrics, Operation.METRICS)
+        routes.get("/status.html", self.ready, Operation.PROBE)
+        routes.get(brokers, self.list, Operation.BROKER)
+        routes.get(brokers + "/health", self.health, Operation.BROKER)
+        routes.get(brokers + "/ready", self.ready, Operation.ASK_BROKER)
+        routes.get(brokers + "/version", self.version, Operation.ASK_BROKER)
+        routes.get(brokers + "/leaderBroker", self.leader, Operation.BROKER)
+        routes.get(brokers + "/internal-configuration", self.internal_configuration, Operation.BROKER)
+        routes.get(brokers + "/configuration", self.setting_names, Operation.BROKER)
+        routes.get(brokers + "/configuration/runtime", self.settings, Operation.BROKER)
+        routes.get(brokers + "/configuration/values", self.changed_settings, Operation.BROKER)
+        routes.get(brokers + "/backlog-quota-check", not_there, Operation.BROKER)
+        routes.get(brokers + "/{cluster}", self.list, Operation.BROKER)
+        routes.get(brokers + "/{cluster}/{broker}/ownedNamespaces", self.owned_namespaces, Operation.BROKER)
 
     async def metrics(self, request: web.Request) -> web.Response:
         return web.Response(

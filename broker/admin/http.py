@@ -26,6 +26,7 @@ from broker.errors import (
 )
 from broker.names import parse_topic
 from broker.partitions import FewerPartitions
+from broker.permissions import NotAListOfNames
 from broker.policy_rules import InvalidQuorums, NotAnObject
 from broker.records import InvalidRecord, NoRecord, RecordError
 from broker.tenancy import ClusterInUse
@@ -85,6 +86,7 @@ _PARTS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
     "bookie": _NAME_PART,
     "broker": _NAME_PART,
     "topic": _NAME_PART,
+    "role": _ANY_PART,
     "subscription": _ANY_PART,  # it is encoded once more before it becomes a path
     "rest": (re.compile(r".*", re.DOTALL), ""),
 }
@@ -188,6 +190,7 @@ _STATUSES: Final[Mapping[type[Exception], int]] = {
     NoRecord: 404,
     ClusterInUse: 412,
     NotAnObject: 400,
+    NotAListOfNames: 400,
     InvalidQuorums: 400,
     InvalidRecord: 412,
     FewerPartitions: 422,

@@ -5,7 +5,9 @@ from typing import Final
 from aiohttp import web
 
 from broker.admin.http import json_answer, topic_of, word_answer
+from broker.admin.rights import Routes
 from broker.broker import Broker
+from broker.security.authorization import Operation
 
 _TOPIC: Final = "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"
 
@@ -16,9 +18,9 @@ class LookupsApi:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
-        router.add_get(_TOPIC, self.lookup)
-        router.add_get(_TOPIC + "/bundle", self.bundle)
+    def add_routes(self, routes: Routes) -> None:
+        routes.get(_TOPIC, self.lookup, Operation.LOOKUP)
+        routes.get(_TOPIC + "/bundle", self.bundle, Operation.GET_BUNDLE)
 
     async def lookup(self, request: web.Request) -> web.Response:
         name = topic_of(request)

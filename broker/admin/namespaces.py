@@ -1,6 +1,7 @@
 """`/admin/v2/namespaces`: namespaces, their policies and their bundles."""
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -16,12 +17,39 @@ from broker.admin.http import (
     refuse_force,
 )
 from broker.admin.owners import Owners
+from broker.admin.rights import Routes
 from broker.broker import Broker
 from broker.ownership.ownership import BundleOwnership
+from broker.permissions import (
+    grant,
+    grant_subscription,
+    namespace_grants,
+    permissions_from_json,
+    revoke,
+    revoke_subscription,
+    roles_from_json,
+    subscription_grants,
+)
 from broker.policy_rules import POLICIES
+from broker.security.authorization import Operation
+from managed_ledger.names import decode
 
 # Setting this policy is answered with 200, as Apache's brokers do; setting any other with 204.
 _ANSWERED_WITH_200: Final = "replication"
+
+
+# Only super users may set it, with Apache's brokers too.
+_OF_SUPER_USERS: Final = "delayedDelivery"
+
+
+def _policy_operation(request: web.Request) -> Operation:
+    """What reading or changing the policy in the path needs."""
+    name = request.match_info["policy"]
+    if name == "properties":
+        return Operation.NAMESPACE_PROPERTIES
+    if request.method in ("GET", "HEAD"):
+        return Operation.READ_POLICY
+    return Operation.WRITE_BROKER_POLICY if name == _OF_SUPER_USERS else Operation.WRITE_POLICY
 
 
 class NamespacesApi:
@@ -33,17 +61,25 @@ class NamespacesApi:
         self._ownership = ownership
         self._owners = owners
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
+    def add_routes(self, routes: Routes) -> None:
         namespace = ADMIN + "/namespaces/{tenant}/{namespace}"
-        router.add_get(ADMIN + "/namespaces/{tenant}", self.list)
-        router.add_get(namespace, self.get)
-        router.add_put(namespace, self.create)
-        router.add_delete(namespace, self.delete)
-        router.add_get(namespace + "/topics", self.topics)
-        router.add_get(namespace + "/bundles", self.bundles)
-        router.add_put(namespace + "/unload", self.unload)
-        router.add_put(namespace + "/{bundle}/unload", self.unload_bundle)
-        router.add_route("*", namespace + "/{policy}", self.policy)
+        routes.get(ADMIN + "/namespaces/{tenant}", self.list, Operation.LIST_NAMESPACES)
+        routes.get(namespace, self.get, Operation.READ_POLICY)
+        routes.put(namespace, self.create, Operation.CREATE_NAMESPACE)
+        routes.delete(namespace, self.delete, Operation.DELETE_NAMESPACE)
+        routes.get(namespace + "/topics", self.topics, Operation.GET_TOPICS)
+        routes.get(namespace + "/bundles", self.bundles, Operation.GET_BUNDLE)
+        routes.put(namespace + "/unload", self.unload, Operation.UNLOAD_NAMESPACE)
+        routes.put(namespace + "/{bundle}/unload", self.unload_bundle, Operation.UNLOAD_NAMESPACE)
+        routes.get(namespace + "/permissions", self.permissions, Operation.GET_PERMISSION)
+        routes.get(namespace + "/permissions/subscription", self.subscription_roles, Operation.GET_PERMISSION)
+        routes.post(namespace + "/permissions/{role}", self.grant, Operation.GRANT_PERMISSION)
+        routes.delete(namespace + "/permissions/{role}", self.revoke, Operation.REVOKE_PERMISSION)
+        subscription = namespace + "/permissions/subscription/{subscription}"
+        routes.post(subscription, self.grant_subscription, Operation.GRANT_PERMISSION)
+        revoked = namespace + "/permissions/{subscription}/{role}"
+        routes.delete(revoked, self.revoke_subscription, Operation.REVOKE_PERMISSION)
+        routes.any(namespace + "/{policy}", self.policy, _policy_operation)
 
     async def list(self, request: web.Request) -> web.Response:
         return json_answer(await self._tenancy.namespaces(request.match_info["tenant"]))
@@ -108,6 +144,36 @@ class NamespacesApi:
 
     async def _unload(self, bundle: str) -> None:
         await self._ownership.unload(bundle, lambda: self._broker.unload_bundle(bundle))
+
+    # -------------------------------------------------------------------------------- permissions
+
+    async def permissions(self, request: web.Request) -> web.Response:
+        return json_answer(namespace_grants(await self._tenancy.namespace(namespace_of(request))))
+
+    async def subscription_roles(self, request: web.Request) -> web.Response:
+        return json_answer(subscription_grants(await self._tenancy.namespace(namespace_of(request))))
+
+    async def grant(self, request: web.Request) -> web.Response:
+        role, granted = request.match_info["role"], permissions_from_json(await body_of(request))
+        return await self._change(request, lambda old: grant(old, role, granted))
+
+    async def revoke(self, request: web.Request) -> web.Response:
+        role = request.match_info["role"]
+        return await self._change(request, lambda old: revoke(old, role))
+
+    async def grant_subscription(self, request: web.Request) -> web.Response:
+        name, roles = decode(request.match_info["subscription"]), roles_from_json(await body_of(request))
+        return await self._change(request, lambda old: grant_subscription(old, name, roles))
+
+    async def revoke_subscription(self, request: web.Request) -> web.Response:
+        name, role = decode(request.match_info["subscription"]), request.match_info["role"]
+        return await self._change(request, lambda old: revoke_subscription(old, name, role))
+
+    async def _change(self, request: web.Request, change: Callable[[dict[str, Any]], dict[str, Any]]) -> web.Response:
+        await self._tenancy.change_permissions(namespace_of(request), change)
+        return done()
+
+    # -------------------------------------------------------------------------------- policies
 
     async def policy(self, request: web.Request) -> web.StreamResponse:
         """Read, set and remove one policy of a namespace."""

@@ -7,11 +7,13 @@ from aiohttp import web
 from broker.admin.bodies import properties_from_json
 from broker.admin.http import ADMIN, Refused, body_of, done, is_forced, json_answer, namespace_of, topic_of
 from broker.admin.owners import Owners
+from broker.admin.rights import Routes
 from broker.admin.stats import sum_stats
 from broker.broker import Broker
 from broker.config import PARTITIONS_MAX
 from broker.errors import TopicNotFound
 from broker.records import RecordInUse
+from broker.security.authorization import Operation
 from managed_ledger.topic_name import TopicName
 
 # While a topic is deleted by force, connected producers may make its partitions again. They are deleted this often.
@@ -26,17 +28,18 @@ class PartitionedTopicsApi:
         self._partitioned = broker.partitioned
         self._owners = owners
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
-        router.add_get(ADMIN + "/persistent/{tenant}/{namespace}/partitioned", self.list)
-        router.add_get(ADMIN + "/non-persistent/{tenant}/{namespace}/partitioned", self.list_non_persistent)
+    def add_routes(self, routes: Routes) -> None:
+        rest = "/{tenant}/{namespace}/partitioned"
+        routes.get(ADMIN + "/persistent" + rest, self.list, Operation.GET_TOPICS)
+        routes.get(ADMIN + "/non-persistent" + rest, self.list_non_persistent, Operation.GET_TOPICS)
         topic = ADMIN + "/persistent/{tenant}/{namespace}/{topic}"
-        router.add_get(topic + "/partitions", self.get)
-        router.add_put(topic + "/partitions", self.create)
-        router.add_post(topic + "/partitions", self.update)
-        router.add_delete(topic + "/partitions", self.delete)
-        router.add_post(topic + "/createMissedPartitions", self.create_missed)
-        router.add_get(topic + "/partitioned-stats", self.stats)
-        router.add_get(topic + "/partitioned-internalStats", self.internal_stats)
+        routes.get(topic + "/partitions", self.get, Operation.LOOKUP)
+        routes.put(topic + "/partitions", self.create, Operation.CREATE_TOPIC)
+        routes.post(topic + "/partitions", self.update, Operation.CREATE_TOPIC)
+        routes.delete(topic + "/partitions", self.delete, Operation.DELETE_TOPIC)
+        routes.post(topic + "/createMissedPartitions", self.create_missed, Operation.CREATE_TOPIC)
+        routes.get(topic + "/partitioned-stats", self.stats, Operation.GET_STATS)
+        routes.get(topic + "/partitioned-internalStats", self.internal_stats, Operation.GET_STATS)
 
     async def list(self, request: web.Request) -> web.Response:
         namespace = namespace_of(request)

@@ -6,7 +6,9 @@ from aiohttp import web
 
 from broker.admin.bodies import BadJson, schema_from_json, schema_json
 from broker.admin.http import ADMIN, Refused, body_of, is_forced, json_answer, topic_of
+from broker.admin.rights import Routes
 from broker.broker import Broker
+from broker.security.authorization import Operation
 from managed_ledger.errors import IncompatibleSchema as RegistryRefused
 from managed_ledger.schemas.compatibility import Schema, Strategy, check_valid
 from managed_ledger.schemas.registry import apart
@@ -20,15 +22,15 @@ class SchemasApi:
         self._broker = broker
         self._registry: Any = broker.schemas
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
+    def add_routes(self, routes: Routes) -> None:
         topic = ADMIN + "/schemas/{tenant}/{namespace}/{topic}"
-        router.add_get(topic + "/schema", self.get)
-        router.add_get(topic + "/schema/{version}", self.get)
-        router.add_get(topic + "/schemas", self.list)
-        router.add_post(topic + "/schema", self.put)
-        router.add_delete(topic + "/schema", self.delete)
-        router.add_post(topic + "/compatibility", self.check)
-        router.add_post(topic + "/version", self.version)
+        routes.get(topic + "/schema", self.get, Operation.GET_SCHEMA)
+        routes.get(topic + "/schema/{version}", self.get, Operation.GET_SCHEMA)
+        routes.get(topic + "/schemas", self.list, Operation.GET_SCHEMA)
+        routes.post(topic + "/schema", self.put, Operation.PUT_SCHEMA)
+        routes.delete(topic + "/schema", self.delete, Operation.DELETE_SCHEMA)
+        routes.post(topic + "/compatibility", self.check, Operation.DELETE_SCHEMA)
+        routes.post(topic + "/version", self.version, Operation.GET_SCHEMA)
 
     async def get(self, request: web.Request) -> web.Response:
         name = topic_of(request)

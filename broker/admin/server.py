@@ -6,7 +6,7 @@ brokers serve and this one does not are answered with 501.
 """
 
 import socket
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -17,6 +17,7 @@ from broker.admin.lookups import LookupsApi
 from broker.admin.namespaces import NamespacesApi
 from broker.admin.owners import Owners
 from broker.admin.partitioned_topics import PartitionedTopicsApi
+from broker.admin.rights import Operations, Routes, asking
 from broker.admin.schemas import SchemasApi
 from broker.admin.stats import broker_samples
 from broker.admin.subscriptions import SubscriptionsApi
@@ -25,6 +26,7 @@ from broker.admin.topics import TopicsApi
 from broker.broker import Broker
 from broker.health import HealthCheck
 from broker.ownership.ownership import BundleOwnership
+from broker.security.authorization import Operation
 from magnetar_core.runtime.http_server import HttpServer
 from magnetar_core.runtime.observe import Metrics
 
@@ -39,6 +41,9 @@ class AdminServer:
         self.metrics = Metrics()
         self.metrics.add(lambda: broker_samples(broker, ownership.owned_bundles))
         self._http: HttpServer | None = None
+        self._access = broker.access
+        self.operations: Operations = {}
+        """What each route needs, by its handler."""
         owners = Owners(broker, ownership)
 
         def broker_id() -> str:
@@ -60,14 +65,20 @@ class AdminServer:
 
     async def start(self, listening: socket.socket) -> None:
         """Serve on a bound socket."""
-        app = web.Application(middlewares=[answer_errors, check_request], client_max_size=BODY_BYTES_MAX)
-        for subject in self._subjects:
-            subject.add_routes(app.router)
-        # Added last: the first route that matches is taken.
-        app.router.add_route("*", "/admin/{version}/functions/{rest:.*}", _no_functions)
-        app.router.add_route("*", "/admin/{rest:.*}", not_there)
-        self._http = HttpServer(app)
+        self._http = HttpServer(self.application())
         await self._http.start(listening)
+
+    def application(self) -> web.Application:
+        """The routes, and what every request goes through before its handler."""
+        middlewares: list[Any] = [answer_errors, check_request, asking(self._access, self.operations)]
+        app = web.Application(middlewares=middlewares, client_max_size=BODY_BYTES_MAX)
+        routes = Routes(app.router, self.operations)
+        for subject in self._subjects:
+            subject.add_routes(routes)
+        # Added last: the first route that matches is taken.
+        routes.any("/admin/{version}/functions/{rest:.*}", _no_functions, Operation.ASK_BROKER)
+        routes.any("/admin/{rest:.*}", not_there, Operation.ASK_BROKER)
+        return app
 
     async def stop(self) -> None:
         if self._http is not None:

@@ -8,8 +8,10 @@ from aiohttp import web
 from broker.admin.bodies import position_from_json
 from broker.admin.http import ADMIN, Refused, body_of, done, is_forced, json_answer, topic_of
 from broker.admin.owners import Owners
+from broker.admin.rights import Routes
 from broker.errors import SubscriptionNotFound
 from broker.partitions import Partitions
+from broker.security.authorization import Operation
 from broker.topic.subscription import Subscription
 from broker.topic.topic import Topic
 from managed_ledger.names import decode
@@ -23,15 +25,15 @@ class SubscriptionsApi:
         self._partitioned = partitioned
         self._owners = owners
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
+    def add_routes(self, routes: Routes) -> None:
         topic = ADMIN + "/persistent/{tenant}/{namespace}/{topic}"
         subscription = topic + "/subscription/{subscription}"
-        router.add_get(topic + "/subscriptions", self.list)
-        router.add_put(subscription, self.create)
-        router.add_delete(subscription, self.delete)
-        router.add_post(subscription + "/skip_all", self.skip_all)
-        router.add_post(subscription + "/resetcursor", self.reset_to_position)
-        router.add_post(subscription + "/resetcursor/{timestamp}", self.reset_to_time)
+        routes.get(topic + "/subscriptions", self.list, Operation.GET_SUBSCRIPTIONS)
+        routes.put(subscription, self.create, Operation.SUBSCRIBE)
+        routes.delete(subscription, self.delete, Operation.UNSUBSCRIBE)
+        routes.post(subscription + "/skip_all", self.skip_all, Operation.SKIP)
+        routes.post(subscription + "/resetcursor", self.reset_to_position, Operation.RESET_CURSOR)
+        routes.post(subscription + "/resetcursor/{timestamp}", self.reset_to_time, Operation.RESET_CURSOR)
 
     async def list(self, request: web.Request) -> web.Response:
         name = topic_of(request)

@@ -3,6 +3,8 @@
 from aiohttp import web
 
 from broker.admin.http import ADMIN, as_object, body_of, done, json_answer, object_of, refuse_force
+from broker.admin.rights import Routes
+from broker.security.authorization import Operation
 from broker.tenancy import Tenancy
 
 
@@ -12,13 +14,13 @@ class ClustersApi:
     def __init__(self, tenancy: Tenancy) -> None:
         self._tenancy = tenancy
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
+    def add_routes(self, routes: Routes) -> None:
         cluster = ADMIN + "/clusters/{cluster}"
-        router.add_get(ADMIN + "/clusters", self.list)
-        router.add_get(cluster, self.get)
-        router.add_put(cluster, self.create)
-        router.add_post(cluster, self.update)
-        router.add_delete(cluster, self.delete)
+        routes.get(ADMIN + "/clusters", self.list, Operation.LIST_CLUSTERS)
+        routes.get(cluster, self.get, Operation.CLUSTER)
+        routes.put(cluster, self.create, Operation.CLUSTER)
+        routes.post(cluster, self.update, Operation.CLUSTER)
+        routes.delete(cluster, self.delete, Operation.CLUSTER)
 
     async def list(self, request: web.Request) -> web.Response:
         return json_answer(await self._tenancy.clusters())
@@ -45,13 +47,13 @@ class TenantsApi:
     def __init__(self, tenancy: Tenancy) -> None:
         self._tenancy = tenancy
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
+    def add_routes(self, routes: Routes) -> None:
         tenant = ADMIN + "/tenants/{tenant}"
-        router.add_get(ADMIN + "/tenants", self.list)
-        router.add_get(tenant, self.get)
-        router.add_put(tenant, self.create)
-        router.add_post(tenant, self.update)
-        router.add_delete(tenant, self.delete)
+        routes.get(ADMIN + "/tenants", self.list, Operation.LIST_TENANTS)
+        routes.get(tenant, self.get, Operation.GET_TENANT)
+        routes.put(tenant, self.create, Operation.CREATE_TENANT)
+        routes.post(tenant, self.update, Operation.UPDATE_TENANT)
+        routes.delete(tenant, self.delete, Operation.DELETE_TENANT)
 
     async def list(self, request: web.Request) -> web.Response:
         return json_answer(await self._tenancy.tenants())

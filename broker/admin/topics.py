@@ -8,10 +8,14 @@ from aiohttp import web
 from broker.admin.bodies import message_id_json, properties_from_json
 from broker.admin.http import ADMIN, Refused, body_of, done, is_forced, json_answer, namespace_of, topic_of
 from broker.admin.owners import Owners
+from broker.admin.rights import Routes
 from broker.admin.stats import compacted_ledger, internal_stats, topic_stats
 from broker.broker import Broker
 from broker.errors import TopicNotFound, TopicUnreadable
+from broker.permissions import grant, permissions_from_json, revoke, topic_grants
+from broker.security.authorization import Operation
 from managed_ledger.position import LATEST
+from managed_ledger.topic_name import TopicName
 
 
 class TopicsApi:
@@ -24,23 +28,26 @@ class TopicsApi:
         self._registry: Any = broker.schemas
         self._broker_id = broker_id
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
-        router.add_get(ADMIN + "/persistent/{tenant}/{namespace}", self.list)
-        router.add_get(ADMIN + "/non-persistent/{tenant}/{namespace}", self.list_non_persistent)
+    def add_routes(self, routes: Routes) -> None:
+        routes.get(ADMIN + "/persistent/{tenant}/{namespace}", self.list, Operation.GET_TOPICS)
+        routes.get(ADMIN + "/non-persistent/{tenant}/{namespace}", self.list_non_persistent, Operation.GET_TOPICS)
         topic = ADMIN + "/persistent/{tenant}/{namespace}/{topic}"
-        router.add_put(topic, self.create)
-        router.add_delete(topic, self.delete)
-        router.add_get(topic + "/stats", self.stats)
-        router.add_get(topic + "/internalStats", self.internal_stats)
-        router.add_get(topic + "/properties", self.properties)
-        router.add_put(topic + "/properties", self.update_properties)
-        router.add_delete(topic + "/properties", self.delete_property)
-        router.add_get(topic + "/messageid/{timestamp}", self.message_id_at)
-        router.add_get(topic + "/lastMessageId", self.last_message_id)
-        router.add_put(topic + "/unload", self.unload)
-        router.add_post(topic + "/terminate", self.terminate)
-        router.add_put(topic + "/compaction", self.compact)
-        router.add_get(topic + "/compaction", self.compaction)
+        routes.put(topic, self.create, Operation.CREATE_TOPIC)
+        routes.delete(topic, self.delete, Operation.DELETE_TOPIC)
+        routes.get(topic + "/stats", self.stats, Operation.GET_STATS)
+        routes.get(topic + "/internalStats", self.internal_stats, Operation.GET_STATS)
+        routes.get(topic + "/properties", self.properties, Operation.GET_METADATA)
+        routes.put(topic + "/properties", self.update_properties, Operation.UPDATE_METADATA)
+        routes.delete(topic + "/properties", self.delete_property, Operation.UPDATE_METADATA)
+        routes.get(topic + "/messageid/{timestamp}", self.message_id_at, Operation.PEEK_MESSAGES)
+        routes.get(topic + "/lastMessageId", self.last_message_id, Operation.PEEK_MESSAGES)
+        routes.get(topic + "/permissions", self.permissions, Operation.TOPIC_PERMISSIONS)
+        routes.post(topic + "/permissions/{role}", self.grant, Operation.TOPIC_PERMISSIONS)
+        routes.delete(topic + "/permissions/{role}", self.revoke, Operation.TOPIC_PERMISSIONS)
+        routes.put(topic + "/unload", self.unload, Operation.UNLOAD)
+        routes.post(topic + "/terminate", self.terminate, Operation.TERMINATE)
+        routes.put(topic + "/compaction", self.compact, Operation.COMPACT)
+        routes.get(topic + "/compaction", self.compaction, Operation.COMPACT)
 
     async def list(self, request: web.Request) -> web.Response:
         return await self._list(request, is_persistent=True)
@@ -122,6 +129,29 @@ class TopicsApi:
             ledger = (await self._owners.loaded(request)).ledger
             await ledger.set_properties(change(dict(ledger.properties)))
         return done()
+
+    async def permissions(self, request: web.Request) -> web.Response:
+        name = await self._existing(request)
+        return json_answer(topic_grants(await self._broker.tenancy.namespace(name.namespace), name))
+
+    async def grant(self, request: web.Request) -> web.Response:
+        role, granted = request.match_info["role"], permissions_from_json(await body_of(request))
+        name = await self._existing(request)
+        await self._broker.tenancy.change_permissions(name.namespace, lambda old: grant(old, role, granted, name))
+        return done()
+
+    async def revoke(self, request: web.Request) -> web.Response:
+        role = request.match_info["role"]
+        name = await self._existing(request)
+        await self._broker.tenancy.change_permissions(name.namespace, lambda old: revoke(old, role, name))
+        return done()
+
+    async def _existing(self, request: web.Request) -> TopicName:
+        """The topic that the path names, partitioned or not. Raises TopicNotFound."""
+        name = topic_of(request)
+        if await self._broker.ledgers.exists(name.managed_ledger_name) or await self._partitioned.count(name):
+            return name
+        raise TopicNotFound(f"Topic {name} not found")
 
     async def message_id_at(self, request: web.Request) -> web.Response:
         """The first message that was published at a time or later; the last position if there is none."""

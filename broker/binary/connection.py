@@ -22,6 +22,7 @@ from broker.binary.answers import Answers
 from broker.binary.client_facts import ClientFacts
 from broker.binary.consumers import ConnectionConsumers, ConsumerBroker
 from broker.binary.flow import OUTBOX_HIGH_BYTES, ClientFlow, FlowPort
+from broker.binary.guard import AccessPort, Guard
 from broker.binary.lookups import LookupBroker, Lookups
 from broker.binary.producers import ConnectionProducers, ProducerBroker
 from broker.config import BrokerConfig
@@ -65,6 +66,9 @@ class BrokerPort(FlowPort, ProducerBroker, ConsumerBroker, LookupBroker, Protoco
 
     config: BrokerConfig
 
+    @property
+    def access(self) -> AccessPort: ...
+
     async def lookup(self, topic: TopicName, *, authoritative: bool, listener: str) -> LookupAnswer: ...
 
 
@@ -82,12 +86,20 @@ class Connection:
         self.on_published = self.flow.on_published
         self._config = broker.config
         self._outbox = outbox
-        self._client = ClientFacts(address)
+        guard = self._guard = Guard(broker.access, ClientFacts(address))
         self._answers = Answers(self.flow, outbox, spawn, address)
-        self._producers = ConnectionProducers(broker, self._answers, self.flow)
-        self._consumers = ConnectionConsumers(broker, self._answers, self.flow)
+        self._producers = ConnectionProducers(broker, self._answers, self.flow, guard)
+        self._consumers = ConnectionConsumers(broker, self._answers, self.flow, guard)
         # In the order of _ANSWERS, _PRODUCERS, _CONSUMERS, _LOOKUPS.
-        self._parts = (self._answers, self._producers, self._consumers, Lookups(broker, self._answers))
+        self._parts = (self._answers, self._producers, self._consumers, Lookups(broker, self._answers, guard))
+
+    @property
+    def _client(self) -> ClientFacts:
+        return self._guard.client
+
+    @_client.setter
+    def _client(self, client: ClientFacts) -> None:
+        self._guard.client = client
 
     # -------------------------------------------------------------------------------- in
 

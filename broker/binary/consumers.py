@@ -17,8 +17,9 @@ from typing import Final, Protocol
 from broker.binary.answers import Answers, error_frame, success_frame
 from broker.binary.client_facts import ClientFacts, Coming
 from broker.binary.flow import ClientFlow
-from broker.errors import MetadataFailure
-from broker.names import parse_topic
+from broker.binary.guard import Guard
+from broker.errors import BrokerError, MetadataFailure
+from broker.security.authorization import Operation, about_topic
 from broker.topic.consumer import Consumer
 from broker.topic.ports import Sink
 from broker.topic.requests import SubscribeRequest, TopicPort
@@ -65,12 +66,13 @@ class ConnectionConsumers:
     wait for the garbage collector if each knew the other.
     """
 
-    __slots__ = ("_answers", "_broker", "_closed_early", "_consumers", "_first", "_flow", "_topics")
+    __slots__ = ("_answers", "_broker", "_closed_early", "_consumers", "_first", "_flow", "_guard", "_topics")
 
-    def __init__(self, broker: ConsumerBroker, answers: Answers, flow: ClientFlow) -> None:
+    def __init__(self, broker: ConsumerBroker, answers: Answers, flow: ClientFlow, guard: Guard) -> None:
         self._broker = broker
         self._answers = answers
         self._flow = flow
+        self._guard = guard
         self._consumers: dict[int, Consumer | Coming] = {}
         self._topics: dict[int, TopicPort] = {}
         self._closed_early: dict[int, bool] = {}
@@ -112,7 +114,7 @@ class ConnectionConsumers:
     async def _make_consumer(
         self, request: wire.CommandSubscribe, coming: Coming, sink: Sink, client: ClientFacts
     ) -> bytes | None:
-        name = parse_topic(request.topic)
+        name = await self._guard.topic(request.topic, Operation.CONSUME, request.subscription)
         topic = await self._broker.topic_for_consumer(name, create=request.force_topic_creation)
         if request.HasField("schema") and request.schema.type != wire.Schema.AutoConsume:
             await self._broker.check_consumer_schema(name, request.schema)
@@ -133,6 +135,7 @@ class ConnectionConsumers:
             connected_since_ms=self._broker.now_ms(),
             is_java=client.is_java,
             read_compacted=request.read_compacted,
+            caller=client.caller,
         )
         await topic.subscribe(
             SubscribeRequest(
@@ -147,6 +150,12 @@ class ConnectionConsumers:
                 {item.key: item.value for item in request.subscription_properties},
             )
         )
+        try:
+            # A permission that was revoked before the consumer was attached: whoever rechecks did not see it.
+            await self._guard.check(about_topic(Operation.CONSUME, name, request.subscription))
+        except BrokerError:
+            topic.detach_consumer(consumer)
+            raise
         if coming.is_cancelled or self._flow.is_closed:  # rule 1
             topic.detach_consumer(consumer)
             return None
@@ -217,7 +226,7 @@ class ConnectionConsumers:
         """UNSUBSCRIBE: remove the subscription."""
 
         async def work() -> bytes:
-            consumer, topic = self._require(request.consumer_id)
+            consumer, topic = await self._require(request.consumer_id, Operation.UNSUBSCRIBE)
             await topic.unsubscribe(consumer)
             self.on_closed_by_broker(consumer)
             return success_frame(request.request_id)
@@ -239,7 +248,7 @@ class ConnectionConsumers:
         """SEEK to a message id or a publish time."""
 
         async def work() -> bytes:
-            consumer, topic = self._require(request.consumer_id)
+            consumer, topic = await self._require(request.consumer_id, Operation.RESET_CURSOR)
             subscription = consumer.subscription
             assert subscription is not None, "an attached consumer has a subscription"
             if request.HasField("message_id"):
@@ -257,7 +266,7 @@ class ConnectionConsumers:
         """GET_LAST_MESSAGE_ID: the last message of the topic, and where the subscription is."""
 
         async def work() -> bytes:
-            consumer, topic = self._require(request.consumer_id)
+            consumer, topic = await self._require(request.consumer_id, Operation.PEEK_MESSAGES)
             assert consumer.subscription is not None, "an attached consumer has a subscription"
             position, batch_index = await topic.last_message(read_compacted=consumer.read_compacted)
             mark_delete = consumer.subscription.cursor.mark_delete_position
@@ -279,7 +288,7 @@ class ConnectionConsumers:
         self._answers.later_or_error(work, request.request_id, "last message id")
 
     def on_consumer_stats(self, request: wire.CommandConsumerStats) -> None:
-        """CONSUMER_STATS."""
+        """CONSUMER_STATS: facts about a consumer that this connection was allowed to make."""
         consumer = self._consumer(request.consumer_id)
         if consumer is None or consumer.subscription is None:
             self._answers.write(
@@ -312,10 +321,16 @@ class ConnectionConsumers:
             )
         )
 
-    def _require(self, consumer_id: int) -> tuple[Consumer, TopicPort]:
-        """The consumer with that id and its topic. Raises MetadataFailure if there is none."""
+    async def _require(self, consumer_id: int, operation: Operation) -> tuple[Consumer, TopicPort]:
+        """The consumer with that id and its topic, if the client may do *operation* with them.
+
+        Raises MetadataFailure if there is none, NotAuthorized.
+        """
         consumer = self._consumer(consumer_id)
-        if consumer is None:
+        if consumer is not None and consumer.subscription is not None:
+            name = self._topics[consumer_id].name
+            await self._guard.check(about_topic(operation, name, consumer.subscription.name))
+        if consumer is None or self._consumers.get(consumer_id) is not consumer:
             raise MetadataFailure("Consumer not found")
         return consumer, self._topics[consumer_id]
 

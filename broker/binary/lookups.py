@@ -3,9 +3,11 @@
 from typing import Final, Protocol
 
 from broker.binary.answers import Answers
+from broker.binary.guard import Guard
 from broker.binary.listing import filter_topics, topics_hash
 from broker.errors import NotAllowed
-from broker.names import COORDINATORS, parse_namespace, parse_topic
+from broker.names import COORDINATORS, parse_namespace
+from broker.security.authorization import Operation, about_namespace
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import command
 from managed_ledger.topic_name import TopicName
@@ -46,18 +48,20 @@ class LookupBroker(Protocol):
 class Lookups:
     """Answers the questions of one connection; keeps nothing between them."""
 
-    __slots__ = ("_answers", "_broker")
+    __slots__ = ("_answers", "_broker", "_guard")
 
-    def __init__(self, broker: LookupBroker, answers: Answers) -> None:
+    def __init__(self, broker: LookupBroker, answers: Answers, guard: Guard) -> None:
         self._broker = broker
         self._answers = answers
+        self._guard = guard
 
     def on_lookup(self, lookup: wire.CommandLookupTopic) -> None:
         """LOOKUP: which broker serves a topic."""
 
         async def work() -> bytes:
+            topic = await self._guard.topic(lookup.topic, Operation.LOOKUP)
             answer = await self._broker.lookup(
-                _not_of_transactions(parse_topic(lookup.topic)),
+                _not_of_transactions(topic),
                 authoritative=lookup.authoritative,
                 listener=lookup.advertised_listener_name,
             )
@@ -87,8 +91,9 @@ class Lookups:
         """PARTITIONED_METADATA: how many partitions a topic has; 0 if it is not partitioned."""
 
         async def work() -> bytes:
+            topic = await self._guard.topic(request.topic, Operation.LOOKUP)
             partitions = await self._broker.partitions(
-                _not_of_transactions(parse_topic(request.topic)), create=request.metadata_auto_creation_enabled
+                _not_of_transactions(topic), create=request.metadata_auto_creation_enabled
             )
             return command(
                 _T.PARTITIONED_METADATA_RESPONSE,
@@ -113,6 +118,7 @@ class Lookups:
 
         async def work() -> bytes:
             parse_namespace(request.namespace)
+            await self._guard.check(about_namespace(Operation.GET_TOPICS, request.namespace))
             mode = wire.CommandGetTopicsOfNamespace
             topics = await self._broker.topics_of_namespace(
                 request.namespace,
@@ -139,7 +145,8 @@ class Lookups:
 
         async def work() -> bytes:
             version = request.schema_version if request.HasField("schema_version") else None
-            schema, found = await self._broker.get_schema(parse_topic(request.topic), version)
+            topic = await self._guard.topic(request.topic, Operation.GET_SCHEMA)
+            schema, found = await self._broker.get_schema(topic, version)
             return command(_T.GET_SCHEMA_RESPONSE, request_id=request.request_id, schema=schema, schema_version=found)
 
         def failed(code: int, text: str) -> bytes:
@@ -151,7 +158,8 @@ class Lookups:
         """GET_OR_CREATE_SCHEMA: the version of a schema, which is stored if it is new."""
 
         async def work() -> bytes:
-            version = await self._broker.put_schema(parse_topic(request.topic), request.schema)
+            topic = await self._guard.topic(request.topic, Operation.PUT_SCHEMA)
+            version = await self._broker.put_schema(topic, request.schema)
             return command(_T.GET_OR_CREATE_SCHEMA_RESPONSE, request_id=request.request_id, schema_version=version)
 
         def failed(code: int, text: str) -> bytes:

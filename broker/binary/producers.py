@@ -14,8 +14,10 @@ from typing import Final, Protocol
 from broker.binary.answers import Answers, error_frame
 from broker.binary.client_facts import ClientFacts, Coming
 from broker.binary.flow import ClientFlow
+from broker.binary.guard import Guard
 from broker.config import BrokerConfig
-from broker.names import parse_topic
+from broker.errors import BrokerError
+from broker.security.authorization import Operation, about_topic
 from broker.topic.ports import Sink
 from broker.topic.producer import Producer
 from broker.topic.requests import Attached, ProducerRequest, TopicPort
@@ -50,14 +52,15 @@ class ConnectionProducers:
     wait for the garbage collector if each knew the other.
     """
 
-    __slots__ = ("_answers", "_attached", "_broker", "_closed_ms", "_flow", "_producers", "run")
+    __slots__ = ("_answers", "_attached", "_broker", "_closed_ms", "_flow", "_guard", "_producers", "run")
 
-    def __init__(self, broker: ProducerBroker, answers: Answers, flow: ClientFlow) -> None:
+    def __init__(self, broker: ProducerBroker, answers: Answers, flow: ClientFlow, guard: Guard) -> None:
         self.run: list[tuple[Producer, Send]] = []
         """Messages for one topic that are not published yet."""
         self._broker = broker
         self._answers = answers
         self._flow = flow
+        self._guard = guard
         self._producers: dict[int, Producer | Coming] = {}
         self._attached: dict[int, Attached] = {}
         self._closed_ms: dict[int, int] = {}
@@ -88,7 +91,9 @@ class ConnectionProducers:
     async def _make_producer(
         self, request: wire.CommandProducer, coming: Coming, sink: Sink, client: ClientFacts
     ) -> bytes | None:
-        name = parse_topic(request.topic)
+        name = await self._guard.topic(request.topic, Operation.PRODUCE)
+        if request.initial_subscription_name:
+            await self._guard.check(about_topic(Operation.SUBSCRIBE, name, request.initial_subscription_name))
         topic = await self._broker.topic_for_producer(name)
         schema_version = await self._broker.producer_schema(name, _schema_of(request))
         producer = Producer(
@@ -105,6 +110,7 @@ class ConnectionProducers:
             address=client.address,
             client_version=client.version,
             connected_since_ms=self._broker.now_ms(),
+            caller=client.caller,
         )
 
         def ready(epoch: int | None) -> None:
@@ -127,6 +133,12 @@ class ConnectionProducers:
                 ready,
             )
         )
+        try:
+            # A permission that was revoked before the producer was attached: whoever rechecks did not see it.
+            await self._guard.check(about_topic(Operation.PRODUCE, name))
+        except BrokerError:
+            topic.detach_producer(producer)
+            raise
         if coming.is_cancelled or self._flow.is_closed:  # rule 1
             topic.detach_producer(producer)
             return None

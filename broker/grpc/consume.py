@@ -7,11 +7,14 @@ import grpc
 
 from broker.broker import Broker
 from broker.errors import BrokerError
+from broker.grpc.callers import caller_of
 from broker.grpc.consume_call import KINDS, ConsumeCall
 from broker.grpc.publish import schema_of
 from broker.grpc.status import Refused, Status, moved, refusal
 from broker.names import parse_topic
+from broker.security.authorization import Operation, about_topic
 from broker.topic.topic import Topic
+from magnetar_core.security.caller import Caller
 from magnetar_core.topics import topics_pb2 as api
 from managed_ledger.topic_name import TopicName
 
@@ -43,8 +46,11 @@ class Consumers:
             raise Refused(Status.INVALID_ARGUMENT, f"{name}: readers have the type EXCLUSIVE")
         if wanted.sticky_ranges and wanted.type != api.KEY_SHARED:
             raise Refused(Status.INVALID_ARGUMENT, f"{name}: sticky ranges need the type KEY_SHARED")
+        caller = caller_of(call)
         try:
-            made, last = await self._attach(name, wanted, call.peer())
+            need = about_topic(Operation.CONSUME, name, wanted.subscription)
+            await self._broker.access.check(caller, need)
+            made, last = await self._attach(name, wanted, call.peer(), caller)
         except BrokerError as error:
             raise refusal(str(name), error) from error
         self._calls.add(made)
@@ -57,7 +63,7 @@ class Consumers:
             made.detach()
 
     async def _attach(
-        self, name: TopicName, wanted: api.ConsumeRequest.Open, address: str
+        self, name: TopicName, wanted: api.ConsumeRequest.Open, address: str, caller: Caller
     ) -> tuple[ConsumeCall, api.MessageId]:
         broker = self._broker
         if name.partition < 0 and (partitions := await broker.partitions(name, create=True)):
@@ -68,7 +74,7 @@ class Consumers:
         topic = await broker.topic_for_consumer(name, create=True)
         if wanted.HasField("schema") and (schema := schema_of(wanted.schema)) is not None:
             await broker.check_consumer_schema(name, schema)
-        made = ConsumeCall(broker, topic, wanted, address)
+        made = ConsumeCall(broker, topic, wanted, address, caller)
         last = await last_id(topic)
         await made.subscribe()
         return made, last

@@ -35,6 +35,7 @@ from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import parse_frame
 from magnetar_core.runtime.types import KIB, MIB, Buffer, Corruption
+from magnetar_core.security.caller import TRUSTED, Caller
 from magnetar_core.topics import topics_pb2 as api
 from managed_ledger.errors import InvalidPosition
 from managed_ledger.messages import messages_in, metadata_of, split_entry
@@ -96,11 +97,14 @@ class GrpcConsumer(Consumer):
 class ConsumeCall:
     """One Consume call; the sink of its consumer."""
 
-    def __init__(self, broker: Broker, topic: Topic, request: api.ConsumeRequest.Open, address: str) -> None:
+    def __init__(
+        self, broker: Broker, topic: Topic, request: api.ConsumeRequest.Open, address: str, caller: Caller = TRUSTED
+    ) -> None:
         self._broker = broker
         self._topic = topic
         self._open = request
         self._address = address
+        self._caller = caller
         self.changed = asyncio.Event()
         self.reason: Refused | None = None
         self.is_ended = False
@@ -134,6 +138,7 @@ class ConsumeCall:
             address=self._address,
             client_version="magnetar topics.v1",
             connected_since_ms=self._broker.now_ms(),
+            caller=self._caller,
         )
 
     @property

@@ -25,10 +25,13 @@ import grpc
 
 from broker.broker import Broker
 from broker.errors import BrokerError, NotReady
+from broker.grpc.callers import caller_of
 from broker.grpc.grouping import Group, Grouping, GroupLimits, Run, encode_group
 from broker.grpc.status import Refused, Status, moved, refusal, refusal_of_code
 from broker.memory_budget import MemoryBudget
 from broker.names import parse_topic
+from broker.security.authorization import Operation, about_topic
+from broker.security.rechecks import still_may
 from broker.topic.producer import Producer
 from broker.topic.requests import ProducerRequest
 from broker.topic.topic import Topic
@@ -36,6 +39,7 @@ from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID, Send, parse_frame
 from magnetar_core.runtime.clock import Timer
 from magnetar_core.runtime.types import MIB, Buffer
+from magnetar_core.security.caller import TRUSTED
 from magnetar_core.topics import topics_pb2 as api
 from managed_ledger.topic_name import TopicName
 
@@ -213,6 +217,8 @@ class Stream:
 
     def __init__(self, schema_version: bytes, mix_keys: bool, last_sequence_id: int, budget: MemoryBudget) -> None:
         self._budget = budget
+        self.caller = TRUSTED
+        """As whom its client is authenticated; streams of several clients share a producer."""
         self.schema_version = schema_version
         self.mix_keys = mix_keys
         self.last_sequence_id = last_sequence_id
@@ -308,6 +314,15 @@ class Publisher:
         for stream, writer in streams.items():
             stream.end(moved(str(writer.topic.name)))
 
+    async def recheck(self, namespace: str) -> None:
+        """The permissions of *namespace* changed: end the calls of clients that may not produce there any more."""
+        for stream, writer in list(self._streams.items()):
+            topic = writer.topic.name
+            if topic.namespace != namespace or self.broker.access.is_open:
+                continue
+            if not await still_may(self.broker.access, stream.caller, Operation.PRODUCE, topic, "a Publish call"):
+                stream.end(moved(str(topic)))
+
     async def serve(self, call: Any) -> None:
         """One Publish call. Raises Refused, BrokerError."""
         request = await call.read()
@@ -316,8 +331,11 @@ class Publisher:
         if not request.HasField("open") or request.messages:
             raise Refused(Status.INVALID_ARGUMENT, "the first request of Publish has `open`, and nothing else")
         name = parse_topic(request.open.topic)
+        caller = caller_of(call)
         try:
+            await self.broker.access.check(caller, about_topic(Operation.PRODUCE, name))
             writer, stream = await self._open(name, request.open, call.peer())
+            stream.caller = caller
         except BrokerError as error:
             raise refusal(str(name), error) from error
         try:

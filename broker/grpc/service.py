@@ -17,12 +17,14 @@ from broker.admin.stats import topic_stats
 from broker.broker import Broker
 from broker.config import PARTITIONS_MAX
 from broker.errors import BrokerError, NotReady
+from broker.grpc.callers import caller_of
 from broker.grpc.consume import Consumers, last_id
 from broker.grpc.grouping import GroupLimits
 from broker.grpc.publish import Publisher
 from broker.grpc.status import Refused, Status, refusal
 from broker.names import parse_namespace, parse_topic
 from broker.records import RecordExists, RecordInUse
+from broker.security.authorization import Need, Operation, about_namespace, about_topic
 from magnetar_core.bookkeeper.metadata.store import MetadataError
 from magnetar_core.runtime.types import KIB, MIB
 from magnetar_core.topics import topics_pb2 as api
@@ -48,6 +50,8 @@ STREAMS_PER_CONNECTION_MAX: Final = 10_000
 # When the broker stops: how long answers to what was sent may take, and after that the end of the calls.
 STOP_GRACE_S: Final = 1.0
 
+_DEFAULT_NAMESPACE: Final = "public/default"
+
 Handler = Callable[[Any], Awaitable[Any]]
 
 
@@ -63,6 +67,7 @@ class GrpcServer:
             config.grpc_group_delay_ms / 1000,
         )
         self._consumers = Consumers(broker)
+        broker.on_permissions_changed.append(self._publisher.recheck)
         self._server: Any = None
         self._health: Any = None
         self.port = 0
@@ -110,6 +115,7 @@ class GrpcServer:
             self._consumers.end()
             await self._publisher.end(STOP_GRACE_S)
             await self._server.stop(STOP_GRACE_S)
+            self._broker.on_permissions_changed.remove(self._publisher.recheck)
             self._server = None
 
     def _handlers(self) -> Any:
@@ -121,9 +127,13 @@ class GrpcServer:
                 handle, request_deserializer=request.FromString, response_serializer=_serialize
             )
 
-        def unary(serve: Handler, request: Any) -> Any:
+        def unary(serve: Handler, request: Any, operation: Operation) -> Any:
+            async def ask_and_serve(wanted: Any, context: Any) -> Any:
+                await self._broker.access.check(caller_of(context), _need(operation, wanted))
+                return await serve(wanted)
+
             async def handle(wanted: Any, context: Any) -> Any:
-                return await _guard(serve, wanted, context)
+                return await _guard(lambda argument: ask_and_serve(argument, context), wanted, context)
 
             return grpc.unary_unary_rpc_method_handler(
                 handle, request_deserializer=request.FromString, response_serializer=_serialize
@@ -134,13 +144,13 @@ class GrpcServer:
             {
                 "Publish": stream(self._publisher.serve, api.PublishRequest),
                 "Consume": stream(self._consumers.serve, api.ConsumeRequest),
-                "Lookup": unary(self._lookup, api.LookupRequest),
-                "GetTopic": unary(self._get_topic, api.GetTopicRequest),
-                "GetLastMessageId": unary(self._last_message_id, api.GetLastMessageIdRequest),
-                "CreateTopic": unary(self._create_topic, api.CreateTopicRequest),
-                "DeleteTopic": unary(self._delete_topic, api.DeleteTopicRequest),
-                "ListTopics": unary(self._list_topics, api.ListTopicsRequest),
-                "GetTopicStats": unary(self._stats, api.GetTopicStatsRequest),
+                "Lookup": unary(self._lookup, api.LookupRequest, Operation.LOOKUP),
+                "GetTopic": unary(self._get_topic, api.GetTopicRequest, Operation.LOOKUP),
+                "GetLastMessageId": unary(self._last_message_id, api.GetLastMessageIdRequest, Operation.PEEK_MESSAGES),
+                "CreateTopic": unary(self._create_topic, api.CreateTopicRequest, Operation.CREATE_TOPIC),
+                "DeleteTopic": unary(self._delete_topic, api.DeleteTopicRequest, Operation.DELETE_TOPIC),
+                "ListTopics": unary(self._list_topics, api.ListTopicsRequest, Operation.GET_TOPICS),
+                "GetTopicStats": unary(self._stats, api.GetTopicStatsRequest, Operation.GET_STATS),
             },
         )
 
@@ -204,8 +214,7 @@ class GrpcServer:
         return api.DeleteTopicResponse()
 
     async def _list_topics(self, request: api.ListTopicsRequest) -> api.ListTopicsResponse:
-        namespace = request.namespace or "public/default"
-        parse_namespace(namespace)
+        namespace = request.namespace or _DEFAULT_NAMESPACE
         await self._broker.namespace(namespace)
         topics = await self._broker.topics_of_namespace(namespace, persistent=True, non_persistent=False)
         return api.ListTopicsResponse(topics=topics)
@@ -214,6 +223,15 @@ class GrpcServer:
         topic = await self._broker.topic_for_consumer(parse_topic(request.topic), create=False)
         owner = self._broker.address.service_url.partition("://")[2]
         return api.GetTopicStatsResponse(json=json.dumps(topic_stats(topic, owner)))
+
+
+def _need(operation: Operation, request: Any) -> Need:
+    """What *request* needs: it names a topic, or a namespace. Raises InvalidTopicName."""
+    if isinstance(request, api.ListTopicsRequest):
+        namespace = request.namespace or _DEFAULT_NAMESPACE
+        parse_namespace(namespace)
+        return about_namespace(operation, namespace)
+    return about_topic(operation, parse_topic(request.topic))
 
 
 def _serialize(answer: Any) -> bytes:

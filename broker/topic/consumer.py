@@ -7,6 +7,7 @@ from broker.topic.ports import CursorPort, Sink
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import MessageHeads, without_broker_metadata, without_checksum
 from magnetar_core.runtime.types import Buffer
+from magnetar_core.security.caller import TRUSTED, Caller
 from managed_ledger.position import Position
 
 # The first protocol version whose clients understand the checksum in front of an entry.
@@ -61,6 +62,7 @@ class Consumer:
         "acked_messages",
         "address",
         "bytes_out",
+        "caller",
         "client_version",
         "connected_since_ms",
         "consumer_id",
@@ -105,6 +107,7 @@ class Consumer:
         connected_since_ms: int = 0,
         is_java: bool = False,
         read_compacted: bool = False,
+        caller: Caller = TRUSTED,
     ) -> None:
         self.sink = sink
         self.consumer_id = consumer_id
@@ -121,6 +124,8 @@ class Consumer:
         self.client_version = client_version
         self.connected_since_ms = connected_since_ms
         self.is_java = is_java
+        # As whom its client is authenticated: asked again when permissions change.
+        self.caller = caller
         self.was_told_the_end = False
         self.subscription: ConsumerSubscription | None = None
         self.permits = 0

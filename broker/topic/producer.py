@@ -5,6 +5,7 @@ from typing import Protocol
 
 from broker.topic.ports import Sink
 from broker.wire.frames import Send
+from magnetar_core.security.caller import TRUSTED, Caller
 
 
 class ProducerTopic(Protocol):
@@ -27,6 +28,7 @@ class Producer:
         "access_mode",
         "address",
         "bytes_in",
+        "caller",
         "client_version",
         "closing",
         "connected_since_ms",
@@ -62,6 +64,7 @@ class Producer:
         address: str = "",
         client_version: str = "",
         connected_since_ms: int = 0,
+        caller: Caller = TRUSTED,
     ) -> None:
         self.topic = topic
         self.sink = sink
@@ -78,6 +81,8 @@ class Producer:
         self.address = address
         self.client_version = client_version
         self.connected_since_ms = connected_since_ms
+        # As whom its client is authenticated: asked again when permissions change.
+        self.caller = caller
         # Messages that storage has not answered yet.
         self.pending = 0
         # The request that closes this producer once nothing is pending.

@@ -7,6 +7,7 @@ from broker.topic.consumer import Consumer, ConsumerSubscription
 from broker.topic.producer import Producer, ProducerTopic
 from broker.topic.subscription import KeySharedPolicy
 from managed_ledger.position import Position
+from managed_ledger.topic_name import TopicName
 
 
 class ProducerRequest(NamedTuple):
@@ -46,6 +47,9 @@ class SubscribeRequest(NamedTuple):
 
 class TopicPort(ProducerTopic, Protocol):
     """A topic, as a connection uses it (`broker.topic.topic.Topic`)."""
+
+    @property
+    def name(self) -> TopicName: ...
 
     async def attach_producer(self, request: ProducerRequest) -> Attached: ...
 

@@ -299,7 +299,7 @@ class Subscription:
         """Detach all consumers and tell their clients, which subscribe again by themselves."""
         gone = list(self.consumers)
         for consumer in gone:
-            _tell_closed(consumer)
+            tell_closed(consumer)
             if self._dispatcher is not None:
                 self._dispatcher.remove(consumer)
         return gone
@@ -336,7 +336,7 @@ class Subscription:
         for consumer in gone:
             consumer.pending.clear()
             consumer.unacked_messages = 0
-            _tell_closed(consumer)
+            tell_closed(consumer)
             consumer.sink.on_consumer_closed(consumer)
 
     def _pump(self) -> None:
@@ -461,7 +461,7 @@ class Subscription:
         return dispatcher.next_read() is not None
 
 
-def _tell_closed(consumer: Consumer) -> None:
+def tell_closed(consumer: Consumer) -> None:
     consumer.sink.write(command(wire.BaseCommand.CLOSE_CONSUMER, consumer_id=consumer.consumer_id, request_id=NO_ID))
 
 

@@ -29,7 +29,7 @@ from broker.topic.limits import TopicLimits
 from broker.topic.ports import Host
 from broker.topic.positions import position_at_ms, reader_start
 from broker.topic.requests import SubscribeRequest
-from broker.topic.subscription import Subscription, check_type
+from broker.topic.subscription import Subscription, check_type, tell_closed
 from magnetar_core.runtime.clock import Clock
 from managed_ledger.errors import CursorNotFound, ManagedLedgerError
 from managed_ledger.position import EARLIEST, LATEST, Position
@@ -189,6 +189,14 @@ class Subscriptions:
         subscription.remove_consumer(consumer)
         self.last_active_ms = self._clock.wall_ms()
         self._drop_if_unused(subscription)
+
+    def disconnect(self, consumer: Consumer) -> None:
+        """Close *consumer* from the side of the broker; its client looks the topic up again."""
+        if consumer.subscription is None:
+            return
+        tell_closed(consumer)
+        consumer.sink.on_consumer_closed(consumer)
+        self.detach(consumer)
 
     def _drop_if_unused(self, subscription: Subscription) -> None:
         """Rule 2."""

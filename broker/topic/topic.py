@@ -229,6 +229,10 @@ class Topic:
         """*producer* has left; the producer that waits longest for exclusive access gets it."""
         self._producers.detach(producer)
 
+    def disconnect_producer(self, producer: Producer) -> None:
+        """Close *producer* from the side of the broker; its client looks the topic up again."""
+        self._producers.disconnect(producer)
+
     def is_storing_for(self, name: str) -> bool:
         """Whether messages that a former producer of that name sent are still being stored."""
         return self._producers.is_storing_for(name)
@@ -267,6 +271,10 @@ class Topic:
     def detach_consumer(self, consumer: Consumer) -> None:
         """*consumer* has left; its unacknowledged messages go to the other consumers."""
         self._subscriptions.detach(consumer)
+
+    def disconnect_consumer(self, consumer: Consumer) -> None:
+        """Close *consumer* from the side of the broker; its client looks the topic up again."""
+        self._subscriptions.disconnect(consumer)
 
     async def delete_subscription(self, name: str, *, force: bool = False) -> None:
         """Remove a subscription and what it acknowledged. Raises BrokerError if it is in use, unless *force*."""

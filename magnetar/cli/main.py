@@ -16,8 +16,9 @@ from magnetar.cli.guesses import Guessing
 from magnetar.cli.ledgers import ledgers
 from magnetar.cli.messages import consume, produce, read, tail
 from magnetar.cli.options import json_option, print_json
-from magnetar.cli.tenancy import brokers, namespaces, schemas, tenants
-from magnetar.cli.topics import lag, subscriptions, topics
+from magnetar.cli.permissions import namespaces, topics  # with their commands about permissions
+from magnetar.cli.tenancy import brokers, schemas, tenants
+from magnetar.cli.topics import lag, subscriptions
 
 if TYPE_CHECKING:
     from magnetar.processes.cluster import Cluster

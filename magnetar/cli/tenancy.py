@@ -95,6 +95,25 @@ def create_tenant(
     done("created", as_json, tenant=tenant, **body)
 
 
+@tenants.command("update")
+@click.argument("tenant")
+@click.option("--admin-role", "roles", multiple=True,
+              help="A role that may administer the tenant; may be given more than once. Replaces the roles of before; "
+                   "without one, only super users may.")  # fmt: skip
+@json_option
+@admin_option
+def update_tenant(tenant: str, roles: tuple[str, ...], as_json: bool, admin_url: str) -> None:
+    """Set the roles that may administer TENANT.
+
+    Example:  magnetar tenants update public --admin-role operations
+    """
+    admin = admin_of(admin_url)
+    path = f"{_V2}/tenants/{quote(tenant, safe='')}"
+    body = {"adminRoles": list(roles), "allowedClusters": admin.call("GET", path)["allowedClusters"]}
+    admin.call("POST", path, body)
+    done("set", as_json, tenant=tenant, **body)
+
+
 @tenants.command("delete")
 @click.argument("tenant")
 @yes_option

@@ -39,7 +39,6 @@ _HTTP: Final[dict[str, str]] = {
         ".bookies[[][23]].bookieId",
     ),
     **_calls([*range(45, 50), 140, 141], _LATER + "messages do not expire"),
-    **_calls([*range(56, 60), *range(162, 166)], _LATER + "roles"),
     **_calls([83, 84], _THRESHOLD),
     **_calls([85], _LATER + "rates"),
     **_calls([123], _LATER + "the record of a topic over HTTP; `bookkeeper shell` and the metadata store have it"),

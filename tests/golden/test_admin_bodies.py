@@ -24,7 +24,6 @@ APACHE_URL: Final = "pulsar://127.0.0.1:6652"
 
 _TTL = "messages do not expire yet"
 _QUOTA = "there are no backlog quotas yet"
-_PERMISSIONS = "there are no roles yet"
 _THRESHOLD = "topics are not compacted by themselves yet"
 _RATE = "there are no rate limits yet"
 _PEEK = "messages are not shown over HTTP yet; `magnetar read` does it"
@@ -38,12 +37,12 @@ _BROKER_STATS = "the numbers of a broker are at /metrics"
 NOT_SERVED: Final[dict[int, str]] = {
     20: _QUOTA,
     **dict.fromkeys(range(45, 50), _TTL), **dict.fromkeys(range(50, 56), _QUOTA),
-    **dict.fromkeys(range(56, 60), _PERMISSIONS), 83: _THRESHOLD, 84: _THRESHOLD, 85: _RATE,
+    83: _THRESHOLD, 84: _THRESHOLD, 85: _RATE,
     123: "the record of a topic is not shown over HTTP yet", **dict.fromkeys(range(129, 136), _PEEK),
     138: _SKIP, 145: _SKIP, 140: _TTL, 141: _TTL,
     **dict.fromkeys((150, 151, 152), "properties of subscriptions are not changed over HTTP yet"),
     **dict.fromkeys((159, 160, 161), _TOPIC_POLICIES),
-    **dict.fromkeys(range(162, 166), _PERMISSIONS), 166: _OFFLOAD, 173: _SPLIT,
+    166: _OFFLOAD, 173: _SPLIT,
     175: "subscriptions are cleared one by one: skip_all", 176: "subscriptions are removed topic by topic",
     189: "where a schema is stored is not shown over HTTP yet",
     198: "non-persistent topics are not served", 200: _BROKER_STATS, 201: _BROKER_STATS,

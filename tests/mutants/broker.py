@@ -9,6 +9,9 @@ ACKS = (f"{UNIT}/topic/test_acks_over_ledgers.py",)
 DISPATCH_PROPERTIES = ("tests/property/test_broker_dispatch.py",)
 WHOLE = (f"{UNIT}/test_broker.py",)
 OWNERSHIP = (f"{UNIT}/ownership/test_ownership.py",)
+RIGHTS = (f"{UNIT}/security/test_authorization.py",)
+ACCESS = (f"{UNIT}/security/test_access.py",)
+ROLES = ("tests/golden/test_permissions.py",)
 
 MUTANTS = (
     # -- de-duplication
@@ -447,5 +450,83 @@ MUTANTS = (
         "return now_s - last_answer_s < session_timeout_s",
         "return now_s - last_answer_s < 2 * session_timeout_s",
         OWNERSHIP,
+    ),
+    # -- who may do what
+    Mutant(
+        "a proxy needs only its own right",
+        "broker/security/authorization.py",
+        "return (caller.role, caller.original) if is_for_another and caller.original else (caller.role,)",
+        "return (caller.role,)",
+        RIGHTS,
+    ),
+    Mutant(
+        "a proxy needs only its client's right",
+        "broker/security/authorization.py",
+        "return (caller.role, caller.original) if is_for_another and caller.original else (caller.role,)",
+        "return (caller.original,) if is_for_another and caller.original else (caller.role,)",
+        RIGHTS,
+    ),
+    Mutant(
+        "anybody speaks for another role",
+        "broker/security/authorization.py",
+        "    elif original and original not in (caller.role, WEBSOCKET_ORIGINAL):\n",
+        "    elif False:\n",
+        RIGHTS,
+    ),
+    Mutant(
+        "an administrator of a tenant counts as a super user",
+        "broker/security/authorization.py",
+        "    if right is Right.SUPER_USER:\n        return False\n",
+        "",
+        RIGHTS,
+    ),
+    Mutant(
+        "a caller that has shown nothing is let in",
+        "broker/security/authorization.py",
+        '        return f"to {need}, show who you are"  # rule 2\n',
+        "        return None\n",
+        RIGHTS,
+    ),
+    Mutant(
+        "a subscription's roles are not asked for",
+        "broker/security/authorization.py",
+        "    if roles and role not in roles:\n",
+        "    if False:\n",
+        RIGHTS,
+    ),
+    Mutant(
+        "a revoked permission leaves producers there",
+        "broker/security/rechecks.py",
+        "            topic.disconnect_producer(producer)\n",
+        "            pass\n",
+        ACCESS,
+    ),
+    Mutant(
+        "a deleted topic leaves its permissions",
+        "broker/broker.py",
+        "        await self._forget_permissions(name)\n",
+        "",
+        ACCESS,
+    ),
+    Mutant(
+        "calls of the topic API are not asked about",
+        "broker/grpc/service.py",
+        "                await self._broker.access.check(caller_of(context), _need(operation, wanted))\n",
+        "",
+        ACCESS,
+    ),
+    Mutant(
+        "lookups are not asked about",
+        "broker/binary/guard.py",
+        "        await self.check(about_topic(operation, name, subscription))\n",
+        "",
+        ROLES,
+    ),
+    Mutant(
+        "calls of the admin API are not asked about",
+        "broker/admin/rights.py",
+        "                await access.check(caller_of(request), need_of(request, operation))\n",
+        "                pass\n",
+        ROLES,
     ),
 )

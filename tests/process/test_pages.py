@@ -105,6 +105,14 @@ def test_the_page_of_the_topic_api_can_be_copied(tmp_path: Path) -> None:
     assert "customer-7 b'payload'" in said
 
 
+def test_the_page_of_permissions_can_be_copied(tmp_path: Path) -> None:
+    said = follow("docs/permissions.md", tmp_path)
+    assert '{"shop": ["produce", "consume"], "report": ["consume"]}' in said
+    assert '"operations"' in said
+    assert '"Prefix"' in said
+    assert "unknown permission" in said
+
+
 @pytest.mark.parametrize("page", sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/*.md")))
 def test_blocks_that_are_not_run_say_what_they_are(page: str) -> None:
     """A plain block is a command, a file that is named before, or one of the few pages that are not followed."""

@@ -24,6 +24,7 @@ from broker.grpc.publish import Stream
 from broker.memory_budget import MemoryBudget
 from broker.names import parse_topic
 from broker.storage import MARK_DELETE_S_MAX, ledger_config
+from broker.tenants import TenantAdmins
 from broker.topic.consumer import PERMITS_MAX
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
@@ -371,6 +372,19 @@ async def test_the_namespace_not_used_for_longest_is_forgotten(
         await world.broker.namespace(name)
     assert world.broker.namespaces.names == names[2:]
     assert await world.broker.namespace(names[0])
+
+
+async def test_the_tenant_not_asked_about_for_longest_is_forgotten(
+    world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.tenants.TENANTS_MAX", 2)
+    admins = TenantAdmins(world.store)
+    for number in range(4):
+        await world.store.put(f"/admin/policies/t{number}", b'{"adminRoles":["boss"]}')
+        assert await admins.of(f"t{number}") == {"boss"}
+    assert admins.names == ["t2", "t3"]
+    assert await admins.of("t0") == {"boss"}
+    admins.close()
 
 
 # ------------------------------------------------------------------------------------ the managed ledger

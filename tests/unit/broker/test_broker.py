@@ -571,6 +571,7 @@ async def test_the_silent_are_asked_once_and_then_disconnected() -> None:
         def __init__(self) -> None:
             self.config = config
             self.publishes = self.reads = MemoryBudget(1 << 30, clock.call_later)
+            self.access = None  # no command is worked on here
 
         def now_ms(self) -> int:
             return 0

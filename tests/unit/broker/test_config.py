@@ -1,7 +1,9 @@
 import pytest
 
+from broker.broker import rules_of
 from broker.config import (
     APACHE_SETTINGS_WITHOUT_EFFECT,
+    PERMISSIONS_PROVIDER,
     REFUSED_WHEN_ON,
     BrokerConfig,
     load_broker_config,
@@ -9,6 +11,7 @@ from broker.config import (
 )
 from broker.policies import NamespacePolicies, new_policies, parse_policies
 from broker.records import to_json
+from broker.security.authorization import Rules
 from broker.tenancy import initial_nodes
 from magnetar_core.runtime.config import describe
 from magnetar_core.runtime.types import ConfigurationError, Corruption
@@ -33,10 +36,10 @@ def test_all_problems_are_told_at_once() -> None:
             {
                 "clusterNam": "x",
                 "transactionCoordinatorEnabled": "true",
-                "authenticationEnabled": "true",
+                "functionsWorkerEnabled": "true",
             }
         )
-    for text in ("clusterName?", "transactionCoordinatorEnabled=true", "authenticationEnabled=true"):
+    for text in ("clusterName?", "transactionCoordinatorEnabled=true", "functionsWorkerEnabled=true"):
         assert text in str(error.value)
     with pytest.raises(ConfigurationError) as error:
         load_broker_config(
@@ -106,3 +109,37 @@ def test_a_cluster_is_initialised_with_the_bytes_of_apache() -> None:
     assert nodes["/admin/clusters/lab"].startswith(
         b'{"serviceUrl":"http://127.0.0.1:8082","brokerServiceUrl":"pulsar://127.0.0.1:6652","brokerClientTlsEnabled":false'
     )
+
+
+AUTHORIZED = {
+    "authenticationEnabled": "true",
+    "authorizationEnabled": "true",
+    "superUserRoles": "admin, operations",
+    "proxyRoles": "proxy",
+    "authorizationAllowWildcardsMatching": "true",
+}
+
+
+def problems_with(**changes: str) -> str:
+    with pytest.raises(ConfigurationError) as error:
+        load_broker_config({**AUTHORIZED, **changes})
+    return str(error.value)
+
+
+def test_authorization_needs_authentication() -> None:
+    assert "authorizationEnabled=true needs authenticationEnabled=true" in problems_with(authenticationEnabled="false")
+
+
+def test_only_pulsars_own_rules_are_there() -> None:
+    wanted = "org.example.OtherProvider"
+    assert f"authorizationProvider={wanted}: only {PERMISSIONS_PROVIDER}" in problems_with(authorizationProvider=wanted)
+    assert load_broker_config({"authorizationProvider": PERMISSIONS_PROVIDER}).authorization_provider
+
+
+def test_settings_become_rules() -> None:
+    config = BrokerConfig(
+        authorization_enabled=True, super_users=("admin", "ops"), proxy_roles=("proxy",), role_wildcards=True
+    )
+    assert rules_of(config) == Rules(frozenset({"admin", "ops"}), frozenset({"proxy"}), has_wildcards=True)
+    assert rules_of(BrokerConfig(super_users=("admin",))) is None
+    assert load_broker_config({"superUserRoles": "admin, ops"}).super_users == ("admin", "ops")

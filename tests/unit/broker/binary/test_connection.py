@@ -29,6 +29,8 @@ class FakeBroker:
     publishes = MemoryBudget(1 << 30, ManualClock().call_later)
     reads = MemoryBudget(1 << 30, ManualClock().call_later)
 
+    access = None  # no command is worked on here
+
     def now_ms(self) -> int:
         return 0
 

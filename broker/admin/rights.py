@@ -1,0 +1,113 @@
+"""What each call of the admin API needs: declared beside its path, asked before the call is worked on.
+
+Rules:
+
+1. A route is only added with the operation that it needs (`Routes`), so that none is forgotten.
+2. Nothing is told before that: a caller without the right gets the same answer whether the thing exists or not.
+3. The statuses are Apache's: 403 for what concerns a namespace, 401 for everything else.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from aiohttp import web
+
+from broker.admin.http import Handler, Refused, caller_of, namespace_of, topic_of
+from broker.errors import NotAuthenticated, NotAuthorized
+from broker.security.access import Access
+from broker.security.authorization import Need, Operation, about_namespace, about_tenant, about_topic
+from managed_ledger.names import decode
+
+# Answered with 403 where they are refused: Apache's NamespaceOperation and the policies of namespaces.
+_FORBIDDEN: Final = frozenset(
+    {
+        Operation.CREATE_TOPIC,
+        Operation.GET_TOPICS,
+        Operation.DELETE_TOPIC,
+        Operation.GET_BUNDLE,
+        Operation.GET_PERMISSION,
+        Operation.GRANT_PERMISSION,
+        Operation.REVOKE_PERMISSION,
+        Operation.CLEAR_BACKLOG,
+        Operation.UNSUBSCRIBE_NAMESPACE,
+        Operation.PACKAGES,
+        Operation.READ_POLICY,
+        Operation.WRITE_POLICY,
+    }
+)
+
+OperationOf = Operation | Callable[[web.Request], Operation]
+"""What a call needs; a function where that depends on more than the route."""
+
+Operations = dict[Any, OperationOf]
+"""By the handler of the route: aiohttp makes a route for HEAD beside that for GET."""
+
+
+class Routes:
+    """Adds the routes of the admin API, with what each needs."""
+
+    def __init__(self, router: web.UrlDispatcher, operations: Operations) -> None:
+        self._router = router
+        self._operations = operations
+
+    def get(self, path: str, handler: Handler, operation: OperationOf) -> None:
+        self._add("GET", path, handler, operation)
+
+    def put(self, path: str, handler: Handler, operation: OperationOf) -> None:
+        self._add("PUT", path, handler, operation)
+
+    def post(self, path: str, handler: Handler, operation: OperationOf) -> None:
+        self._add("POST", path, handler, operation)
+
+    def delete(self, path: str, handler: Handler, operation: OperationOf) -> None:
+        self._add("DELETE", path, handler, operation)
+
+    def any(self, path: str, handler: Handler, operation: OperationOf) -> None:
+        """Every method."""
+        self._add("*", path, handler, operation)
+
+    def _add(self, method: str, path: str, handler: Handler, operation: OperationOf) -> None:
+        # One handler may serve several paths: each route has a function of its own, by which its operation is found.
+        async def handle(request: web.Request) -> web.StreamResponse:
+            return await handler(request)
+
+        self._operations[handle] = operation
+        if method == "GET":
+            self._router.add_get(path, handle)
+        else:
+            self._router.add_route(method, path, handle)
+
+
+def asking(access: Access, operations: Mapping[Any, OperationOf]) -> Any:
+    """A middleware that lets a request through if its caller may make it; it stands behind the one that authenticates.
+
+    A path or method that no route has is answered with 404 or 405, which tells nothing.
+    """
+
+    @web.middleware
+    async def ask(request: web.Request, handler: Handler) -> web.StreamResponse:
+        route = request.match_info.route
+        if request.match_info.http_exception is None and not access.is_open:
+            assert route.handler in operations, f"{route} has no operation"
+            wanted = operations[route.handler]
+            operation = wanted if isinstance(wanted, Operation) else wanted(request)
+            try:
+                await access.check(caller_of(request), need_of(request, operation))
+            except NotAuthenticated as error:
+                raise Refused(401, str(error)) from None
+            except NotAuthorized as error:
+                raise Refused(403 if operation in _FORBIDDEN else 401, str(error)) from None
+        return await handler(request)
+
+    return ask
+
+
+def need_of(request: web.Request, operation: Operation) -> Need:
+    """*operation* on what the path of *request* names. Raises InvalidTopicName."""
+    info = request.match_info
+    if "topic" in info:
+        # Clients encode the name of a subscription twice; the path has been decoded once.
+        return about_topic(operation, topic_of(request), decode(info.get("subscription", "")))
+    if "namespace" in info:
+        return about_namespace(operation, namespace_of(request))
+    return about_tenant(operation, info.get("tenant", ""))

@@ -1,0 +1,42 @@
+"""Asks again about producers and consumers that are there already, after the permissions of their namespace changed."""
+
+import logging
+from typing import Any
+
+from broker.errors import BrokerError
+from broker.security.access import Access
+from broker.security.authorization import Operation, about_topic
+from broker.topic.topic import Topic
+from magnetar_core.security.caller import Caller
+from managed_ledger.topic_name import TopicName
+
+log = logging.getLogger(__name__)
+
+
+async def recheck(access: Access, topic: Topic) -> None:
+    """Disconnect the clients of *topic* that may not use it any more.
+
+    Their clients come back and are refused; that is how they learn the reason.
+    """
+    if access.is_open:
+        return
+    for producer in list(topic.producers.values()):
+        if not await still_may(access, producer.caller, Operation.PRODUCE, topic.name, producer):
+            topic.disconnect_producer(producer)
+    for subscription in list(topic.subscriptions.values()):
+        for consumer in list(subscription.consumers):
+            name = subscription.name
+            if not await still_may(access, consumer.caller, Operation.CONSUME, topic.name, consumer, name):
+                topic.disconnect_consumer(consumer)
+
+
+async def still_may(
+    access: Access, caller: Caller, operation: Operation, topic: TopicName, who: Any, subscription: str = ""
+) -> bool:
+    """Whether *caller* may do *operation* still; logs why not."""
+    try:
+        await access.check(caller, about_topic(operation, topic, subscription))
+    except BrokerError as error:  # also where it cannot be found out: coming back, the client is asked again
+        log.info("%s: %s is disconnected: %s", topic, who, error)
+        return False
+    return True

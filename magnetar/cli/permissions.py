@@ -1,0 +1,171 @@
+"""`permissions`, `grant` and `revoke` of namespaces and topics: what roles may do where authorization is on."""
+
+from typing import Final
+from urllib.parse import quote
+
+import click
+
+from magnetar.cli import output as show
+from magnetar.cli.options import admin_of, admin_option, done, json_option, print_json, topic_argument
+from magnetar.cli.tenancy import namespaces
+from magnetar.cli.topics import topics
+
+__all__ = ["namespaces", "topics"]
+
+PERMISSIONS: Final = ("produce", "consume", "functions", "sources", "sinks", "packages")
+
+_allow_option = click.option(
+    "--allow", "permissions", multiple=True, required=True, type=click.Choice(PERMISSIONS),
+    help="What ROLE may do; may be given more than once. Replaces what it was granted before.",
+)  # fmt: skip
+
+
+def _role(role: str) -> str:
+    return quote(role, safe="")
+
+
+def _subscription(name: str) -> str:
+    """Twice, as the admin API has it: a name may have `/` in it."""
+    return quote(quote(name, safe=""), safe="")
+
+
+def _show(found: dict[str, list[str]], as_json: bool, head: tuple[str, str]) -> None:
+    if as_json:
+        print_json(found)
+    else:
+        show.table(head, [(name, ", ".join(what) or "nothing") for name, what in sorted(found.items())])
+
+
+# ------------------------------------------------------------------------------------ namespaces
+
+
+@namespaces.command("permissions")
+@click.argument("namespace")
+@click.option("--subscriptions", is_flag=True, help="Show which roles may use subscriptions instead.")
+@json_option
+@admin_option
+def namespace_permissions(namespace: str, subscriptions: bool, as_json: bool, admin_url: str) -> None:
+    """Show what roles may do in NAMESPACE.
+
+    Example:  magnetar namespaces permissions public/default
+    """
+    admin = admin_of(admin_url)
+    path = f"{admin.namespace_path(namespace)}/permissions"
+    if subscriptions:
+        _show(admin.call("GET", f"{path}/subscription"), as_json, ("subscription", "roles"))
+    else:
+        _show(admin.call("GET", path), as_json, ("role", "permissions"))
+
+
+@namespaces.command("grant")
+@click.argument("namespace")
+@click.argument("role")
+@_allow_option
+@json_option
+@admin_option
+def grant_namespace(namespace: str, role: str, permissions: tuple[str, ...], as_json: bool, admin_url: str) -> None:
+    """Grant ROLE permissions on all topics of NAMESPACE.
+
+    Example:  magnetar namespaces grant public/default shop --allow produce --allow consume
+    """
+    admin = admin_of(admin_url)
+    admin.call("POST", f"{admin.namespace_path(namespace)}/permissions/{_role(role)}", list(permissions))
+    done("granted", as_json, namespace=namespace, role=role, permissions=list(permissions))
+
+
+@namespaces.command("revoke")
+@click.argument("namespace")
+@click.argument("role")
+@json_option
+@admin_option
+def revoke_namespace(namespace: str, role: str, as_json: bool, admin_url: str) -> None:
+    """Revoke all permissions of ROLE on NAMESPACE; those on single topics stay.
+
+    Example:  magnetar namespaces revoke public/default shop
+    """
+    admin = admin_of(admin_url)
+    admin.call("DELETE", f"{admin.namespace_path(namespace)}/permissions/{_role(role)}")
+    done("revoked", as_json, namespace=namespace, role=role)
+
+
+@namespaces.command("grant-subscription")
+@click.argument("namespace")
+@click.argument("subscription")
+@click.argument("roles", nargs=-1, required=True)
+@json_option
+@admin_option
+def grant_subscription(
+    namespace: str, subscription: str, roles: tuple[str, ...], as_json: bool, admin_url: str
+) -> None:
+    """Let only ROLES use SUBSCRIPTION of the topics of NAMESPACE. They need the permission consume, too.
+
+    Example:  magnetar namespaces grant-subscription public/default billing shop
+    """
+    admin = admin_of(admin_url)
+    path = f"{admin.namespace_path(namespace)}/permissions/subscription/{_subscription(subscription)}"
+    admin.call("POST", path, list(roles))
+    done("granted", as_json, namespace=namespace, subscription=subscription, roles=list(roles))
+
+
+@namespaces.command("revoke-subscription")
+@click.argument("namespace")
+@click.argument("subscription")
+@click.argument("role")
+@json_option
+@admin_option
+def revoke_subscription(namespace: str, subscription: str, role: str, as_json: bool, admin_url: str) -> None:
+    """Take ROLE from those that may use SUBSCRIPTION. When the last one is gone, all that may consume may use it.
+
+    Example:  magnetar namespaces revoke-subscription public/default billing shop
+    """
+    admin = admin_of(admin_url)
+    path = f"{admin.namespace_path(namespace)}/permissions/{_subscription(subscription)}/{_role(role)}"
+    admin.call("DELETE", path)
+    done("revoked", as_json, namespace=namespace, subscription=subscription, role=role)
+
+
+# ---------------------------------------------------------------------------------------- topics
+
+
+@topics.command("permissions")
+@topic_argument
+@json_option
+@admin_option
+def topic_permissions(topic: str, as_json: bool, admin_url: str) -> None:
+    """Show what roles may do with TOPIC, those with permissions on its namespace included.
+
+    Example:  magnetar topics permissions orders
+    """
+    admin = admin_of(admin_url)
+    _show(admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/permissions"), as_json, ("role", "permissions"))
+
+
+@topics.command("grant")
+@topic_argument
+@click.argument("role")
+@_allow_option
+@json_option
+@admin_option
+def grant_topic(topic: str, role: str, permissions: tuple[str, ...], as_json: bool, admin_url: str) -> None:
+    """Grant ROLE permissions on TOPIC and its partitions.
+
+    Example:  magnetar topics grant orders shop --allow produce
+    """
+    admin = admin_of(admin_url)
+    admin.call("POST", f"/admin/v2/{admin.path_of(topic)}/permissions/{_role(role)}", list(permissions))
+    done("granted", as_json, topic=topic, role=role, permissions=list(permissions))
+
+
+@topics.command("revoke")
+@topic_argument
+@click.argument("role")
+@json_option
+@admin_option
+def revoke_topic(topic: str, role: str, as_json: bool, admin_url: str) -> None:
+    """Revoke the permissions of ROLE on TOPIC; those on its namespace stay.
+
+    Example:  magnetar topics revoke orders shop
+    """
+    admin = admin_of(admin_url)
+    admin.call("DELETE", f"/admin/v2/{admin.path_of(topic)}/permissions/{_role(role)}")
+    done("revoked", as_json, topic=topic, role=role)

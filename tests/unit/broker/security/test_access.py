@@ -1,0 +1,273 @@
+"""Rights that change while a broker runs: they count at once, for new requests and for those who are there."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+
+from broker.errors import MetadataFailure, NotAuthorized
+from broker.grpc.service import GrpcServer
+from broker.policies import new_policies
+from broker.records import to_json
+from broker.security.authorization import Operation, about_tenant, about_topic
+from broker.wire import pulsar_pb2 as wire
+from magnetar_core.security.caller import TRUSTED, Caller
+from magnetar_core.topics import topics_pb2 as api
+from managed_ledger.topic_name import TopicName
+from tests.support.callers import believe_everybody
+from tests.support.waiting import eventually
+from tests.unit.broker.conftest import BrokerInMemory, world
+from tests.unit.broker.grpc.conftest import open_grpc
+from tests.unit.broker.raw_client import RawClient
+
+__all__ = ["world"]
+
+TOP = "persistent://public/default/top"
+NAME = TopicName.parse(TOP)
+_T = wire.BaseCommand
+
+
+@pytest.fixture
+async def guarded(world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch) -> BrokerInMemory:
+    believe_everybody(monkeypatch)
+    await world.restart(authorization_enabled=True, super_users=("root",))
+    return world
+
+
+async def grant(made: BrokerInMemory, **roles: list[str]) -> None:
+    """Exactly these permissions in public/default, stored by another broker."""
+    record = new_policies(made.config.cluster_name, 4)
+    record["auth_policies"]["namespace_auth"] = roles
+    await made.store.put("/admin/policies/public/default", to_json(record))
+
+
+async def connect(made: BrokerInMemory, role: str) -> RawClient:
+    client = await RawClient.connect(made.broker.port, introduce=False)
+    client.send(_T.CONNECT, client_version="raw", protocol_version=21, auth_data=role.encode())
+    await client.expect(_T.CONNECTED)
+    return client
+
+
+async def is_refused(client: RawClient, kind: int, **fields: Any) -> bool:
+    client.send(kind, request_id=9, **fields)
+    answer = await client.answer()
+    if answer.type == _T.ERROR:
+        assert answer.error.error == wire.AuthorizationError
+        return True
+    return False
+
+
+async def test_a_grant_counts_for_the_next_request(guarded: BrokerInMemory) -> None:
+    client = await connect(guarded, "ann")
+    assert await is_refused(client, _T.PRODUCER, topic=TOP, producer_id=1)
+    await grant(guarded, ann=["produce"])
+
+    async def may_produce() -> bool:
+        return not await is_refused(client, _T.PRODUCER, topic=TOP, producer_id=1)
+
+    await eventually(may_produce)
+    assert await is_refused(
+        client, _T.SUBSCRIBE, topic=TOP, subscription="s", subType=wire.CommandSubscribe.Exclusive, consumer_id=1
+    )
+    client.close()
+
+
+async def test_who_may_not_any_more_is_disconnected_and_the_others_stay(guarded: BrokerInMemory) -> None:
+    await grant(guarded, ann=["produce"], bob=["consume"], cid=["produce", "consume"])
+    clients = {role: await connect(guarded, role) for role in ("ann", "bob", "cid")}
+    await eventually(lambda: _may(guarded, "ann"))
+    await clients["ann"].produce(TOP)
+    await clients["bob"].subscribe(TOP)
+    await clients["cid"].produce(TOP)
+    await clients["cid"].subscribe(TOP, subscription="other")
+    await grant(guarded, cid=["produce", "consume"])
+    assert (await clients["ann"].answer()).type == _T.CLOSE_PRODUCER
+    assert (await clients["bob"].answer()).type == _T.CLOSE_CONSUMER
+    topic = guarded.broker.topics[NAME]
+    assert [str(one.caller) for one in topic.producers.values()] == ["cid"]
+    assert await clients["cid"].nothing_came()
+    assert await is_refused(clients["ann"], _T.PRODUCER, topic=TOP, producer_id=2)
+    for client in clients.values():
+        client.close()
+
+
+async def _may(made: BrokerInMemory, role: str) -> bool:
+    try:
+        await made.broker.access.check(Caller(role), about_topic(Operation.LOOKUP, NAME))
+    except NotAuthorized:
+        return False
+    return True
+
+
+async def test_an_administrator_counts_as_soon_as_the_tenant_names_it(guarded: BrokerInMemory) -> None:
+    async def may() -> bool:
+        try:
+            await guarded.broker.access.check(Caller("boss"), about_tenant(Operation.LIST_NAMESPACES, "public"))
+        except NotAuthorized:
+            return False
+        return True
+
+    assert not await may()
+    record = {"allowedClusters": [guarded.config.cluster_name], "adminRoles": ["boss"]}
+    await guarded.store.put("/admin/policies/public", to_json(record))
+    await eventually(may)
+    await guarded.store.put("/admin/policies/public", to_json({**record, "adminRoles": []}))
+
+    async def may_not() -> bool:
+        return not await may()
+
+    await eventually(may_not)
+
+
+async def test_a_deleted_topic_takes_its_permissions_with_it(guarded: BrokerInMemory) -> None:
+    broker = guarded.broker
+    topic = await broker.create_topic(NAME)
+    record = new_policies(guarded.config.cluster_name, 4)
+    record["auth_policies"]["destination_auth"] = {TOP: {"ann": ["produce"]}, TOP + "2": {"ann": ["produce"]}}
+    await guarded.store.put("/admin/policies/public/default", to_json(record))
+    await broker.delete_topic(topic.name)
+    left = await broker.tenancy.namespace("public/default")
+    assert left["auth_policies"]["destination_auth"] == {TOP + "2": {"ann": ["produce"]}}
+
+
+async def test_nothing_is_asked_where_authorization_is_off(world: BrokerInMemory) -> None:
+    assert world.broker.access.is_open
+    await world.broker.access.check(Caller("anybody"), about_tenant(Operation.DELETE_TENANT, "public"))
+
+
+async def test_a_trusted_caller_may_do_everything(guarded: BrokerInMemory) -> None:
+    await guarded.broker.access.check(TRUSTED, about_tenant(Operation.DELETE_TENANT, "public"))
+
+
+async def test_who_may_do_it_cannot_be_found_out_where_the_record_is_damaged(guarded: BrokerInMemory) -> None:
+    await guarded.store.put("/admin/policies/public/default", b"[secret]")
+    access = guarded.broker.access
+    await access.check(Caller("root"), about_topic(Operation.LOOKUP, NAME))
+    with pytest.raises(MetadataFailure) as refused:
+        await access.check(Caller("ann"), about_topic(Operation.LOOKUP, NAME))
+    assert "secret" not in str(refused.value)
+
+
+async def test_a_permission_that_goes_while_a_producer_is_made_counts(
+    guarded: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await grant(guarded, ann=["produce", "consume"])
+    await eventually(lambda: _may(guarded, "ann"))
+    client = await connect(guarded, "ann")
+    broker = guarded.broker
+    schema = broker.producer_schema
+
+    async def while_it_is_made(*arguments: Any) -> bytes:
+        await grant(guarded)
+
+        async def may_not() -> bool:
+            return not await _may(guarded, "ann")
+
+        await eventually(may_not)
+        return await schema(*arguments)
+
+    monkeypatch.setattr(broker, "producer_schema", while_it_is_made)
+    assert await is_refused(client, _T.PRODUCER, topic=TOP, producer_id=1)
+    assert not broker.topics[NAME].producers
+    client.close()
+
+
+# ------------------------------------------------------------------------------------------ the topic API
+
+
+@pytest.fixture
+async def port(guarded: BrokerInMemory) -> AsyncIterator[GrpcServer]:
+    await guarded.store.put(
+        "/admin/policies/public",
+        to_json({"allowedClusters": [guarded.config.cluster_name], "adminRoles": ["boss"]}),
+    )
+    await grant(guarded, producer=["produce"], consumer=["consume"])
+    await guarded.broker.create_topic(NAME)
+    server = await open_grpc(guarded)
+    yield server
+    await server.stop()
+
+
+REQUESTS: dict[str, Any] = {
+    "Lookup": api.LookupRequest(topic=TOP),
+    "GetTopic": api.GetTopicRequest(topic=TOP),
+    "GetLastMessageId": api.GetLastMessageIdRequest(topic=TOP),
+    "CreateTopic": api.CreateTopicRequest(topic=TOP + "2"),
+    "DeleteTopic": api.DeleteTopicRequest(topic=TOP + "3"),
+    "ListTopics": api.ListTopicsRequest(),
+    "GetTopicStats": api.GetTopicStatsRequest(topic=TOP),
+    "Publish": api.PublishRequest(open=api.PublishRequest.Open(topic=TOP)),
+    "Consume": api.ConsumeRequest(open=api.ConsumeRequest.Open(topic=TOP, subscription="s", type=api.SHARED)),
+}
+PUBLISH = "/magnetar.topics.v1.Topics/Publish"
+ADMINISTRATORS = {"boss", "root"}
+MAY = {
+    "Lookup": {"producer", "consumer"},
+    "GetTopic": {"producer", "consumer"},
+    "GetLastMessageId": {"consumer"},
+    "CreateTopic": set(),
+    "DeleteTopic": set(),
+    "ListTopics": {"producer", "consumer"},
+    "GetTopicStats": {"producer", "consumer"},
+    "Publish": {"producer"},
+    "Consume": {"consumer"},
+}
+
+
+async def status_of(port: GrpcServer, method: str, request: Any, role: str) -> str:
+    """How a call of *role* ends, or OK if a stream is opened."""
+    said = (("x-role", role),) if role else ()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port.port}") as channel:
+        path = f"/magnetar.topics.v1.Topics/{method}"
+        try:
+            if method in ("Publish", "Consume"):
+                call = channel.stream_stream(path, lambda one: one.SerializeToString(), bytes)(metadata=said)
+                await call.write(request)
+                first = await call.read()
+                if first is not grpc.aio.EOF:
+                    call.cancel()
+                    return "OK"
+                return str((await call.code()).name)
+            await channel.unary_unary(path, lambda one: one.SerializeToString(), bytes)(request, metadata=said)
+        except grpc.aio.AioRpcError as error:
+            return str(error.code().name)
+        return "OK"
+
+
+@pytest.mark.parametrize("role", ["", "anonymous", "producer", "consumer", "boss", "root"])
+async def test_each_call_of_the_topic_api_asks(port: GrpcServer, role: str) -> None:
+    assert set(REQUESTS) == {one.name for one in api.DESCRIPTOR.services_by_name["Topics"].methods}
+    for method, request in REQUESTS.items():
+        status = await status_of(port, method, request, role)
+        if not role:
+            assert status == "UNAUTHENTICATED", method
+        elif role in MAY[method] | ADMINISTRATORS:
+            assert status not in ("UNAUTHENTICATED", "PERMISSION_DENIED"), method
+        else:
+            assert status == "PERMISSION_DENIED", method
+
+
+async def test_a_publish_call_ends_when_its_client_may_not_produce_any_more(
+    guarded: BrokerInMemory, port: GrpcServer
+) -> None:
+    await grant(guarded, ann=["produce"], bob=["produce"])
+    await eventually(lambda: _may(guarded, "bob"))
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port.port}") as channel:
+        calls: dict[str, Any] = {}
+        for role in ("ann", "bob"):
+            method = channel.stream_stream(PUBLISH, lambda one: one.SerializeToString(), api.PublishResponse.FromString)
+            call = method(metadata=(("x-role", role),))
+            await call.write(REQUESTS["Publish"])
+            assert (await call.read()).HasField("opened")
+            calls[role] = call
+        await grant(guarded, bob=["produce"])
+        with pytest.raises(grpc.aio.AioRpcError):
+            await calls["ann"].read()
+        assert (await calls["ann"].code()).name == "UNAVAILABLE"
+        await calls["bob"].write(api.PublishRequest(first_sequence_id=0, messages=[api.Message(payload=b"x")]))
+        async with asyncio.timeout(5):
+            assert (await calls["bob"].read()).receipts
+        calls["bob"].cancel()
+    assert await status_of(port, "Publish", REQUESTS["Publish"], "ann") == "PERMISSION_DENIED"
