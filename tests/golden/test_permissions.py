@@ -1,10 +1,10 @@
 """Each call and each command by each role, as Apache's broker answered it (`record_permissions`)."""
 
-import json
+import asyncio
 import re
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from typing import Any, Final
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final
 
 import pytest
 
@@ -21,49 +21,10 @@ from tests.unit.broker.raw_client import RawClient
 CLUSTER: Final = "standalone"
 REFUSALS: Final = (401, 403)
 
-# Calls that are refused to more roles than by Apache's broker, or with another status, and why.
-HTTP_DIFFERENCES: Final = {
-    "GET /status.html": "Apache's has no file of the operator here, and shows that to everybody",
-    "GET /lookup/v2/topic/persistent/t1/nope/top": "Apache's tells everybody that a namespace does not exist",
-    "GET /admin/v2/persistent/nope/nope/nope/stats": "Apache's tells everybody that a tenant does not exist",
-    "POST /admin/v2/persistent/t1/n1/parted2/createMissedPartitions": "Apache's asks for lookup first: 401, not 403",
-}
-BINARY_DIFFERENCES: Final = {
-    "GET_SCHEMA": "Apache's shows schemas to everybody who is connected",
-    "GET_SCHEMA of a missing topic": "Apache's tells everybody that a topic does not exist",
-    "GET_OR_CREATE_SCHEMA": "Apache's stores schemas for everybody who is connected",
-}
 
-
-def vectors(name: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = load(f"permissions/{name}.json")
-    return found
-
-
-@golden(
-    "permissions/*.json",
-    how={REPLAYS},
-    compared="for every call and command, and every role: whether it is allowed, or how it is refused; the tests below "
-    "ask our broker. Here: that each role was recorded for each of them, and nothing else",
-)
-def test_every_role_was_recorded_for_every_call_and_command(report: Report) -> None:
-    recorded = load(report.vector)
-    asked = {
-        "permissions/http.json": {call.name for call in http_calls(CLUSTER)},
-        "permissions/binary.json": {one.name for one in COMMANDS},
-    }.get(report.vector)
-    for row in recorded:
-        with report.row(json.dumps([row.get(name) for name in ("command", "method", "path", "role", "original")])):
-            if asked is None:
-                assert {"role", "original", "granted", "answer"} == row.keys()
-                continue
-            assert (row["command"] if "command" in row else f"{row['method']} {row['path']}") in asked
-            assert list(row["answers"]) == list(ROLES)
-    assert asked is None or len(recorded) == len(asked)
-
-
-@pytest.fixture
-async def admin(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[AdminWorld, Side]]:
+@asynccontextmanager
+async def guarded(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[AdminWorld, Side]]:
+    """A broker with authorization on and what the recorder made."""
     believe_everybody(monkeypatch)
     async with AsyncExitStack() as stack:
         made = AdminWorld(stack)
@@ -81,6 +42,12 @@ async def admin(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[AdminWor
         yield made, side
 
 
+@pytest.fixture
+async def admin(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[AdminWorld, Side]]:
+    async with guarded(monkeypatch) as made:
+        yield made
+
+
 async def ask(made: AdminWorld, side: Side, call: Call, role: str) -> tuple[int, str]:
     path = call.path.replace("BROKER", side.id)
     if role == "nobody":
@@ -93,34 +60,6 @@ async def ask(made: AdminWorld, side: Side, call: Call, role: str) -> tuple[int,
 async def prepare(made: AdminWorld, side: Side) -> None:
     for call in world(CLUSTER):
         await ask(made, side, call, "admin")
-
-
-async def test_every_call_is_refused_to_the_roles_to_which_apache_refuses_it(
-    admin: tuple[AdminWorld, Side],
-) -> None:
-    made, side = admin
-    wrong = []
-    for row in vectors("http"):
-        call = Call(row["method"], row["path"], row["body"])
-        for role in ROLES:
-            if call.method != "GET":
-                await prepare(made, side)
-            status, text = await ask(made, side, call, role)
-            recorded = row["answers"][role]["status"]
-            told = status if status in REFUSALS else "allowed"
-            wanted = recorded if recorded in REFUSALS else "allowed"
-            if told != wanted and not (call.name in HTTP_DIFFERENCES and (told != "allowed" or role == "nobody")):
-                wrong.append(f"{call.name} by {role}: {status} {text[:100]}, Apache's {recorded}")
-    assert not wrong, "\n".join(wrong)
-
-
-async def test_what_differs_from_apache_is_listed_and_differs(admin: tuple[AdminWorld, Side]) -> None:
-    made, side = admin
-    rows = {f"{row['method']} {row['path']}": row for row in vectors("http")}
-    for name in HTTP_DIFFERENCES:
-        row = rows[name]
-        told = [(await ask(made, side, Call(row["method"], row["path"], row["body"]), role))[0] for role in ROLES]
-        assert told != [row["answers"][role]["status"] for role in ROLES]
 
 
 async def test_each_route_was_recorded(admin: tuple[AdminWorld, Side]) -> None:
@@ -178,29 +117,34 @@ def shown(made: wire.BaseCommand) -> str:
     return wire.BaseCommand.Type.Name(made.type)
 
 
-async def test_every_command_is_refused_to_the_roles_to_which_apache_refuses_it(
-    admin: tuple[AdminWorld, Side],
-) -> None:
-    made, side = admin
-    rows = {row["command"]: row["answers"] for row in vectors("binary")}
-    wrong = []
+async def compare_http(made: AdminWorld, side: Side, report: Report) -> None:
+    for row in load(report.vector):
+        call = Call(row["method"], row["path"], row["body"])
+        for role in ROLES:
+            if call.method != "GET":
+                await prepare(made, side)
+            status, text = await ask(made, side, call, role)
+            recorded = row["answers"][role]["status"]
+            with report.row(f"{call.name} {role}"):
+                told, wanted = (one if one in REFUSALS else "allowed" for one in (status, recorded))
+                assert told == wanted, f"{status} {text[:100]}, Apache's {recorded}"
+
+
+async def compare_commands(made: AdminWorld, side: Side, report: Report) -> None:
+    rows = {row["command"]: row["answers"] for row in load(report.vector)}
+    assert rows.keys() == {asked.name for asked in COMMANDS}
     for asked in COMMANDS:
         for role in ROLES:
             await prepare(made, side)
             told = await answer_of(side, asked, role)
             recorded = rows[asked.name][role].get("error", rows[asked.name][role]["type"])
-            is_refused, was_refused = told.startswith("Auth"), recorded.startswith("Auth")
-            if told == recorded or (not is_refused and not was_refused):
-                continue
-            if not (asked.name in BINARY_DIFFERENCES and is_refused):
-                wrong.append(f"{asked.name} by {role}: {told}, Apache's {recorded}")
-    assert not wrong, "\n".join(wrong)
+            with report.row(f"{asked.name} {role}"):
+                are_refused = told.startswith("Auth"), recorded.startswith("Auth")
+                assert told == recorded or not any(are_refused), f"{told}, Apache's {recorded}"
 
 
-async def test_a_proxy_gets_what_apache_gives_it(admin: tuple[AdminWorld, Side]) -> None:
-    made, side = admin
-    wrong = []
-    for row in vectors("proxies"):
+async def compare_proxies(made: AdminWorld, side: Side, report: Report) -> None:
+    for row in load(report.vector):
         if row["role"] == row["original"]:  # refused when it connects, which is not for these rules to decide
             continue
         grants = Call("POST", "/admin/v2/namespaces/t1/n1/permissions/proxy", row["granted"])
@@ -217,7 +161,22 @@ async def test_a_proxy_gets_what_apache_gives_it(admin: tuple[AdminWorld, Side])
         client.send(wire.BaseCommand.LOOKUP, topic="persistent://t1/n1/top", request_id=9)
         told = shown(await client.answer())
         client.close()
-        wanted = row["answer"].get("error", row["answer"]["type"])
-        if told != wanted:
-            wrong.append(f"{row['role']} for {row['original']!r}: {told}, Apache's {wanted}")
-    assert not wrong, "\n".join(wrong)
+        with report.row(f"{row['role']} for {row['original']} with {len(row['granted'])} permissions"):
+            assert told == row["answer"].get("error", row["answer"]["type"])
+
+
+COMPARE: Final = {"http": compare_http, "binary": compare_commands, "proxies": compare_proxies}
+
+
+@golden(
+    "permissions/*.json",
+    how={REPLAYS},
+    compared="for each call, command and role whether it is refused, by which status (401 or 403) or error; what those "
+    "get who are not refused is left aside",
+)
+def test_answers_to_each_role(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def replay() -> None:
+        async with guarded(monkeypatch) as (made, side):
+            await COMPARE[report.vector.rpartition("/")[2].removesuffix(".json")](made, side, report)
+
+    asyncio.run(replay())
