@@ -11,9 +11,9 @@ from typing import Final
 
 from magnetar_core.bookkeeper.client.quorum import ENSEMBLE_SIZE_MAX
 from magnetar_core.bookkeeper.client.topology import RACKS_MIN
-from magnetar_core.bookkeeper.tls.files import APACHE_FACTORY, REFRESH_S, TlsFiles, directory_files, store_problem
 from magnetar_core.runtime.config import ENVIRONMENT_PREFIX, load, setting
 from magnetar_core.runtime.types import MIB, ConfigurationError
+from magnetar_core.security.tls_files import APACHE_FACTORY, REFRESH_S, TlsFiles, directory_files, store_problem
 
 DIGEST_TYPES: Final = ("CRC32", "CRC32C", "MAC", "DUMMY")
 COMPATIBILITY_STRATEGIES: Final = (
