@@ -88,8 +88,8 @@ async def start_standalone(data: Path, settings: StandaloneSettings, parts: Part
         settings.broker, store, bookkeeper, clock, parts, version=__version__, preferred_grpc_port=GRPC_PORT
     )
     say_ready(
-        f"magnetar standalone is ready after {clock.monotonic() - began_s:.2f} s: {broker.address.service_url}, "
-        f"HTTP {broker.address.http_url or 'off'}, gRPC {grpc_address(broker) or 'off'}, "
+        f"magnetar standalone is ready after {clock.monotonic() - began_s:.2f} s: {broker.address.native_url}, "
+        f"HTTP {broker.address.web_url(secure=False) or 'off'}, gRPC {grpc_address(broker) or 'off'}, "
         f"bookies {', '.join(addresses)}, data in {data}"
     )
 
