@@ -17,7 +17,7 @@ from grpc_reflection.v1alpha import reflection
 from broker.admin.stats import topic_stats
 from broker.broker import Broker
 from broker.config import PARTITIONS_MAX
-from broker.errors import BrokerError, NotAuthenticated, NotReady
+from broker.errors import BrokerError, NotReady
 from broker.grpc.callers import authenticate, is_secure
 from broker.grpc.consume import Consumers, last_id
 from broker.grpc.grouping import GroupLimits
@@ -255,7 +255,7 @@ async def _serve(serve: Handler, argument: Any, context: Any, doors: Doors | Non
     except TimeoutError:
         if not limit.expired():
             raise
-        raise NotAuthenticated("the credentials of this call have expired") from None
+        raise NotReady("the credentials of this call have expired; begin it anew with others") from None
 
 
 async def _guard(

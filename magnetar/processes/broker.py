@@ -56,7 +56,7 @@ async def start_broker(
     web_socket = _reserve(config, config.web_port, "webServicePort (--web-port)")
     secure_socket = _reserve(config, config.web_port_tls, "webServicePortTls")
     grpc_socket = _reserve_grpc(config, config.grpc_port, preferred_grpc_port)
-    secure_grpc_socket = _reserve_grpc(config, config.grpc_port_tls)
+    secure_grpc_socket = _reserve_grpc(config, config.grpc_port_tls, preferred_grpc_port)
 
     async def bundles_of(namespace: str) -> Bundles:
         return (await broker.namespace(namespace)).bundles
