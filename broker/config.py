@@ -145,6 +145,9 @@ class BrokerConfig:
     token_audience_claim: str = setting(
         "tokenAudienceClaim", "", help="claim that must hold tokenAudience; empty: not looked at"
     )
+    token_leeway_s: int = setting(
+        "tokenAllowedClockSkewSeconds", 0, help="tokens are taken so much before their time, and after it"
+    )
     token_audience: str = setting("tokenAudience", "", help="audience that tokens must be for")
     basic_users: str = setting(
         "basicAuthConf", "", help="users as `htpasswd` writes them: a path, data:;base64,… or base64", secret=True
@@ -681,6 +684,17 @@ REFUSED_WHEN_ON: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "bookkeeperClientIsolationGroups": (("",), "groups of bookies do not keep namespaces apart"),
     "bookkeeperClientSecondaryIsolationGroups": (("",), "groups of bookies do not keep namespaces apart"),
     "bookkeeperClientAuthenticationPlugin": (("",), "bookies know a broker by its certificate (bookkeeperTLS…)"),
+    "brokerClientTlsEnabledWithKeyStore": (
+        ("false",),
+        "Java's key stores are not read; see brokerClientTrustCertsFilePath",
+    ),
+    "brokerClientTlsCiphers": (("",), "the suites towards other brokers are the library's"),
+    "brokerClientTlsProtocols": (("",), "towards other brokers TLS 1.2 and 1.3 are spoken"),
+    "webServiceTlsCiphers": (("",), "tlsCiphers holds for all ports"),
+    "webServiceTlsProtocols": (("",), "tlsProtocols holds for all ports"),
+    "webServiceHaProxyProtocolEnabled": (("false",), "the PROXY protocol is understood at the binary ports only"),
+    "tokenSettingPrefix": (("",), "the settings of tokens have no prefix"),
+    "saslJaasServerRoleTokenSignerSecretPath": (("",), "SASL is not there"),
     "tlsEnabledWithKeyStore": (
         ("false",),
         "Java's key stores are not read; convert them to PEM (tlsCertificateFilePath)",
@@ -739,6 +753,10 @@ _TUNING: Final = """
     subscriptionSharedUseClassicPersistentImplementation systemTopicEnabled topicLevelPoliciesEnabled
     topicLoadTimeoutSeconds unblockStuckSubscriptionEnabled webSocketNumIoThreads zooKeeperCacheExpirySeconds
     zooKeeperOperationTimeoutSeconds zooKeeperSessionTimeoutMillis zookeeperSessionExpiredPolicy
+    athenzDomainNames brokerClientSslProvider brokerClientTlsKeyStore brokerClientTlsKeyStorePassword
+    brokerClientTlsKeyStoreType brokerClientTlsTrustStore brokerClientTlsTrustStorePassword
+    brokerClientTlsTrustStoreType saslJaasClientAllowedIds saslJaasServerSectionName tlsKeyStore tlsKeyStorePassword
+    tlsKeyStoreType tlsProvider tlsTrustStore tlsTrustStorePassword tlsTrustStoreType webServiceTlsProvider
 """
 APACHE_SETTINGS_WITHOUT_EFFECT: Final = frozenset(_TUNING.split())
 

@@ -98,6 +98,7 @@ class ClientProtocol(asyncio.Protocol):
         address, host = f"/{peer}", peer.rpartition(":")[0]
         refusal = self._server.admit(host)
         if refusal is not None:
+            self._server.refused += 1
             log.info("%s is refused: %s", address, refusal)
             self._transport.write(error_frame(NO_REQUEST, wire.NotAllowedError, refusal))
             self._is_closing = True
@@ -365,6 +366,8 @@ class BinaryServer:
         self.clients: set[ClientProtocol] = set()
         self.strangers: set[ClientProtocol] = set()
         """Those of the clients that may not have finished their handshake."""
+        self.refused = 0
+        """Connections above a limit."""
         self.limits = ConnectionLimits(config.max_connections, config.max_connections_per_ip)
 
     async def listen(self, host: str, port: int, certificates: Certificates | None = None) -> int:

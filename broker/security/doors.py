@@ -210,4 +210,5 @@ def _token_rules(config: BrokerConfig) -> TokenRules:
         claim=config.token_claim or DEFAULT_CLAIM,
         audience_claim=config.token_audience_claim,
         audience=config.token_audience,
+        leeway_s=config.token_leeway_s,
     )

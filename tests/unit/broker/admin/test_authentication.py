@@ -113,6 +113,22 @@ async def test_metrics_are_open_unless_they_are_closed_and_the_status_always_is(
     assert (await world.call(closed, "GET", "/status.html")).status == 200
 
 
+async def test_the_metrics_count_who_came_in_and_who_did_not(world: AdminWorld) -> None:
+    side = await world.side(**SECURE)
+    for shown in (bearer(), bearer(exp=1), basic("ann:wrong")):
+        await world.call(side, "GET", CLUSTERS, Authorization=shown)
+    await world.call(side, "GET", CLUSTERS)
+    lines = (await world.call(side, "GET", "/metrics")).text.splitlines()
+    for line in (
+        'pulsar_authentication_success_total{auth_method="token"} 1.0',
+        'pulsar_authentication_failures_total{auth_method="token"} 1.0',
+        'pulsar_authentication_failures_total{auth_method="basic"} 1.0',
+        'pulsar_authentication_failures_total{auth_method="anonymous"} 1.0',
+        "pulsar_active_connections 0.0",
+    ):
+        assert line in lines
+
+
 async def test_secrets_are_hidden_in_the_settings(world: AdminWorld) -> None:
     side = await world.side(
         **SECURE, broker_client_plugin=TOKEN_PLUGIN, broker_client_parameters="token:" + bearer().split()[1]

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from broker.grpc.callers import caller_of, is_secure
 from broker.grpc.service import LISTENER, GrpcServer
 from magnetar.client.async_client import AsyncClient
 from magnetar.client.errors import AccessDenied, TopicUnavailable
+from magnetar_core.security.caller import Caller
 from magnetar_core.security.tokens import sign
 from tests.support.tls_files import Authority
 from tests.unit.broker.conftest import BrokerInMemory
@@ -58,6 +60,28 @@ async def test_a_program_with_a_token_comes_in_and_others_do_not(worlds: Worlds)
     for wrong in (None, "garbage", token(exp=1), sign({"sub": "ann"}, bytes(32), "HS256")):
         with pytest.raises(AccessDenied, match="authorization"):
             await use(door.client(token=wrong))
+    await door.server.stop()
+
+
+async def test_a_call_knows_its_caller_and_whether_it_came_over_tls(
+    worlds: Worlds, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = await worlds.open(**{**tls(authority), "grpc_port_tls": 0}, anonymous_role="guest")
+    seen: list[tuple[Caller, bool]] = []
+
+    async def note(*_: Any, **__: Any) -> list[str]:
+        seen.append((caller_of(None), is_secure()))
+        return []
+
+    monkeypatch.setattr(world.broker, "topics_of_namespace", note)
+    door = await open_door(world, secure=True)
+    async with (
+        door.client(token=token("bob")) as bob,
+        door.client(secure=True, tls_trust_certs_file=str(authority.certificate)) as guest,
+    ):
+        for client in (bob, guest, bob):
+            await client.topics.list()
+    assert seen == [(Caller("bob"), False), (Caller("guest"), True), (Caller("bob"), False)]
     await door.server.stop()
 
 
