@@ -5,7 +5,8 @@ A connection that was handed over is served by the same object as one in clear t
 Rules:
 
 1. A handshake has a time limit, and so many may be under way; the connections above that are closed.
-2. A handshake that failed ends its own connection only. It is counted, and logged at most once a second.
+2. A handshake that failed ends its own connection only. It is counted, and logged at most once a second. A client that
+   closes the connection without a word is none.
 3. Each connection uses the certificates that are in the files when it begins (`tls_contexts.Certificates`).
 
 Connections are accepted here and not by the event loop's server: that one keeps the context with which it began, and
@@ -117,6 +118,9 @@ class TlsPort:
             await asyncio.get_running_loop().connect_accepted_socket(
                 self._admit, accepted, ssl=self.certificates.context, ssl_handshake_timeout=self.handshake_s
             )
+        except ConnectionResetError:
+            # It said nothing and went: other brokers and load balancers look whether the port is there.
+            accepted.close()
         except OSError as error:  # the errors of the ssl library and of the time limit are OSErrors, too
             accepted.close()
             self.failed += 1

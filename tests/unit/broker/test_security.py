@@ -473,6 +473,20 @@ async def test_so_many_handshakes_are_under_way_and_each_has_its_time(
         other.close()
 
 
+async def test_who_only_looks_whether_the_port_is_there_is_no_failed_handshake(
+    worlds: Worlds, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = await worlds.open(CONFIG, service_port=None, **tls(authority))
+    (port,) = world.broker.server._tls_ports
+    for _ in range(3):
+        _, writer = await asyncio.open_connection("127.0.0.1", world.broker.port)
+        await eventually(lambda: port.waiting == 1)
+        writer.close()
+        await eventually(lambda: port.waiting == 0)
+    assert port.failed == 0
+    assert "handshake" not in caplog.text
+
+
 async def ended(reader: asyncio.StreamReader) -> bool:
     async with asyncio.timeout(30):
         try:

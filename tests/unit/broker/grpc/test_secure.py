@@ -1,6 +1,9 @@
 """TLS and authentication at the gRPC port, with the client of the topic API."""
 
+import asyncio
+import ssl
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -128,4 +131,29 @@ async def test_a_stream_ends_with_its_token_and_is_begun_anew_with_another(world
         async with client.reader("t") as reader:
             for number in range(sent):
                 assert (await reader.receive(5)).payload == str(number).encode()
+    await door.server.stop()
+
+
+async def test_new_connections_use_changed_certificates(worlds: Worlds, tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "authority")
+    authority.folder("broker", host="DNS:localhost")
+    second = authority.folder("second", host="DNS:localhost")
+    door = await open_door(await worlds.open(**tls(authority, tls_refresh_s=1)), secure=True)
+
+    async def shown() -> str:
+        context = ssl.create_default_context(cafile=str(authority.certificate))
+        context.set_alpn_protocols(["h2"])
+        _, writer = await asyncio.open_connection(
+            "127.0.0.1", door.server.port_tls, server_hostname="localhost", ssl=context
+        )
+        certificate = writer.get_extra_info("peercert")
+        writer.close()
+        return str(certificate["serialNumber"])
+
+    first = await shown()
+    for name in ("tls.crt", "tls.key"):
+        (authority.directory / "broker" / name).write_bytes((second / name).read_bytes())
+    async with asyncio.timeout(30):
+        while await shown() == first:
+            await asyncio.sleep(0.05)
     await door.server.stop()
