@@ -34,11 +34,11 @@ from magnetar_core.bookkeeper.metadata.bookies import BookieRegistration
 from magnetar_core.bookkeeper.metadata.damage_reports import OnDamage
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
-from magnetar_core.bookkeeper.tls.contexts import Certificates
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.files import DiskUsage, Files
 from magnetar_core.runtime.observe import SlowOperations
 from magnetar_core.runtime.types import KIB, MIB
+from magnetar_core.security.tls_contexts import Certificates
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,10 @@ from typing import Final
 
 from bookie.access import ROLE_FACTORIES, Rules
 from bookie.storage.journal.format import ALIGNMENT_MIN, VERSIONS_TO_WRITE
-from magnetar_core.bookkeeper.tls.files import (
+from magnetar_core.bookkeeper.wire.framing import MAX_FRAME_BYTES
+from magnetar_core.runtime.config import setting
+from magnetar_core.runtime.types import MIB
+from magnetar_core.security.tls_files import (
     APACHE_FACTORY,
     REFRESH_S,
     TlsFiles,
@@ -15,9 +18,6 @@ from magnetar_core.bookkeeper.tls.files import (
     protocol_problems,
     store_problem,
 )
-from magnetar_core.bookkeeper.wire.framing import MAX_FRAME_BYTES
-from magnetar_core.runtime.config import setting
-from magnetar_core.runtime.types import MIB
 
 # Apache's settings that are accepted and have no effect: groups form by themselves, the threads differ, and the parts
 # they tune do not exist here. (Garbage collection always reads a ledger's metadata before it deletes anything, and

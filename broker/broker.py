@@ -36,6 +36,7 @@ from broker.records import RecordError, RecordExists
 from broker.schemas import SchemaRules, Schemas, has_no_schema
 from broker.security.access import Access
 from broker.security.authorization import Rules
+from broker.security.doors import Doors, port_context
 from broker.security.rechecks import recheck
 from broker.storage import ledger_config, open_storage
 from broker.tenancy import Tenancy
@@ -49,6 +50,7 @@ from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.memory import memory_bytes
 from magnetar_core.runtime.tasks import SingleFlight, Tasks
 from magnetar_core.runtime.types import Cancellable, Corruption
+from magnetar_core.security.tls_contexts import Certificates
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.ledger import ManagedLedger
@@ -104,14 +106,19 @@ class Broker:
         ledgers: Ledgers | None = None,
         schemas: Schemas | None = None,
         on_damage: OnDamage = ignore_damage,
+        doors: Doors | None = None,
     ) -> None:
-        """*on_damage* is told of entries of topics that no bookie can give."""
+        """*on_damage* is told of entries of topics that no bookie can give; *doors* authenticate clients."""
         if ledgers is None or schemas is None:
             assert bookkeeper is not None, "topics need ledgers"
             ledgers, schemas = open_storage(config, bookkeeper, store, clock, on_damage)
         self.config = config
         self.store = store
         self.clock = clock
+        self.doors = doors
+        self.certificates = (
+            None if config.port_tls is None else Certificates(config.port_tls, port_context(config), clock)
+        )
         self.ownership = ownership
         self.ledgers = ledgers
         self.schemas = schemas
@@ -145,13 +152,19 @@ class Broker:
 
     async def start(self) -> None:
         """Open the binary port and start the periodic work."""
-        assert self.config.service_port is not None, "the configuration has a port"
-        port = await self.server.listen(self.config.bind_address, self.config.service_port)
-        host = self.config.advertised_host
-        listeners = parse_listeners(self.config.advertised_listeners)
-        plain, tls = listeners.get(self.config.internal_listener_name, (f"pulsar://{host}:{port}", ""))
-        http = f"http://{host}:{self.config.web_port}" if self.config.web_port else ""
-        self.address = BrokerAddress(plain, tls, http, "", listeners)
+        config, host = self.config, self.config.advertised_host
+        plain = tls = ""
+        if config.service_port is not None:
+            plain = f"pulsar://{host}:{await self.server.listen(config.bind_address, config.service_port)}"
+        if config.service_port_tls is not None:
+            assert self.certificates is not None, "a port with TLS needs certificates"
+            port = await self.server.listen(config.bind_address, config.service_port_tls, self.certificates)
+            tls = f"pulsar+ssl://{host}:{port}"
+        listeners = parse_listeners(config.advertised_listeners)
+        plain, tls = listeners.get(config.internal_listener_name, (plain, tls))
+        http = f"http://{host}:{config.web_port}" if config.web_port else ""
+        https = f"https://{host}:{config.web_port_tls}" if config.web_port_tls else ""
+        self.address = BrokerAddress(plain, tls, http, https, listeners)
         self._stop_watching = self.ownership.watch_lost(self._on_lost)
         self._tasks.spawn(self._housekeeping(), "housekeeping")
         self._tasks.spawn(self._rates(), "rates")
@@ -160,8 +173,8 @@ class Broker:
 
     @property
     def port(self) -> int:
-        """The port that the binary protocol is served on."""
-        return int(self.address.service_url.rpartition(":")[2])
+        """The port that the binary protocol is served on; that of TLS if there is no other."""
+        return int((self.address.service_url or self.address.service_url_tls).rpartition(":")[2])
 
     async def close(self) -> None:
         """Take no new clients, close all topics, disconnect the clients, close the managed ledgers."""

@@ -11,9 +11,20 @@ from typing import Final
 
 from magnetar_core.bookkeeper.client.quorum import ENSEMBLE_SIZE_MAX
 from magnetar_core.bookkeeper.client.topology import RACKS_MIN
-from magnetar_core.bookkeeper.tls.files import APACHE_FACTORY, REFRESH_S, TlsFiles, directory_files, store_problem
 from magnetar_core.runtime.config import ENVIRONMENT_PREFIX, load, setting
 from magnetar_core.runtime.types import MIB, ConfigurationError
+from magnetar_core.security.authentication import BASIC, TLS, TOKEN
+from magnetar_core.security.tls_files import (
+    APACHE_FACTORY,
+    PROTOCOLS,
+    REFRESH_S,
+    TlsFiles,
+    directory_files,
+    openssl_ciphers,
+    protocol_problems,
+    store_problem,
+)
+from magnetar_core.security.tokens import DEFAULT_ALGORITHM, DEFAULT_CLAIM
 
 DIGEST_TYPES: Final = ("CRC32", "CRC32C", "MAC", "DUMMY")
 COMPATIBILITY_STRATEGIES: Final = (
@@ -28,6 +39,20 @@ COMPATIBILITY_STRATEGIES: Final = (
 )
 PERMISSIONS_PROVIDER: Final = "org.apache.pulsar.broker.authorization.PulsarAuthorizationProvider"
 TIMESTAMP_INTERCEPTOR: Final = "org.apache.pulsar.common.intercept.AppendBrokerTimestampMetadataInterceptor"
+
+# Apache's classes of authentication providers, and the method that each of them checks.
+PROVIDERS: Final = {
+    "org.apache.pulsar.broker.authentication.AuthenticationProviderToken": TOKEN,
+    "org.apache.pulsar.broker.authentication.AuthenticationProviderBasic": BASIC,
+    "org.apache.pulsar.broker.authentication.AuthenticationProviderTls": TLS,
+}
+
+# Apache's classes by which a client shows who it is, and their methods.
+CLIENT_PLUGINS: Final = {
+    "org.apache.pulsar.client.impl.auth.AuthenticationToken": TOKEN,
+    "org.apache.pulsar.client.impl.auth.AuthenticationBasic": BASIC,
+    "org.apache.pulsar.client.impl.auth.AuthenticationTls": TLS,
+}
 
 # The smallest message size that still leaves room for what clients put around a message.
 MESSAGE_BYTES_MIN: Final = 1024
@@ -53,6 +78,7 @@ class BrokerConfig:
     web_port: int | None = setting("webServicePort", 8080, help="port of the HTTP admin API; 0 = any free one")
     web_port_tls: int | None = setting("webServicePortTls", None, help="port of the HTTP admin API over TLS")
     grpc_port: int | None = setting("grpcServicePort", None, help="port of the topic API over gRPC; 0 = any free one")
+    grpc_port_tls: int | None = setting("grpcServicePortTls", None, help="port of the topic API over gRPC, with TLS")
     bind_address: str = setting("bindAddress", "0.0.0.0", help="address that the ports are opened on")
     advertised_address: str | None = setting(
         "advertisedAddress", None, help="host name that clients are told; default: the address bound"
@@ -62,6 +88,92 @@ class BrokerConfig:
     )
     internal_listener_name: str = setting(
         "internalListenerName", "", help="the advertised listener for clients that name none"
+    )
+
+    # TLS at the ports above.
+    tls_certificate: str = setting("tlsCertificateFilePath", "", help="the broker's certificate and its chain, PEM")
+    tls_key: str = setting("tlsKeyFilePath", "", help="the key of that certificate, PEM")
+    tls_trusted: str = setting(
+        "tlsTrustCertsFilePath",
+        "",
+        help="trusted certificates, PEM: a client's certificate needs one of them behind it",
+    )
+    tls_client_required: bool = setting(
+        "tlsRequireTrustedClientCertOnConnect", False, help="clients without a trusted certificate are refused"
+    )
+    tls_insecure: bool = setting(
+        "tlsAllowInsecureConnection", False, help="clients are not asked for certificates, so none needs to be trusted"
+    )
+    tls_protocols: tuple[str, ...] = setting("tlsProtocols", (), help=f"some of {', '.join(PROTOCOLS)}; empty: all")
+    tls_ciphers: tuple[str, ...] = setting("tlsCiphers", (), help="suites of TLS 1.2; empty: the library's choice")
+    tls_refresh_s: int = setting(
+        "tlsCertRefreshCheckDurationSec",
+        REFRESH_S,
+        help="seconds between two checks whether the files have changed; 0: no checks",
+    )
+    tls_enabled: bool = setting(
+        "tlsEnabled", False, help="an older name for TLS at the ports; true needs one of the ports for TLS"
+    )
+
+    # Who clients are.
+    authentication_enabled: bool = setting("authenticationEnabled", False, help="clients must show who they are")
+    authentication_providers: tuple[str, ...] = setting(
+        "authenticationProviders", (), help=f"some of {', '.join(PROVIDERS)}"
+    )
+    anonymous_role: str = setting("anonymousUserRole", "", help="the role of clients that show nothing; empty: refused")
+    proxy_roles: tuple[str, ...] = setting("proxyRoles", (), help="roles that ask for others: proxies")
+    authenticate_original: bool = setting(
+        "authenticateOriginalAuthData", False, help="what a proxy's client showed is checked here too"
+    )
+    authentication_refresh_s: int = setting(
+        "authenticationRefreshCheckSeconds",
+        60,
+        help="how often it is checked whether clients' credentials have expired; they have as long to renew them",
+    )
+    authenticate_metrics: bool = setting(
+        "authenticateMetricsEndpoint", False, help="/metrics is for authenticated clients only"
+    )
+    token_secret_key: str = setting(
+        "tokenSecretKey", "", help="secret of HS tokens: file:///PATH, data:;base64,…, or a path", secret=True
+    )
+    token_public_key: str = setting(
+        "tokenPublicKey",
+        "",
+        help="public key of RS and ES tokens (DER or PEM): file:///PATH, data:;base64,…, or a path",
+    )
+    token_public_algorithm: str = setting("tokenPublicAlg", DEFAULT_ALGORITHM, help="algorithm of tokenPublicKey")
+    token_claim: str = setting("tokenAuthClaim", "", help=f"claim that names the role; empty: {DEFAULT_CLAIM}")
+    token_audience_claim: str = setting(
+        "tokenAudienceClaim", "", help="claim that must hold tokenAudience; empty: not looked at"
+    )
+    token_leeway_s: int = setting(
+        "tokenAllowedClockSkewSeconds", 0, help="tokens are taken so much before their time, and after it"
+    )
+    token_audience: str = setting("tokenAudience", "", help="audience that tokens must be for")
+    basic_users: str = setting(
+        "basicAuthConf", "", help="users as `htpasswd` writes them: a path, data:;base64,… or base64", secret=True
+    )
+
+    # As whom this broker asks others over HTTP.
+    broker_client_plugin: str = setting(
+        "brokerClientAuthenticationPlugin", "", help=f"nothing or one of {', '.join(CLIENT_PLUGINS)}"
+    )
+    broker_client_parameters: str = setting(
+        "brokerClientAuthenticationParameters",
+        "",
+        help="token:TOKEN, file:///PATH, or JSON of userId and password, or of tlsCertFile and tlsKeyFile",
+        secret=True,
+    )
+    broker_client_tls: bool = setting("brokerClientTlsEnabled", False, help="other brokers are asked over TLS")
+    broker_client_trusted: str = setting(
+        "brokerClientTrustCertsFilePath", "", help="trusted certificates of other brokers, PEM; empty: the system's"
+    )
+    broker_client_certificate: str = setting(
+        "brokerClientCertificateFilePath", "", help="certificate shown to other brokers"
+    )
+    broker_client_key: str = setting("brokerClientKeyFilePath", "", help="the key of that certificate")
+    broker_client_verify_hostname: bool = setting(
+        "tlsHostnameVerificationEnabled", False, help="certificates of other brokers must name the host asked"
     )
 
     # The cluster.
@@ -79,13 +191,11 @@ class BrokerConfig:
     )
 
     # Who may do what.
-    authentication_enabled: bool = setting("authenticationEnabled", False, help="clients have to show who they are")
     authorization_enabled: bool = setting("authorizationEnabled", False, help="each request needs a permission")
     authorization_provider: str = setting(
         "authorizationProvider", PERMISSIONS_PROVIDER, help="only Pulsar's own rules are there"
     )
     super_users: tuple[str, ...] = setting("superUserRoles", (), help="roles that may do everything")
-    proxy_roles: tuple[str, ...] = setting("proxyRoles", (), help="roles that may ask for other roles")
     role_wildcards: bool = setting(
         "authorizationAllowWildcardsMatching", False, help="a role in a permission may begin or end with *"
     )
@@ -113,6 +223,14 @@ class BrokerConfig:
     )
     max_concurrent_lookups: int = setting(
         "maxConcurrentLookupRequest", 50_000, help="lookups under way in the whole broker", least=1
+    )
+
+    max_connections: int = setting("brokerMaxConnections", 0, help="connections to the binary ports; 0 = no limit")
+    max_connections_per_ip: int = setting(
+        "brokerMaxConnectionsPerIp", 0, help="connections from one address; 0 = no limit"
+    )
+    proxy_protocol: bool = setting(
+        "haProxyProtocolEnabled", False, help="the PROXY header of a load balancer is read before the first command"
     )
 
     # Topics.
@@ -360,16 +478,15 @@ class BrokerConfig:
         return max(min(share_bytes, most_bytes), 2 * self.max_message_bytes)
 
     def problems(self) -> Iterator[str]:
-        if self.service_port is None:
-            yield "brokerServicePort must be set: clients come in there"
+        if self.service_port is None and self.service_port_tls is None:
+            yield "brokerServicePort or brokerServicePortTls must be set: clients come in there"
+        yield from self._port_tls_problems()
+        yield from self._authentication_problems()
         if self.bookkeeper_racks_enforced and not self.bookkeeper_rackaware:
             yield (
                 "bookkeeperClientEnforceMinNumRacksPerWriteQuorum=true needs "
                 "bookkeeperClientRackawarePolicyEnabled=true: without it nobody looks at racks"
             )
-        for name, port in (("brokerServicePortTls", self.service_port_tls), ("webServicePortTls", self.web_port_tls)):
-            if port is not None:
-                yield f"{name}={port}: this broker does not serve TLS; leave it empty and put a TLS proxy in front"
         if not self.ensemble_size >= self.write_quorum >= self.ack_quorum >= 1:
             yield (
                 f"managedLedgerDefaultEnsembleSize ({self.ensemble_size}) ≥ managedLedgerDefaultWriteQuorum "
@@ -397,8 +514,6 @@ class BrokerConfig:
             if mbytes > 0 and mbytes * MIB < 2 * self.max_message_bytes:
                 yield f"{name} ({mbytes}) must hold two messages of maxMessageSize ({self.max_message_bytes} bytes)"
         yield from self._tls_problems()
-        if self.authentication_enabled:
-            yield "authenticationEnabled=true: clients are not authenticated"
         if self.authorization_enabled and not self.authentication_enabled:
             yield (
                 "authorizationEnabled=true needs authenticationEnabled=true: without it nobody knows whose request "
@@ -444,6 +559,72 @@ class BrokerConfig:
             yield "bookkeeperTLSCertificateFilePath is not set, which bookkeeperTLSClientAuthentication=true needs"
 
     @property
+    def has_tls(self) -> bool:
+        """Whether one of the ports speaks TLS."""
+        return any(port is not None for port in (self.service_port_tls, self.web_port_tls, self.grpc_port_tls))
+
+    def _port_tls_problems(self) -> Iterator[str]:
+        if self.tls_enabled and not self.has_tls:
+            yield "tlsEnabled=true: no port speaks TLS; set brokerServicePortTls (6651) and webServicePortTls (8443)"
+        if not self.has_tls:
+            return
+        for name, path in (("tlsCertificateFilePath", self.tls_certificate), ("tlsKeyFilePath", self.tls_key)):
+            if not path:
+                yield f"{name} is not set, which a port with TLS needs"
+            elif (problem := store_problem("tlsKeyStoreType", "PEM", name, path)) is not None:
+                yield problem
+        yield from protocol_problems("tlsProtocols", self.tls_protocols)
+        try:
+            openssl_ciphers("tlsCiphers", self.tls_ciphers)
+        except ValueError as error:
+            yield str(error)
+        if self.tls_client_required and not self.tls_trusted:
+            yield "tlsRequireTrustedClientCertOnConnect=true needs tlsTrustCertsFilePath: whom to trust"
+        if self.tls_client_required and self.tls_insecure:
+            yield "tlsRequireTrustedClientCertOnConnect and tlsAllowInsecureConnection exclude each other; choose one"
+
+    def _authentication_problems(self) -> Iterator[str]:
+        if not self.authentication_enabled:
+            return
+        if not self.authentication_providers:
+            yield f"authenticationEnabled=true needs authenticationProviders: some of {', '.join(PROVIDERS)}"
+        for name in self.authentication_providers:
+            if name not in PROVIDERS:
+                yield f"authenticationProviders={name}: it is not there; there are {', '.join(PROVIDERS)}"
+        methods = {PROVIDERS.get(name) for name in self.authentication_providers}
+        if TOKEN in methods and not (self.token_secret_key or self.token_public_key):
+            yield f"{_class_of(TOKEN)} needs tokenSecretKey or tokenPublicKey"
+        if TOKEN in methods and bool(self.token_audience_claim) != bool(self.token_audience):
+            yield "tokenAudienceClaim and tokenAudience need each other; set both, or none"
+        if BASIC in methods and not self.basic_users:
+            yield f"{_class_of(BASIC)} needs basicAuthConf"
+        if TLS in methods:
+            if not self.has_tls:
+                yield f"{_class_of(TLS)} needs a port with TLS: brokerServicePortTls or webServicePortTls"
+            if not self.tls_trusted:
+                yield f"{_class_of(TLS)} needs tlsTrustCertsFilePath: who signs the certificates of clients"
+            if self.tls_insecure:
+                yield f"{_class_of(TLS)} and tlsAllowInsecureConnection exclude each other; choose one"
+        if self.broker_client_plugin and self.broker_client_plugin not in CLIENT_PLUGINS:
+            known = ", ".join(CLIENT_PLUGINS)
+            yield f"brokerClientAuthenticationPlugin={self.broker_client_plugin}: expected one of {known}"
+
+    @property
+    def port_tls(self) -> TlsFiles | None:
+        """The files for TLS at the broker's ports; None: none of them speaks it."""
+        if not self.has_tls:
+            return None
+        return TlsFiles(
+            origin="tlsCertificateFilePath, tlsKeyFilePath, tlsTrustCertsFilePath",
+            certificate=self.tls_certificate,
+            key=self.tls_key,
+            trusted="" if self.tls_insecure else self.tls_trusted,
+            protocols=self.tls_protocols,
+            ciphers=openssl_ciphers("tlsCiphers", self.tls_ciphers),
+            refresh_s=self.tls_refresh_s,
+        )
+
+    @property
     def bookie_tls(self) -> TlsFiles | None:
         """The files for TLS to the bookies; None: connections to them are not encrypted."""
         if self.bookkeeper_tls_directory:
@@ -461,6 +642,10 @@ class BrokerConfig:
         return replace(
             files, verify_hostname=self.bookkeeper_tls_verify_hostname, refresh_s=self.bookkeeper_tls_refresh_s
         )
+
+
+def _class_of(method: str) -> str:
+    return next(name for name, known in PROVIDERS.items() if known == method).rpartition(".")[2]
 
 
 def parse_listeners(text: str) -> dict[str, tuple[str, str]]:
@@ -500,15 +685,12 @@ REFUSED_WHEN_ON: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "brokerPublisherThrottlingMaxMessageRate": (("0",), "publishing is not throttled"),
     "brokerPublisherThrottlingMaxByteRate": (("0",), "publishing is not throttled"),
     "replicateSubscriptionsState": (("false",), "subscriptions are not replicated"),
-    "brokerMaxConnections": (("0",), "connections are not limited"),
-    "brokerMaxConnectionsPerIp": (("0",), "connections are not limited"),
     "maxTopicsPerNamespace": (("0",), "topics are not limited"),
     "maxNumPartitionsPerPartitionedTopic": (("0",), "partitions are not limited"),
     "maxSubscriptionsPerTopic": (("0",), "subscriptions are not limited"),
     "maxTenants": (("0",), "tenants are not limited"),
     "maxNamespacesPerTenant": (("0",), "namespaces are not limited"),
     "subscribeThrottlingRatePerConsumer": (("0",), "subscribing is not throttled"),
-    "haProxyProtocolEnabled": (("false",), "the PROXY protocol is not understood"),
     "strictTopicNameEnabled": (("false",), "names are not checked beyond the protocol's rules"),
     "enableRunBookieTogether": (("false",), "run a bookie in its own process"),
     "webSocketServiceEnabled": (("false",), "the WebSocket API is not there"),
@@ -519,11 +701,25 @@ REFUSED_WHEN_ON: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "bookkeeperClientIsolationGroups": (("",), "groups of bookies do not keep namespaces apart"),
     "bookkeeperClientSecondaryIsolationGroups": (("",), "groups of bookies do not keep namespaces apart"),
     "bookkeeperClientAuthenticationPlugin": (("",), "bookies know a broker by its certificate (bookkeeperTLS…)"),
-    "tlsEnabled": (("false",), "this broker does not serve TLS"),
+    "brokerClientTlsEnabledWithKeyStore": (
+        ("false",),
+        "Java's key stores are not read; see brokerClientTrustCertsFilePath",
+    ),
+    "brokerClientTlsCiphers": (("",), "the suites towards other brokers are the library's"),
+    "brokerClientTlsProtocols": (("",), "towards other brokers TLS 1.2 and 1.3 are spoken"),
+    "webServiceTlsCiphers": (("",), "tlsCiphers holds for all ports"),
+    "webServiceTlsProtocols": (("",), "tlsProtocols holds for all ports"),
+    "webServiceHaProxyProtocolEnabled": (("false",), "the PROXY protocol is understood at the binary ports only"),
+    "tokenSettingPrefix": (("",), "the settings of tokens have no prefix"),
+    "saslJaasServerRoleTokenSignerSecretPath": (("",), "SASL is not there"),
+    "tlsEnabledWithKeyStore": (
+        ("false",),
+        "Java's key stores are not read; convert them to PEM (tlsCertificateFilePath)",
+    ),
 }
 
 _TUNING: Final = """
-    activeConsumerFailoverConsistentHashing authenticateOriginalAuthData autoSkipNonRecoverableData
+    activeConsumerFailoverConsistentHashing autoSkipNonRecoverableData
     backlogQuotaCheckEnabled backlogQuotaCheckIntervalInSeconds backlogQuotaDefaultRetentionPolicy
     bookkeeperClientHealthCheckEnabled bookkeeperClientHealthCheckErrorThresholdPerInterval
     bookkeeperClientHealthCheckIntervalSeconds bookkeeperClientHealthCheckQuarantineTimeInSeconds
@@ -574,6 +770,10 @@ _TUNING: Final = """
     subscriptionSharedUseClassicPersistentImplementation systemTopicEnabled topicLevelPoliciesEnabled
     topicLoadTimeoutSeconds unblockStuckSubscriptionEnabled webSocketNumIoThreads zooKeeperCacheExpirySeconds
     zooKeeperOperationTimeoutSeconds zooKeeperSessionTimeoutMillis zookeeperSessionExpiredPolicy
+    athenzDomainNames brokerClientSslProvider brokerClientTlsKeyStore brokerClientTlsKeyStorePassword
+    brokerClientTlsKeyStoreType brokerClientTlsTrustStore brokerClientTlsTrustStorePassword
+    brokerClientTlsTrustStoreType saslJaasClientAllowedIds saslJaasServerSectionName tlsKeyStore tlsKeyStorePassword
+    tlsKeyStoreType tlsProvider tlsTrustStore tlsTrustStorePassword tlsTrustStoreType webServiceTlsProvider
 """
 APACHE_SETTINGS_WITHOUT_EFFECT: Final = frozenset(_TUNING.split())
 

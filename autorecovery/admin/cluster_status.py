@@ -26,13 +26,13 @@ from magnetar_core.bookkeeper.metadata.lifecycle import Lifecycle
 from magnetar_core.bookkeeper.metadata.rack_records import RackRecord
 from magnetar_core.bookkeeper.metadata.racks import RackRecords
 from magnetar_core.bookkeeper.metadata.store import MetadataError, MetadataStore
-from magnetar_core.bookkeeper.tls.contexts import Certificates
 from magnetar_core.bookkeeper.tls.disk_space import ask_disks
 from magnetar_core.bookkeeper.wire.framing import MalformedFrame
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.files import DiskUsage
 from magnetar_core.runtime.tasks import Tasks
 from magnetar_core.runtime.types import Corruption
+from magnetar_core.security.tls_contexts import Certificates
 
 _FRESH_S: Final = 1.0
 

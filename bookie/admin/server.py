@@ -45,12 +45,12 @@ from bookie.admin.questions import Refused, compaction_kinds, flag, json_body, l
 from bookie.disks.read_only import Reason
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
-from magnetar_core.bookkeeper.tls.contexts import Certificates
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.files import DiskUsage
 from magnetar_core.runtime.http_server import HttpServer, foreign_origin
 from magnetar_core.runtime.observe import Metrics
 from magnetar_core.runtime.types import KIB, MagnetarError
+from magnetar_core.security.tls_contexts import Certificates
 
 log = logging.getLogger(__name__)
 

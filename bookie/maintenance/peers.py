@@ -18,11 +18,12 @@ from bookie.maintenance.repair import RepairUnavailable, codec_of, write_set
 from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
 from magnetar_core.bookkeeper.metadata.store import MetadataError, MetadataStore
-from magnetar_core.bookkeeper.tls.contexts import Certificates, open_stream
+from magnetar_core.bookkeeper.tls.start_tls import open_stream
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.types import KIB, Corruption
+from magnetar_core.security.tls_contexts import Certificates
 
 # Time for connecting and one answer. Pulsar's clients allow 30 s for a read; repair can ask other copies, or try later.
 _TIMEOUT_S: Final = 10.0

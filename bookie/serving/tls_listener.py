@@ -23,11 +23,11 @@ from typing import Final, cast
 
 from bookie.access import START_TLS_BYTES_MAX, Rules, is_start_tls, refusal_of
 from bookie.config import BookieConfig
-from magnetar_core.bookkeeper.tls.contexts import HANDSHAKE_S, Certificates, client_context, server_context
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.bookkeeper.wire.framing import LENGTH, FrameSplitter, MalformedFrame
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import Tasks
+from magnetar_core.security.tls_contexts import HANDSHAKE_S, Certificates, client_context, server_context
 
 log = logging.getLogger(__name__)
 

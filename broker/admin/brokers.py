@@ -11,7 +11,7 @@ from broker.config import BrokerConfig
 from broker.health import HealthCheck
 from broker.ownership.ownership import BundleOwnership
 from broker.security.authorization import Operation
-from magnetar_core.runtime.config import describe
+from magnetar_core.runtime.config import describe, shown_value
 from magnetar_core.runtime.observe import Metrics
 
 
@@ -84,9 +84,10 @@ class BrokersApi:
         return json_answer([name for name, _, _ in describe(BrokerConfig)])
 
     async def settings(self, request: web.Request) -> web.Response:
-        """Every setting with its present value, as text."""
+        """Every setting with its present value, as text; secrets are hidden."""
         fields = [field for field in dataclasses.fields(self._config) if "name" in field.metadata]
-        return json_answer({field.metadata["name"]: _text(getattr(self._config, field.name)) for field in fields})
+        found = {field.metadata["name"]: shown_value(field, getattr(self._config, field.name)) for field in fields}
+        return json_answer({name: _text(value) for name, value in found.items()})
 
     async def changed_settings(self, request: web.Request) -> web.Response:
         """Settings that were changed while the broker runs: none, since none can be changed then."""

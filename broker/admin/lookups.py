@@ -30,12 +30,14 @@ class LookupsApi:
         address = found.broker
         if found.is_redirect:
             flag = "true" if found.authoritative else "false"
-            raise web.HTTPTemporaryRedirect(f"{address.http_url}{request.rel_url.raw_path}?authoritative={flag}")
+            raise web.HTTPTemporaryRedirect(
+                f"{address.web_url(secure=request.secure)}{request.rel_url.raw_path}?authoritative={flag}"
+            )
         plain, tls = found.service_urls(listener)
         answer = {
             "brokerUrl": plain,
             "brokerUrlTls": tls or None,
-            "httpUrl": address.http_url,
+            "httpUrl": address.http_url or None,
             "httpUrlTls": address.https_url or None,
             "nativeUrl": plain,
             "brokerUrlSsl": tls,

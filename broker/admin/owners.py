@@ -11,7 +11,9 @@ from broker.admin.http import ADMIN, Refused, topic_of
 from broker.broker import Broker
 from broker.errors import TopicNotFound
 from broker.ownership.ownership import BundleOwnership
+from broker.security.broker_client import BrokerClient
 from broker.topic.topic import Topic
+from magnetar_core.runtime.types import ConfigurationError
 from managed_ledger.topic_name import TopicName
 
 # A partition's owner may first have to take its bundle over from a dead broker.
@@ -22,6 +24,8 @@ class Owners:
     """Finds the owners of topics, and forwards calls to them."""
 
     def __init__(self, broker: Broker, ownership: BundleOwnership) -> None:
+        """Raises ConfigurationError."""
+        self._client = BrokerClient(broker.config, broker.clock)
         self._broker = broker
         self._ownership = ownership
 
@@ -33,12 +37,13 @@ class Owners:
         if located.here:
             return
         assert located.broker is not None, "a topic that is not here is somewhere else"
-        if not located.broker.http_url:
-            raise Refused(503, f"{name} is served by {located.broker.service_url}, which has no HTTP")
+        base = located.broker.web_url(secure=request.secure)
+        if not base:
+            raise Refused(503, f"{name} is served by {located.broker.native_url}, which has no HTTP")
         flag = "true" if located.redirect and located.authoritative else "false"
         query = {**request.query, "authoritative": flag}
         text = "&".join(f"{quote(key)}={quote(value)}" for key, value in query.items())
-        raise web.HTTPTemporaryRedirect(f"{located.broker.http_url}{request.rel_url.raw_path}?{text}")
+        raise web.HTTPTemporaryRedirect(f"{base}{request.rel_url.raw_path}?{text}")
 
     async def loaded(self, request: web.Request) -> Topic:
         """The topic, opened if it exists. Raises TopicNotFound, or redirects."""
@@ -59,10 +64,10 @@ class Owners:
         for number in range(count):
             partition = name.with_partition(number)
             located = await self._ownership.locate(partition, authoritative=False)
-            base = self._ownership.address.http_url
+            asked = self._ownership.address
             if not located.here and located.broker is not None:
-                base = located.broker.http_url
-            url = f"{base}{ADMIN}/{partition.rest_path}{suffix}"
+                asked = located.broker
+            url = f"{asked.web_url(secure=self._client.uses_tls)}{ADMIN}/{partition.rest_path}{suffix}"
             try:
                 found[partition] = await self.ask(method, url, str(partition), body)
             except Refused as error:
@@ -75,10 +80,12 @@ class Owners:
         timeout = aiohttp.ClientTimeout(total=FORWARD_TIMEOUT_S)
         try:
             async with (
-                aiohttp.ClientSession(timeout=timeout) as session,
-                session.request(method, url, json=body) as answer,
+                aiohttp.ClientSession(timeout=timeout, headers=self._client.headers()) as session,
+                session.request(method, url, json=body, ssl=self._client.context) as answer,
             ):
                 text, status = await answer.text(), answer.status
+        except ConfigurationError as error:
+            raise Refused(500, str(error)) from None
         except (aiohttp.ClientError, TimeoutError) as error:
             raise Refused(503, f"{about}: {url} does not answer: {str(error) or 'time-out'}") from error
         if status >= 400:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from broker.admin.authentication import authenticating
 from broker.admin.bookies import BookiesApi
 from broker.admin.brokers import BrokersApi
 from broker.admin.http import Refused, answer_errors, check_request, not_there
@@ -29,21 +30,27 @@ from broker.ownership.ownership import BundleOwnership
 from broker.security.authorization import Operation
 from magnetar_core.runtime.http_server import HttpServer
 from magnetar_core.runtime.observe import Metrics
+from magnetar_core.security.tls_port import TlsPort
 
 # Policies are kilobytes; a schema may be larger.
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+
+# Connections that wait for their TLS handshake to begin; as many as the HTTP library lets wait without TLS.
+BACKLOG: Final = 128
 
 
 class AdminServer:
     """The admin API of one broker."""
 
     def __init__(self, broker: Broker, ownership: BundleOwnership, *, version: str) -> None:
+        self._broker = broker
         self.metrics = Metrics()
         self.metrics.add(lambda: broker_samples(broker, ownership.owned_bundles))
         self._http: HttpServer | None = None
         self._access = broker.access
         self.operations: Operations = {}
         """What each route needs, by its handler."""
+        self._tls: TlsPort | None = None
         owners = Owners(broker, ownership)
 
         def broker_id() -> str:
@@ -63,14 +70,21 @@ class AdminServer:
             LookupsApi(broker),
         )
 
-    async def start(self, listening: socket.socket) -> None:
-        """Serve on a bound socket."""
+    async def start(self, listening: socket.socket | None, secure: socket.socket | None = None) -> None:
+        """Serve on bound sockets; *secure* is for HTTPS."""
         self._http = HttpServer(self.application())
-        await self._http.start(listening)
+        if listening is not None:
+            await self._http.start(listening)
+        if secure is not None:
+            assert self._broker.certificates is not None, "HTTPS needs certificates"
+            self._tls = TlsPort(self._broker.certificates, await self._http.new_connection(), self._broker.clock)
+            self._tls.serve(secure, BACKLOG)
 
     def application(self) -> web.Application:
         """The routes, and what every request goes through before its handler."""
         middlewares: list[Any] = [answer_errors, check_request, asking(self._access, self.operations)]
+        if self._broker.doors is not None:
+            middlewares.insert(1, authenticating(self._broker.doors, self._broker.config))
         app = web.Application(middlewares=middlewares, client_max_size=BODY_BYTES_MAX)
         routes = Routes(app.router, self.operations)
         for subject in self._subjects:
@@ -81,6 +95,8 @@ class AdminServer:
         return app
 
     async def stop(self) -> None:
+        if self._tls is not None:
+            await self._tls.close()
         if self._http is not None:
             await self._http.stop()
 

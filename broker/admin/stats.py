@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from broker.broker import Broker
+from broker.config import PROVIDERS
 from broker.topic.compactor import CompactionFacts
 from broker.topic.consumer import Consumer
 from broker.topic.producer import Producer
@@ -286,6 +287,22 @@ def sum_stats(partitions: dict[str, dict[str, Any]], count: int, *, per_partitio
     return total
 
 
+def _security_samples(broker: Broker) -> Iterator[Sample]:
+    server, doors = broker.server, broker.doors
+    yield Sample("pulsar_active_connections", len(server.clients), help="connections to the binary ports")
+    yield Sample("pulsar_connection_create_fail_count", server.refused, help="connections above a limit, refused")
+    failed = server.handshakes_failed
+    yield Sample("magnetar_broker_tls_handshakes_failed_total", failed, help="TLS handshakes at the binary port")
+    if doors is None:
+        return
+    for name, counts, what in (
+        ("pulsar_authentication_success_total", doors.successes, "clients and requests that were authenticated"),
+        ("pulsar_authentication_failures_total", doors.failures, "clients and requests that were refused"),
+    ):
+        for method in sorted({*PROVIDERS.values(), "anonymous"}):
+            yield Sample(name, counts[method], (("auth_method", method),), what)
+
+
 def broker_samples(broker: Broker, bundles: Sequence[str]) -> Iterator[Sample]:
     """Metrics of a broker, with Pulsar's name where Pulsar has the same metric."""
     topics = list(broker.topics.values())
@@ -297,6 +314,7 @@ def broker_samples(broker: Broker, bundles: Sequence[str]) -> Iterator[Sample]:
     yield Sample("pulsar_consumers_count", consumers, help="consumers attached")
     yield Sample("pulsar_in_messages_total", sum(one.messages_in for one in topics), help="messages published")
     yield Sample("pulsar_in_bytes_total", sum(one.bytes_in for one in topics), help="bytes published")
+    yield from _security_samples(broker)
     for topic in topics:
         labels = (("topic", str(topic.name)),)
         yield Sample("pulsar_storage_size", topic.ledger.bytes_total, labels, "bytes stored")

@@ -1,6 +1,7 @@
 """One client connection: its handshake, and which part takes which command. No IO.
 
-    START ──CONNECT──▶ CONNECTED ──▶ CLOSED       anything else before CONNECT, and a second CONNECT, end it
+    START ──CONNECT──▶ AUTHENTICATING ──▶ CONNECTED ──▶ CLOSED     anything else before CONNECTED, and a second CONNECT,
+                       (where it is on)                             end it; how a client is admitted: `handshake`
 
 The commands of producers are in `producers`, those of consumers in `consumers`, questions about topics in `lookups`;
 what the client makes the broker hold is counted in `flow`.
@@ -18,20 +19,23 @@ from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple, Protocol
 
-from broker.binary.answers import Answers
+from broker.binary.answers import Answers, error_frame
 from broker.binary.client_facts import ClientFacts
 from broker.binary.consumers import ConnectionConsumers, ConsumerBroker
 from broker.binary.flow import OUTBOX_HIGH_BYTES, ClientFlow, FlowPort
 from broker.binary.guard import AccessPort, Guard
+from broker.binary.handshake import Doors, Login, facts_of
 from broker.binary.lookups import LookupBroker, Lookups
 from broker.binary.producers import ConnectionProducers, ProducerBroker
 from broker.config import BrokerConfig
+from broker.errors import BrokerError
 from broker.topic.consumer import Consumer
 from broker.topic.ports import Outbox, Spawn
 from broker.topic.producer import Producer
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import BODY_OF_TYPE, command, parse_frame, parse_send
 from magnetar_core.bookkeeper.wire.framing import MalformedFrame
+from magnetar_core.security.caller import TRUSTED, Caller
 from managed_ledger.topic_name import TopicName
 
 # What we say we are: clients log it, and admin tools compare it.
@@ -41,6 +45,9 @@ BROKER_METADATA_VERSION: Final = 18
 
 _T: Final = wire.BaseCommand
 
+# The request id of an error that belongs to no request.
+NO_REQUEST: Final = 2**64 - 1
+
 PING: Final = command(_T.PING)
 
 
@@ -48,6 +55,7 @@ class State(Enum):
     """Where the handshake is."""
 
     START = auto()
+    AUTHENTICATING = auto()
     CONNECTED = auto()
     CLOSED = auto()
 
@@ -69,13 +77,21 @@ class BrokerPort(FlowPort, ProducerBroker, ConsumerBroker, LookupBroker, Protoco
     @property
     def access(self) -> AccessPort: ...
 
+    @property
+    def doors(self) -> Doors | None:
+        """Who authenticates clients; None: every client is trusted."""
+        ...
+
     async def lookup(self, topic: TopicName, *, authoritative: bool, listener: str) -> LookupAnswer: ...
 
 
 class Connection:
     """The broker's side of one connection; also the sink of its producers and consumers (`broker.topic.ports.Sink`)."""
 
-    def __init__(self, broker: BrokerPort, outbox: Outbox, spawn: Spawn, address: str) -> None:
+    def __init__(
+        self, broker: BrokerPort, outbox: Outbox, spawn: Spawn, address: str, *, common_name: str | None = None
+    ) -> None:
+        """*common_name* is that of the certificate which the client showed over TLS."""
         self.address = address
         self.state = State.START
         self.flow = ClientFlow(broker, outbox)
@@ -86,6 +102,8 @@ class Connection:
         self.on_published = self.flow.on_published
         self._config = broker.config
         self._outbox = outbox
+        self._spawn = spawn
+        self._login = None if broker.doors is None else Login(broker.doors, common_name)
         guard = self._guard = Guard(broker.access, ClientFacts(address))
         self._answers = Answers(self.flow, outbox, spawn, address)
         self._producers = ConnectionProducers(broker, self._answers, self.flow, guard)
@@ -112,8 +130,11 @@ class Connection:
         flow, producers = self.flow, self._producers
         try:
             for at, frame in enumerate(frames):
-                if self.state is State.CLOSED:
-                    break
+                if self.state is not State.CONNECTED:
+                    if self.state is State.CLOSED:
+                        break
+                    self._on_command(frame)
+                    continue
                 if flow.is_paused:
                     return at
                 send = parse_send(frame)
@@ -136,6 +157,8 @@ class Connection:
                 raise MalformedFrame(f"{_T.Type.Name(kind)} before CONNECT")
             self._on_connect(made.connect)
             return
+        if self.state is State.AUTHENTICATING and kind not in (_T.PING, _T.PONG):
+            raise MalformedFrame(f"{_T.Type.Name(kind)} before CONNECTED")
         if kind not in _TAKEN or entry is not None:
             raise MalformedFrame(f"{_T.Type.Name(kind)} is nothing that a client sends now")
         body = getattr(made, BODY_OF_TYPE[kind])
@@ -145,6 +168,8 @@ class Connection:
             handle(self._parts[part], body)
         elif kind == _T.PRODUCER:
             self._producers.on_producer(body, self, self._client)
+        elif kind == _T.AUTH_RESPONSE:
+            self._on_auth_response(body)
         else:
             assert kind == _T.SUBSCRIBE
             self._consumers.on_subscribe(body, self, self._client)
@@ -152,19 +177,65 @@ class Connection:
     def _on_connect(self, connect: wire.CommandConnect) -> None:
         # A client that goes through a proxy also names the broker it wants. That is this one: nothing to check.
         assert self.state is State.START
+        login = self._login
+        if login is None:
+            self._welcome(connect, TRUSTED)
+            return
+        self.state = State.AUTHENTICATING
+
+        async def work() -> None:
+            try:
+                caller = await login.connect(connect, self.address)
+            except BrokerError as error:
+                self._turn_away(error)
+                return
+            if self.state is State.AUTHENTICATING:
+                self._welcome(connect, caller)
+
+        self._spawn(work(), "authentication")
+
+    def _turn_away(self, error: BrokerError) -> None:
+        """The client is not who it says, or says nothing: tell it, and close."""
+        if self.state is not State.CLOSED:
+            self._outbox.write(error_frame(NO_REQUEST, error.code, str(error)))
+            self._outbox.close()
+
+    def _on_auth_response(self, response: wire.CommandAuthResponse) -> None:
+        login = self._login
+        if login is None:
+            raise MalformedFrame("AUTH_RESPONSE where nobody is authenticated")
+
+        async def work() -> None:
+            try:
+                await login.renew(response, self.address)
+            except BrokerError as error:
+                self._turn_away(error)
+
+        self._spawn(work(), "renewed authentication")
+
+    def check_login(self) -> str | None:
+        """Ask the client for new credentials if its own have expired. Returns why it has to be closed, or None."""
+        if self._login is None or self.state is not State.CONNECTED:
+            return None
+        found = self._login.check()
+        if isinstance(found, bytes):
+            self.write(found)
+            return None
+        return found
+
+    def _welcome(self, connect: wire.CommandConnect, caller: Caller) -> None:
         self.state = State.CONNECTED
         version = min(PROTOCOL_VERSION, connect.protocol_version)
-        flags = connect.feature_flags
-        self._client = ClientFacts(
+        self._client = facts_of(
+            connect,
             self.address,
-            connect.client_version,
             version,
             keeps_broker_metadata=(
                 self._config.expose_entry_metadata
-                and flags.supports_broker_entry_metadata
+                and connect.feature_flags.supports_broker_entry_metadata
                 and version >= BROKER_METADATA_VERSION
             ),
-            is_java=flags.supports_partial_producer,
+            caller=caller,
         )
         self.write(
             command(
@@ -177,6 +248,11 @@ class Connection:
                 ),
             )
         )
+
+    @property
+    def is_admitted(self) -> bool:
+        """Whether the handshake is done."""
+        return self.state is not State.START and self.state is not State.AUTHENTICATING
 
     def on_lost(self) -> None:
         """The connection is gone: so are its producers and consumers."""
@@ -274,4 +350,4 @@ _HANDLERS: Final[Mapping[int, tuple[int, Callable[[Any, Any], None]]]] = {
 
 # All that a client may send once it is connected, but SEND. PRODUCER and SUBSCRIBE also need the connection itself, as
 # the sink of what they make.
-_TAKEN: Final = frozenset({*_HANDLERS, _T.PRODUCER, _T.SUBSCRIBE})
+_TAKEN: Final = frozenset({*_HANDLERS, _T.PRODUCER, _T.SUBSCRIBE, _T.AUTH_RESPONSE})

@@ -9,14 +9,21 @@ import contextlib
 import logging
 from typing import Final, cast
 
-from broker.binary.connection import PING, BrokerPort, Connection, State
+from broker.binary.answers import error_frame
+from broker.binary.connection import NO_REQUEST, PING, BrokerPort, Connection, State
+from broker.binary.connection_limits import HANDSHAKES_MAX, TOO_MANY, ConnectionLimits
 from broker.binary.flow import OUTBOX_HIGH_BYTES, OUTBOX_LOW_BYTES
+from broker.binary.proxy_header import parse_proxy_header
 from broker.config import BrokerConfig
+from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import FRAME_PADDING_BYTES
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
 from magnetar_core.runtime.clock import Clock, Timer
 from magnetar_core.runtime.tasks import Tasks
 from magnetar_core.runtime.types import KIB, MIB, Buffer
+from magnetar_core.security.certificates import common_name
+from magnetar_core.security.tls_contexts import Certificates
+from magnetar_core.security.tls_port import TlsPort
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +73,11 @@ class ClientProtocol(asyncio.Protocol):
         self._timer: Timer | None = None
         self._pinged = False
         self._signs_of_life: list[asyncio.Future[bool]] = []
+        self._peer = ""
+        self._counted: str | None = None
+        """The address under which the connection is counted."""
+        self._beginning = b""
+        """What came before the address of the client is known; only behind a load balancer."""
 
     # -------------------------------------------------------------------------------- transport
 
@@ -73,14 +85,52 @@ class ClientProtocol(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         self._transport.set_write_buffer_limits(high=OUTBOX_HIGH_BYTES, low=OUTBOX_LOW_BYTES)
         peer = transport.get_extra_info("peername")
-        address = f"/{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "/local"
-        self._connection = Connection(self._broker, self, self._tasks.spawn, address)
         self._server.clients.add(self)
+        self._server.strangers.add(self)
         self._timer = self._clock.call_later(self._config.keep_alive_s, self._keep_alive)
+        self._peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "local"
+        if not self._config.proxy_protocol:
+            self._begin(self._peer)
+
+    def _begin(self, peer: str) -> None:
+        """The client's address is known: count its connection, and serve it."""
+        assert self._transport is not None, "a connection has a transport"
+        address, host = f"/{peer}", peer.rpartition(":")[0]
+        refusal = self._server.admit(host)
+        if refusal is not None:
+            self._server.refused += 1
+            log.info("%s is refused: %s", address, refusal)
+            self._transport.write(error_frame(NO_REQUEST, wire.NotAllowedError, refusal))
+            self._is_closing = True
+            self._transport.close()
+            return
+        self._counted = host
+        name = common_name(self._transport.get_extra_info("peercert"))
+        self._connection = Connection(self._broker, self, self._tasks.spawn, address, common_name=name)
+
+    def _read_proxy_header(self, data: bytes) -> None:
+        """Take the header of a load balancer from the beginning of the connection; the client's data are behind it."""
+        self._beginning += data
+        try:
+            found = parse_proxy_header(self._beginning)
+        except MalformedFrame as error:
+            log.warning("/%s is disconnected: %s", self._peer, error)
+            self._is_closing = True
+            self.abort()
+            return
+        if found is None:
+            return
+        rest, self._beginning = self._beginning[found.size_bytes :], b""
+        self._begin(found.address or self._peer)
+        if rest and self._connection is not None:
+            self.data_received(rest)
 
     def data_received(self, data: bytes) -> None:
+        if self._is_closing:
+            return
         connection = self._connection
-        if self._is_closing or connection is None:
+        if connection is None:
+            self._read_proxy_header(data)
             return
         self._pinged = False
         if self._signs_of_life:
@@ -140,6 +190,10 @@ class ClientProtocol(asyncio.Protocol):
         self._out.clear()
         self._frames.clear()
         self._server.clients.discard(self)
+        self._server.strangers.discard(self)
+        if self._counted is not None:
+            self._server.limits.release(self._counted)
+            self._counted = None
         if self._timer is not None:
             self._timer.cancel()
         self._show_life(False)
@@ -257,11 +311,14 @@ class ClientProtocol(asyncio.Protocol):
     def _keep_alive(self) -> None:
         """One interval is over: disconnect a client that did not answer the PING before, or never sent CONNECT."""
         connection = self._connection
-        if connection is None or self._is_closing:
+        if self._is_closing:
+            return
+        if connection is None:  # the header of the load balancer never came
+            self.abort()
             return
         unsent_before, self._unsent_before = self._unsent_before, self.unsent_bytes
         takes_nothing = unsent_before > OUTBOX_HIGH_BYTES and self._unsent_before >= unsent_before
-        if connection.state is State.START or (self._pinged if self._is_read else takes_nothing):
+        if not connection.is_admitted or (self._pinged if self._is_read else takes_nothing):
             log.info("%s is disconnected: silent for too long", connection.address)
             self.close()
             # A peer that is dead never takes what is queued.
@@ -270,6 +327,21 @@ class ClientProtocol(asyncio.Protocol):
         self._pinged = True
         self.write(PING)
         self._timer = self._clock.call_later(self._config.keep_alive_s, self._keep_alive)
+
+    @property
+    def is_admitted(self) -> bool:
+        """Whether the handshake is done."""
+        return self._connection is not None and self._connection.is_admitted
+
+    def check_login(self) -> None:
+        """Close the connection if the client's credentials have expired and it does not renew them."""
+        connection = self._connection
+        if connection is None or self._is_closing:
+            return
+        reason = connection.check_login()
+        if reason is not None:
+            log.info("%s is disconnected: %s", connection.address, reason)
+            self.close()
 
     @property
     def _address(self) -> str:
@@ -289,21 +361,64 @@ class BinaryServer:
         self._clock = clock
         self._config = config
         self._servers: list[asyncio.Server] = []
+        self._tls_ports: list[TlsPort] = []
+        self._timer: Timer | None = None
         self.clients: set[ClientProtocol] = set()
+        self.strangers: set[ClientProtocol] = set()
+        """Those of the clients that may not have finished their handshake."""
+        self.refused = 0
+        """Connections above a limit."""
+        self.limits = ConnectionLimits(config.max_connections, config.max_connections_per_ip)
 
-    async def listen(self, host: str, port: int) -> int:
-        """Open a port (0: any free one); returns its number. May be called for several addresses."""
+    async def listen(self, host: str, port: int, certificates: Certificates | None = None) -> int:
+        """Open a port (0: any free one), with *certificates* for TLS; returns its number. May be called several times,
+        for other addresses or ports."""
 
         def make() -> ClientProtocol:
             return ClientProtocol(self._broker, self._clock, self._config, self)
 
+        if self._timer is None and self._broker.doors is not None:
+            self._check_logins_later()
+        if certificates is not None:
+            secure = TlsPort(certificates, make, self._clock)
+            number = await secure.listen(host, port, BACKLOG)
+            self._tls_ports.append(secure)
+            return number
         server = await asyncio.get_running_loop().create_server(make, host, port, backlog=BACKLOG)
         self._servers.append(server)
         opened: int = server.sockets[0].getsockname()[1]
         return opened
 
+    def admit(self, host: str) -> str | None:
+        """Count a new connection; returns why it is refused."""
+        if len(self.strangers) > HANDSHAKES_MAX:  # looked through only then: most of them have been admitted since
+            self.strangers = {client for client in self.strangers if not client.is_admitted}
+            if len(self.strangers) > HANDSHAKES_MAX:
+                return f"{TOO_MANY} that are not authenticated yet"
+        return self.limits.admit(host)
+
+    def _check_logins_later(self) -> None:
+        period_s = self._config.authentication_refresh_s
+        if period_s:
+            self._timer = self._clock.call_later(period_s, self._check_logins)
+
+    def _check_logins(self) -> None:
+        for client in list(self.clients):
+            client.check_login()
+        self._check_logins_later()
+
+    @property
+    def handshakes_failed(self) -> int:
+        """TLS handshakes that failed."""
+        return sum(port.failed for port in self._tls_ports)
+
     async def stop_listening(self) -> None:
         """Take no new clients."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for port in self._tls_ports:
+            await port.close()
         for server in self._servers:
             server.close()
 

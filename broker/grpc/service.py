@@ -4,6 +4,7 @@ It serves the same topics as the binary port, with the same dispatch, permits, r
 Nothing of gRPC is loaded unless the port is configured.
 """
 
+import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable
@@ -17,14 +18,16 @@ from broker.admin.stats import topic_stats
 from broker.broker import Broker
 from broker.config import PARTITIONS_MAX
 from broker.errors import BrokerError, NotReady
-from broker.grpc.callers import caller_of
+from broker.grpc.callers import authenticate, caller_of, is_secure
 from broker.grpc.consume import Consumers, last_id
 from broker.grpc.grouping import GroupLimits
 from broker.grpc.publish import Publisher
+from broker.grpc.secure_port import server_credentials
 from broker.grpc.status import Refused, Status, refusal
 from broker.names import parse_namespace, parse_topic
 from broker.records import RecordExists, RecordInUse
 from broker.security.authorization import Need, Operation, about_namespace, about_topic
+from broker.security.doors import Doors
 from magnetar_core.bookkeeper.metadata.store import MetadataError
 from magnetar_core.runtime.types import KIB, MIB
 from magnetar_core.topics import topics_pb2 as api
@@ -35,7 +38,6 @@ SERVICE: Final = "magnetar.topics.v1.Topics"
 
 # The listener under which other brokers find a broker's gRPC port.
 LISTENER: Final = "magnetar-grpc"
-SCHEME: Final = "grpc://"
 
 # Bytes that a client may send ahead on a stream that we do not read.
 STREAM_WINDOW_BYTES: Final = 256 * KIB
@@ -71,9 +73,10 @@ class GrpcServer:
         self._server: Any = None
         self._health: Any = None
         self.port = 0
+        self.port_tls = 0
 
-    async def start(self, host: str, port: int) -> int:
-        """Open the port (0: any free one); returns its number. Raises OSError."""
+    async def start(self, host: str, port: int | None, port_tls: int | None = None) -> int:
+        """Open the ports (0: any free one); returns the number of the first. *port_tls* is for TLS. Raises OSError."""
         self._server = grpc.aio.server(
             options=[
                 (
@@ -96,17 +99,19 @@ class GrpcServer:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        try:
-            self.port = self._server.add_insecure_port(address)
-        except RuntimeError as error:
-            raise OSError(f"gRPC cannot listen on {address}: {error}") from None
-        if not self.port:
-            raise OSError(f"gRPC cannot listen on {address}")
+        if port is not None:
+            self.port = _opened(host, port, self._server.add_insecure_port)
+        if port_tls is not None:
+            credentials = server_credentials(self._broker.config, self._broker.clock)
+
+            def add(address: str) -> Any:
+                return self._server.add_secure_port(address, credentials)
+
+            self.port_tls = _opened(host, port_tls, add)
         await self._server.start()
         for name in ("", SERVICE):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        return self.port
+        return self.port or self.port_tls
 
     async def stop(self) -> None:
         """Report over the health service that the broker stops, end all calls, close the port."""
@@ -121,7 +126,7 @@ class GrpcServer:
     def _handlers(self) -> Any:
         def stream(serve: Callable[[Any], Awaitable[None]], request: Any) -> Any:
             async def handle(_: Any, context: Any) -> None:
-                await _guard(serve, context, context)
+                await _guard(serve, context, context, self._broker.doors, is_stream=True)
 
             return grpc.stream_stream_rpc_method_handler(
                 handle, request_deserializer=request.FromString, response_serializer=_serialize
@@ -133,7 +138,9 @@ class GrpcServer:
                 return await serve(wanted)
 
             async def handle(wanted: Any, context: Any) -> Any:
-                return await _guard(lambda argument: ask_and_serve(argument, context), wanted, context)
+                return await _guard(
+                    lambda argument: ask_and_serve(argument, context), wanted, context, self._broker.doors
+                )
 
             return grpc.unary_unary_rpc_method_handler(
                 handle, request_deserializer=request.FromString, response_serializer=_serialize
@@ -165,8 +172,13 @@ class GrpcServer:
                 raise
             text = f"{name} is served by a broker without a gRPC port; set grpcServicePort there"
             raise Refused(Status.FAILED_PRECONDITION, text) from None
+        url = answer.service_url_tls if is_secure() else answer.service_url
+        if not url:
+            kind = "grpcServicePortTls" if is_secure() else "grpcServicePort"
+            text = f"{name} is served by a broker that lacks the kind of gRPC port you use; set {kind} there"
+            raise Refused(Status.FAILED_PRECONDITION, text)
         return api.LookupResponse(
-            address=answer.service_url.removeprefix(SCHEME),
+            address=url.partition("://")[2],
             ask_there=answer.is_redirect,
             authoritative=answer.authoritative,
         )
@@ -221,7 +233,7 @@ class GrpcServer:
 
     async def _stats(self, request: api.GetTopicStatsRequest) -> api.GetTopicStatsResponse:
         topic = await self._broker.topic_for_consumer(parse_topic(request.topic), create=False)
-        owner = self._broker.address.service_url.partition("://")[2]
+        owner = self._broker.address.native_url.partition("://")[2]
         return api.GetTopicStatsResponse(json=json.dumps(topic_stats(topic, owner)))
 
 
@@ -239,10 +251,38 @@ def _serialize(answer: Any) -> bytes:
     return encoded
 
 
-async def _guard(serve: Handler, argument: Any, context: Any) -> Any:
+def _opened(host: str, port: int, add: Callable[[str], Any]) -> int:
+    """The number of the port that *add* opens. Raises OSError."""
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        opened = int(add(address))
+    except RuntimeError as error:
+        raise OSError(f"gRPC cannot listen on {address}: {error}") from None
+    if not opened:
+        raise OSError(f"gRPC cannot listen on {address}")
+    return opened
+
+
+async def _serve(serve: Handler, argument: Any, context: Any, doors: Doors | None, is_stream: bool) -> Any:
+    """Serve a call of somebody who is authenticated; a stream ends when the credentials expire."""
+    admitted = await authenticate(doors, context)
+    if doors is None or admitted is None or admitted.identity.expires_s is None or not is_stream:
+        return await serve(argument)
+    try:
+        async with asyncio.timeout(max(admitted.identity.expires_s - doors.now_s(), 0)) as limit:
+            return await serve(argument)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise NotReady("the credentials of this call have expired; begin it anew with others") from None
+
+
+async def _guard(
+    serve: Handler, argument: Any, context: Any, doors: Doors | None = None, *, is_stream: bool = False
+) -> Any:
     """Serve one call. Every error ends it with a status whose text says what to do."""
     try:
-        return await serve(argument)
+        return await _serve(serve, argument, context, doors, is_stream)
     except Refused as error:
         refused = error
     except BrokerError as error:

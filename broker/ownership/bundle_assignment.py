@@ -43,9 +43,9 @@ def session_has_time(now_s: float, last_answer_s: float, session_timeout_s: floa
 def encode_owner(address: BrokerAddress, *, disabled: bool = False) -> bytes:
     """The node `/namespace/<tenant>/<namespace>/<range>` of a bundle's owner; *disabled* while it unloads."""
     value: dict[str, Any] = {
-        "nativeUrl": address.service_url,
+        "nativeUrl": address.service_url or None,
         "nativeUrlTls": address.service_url_tls or None,
-        "httpUrl": address.http_url,
+        "httpUrl": address.http_url or None,
         "httpUrlTls": address.https_url or None,
         "disabled": disabled,
         "advertisedListeners": _listeners_value(address),
@@ -72,8 +72,10 @@ def decode_owner(value: bytes, path: str) -> tuple[BrokerAddress, bool]:
 def encode_broker(address: BrokerAddress, version: str, started_ms: int) -> bytes:
     """The node `/loadbalance/brokers/<id>` of a living broker."""
     value = {
-        "webServiceUrl": address.http_url,
-        "pulsarServiceUrl": address.service_url,
+        "webServiceUrl": address.http_url or None,
+        "webServiceUrlTls": address.https_url or None,
+        "pulsarServiceUrl": address.service_url or None,
+        "pulsarServiceUrlTls": address.service_url_tls or None,
         "advertisedListeners": _listeners_value(address),
         "protocols": {},
         "persistentTopicsEnabled": True,
@@ -84,7 +86,7 @@ def encode_broker(address: BrokerAddress, version: str, started_ms: int) -> byte
         "lastStats": {},
         "loadReportType": "LocalBrokerData",
     }
-    return json.dumps(value, separators=(",", ":")).encode()
+    return json.dumps({key: item for key, item in value.items() if item is not None}, separators=(",", ":")).encode()
 
 
 def decode_broker(value: bytes, path: str) -> BrokerAddress:
@@ -118,7 +120,8 @@ def _listeners(found: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
 
 def encode_leader(broker_id: str, address: BrokerAddress) -> bytes:
     """The node `/loadbalance/leader`."""
-    return json.dumps({"serviceUrl": address.http_url, "brokerId": broker_id}, separators=(",", ":")).encode()
+    url = address.http_url or address.https_url
+    return json.dumps({"serviceUrl": url, "brokerId": broker_id}, separators=(",", ":")).encode()
 
 
 def decode_leader(value: bytes, path: str) -> tuple[str, str]:

@@ -201,15 +201,15 @@ class BundleOwnership:
             owner, unloading = decode_owner(node.value, node.path)
             if node.own and not unloading:
                 self._adopt(bundle)
-            elif node.own or owner.service_url == self.address.service_url:
+            elif node.own or owner.native_url == self.address.native_url:
                 await self._remove_former(node)  # not released at an unload, or left by a dead process at our address
             elif unloading:
                 if not await self._wait_for_change(node, deadline):
-                    raise NoBrokerAvailable(f"Namespace bundle {bundle} is being unloaded by {owner.service_url}")
+                    raise NoBrokerAvailable(f"Namespace bundle {bundle} is being unloaded by {owner.native_url}")
             elif await self._answers(owner):
                 return Located(here=False, broker=owner)
             elif not await self._wait_for_change(node, deadline):
-                raise NoBrokerAvailable(f"No broker was available to own {topic}: {owner.service_url} does not answer")
+                raise NoBrokerAvailable(f"No broker was available to own {topic}: {owner.native_url} does not answer")
         return Located(here=True, broker=self.address)
 
     # ----------------------------------------------------------------------------------- bundles
@@ -227,12 +227,12 @@ class BundleOwnership:
 
     async def _owned_by(self, namespace: str, brokers: Mapping[str, BrokerAddress]) -> dict[str, int]:
         """How many bundles of a namespace each broker owns."""
-        ids = {address.service_url: broker_id for broker_id, address in brokers.items()}
+        ids = {address.native_url: broker_id for broker_id, address in brokers.items()}
         owned: dict[str, int] = {}
         for name in await self._store.children(f"{NAMESPACE}/{namespace}"):
             node = await self._store.get(f"{NAMESPACE}/{namespace}/{name}")
             if node is not None and node.value:
-                owner = ids.get(decode_owner(node.value, node.path)[0].service_url)
+                owner = ids.get(decode_owner(node.value, node.path)[0].native_url)
                 if owner is not None:
                     owned[owner] = owned.get(owner, 0) + 1
         return owned
@@ -344,7 +344,7 @@ class BundleOwnership:
 
     async def _answers(self, broker: BrokerAddress) -> bool:
         """Whether a process listens at *broker*'s address."""
-        url = broker.service_url or broker.service_url_tls
+        url = broker.native_url
         checked_s, answered = self._probes.get(url, (float("-inf"), False))
         if self._clock.monotonic() - checked_s < PROBE_VALID_S:
             return answered

@@ -32,6 +32,15 @@ class BrokerAddress(NamedTuple):
     listeners: Mapping[str, tuple[str, str]] = {}
     """Named listeners: (service URL, service URL over TLS)."""
 
+    @property
+    def native_url(self) -> str:
+        """The URL of the binary protocol, over TLS if there is no other: what tells brokers apart."""
+        return self.service_url or self.service_url_tls
+
+    def web_url(self, *, secure: bool) -> str:
+        """The URL of HTTP: over TLS if *secure* or if there is no other. Empty if there is none."""
+        return (self.https_url or self.http_url) if secure else (self.http_url or self.https_url)
+
 
 class Located(NamedTuple):
     """Where a topic is served."""

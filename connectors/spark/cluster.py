@@ -27,10 +27,10 @@ from magnetar_core.bookkeeper.client.read_handle import LedgerReadHandle
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.bookkeeper.metadata.url import open_store, split_service_uri
-from magnetar_core.bookkeeper.tls.files import directory_files
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.daemon import new_clock
 from magnetar_core.runtime.types import ConfigurationError, Corruption, MagnetarError
+from magnetar_core.security.tls_files import directory_files
 from managed_ledger.record import stored_record
 from managed_ledger.schemas.registry import SchemaRegistry, StoredSchema
 from managed_ledger.topic_name import TopicName

@@ -326,7 +326,7 @@ def recover(
         from autorecovery.manual import ManualRecovery
         from magnetar_core.bookkeeper.client.client import BookKeeper
         from magnetar_core.bookkeeper.client.config import ClientConfig
-        from magnetar_core.bookkeeper.tls.files import directory_files
+        from magnetar_core.security.tls_files import directory_files
 
         tls = directory_files(place.tls_directory, "--tls-directory") if place.tls_directory else None
         client = BookKeeper(place.store, place.clock, ClientConfig(tls=tls), root=place.root)

@@ -8,6 +8,7 @@ import click
 
 from magnetar import __version__
 from magnetar.cli import output as show
+from magnetar.cli.access import access_options
 from magnetar.cli.autorecovery import autorecovery
 from magnetar.cli.bookie import bookie
 from magnetar.cli.bookies import bookies
@@ -46,6 +47,7 @@ class _Commands(Guessing):
 
 @click.group(cls=_Commands, context_settings=CONTEXT)
 @click.version_option(__version__, prog_name="magnetar")
+@access_options
 def main() -> None:
     """A Pulsar-compatible message store.
 
@@ -76,8 +78,16 @@ config_option = click.option(
 @click.option("--port", type=PORT, help="Port of the binary protocol (brokerServicePort); 0 takes a free one.")
 @click.option("--web-port", type=PORT, help="Port of HTTP (webServicePort); 0 takes a free one.")
 @click.option("--bookie-port", type=PORT, help="Port of the first bookie (bookiePort); 0 takes free ones.")
+@click.option("--secure", type=click.Path(path_type=Path, file_okay=False),
+              help="Folder of keys, certificates and a token, made once; clients use TLS and a token.")  # fmt: skip
 def standalone(
-    data: Path, config: Path | None, bookies: int, port: int | None, web_port: int | None, bookie_port: int | None
+    data: Path,
+    config: Path | None,
+    bookies: int,
+    port: int | None,
+    web_port: int | None,
+    bookie_port: int | None,
+    secure: Path | None,
 ) -> None:
     """Run broker, bookies and metadata in one process.
 
@@ -89,7 +99,13 @@ def standalone(
 
     sys.exit(
         run_standalone(
-            data, config, bookies=bookies, service_port=port, web_port=web_port, first_bookie_port=bookie_port
+            data,
+            config,
+            bookies=bookies,
+            service_port=port,
+            web_port=web_port,
+            first_bookie_port=bookie_port,
+            secure=secure,
         )
     )
 

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import click
 
 from magnetar.cli.places import shown_id
+from magnetar.inspect.access import CURRENT
 from magnetar_core.runtime.types import MagnetarError
 from managed_ledger.message_id import EARLIEST, LATEST, MessageId
 
@@ -66,6 +67,7 @@ def client_of(service_url: str) -> Iterator[Any]:
             logger=heard.logger,
             connection_timeout_ms=CONNECT_TIMEOUT_MS,
             operation_timeout_seconds=OPERATION_TIMEOUT_S,
+            **CURRENT.get().client_options(),
         )
         try:
             yield client

@@ -1,13 +1,10 @@
 """Places in a topic: read from any form that users type, and shown in one form."""
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from magnetar_core.runtime.types import MagnetarError
 from managed_ledger.message_id import EARLIEST, LATEST, MessageId
-
-if TYPE_CHECKING:
-    from magnetar.inspect.broker_admin import AdminClient
 
 PLACE_HELP: Final = (
     "earliest, latest, the id of a message (12:1:-1), a time (2026-03-01T12:00), or how long ago (90s, 15m, 2h, 3d)."
@@ -15,6 +12,17 @@ PLACE_HELP: Final = (
 
 _AGO: Final = re.compile(r"(\d+)\s*(ms|s|min|m|h|d)")
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class Admin(Protocol):
+    """The brokers, asked over HTTP (`inspect.broker_admin.AdminClient`)."""
+
+    @staticmethod
+    def path_of(topic: str) -> str: ...
+
+    def call(self, method: str, path: str, body: Any = None) -> Any: ...
+
+    def partitions(self, topic: str) -> int: ...
 
 
 class PlaceError(MagnetarError):
@@ -59,13 +67,13 @@ def shown_id(message_id: Any) -> str:
     return str(MessageId(one.ledger_id(), one.entry_id(), one.partition(), one.batch_index()))
 
 
-def subscription_path(admin: "AdminClient", topic: str, name: str) -> str:
+def subscription_path(admin: Admin, topic: str, name: str) -> str:
     from urllib.parse import quote
 
     return f"/admin/v2/{admin.path_of(topic)}/subscription/{quote(name, safe='')}"
 
 
-def create_at(admin: "AdminClient", topic: str, name: str, place: MessageId | int) -> None:
+def create_at(admin: Admin, topic: str, name: str, place: MessageId | int) -> None:
     """Create a subscription that begins at *place*. Raises AdminError, with status 409 if it exists."""
     if isinstance(place, int):  # the API moves only an existing subscription to a time
         admin.call("PUT", subscription_path(admin, topic, name), json_of(EARLIEST))
@@ -74,7 +82,7 @@ def create_at(admin: "AdminClient", topic: str, name: str, place: MessageId | in
         admin.call("PUT", subscription_path(admin, partition_of(admin, topic, place), name), json_of(place))
 
 
-def partition_of(admin: "AdminClient", topic: str, place: MessageId) -> str:
+def partition_of(admin: Admin, topic: str, place: MessageId) -> str:
     """The partition of *topic* that the id *place* belongs to; *topic* itself if it has none, or the id is an end."""
     if place in (EARLIEST, LATEST) or place.partition < 0 or not admin.partitions(topic):
         return topic

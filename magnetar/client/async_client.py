@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Final
 
+from magnetar.client.access import Access, Token
 from magnetar.client.async_consumer import QUEUE_SIZE, AsyncConsumer, AsyncReader, Start
 from magnetar.client.async_producer import SEND_TIMEOUT_S, AsyncProducer
 from magnetar.client.async_topics import AsyncTopics
@@ -31,12 +32,26 @@ class AsyncClient:
 
     *addresses* are host:port of the gRPC ports of one or more brokers, in one text separated by commas or as several
     texts; any one of them that is up will do. *operation_timeout_s* bounds every call but sends.
+
+    *token* says who the program is; a function that returns it is called anew for each call, so it may be renewed. The
+    files *tls_…* (PEM), or *tls* alone, mean that brokers are reached over TLS: whom to trust, and what to show.
     """
 
-    def __init__(self, addresses: str | Sequence[str], *, operation_timeout_s: float = OPERATION_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        addresses: str | Sequence[str],
+        *,
+        operation_timeout_s: float = OPERATION_TIMEOUT_S,
+        token: Token | None = None,
+        tls: bool = False,
+        tls_trust_certs_file: str | None = None,
+        tls_certificate_file: str | None = None,
+        tls_key_file: str | None = None,
+    ) -> None:
         if isinstance(addresses, str):
             addresses = [one.strip() for one in addresses.split(",") if one.strip()]
-        self._brokers = Brokers(addresses, operation_timeout_s)
+        access = Access(token, tls, tls_trust_certs_file, tls_certificate_file, tls_key_file)
+        self._brokers = Brokers(addresses, operation_timeout_s, access)
         self._open: set[AsyncProducer | AsyncConsumer] = set()
         self._producers: dict[str, AsyncProducer] = {}
         self.topics = AsyncTopics(self._brokers)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import grpc
 
+from magnetar.client.access import Access
 from magnetar.client.errors import ClientClosed, TopicError, TopicUnavailable, error_of
 from magnetar_core.topics import topics_pb2 as api
 
@@ -92,13 +93,14 @@ def check_address(address: str) -> None:
 class Brokers:
     """The brokers of a cluster, as far as we know their addresses."""
 
-    def __init__(self, addresses: Sequence[str], timeout_s: float) -> None:
+    def __init__(self, addresses: Sequence[str], timeout_s: float, access: Access | None = None) -> None:
         if not addresses:
             raise ValueError("a client needs the address of at least one broker, host:port of its gRPC port")
         for address in addresses:
             check_address(address)
         self.addresses = list(addresses)
         self.timeout_s = timeout_s
+        self._access = access or Access()
         self.is_closed = False
         self._at = 0
         self._channels: dict[str, Any] = {}
@@ -108,7 +110,7 @@ class Brokers:
             raise ClientClosed("the client is closed")
         known = self._channels.get(address)
         if known is None:
-            known = self._channels[address] = grpc.aio.insecure_channel(address, options=_OPTIONS)
+            known = self._channels[address] = self._access.channel(address, _OPTIONS)
         return known
 
     async def close(self) -> None:
@@ -125,7 +127,7 @@ class Brokers:
             response_deserializer=answer.FromString,
         )
         try:
-            return await call(request, timeout=min(ATTEMPT_S, self.timeout_s))
+            return await call(request, timeout=min(ATTEMPT_S, self.timeout_s), metadata=self._access.metadata())
         except grpc.aio.AioRpcError as error:
             raise topic_error(error) from None
 
@@ -191,7 +193,7 @@ class Brokers:
             f"/{SERVICE}/{method}",
             request_serializer=request.SerializeToString,
             response_deserializer=answer.FromString,
-        )()
+        )(metadata=self._access.metadata())
         try:
             async with asyncio.timeout(self.timeout_s):
                 await call.write(first)

@@ -16,6 +16,7 @@ from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
+from magnetar.client.access import Token
 from magnetar.client.async_client import OPERATION_TIMEOUT_S, AsyncClient
 from magnetar.client.async_consumer import QUEUE_SIZE, AsyncConsumer, AsyncReader, Start, check_readable
 from magnetar.client.async_producer import SEND_TIMEOUT_S, AsyncProducer
@@ -60,13 +61,34 @@ class Client:
 
     *addresses* are host:port of the gRPC ports of one or more brokers, in one text separated by commas or as several
     texts; any one of them that is up will do. *operation_timeout_s* bounds every call but sends.
+
+    *token* says who the program is; a function that returns it is called anew for each call, so it may be renewed. The
+    files *tls_…* (PEM), or *tls* alone, mean that brokers are reached over TLS: whom to trust, and what to show.
     """
 
-    def __init__(self, addresses: str | Sequence[str], *, operation_timeout_s: float = OPERATION_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        addresses: str | Sequence[str],
+        *,
+        operation_timeout_s: float = OPERATION_TIMEOUT_S,
+        token: Token | None = None,
+        tls: bool = False,
+        tls_trust_certs_file: str | None = None,
+        tls_certificate_file: str | None = None,
+        tls_key_file: str | None = None,
+    ) -> None:
         self._loop = _Loop()
 
         async def make() -> AsyncClient:
-            return AsyncClient(addresses, operation_timeout_s=operation_timeout_s)
+            return AsyncClient(
+                addresses,
+                operation_timeout_s=operation_timeout_s,
+                token=token,
+                tls=tls,
+                tls_trust_certs_file=tls_trust_certs_file,
+                tls_certificate_file=tls_certificate_file,
+                tls_key_file=tls_key_file,
+            )
 
         try:
             self._client = self._loop.run(make())

@@ -6,6 +6,7 @@ TopicError                  a call failed; `code` is gRPC's status
  ├─ TopicInUse              a producer's name, an exclusive subscription or a topic is taken
  ├─ MessageRefused          this message is not stored, and sending it again does not help
  ├─ UnreadableMessage       what is stored cannot be taken apart (encrypted, chunked, damaged)
+ ├─ AccessDenied            the brokers do not know who the program is, or it may not do this
  └─ ClientClosed
 """
 
@@ -45,6 +46,10 @@ class UnreadableMessage(TopicError):
     message: object = None
 
 
+class AccessDenied(TopicError):
+    """The token or certificate is missing or not valid, or its role may not do this."""
+
+
 class ClientClosed(TopicError):
     """The client, producer or consumer was closed."""
 
@@ -54,6 +59,8 @@ def error_of(code: str, text: str) -> TopicError:
     kinds = {
         "NOT_FOUND": TopicDoesNotExist,
         "ALREADY_EXISTS": TopicInUse,
+        "UNAUTHENTICATED": AccessDenied,
+        "PERMISSION_DENIED": AccessDenied,
         "UNAVAILABLE": TopicUnavailable,
         "DEADLINE_EXCEEDED": TopicUnavailable,
         "RESOURCE_EXHAUSTED": TopicUnavailable,

@@ -5,6 +5,7 @@ import urllib.parse
 from collections.abc import Sequence
 from typing import Any
 
+from magnetar.inspect.access import CURRENT, Access
 from magnetar_core.runtime.http_client import ask
 from magnetar_core.runtime.types import MagnetarError
 from managed_ledger.topic_name import TopicName, TopicNameError
@@ -24,8 +25,13 @@ class AdminError(MagnetarError):
 class AdminClient:
     """Asks one broker, or the first of several that answers."""
 
-    def __init__(self, urls: str | Sequence[str], *, timeout_s: float = TIMEOUT_S) -> None:
-        """Raises AdminError if *urls* is empty. *timeout_s* is that of one answer."""
+    def __init__(
+        self, urls: str | Sequence[str], *, timeout_s: float = TIMEOUT_S, access: Access | None = None
+    ) -> None:
+        """Raises AdminError if *urls* is empty, AccessError. *timeout_s* is that of one answer; *access* says who asks,
+        and is that of the running command by default."""
+        self._access = CURRENT.get() if access is None else access
+        self._context = self._access.context()
         self._urls = [urls] if isinstance(urls, str) else list(urls)
         if not self._urls:
             raise AdminError("there is no address in --admin-url: write http://host:port[,http://host:port…]")
@@ -48,7 +54,10 @@ class AdminClient:
         data = None if body is None else json.dumps(body).encode()
         for _ in range(5):  # each redirect leads to the owner; more than a few are a loop
             try:
-                answer = ask(method, url, data, timeout_s=self._timeout_s)
+                answer = ask(
+                    method, url, data, timeout_s=self._timeout_s, headers=self._access.headers(),
+                    context=self._context if url.startswith("https:") else None,
+                )  # fmt: skip
                 if answer.status in (301, 302, 307, 308):
                     url = urllib.parse.urljoin(url, answer.headers.get("Location") or "")
                     continue

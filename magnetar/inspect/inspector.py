@@ -19,12 +19,12 @@ from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
 from magnetar_core.bookkeeper.metadata.racks import RackDirectory
 from magnetar_core.bookkeeper.metadata.store import MetadataStore, NoNode, StoreUnavailable
 from magnetar_core.bookkeeper.metadata.url import open_store, split_service_uri
-from magnetar_core.bookkeeper.tls.contexts import Certificates, client_context
-from magnetar_core.bookkeeper.tls.files import TlsFiles, directory_files
 from magnetar_core.bookkeeper.wire.entry import DigestMismatch, EntryCodec, StoredEntry
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.daemon import new_clock
 from magnetar_core.runtime.types import Corruption
+from magnetar_core.security.tls_contexts import Certificates, client_context
+from magnetar_core.security.tls_files import TlsFiles, directory_files
 
 # Questions to the metadata store under way at once.
 CONCURRENT_MAX: Final = 64

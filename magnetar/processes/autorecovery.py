@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from magnetar.processes.bookie_settings import NodeConfig
     from magnetar_core.bookkeeper.client.client import BookKeeper
     from magnetar_core.bookkeeper.metadata.store import MetadataStore
-    from magnetar_core.bookkeeper.tls.files import TlsFiles
     from magnetar_core.runtime.clock import Clock
+    from magnetar_core.security.tls_files import TlsFiles
 
 log = logging.getLogger(__name__)
 

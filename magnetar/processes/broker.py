@@ -10,6 +10,7 @@ from broker.broker import Broker
 from broker.config import BrokerConfig
 from broker.names import Bundles
 from broker.ownership.ownership import BundleOwnership
+from broker.security.doors import open_doors
 from broker.tenancy import initialise_cluster
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.metadata.damage_reports import DamageReporter
@@ -51,49 +52,61 @@ async def start_broker(
     The binary port comes first and HTTP after it: loading the HTTP library takes longer than all the rest.
     """
     _check_ports(config)
-    web_socket = _reserve(config)
-    grpc_socket = _reserve_grpc(config, preferred_grpc_port)
+    doors = open_doors(config, clock)
+    web_socket = _reserve(config, config.web_port, "webServicePort (--web-port)")
+    secure_socket = _reserve(config, config.web_port_tls, "webServicePortTls")
+    grpc_socket = _reserve_grpc(config, config.grpc_port, preferred_grpc_port)
+    secure_grpc_socket = _reserve_grpc(config, config.grpc_port_tls, preferred_grpc_port)
 
     async def bundles_of(namespace: str) -> Bundles:
         return (await broker.namespace(namespace)).bundles
 
     ownership = BundleOwnership(store, clock, bundles_of=bundles_of, version=version)
     await initialise_cluster(store, config)
-    web_port = web_socket.getsockname()[1] if web_socket is not None else 0
-    config = replace(config, web_port=web_port or None)  # the port that was really opened
+    web_port, secure_port = _number_of(web_socket), _number_of(secure_socket)
+    config = replace(config, web_port=web_port or None, web_port_tls=secure_port or None)  # as they were really opened
     damage = DamageReporter(store, "/ledgers", Source.BROKER, "a broker", clock)
     parts.add("damage reports", damage.stop)
-    broker = Broker(config, store, bookkeeper, clock, ownership=ownership, on_damage=damage.tell)
+    broker = Broker(config, store, bookkeeper, clock, ownership=ownership, on_damage=damage.tell, doors=doors)
     try:
         await broker.start()
     except OSError as error:
-        raise _port_error(
-            "port", config.bind_address, config.service_port, "brokerServicePort (--port)", error
-        ) from None
-    host = broker.address.service_url.partition("://")[2].rpartition(":")[0]
-    if grpc_socket is not None:  # other brokers send gRPC clients there
-        listener = (f"grpc://{host}:{grpc_socket.getsockname()[1]}", "")
+        port = config.service_port if config.service_port is not None else config.service_port_tls
+        setting = "brokerServicePort (--port) or brokerServicePortTls"
+        raise _port_error("port", config.bind_address, port, setting, error) from None
+    host = broker.address.native_url.partition("://")[2].rpartition(":")[0]
+    if grpc_socket is not None or secure_grpc_socket is not None:  # other brokers send gRPC clients there
+        listener = (
+            f"grpc://{host}:{_number_of(grpc_socket)}" if grpc_socket is not None else "",
+            f"grpc+ssl://{host}:{_number_of(secure_grpc_socket)}" if secure_grpc_socket is not None else "",
+        )
         broker.address = broker.address._replace(listeners={**broker.address.listeners, GRPC_LISTENER: listener})
-    damage.name = f"{host}:{web_port or config.service_port}"
-    await ownership.start(f"{host}:{web_port}", broker.address)
+    damage.name = f"{host}:{web_port or secure_port or broker.port}"
+    await ownership.start(f"{host}:{web_port or secure_port}", broker.address)
     parts.add("ownership", ownership.stop)
     parts.add("broker", broker.close)
-    if web_socket is not None:
+    if web_socket is not None or secure_socket is not None:
         from broker.admin.server import AdminServer
 
         admin = AdminServer(broker, ownership, version=version)
-        await admin.start(web_socket)
+        await admin.start(web_socket, secure_socket)
         parts.add("admin", admin.stop)
-    if grpc_socket is not None:
+    if grpc_socket is not None or secure_grpc_socket is not None:
         from broker.grpc.service import GrpcServer
 
-        grpc_server, grpc_port = GrpcServer(broker), grpc_socket.getsockname()[1]
+        grpc_server = GrpcServer(broker)
         try:
-            await grpc_server.start(config.bind_address, grpc_port)
+            await grpc_server.start(
+                config.bind_address,
+                None if grpc_socket is None else _number_of(grpc_socket),
+                None if secure_grpc_socket is None else _number_of(secure_grpc_socket),
+            )
         except OSError as error:
             raise PortInUse(f"{error}. Stop what uses it, or set grpcServicePort to another one.") from None
         finally:
-            grpc_socket.close()
+            for held in (grpc_socket, secure_grpc_socket):
+                if held is not None:
+                    held.close()
         parts.add("gRPC", grpc_server.stop)
 
     async def hurry() -> None:
@@ -104,33 +117,38 @@ async def start_broker(
 
 
 def grpc_address(broker: Broker) -> str:
-    """host:port of the topic API over gRPC; empty if it is off."""
-    return broker.address.listeners.get(GRPC_LISTENER, ("", ""))[0].removeprefix("grpc://")
+    """host:port of the topic API over gRPC, that of TLS if there is no other; empty if it is off."""
+    plain, tls = broker.address.listeners.get(GRPC_LISTENER, ("", ""))
+    return (plain or tls).partition("://")[2]
 
 
-def _reserve(config: BrokerConfig) -> socket.socket | None:
-    """The HTTP socket, bound before anything is started: a port that is taken is found at once."""
-    if config.web_port is None:
+def _number_of(listening: socket.socket | None) -> int:
+    """The number of the port; 0 if there is none."""
+    return 0 if listening is None else int(listening.getsockname()[1])
+
+
+def _reserve(config: BrokerConfig, port: int | None, setting: str) -> socket.socket | None:
+    """A socket for HTTP, bound before anything is started: a port that is taken is found at once."""
+    if port is None:
         return None
     made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        made.bind((config.bind_address, config.web_port))
+        made.bind((config.bind_address, port))
     except OSError as error:
         made.close()
-        setting = "webServicePort (--web-port)"
-        raise _port_error("HTTP port", config.bind_address, config.web_port, setting, error) from None
+        raise _port_error("HTTP port", config.bind_address, port, setting, error) from None
     return made
 
 
-def _reserve_grpc(config: BrokerConfig, preferred_port: int | None = None) -> socket.socket | None:
-    """Hold the gRPC port until gRPC, which opens its ports itself and is loaded late, takes it over."""
-    if config.grpc_port is None:
+def _reserve_grpc(config: BrokerConfig, port: int | None, preferred_port: int | None = None) -> socket.socket | None:
+    """Hold a gRPC port until gRPC, which opens its ports itself and is loaded late, takes it over."""
+    if port is None:
         return None
     try:
-        return _reserve_grpc_port(config.bind_address, config.grpc_port)
+        return _reserve_grpc_port(config.bind_address, port)
     except PortInUse:
-        if config.grpc_port != preferred_port:
+        if port != preferred_port:
             raise
         return _reserve_grpc_port(config.bind_address, 0)
 
@@ -157,7 +175,8 @@ def _reserve_grpc_port(host: str, port: int) -> socket.socket:
 def _check_ports(config: BrokerConfig) -> None:
     """Check the number of a port. Some systems cut a number that is too large, and listen at another port."""
     ports = {"brokerServicePort": config.service_port, "webServicePort": config.web_port}
-    ports["grpcServicePort"] = config.grpc_port
+    ports |= {"grpcServicePort": config.grpc_port, "grpcServicePortTls": config.grpc_port_tls}
+    ports |= {"brokerServicePortTls": config.service_port_tls, "webServicePortTls": config.web_port_tls}
     wrong = [f"{name} ({port}) must be 0 to 65535" for name, port in ports.items() if port and not 0 <= port <= 65535]
     if wrong:
         raise ConfigurationError("\n".join(wrong))

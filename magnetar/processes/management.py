@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from autorecovery.config import AutoRecoveryConfig
     from magnetar_core.bookkeeper.client.client import BookKeeper
     from magnetar_core.bookkeeper.metadata.store import MetadataStore
-    from magnetar_core.bookkeeper.tls.files import TlsFiles
     from magnetar_core.runtime.clock import Clock
+    from magnetar_core.security.tls_files import TlsFiles
 
 
 def parse_cookie(data: bytes, source: str) -> tuple[str, str]:
@@ -60,7 +60,7 @@ async def start_management(
     from autorecovery.admin.token_file import TokenFile
     from autorecovery.callback_registry import CallbackRegistry
     from magnetar_core.bookkeeper.metadata.damage_reports import DamageReports
-    from magnetar_core.bookkeeper.tls.contexts import Certificates, client_context
+    from magnetar_core.security.tls_contexts import Certificates, client_context
 
     tokens = TokenFile(Path(config.tokens_file)) if config.tokens_file else None
     name = f"recovery-{socket.gethostname()}-{os.getpid()}"

@@ -117,8 +117,8 @@ def run_broker(config_path: Path | None) -> int:
         parts.add("ledger client", bookkeeper.close)
         broker = await start_broker(config, store, bookkeeper, clock, parts, version=__version__)
         say_ready(
-            f"magnetar broker is ready at {broker.address.service_url}"
-            + (f", HTTP {broker.address.http_url}" if broker.address.http_url else "")
+            f"magnetar broker is ready at {broker.address.native_url}"
+            + (f", HTTP {http}" if (http := broker.address.web_url(secure=False)) else "")
             + (f", gRPC {grpc}" if (grpc := grpc_address(broker)) else "")
             + f", metadata {config.metadata_store_url}"
         )

@@ -10,8 +10,10 @@ The parts are the same as in a cluster and talk over loopback sockets as they do
 import contextlib
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from magnetar import __version__
+from magnetar.processes.secure_folder import ROLE, SecureFolder
 from magnetar.processes.servers import say_ready
 from magnetar.processes.standalone_settings import GRPC_PORT, StandaloneSettings, read_standalone_settings
 from magnetar_core.runtime.daemon import Shutdown, new_clock, run
@@ -19,6 +21,9 @@ from magnetar_core.runtime.files import Lock, OsFiles
 from magnetar_core.runtime.observe import start_logging
 from magnetar_core.runtime.tasks import Parts
 from magnetar_core.runtime.types import MagnetarError
+
+if TYPE_CHECKING:
+    from broker.broker import Broker
 
 
 class DataInUse(MagnetarError):
@@ -33,10 +38,15 @@ def run_standalone(
     service_port: int | None = None,
     web_port: int | None = None,
     first_bookie_port: int | None = None,
+    secure: Path | None = None,
 ) -> int:
-    """Run until interrupted; returns the exit code. Raises ConfigurationError."""
+    """Run until interrupted; returns the exit code. Raises ConfigurationError.
+
+    *secure* is the folder of keys and certificates, where clients shall be authenticated and come over TLS.
+    """
     start_logging(os.environ.get("MAGNETAR_LOG_LEVEL", "WARNING"))
     data = data.resolve()
+    folder = None if secure is None else SecureFolder(secure, new_clock().wall_ms())
     settings = read_standalone_settings(
         data,
         config_path,
@@ -45,15 +55,20 @@ def run_standalone(
         service_port=service_port,
         web_port=web_port,
         first_bookie_port=first_bookie_port,
+        secure=None if folder is None else folder.settings(),
     )
+    if folder is not None:
+        folder.prepare([settings.broker.advertised_host])
 
     async def start(parts: Parts, shutdown: Shutdown) -> None:
-        await start_standalone(data, settings, parts, shutdown)
+        broker = await start_standalone(data, settings, parts, shutdown)
+        if folder is not None:
+            _say_how_to_connect(folder, broker)
 
     return run(start)
 
 
-async def start_standalone(data: Path, settings: StandaloneSettings, parts: Parts, shutdown: Shutdown) -> None:
+async def start_standalone(data: Path, settings: StandaloneSettings, parts: Parts, shutdown: Shutdown) -> "Broker":
     """Start everything and print the one line with the addresses. Raises MagnetarError."""
     from bookie.bookie import Bookie, PortInUse
     from magnetar.processes.broker import grpc_address, start_broker
@@ -88,9 +103,26 @@ async def start_standalone(data: Path, settings: StandaloneSettings, parts: Part
         settings.broker, store, bookkeeper, clock, parts, version=__version__, preferred_grpc_port=GRPC_PORT
     )
     say_ready(
-        f"magnetar standalone is ready after {clock.monotonic() - began_s:.2f} s: {broker.address.service_url}, "
-        f"HTTP {broker.address.http_url or 'off'}, gRPC {grpc_address(broker) or 'off'}, "
+        f"magnetar standalone is ready after {clock.monotonic() - began_s:.2f} s: {broker.address.native_url}, "
+        f"HTTP {broker.address.web_url(secure=False) or 'off'}, gRPC {grpc_address(broker) or 'off'}, "
         f"bookies {', '.join(addresses)}, data in {data}"
+    )
+    return broker
+
+
+def _say_how_to_connect(folder: SecureFolder, broker: "Broker") -> None:
+    from magnetar.processes.broker import grpc_address
+
+    address = broker.address
+    profile = folder.write_profile(address.service_url_tls or address.service_url, address.web_url(secure=True))
+    trusted, token = folder.path / "ca.crt", folder.path / "admin.token"
+    print(
+        f"""The keys, certificates and the token of the role {ROLE} are in {folder.path}. Connect with
+  magnetar --profile {profile} topics list
+  pulsar.Client("{address.service_url_tls or address.service_url}", tls_trust_certs_file_path="{trusted}",
+                authentication=pulsar.AuthenticationToken(open("{token}").read()))
+  magnetar.Client("{grpc_address(broker)}", tls_trust_certs_file="{trusted}", token=open("{token}").read())""",
+        flush=True,
     )
 
 

@@ -16,6 +16,8 @@ from magnetar_core.runtime.types import ConfigurationError
 
 FIRST_BOOKIE_PORT: Final = 3181
 GRPC_PORT: Final = 6648
+SERVICE_PORT_TLS: Final = 6651
+WEB_PORT_TLS: Final = 8443
 COPIES_MAX: Final = 3
 """With several bookies, copies of each entry; one of them may be missing when it is acknowledged."""
 
@@ -60,20 +62,51 @@ def read_standalone_settings(
     service_port: int | None = None,
     web_port: int | None = None,
     first_bookie_port: int | None = None,
+    secure: Mapping[str, str] | None = None,
 ) -> StandaloneSettings:
     """The settings in the file at *path* and in *environ*, for a standalone on the folder *data*.
 
-    The ports win over both. Raises ConfigurationError with every problem, each with the file that it is in.
+    The ports win over both. *secure* are the settings that `--secure` decides; then the ports are those of TLS. Raises
+    ConfigurationError with every problem, each with the file that it is in.
     """
     if bookies < 1:
         raise ConfigurationError("--bookies must be at least 1")
     values = {**read_properties(path), **from_environment(environ)}
     ports = {"brokerServicePort": service_port, "webServicePort": web_port, "bookiePort": first_bookie_port}
+    if secure is not None:
+        values = _secured(values, secure, path, environ)
+        ports = {"brokerServicePortTls": service_port, "webServicePortTls": web_port, "bookiePort": first_bookie_port}
+        if service_port == 0:
+            values["grpcServicePortTls"] = "0"
     values |= {name: str(port) for name, port in ports.items() if port is not None}
     try:
         return standalone_settings(data, values, bookies=bookies)
     except ConfigurationError as error:
         raise ConfigurationError(with_origin(str(error), str(path or ""), environ)) from None
+
+
+def _secured(
+    values: Mapping[str, str], secure: Mapping[str, str], path: Path | None, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """*values* with what `--secure` decides, and with ports that speak TLS only. Raises ConfigurationError."""
+    problems = [
+        with_origin(
+            f"{name}: --secure decides this; remove the setting, or leave --secure out", str(path or ""), environ
+        )
+        for name in values
+        if name in secure
+    ]
+    if problems:
+        raise ConfigurationError("\n".join(problems))
+    ports = {
+        "brokerServicePort": "",
+        "webServicePort": "",
+        "grpcServicePort": "",
+        "brokerServicePortTls": str(SERVICE_PORT_TLS),
+        "webServicePortTls": str(WEB_PORT_TLS),
+        "grpcServicePortTls": str(GRPC_PORT),
+    }
+    return {**ports, **values, **secure}
 
 
 def standalone_settings(data: Path, values: Mapping[str, str], *, bookies: int) -> StandaloneSettings:

@@ -44,15 +44,18 @@ def setting(
     aliases: tuple[str, ...] = (),
     least: float = 0,
     most: float | None = None,
+    secret: bool = False,
 ) -> Any:
     """A field whose name in configuration files is *name* (Apache's own where Apache has the setting).
 
-    *aliases* are older names of the setting. A number must be *least* to *most*; None: the limit of its unit.
+    *aliases* are older names of the setting. A number must be *least* to *most*; None: the limit of its unit. The value
+    of a *secret* setting is shown to nobody (`shown_value`).
     """
     metadata = {"name": name, "help": help, "parse": parse, "aliases": aliases, "least": least, "most": most}
+    metadata["secret"] = secret
     if default is dataclasses.MISSING:
-        return dataclasses.field(metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
+        return dataclasses.field(metadata=metadata, repr=not secret)
+    return dataclasses.field(default=default, metadata=metadata, repr=not secret)
 
 
 def parse_properties(text: str, source: str) -> dict[str, str]:
@@ -155,6 +158,15 @@ def describe(kind: type) -> Iterator[tuple[str, str, str]]:
         if "name" in field.metadata:
             default = "" if field.default is dataclasses.MISSING else str(field.default)
             yield field.metadata["name"], default, field.metadata["help"]
+
+
+HIDDEN: Final = "*****"
+"""What is shown in place of a secret."""
+
+
+def shown_value(field: "dataclasses.Field[Any]", value: Any) -> Any:
+    """The value of a setting as people and other programs may see it."""
+    return HIDDEN if field.metadata.get("secret") and value else value
 
 
 def names_of(kind: type) -> frozenset[str]:

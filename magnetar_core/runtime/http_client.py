@@ -6,6 +6,7 @@ A proxy from the environment (http_proxy) is used for other machines only: serve
 import functools
 import http.client
 import ipaddress
+import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -41,17 +42,19 @@ def ask(
     timeout_s: float,
     max_bytes: int = ANSWER_BYTES_MAX,
     is_late: Callable[[], bool] = lambda: False,
+    headers: Mapping[str, str] | None = None,
+    context: ssl.SSLContext | None = None,
 ) -> Answer:
     """Send *body*, which is JSON, and return the answer. *timeout_s* bounds each wait; once *is_late*
-    returns True, the request is given up.
+    returns True, the request is given up. *headers* are added; *context* is for HTTPS.
 
     Raises OSError with a reason for people, also if the other side does not speak HTTP; ValueError if it is no URL.
     """
-    headers = {} if method == "GET" else {"Content-Type": "application/json"}
-    request = urllib.request.Request(url, data=body, method=method, headers=headers)
+    sent = {**({} if method == "GET" else {"Content-Type": "application/json"}), **(headers or {})}
+    request = urllib.request.Request(url, data=body, method=method, headers=sent)
     try:
         try:
-            answer = _opener_of(request.host).open(request, timeout=timeout_s)
+            answer = _opener_of(request.host, context).open(request, timeout=timeout_s)
         except urllib.error.HTTPError as error:
             answer = error
         data = bytearray()
@@ -78,7 +81,10 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _opener_of(host: str) -> urllib.request.OpenerDirector:
+def _opener_of(host: str, context: ssl.SSLContext | None) -> urllib.request.OpenerDirector:
+    if context is not None:
+        direct = [urllib.request.ProxyHandler({})] if is_loopback(host) else []
+        return urllib.request.build_opener(*direct, urllib.request.HTTPSHandler(context=context), _NoRedirect)
     if is_loopback(host):
         return _direct()
     return urllib.request.build_opener(_NoRedirect)  # it reads the environment now

@@ -5,8 +5,10 @@ A web page in the browser of a person who can reach the port may send requests t
 forms to any address without asking, and name the page in `Origin`. Only browsers send that header.
 """
 
+import asyncio
 import logging
 import socket
+from collections.abc import Callable
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -43,9 +45,20 @@ class HttpServer:
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=_STOP_S)
 
     async def start(self, listening: socket.socket) -> None:
-        """Listen on a bound socket. Raises OSError."""
-        await self._runner.setup()
+        """Listen on a bound socket. Raises OSError. May be called for several sockets."""
+        await self._setup()
         await web.SockSite(self._runner, listening).start()
+
+    async def new_connection(self) -> Callable[[], asyncio.BaseProtocol]:
+        """What makes the protocol objects of connections that somebody else accepts."""
+        await self._setup()
+        server = self._runner.server
+        assert server is not None, "it was set up"
+        return server
+
+    async def _setup(self) -> None:
+        if self._runner.server is None:
+            await self._runner.setup()
 
     async def stop(self) -> None:
         """Wait for answers under way, then close everything. May be called without `start`."""

@@ -23,7 +23,27 @@ pytestmark = [
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 600
-PORTS = (2181, 3181, 3182, 3183, 3184, 6648, 6650, 6651, 6652, 6750, 6751, 8000, 8001, 8002, 8003, 8080, 8081, 8082)
+PORTS = (
+    2181,
+    3181,
+    3182,
+    3183,
+    3184,
+    6648,
+    6650,
+    6651,
+    6652,
+    6750,
+    6751,
+    8000,
+    8001,
+    8002,
+    8003,
+    8080,
+    8081,
+    8082,
+    8443,
+)
 
 OWN_NETWORK = ["unshare", "-rn", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
 
@@ -111,6 +131,13 @@ def test_the_page_of_permissions_can_be_copied(tmp_path: Path) -> None:
     assert '"operations"' in said
     assert '"Prefix"' in said
     assert "unknown permission" in said
+
+
+def test_the_page_about_access_can_be_copied(tmp_path: Path) -> None:
+    said = follow("docs/access.md", tmp_path, "--section", "A secured standalone")
+    assert "persistent://public/default/orders" in said
+    assert '["standalone"]' in said
+    assert "read b'from pulsar'" in said
 
 
 @pytest.mark.parametrize("page", sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/*.md")))

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from magnetar_core.bookkeeper.client.topology import RACKS_MIN
-from magnetar_core.bookkeeper.tls.files import TlsFiles
 from magnetar_core.bookkeeper.wire.framing import MAX_FRAME_BYTES
 from magnetar_core.runtime.config import setting
 from magnetar_core.runtime.types import MIB
+from magnetar_core.security.tls_files import TlsFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

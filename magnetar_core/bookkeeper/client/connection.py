@@ -13,7 +13,7 @@ Rules:
    queued there.
 3. `send_adds` never calls the sink itself: failures that are known at once are reported in a later loop turn.
 4. Where TLS is set, nothing is sent before the bookie has accepted our certificate
-   (`magnetar_core.bookkeeper.tls.contexts`).
+   (`magnetar_core.bookkeeper.tls.start_tls`).
 5. After a failed connect, requests fail at once for a moment, without another try. The bookie goes into quarantine:
    new ensembles avoid it.
 6. When the socket takes no more, requests wait in the outbox. Above the outbox's limit `is_full` asks writers to wait.
@@ -40,7 +40,7 @@ from magnetar_core.bookkeeper.client.errors import (
 from magnetar_core.bookkeeper.client.writer import PendingAdd
 from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
 from magnetar_core.bookkeeper.metadata.store import MetadataError
-from magnetar_core.bookkeeper.tls.contexts import Certificates, TlsFailed, connect
+from magnetar_core.bookkeeper.tls.start_tls import TlsFailed, connect
 from magnetar_core.bookkeeper.wire.codec_v2 import (
     ADD_ENTRY,
     BATCH_READ_ENTRY,
@@ -55,6 +55,7 @@ from magnetar_core.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
 from magnetar_core.runtime.clock import Clock, DeadlineSweep, Timer
 from magnetar_core.runtime.tasks import Tasks
 from magnetar_core.runtime.types import KIB, Buffer
+from magnetar_core.security.tls_contexts import Certificates
 
 log = logging.getLogger(__name__)
 

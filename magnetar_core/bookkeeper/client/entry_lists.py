@@ -20,7 +20,7 @@ from magnetar_core.bookkeeper.client.errors import (
 )
 from magnetar_core.bookkeeper.client.pool import ConnectionPool
 from magnetar_core.bookkeeper.metadata.store import MetadataError
-from magnetar_core.bookkeeper.tls.contexts import connect
+from magnetar_core.bookkeeper.tls.start_tls import connect
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
 

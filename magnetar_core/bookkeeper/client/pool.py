@@ -10,10 +10,10 @@ from magnetar_core.bookkeeper.client.config import ClientConfig
 from magnetar_core.bookkeeper.client.connection import BookieConnection, ConnectionParts
 from magnetar_core.bookkeeper.client.topology import Topology
 from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
-from magnetar_core.bookkeeper.tls.contexts import Certificates, client_context
 from magnetar_core.runtime.clock import Clock, DeadlineSweep
 from magnetar_core.runtime.observe import SlowOperations
 from magnetar_core.runtime.tasks import Tasks
+from magnetar_core.security.tls_contexts import Certificates, client_context
 
 log = logging.getLogger(__name__)
 

@@ -570,6 +570,7 @@ async def test_the_silent_are_asked_once_and_then_disconnected() -> None:
     class Quiet:
         def __init__(self) -> None:
             self.config = config
+            self.doors = None
             self.publishes = self.reads = MemoryBudget(1 << 30, clock.call_later)
             self.access = None  # no command is worked on here
 

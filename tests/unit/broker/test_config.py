@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 
 from broker.broker import rules_of
@@ -13,7 +15,7 @@ from broker.policies import NamespacePolicies, new_policies, parse_policies
 from broker.records import to_json
 from broker.security.authorization import Rules
 from broker.tenancy import initial_nodes
-from magnetar_core.runtime.config import describe
+from magnetar_core.runtime.config import HIDDEN, describe, shown_value
 from magnetar_core.runtime.types import ConfigurationError, Corruption
 
 
@@ -45,7 +47,7 @@ def test_all_problems_are_told_at_once() -> None:
         load_broker_config(
             {"managedLedgerDefaultAckQuorum": "3", "brokerServicePortTls": "6651", "schemaCompatibilityStrategy": "X"}
         )
-    for text in ("managedLedgerDefaultAckQuorum", "brokerServicePortTls=6651", "schemaCompatibilityStrategy=X"):
+    for text in ("managedLedgerDefaultAckQuorum", "tlsKeyFilePath is not set", "schemaCompatibilityStrategy=X"):
         assert text in str(error.value)
 
 
@@ -143,3 +145,47 @@ def test_settings_become_rules() -> None:
     assert rules_of(config) == Rules(frozenset({"admin", "ops"}), frozenset({"proxy"}), has_wildcards=True)
     assert rules_of(BrokerConfig(super_users=("admin",))) is None
     assert load_broker_config({"superUserRoles": "admin, ops"}).super_users == ("admin", "ops")
+
+
+TOKEN_PROVIDER = "org.apache.pulsar.broker.authentication.AuthenticationProviderToken"
+TLS_PROVIDER = "org.apache.pulsar.broker.authentication.AuthenticationProviderTls"
+BASIC_PROVIDER = "org.apache.pulsar.broker.authentication.AuthenticationProviderBasic"
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"authenticationEnabled": "true"}, "needs authenticationProviders"),
+        (
+            {"authenticationProviders": "org.x.AuthenticationProviderSasl"},
+            "AuthenticationProviderSasl: it is not there",
+        ),
+        ({"authenticationProviders": TOKEN_PROVIDER}, "AuthenticationProviderToken needs tokenSecretKey"),
+        ({"authenticationProviders": BASIC_PROVIDER}, "AuthenticationProviderBasic needs basicAuthConf"),
+        ({"authenticationProviders": TLS_PROVIDER}, "AuthenticationProviderTls needs a port with TLS"),
+        ({"brokerServicePortTls": "0"}, "tlsCertificateFilePath is not set"),
+        ({"tlsEnabled": "true"}, "tlsEnabled=true: no port speaks TLS"),
+        ({"tlsEnabledWithKeyStore": "true"}, "convert them to PEM"),
+        ({"webServiceHaProxyProtocolEnabled": "true"}, "at the binary ports only"),
+        ({"tokenSettingPrefix": "x"}, "have no prefix"),
+        ({"webServicePortTls": "0", "tlsRequireTrustedClientCertOnConnect": "true"}, "whom to trust"),
+        ({"webServicePortTls": "0", "tlsProtocols": "SSLv3"}, "SSLv3 is not offered"),
+        ({"brokerServicePort": ""}, "brokerServicePort or brokerServicePortTls must be set"),
+        ({"brokerClientAuthenticationPlugin": "org.x.Sasl"}, "brokerClientAuthenticationPlugin=org.x.Sasl: expected"),
+    ],
+)
+def test_security_that_is_not_whole_is_refused(values: dict[str, str], reason: str) -> None:
+    if "authenticationProviders" in values or "brokerClientAuthenticationPlugin" in values:
+        values = {"authenticationEnabled": "true", **values}
+    with pytest.raises(ConfigurationError, match=reason):
+        load_broker_config(values)
+
+
+def test_a_secret_is_shown_neither_by_the_configuration_nor_by_its_text() -> None:
+    config = load_broker_config({"tokenSecretKey": "data:;base64,c2VjcmV0", "basicAuthConf": "c2VjcmV0"})
+    assert "c2VjcmV0" not in repr(config)
+    shown = {
+        field.metadata["name"]: shown_value(field, getattr(config, field.name)) for field in dataclasses.fields(config)
+    }
+    assert shown["tokenSecretKey"] == shown["basicAuthConf"] == HIDDEN
+    assert shown["brokerClientAuthenticationParameters"] == ""

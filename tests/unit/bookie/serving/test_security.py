@@ -16,15 +16,8 @@ from bookie.bookie import Bookie
 from bookie.config import IGNORED_SETTINGS, BookieConfig
 from bookie.serving.tls_listener import TlsListener
 from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
-from magnetar_core.bookkeeper.tls.contexts import Certificates, TlsFailed, client_context, open_stream, server_context
 from magnetar_core.bookkeeper.tls.disk_space import ask_disks
-from magnetar_core.bookkeeper.tls.files import (
-    APACHE_FACTORY,
-    TlsFiles,
-    directory_files,
-    openssl_ciphers,
-    store_problem,
-)
+from magnetar_core.bookkeeper.tls.start_tls import TlsFailed, open_stream
 from magnetar_core.bookkeeper.wire import bookkeeper_pb2 as pb
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
@@ -32,6 +25,14 @@ from magnetar_core.bookkeeper.wire.framing import MalformedFrame
 from magnetar_core.runtime.clock import LoopClock, ManualClock
 from magnetar_core.runtime.config import load
 from magnetar_core.runtime.types import ConfigurationError
+from magnetar_core.security.tls_contexts import Certificates, client_context, server_context
+from magnetar_core.security.tls_files import (
+    APACHE_FACTORY,
+    TlsFiles,
+    directory_files,
+    openssl_ciphers,
+    store_problem,
+)
 from tests.support.bookie_disks import KEY
 from tests.support.bookie_disks import stored_entry as stored
 from tests.support.serving import CONFIG, BookieMachines, Wire

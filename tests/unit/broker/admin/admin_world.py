@@ -15,6 +15,7 @@ from broker.admin.server import AdminServer
 from broker.broker import Broker
 from broker.names import Bundles
 from broker.ownership.ownership import BundleOwnership
+from broker.security.doors import open_doors
 from broker.tenancy import initialise_cluster
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
 from magnetar_core.runtime.clock import LoopClock
@@ -77,6 +78,11 @@ class AdminWorld:
         listening = socket.socket()
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
+        secure = None
+        if "tls_certificate" in changes:
+            secure = socket.socket()
+            secure.bind(("127.0.0.1", 0))
+            changes["web_port_tls"] = secure.getsockname()[1]
         config = replace(CONFIG, web_port=port, metadata_store_url="memory:lab", **changes)
         store = self.store.session()
         await initialise_cluster(store, config)
@@ -85,13 +91,14 @@ class AdminWorld:
             return (await broker.namespace(namespace)).bundles
 
         ownership = BundleOwnership(store, self.clock, bundles_of=bundles_of, version=VERSION)
-        broker = Broker(config, store, self.bookkeeper.client, self.clock, ownership=ownership)
+        doors = open_doors(config, self.clock)
+        broker = Broker(config, store, self.bookkeeper.client, self.clock, ownership=ownership, doors=doors)
         await broker.start()
         self._stack.push_async_callback(ownership.stop)
         self._stack.push_async_callback(broker.close)
         await ownership.start(f"127.0.0.1:{port}", broker.address)
         admin = AdminServer(broker, ownership, version=VERSION)
-        await admin.start(listening)
+        await admin.start(listening, secure)
         self._stack.push_async_callback(admin.stop)
         return Side(broker, ownership, store)
 

@@ -26,6 +26,7 @@ CLIENT_COMMANDS = {
 
 class FakeBroker:
     config = BrokerConfig()
+    doors = None
     publishes = MemoryBudget(1 << 30, ManualClock().call_later)
     reads = MemoryBudget(1 << 30, ManualClock().call_later)
 

@@ -91,11 +91,11 @@ def test_a_port_that_is_taken_is_found_at_once() -> None:
         taken.listen()
         config = BrokerConfig(bind_address="127.0.0.1", grpc_port=taken.getsockname()[1])
         with pytest.raises(PortInUse, match="grpcServicePort"):
-            _reserve_grpc(config)
-    held = _reserve_grpc(BrokerConfig(bind_address="127.0.0.1", grpc_port=0))
+            _reserve_grpc(config, config.grpc_port)
+    held = _reserve_grpc(BrokerConfig(bind_address="127.0.0.1"), 0)
     assert held is not None
     held.close()
-    assert _reserve_grpc(BrokerConfig()) is None
+    assert _reserve_grpc(BrokerConfig(), None) is None
 
 
 def test_a_key_in_base64_is_another_key() -> None:
@@ -106,14 +106,14 @@ def test_a_key_in_base64_is_another_key() -> None:
 
 
 def test_a_port_that_another_server_is_about_to_use_is_left_to_it() -> None:
-    held = _reserve_grpc(BrokerConfig(bind_address="127.0.0.1", grpc_port=0))
+    held = _reserve_grpc(BrokerConfig(bind_address="127.0.0.1"), 0)
     assert held is not None
     with held:
         port = held.getsockname()[1]
         wanted = BrokerConfig(bind_address="127.0.0.1", grpc_port=port)
         with pytest.raises(PortInUse, match="gRPC port"):
-            _reserve_grpc(wanted)
-        other = _reserve_grpc(wanted, preferred_port=port)
+            _reserve_grpc(wanted, port)
+        other = _reserve_grpc(wanted, port, preferred_port=port)
         assert other is not None
         with other:
             assert other.getsockname()[1] != port

@@ -1,6 +1,7 @@
 """One file for the broker and the bookies of a standalone."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,7 @@ from magnetar_core.runtime.types import ConfigurationError
 
 
 def read(
-    tmp_path: Path, text: str, environ: dict[str, str] | None = None, bookies: int = 1, **ports: int
+    tmp_path: Path, text: str, environ: dict[str, str] | None = None, bookies: int = 1, **ports: Any
 ) -> StandaloneSettings:
     path = tmp_path / "standalone.conf"
     path.write_text(text)
@@ -105,3 +106,14 @@ def test_what_a_standalone_decides_is_refused_with_the_way_out(tmp_path: Path, l
 def test_an_empty_text_decides_nothing(tmp_path: Path) -> None:
     """As in Apache's file, where `bookieId=` stands."""
     assert read(tmp_path, "bookieId=\nmetadataServiceUri=\n").bookies[0].bookie_id == "bookie-1"
+
+
+def test_a_secured_standalone_speaks_tls_alone_and_decides_its_files(tmp_path: Path) -> None:
+    secure = {"tlsCertificateFilePath": "/k/tls.crt", "tlsKeyFilePath": "/k/tls.key"}
+    broker = read(tmp_path, "", secure=secure).broker
+    assert (broker.service_port, broker.web_port, broker.grpc_port) == (None, None, None)
+    assert (broker.service_port_tls, broker.web_port_tls, broker.grpc_port_tls) == (6651, 8443, 6648)
+    broker = read(tmp_path, "brokerServicePort=6650\n", secure=secure, service_port=0, web_port=1).broker
+    assert (broker.service_port, broker.service_port_tls, broker.web_port_tls, broker.grpc_port_tls) == (6650, 0, 1, 0)
+    with pytest.raises(ConfigurationError, match="tlsKeyFilePath: --secure decides this"):
+        read(tmp_path, "tlsKeyFilePath=/other\n", secure=secure)

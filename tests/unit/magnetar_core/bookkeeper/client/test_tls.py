@@ -18,11 +18,11 @@ from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.config import ClientConfig
 from magnetar_core.bookkeeper.client.errors import BookieUnavailable, BookKeeperError, NotEnoughBookies, Unauthorized
 from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
-from magnetar_core.bookkeeper.tls.contexts import Certificates, client_context
-from magnetar_core.bookkeeper.tls.files import TlsFiles, directory_files, validities
 from magnetar_core.bookkeeper.wire.entry import DigestType, EntryCodec
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.types import ConfigurationError
+from magnetar_core.security.tls_contexts import Certificates, client_context
+from magnetar_core.security.tls_files import TlsFiles, directory_files, validities
 from tests.support.serving import CONFIG, BookieMachines
 from tests.support.tls_files import Authority
 

@@ -1,4 +1,4 @@
-"""The files for TLS between clients and bookies, and the checks of their settings. No IO.
+"""The files for TLS, and the checks of their settings. No IO.
 
     TlsFiles                certificate, key, trusted certificates: all PEM
     directory_files(path)   the same from one folder: tls.crt, tls.key, ca.crt (the names that cert-manager and

@@ -1,0 +1,67 @@
+"""Each request is authenticated before anything else is decided about it; its caller is kept on the request.
+
+Open to everybody: `/status.html`, by which load balancers see that the broker lives, and `/metrics` unless
+`authenticateMetricsEndpoint` is on, as with Apache's brokers.
+"""
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from aiohttp import web
+
+from broker.admin.http import CALLER
+from broker.config import PROVIDERS, BrokerConfig
+from broker.errors import NotAuthenticated
+from broker.security.doors import Doors
+from magnetar_core.security.authentication import BASIC
+from magnetar_core.security.certificates import common_name
+
+# Apache's names of headers: by which method the client shows who it is; for whom a proxy asks.
+METHOD_HEADER: Final = "X-Pulsar-Auth-Method-Name"
+ORIGINAL_HEADER: Final = "X-Original-Principal"
+
+_OPEN: Final = frozenset({"/status.html"})
+_METRICS: Final = frozenset({"/metrics", "/metrics/"})
+
+# What Jetty answers in Apache's brokers.
+_MESSAGE: Final = "Authentication required"
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def authenticating(doors: Doors, config: BrokerConfig) -> Any:
+    """The middleware that authenticates requests with *doors*."""
+    is_open = _OPEN if config.authenticate_metrics else _OPEN | _METRICS
+    challenge = "Basic" if BASIC in {PROVIDERS[name] for name in config.authentication_providers} else "Bearer"
+
+    @web.middleware
+    async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path in is_open:
+            return await handler(request)
+        transport = request.transport
+        certificate = None if transport is None else transport.get_extra_info("peercert")
+        try:
+            admitted = await doors.admit_request(
+                request.headers.get("Authorization"),
+                request.headers.get(METHOD_HEADER),
+                common_name(certificate),
+                request.remote or "a client",
+                original_principal=request.headers.get(ORIGINAL_HEADER, ""),
+            )
+        except NotAuthenticated:
+            return _refusal(request, challenge)
+        request[CALLER] = admitted.caller
+        return await handler(request)
+
+    return authenticate
+
+
+def _refusal(request: web.Request, challenge: str) -> web.Response:
+    found = {"url": request.path, "status": "401", "message": _MESSAGE, "reason": f"HTTP 401 {_MESSAGE}"}
+    return web.Response(
+        body=json.dumps(found).encode(),
+        status=401,
+        content_type="application/json",
+        headers={"WWW-Authenticate": f'{challenge} realm="magnetar"'},
+    )

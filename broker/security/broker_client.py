@@ -1,0 +1,91 @@
+"""As whom this broker asks other brokers over HTTP: its credentials and its TLS (`brokerClient…`)."""
+
+import base64
+import json
+import ssl
+from typing import Any, Final
+
+from broker.config import CLIENT_PLUGINS, BrokerConfig
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.types import ConfigurationError
+from magnetar_core.security.authentication import BASIC, TLS, TOKEN
+from magnetar_core.security.sources import read_source
+from magnetar_core.security.tls_contexts import Certificates, client_context
+from magnetar_core.security.tls_files import TlsFiles
+
+_SETTING: Final = "brokerClientAuthenticationParameters"
+
+
+class BrokerClient:
+    """What requests to other brokers carry. Raises ConfigurationError when it is made."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+        self._method = CLIENT_PLUGINS.get(config.broker_client_plugin, "")
+        self._parameters = config.broker_client_parameters
+        self.uses_tls = config.broker_client_tls
+        certificate, key = config.broker_client_certificate, config.broker_client_key
+        if self._method == TLS and self._parameters:
+            found = _fields(self._parameters)
+            certificate, key = found.get("tlsCertFile", certificate), found.get("tlsKeyFile", key)
+        files = TlsFiles(
+            origin="brokerClientTrustCertsFilePath, brokerClientCertificateFilePath, brokerClientKeyFilePath",
+            certificate=certificate,
+            key=key,
+            trusted=config.broker_client_trusted,
+            verify_hostname=config.broker_client_verify_hostname,
+            refresh_s=config.tls_refresh_s,
+        )
+        if self._method == TLS and not (certificate and key):
+            raise ConfigurationError(f"{_SETTING}: write tlsCertFile:PATH,tlsKeyFile:PATH")
+        self._certificates = Certificates(files, _context, clock) if files.paths else None
+        self.headers()  # a mistake is told when the broker starts
+
+    def headers(self) -> dict[str, str]:
+        """The headers of a request. A token in a file is read anew each time, so it may be renewed there."""
+        if self._method == TOKEN:
+            return {"Authorization": f"Bearer {_token(self._parameters)}"}
+        if self._method == BASIC:
+            found = _fields(self._parameters)
+            if "userId" not in found or "password" not in found:
+                raise ConfigurationError(f'{_SETTING}: write {{"userId":"…","password":"…"}}')
+            pair = f"{found['userId']}:{found['password']}".encode()
+            return {"Authorization": f"Basic {base64.b64encode(pair).decode('ascii')}"}
+        return {}
+
+    @property
+    def context(self) -> ssl.SSLContext | bool:
+        """For requests over TLS; True: the system's trusted certificates."""
+        return True if self._certificates is None else self._certificates.context
+
+
+def _context(files: TlsFiles) -> ssl.SSLContext:
+    if files.trusted:
+        return client_context(files)
+    made = ssl.create_default_context()
+    made.check_hostname = files.verify_hostname
+    made.load_cert_chain(files.certificate, files.key)
+    return made
+
+
+def _token(parameters: str) -> str:
+    text = parameters
+    if text.lstrip().startswith("{"):
+        text = _fields(text).get("token", "")
+    if text.startswith("file:"):
+        text = read_source(text, _SETTING).decode("utf-8", errors="replace")
+    text = text.strip().removeprefix("token:")
+    if not text or not text.isascii() or any(one.isspace() for one in text):
+        raise ConfigurationError(f"{_SETTING}: write token:TOKEN, or file:///PATH of a file with the token")
+    return text
+
+
+def _fields(parameters: str) -> dict[str, str]:
+    """`{"name": "value"}` or `name:value,…`. Raises ConfigurationError."""
+    if parameters.lstrip().startswith("{"):
+        try:
+            found: Any = json.loads(parameters)
+        except ValueError:
+            raise ConfigurationError(f"{_SETTING}: it is not JSON") from None
+        return {str(name): str(value) for name, value in found.items()}
+    pairs = [one.strip().partition(":") for one in parameters.split(",")]
+    return {name: value for name, _, value in pairs}

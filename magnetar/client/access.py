@@ -1,0 +1,47 @@
+"""As whom a client of the topic API comes to the brokers, and whom it trusts."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import grpc
+
+Token = str | Callable[[], str]
+"""A token, or what gives the present one: it is called for each call that begins."""
+
+
+class Access(NamedTuple):
+    """Credentials and certificates. Any of the files, or *tls*, means that TLS is used."""
+
+    token: Token | None = None
+    tls: bool = False
+    tls_trust_certs_file: str | None = None
+    """Certificates that brokers may have behind theirs, PEM; None: those that gRPC brings."""
+    tls_certificate_file: str | None = None
+    tls_key_file: str | None = None
+
+    @property
+    def uses_tls(self) -> bool:
+        return self.tls or bool(self.tls_trust_certs_file or self.tls_certificate_file)
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What each call carries."""
+        if self.token is None:
+            return ()
+        text = self.token if isinstance(self.token, str) else self.token()
+        return (("authorization", f"Bearer {text}"),)
+
+    def channel(self, address: str, options: Any) -> Any:
+        """A channel to the broker at *address*. Raises OSError, ValueError."""
+        if not self.uses_tls:
+            return grpc.aio.insecure_channel(address, options=options)
+        if bool(self.tls_certificate_file) != bool(self.tls_key_file):
+            raise ValueError("tls_certificate_file and tls_key_file need each other")
+        credentials = grpc.ssl_channel_credentials(
+            _read(self.tls_trust_certs_file), _read(self.tls_key_file), _read(self.tls_certificate_file)
+        )
+        return grpc.aio.secure_channel(address, credentials, options=options)
+
+
+def _read(path: str | None) -> bytes | None:
+    return None if path is None else Path(path).read_bytes()

@@ -1,0 +1,128 @@
+"""The folder of `magnetar standalone --secure`: keys, certificates and a token, made once and used again.
+
+    ca.crt, ca.key       the authority; clients trust ca.crt
+    tls.crt, tls.key     the server's certificate; made anew when it lacks a name or comes to its end
+    token.key            the secret by which tokens are signed
+    admin.token          the token of the role `admin`
+    admin.conf           how to connect with it, for `magnetar --profile` and Apache's tools
+
+The folder is its owner's alone (0700), and so is every file in it with a secret (0600).
+"""
+
+import os
+import secrets
+import socket
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from broker.config import CLIENT_PLUGINS, PROVIDERS
+from magnetar_core.runtime.types import ConfigurationError
+from magnetar_core.security.authentication import TOKEN
+from magnetar_core.security.issuing import Issued, is_good_for, new_authority, new_server
+from magnetar_core.security.tokens import sign
+
+ROLE: Final = "admin"
+
+_SECRET_BYTES: Final = 32
+# The server's certificate is made anew at a start if it ends before this.
+_RENEWED_BEFORE: Final = timedelta(days=30)
+
+_PLUGIN: Final = next(name for name, method in CLIENT_PLUGINS.items() if method == TOKEN)
+
+
+class SecureFolder:
+    """Raises ConfigurationError with the file that cannot be read or written."""
+
+    def __init__(self, path: Path, wall_ms: int) -> None:
+        self.path = path.resolve()
+        self._now = datetime.fromtimestamp(wall_ms / 1000, UTC)
+
+    def prepare(self, hosts: Sequence[str]) -> None:
+        """Make what is missing; the server's certificate is for *hosts* and this machine."""
+        wanted = list(dict.fromkeys(["localhost", *hosts, socket.gethostname(), "127.0.0.1", "::1"]))
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.path.chmod(0o700)
+            authority = self._authority()
+            self._server(authority, wanted)
+            secret = self._kept("token.key") or self._write("token.key", secrets.token_bytes(_SECRET_BYTES))
+            if self._kept("admin.token") is None:
+                self._write("admin.token", sign({"sub": ROLE}, secret, "HS256").encode("ascii"))
+        except OSError as error:
+            raise ConfigurationError(f"--secure {self.path}: {error.filename}: {error.strerror}") from None
+        except ValueError as error:
+            raise ConfigurationError(
+                f"--secure {self.path}: a file in it cannot be used ({error}); remove the folder, and all is made anew"
+            ) from None
+
+    def settings(self) -> dict[str, str]:
+        """The settings of a broker that uses the folder. (The ports are in `ports`.)"""
+        return {
+            "tlsCertificateFilePath": str(self.path / "tls.crt"),
+            "tlsKeyFilePath": str(self.path / "tls.key"),
+            "authenticationEnabled": "true",
+            "authenticationProviders": next(name for name, method in PROVIDERS.items() if method == TOKEN),
+            "tokenSecretKey": str(self.path / "token.key"),
+            "authorizationEnabled": "true",
+            "superUserRoles": ROLE,
+            "brokerClientTlsEnabled": "true",
+            "brokerClientTrustCertsFilePath": str(self.path / "ca.crt"),
+            "brokerClientAuthenticationPlugin": _PLUGIN,
+            "brokerClientAuthenticationParameters": f"file://{self.path / 'admin.token'}",
+        }
+
+    def write_profile(self, service_url: str, web_url: str) -> Path:
+        """Write `admin.conf` with the addresses of the present run."""
+        lines = {
+            "brokerServiceUrl": service_url,
+            "webServiceUrl": web_url,
+            "authPlugin": _PLUGIN,
+            "authParams": f"file://{self.path / 'admin.token'}",
+            "tlsTrustCertsFilePath": str(self.path / "ca.crt"),
+            "tlsEnableHostnameVerification": "true",
+        }
+        text = "".join(f"{name}={value}\n" for name, value in lines.items())
+        self._write("admin.conf", text.encode())
+        return self.path / "admin.conf"
+
+    # -------------------------------------------------------------------------------- files
+
+    def _authority(self) -> Issued:
+        certificate, key = self._kept("ca.crt", mode=0o644), self._kept("ca.key")
+        if certificate is not None and key is not None:
+            return Issued(certificate, key)
+        made = new_authority("magnetar standalone", self._now)
+        self._write("ca.key", made.key)
+        self._write("ca.crt", made.certificate, mode=0o644)
+        (self.path / "tls.crt").unlink(missing_ok=True)  # of another authority
+        return made
+
+    def _server(self, authority: Issued, hosts: list[str]) -> None:
+        certificate, key = self._kept("tls.crt", mode=0o644), self._kept("tls.key")
+        if certificate is not None and key is not None and is_good_for(certificate, hosts, self._now + _RENEWED_BEFORE):
+            return
+        made = new_server(authority, hosts, self._now)
+        self._write("tls.key", made.key)
+        self._write("tls.crt", made.certificate, mode=0o644)
+
+    def _kept(self, name: str, mode: int = 0o600) -> bytes | None:
+        """What is in a file, which nobody else may read from now on; None if it is not there."""
+        path = self.path / name
+        try:
+            path.chmod(mode)
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def _write(self, name: str, data: bytes, mode: int = 0o600) -> bytes:
+        """Put *data* into a file; it is whole, or it is what it was."""
+        new = self.path / f".{name}.new"
+        new.unlink(missing_ok=True)
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as target:
+            target.write(data)
+            target.flush()
+            os.fsync(target.fileno())
+        new.replace(self.path / name)
+        return data

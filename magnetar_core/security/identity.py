@@ -1,0 +1,21 @@
+"""What a check of credentials finds out, or why it refuses them. Values only.
+
+The text of a refusal is for the log of the server. It never holds the credentials, nor a part of them; clients are told
+no more than that they are not valid.
+"""
+
+from typing import NamedTuple
+
+from magnetar_core.runtime.types import MagnetarError
+
+
+class Identity(NamedTuple):
+    """Whose credentials they are."""
+
+    role: str
+    expires_s: float | None = None
+    """The credentials are valid until then, in seconds since 1970; None: as long as the connection lasts."""
+
+
+class NotValid(MagnetarError):
+    """Credentials were shown and are not valid."""

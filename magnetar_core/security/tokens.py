@@ -1,0 +1,199 @@
+"""JSON Web Tokens: whose they are, and whether they are valid at a given time. No IO and no clock.
+
+Rules:
+
+1. The key decides which algorithms are accepted, never the token: `none` and the algorithms of another kind of key are
+   refused, so nobody can take a public key for a secret.
+2. A secret is as long as its hash at least (RFC 7518, 3.2); so is it with Apache.
+3. A token without the claim that names the role is refused; so is one that expires or begins at something that is no
+   number.
+4. No text of an error holds a part of a token.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import jwt
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    SECP256R1,
+    SECP384R1,
+    SECP521R1,
+    EllipticCurvePrivateKey,
+    EllipticCurvePublicKey,
+)
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
+from cryptography.hazmat.primitives.serialization import (
+    load_der_private_key,
+    load_der_public_key,
+    load_pem_private_key,
+    load_pem_public_key,
+)
+
+from magnetar_core.runtime.types import ConfigurationError
+from magnetar_core.security.identity import Identity, NotValid
+
+# A token is a few hundred bytes, or a few KiB with an RSA key of 8192 bits and many claims. Everything longer costs
+# work before its signature is known to be valid. (aiohttp takes headers of 8 KiB.)
+TOKEN_BYTES_MAX: Final = 16 * 1024
+
+DEFAULT_CLAIM: Final = "sub"
+DEFAULT_ALGORITHM: Final = "RS256"
+
+_SECRET_BYTES: Final = {"HS256": 32, "HS384": 48, "HS512": 64}
+_RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+_RSA_BITS_MIN: Final = 2048
+_CURVES: Final = {SECP256R1: "ES256", SECP384R1: "ES384", SECP521R1: "ES512"}
+
+ALGORITHMS: Final = (*_SECRET_BYTES, *_RSA, *_CURVES.values())
+"""All that can be configured."""
+
+# Checked below, against the time that the caller gives.
+_OPTIONS: Final = {
+    "verify_signature": True,
+    "verify_exp": False,
+    "verify_nbf": False,
+    "verify_iat": False,
+    "verify_aud": False,
+    "verify_iss": False,
+    "verify_sub": False,
+    "verify_jti": False,
+}
+
+
+class TokenKey:
+    """A key that verifies tokens, and the algorithms it stands for (rule 1)."""
+
+    def __init__(self, key: Any, algorithms: tuple[str, ...]) -> None:
+        assert algorithms, "a key stands for at least one algorithm"
+        assert "none" not in algorithms, "no key stands for no signature"
+        self.key = key
+        self.algorithms = algorithms
+
+
+def secret_key(secret: bytes, setting: str) -> TokenKey:
+    """The key of HS tokens (rule 2). Raises ConfigurationError."""
+    algorithms = tuple(name for name, size in _SECRET_BYTES.items() if len(secret) >= size)
+    if not algorithms:
+        raise ConfigurationError(
+            f"{setting}: the secret has {len(secret)} bytes, and at least 32 are needed; make one with "
+            "`openssl rand -out secret.key 32`"
+        )
+    return TokenKey(secret, algorithms)
+
+
+def public_key(data: bytes, algorithm: str, setting: str) -> TokenKey:
+    """The key of RS, PS and ES tokens, as DER or PEM; *algorithm* says which kind it must be.
+
+    Raises ConfigurationError.
+    """
+    if algorithm not in (*_RSA, *_CURVES.values()):
+        raise ConfigurationError(f"tokenPublicAlg={algorithm}: expected one of {', '.join((*_RSA, *_CURVES.values()))}")
+    try:
+        key = load_pem_public_key(data) if data.lstrip().startswith(b"-----") else load_der_public_key(data)
+    except (ValueError, UnsupportedAlgorithm):
+        raise ConfigurationError(f"{setting}: it is no public key, neither DER nor PEM") from None
+    if isinstance(key, RSAPublicKey) and algorithm in _RSA:
+        if key.key_size < _RSA_BITS_MIN:
+            raise ConfigurationError(f"{setting}: the RSA key has {key.key_size} bits; at least 2048 are needed")
+        return TokenKey(key, _RSA)
+    if isinstance(key, EllipticCurvePublicKey) and algorithm in _CURVES.values():
+        found = _CURVES.get(type(key.curve))
+        if found is None:
+            raise ConfigurationError(f"{setting}: the curve {key.curve.name} belongs to no algorithm of tokens")
+        return TokenKey(key, (found,))
+    raise ConfigurationError(f"{setting}: the key is not of the kind that tokenPublicAlg={algorithm} needs")
+
+
+class TokenRules:
+    """Which tokens are valid, and whose they are."""
+
+    def __init__(
+        self,
+        key: TokenKey,
+        *,
+        claim: str = DEFAULT_CLAIM,
+        audience_claim: str = "",
+        audience: str = "",
+        leeway_s: int = 0,
+    ) -> None:
+        """With *audience_claim*, that claim must be *audience*, or a list with it."""
+        self._key = key
+        self._claim = claim
+        self._audience_claim = audience_claim
+        self._audience = audience
+        self._leeway_s = leeway_s
+
+    def identity(self, token: bytes, now_s: float) -> Identity:
+        """Whose token it is at the time *now_s* (seconds since 1970). Raises NotValid."""
+        if len(token) > TOKEN_BYTES_MAX:
+            raise NotValid(f"the token has {len(token)} bytes; at most {TOKEN_BYTES_MAX} are read")
+        try:
+            claims = jwt.decode(token, self._key.key, algorithms=list(self._key.algorithms), options=_OPTIONS)  # type: ignore[arg-type]
+        except jwt.ExpiredSignatureError:
+            raise NotValid("the token has expired") from None
+        except jwt.InvalidAlgorithmError:
+            raise NotValid(f"the token is not signed with {' or '.join(self._key.algorithms)}") from None
+        except jwt.InvalidSignatureError:
+            raise NotValid("the signature of the token does not belong to the configured key") from None
+        except (jwt.PyJWTError, ValueError, TypeError, KeyError, RecursionError) as error:
+            # The library's own texts may quote what they read (rule 4).
+            raise NotValid(f"the token cannot be read ({type(error).__name__})") from None
+        return self._identity_of(claims, now_s)
+
+    def _identity_of(self, claims: Mapping[str, Any], now_s: float) -> Identity:
+        expires_s, begins_s = _time(claims, "exp"), _time(claims, "nbf")
+        if expires_s is not None and now_s >= expires_s + self._leeway_s:
+            raise NotValid("the token has expired")
+        if begins_s is not None and now_s < begins_s - self._leeway_s:
+            raise NotValid("the token is not valid yet (nbf)")
+        if self._audience_claim:
+            self._check_audience(claims.get(self._audience_claim))
+        role = claims.get(self._claim)
+        if isinstance(role, list) and role:
+            role = role[0]
+        if not isinstance(role, str) or not role.strip():
+            raise NotValid(f"the token has no claim {self._claim} that names a role")
+        return Identity(role, expires_s)
+
+    def _check_audience(self, found: Any) -> None:
+        named = found if isinstance(found, list) else [found]
+        if self._audience not in [one for one in named if isinstance(one, str)]:
+            raise NotValid(f"the token is for another audience (claim {self._audience_claim})")
+
+
+def _time(claims: Mapping[str, Any], name: str) -> float | None:
+    """A claim in seconds since 1970 (rule 3)."""
+    value = claims.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise NotValid(f"the token's claim {name} is no time")
+    return float(value)
+
+
+# ---------------------------------------------------------------------------------- making tokens
+
+
+def sign(claims: Mapping[str, Any], key: bytes, algorithm: str) -> str:
+    """A token with *claims*; *key* is a secret, or a private key as DER or PEM. Raises ConfigurationError."""
+    if algorithm not in ALGORITHMS:
+        raise ConfigurationError(f"the algorithm {algorithm} is not known; expected one of {', '.join(ALGORITHMS)}")
+    if algorithm in _SECRET_BYTES:
+        if algorithm not in secret_key(key, "the secret").algorithms:
+            raise ConfigurationError(f"{algorithm} needs a secret of {_SECRET_BYTES[algorithm]} bytes at least")
+        return jwt.encode(dict(claims), key, algorithm)
+    try:
+        pem = key.lstrip().startswith(b"-----")
+        private = load_pem_private_key(key, None) if pem else load_der_private_key(key, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise ConfigurationError("it is no private key without a password, neither DER nor PEM") from None
+    fits = (
+        algorithm in _RSA
+        if isinstance(private, RSAPrivateKey)
+        else isinstance(private, EllipticCurvePrivateKey) and _CURVES.get(type(private.curve)) == algorithm
+    )
+    if not fits:
+        raise ConfigurationError(f"the key is not of the kind that {algorithm} needs")
+    return jwt.encode(dict(claims), private, algorithm)  # type: ignore[arg-type]

@@ -1,0 +1,93 @@
+"""Seeded bugs of authentication and TLS."""
+
+from typing import Final
+
+from tests.mutants.catalogue import Mutant
+
+_TOKENS: Final = ("tests/unit/magnetar_core/security/test_tokens.py",)
+_BASIC: Final = ("tests/unit/magnetar_core/security/test_basic.py",)
+_PROVIDERS: Final = ("tests/unit/magnetar_core/security/test_authentication.py",)
+_BINARY: Final = ("tests/unit/broker/test_security.py",)
+_HTTP: Final = ("tests/unit/broker/admin/test_authentication.py",)
+
+MUTANTS: Final = (
+    Mutant(
+        "a token is taken without a valid signature",
+        "magnetar_core/security/tokens.py",
+        '    "verify_signature": True,\n',
+        '    "verify_signature": False,\n',
+        _TOKENS,
+    ),
+    Mutant(
+        "a token does not expire",
+        "magnetar_core/security/tokens.py",
+        "if expires_s is not None and now_s >= expires_s + self._leeway_s:",
+        "if expires_s is not None and now_s < 0:",
+        _TOKENS,
+    ),
+    Mutant(
+        "a token for another audience is taken",
+        "magnetar_core/security/tokens.py",
+        "        if self._audience_claim:\n",
+        "        if not self._audience_claim:\n",
+        _TOKENS,
+    ),
+    Mutant(
+        "an unknown user with somebody else's password comes in",
+        "magnetar_core/security/basic.py",
+        "if hashed is None or not is_right:",
+        "if not is_right:",
+        _BASIC,
+    ),
+    Mutant(
+        "anybody asks for somebody else",
+        "magnetar_core/security/authentication.py",
+        "        if original is not None and original != role:\n",
+        "        if original is not None and not role:\n",
+        _PROVIDERS,
+    ),
+    Mutant(
+        "wrong credentials make an anonymous client",
+        "broker/security/doors.py",
+        "        except NotValid as error:\n            self.failures[method or",
+        "        except NotValid as error:\n"
+        "            if method:\n                return self._providers.anonymous(), ''\n"
+        "            self.failures[method or",
+        _HTTP,
+    ),
+    Mutant(
+        "commands are worked on before the client is authenticated",
+        "broker/binary/connection.py",
+        "        if self.state is State.AUTHENTICATING and kind not in (_T.PING, _T.PONG):\n",
+        "        if self.state is State.CLOSED:\n",
+        _BINARY,
+    ),
+    Mutant(
+        "another role goes on with a connection",
+        "broker/binary/handshake.py",
+        "        if identity.role != admitted.identity.role:\n",
+        "        if not identity.role:\n",
+        _BINARY,
+    ),
+    Mutant(
+        "who does not renew expired credentials stays",
+        "broker/binary/handshake.py",
+        "        if self._is_asked:\n            return",
+        "        if self._is_asked and self._is_proxied:\n            return",
+        _BINARY,
+    ),
+    Mutant(
+        "connections that ended count for ever",
+        "broker/binary/server.py",
+        "            self._server.limits.release(self._counted)\n",
+        "",
+        _BINARY,
+    ),
+    Mutant(
+        "a page without credentials is answered",
+        "broker/admin/authentication.py",
+        "            return _refusal(request, challenge)\n",
+        "            return await handler(request)\n",
+        _HTTP,
+    ),
+)

@@ -1,0 +1,69 @@
+"""`magnetar standalone --secure`: what it prints works, nothing else comes in, and a second run uses the same keys."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import magnetar
+from magnetar.client.errors import AccessDenied
+from magnetar.inspect.access import Profile, read_profile
+
+pytestmark = pytest.mark.process
+
+TIMEOUT_S = 60
+MAGNETAR = (sys.executable, "-m", "magnetar")
+
+
+@contextmanager
+def standalone(folder: Path) -> Iterator[tuple[Profile, str]]:
+    """It runs: (how to connect, the address of the topic API)."""
+    options = ("--port", "0", "--web-port", "0", "--bookie-port", "0")
+    process = subprocess.Popen(
+        [*MAGNETAR, "standalone", "--secure", str(folder / "keys"), "--data", str(folder / "data"), *options],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        ready = process.stdout.readline()
+        assert "ready" in ready
+        while "magnetar.Client(" not in process.stdout.readline():
+            assert process.poll() is None
+        yield read_profile(folder / "keys/admin.conf"), ready.partition("gRPC ")[2].partition(",")[0]
+    finally:
+        process.terminate()
+        process.wait(TIMEOUT_S)
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    found = subprocess.run([*MAGNETAR, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert found.returncode == code, (arguments, found.stdout, found.stderr)
+    return found.stdout + found.stderr
+
+
+def test_a_secured_standalone_serves_those_who_have_its_token(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    profile = ("--profile", str(keys / "admin.conf"))
+    with standalone(tmp_path) as (found, grpc_address):
+        assert found.service_url.startswith("pulsar+ssl://")
+        run(*profile, "produce", "t", "-m", "hello")
+        assert "hello" in run(*profile, "read", "t")
+        assert "persistent://public/default/t" in run(*profile, "topics", "list")
+        trust = ("--tls-trust", str(keys / "ca.crt"))
+        assert "401" in run(*trust, "topics", "list", "--admin-url", found.admin_url, code=2)
+        assert "certificate" in run("topics", "list", "--admin-url", found.admin_url, code=2)
+        token, certificate = (keys / "admin.token").read_text(), str(keys / "ca.crt")
+        with magnetar.Client(grpc_address, token=token, tls_trust_certs_file=certificate) as client:
+            assert client.reader("t").receive(10).payload == b"hello"
+        with (
+            magnetar.Client(grpc_address, token="x", tls_trust_certs_file=certificate) as client,
+            pytest.raises(AccessDenied),
+        ):
+            client.producer("t").send(b"x")
+    made = {one.name: one.read_bytes() for one in keys.iterdir() if one.name != "admin.conf"}
+    with standalone(tmp_path):
+        assert "hello" in run(*profile, "read", "t")
+    assert {one.name: one.read_bytes() for one in keys.iterdir() if one.name != "admin.conf"} == made

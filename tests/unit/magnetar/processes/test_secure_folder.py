@@ -1,0 +1,88 @@
+import stat
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from broker.config import load_broker_config
+from broker.security.doors import open_doors
+from magnetar.inspect.access import read_profile
+from magnetar.processes.secure_folder import SecureFolder
+from magnetar_core.runtime.clock import LoopClock
+from magnetar_core.runtime.types import ConfigurationError
+from magnetar_core.security.tls_contexts import Certificates, server_context
+
+DAY_MS = 86_400_000
+
+
+def folder(path: Path, days: int = 0) -> SecureFolder:
+    return SecureFolder(path, LoopClock().wall_ms() + days * DAY_MS)
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {one.name: one.read_bytes() for one in path.iterdir()}
+
+
+def test_what_is_made_once_is_used_again(tmp_path: Path) -> None:
+    folder(tmp_path / "keys").prepare(["pulsar.example.org"])
+    made = contents(tmp_path / "keys")
+    assert set(made) == {"ca.crt", "ca.key", "tls.crt", "tls.key", "token.key", "admin.token"}
+    folder(tmp_path / "keys").prepare(["pulsar.example.org"])
+    assert contents(tmp_path / "keys") == made
+
+
+@pytest.mark.parametrize(("host", "days"), [("other.example.org", 0), ("localhost", 380)])
+def test_a_certificate_that_lacks_a_name_or_ends_soon_is_made_anew(tmp_path: Path, host: str, days: int) -> None:
+    folder(tmp_path).prepare(["localhost"])
+    before = contents(tmp_path)
+    folder(tmp_path, days).prepare([host])
+    after = contents(tmp_path)
+    changed = {name for name in after if after[name] != before[name]}
+    assert changed == {"tls.crt", "tls.key"}
+    names = x509.load_pem_x509_certificate(after["tls.crt"]).extensions.get_extension_for_class(
+        x509.SubjectAlternativeName
+    )
+    assert {"localhost", host} <= set(names.value.get_values_for_type(x509.DNSName))
+
+
+def test_secrets_are_their_owners_alone(tmp_path: Path) -> None:
+    folder(tmp_path / "keys").prepare([])
+    (tmp_path / "keys/token.key").chmod(0o644)
+    (tmp_path / "keys").chmod(0o755)
+    made = folder(tmp_path / "keys")
+    made.prepare([])
+    made.write_profile("pulsar+ssl://localhost:6651", "https://localhost:8443")
+    modes = {one.name: stat.S_IMODE(one.stat().st_mode) for one in (tmp_path / "keys").iterdir()}
+    assert {name for name, mode in modes.items() if mode != 0o600} == {"ca.crt", "tls.crt"}
+    assert stat.S_IMODE((tmp_path / "keys").stat().st_mode) == 0o700
+
+
+async def test_a_broker_takes_what_is_made(tmp_path: Path) -> None:
+    made = folder(tmp_path)
+    made.prepare(["localhost"])
+    config = load_broker_config({**made.settings(), "brokerServicePortTls": "0"})
+    doors = open_doors(config, LoopClock())
+    assert doors is not None
+    shown = f"Bearer {(tmp_path / 'admin.token').read_text()}"
+    assert (await doors.admit_request(shown, None, None, "a test")).caller.role == "admin"
+    assert config.port_tls is not None
+    assert (config.authorization_enabled, config.super_users) == (True, ("admin",))
+    assert Certificates(config.port_tls, lambda files: server_context(files, client_certificates=False), LoopClock())
+    profile = read_profile(made.write_profile("pulsar+ssl://localhost:1", "https://localhost:2"))
+    assert (profile.service_url, profile.admin_url) == ("pulsar+ssl://localhost:1", "https://localhost:2")
+    assert profile.access.headers() == {"Authorization": shown}
+
+
+@pytest.mark.parametrize("name", ["tls.crt", "token.key"])
+def test_a_file_that_cannot_be_used_is_told_with_the_way_out(tmp_path: Path, name: str) -> None:
+    folder(tmp_path).prepare([])
+    (tmp_path / name).write_bytes(b"nonsense")
+    (tmp_path / "admin.token").unlink()
+    with pytest.raises(ConfigurationError):
+        folder(tmp_path).prepare([])
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match="--secure"):
+        folder(tmp_path / "file/keys").prepare([])
