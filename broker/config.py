@@ -427,7 +427,9 @@ class BrokerConfig:
         "delayedDeliveryTickTimeMillis", 1000, help="delayed messages may be delivered this much too early", least=1
     )
     delayed_delivery_strict: bool = setting(
-        "isDelayedDeliveryDeliverAtTimeStrict", False, help="true: delayed messages are never delivered too early"
+        "isDelayedDeliveryDeliverAtTimeStrict",
+        True,
+        help="delayed messages are never delivered too early; false: up to a tick too early, as Apache's default",
     )
     active_consumer_probe_ms: int = setting(
         "connectionLivenessCheckTimeoutMillis", 5000, help="wait for a PONG before a silent consumer is disconnected"

@@ -19,6 +19,7 @@ from magnetar.cli.messages import consume, produce, read, tail
 from magnetar.cli.options import json_option, print_json
 from magnetar.cli.permissions import namespaces, topics  # with their commands about permissions
 from magnetar.cli.tenancy import brokers, schemas, tenants
+from magnetar.cli.tokens import tokens
 from magnetar.cli.topics import lag, subscriptions
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ def standalone(
 
 main.add_command(bookie)
 main.add_command(autorecovery)
+main.add_command(tokens)
 
 
 @main.command()

@@ -26,6 +26,7 @@ from broker.names import parse_topic
 from broker.storage import MARK_DELETE_S_MAX, ledger_config
 from broker.tenants import TenantAdmins
 from broker.topic.consumer import PERMITS_MAX
+from broker.topic.replay_set import ReplaySet
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar.client.async_client import AsyncClient
@@ -38,6 +39,7 @@ from magnetar_core.runtime.files import MemoryFiles, replace_file
 from magnetar_core.runtime.types import MIB, ConfigurationError
 from managed_ledger.entry_cache import _OVERHEAD_BYTES, EntryCache
 from managed_ledger.errors import IncompatibleSchema
+from managed_ledger.position import Position
 from managed_ledger.schemas.compatibility import DEPTH_MAX, cannot_read
 from managed_ledger.topic_name import _LOCAL_NAME_BYTES_MAX, TopicName
 from tests.support.bookie_disks import stored_entry
@@ -128,6 +130,27 @@ async def test_while_too_many_delayed_messages_wait_nothing_new_is_read(monkeypa
     assert peer.got == []
     bench.pass_time(5)
     assert sorted(peer.got) == list(range(5))
+
+
+async def test_of_delayed_messages_that_come_at_one_time_so_many_are_read_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("broker.topic.dispatchers.shared.WOKEN_MAX", 3)
+    most = 0
+    add = ReplaySet.add
+
+    def noting(replay: ReplaySet, position: Position, hash_: int = 0) -> None:
+        nonlocal most
+        add(replay, position, hash_)
+        most = max(most, len(replay))
+
+    monkeypatch.setattr(ReplaySet, "add", noting)
+    bench = Bench(delayed_strict=True)
+    at_ms = bench.host.now_ms() + 5_000
+    await bench.append(*(entry(number, deliver_at_ms=at_ms) for number in range(50)))
+    peer = bench.join(1, SHARED, permits=100)
+    bench.pass_time(6)
+    assert (sorted(peer.got), most) == (list(range(50)), 3)
 
 
 @pytest.mark.parametrize("limit", ["LOOK_AHEAD_PER_CONSUMER", "LOOK_AHEAD_MAX"])

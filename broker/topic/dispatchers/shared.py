@@ -1,19 +1,23 @@
 """Shared: entries go to the consumers in turn. No IO and no clock."""
 
 from collections.abc import Callable, Iterable, Sequence
-from heapq import heappop, heappush
 from typing import Final
 
 from broker.topic.batch_sizes import BatchSizes
 from broker.topic.consumer import Consumer
+from broker.topic.delayed import STEP_MS, DelayedMessages
 from broker.topic.dispatchers.dispatcher import Average, DispatchLimits, Facts, Read, count_bits, facts_of
 from broker.topic.ports import CursorPort, Entries, EntryLike, Sink
 from broker.topic.replay_set import ReplaySet
 from managed_ledger.position import Position
 
-# Delayed messages that one subscription keeps in memory, about 150 bytes each. Above it no new entries are read until
-# some are due; unread entries stay in the ledger.
-DELAYED_MAX: Final = 500_000
+# Delayed messages that one subscription keeps in memory, 32 bytes each. Above it no new entries are read until some are
+# due; unread entries stay in the ledger, and one of them may come late.
+DELAYED_MAX: Final = 2_000_000
+
+# Delayed messages whose time has come that are to be read at one time: as positions to be read they take ten times the
+# room, and others join them.
+WOKEN_MAX: Final = 10_000
 
 
 class SharedDispatcher:
@@ -28,7 +32,7 @@ class SharedDispatcher:
         self._now_ms = now_ms
         self._owner_of: dict[Position, Consumer] = {}
         self._replay = ReplaySet()
-        self._delayed: list[tuple[int, Position, int]] = []
+        self._delayed = DelayedMessages()
         self._turn = 0
         self._unacked = 0
         self._is_blocked = False
@@ -74,12 +78,26 @@ class SharedDispatcher:
     # -------------------------------------------------------------------------------- reading
 
     def next_timer_ms(self) -> int | None:
-        if not self._delayed or not self.consumers:
+        next_ms = self._delayed.next_ms
+        if next_ms is None or not self.consumers:
             return None
-        return self._delayed[0][0] - (0 if self.limits.delayed_strict else self.limits.delayed_tick_ms)
+        # What is due and still here waits for permits or for others to be read, which are events of their own: looking
+        # again at once would use a processor up.
+        at_ms, now_ms = next_ms - self._early_ms, self._now_ms()
+        return at_ms if at_ms > now_ms else now_ms + STEP_MS
+
+    @property
+    def _early_ms(self) -> int:
+        """How much too early a delayed message may be delivered."""
+        return 0 if self.limits.delayed_strict else self.limits.delayed_tick_ms
 
     def _cutoff_ms(self) -> int:
-        return self._now_ms() + (0 if self.limits.delayed_strict else self.limits.delayed_tick_ms)
+        return self._now_ms() + self._early_ms
+
+    @property
+    def delayed_messages(self) -> int:
+        """Entries that wait for their time, as far as they were read."""
+        return len(self._delayed)
 
     def next_read(self) -> Read | None:
         available = [consumer for consumer in self.consumers if consumer.is_available]
@@ -109,9 +127,7 @@ class SharedDispatcher:
         return len(self._delayed) < DELAYED_MAX
 
     def _wake_delayed(self) -> None:
-        cutoff_ms = self._cutoff_ms()
-        while self._delayed and self._delayed[0][0] <= cutoff_ms:
-            _, position, hash_ = heappop(self._delayed)
+        for position, hash_ in self._delayed.take(self._cutoff_ms(), WOKEN_MAX - len(self._replay)):
             self._replay.add(position, hash_)
 
     def on_entries(self, read: Read, entries: Entries) -> None:
@@ -136,7 +152,7 @@ class SharedDispatcher:
             hash_ = self._hash_of(facts)
             if facts.deliver_at_ms and self.limits.delayed_delivery and facts.deliver_at_ms > self._cutoff_ms():
                 self._replay.discard(position)
-                heappush(self._delayed, (facts.deliver_at_ms, position, hash_))
+                self._delayed.add(position, hash_, facts.deliver_at_ms)
                 continue
             consumer = self._consumer_for(position, hash_, round_)
             if consumer is None:

@@ -74,7 +74,10 @@ class FakeHost:
         return self.clock.wall_ms()
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
+        self.timers_made += 1
         return self.clock.call_later(delay_ms / 1000, callback)
+
+    timers_made = 0
 
     read_room_bytes = 1 << 30
 

@@ -344,6 +344,20 @@ async def test_delayed_messages_wait_on_shared_only() -> None:
     assert other.join(1, EXCLUSIVE, permits=1).got == [0]
 
 
+async def test_delayed_messages_that_are_due_wait_for_permits_without_being_looked_at_all_the_time() -> None:
+    bench = Bench(delayed_strict=True)
+    at_ms = bench.host.now_ms() + 1_000
+    await bench.append(*(entry(number, deliver_at_ms=at_ms) for number in range(3)))
+    peer = bench.join(1, SHARED, permits=2)
+    bench.pass_time(1)
+    assert len(peer.got) == 2
+    timers = bench.host.timers_made
+    bench.pass_time(10)
+    assert bench.host.timers_made - timers <= 100
+    bench.flow(1, 1)
+    assert sorted(peer.got) == [0, 1, 2]
+
+
 async def test_keys_stay_together_and_wait_for_their_consumer() -> None:
     bench = Bench()
     peers = {number: bench.join(number, KEY_SHARED, permits=1000) for number in range(3)}

@@ -1,0 +1,133 @@
+"""Positions that wait for their time, some ten bytes each field, whatever their number. No IO and no clock.
+
+    add ──▶ far away: one bucket for a stretch of time ──its time comes near──▶ near: one bucket for each step ──▶ take
+
+Rules:
+
+1. A position is given back at its time or up to one step later, never before.
+2. What waits far away stands together, however many different times there are: a bucket costs some 250 bytes, a
+   position in it 32.
+3. Positions of one step come in the order in which they were added, which is that of the topic but for those that are
+   delivered again.
+"""
+
+from array import array
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from typing import Final
+
+from managed_ledger.position import Position
+
+STEP_MS: Final = 100
+
+# Steps in one stretch of time: 25.6 s.
+_WIDTH: Final = 256
+
+# What an array holds of a position: step, ledger, entry, hash of the key.
+_FIELDS: Final = 4
+
+
+class _Buckets:
+    """Arrays of positions by number, lowest number first."""
+
+    __slots__ = ("_by_number", "_numbers")
+
+    def __init__(self) -> None:
+        self._by_number: dict[int, array[int]] = {}
+        self._numbers: list[int] = []
+
+    @property
+    def first(self) -> int | None:
+        return self._numbers[0] if self._numbers else None
+
+    def add(self, number: int, fields: tuple[int, int, int, int]) -> None:
+        bucket = self._by_number.get(number)
+        if bucket is None:
+            bucket = self._by_number[number] = array("q")
+            heappush(self._numbers, number)
+        bucket.extend(fields)
+
+    def pop(self) -> "array[int]":
+        return self._by_number.pop(heappop(self._numbers))
+
+    def clear(self) -> None:
+        self._by_number.clear()
+        self._numbers.clear()
+
+
+class DelayedMessages:
+    """The delayed messages of one subscription."""
+
+    __slots__ = ("_at", "_count", "_due", "_far", "_near", "_near_up_to")
+
+    def __init__(self) -> None:
+        self._far = _Buckets()
+        self._near = _Buckets()
+        self._near_up_to = -1
+        """The last stretch of time that was taken apart into steps."""
+        self._due: array[int] = array("q")
+        """A step that is being given back; *_at* is how far."""
+        self._at = 0
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, position: Position, hash_: int, at_ms: int) -> None:
+        """*hash_* of its key comes back with it; *at_ms* by the wall clock."""
+        step = -(-at_ms // STEP_MS)
+        stretch = step // _WIDTH
+        fields = (step, position.ledger_id, position.entry_id, hash_)
+        if stretch <= self._near_up_to:
+            self._near.add(step, fields)
+        else:
+            self._far.add(stretch, fields)
+        self._count += 1
+
+    @property
+    def next_ms(self) -> int | None:
+        """When to ask again; None: nothing waits. There may be nothing to take yet, but never something before."""
+        if self._at < len(self._due):
+            return self._due[self._at] * STEP_MS
+        near, far = self._near.first, self._far.first
+        steps = [step for step in (near, None if far is None else far * _WIDTH) if step is not None]
+        return min(steps) * STEP_MS if steps else None
+
+    def take(self, now_ms: int, most: int) -> Iterator[tuple[Position, int]]:
+        """Give back (position, hash) of what is due at *now_ms*, *most* of them at most."""
+        while most > 0:
+            if self._at == len(self._due) and not self._begin_step(now_ms):
+                return
+            if self._due[self._at] * STEP_MS > now_ms:
+                return  # the clock was set back
+            _, ledger_id, entry_id, hash_ = self._due[self._at : self._at + _FIELDS]
+            self._at += _FIELDS
+            self._count -= 1
+            most -= 1
+            yield Position(ledger_id, entry_id), hash_
+
+    def _begin_step(self, now_ms: int) -> bool:
+        """Whether there is one whose time has come."""
+        self._due, self._at = array("q"), 0
+        now_step = now_ms // STEP_MS
+        while (stretch := self._far.first) is not None and stretch * _WIDTH <= now_step:
+            self._take_apart()
+        near = self._near.first
+        if near is None or near > now_step:
+            return False
+        self._due = self._near.pop()
+        return True
+
+    def _take_apart(self) -> None:
+        stretch = self._far.first
+        assert stretch is not None, "there is something far away"
+        bucket = self._far.pop()
+        self._near_up_to = max(self._near_up_to, stretch)
+        for at in range(0, len(bucket), _FIELDS):
+            step, ledger_id, entry_id, hash_ = bucket[at : at + _FIELDS]
+            self._near.add(step, (step, ledger_id, entry_id, hash_))
+
+    def clear(self) -> None:
+        self._far.clear()
+        self._near.clear()
+        self._due, self._at, self._count = array("q"), 0, 0
