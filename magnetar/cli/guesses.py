@@ -18,7 +18,6 @@ _NO_SKIP: Final = (
     "`magnetar subscriptions clear TOPIC NAME` skips all"
 )
 _PEEK: Final = "`magnetar read TOPIC -n 10` and `magnetar tail TOPIC -n 10` show messages without acknowledging any"
-_NO_COMPACTION: Final = "topics are not compacted here"
 _NO_OFFLOAD: Final = "ledgers are not offloaded here"
 _POLICY: Final = (
     "`magnetar namespaces set-policy NAMESPACE POLICY VALUE` sets policies, by their names in the admin API"
@@ -130,8 +129,7 @@ HINTS: Final[Mapping[str, Mapping[str, str]]] = {
         "get-message-ttl": _NO_TTL,
         "set-retention": "retention is a policy of namespaces: "
         "`magnetar namespaces set-retention NAMESPACE --minutes N`",
-        "compact": _NO_COMPACTION,
-        "compaction-status": _NO_COMPACTION,
+        "compaction-status": "`compact --wait` tells how it ended",
         "offload": _NO_OFFLOAD,
         "offload-status": _NO_OFFLOAD,
     },

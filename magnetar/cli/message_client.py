@@ -318,12 +318,16 @@ def consumed(
         consumer.close()
 
 
-def read(client: Any, topic: str, start: MessageId | int, follow: bool) -> Iterator[Any]:
+def read(client: Any, topic: str, start: MessageId | int, follow: bool, *, compacted: bool = False) -> Iterator[Any]:
     """Messages of *topic* from *start* on (a time is in milliseconds), one partition after the other; with *follow*
-    then new messages, without end. If *start* is an id of a partition, only that partition is read."""
-    readers = [_reader(client, name, start) for name in _partitions(client, topic, start)]
+    then new messages, without end. If *start* is an id of a partition, only that partition is read.
+
+    *compacted*: of what was compacted, only the last message of each key.
+    """
+    readers = [_reader(client, name, start, compacted) for name in _partitions(client, topic, start)]
     for reader in readers:
-        yield from _rest(reader)
+        # The client also gives the messages of a batch that compaction emptied: they have neither key nor value.
+        yield from (one for one in _rest(reader) if not compacted or one.partition_key() or one.data())
     if follow:
         yield from _coming(readers)
 
@@ -339,18 +343,19 @@ def _partitions(client: Any, topic: str, start: MessageId | int) -> list[str]:
     return [names[start.partition]]
 
 
-def _reader(client: Any, name: str, start: MessageId | int) -> Any:
+def _reader(client: Any, name: str, start: MessageId | int, compacted: bool) -> Any:
     """A reader whose first message is the one at *start*."""
     import pulsar
 
     if isinstance(start, int):
-        reader = client.create_reader(name, pulsar.MessageId.earliest)
+        reader = client.create_reader(name, pulsar.MessageId.earliest, is_read_compacted=compacted)
         reader.seek(start)
         return reader
     if start in (EARLIEST, LATEST):
-        return client.create_reader(name, pulsar.MessageId.earliest if start == EARLIEST else pulsar.MessageId.latest)
+        first = pulsar.MessageId.earliest if start == EARLIEST else pulsar.MessageId.latest
+        return client.create_reader(name, first, is_read_compacted=compacted)
     first = pulsar.MessageId(start.partition, start.ledger_id, start.entry_id, start.batch_index)
-    return client.create_reader(name, first, start_message_id_inclusive=True)
+    return client.create_reader(name, first, start_message_id_inclusive=True, is_read_compacted=compacted)
 
 
 def last_messages(client: Any, admin: "AdminClient", topic: str, count: int, follow: bool) -> Iterator[Any]:

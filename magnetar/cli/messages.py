@@ -238,11 +238,20 @@ def _make_subscription(admin_url: str, topic: str, subscription: str, place: Mes
               help="Stop after this many messages; 0: read all messages.")  # fmt: skip
 @click.option("--from", "start", default="earliest", show_default=True, help=PLACE_HELP)
 @click.option("--follow", is_flag=True, help="At the end, wait for new messages.")
+@click.option("--compacted", is_flag=True, help="Of what was compacted, only the last message of each key.")
 @value_options
 @admin_option
 @service_option
 def read(
-    topic: str, count: int, start: str, follow: bool, as_json: bool, raw: bool, admin_url: str, service_url: str
+    topic: str,
+    count: int,
+    start: str,
+    follow: bool,
+    compacted: bool,
+    as_json: bool,
+    raw: bool,
+    admin_url: str,
+    service_url: str,
 ) -> None:
     """Print the messages of TOPIC without acknowledging them. Partitions are printed one after the other.
 
@@ -253,7 +262,8 @@ def read(
     place = place_of(start, now_ms())
     schema = None if raw else _schema_of(admin_url, topic)
     with message_client.client_of(service_url) as client, contextlib.suppress(KeyboardInterrupt):
-        for message in itertools.islice(message_client.read(client, topic, place, follow), count or None):
+        found = message_client.read(client, topic, place, follow, compacted=compacted)
+        for message in itertools.islice(found, count or None):
             _show(message, as_json, schema)
 
 

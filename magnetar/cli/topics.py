@@ -1,6 +1,7 @@
 """`magnetar topics`, `subscriptions` and `lag`: show and change topics and subscriptions through a broker."""
 
-from typing import Any
+import threading
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -29,6 +30,12 @@ from magnetar.cli.places import (
     subscription_path,
 )
 from managed_ledger.message_id import EARLIEST, LATEST
+
+if TYPE_CHECKING:
+    from magnetar.inspect.broker_admin import AdminClient
+
+# How often a compaction is asked for its end.
+LOOK_S: Final = 0.2
 
 
 @click.group(cls=Guessing)
@@ -208,6 +215,43 @@ def unload(topic: str, admin_url: str) -> None:
     for name in admin.partition_names(topic):
         admin.call("PUT", f"/admin/v2/{admin.path_of(name)}/unload")
     click.echo("unloaded")
+
+
+@topics.command("compact")
+@topic_argument
+@click.option("--wait", is_flag=True, help="Return when the compaction has ended; exit code 2 if it failed.")
+@json_option
+@admin_option
+def compact(topic: str, wait: bool, as_json: bool, admin_url: str) -> None:
+    """Compact TOPIC: readers that ask for it get the last message of each key only. Nothing is deleted by this.
+
+    Example:  magnetar topics compact orders --wait
+    """
+    admin = admin_of(admin_url)
+    for name in admin.partition_names(topic):
+        admin.call("PUT", f"/admin/v2/{admin.path_of(name)}/compaction")
+    if not wait:
+        done("the compaction has begun", as_json, topic=topic)
+        return
+    found = {name: _compacted(admin, name) for name in admin.partition_names(topic)}
+    failed = {name: told["lastError"] for name, told in found.items() if told["status"] != "SUCCESS"}
+    if as_json:
+        print_json({"topic": topic, "partitions": found})
+    for name, error in failed.items():
+        click.echo(f"{name}: {error or 'the compaction was interrupted'}", err=True)
+    if failed:
+        raise click.exceptions.Exit(2)
+    if not as_json:
+        click.echo("compacted")
+
+
+def _compacted(admin: "AdminClient", name: str) -> dict[str, Any]:
+    """What became of the compaction, when it has ended."""
+    while True:
+        found: dict[str, Any] = admin.call("GET", f"/admin/v2/{admin.path_of(name)}/compaction")
+        if found["status"] != "RUNNING":
+            return found
+        threading.Event().wait(LOOK_S)
 
 
 @topics.command("terminate")

@@ -47,6 +47,20 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Typed]:
         yield Typed(standalone)
 
 
+def test_a_topic_is_compacted_and_read_by_its_keys(typed: Typed) -> None:
+    typed.run("topics", "create", "states", "--partitions", "2")
+    lines = "".join(f"k{key}={number}\n" for number in range(5) for key in range(6))
+    typed.run("produce", "states", "-K", "=", "-f", "-", input=lines + "k5=\n")
+    told = typed.json("topics", "compact", "states", "--wait")
+    assert [one["status"] for one in told["partitions"].values()] == ["SUCCESS"] * 2
+    shown = typed.run("read", "states", "--compacted", "--json").stdout.splitlines()
+    assert sorted((one["key"], one["value"]) for one in map(json.loads, shown)) == [
+        (f"k{key}", "4") for key in range(5)
+    ]
+    assert len(typed.run("read", "states", "--json").stdout.splitlines()) == 31
+    typed.run("topics", "compact", "nothing", "--wait", code=2)
+
+
 def test_what_lies_below_topics_is_shown_beside_a_standalone(typed: Typed) -> None:
     """The broker is asked where its metadata are, because the command line does not say it."""
     typed.run("produce", "below", "-m", "hello")

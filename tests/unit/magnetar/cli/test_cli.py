@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -37,6 +38,20 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpFake]:
     with http_fake() as made:
         monkeypatch.setenv("MAGNETAR_ADMIN_URL", made.url)
         yield made
+
+
+def test_a_compaction_that_failed_is_told_with_the_reason_and_the_exit_code(fake: HttpFake) -> None:
+    path = "/admin/v2/persistent/public/default/states"
+    fake.answer("GET", f"{path}/partitions", {"partitions": 0})
+    fake.answer("PUT", f"{path}/compaction", status=204)
+    fake.answer("GET", f"{path}/compaction", {"status": "ERROR", "lastError": "the disks are full"})
+    found = run("topics", "compact", "states", "--wait")
+    assert found.exit_code == 2
+    assert "states: the disks are full" in found.output
+    told = run("topics", "compact", "states", "--json")
+    assert (told.exit_code, json.loads(told.output)["topic"]) == (0, "states")
+    fake.answer("PUT", f"{path}/compaction", {"reason": "A compaction is under way"}, status=409)
+    assert "under way" in run("topics", "compact", "states").output
 
 
 @pytest.mark.parametrize(
