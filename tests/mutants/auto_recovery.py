@@ -8,6 +8,7 @@ _NODE: Final = ("tests/unit/autorecovery/test_node.py",)
 _COPYING: Final = ("tests/unit/autorecovery/test_copying.py",)
 _AUDITOR: Final = ("tests/unit/autorecovery/test_auditor.py",)
 _PERIODIC: Final = ("tests/unit/autorecovery/test_periodic.py",)
+_CATALOGUE: Final = ("tests/unit/autorecovery/test_catalogue.py",)
 _CHECKS: Final = ("tests/unit/autorecovery/test_checks.py",)
 _MARKS: Final = ("tests/unit/magnetar_core/bookkeeper/metadata/test_marks.py",)
 _SERVER: Final = ("tests/unit/autorecovery/admin/test_server.py",)
@@ -269,5 +270,26 @@ MUTANTS: Final = (
         "max(now_s, self._written_s.get(key, now_s - _AGAIN_S) + _AGAIN_S)",
         "now_s",
         _REPORTS,
+    ),
+    Mutant(
+        "what changes while all records are read is not read again",
+        "autorecovery/catalogue.py",
+        "            self._changed.update(ledger_ids_in(paths, self._root))\n",
+        "            pass\n",
+        _CATALOGUE,
+    ),
+    Mutant(
+        "after a broken connection the index is believed",
+        "autorecovery/catalogue.py",
+        "        if paths is None:\n            self._changed = None\n",
+        "        if paths is None:\n            pass\n",
+        _CATALOGUE,
+    ),
+    Mutant(
+        "records that could not be read are forgotten",
+        "autorecovery/catalogue.py",
+        "                self._changed |= left  # rule 3\n",
+        "                pass\n",
+        _CATALOGUE,
     ),
 )

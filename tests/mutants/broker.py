@@ -12,6 +12,9 @@ OWNERSHIP = (f"{UNIT}/ownership/test_ownership.py",)
 RIGHTS = (f"{UNIT}/security/test_authorization.py",)
 ACCESS = (f"{UNIT}/security/test_access.py",)
 ROLES = ("tests/golden/test_permissions.py",)
+COMPACTION = (f"{UNIT}/topic/test_compaction.py",)
+COMPACTED = (f"{UNIT}/test_compacted_topics.py",)
+DELAYED = (f"{UNIT}/topic/test_delayed.py",)
 
 MUTANTS = (
     # -- de-duplication
@@ -528,5 +531,61 @@ MUTANTS = (
         "                await access.check(caller_of(request), need_of(request, operation))\n",
         "                pass\n",
         ROLES,
+    ),
+    Mutant(
+        "compaction keeps the first message of a key",
+        "broker/topic/compaction.py",
+        "            self._last[key] = _Last(position.ledger_id, position.entry_id, batch_index)\n",
+        "            self._last.setdefault(key, _Last(position.ledger_id, position.entry_id, batch_index))\n",
+        COMPACTION,
+    ),
+    Mutant(
+        "chunks before the last one are dropped",
+        "broker/topic/compaction.py",
+        "            is_kept = key in self._chunked and self._chunked[key] == metadata.uuid\n",
+        "            is_kept = self._is_last(key, position, _NO_INDEX)\n",
+        COMPACTION,
+    ),
+    Mutant(
+        "a compacted ledger is closed before all of it is confirmed",
+        "managed_ledger/compacted_ledger.py",
+        "                await self._handle.wait_for(self._handle.last_add_pushed)\n",
+        "                pass\n",
+        COMPACTED,
+    ),
+    Mutant(
+        "an interrupted compaction is named all the same",
+        "broker/topic/compactor.py",
+        "            await self._delete(writer.ledger_id)\n            raise\n",
+        "            pass\n",
+        COMPACTED,
+    ),
+    Mutant(
+        "the second compaction begins with what the topic still has",
+        "broker/topic/compactor.py",
+        "            while entries := await ledger.read(at, _READ_ENTRIES, _READ_BYTES):\n",
+        "            while entries := []:\n",
+        COMPACTED,
+    ),
+    Mutant(
+        "trimmed entries in the compacted ledger count as consumed",
+        "broker/topic/compacted_view.py",
+        "            return False  # trimmed entries (rule 3): for the topic's cursor they are consumed\n",
+        "            return True\n",
+        COMPACTED,
+    ),
+    Mutant(
+        "the compacted ledger of a deleted topic stays",
+        "broker/topic/topic.py",
+        "            await self.compactor.delete(compacted)\n",
+        "            pass\n",
+        COMPACTED,
+    ),
+    Mutant(
+        "a delayed message comes up to a step too early",
+        "broker/topic/delayed.py",
+        "        step = -(-at_ms // STEP_MS)\n",
+        "        step = at_ms // STEP_MS\n",
+        DELAYED,
     ),
 )
