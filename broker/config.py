@@ -190,6 +190,11 @@ class BrokerConfig:
         least=1,
     )
 
+    # What is told of it.
+    expose_topic_metrics: bool = setting(
+        "exposeTopicLevelMetricsInPrometheus", True, help="metrics for each topic; false: the sums of namespaces"
+    )
+
     # Who may do what.
     authorization_enabled: bool = setting("authorizationEnabled", False, help="each request needs a permission")
     authorization_provider: str = setting(
@@ -742,7 +747,7 @@ _TUNING: Final = """
     enableRunBookieAutoRecoveryTogether exposeConsumerLevelMetricsInPrometheus
     exposeManagedCursorMetricsInPrometheus exposeManagedLedgerMetricsInPrometheus exposePreciseBacklogInPrometheus
     exposeProducerLevelMetricsInPrometheus exposeSubscriptionBacklogSizeInPrometheus
-    exposeTopicLevelMetricsInPrometheus failureDomainsEnabled forceDeleteNamespaceAllowed forceDeleteTenantAllowed
+    failureDomainsEnabled forceDeleteNamespaceAllowed forceDeleteTenantAllowed
     httpMaxRequestHeaderSize internalConfigurationStoreSessionTimeoutMillis isAuthorizationStateless
     keySharedLookAheadMsgInReplayThresholdPerConsumer keySharedLookAheadMsgInReplayThresholdPerSubscription
     loadBalancerAutoBundleSplitEnabled loadBalancerAutoUnloadSplitBundlesEnabled loadBalancerEnabled

@@ -15,12 +15,12 @@ from broker.admin.bookies import BookiesApi
 from broker.admin.brokers import BrokersApi
 from broker.admin.http import Refused, answer_errors, check_request, not_there
 from broker.admin.lookups import LookupsApi
+from broker.admin.metrics import broker_samples
 from broker.admin.namespaces import NamespacesApi
 from broker.admin.owners import Owners
 from broker.admin.partitioned_topics import PartitionedTopicsApi
 from broker.admin.rights import Operations, Routes, asking
 from broker.admin.schemas import SchemasApi
-from broker.admin.stats import broker_samples
 from broker.admin.subscriptions import SubscriptionsApi
 from broker.admin.tenants import ClustersApi, TenantsApi
 from broker.admin.topics import TopicsApi

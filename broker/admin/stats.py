@@ -3,18 +3,15 @@
 Members of features that this broker does not have are zero or empty, as on an Apache broker that does not use them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from broker.broker import Broker
-from broker.config import PROVIDERS
 from broker.topic.compactor import CompactionFacts
 from broker.topic.consumer import Consumer
 from broker.topic.producer import Producer
 from broker.topic.subscription import Subscription
 from broker.topic.topic import Topic
-from magnetar_core.runtime.observe import Sample
 
 _ACCESS_MODES: Final = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")
 
@@ -285,39 +282,3 @@ def sum_stats(partitions: dict[str, dict[str, Any]], count: int, *, per_partitio
     total["metadata"] = {"partitions": count, "deleted": False}
     total["partitions"] = partitions if per_partition else {}
     return total
-
-
-def _security_samples(broker: Broker) -> Iterator[Sample]:
-    server, doors = broker.server, broker.doors
-    yield Sample("pulsar_active_connections", len(server.clients), help="connections to the binary ports")
-    yield Sample("pulsar_connection_create_fail_count", server.refused, help="connections above a limit, refused")
-    failed = server.handshakes_failed
-    yield Sample("magnetar_broker_tls_handshakes_failed_total", failed, help="TLS handshakes at the binary port")
-    if doors is None:
-        return
-    for name, counts, what in (
-        ("pulsar_authentication_success_total", doors.successes, "clients and requests that were authenticated"),
-        ("pulsar_authentication_failures_total", doors.failures, "clients and requests that were refused"),
-    ):
-        for method in sorted({*PROVIDERS.values(), "anonymous"}):
-            yield Sample(name, counts[method], (("auth_method", method),), what)
-
-
-def broker_samples(broker: Broker, bundles: Sequence[str]) -> Iterator[Sample]:
-    """Metrics of a broker, with Pulsar's name where Pulsar has the same metric."""
-    topics = list(broker.topics.values())
-    yield Sample("pulsar_topics_count", len(topics), help="topics that this broker has open")
-    yield Sample("pulsar_lb_bundles_owned", len(bundles), help="bundles that this broker owns")
-    yield Sample("pulsar_producers_count", sum(len(one.producers) for one in topics), help="producers attached")
-    yield Sample("pulsar_subscriptions_count", sum(len(one.subscriptions) for one in topics), help="subscriptions")
-    consumers = sum(len(sub.consumers) for one in topics for sub in one.subscriptions.values())
-    yield Sample("pulsar_consumers_count", consumers, help="consumers attached")
-    yield Sample("pulsar_in_messages_total", sum(one.messages_in for one in topics), help="messages published")
-    yield Sample("pulsar_in_bytes_total", sum(one.bytes_in for one in topics), help="bytes published")
-    yield from _security_samples(broker)
-    for topic in topics:
-        labels = (("topic", str(topic.name)),)
-        yield Sample("pulsar_storage_size", topic.ledger.bytes_total, labels, "bytes stored")
-        for name, one in topic.subscriptions.items():
-            of_sub = (*labels, ("subscription", name))
-            yield Sample("pulsar_subscription_back_log", one.cursor.backlog(), of_sub, "entries not acknowledged")

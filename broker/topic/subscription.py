@@ -444,6 +444,16 @@ class Subscription:
     def unacked_messages(self) -> int:
         return sum(consumer.unacked_messages for consumer in self.consumers)
 
+    @property
+    def delayed_messages(self) -> int:
+        """Entries that wait for their time, as far as they were read."""
+        return self._dispatcher.delayed_messages if isinstance(self._dispatcher, SharedDispatcher) else 0
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether nothing is delivered before some of its messages are acknowledged."""
+        return isinstance(self._dispatcher, SharedDispatcher) and self._dispatcher.is_blocked
+
     def draining_hashes(self, consumer: Consumer) -> tuple[list[tuple[int, int, int]], int]:
         """Key_Shared: the hashes that *consumer* must finish before they move to another consumer, as (hash, entries
         left, blocked attempts); and how many it has finished."""

@@ -35,7 +35,8 @@ class SharedDispatcher:
         self._delayed = DelayedMessages()
         self._turn = 0
         self._unacked = 0
-        self._is_blocked = False
+        self.is_blocked = False
+        """Whether nothing is delivered before some messages are acknowledged."""
         self._average = Average()
 
     # -------------------------------------------------------------------------------- consumers
@@ -73,7 +74,7 @@ class SharedDispatcher:
         self._delayed.clear()
         self.redelivery_counts.clear()
         self._unacked = 0
-        self._is_blocked = False
+        self.is_blocked = False
 
     # -------------------------------------------------------------------------------- reading
 
@@ -102,7 +103,7 @@ class SharedDispatcher:
     def next_read(self) -> Read | None:
         available = [consumer for consumer in self.consumers if consumer.is_available]
         budget = sum(consumer.permits for consumer in available)
-        if budget <= 0 or self._is_blocked:
+        if budget <= 0 or self.is_blocked:
             return None
         bytes_max = min(sum({one.sink: one.sink.room_bytes for one in available}.values()), self.limits.read_bytes_max)
         if self._delayed:
@@ -241,9 +242,9 @@ class SharedDispatcher:
         limit = self.limits.unacked_per_subscription_max
         if limit:
             if self._unacked >= limit:
-                self._is_blocked = True
-            elif self._is_blocked and self._unacked <= limit // 2:
-                self._is_blocked = False
+                self.is_blocked = True
+            elif self.is_blocked and self._unacked <= limit // 2:
+                self.is_blocked = False
 
     # -------------------------------------------------------------------------------- again
 

@@ -204,9 +204,11 @@ async def test_metrics_count_what_is_there(world: AdminWorld) -> None:
     await owned_by(world, a, "t")
     await world.call(a, "PUT", f"{TOPICS}/t/subscription/s")
     text = (await world.call(a, "GET", "/metrics/")).text
-    assert "pulsar_topics_count 1.0" in text
-    assert "pulsar_lb_bundles_owned 1.0" in text
-    assert 'pulsar_subscription_back_log{subscription="s",topic="persistent://public/default/t"} 0.0' in text
+    assert 'pulsar_topics_count{cluster="lab",namespace="public/default"} 1.0' in text
+    assert 'pulsar_lb_bundles_owned{cluster="lab"} 1.0' in text
+    of_topic = 'cluster="lab",namespace="public/default"'
+    name = 'topic="persistent://public/default/t"'
+    assert f'pulsar_subscription_back_log{{{of_topic},subscription="s",{name}}} 0.0' in text
 
 
 async def test_settings_are_shown_as_texts(world: AdminWorld) -> None:

@@ -1,0 +1,97 @@
+"""Names and labels of a broker's metrics, as Apache's broker has them (tests/vectors/metrics)."""
+
+import re
+from contextlib import AsyncExitStack
+from typing import Final
+
+import pytest
+
+from broker.admin.metrics import broker_samples
+from broker.topic.compactor import CompactionStatus
+from managed_ledger.topic_name import TopicName
+from tests.support.golden import DECODES, Report, golden, text
+from tests.support.waiting import eventually
+from tests.unit.broker.admin.admin_world import AdminWorld
+from tests.unit.broker.test_official_client import client
+
+LINE: Final = re.compile(r"(\w+)(?:\{(.*?)\})? \S+")
+
+# Ours alone, or with other labels, and why.
+DIFFERENT: Final = {
+    "pulsar_lb_bundles_owned": "Apache's has it with the load manager, which did not run there",
+    "pulsar_active_connections": "Apache's adds labels `broker` and `metric`, which repeat what stands there already",
+    "pulsar_connection_create_fail_count": "the same",
+    "pulsar_compaction_removed_event_count": "nothing was compacted when it was recorded",
+    "pulsar_compaction_compacted_entries_count": "the same",
+    "pulsar_compaction_duration_time_in_mills": "the same",
+    "pulsar_topics_count": "Apache's has it where topics are not shown",
+}
+
+# Of topics and subscriptions, with Apache's broker alone.
+MISSING: Final = re.compile(
+    r"pulsar_(storage_(ledger_)?write_latency_.*|entry_size_.*|storage_(write|read)_rate|storage_read_cache_misses_rate"
+    r"|storage_offloaded_size|storage_backlog_(quota|age).*|txn_.*|publish_rate_limit_times|delayed_message_index.*"
+    r"|subscription_(filter_.*|dispatch_throttled_.*|delayed_message_index.*|in_replay|last_expire_timestamp"
+    r"|last_mark_delete_advanced_timestamp|msg_drop_rate|msg_rate_expired|total_msg_expired))"
+)
+
+
+def recorded() -> dict[str, set[tuple[str, ...]]]:
+    found: dict[str, set[tuple[str, ...]]] = {}
+    for line in text("metrics/broker.txt").splitlines():
+        told = LINE.match(line)
+        if told is not None and not line.startswith("#"):
+            labels = tuple(sorted(re.findall(r"(\w+)=", told[2] or "")))
+            found.setdefault(told[1], set()).add(labels)
+    return found
+
+
+@golden(
+    "metrics/broker.txt",
+    how={DECODES},
+    compared="names and labels of all that is told of topics, subscriptions and the broker; the test below compares "
+    "them with ours",
+)
+def test_the_recorded_metrics_are_of_topics_with_subscriptions(report: Report) -> None:
+    found = recorded()
+    for name in ("pulsar_rate_in", "pulsar_subscription_back_log", "pulsar_broker_topics_count"):
+        with report.row(name):
+            assert any("cluster" in labels for labels in found[name])
+
+
+@pytest.mark.parametrize("by_topic", [True, False])
+async def test_ours_have_apaches_names_and_labels(by_topic: bool) -> None:
+    apaches = recorded()
+    async with AsyncExitStack() as stack:
+        world = AdminWorld(stack)
+        await world.open()
+        side = await world.side(expose_topic_metrics=by_topic)
+
+        def use() -> None:
+            with client(side.url) as c:
+                c.subscribe("t", "s")
+                for number in range(3):
+                    c.create_producer("t").send(b"%d" % number, partition_key="k")
+
+        await world.run(use)
+        topic = side.broker.topics[TopicName.parse("persistent://public/default/t")]
+        topic.compactor.start()
+        await eventually(lambda: topic.compactor.facts.status is CompactionStatus.SUCCESS)
+        samples = [one for one in broker_samples(side.broker, ()) if one.name.startswith("pulsar_")]
+    ours: dict[str, set[tuple[str, ...]]] = {}
+    for one in samples:
+        ours.setdefault(one.name, set()).add(tuple(sorted(name for name, _ in one.labels)))
+    shown = {tuple(labels) for every in ours.values() for labels in every}
+    assert (("cluster", "namespace", "topic") in shown) is by_topic
+    for name, labels in ours.items():
+        if name not in DIFFERENT and by_topic:
+            assert labels <= apaches[name], name
+    if by_topic:
+        of_topics = {name for name, labels in apaches.items() if any("topic" in one for one in labels)}
+        missing = {name for name in of_topics - ours.keys() if MISSING.fullmatch(name) is None}
+        assert missing == set()
+    numbers = {(one.name, dict(one.labels).get("subscription")): one.value for one in samples}
+    assert numbers["pulsar_broker_topics_count", None] == 1
+    assert numbers["pulsar_in_messages_total", None] == 3
+    assert numbers["pulsar_subscription_back_log", "s" if by_topic else None] == 3
+    assert numbers["pulsar_out_messages_total", "s" if by_topic else None] == 3
