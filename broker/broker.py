@@ -48,7 +48,7 @@ from magnetar_core.bookkeeper.metadata.damage_reports import OnDamage, ignore_da
 from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataError, MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.memory import memory_bytes
-from magnetar_core.runtime.tasks import SingleFlight, Tasks
+from magnetar_core.runtime.tasks import SingleFlight, Tasks, attempt
 from magnetar_core.runtime.types import Cancellable, Corruption
 from magnetar_core.security.tls_contexts import Certificates
 from managed_ledger.config import ManagedLedgerConfig
@@ -168,6 +168,7 @@ class Broker:
         self._stop_watching = self.ownership.watch_lost(self._on_lost)
         self._tasks.spawn(self._housekeeping(), "housekeeping")
         self._tasks.spawn(self._rates(), "rates")
+        self._tasks.spawn(self._expire_messages(), "expiry")
         if self.config.delete_inactive_topics:
             self._tasks.spawn(self._delete_inactive_topics(), "inactive topics")
 
@@ -517,6 +518,12 @@ class Broker:
             await self.clock.sleep(HOUSEKEEPING_S)
             for topic in list(self.topics.values()):
                 topic.tick()
+
+    async def _expire_messages(self) -> None:
+        while True:
+            await self.clock.sleep(self.config.expiry_check_minutes * 60)
+            for topic in list(self.topics.values()):
+                await attempt(f"{topic.name}: passing over old messages", topic.expire_by_policy())
 
     async def _rates(self) -> None:
         while True:

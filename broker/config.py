@@ -190,6 +190,14 @@ class BrokerConfig:
         least=1,
     )
 
+    # Messages that nobody takes.
+    ttl_s: int = setting(
+        "ttlDurationDefaultInSeconds", 0, help="older messages are passed over by all subscriptions; 0: none are"
+    )
+    expiry_check_minutes: int = setting(
+        "messageExpiryCheckIntervalInMinutes", 5, help="how often messages are looked for that are too old", least=1
+    )
+
     # What is told of it.
     expose_topic_metrics: bool = setting(
         "exposeTopicLevelMetricsInPrometheus", True, help="metrics for each topic; false: the sums of namespaces"
@@ -681,7 +689,6 @@ REFUSED_WHEN_ON: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "backlogQuotaDefaultLimitGB": (("-1", "0", "-1.0"), "the default backlog quota is not enforced"),
     "backlogQuotaDefaultLimitBytes": (("-1", "0"), "the default backlog quota is not enforced"),
     "backlogQuotaDefaultLimitSecond": (("-1", "0"), "the default backlog quota is not enforced"),
-    "ttlDurationDefaultInSeconds": (("0",), "messages do not expire by age"),
     "subscriptionExpirationTimeMinutes": (("0",), "subscriptions do not expire"),
     "dispatchThrottlingRatePerTopicInMsg": (("0", "-1"), "dispatch is not throttled"),
     "dispatchThrottlingRatePerTopicInByte": (("0", "-1"), "dispatch is not throttled"),
@@ -764,7 +771,7 @@ _TUNING: Final = """
     managedLedgerStatsPeriodSeconds managedLedgerUnackedRangesOpenCacheSetEnabled maxConcurrentHttpRequests
     maxConcurrentNonPersistentMessagePerConnection maxPendingPublishRequestsPerConnectionResumeReads
     maxUnackedMessagesPerBroker maxUnackedMessagesPerSubscriptionOnBrokerBlocked
-    messageExpiryCheckIntervalInMinutes metadataStoreBatchingEnabled metadataStoreBatchingMaxDelayMillis
+    metadataStoreBatchingEnabled metadataStoreBatchingMaxDelayMillis
     metadataStoreBatchingMaxOperations metadataStoreBatchingMaxSizeKb metadataStoreCacheExpirySeconds
     metadataStoreOperationTimeoutSeconds numCacheExecutorThreadPoolSize numExecutorThreadPoolSize
     numHttpServerThreads numIOThreads numOrderedExecutorThreads persistentUnackedRangesWithMultipleEntriesEnabled

@@ -50,6 +50,7 @@ class NamespacePolicies:
     subscription_types: frozenset[str] = frozenset()
     """Empty: all."""
     permissions: Permissions = NONE_GRANTED
+    message_ttl_s: int | None = None
     deleted: bool = False
     raw: dict[str, Any] = field(default_factory=dict)
 
@@ -107,6 +108,7 @@ def _policies(raw: dict[str, Any]) -> NamespacePolicies:
         delayed_delivery_tick_ms=_integer(delayed, "tickTime"),
         subscription_types=frozenset(raw.get("subscription_types_enabled") or ()),
         permissions=parse_permissions(raw),
+        message_ttl_s=_integer(raw, "message_ttl_in_seconds"),
         deleted=bool(raw.get("deleted")),
         raw=raw,
     )

@@ -39,6 +39,7 @@ POLICIES: Final[Mapping[str, Policy]] = {
     "deduplication": Policy("deduplicationEnabled", bool),
     "retention": Policy("retention_policies", dict),
     "persistence": Policy("persistence", dict),
+    "messageTTL": Policy("message_ttl_in_seconds", int),
     "schemaCompatibilityStrategy": Policy("schema_compatibility_strategy", str),
     "isAllowAutoUpdateSchema": Policy("is_allow_auto_update_schema", bool),
     "schemaValidationEnforced": Policy("schema_validation_enforced", bool),

@@ -82,6 +82,7 @@ _PARTS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
     "version": _NAME_PART,
     "domain": _ENTITY_PART,
     "bundle": (re.compile(r"0x[0-9a-fA-F]{8}_0x[0-9a-fA-F]{8}"), "it is 0xXXXXXXXX_0xXXXXXXXX"),
+    "count": (re.compile(r"[0-9]{1,9}"), "it is a whole number"),
     "timestamp": (re.compile(r"[0-9]{1,18}"), "it is a time in milliseconds"),
     "bookie": _NAME_PART,
     "broker": _NAME_PART,

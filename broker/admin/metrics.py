@@ -49,6 +49,8 @@ _HELP: Final[Mapping[str, str]] = {
     "pulsar_subscription_last_acked_timestamp": "wall clock, ms",
     "pulsar_subscription_last_consumed_timestamp": "wall clock, ms",
     "pulsar_subscription_last_consumed_flow_timestamp": "wall clock, ms",
+    "pulsar_subscription_last_expire_timestamp": "wall clock, ms",
+    "pulsar_subscription_total_msg_expired": "entries that were too old",
     "pulsar_compaction_removed_event_count": "messages that the last compaction left out",
     "pulsar_compaction_compacted_entries_count": "messages that the last compaction looked at",
     "pulsar_compaction_duration_time_in_mills": "how long the last compaction took",
@@ -168,6 +170,8 @@ def _of_subscription(subscription: Subscription) -> dict[str, float]:
         "pulsar_subscription_last_acked_timestamp": subscription.last_acked_ms,
         "pulsar_subscription_last_consumed_timestamp": subscription.last_consumed_ms,
         "pulsar_subscription_last_consumed_flow_timestamp": subscription.last_flow_ms,
+        "pulsar_subscription_total_msg_expired": subscription.expired_entries,
+        "pulsar_subscription_last_expire_timestamp": subscription.last_expired_ms,
         "pulsar_out_messages_total": subscription.messages_out + sum(one.messages_out for one in consumers),
         "pulsar_out_bytes_total": subscription.bytes_out + sum(one.bytes_out for one in consumers),
     }

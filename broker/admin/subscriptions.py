@@ -1,5 +1,6 @@
 """`…/{topic}/subscriptions` and `…/{topic}/subscription/{subscription}`: who reads a topic, and how far."""
 
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -32,6 +33,9 @@ class SubscriptionsApi:
         routes.put(subscription, self.create, Operation.SUBSCRIBE)
         routes.delete(subscription, self.delete, Operation.UNSUBSCRIBE)
         routes.post(subscription + "/skip_all", self.skip_all, Operation.SKIP)
+        routes.post(subscription + "/skip/{count}", self.skip, Operation.SKIP)
+        routes.post(subscription + "/expireMessages/{count}", self.expire, Operation.EXPIRE_MESSAGES)
+        routes.post(topic + "/all_subscription/expireMessages/{count}", self.expire_all, Operation.EXPIRE_MESSAGES)
         routes.post(subscription + "/resetcursor", self.reset_to_position, Operation.RESET_CURSOR)
         routes.post(subscription + "/resetcursor/{timestamp}", self.reset_to_time, Operation.RESET_CURSOR)
 
@@ -67,6 +71,42 @@ class SubscriptionsApi:
         if not await self._in_partitions(request, "POST", "/skip_all"):
             await self._seek(request, LATEST)
         return done()
+
+    async def skip(self, request: web.Request) -> web.Response:
+        name = topic_of(request)
+        if await self._partitioned.count(name):
+            raise Refused(405, f"{name} is partitioned: messages are skipped in one partition, name that")
+        topic = await self._owners.loaded(request)
+        await topic.skip(_subscription(request, topic).name, int(request.match_info["count"]))
+        return done()
+
+    async def expire(self, request: web.Request) -> web.Response:
+        """Pass over messages that are older than so many seconds."""
+        age_s, subscription = int(request.match_info["count"]), _name_of(request)
+        path = f"/subscription/{quote(quote_plus(subscription), safe='')}"
+        if not await self._expire_in_partitions(request, path, age_s):
+            topic = await self._owners.loaded(request)
+            await _expire(topic, [_subscription(request, topic).name], age_s)
+        return done()
+
+    async def expire_all(self, request: web.Request) -> web.Response:
+        """The same for all subscriptions."""
+        age_s = int(request.match_info["count"])
+        if not await self._expire_in_partitions(request, "/all_subscription", age_s):
+            topic = await self._owners.loaded(request)
+            await _expire(topic, list(topic.subscriptions), age_s)
+        return done()
+
+    async def _expire_in_partitions(self, request: web.Request, path: str, age_s: int) -> bool:
+        """Forward it to all partitions; False: there are none. Raises Refused if none of them has such messages."""
+        name = topic_of(request)
+        count = await self._partitioned.count(name)
+        if not count:
+            return False
+        suffix = f"{path}/expireMessages/{age_s}"
+        if not await self._owners.ask_partitions("POST", name, count, suffix, fine=(404, 409)):
+            raise Refused(409, f"{name}: no partition has messages that are older than {age_s} s")
+        return True
 
     async def reset_to_position(self, request: web.Request) -> web.Response:
         position = position_from_json(await body_of(request))
@@ -105,6 +145,13 @@ class SubscriptionsApi:
     async def _seek(self, request: web.Request, position: Position) -> None:
         topic = await self._owners.loaded(request)
         await topic.seek(_subscription(request, topic), position)
+
+
+async def _expire(topic: Topic, names: Iterable[str], age_s: int) -> None:
+    """Raises Refused (409), as Apache's brokers, if one of them had nothing to do; after all had their turn."""
+    idle = [name for name in names if await topic.expire(name, age_s) is None]
+    if idle:
+        raise Refused(409, f"{topic.name}: subscription {idle[0]} has no message that is older than {age_s} s")
 
 
 def _name_of(request: web.Request) -> str:

@@ -96,6 +96,7 @@ class Operation(StrEnum):
     SUBSCRIBE = "subscribe to {}"
     UNSUBSCRIBE = "unsubscribe from {}"
     SKIP = "skip messages of {}"
+    EXPIRE_MESSAGES = "let messages of {} expire"
     RESET_CURSOR = "reset a subscription of {}"
     PEEK_MESSAGES = "read messages of {}"
     GET_SUBSCRIPTIONS = "list the subscriptions of {}"
@@ -138,7 +139,8 @@ RIGHTS: Final[Mapping[Operation, Right]] = {
     **dict.fromkeys((_O.LOOKUP, _O.GET_STATS, _O.GET_METADATA, _O.GET_SCHEMA), Right.PRODUCE_OR_CONSUME),
     **dict.fromkeys((_O.PRODUCE, _O.PUT_SCHEMA), Right.PRODUCE),
     **dict.fromkeys(
-        (_O.CONSUME, _O.SUBSCRIBE, _O.UNSUBSCRIBE, _O.SKIP, _O.RESET_CURSOR, _O.PEEK_MESSAGES, _O.GET_SUBSCRIPTIONS),
+        (_O.CONSUME, _O.SUBSCRIBE, _O.UNSUBSCRIBE, _O.SKIP, _O.EXPIRE_MESSAGES, _O.RESET_CURSOR, _O.PEEK_MESSAGES,
+         _O.GET_SUBSCRIPTIONS),
         Right.CONSUME,
     ),
 }  # fmt: skip

@@ -26,6 +26,8 @@ class TopicLimits:
     subscription_types: frozenset[str]
     """Empty: all types."""
     deduplicates: bool
+    ttl_s: int
+    """Entries that are older are passed over; 0: none are."""
     dispatch: DispatchLimits
 
 
@@ -40,6 +42,7 @@ def limits_of(config: BrokerConfig, policies: NamespacePolicies, *, is_system: b
         creates_subscriptions=_first(policies.auto_subscription_creation, config.allow_auto_subscription_creation),
         subscription_types=policies.subscription_types,
         deduplicates=_first(policies.deduplication, config.deduplication),
+        ttl_s=0 if is_system else _first(policies.message_ttl_s, config.ttl_s),
         dispatch=DispatchLimits(
             read_entries_max=config.max_read_batch_entries,
             read_bytes_max=config.max_read_batch_bytes,

@@ -25,13 +25,13 @@ class SearchedLedger(Protocol):
 async def position_at_ms(ledger: SearchedLedger, time_ms: int) -> Position:
     """The first entry that was published at *time_ms* or later; LATEST if there is none. Raises BrokerError."""
     try:
-        found = await ledger.find_first(lambda entry: _is_published_since(entry, time_ms))
+        found = await ledger.find_first(lambda entry: is_published_since(entry, time_ms))
     except ManagedLedgerError as error:
         raise storage_error(error) from error
     return LATEST if found is None else found
 
 
-def _is_published_since(entry: EntryLike, time_ms: int) -> bool:
+def is_published_since(entry: EntryLike, time_ms: int) -> bool:
     """The broker's clock counts where it has stamped the entry, else that of the producer; damaged entries are old."""
     try:
         parts = split_entry(entry.data)

@@ -100,6 +100,8 @@ class Subscription:
         self.last_consumed_ms = 0
         self.last_acked_ms = 0
         self.last_flow_ms = 0
+        self.expired_entries = 0
+        self.last_expired_ms = 0
 
     # -------------------------------------------------------------------------------- consumers
 
@@ -236,6 +238,15 @@ class Subscription:
             self.tell_the_end()
         if consumer.permits > 0 or len(self.consumers) > 1:
             self.pump()  # the ack may have unblocked a consumer or freed a key
+
+    def clear_up_to(self, position: Position) -> int:
+        """Acknowledge everything up to *position* for all consumers, which stay; how many entries that were."""
+        before = self.cursor.backlog()
+        self.cursor.mark_delete(position)
+        if self._dispatcher is not None:
+            self._dispatcher.on_acked_up_to(position)
+            self.pump()
+        return before - self.cursor.backlog()
 
     def _acknowledge_single(self, consumer: Consumer, ack: wire.CommandAck) -> None:
         done: list[Position] = []

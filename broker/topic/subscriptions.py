@@ -213,11 +213,16 @@ class Subscriptions:
         subscription.remove_consumer(consumer)
         await self.delete(subscription.name, force=False)
 
-    async def delete(self, name: str, *, force: bool) -> None:
-        """Remove a subscription and what it acknowledged. Raises BrokerError if it is in use, unless *force*."""
+    def require(self, name: str) -> Subscription:
+        """Raises SubscriptionNotFound."""
         subscription = self.by_name.get(name)
         if subscription is None:
             raise SubscriptionNotFound(f"Subscription {name} does not exist")
+        return subscription
+
+    async def delete(self, name: str, *, force: bool) -> None:
+        """Remove a subscription and what it acknowledged. Raises BrokerError if it is in use, unless *force*."""
+        subscription = self.require(name)
         if subscription.consumers and not force:
             raise ConsumerBusy(f"Subscription {name} has active connected consumers")
         if subscription.is_fenced:

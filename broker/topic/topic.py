@@ -33,6 +33,7 @@ from broker.topic.consumer import Consumer, ConsumerSubscription
 from broker.topic.deduplication import Deduplication
 from broker.topic.host import TopicHost
 from broker.topic.limits import limits_of
+from broker.topic.passing import expire, nth_open
 from broker.topic.positions import last_kept_index, last_message, position_at_ms
 from broker.topic.producer import Producer
 from broker.topic.producers import Producers
@@ -293,6 +294,29 @@ class Topic:
     async def position_at_ms(self, time_ms: int) -> Position:
         """The first entry that was published at *time_ms* or later; LATEST if there is none. Raises BrokerError."""
         return await position_at_ms(self.ledger, time_ms)
+
+    async def skip(self, name: str, count: int) -> None:
+        """Pass over *count* entries of a subscription, whose consumers stay. Raises BrokerError."""
+        subscription = self._subscriptions.require(name)
+        subscription.clear_up_to(await nth_open(self.ledger, subscription.cursor, count))
+
+    async def expire(self, name: str, age_s: int) -> int | None:
+        """Pass over what is older than *age_s* in a subscription; how many entries that were (`passing.expire`).
+
+        Raises BrokerError.
+        """
+        subscription = self._subscriptions.require(name)
+        now_ms = self._clock.wall_ms()
+        try:
+            return await expire(self.ledger, subscription, now_ms - age_s * 1000, now_ms)
+        except ManagedLedgerError as error:
+            raise storage_error(error) from error
+
+    async def expire_by_policy(self) -> None:
+        """What is older than the policies allow is passed over by all subscriptions. Raises BrokerError."""
+        if self._limits.ttl_s and not self.is_closed:
+            for name in list(self.subscriptions):
+                await self.expire(name, self._limits.ttl_s)
 
     async def last_message(self, *, read_compacted: bool = False) -> tuple[Position, int]:
         """The last position, and the index of the last message in its batch (`broker.topic.positions`).

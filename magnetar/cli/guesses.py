@@ -9,14 +9,11 @@ from typing import Final
 
 import click
 
-_NO_TTL: Final = (
-    "messages do not expire by age here; how long acknowledged ones are kept says "
-    "`magnetar namespaces set-retention NAMESPACE --minutes N`"
+_TTL: Final = (
+    "`magnetar namespaces set-policy NAMESPACE messageTTL 3600` lets messages expire by age, "
+    "`magnetar subscriptions expire TOPIC NAME 3600` at once"
 )
-_NO_SKIP: Final = (
-    "a number of messages cannot be skipped; `magnetar subscriptions seek TOPIC NAME PLACE` goes on behind them, "
-    "`magnetar subscriptions clear TOPIC NAME` skips all"
-)
+_SKIP: Final = "write `magnetar subscriptions skip TOPIC NAME 10`"
 _PEEK: Final = "`magnetar read TOPIC -n 10` and `magnetar tail TOPIC -n 10` show messages without acknowledging any"
 _NO_OFFLOAD: Final = "ledgers are not offloaded here"
 _POLICY: Final = (
@@ -60,6 +57,8 @@ ALIASES: Final[Mapping[str, Mapping[str, str]]] = {
         "reset": "seek",
         "skip-all": "clear",
         "clear-backlog": "clear",
+        "expire-messages": "expire",
+        "skip-messages": "skip",
         "unsubscribe": "delete",
         "remove": "delete",
         "rm": "delete",
@@ -115,7 +114,7 @@ HINTS: Final[Mapping[str, Mapping[str, str]]] = {
         "get-partitioned-topic-metadata": "`magnetar topics list` shows how many partitions topics have",
         "peek": _PEEK,
         "peek-messages": _PEEK,
-        "skip": _NO_SKIP,
+        "skip": _SKIP,
         "skip-all": "write `magnetar subscriptions clear TOPIC NAME`",
         "clear-backlog": "write `magnetar subscriptions clear TOPIC NAME`",
         "reset-cursor": "write `magnetar subscriptions seek TOPIC NAME PLACE`",
@@ -124,9 +123,9 @@ HINTS: Final[Mapping[str, Mapping[str, str]]] = {
         "unsubscribe": "write `magnetar subscriptions delete TOPIC NAME`",
         "produce": "write `magnetar produce TOPIC -m hello`",
         "consume": "write `magnetar consume TOPIC -s NAME`",
-        "expire-messages": _NO_TTL,
-        "set-message-ttl": _NO_TTL,
-        "get-message-ttl": _NO_TTL,
+        "expire-messages": _TTL,
+        "set-message-ttl": _TTL,
+        "get-message-ttl": _TTL,
         "set-retention": "retention is a policy of namespaces: "
         "`magnetar namespaces set-retention NAMESPACE --minutes N`",
         "compaction-status": "`compact --wait` tells how it ended",
@@ -136,8 +135,6 @@ HINTS: Final[Mapping[str, Mapping[str, str]]] = {
     "subscriptions": {
         "peek": _PEEK,
         "peek-messages": _PEEK,
-        "skip": _NO_SKIP,
-        "expire-messages": _NO_TTL,
         "describe": "`magnetar lag TOPIC` and `magnetar topics stats TOPIC` show how subscriptions are",
         "show": "`magnetar lag TOPIC` and `magnetar topics stats TOPIC` show how subscriptions are",
         "get": "`magnetar lag TOPIC` and `magnetar topics stats TOPIC` show how subscriptions are",
@@ -145,9 +142,9 @@ HINTS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "namespaces": {
         "topics": "write `magnetar topics list NAMESPACE`",
-        "set-message-ttl": _NO_TTL,
-        "get-message-ttl": _NO_TTL,
-        "remove-message-ttl": _NO_TTL,
+        "set-message-ttl": _TTL,
+        "get-message-ttl": _TTL,
+        "remove-message-ttl": _TTL,
         "get-retention": "write `magnetar namespaces get-policy NAMESPACE retention`",
         "remove-retention": "write `magnetar namespaces set-policy NAMESPACE retention null`",
         "set-deduplication": "write `magnetar namespaces set-policy NAMESPACE deduplication true`",

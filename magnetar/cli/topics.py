@@ -364,6 +364,37 @@ def seek(topic: str, name: str, place: str, admin_url: str) -> None:
     click.echo(f"{name} continues at {place}")
 
 
+@subscriptions.command("skip")
+@topic_argument
+@click.argument("name")
+@click.argument("count", type=click.IntRange(min=1))
+@admin_option
+def skip(topic: str, name: str, count: int, admin_url: str) -> None:
+    """Skip COUNT entries of the subscription NAME of TOPIC (one partition): they count as acknowledged.
+
+    Example:  magnetar subscriptions skip orders billing 10
+    """
+    admin = admin_of(admin_url)
+    _must_be_one(admin, topic)
+    admin.call("POST", f"{subscription_path(admin, topic, name)}/skip/{count}")
+    click.echo(f"{count} skipped")
+
+
+@subscriptions.command("expire")
+@topic_argument
+@click.argument("name")
+@click.argument("seconds", type=click.IntRange(min=1))
+@admin_option
+def expire(topic: str, name: str, seconds: int, admin_url: str) -> None:
+    """Skip what is older than SECONDS in the subscription NAME of TOPIC: it counts as acknowledged.
+
+    Example:  magnetar subscriptions expire orders billing 3600
+    """
+    admin = admin_of(admin_url)
+    admin.call("POST", f"{subscription_path(admin, topic, name)}/expireMessages/{seconds}")
+    click.echo(f"what was older than {seconds} s is skipped")
+
+
 @subscriptions.command("clear")
 @topic_argument
 @click.argument("name")

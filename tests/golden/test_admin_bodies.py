@@ -22,12 +22,10 @@ CALLS: Final = {int(name.split("/")[1][:3]): name for name in names("http/[012]*
 APACHE_ID: Final = "127.0.0.1:8082"
 APACHE_URL: Final = "pulsar://127.0.0.1:6652"
 
-_TTL = "messages do not expire yet"
 _QUOTA = "there are no backlog quotas yet"
 _THRESHOLD = "topics are not compacted by themselves yet"
 _RATE = "there are no rate limits yet"
 _PEEK = "messages are not shown over HTTP yet; `magnetar read` does it"
-_SKIP = "a number of messages cannot be skipped yet; skip_all and resetcursor can"
 _TOPIC_POLICIES = "there are no policies of a single topic yet"
 _OFFLOAD = "nothing is offloaded yet"
 _SPLIT = "bundles are not split yet"
@@ -36,10 +34,9 @@ _BROKER_STATS = "the numbers of a broker are at /metrics"
 # Answered with 501, and the reason why.
 NOT_SERVED: Final[dict[int, str]] = {
     20: _QUOTA,
-    **dict.fromkeys(range(45, 50), _TTL), **dict.fromkeys(range(50, 56), _QUOTA),
+    **dict.fromkeys(range(50, 56), _QUOTA),
     83: _THRESHOLD, 84: _THRESHOLD, 85: _RATE,
     123: "the record of a topic is not shown over HTTP yet", **dict.fromkeys(range(129, 136), _PEEK),
-    138: _SKIP, 145: _SKIP, 140: _TTL, 141: _TTL,
     **dict.fromkeys((150, 151, 152), "properties of subscriptions are not changed over HTTP yet"),
     **dict.fromkeys((159, 160, 161), _TOPIC_POLICIES),
     166: _OFFLOAD, 173: _SPLIT,

@@ -31,8 +31,8 @@ DIFFERENT: Final = {
 MISSING: Final = re.compile(
     r"pulsar_(storage_(ledger_)?write_latency_.*|entry_size_.*|storage_(write|read)_rate|storage_read_cache_misses_rate"
     r"|storage_offloaded_size|storage_backlog_(quota|age).*|txn_.*|publish_rate_limit_times|delayed_message_index.*"
-    r"|subscription_(filter_.*|dispatch_throttled_.*|delayed_message_index.*|in_replay|last_expire_timestamp"
-    r"|last_mark_delete_advanced_timestamp|msg_drop_rate|msg_rate_expired|total_msg_expired))"
+    r"|subscription_(filter_.*|dispatch_throttled_.*|delayed_message_index.*|in_replay"
+    r"|last_mark_delete_advanced_timestamp|msg_drop_rate|msg_rate_expired))"
 )
 
 

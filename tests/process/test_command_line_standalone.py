@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.http_fake import http_fake
 from tests.support.pages import blocks_of
-from tests.support.processes import Standalone
+from tests.support.processes import Standalone, until
 
 pytestmark = pytest.mark.process
 
@@ -59,6 +59,23 @@ def test_a_topic_is_compacted_and_read_by_its_keys(typed: Typed) -> None:
     ]
     assert len(typed.run("read", "states", "--json").stdout.splitlines()) == 31
     typed.run("topics", "compact", "nothing", "--wait", code=2)
+
+
+def test_messages_are_skipped_by_number_and_by_age(typed: Typed) -> None:
+    typed.run("subscriptions", "create", "passed", "s", "--from", "earliest", code=2)  # there is no such topic yet
+    typed.run("topics", "create", "passed")
+    typed.run("subscriptions", "create", "passed", "s", "--from", "earliest")
+    for number in range(4):
+        typed.run("produce", "passed", "-m", f"m{number}")
+    assert "2 skipped" in typed.run("subscriptions", "skip", "passed", "s", "2").stdout
+    (left,) = typed.json("lag", "passed")
+    assert left["backlog"] == 2
+
+    def is_empty() -> bool:
+        typed.run("subscriptions", "expire", "passed", "s", "1")
+        return not typed.json("lag", "passed")[0]["backlog"]
+
+    until(is_empty, "the last message is a second old")
 
 
 def test_what_lies_below_topics_is_shown_beside_a_standalone(typed: Typed) -> None:

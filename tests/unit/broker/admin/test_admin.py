@@ -391,8 +391,8 @@ async def test_a_metadata_store_that_is_away_is_said_to_be_away(world: AdminWorl
 async def test_what_is_not_there_says_so(world: AdminWorld) -> None:
     a = await world.side()
     for method, path in [
-        ("GET", f"{ADMIN}/worker/cluster"), ("POST", f"{TOPICS}/t/subscription/s/skip/5"),
-        ("PATCH", f"{ADMIN}/tenants"), ("GET", f"{NAMESPACE}/messageTTL"),
+        ("GET", f"{ADMIN}/worker/cluster"), ("GET", f"{TOPICS}/t/subscription/s/position/5"),
+        ("PATCH", f"{ADMIN}/tenants"), ("GET", f"{NAMESPACE}/backlogQuotaMap"),
         ("PUT", f"{ADMIN}/non-persistent/public/default/t"),
         ("GET", "/admin/v3/transactions/transactionCoordinatorStats"),
     ]:  # fmt: skip
