@@ -390,9 +390,17 @@ def expire(topic: str, name: str, seconds: int, admin_url: str) -> None:
 
     Example:  magnetar subscriptions expire orders billing 3600
     """
+    from magnetar.inspect.broker_admin import AdminError
+
     admin = admin_of(admin_url)
-    admin.call("POST", f"{subscription_path(admin, topic, name)}/expireMessages/{seconds}")
-    click.echo(f"what was older than {seconds} s is skipped")
+    try:
+        admin.call("POST", f"{subscription_path(admin, topic, name)}/expireMessages/{seconds}")
+    except AdminError as error:
+        if error.status != 409:
+            raise
+        click.echo(f"nothing is older than {seconds} s")
+    else:
+        click.echo(f"what was older than {seconds} s is skipped")
 
 
 @subscriptions.command("clear")
