@@ -1,0 +1,59 @@
+"""Apache's tools at a secured standalone of ours: over TLS, with tokens, and with no more than their role may do."""
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from deploy.fetch_apache import DISTRIBUTION
+from tests.process.test_secure_standalone import run, standalone
+
+Cell = Callable[[str, str], None]
+
+NAMESPACE = "public/default"
+TOPIC = f"persistent://{NAMESPACE}/orders"
+
+
+def tool(profile: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A script of the distribution, with *profile* as its `client.conf`."""
+    environment = {
+        "PULSAR_CLIENT_CONF": str(profile),
+        "PULSAR_MEM": "-Xmx256m",
+        "PULSAR_GC": "-XX:+UseSerialGC",
+        "PULSAR_EXTRA_OPTS": "-XX:TieredStopAtLevel=1",
+        "PULSAR_LOG_DIR": str(profile.parent / "logs"),
+    }
+    return subprocess.run(
+        [str(DISTRIBUTION / "bin" / name), *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, timeout=180, check=False, env={**os.environ, **environment},
+    )  # fmt: skip
+
+
+def test_apaches_tools_over_tls_with_tokens(cell: Cell, tmp_path: Path) -> None:
+    cell("`pulsar-admin` and `pulsar-client` over TLS, with tokens", "our secured standalone")
+    keys = tmp_path / "keys"
+    with standalone(tmp_path):
+        admin = keys / "admin.conf"
+
+        def asked(profile: Path, *arguments: str) -> str:
+            done = tool(profile, "pulsar-admin", *arguments)
+            assert done.returncode == 0, done.stdout[-3000:]
+            return done.stdout
+
+        asked(admin, "topics", "create", TOPIC)
+        asked(admin, "namespaces", "grant-permission", NAMESPACE, "--role", "shop", "--actions", "produce,consume")
+        assert "shop" in asked(admin, "namespaces", "permissions", NAMESPACE)
+        (keys / "shop.token").write_text(run("tokens", "create", "shop", "--secret-key", str(keys / "token.key")))
+        shop = keys / "shop.conf"
+        shop.write_text(admin.read_text().replace("admin.token", "shop.token"))
+        sent = tool(shop, "pulsar-client", "produce", TOPIC, "-m", "from the shop")
+        assert "1 messages successfully produced" in sent.stdout, sent.stdout[-3000:]
+        got = tool(shop, "pulsar-client", "consume", TOPIC, "-s", "s", "-n", "1", "-p", "Earliest")
+        assert "from the shop" in got.stdout, got.stdout[-3000:]
+        refused = tool(shop, "pulsar-admin", "topics", "delete", TOPIC)
+        assert "shop may not" in refused.stdout, refused.stdout[-2000:]  # the tool ends with 0 all the same
+        (keys / "shop.token").write_text("nonsense")
+        stranger = tool(shop, "pulsar-admin", "topics", "list", NAMESPACE)
+        assert stranger.returncode != 0
+        assert "401" in stranger.stdout, stranger.stdout[-2000:]
+        assert TOPIC in asked(admin, "topics", "list", NAMESPACE)
