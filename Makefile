@@ -9,6 +9,8 @@ MINUTES ?= 10
 SEED ?=
 # Where `make interop` writes its matrix.
 MATRIX ?= docs/INTEROP.md
+# Where it writes what pulsar-admin was answered.
+ADMIN_TABLE ?= docs/pulsar-admin.md
 
 .PHONY: help demo demo-drain pictures test unit coverage interop crash sim abuse soak mutants lint types format docs release proto bench bench-apache bench-bookie requirements clean
 
@@ -71,8 +73,8 @@ test: $(VENV)/dev ## every test that needs nothing but us
 
 interop: $(VENV)/dev ## Apache's servers, tools and clients with ours; gets them first (Maven; 245 MB, once)
 	$(BIN)/python deploy/fetch_apache.py
-	@mkdir -p $(dir $(MATRIX))
-	$(BIN)/python -m pytest tests/interop --write-matrix $(MATRIX)
+	@mkdir -p $(dir $(MATRIX)) $(dir $(ADMIN_TABLE))
+	$(BIN)/python -m pytest tests/interop --write-matrix $(MATRIX) --write-admin-table $(ADMIN_TABLE)
 
 unit: $(VENV)/dev ## the tests that take milliseconds
 	$(BIN)/python -m pytest -n 2 -m "not process" tests/unit tests/property

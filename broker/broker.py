@@ -10,12 +10,14 @@ Rules:
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, Final, Protocol
 
 from broker.binary.connection import LookupAnswer
 from broker.binary.server import BinaryServer
 from broker.config import PARTITIONS_MAX, BrokerConfig, parse_listeners
+from broker.dynamic_settings import DynamicSettings
 from broker.errors import (
     BrokerError,
     MetadataFailure,
@@ -27,7 +29,9 @@ from broker.errors import (
 )
 from broker.lookups import Lookups
 from broker.memory_budget import MemoryBudget
+from broker.names import Bundles, BundleSet
 from broker.namespaces import Namespaces
+from broker.non_persistent_topics import NonPersistentTopics
 from broker.ownership.rules import BrokerAddress, Ownership
 from broker.partitions import Partitions
 from broker.permissions import Permissions
@@ -36,12 +40,22 @@ from broker.records import RecordError, RecordExists
 from broker.schemas import SchemaRules, Schemas, has_no_schema
 from broker.security.access import Access
 from broker.security.authorization import Rules
+from broker.security.broker_client import BrokerClient
 from broker.security.doors import Doors, port_context
 from broker.security.rechecks import recheck
 from broker.storage import ledger_config, open_storage
+from broker.system_client import Dialed, SystemClient
 from broker.tenancy import Tenancy
 from broker.tenants import TenantAdmins
+from broker.topic.non_persistent.topic import NonPersistentTopic
+from broker.topic.producer import ProducerTopic
+from broker.topic.throttling import PublishThrottle
 from broker.topic.topic import Topic
+from broker.topic.topic_rates import NO_RATES, TopicRates, rates_of
+from broker.topic.trace_context import Tracing
+from broker.topic.traced_topic import TracedTopic
+from broker.topic_policies.record import Record, of_system_topic, overlay
+from broker.topic_policies.service import TopicPolicies
 from broker.wire import pulsar_pb2 as wire
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.metadata.damage_reports import OnDamage, ignore_damage
@@ -60,9 +74,6 @@ log = logging.getLogger(__name__)
 
 # How often topics are asked whether a snapshot of their sequence ids is due.
 HOUSEKEEPING_S: Final = 30.0
-
-# The period of the rates in statistics. (statsUpdateFrequencyInSecs)
-RATES_S: Final = 60.0
 
 # Topics that are compacted at the same time; each reads and writes as fast as it can, with pauses for others.
 COMPACTIONS_MAX: Final = 2
@@ -107,8 +118,10 @@ class Broker:
         schemas: Schemas | None = None,
         on_damage: OnDamage = ignore_damage,
         doors: Doors | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
-        """*on_damage* is told of entries of topics that no bookie can give; *doors* authenticate clients."""
+        """*on_damage* is told of entries of topics that no bookie can give; *doors* authenticate clients; *tracing* is
+        told of messages whose senders trace them."""
         if ledgers is None or schemas is None:
             assert bookkeeper is not None, "topics need ledgers"
             ledgers, schemas = open_storage(config, bookkeeper, store, clock, on_damage)
@@ -116,6 +129,7 @@ class Broker:
         self.store = store
         self.clock = clock
         self.doors = doors
+        self._topic_class = Topic if tracing is None else partial(TracedTopic, tracing=tracing)
         self.certificates = (
             None if config.port_tls is None else Certificates(config.port_tls, port_context(config), clock)
         )
@@ -128,16 +142,34 @@ class Broker:
         self.access = Access(rules_of(config), self._tenant_admins.of, self._permissions)
         self.on_permissions_changed: list[Callable[[str], Coroutine[Any, Any, None]]] = []
         """Called with the name of a namespace whose policies changed, for clients that topics do not know."""
-        self.lookups = Lookups(self.namespaces, ownership, lambda: self.address, config.max_concurrent_lookups)
+        self.lookups = Lookups(self.namespaces, ownership, lambda: self.address, lambda: config.max_concurrent_lookups)
         self.partitioned = Partitions(store, ledgers)
         self._schema_rules = SchemaRules(schemas, config)
         self.address = BrokerAddress("")
         memory = memory_bytes()
         self.publishes = MemoryBudget(config.publish_buffer_bytes(memory), clock.call_later)
         self.reads = MemoryBudget(config.read_buffer_bytes(memory), clock.call_later)
+        self.publish_throttle = PublishThrottle()
+        """The rate of all topics together."""
+        self.publish_throttle.use(config.broker_publish_rate, self.now_ms())
         self.topics: dict[TopicName, Topic] = {}
+        """The persistent topics that are open."""
+        self.non_persistent = NonPersistentTopics(config, clock, ownership)
         self.server = BinaryServer(self, clock, config)
+        self._peers = BrokerClient(config, clock)
+        system = SystemClient(
+            self._dial, self._own_urls, self.now_ms, config.max_message_bytes, prefers_tls=self._peers.uses_tls
+        )
+        self.topic_policies = TopicPolicies(
+            system,
+            store,
+            clock,
+            config.cluster_name,
+            self._on_topic_policies_changed,
+            is_on=config.topic_level_policies and config.system_topics,
+        )
         self._tasks = Tasks("broker")
+        self.settings = DynamicSettings(config, store, self._on_settings_changed, self._tasks)
         self._loading: SingleFlight[TopicName, Topic] = SingleFlight(self._tasks, "open")
         self._ending: dict[TopicName, asyncio.Task[Any]] = {}
         self._compactions = asyncio.Semaphore(COMPACTIONS_MAX)
@@ -166,11 +198,18 @@ class Broker:
         https = f"https://{host}:{config.web_port_tls}" if config.web_port_tls else ""
         self.address = BrokerAddress(plain, tls, http, https, listeners)
         self._stop_watching = self.ownership.watch_lost(self._on_lost)
+        await self.settings.start()
         self._tasks.spawn(self._housekeeping(), "housekeeping")
         self._tasks.spawn(self._rates(), "rates")
         self._tasks.spawn(self._expire_messages(), "expiry")
-        if self.config.delete_inactive_topics:
-            self._tasks.spawn(self._delete_inactive_topics(), "inactive topics")
+        self._tasks.spawn(self._delete_inactive_topics(), "inactive topics")
+        self._tasks.spawn(self._compact_when_due(), "compaction")
+        if config.backlog_quota_checks:
+            check = self._each_topic(config.backlog_quota_check_s, "keeping its quotas", Topic.keep_quotas)
+            self._tasks.spawn(check, "backlog quotas")
+        period_s = config.subscription_expiry_check_minutes * 60
+        expiry = self._each_topic(period_s, "removing unused subscriptions", Topic.expire_subscriptions)
+        self._tasks.spawn(expiry, "subscription expiry")
 
     @property
     def port(self) -> int:
@@ -182,6 +221,7 @@ class Broker:
         self._is_stopping = True
         if self._stop_watching is not None:
             self._stop_watching()
+        self.settings.close()
         await self.server.stop_listening()
         slots = asyncio.Semaphore(CLOSING_MAX)
 
@@ -189,7 +229,9 @@ class Broker:
             async with slots:
                 await self.unload(name)
 
+        await self.topic_policies.close()
         await asyncio.gather(*(close(name) for name in [*self.topics, *self._loading.under_way]))
+        await self.non_persistent.close_all()
         await self.server.close()
         await self._tasks.cancel()
         self.namespaces.close()
@@ -208,6 +250,24 @@ class Broker:
         """The policies of `tenant/namespace`. Raises TopicNotFound, MetadataFailure."""
         return await self.namespaces.policies(name)
 
+    async def bundles_of(self, namespace: str) -> Bundles:
+        """The bundles of `tenant/namespace`. Raises TopicNotFound, MetadataFailure."""
+        return (await self.namespace(namespace)).bundles
+
+    async def bundles_now(self, namespace: str) -> Bundles:
+        """The same, read anew. Raises TopicNotFound, MetadataError, Corruption."""
+        policies = await self.tenancy.policies(namespace)
+        if policies is None:
+            raise TopicNotFound("Namespace not found")
+        return policies.bundles
+
+    async def cut_namespace(self, namespace: str, before: Bundles, after: Bundles) -> None:
+        """Store the bundles *after* instead of *before*. Raises RecordError, MetadataError, Corruption."""
+        try:
+            await self.tenancy.cut_namespace(namespace, before, after)
+        finally:
+            self.namespaces.forget(namespace)
+
     def _on_namespace_changed(self, name: str) -> None:
         if not self._is_stopping:
             self._tasks.spawn(self._reload_namespace(name), f"policies of {name}")
@@ -215,19 +275,60 @@ class Broker:
     async def _reload_namespace(self, name: str) -> None:
         self.namespaces.forget(name)
         topics = [topic for topic in self.topics.values() if topic.name.namespace == name]
+        passing = self.non_persistent.in_namespace(name)
         try:
             policies = await self.namespace(name)
             for topic in topics:
-                topic.ledger.config = ledger_config(self.config, policies)
-                await topic.apply_policies(policies)
+                await self._apply(topic, policies)
+            for other in passing:
+                await other.apply_policies(policies)
         except TopicNotFound:
             return  # the namespace was deleted, and its topics before it
         except BrokerError as error:
             log.warning("the policies of %s changed and could not be applied: %s", name, error)
-        for topic in topics:
-            await recheck(self.access, topic)
+        every: list[Topic | NonPersistentTopic] = [*topics, *passing]
+        for checked in every:
+            await recheck(self.access, checked)
         for changed in self.on_permissions_changed:
             await changed(name)
+
+    async def _on_settings_changed(self) -> None:
+        self.access.use(rules_of(self.config))
+        self.publish_throttle.use(self.config.broker_publish_rate, self.now_ms())
+        for name in {topic.namespace for topic in self.topics}:
+            await self._reload_namespace(name)
+
+    def _on_topic_policies_changed(self, base: TopicName) -> None:
+        if not self._is_stopping:
+            self._tasks.spawn(self._reload_topic(base), f"policies of {base}")
+
+    async def _reload_topic(self, base: TopicName) -> None:
+        for name, topic in list(self.topics.items()):
+            if name.base == base:
+                try:
+                    await self._apply(topic, await self.namespace(name.namespace))
+                except BrokerError as error:
+                    log.warning("the policies of %s changed and could not be applied: %s", name, error)
+
+    async def _apply(self, topic: Topic, policies: NamespacePolicies) -> None:
+        """Raises BrokerError."""
+        effective = self._overlay(topic.name, policies, await self.topic_policies.of(topic.name))
+        topic.ledger.config = ledger_config(self.config, effective)
+        await topic.apply_policies(effective)
+
+    def _overlay(self, name: TopicName, policies: NamespacePolicies, own: Record | None) -> NamespacePolicies:
+        """Raises MetadataFailure."""
+        if name.is_system:
+            return of_system_topic(policies)
+        try:
+            return overlay(policies, own)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise MetadataFailure(f"the policies of {name} cannot be read: {error}") from error
+
+    async def policies_of(self, name: TopicName) -> NamespacePolicies:
+        """The policies in force for a topic: its own, and those of its namespace. Raises TopicNotFound, NotReady,
+        MetadataFailure."""
+        return self._overlay(name, await self.namespace(name.namespace), await self.topic_policies.of(name))
 
     async def _permissions(self, name: str) -> Permissions | None:
         """What was granted in `tenant/namespace`; None if there is no such namespace. Raises MetadataFailure."""
@@ -260,7 +361,7 @@ class Broker:
             return partitions
         automatic = self._auto_creation(policies)
         if create and automatic.allowed:
-            if not automatic.partitions or await self._exists(topic):
+            if not automatic.partitions or topic.is_system or await self._exists(topic):
                 return 0
             return await self._create_partitioned(topic, automatic.partitions)
         if not await self._exists(topic):
@@ -273,7 +374,18 @@ class Broker:
         except (MetadataError, Corruption) as error:
             raise MetadataFailure(str(error)) from error
 
+    async def check_room_for(self, topic: TopicName, count: int = 1) -> None:
+        """Raises NotAllowed if the namespace may not have *count* topics more, TopicNotFound, MetadataFailure."""
+        policies = await self.namespace(topic.namespace)
+        most = self.config.max_topics_per_namespace if policies.max_topics is None else policies.max_topics
+        if not most or topic.is_system:
+            return
+        there = len(await self.topics_of_namespace(topic.namespace, persistent=True, non_persistent=False))
+        if there + count > most:
+            raise NotAllowed(f"Exceed maximum number of topics in namespace {topic.namespace}: it may have {most}")
+
     async def _create_partitioned(self, topic: TopicName, partitions: int) -> int:
+        await self.check_room_for(topic, partitions)
         if not 1 <= partitions <= PARTITIONS_MAX:  # a policy that another broker or tool has stored
             raise NotAllowed(
                 f"{topic} is not made: autoTopicCreation of its namespace says {partitions} partitions; set it to 1 "
@@ -288,7 +400,7 @@ class Broker:
         return partitions
 
     async def _exists(self, topic: TopicName) -> bool:
-        if topic in self.topics:
+        if topic in self.topics or self.non_persistent.get(topic) is not None:
             return True
         try:
             return topic.is_persistent and await self.ledgers.exists(topic.managed_ledger_name)
@@ -296,42 +408,55 @@ class Broker:
             raise MetadataFailure(str(error)) from error
 
     async def topics_of_namespace(self, namespace: str, *, persistent: bool, non_persistent: bool) -> list[str]:
-        """Full names of the topics of *namespace*; each partition is listed, topics of the system are not."""
+        """Full names of the topics of *namespace*; each partition is listed, topics of the system are not.
+
+        Of non-persistent topics those that are open here.
+        """
+        passing = self.non_persistent.names(namespace) if non_persistent else []
         if not persistent:
-            return []
+            return passing
         try:
             names = await self.ledgers.list(namespace)
         except (MetadataError, ManagedLedgerError) as error:
             raise MetadataFailure(str(error)) from error
         topics = [TopicName.of_managed_ledger(name) for name in names]
-        return sorted(topic.full for topic in topics if not topic.is_system)
+        return sorted([*(topic.full for topic in topics if not topic.is_system), *passing])
 
     # -------------------------------------------------------------------------------- topics
 
-    async def topic_for_producer(self, topic: TopicName) -> Topic:
+    async def topic_for_producer(self, topic: TopicName) -> Topic | NonPersistentTopic:
         """The open topic; created if policies allow it. Raises BrokerError."""
         return await self._topic(topic, create=True, missing=f"Topic not found {topic}")
 
-    async def topic_for_consumer(self, topic: TopicName, *, create: bool) -> Topic:
+    async def topic_for_consumer(self, topic: TopicName, *, create: bool) -> Topic | NonPersistentTopic:
         """The open topic; created if *create* and policies allow it. Raises BrokerError."""
         return await self._topic(topic, create=create, missing=f"Topic {topic} does not exist")
 
-    async def _topic(self, name: TopicName, *, create: bool, missing: str) -> Topic:
-        loaded = self.topics.get(name)
+    async def persistent_topic(self, topic: TopicName, *, create: bool) -> Topic:
+        """As above, for those who need what is stored. Raises BrokerError."""
+        found = await self._topic(topic, create=create, missing=f"Topic {topic} does not exist")
+        if isinstance(found, NonPersistentTopic):
+            raise NotAllowed(f"{topic} is non-persistent; only the binary protocol serves such topics")
+        return found
+
+    async def _topic(self, name: TopicName, *, create: bool, missing: str) -> Topic | NonPersistentTopic:
+        loaded = self.topics.get(name) or self.non_persistent.get(name)
         if loaded is not None and not loaded.is_closed:
             if not self.ownership.owns(name):  # rule 2
                 raise NotReady(f"The bundle of {name} is not owned by this broker; look it up again")
             return loaded
         if self._is_stopping:
             raise NotReady("This broker is stopping")
-        if not name.is_persistent:
-            raise NotAllowed(f"{name}: non-persistent topics are not served by this broker")
+        if name.is_persistent and not self.config.enable_persistent_topics:
+            raise NotAllowed(f"{name}: this broker has enablePersistentTopics=false")
         policies = await self.namespace(name.namespace)
         if not self.ownership.owns(name):
             raise NotReady(f"The bundle of {name} is not owned by this broker; look it up again")
-        if not await self._exists(name) and not await self._may_make(name, policies, create):
-            raise TopicNotFound(missing)
-        return await self._load(name, policies)
+        if not await self._exists(name):
+            if not await self._may_make(name, policies, create):
+                raise TopicNotFound(missing)
+            await self.check_room_for(name)
+        return await self._load(name, policies) if name.is_persistent else self.non_persistent.open(name, policies)
 
     async def _may_make(self, name: TopicName, policies: NamespacePolicies, create: bool) -> bool:
         if name.partition >= 0:
@@ -340,7 +465,7 @@ class Broker:
                 return name.partition < partitions
         elif await self._partitions_of_base(name):
             return True
-        return create and self._auto_creation(policies).allowed
+        return create and (name.is_system or self._auto_creation(policies).allowed)
 
     async def _load(self, name: TopicName, policies: NamespacePolicies) -> Topic:
         """The open topic; it is opened if it is not (rule 1)."""
@@ -355,6 +480,7 @@ class Broker:
     async def _open(self, name: TopicName, policies: NamespacePolicies) -> Topic:
         while (ending := self._ending.get(name)) is not None:  # rule 3
             await asyncio.wait([ending])
+        policies = self._overlay(name, policies, await self.topic_policies.of(name))
         async with self._load_slots:
             try:
                 ledger = await self.ledgers.open(name.managed_ledger_name, ledger_config(self.config, policies))
@@ -364,7 +490,7 @@ class Broker:
             except MetadataError as error:
                 log.warning("%s cannot be opened: %s", name, error)
                 raise MetadataFailure(str(error)) from error
-            topic = Topic(
+            topic = self._topic_class(
                 name,
                 ledger,
                 self.config,
@@ -408,9 +534,10 @@ class Broker:
 
     def _on_lost(self, bundles: list[str]) -> None:
         """The topics of these bundles stop at once, before anything else is written (ownership rule 3)."""
-        lost = set(bundles)
+        lost = BundleSet(bundles)
+        self.non_persistent.drop_lost(lost)
         for name, topic in list(self.topics.items()):
-            if topic.policies.bundles.bundle_of(name) in lost or not self.ownership.owns(name):
+            if lost.has(name) or not self.ownership.owns(name):
                 topic.abandon("its bundle is not ours any more")
                 self._on_dropped(topic)
 
@@ -423,15 +550,16 @@ class Broker:
 
     async def unload_bundle(self, bundle: str) -> None:
         """Close all topics of `tenant/namespace/range`."""
-        names = [name for name, topic in self.topics.items() if topic.policies.bundles.bundle_of(name) == bundle]
-        await asyncio.gather(*(self.unload(name) for name in names))
+        here = BundleSet([bundle])
+        names = [name for name in self.topics if here.has(name)]
+        await asyncio.gather(*(self.unload(name) for name in names), self.non_persistent.close_bundle(bundle))
 
     async def delete_topic(self, name: TopicName, *, force: bool = False) -> None:
         """Delete a topic with its data and subscriptions. Raises TopicNotFound, NotAllowed (it is in use)."""
         if name not in self.topics and not await self._exists(name):
             raise TopicNotFound(f"Topic {name} does not exist")
         try:
-            topic = await self._topic(name, create=False, missing=f"Topic {name} does not exist")
+            topic = await self.persistent_topic(name, create=False)
         except TopicUnreadable as error:
             if not force:
                 raise TopicUnreadable(f"{error}; it can only be deleted by force") from error
@@ -442,6 +570,14 @@ class Broker:
         self.topics.pop(name, None)
         await self._end(name, topic.delete(), "delete")
         await self._forget_permissions(name)
+        await self.forget_topic_policies(name)
+
+    async def forget_topic_policies(self, name: TopicName) -> None:
+        """A topic that is made later under the same name begins without policies."""
+        try:
+            await self.topic_policies.forget(name)
+        except BrokerError as error:
+            log.warning("%s was deleted; its policies could not be removed: %s", name, error)
 
     async def _forget_permissions(self, name: TopicName) -> None:
         """A topic that is made later under the same name must not be open to those who were granted this one."""
@@ -458,11 +594,47 @@ class Broker:
             raise storage_error(error) from error
 
     async def create_topic(self, name: TopicName) -> Topic:
-        """Make and open a topic, even where policies forbid automatic creation. Raises BrokerError."""
+        """Make and open a persistent topic, even where policies forbid automatic creation. Raises BrokerError."""
         policies = await self.namespace(name.namespace)
         if not self.ownership.owns(name):
             raise NotReady(f"The bundle of {name} is not owned by this broker; look it up again")
         return await self._load(name, policies)
+
+    async def open_non_persistent(self, name: TopicName) -> NonPersistentTopic:
+        """Make a non-persistent topic, even where policies forbid automatic creation. Raises BrokerError."""
+        policies = await self.namespace(name.namespace)
+        if not self.ownership.owns(name):
+            raise NotReady(f"The bundle of {name} is not owned by this broker; look it up again")
+        return self.non_persistent.open(name, policies)
+
+    async def delete_non_persistent(self, topic: TopicName) -> None:
+        """Disconnect the clients of a non-persistent topic and forget it, with what was granted on it."""
+        await self.non_persistent.close(topic)
+        await self._forget_permissions(topic)
+
+    # -------------------------------------------------------------------------------- other brokers
+
+    def _own_urls(self) -> tuple[str, ...]:
+        return self.address.service_url, self.address.service_url_tls
+
+    async def _dial(self, url: str) -> Dialed:
+        """A connection to the broker with that service URL; empty: to this one. Raises OSError."""
+        if not url:
+            return Dialed(*await self.server.open_own())
+        scheme, _, rest = url.partition("://")
+        host, _, port = rest.split(",")[0].rpartition(":")
+        context = self._peers.context if scheme == "pulsar+ssl" else None
+        method, data = self._peers.shown()
+        reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=context)
+        return Dialed(reader, writer, method, data)
+
+    def count_published(
+        self, topic: ProducerTopic, messages: int, size_bytes: int, hold: Callable[[PublishThrottle], None]
+    ) -> None:
+        """A client has published so much; *hold* is called with a rate that is used up."""
+        for throttle in (topic.publish_throttle, self.publish_throttle):
+            if throttle.is_on and throttle.spend(messages, size_bytes, self.now_ms()) > 0:
+                hold(throttle)
 
     # -------------------------------------------------------------------------------- names
 
@@ -488,36 +660,57 @@ class Broker:
 
     async def producer_schema(self, topic: TopicName, schema: wire.Schema | None) -> bytes:
         """Register a producer's schema; returns its version (empty for none). Raises IncompatibleSchema."""
-        return await self._schema_rules.admit_producer(topic, schema, await self.namespace(topic.namespace))
+        return await self._schema_rules.admit_producer(topic, schema, await self.policies_of(topic))
 
     async def check_consumer_schema(self, topic: TopicName, schema: wire.Schema) -> None:
         """Raises IncompatibleSchema unless a consumer can read *topic* with *schema* (`SchemaRules.admit_consumer`)."""
         if has_no_schema(schema):
             return
-        policies = await self.namespace(topic.namespace)
+        policies = await self.policies_of(topic)
         await self._schema_rules.admit_consumer(topic, schema, policies, lambda: self._has_been_used(topic))
 
     def _has_been_used(self, topic: TopicName) -> bool:
+        passing = self.non_persistent.get(topic)
+        if passing is not None:
+            return bool(passing.clients)
         loaded = self.topics.get(topic)
         return loaded is not None and (loaded.is_in_use or bool(loaded.ledger.entries_total))
 
     async def put_schema(self, topic: TopicName, schema: wire.Schema) -> bytes:
         """The version of *schema*, registered if it is new. Raises TopicNotFound, IncompatibleSchema."""
-        if topic not in self.topics:
+        if topic not in self.topics and self.non_persistent.get(topic) is None:
             raise TopicNotFound(f"Topic not found {topic}")
-        return await self._schema_rules.register(topic, schema, await self.namespace(topic.namespace))
+        return await self._schema_rules.register(topic, schema, await self.policies_of(topic))
 
     async def get_schema(self, topic: TopicName, version: bytes | None) -> tuple[wire.Schema, bytes]:
         """A version of the topic's schema, or the latest. Raises TopicNotFound, IncompatibleSchema."""
         return await self._schema_rules.get(topic, version)
+
+    def topic_rates(self, name: TopicName) -> TopicRates:
+        """What passes a topic that is open here, over the last period; zeros if it is not open."""
+        topic = self.topics.get(name) or self.non_persistent.get(name)
+        return NO_RATES if topic is None else rates_of(topic)
 
     # -------------------------------------------------------------------------------- time
 
     async def _housekeeping(self) -> None:
         while True:
             await self.clock.sleep(HOUSEKEEPING_S)
+            self.topic_policies.keep_only({name.namespace for name in self.topics})
             for topic in list(self.topics.values()):
                 topic.tick()
+
+    async def _each_topic(self, period_s: float, what: str, step: Callable[[Topic], Awaitable[None]]) -> None:
+        while True:
+            await self.clock.sleep(period_s)
+            for topic in list(self.topics.values()):
+                await attempt(f"{topic.name}: {what}", step(topic))
+
+    async def _compact_when_due(self) -> None:
+        while True:
+            await self.clock.sleep(self.config.compaction_check_s)
+            for topic in list(self.topics.values()):
+                topic.compact_if_due()
 
     async def _expire_messages(self) -> None:
         while True:
@@ -527,25 +720,28 @@ class Broker:
 
     async def _rates(self) -> None:
         while True:
-            await self.clock.sleep(RATES_S)
+            await self.clock.sleep(self.config.stats_update_s)
+            now_ms = self.now_ms()
             for topic in list(self.topics.values()):
-                topic.take_rates(RATES_S)
+                topic.take_rates(now_ms)
+            self.non_persistent.take_rates(now_ms)
 
     async def _delete_inactive_topics(self) -> None:
         period_s = self.config.delete_inactive_topics_s
         while True:
             await self.clock.sleep(period_s)
-            await self.delete_inactive_topics(period_s)
+            await self.delete_inactive_topics()
+            if self.config.delete_inactive_topics:
+                await self.non_persistent.forget_idle(period_s)
 
-    async def delete_inactive_topics(self, idle_s: float) -> None:
-        """Delete topics without subscriptions that no client has used for *idle_s*."""
-        since_ms = self.now_ms() - idle_s * 1000
+    async def delete_inactive_topics(self) -> None:
+        """Delete the topics that nobody has used for as long as their policies say."""
         for name, topic in list(self.topics.items()):
-            if topic.is_in_use or topic.has_subscriptions or topic.last_active_ms > since_ms or name.is_system:
+            if name.is_system or not topic.is_idle(self.now_ms()):
                 continue
             try:
-                await self.delete_topic(name)
-                log.info("%s was deleted: nobody used it for %.0f s", name, idle_s)
+                await self.delete_topic(name, force=True)
+                log.info("%s was deleted: nobody used it for %d s", name, topic.limits.inactive.idle_s)
             except BrokerError as error:
                 log.warning("%s is not used and could not be deleted: %s", name, error)
 

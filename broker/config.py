@@ -9,6 +9,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from broker.policy_types import (
+    DELETE_MODES,
+    HOLD,
+    NO_SUBSCRIPTIONS,
+    QUOTA_POLICIES,
+    BacklogQuota,
+    DispatchRate,
+    InactiveTopics,
+    PublishRate,
+    SubscribeRate,
+)
 from magnetar_core.bookkeeper.client.quorum import ENSEMBLE_SIZE_MAX
 from magnetar_core.bookkeeper.client.topology import RACKS_MIN
 from magnetar_core.runtime.config import ENVIRONMENT_PREFIX, load, setting
@@ -53,6 +64,14 @@ CLIENT_PLUGINS: Final = {
     "org.apache.pulsar.client.impl.auth.AuthenticationBasic": BASIC,
     "org.apache.pulsar.client.impl.auth.AuthenticationTls": TLS,
 }
+
+# Apache's names for the ways to cut a bundle (`broker.ownership.splitting`).
+SPLIT_ALGORITHMS: Final = (
+    "range_equally_divide",
+    "topic_count_equally_divide",
+    "specified_positions_divide",
+    "flow_or_qps_equally_divide",
+)
 
 # The smallest message size that still leaves room for what clients put around a message.
 MESSAGE_BYTES_MIN: Final = 1024
@@ -190,6 +209,66 @@ class BrokerConfig:
         least=1,
     )
 
+    split_algorithm: str = setting(
+        "defaultNamespaceBundleSplitAlgorithm",
+        SPLIT_ALGORITHMS[0],
+        help=f"where bundles are cut: one of {', '.join(SPLIT_ALGORITHMS)}",
+    )
+    split_algorithms: tuple[str, ...] = setting(
+        "supportedNamespaceBundleSplitAlgorithms", SPLIT_ALGORITHMS, help="those that a request may ask for"
+    )
+
+    # The load manager.
+    load_balancer: bool = setting(
+        "loadBalancerEnabled", True, help="tell other brokers the load; the leader moves and splits bundles"
+    )
+    shedding: bool = setting("loadBalancerSheddingEnabled", True, help="move bundles from the most loaded broker")
+    auto_split: bool = setting("loadBalancerAutoBundleSplitEnabled", True, help="split bundles above the limits below")
+    auto_split_unload: bool = setting(
+        "loadBalancerAutoUnloadSplitBundlesEnabled", True, help="give the parts of a bundle back after such a split"
+    )
+    report_threshold_percent: int = setting(
+        "loadBalancerReportUpdateThresholdPercentage", 10, help="a change of the load that is told", least=1, most=100
+    )
+    report_interval_min_ms: int = setting(
+        "loadBalancerReportUpdateMinIntervalMillis", 5_000, help="how often the load is looked at", least=100
+    )
+    report_interval_max_minutes: int = setting(
+        "loadBalancerReportUpdateMaxIntervalMinutes", 15, help="the load is told at least as often", least=1
+    )
+    shedding_interval_minutes: int = setting(
+        "loadBalancerSheddingIntervalMinutes", 1, help="how often the leader looks at the load of all", least=1
+    )
+    shedding_grace_minutes: int = setting(
+        "loadBalancerSheddingGracePeriodMinutes", 30, help="how long a bundle that was moved stays where it is", least=0
+    )
+    shedding_threshold_percent: int = setting(
+        "loadBalancerBrokerThresholdShedderPercentage",
+        10,
+        help="a difference in usage between two brokers that is left as it is, percent of a broker",
+        least=1,
+        most=100,
+    )
+    bundle_max_topics: int = setting(
+        "loadBalancerNamespaceBundleMaxTopics", 1_000, help="topics of a bundle before it is split; 0: any", least=0
+    )
+    bundle_max_sessions: int = setting(
+        "loadBalancerNamespaceBundleMaxSessions", 1_000, help="its producers and consumers, the same", least=0
+    )
+    bundle_max_messages: int = setting(
+        "loadBalancerNamespaceBundleMaxMsgRate", 30_000, help="messages a second in and out, the same", least=0
+    )
+    bundle_max_mbytes: int = setting(
+        "loadBalancerNamespaceBundleMaxBandwidthMbytes", 100, help="MB a second in and out, the same", least=0
+    )
+    namespace_max_bundles: int = setting(
+        "loadBalancerNamespaceMaximumBundles",
+        128,
+        help="bundles of a namespace; with so many none is split by itself",
+        least=1,
+        most=BUNDLES_MAX,
+    )
+
     # Messages that nobody takes.
     ttl_s: int = setting(
         "ttlDurationDefaultInSeconds", 0, help="older messages are passed over by all subscriptions; 0: none are"
@@ -198,7 +277,72 @@ class BrokerConfig:
         "messageExpiryCheckIntervalInMinutes", 5, help="how often messages are looked for that are too old", least=1
     )
 
+    # Backlogs.
+    backlog_quota_checks: bool = setting("backlogQuotaCheckEnabled", True, help="backlog quotas are kept")
+    backlog_quota_check_s: int = setting(
+        "backlogQuotaCheckIntervalInSeconds", 60, help="how often backlogs are compared with their quotas", least=1
+    )
+    backlog_quota_gbytes: float = setting(
+        "backlogQuotaDefaultLimitGB", -1.0, help="the largest backlog of a topic, GiB; 0 or less: any", least=-1
+    )
+    backlog_quota_bytes: int = setting(
+        "backlogQuotaDefaultLimitBytes",
+        -1,
+        help="the same in bytes; 0 or less: backlogQuotaDefaultLimitGB counts",
+        least=-1,
+    )
+    backlog_quota_s: int = setting(
+        "backlogQuotaDefaultLimitSecond", -1, help="the greatest age of the oldest message; 0 or less: any", least=-1
+    )
+    backlog_quota_policy: str = setting(
+        "backlogQuotaDefaultRetentionPolicy", HOLD, help=f"above the quota: {', '.join(QUOTA_POLICIES)}"
+    )
+    subscription_expiration_minutes: int = setting(
+        "subscriptionExpirationTimeMinutes", 0, help="subscriptions without consumers for so long are removed; 0: never"
+    )
+    subscription_expiry_check_minutes: int = setting(
+        "subscriptionExpiryCheckIntervalInMinutes", 5, help="how often such subscriptions are looked for", least=1
+    )
+
+    # Rates; 0 or less: no limit.
+    publish_rate_messages: int = setting(
+        "maxPublishRatePerTopicInMessages", 0, help="messages a second into a topic", least=-1
+    )
+    publish_rate_bytes: int = setting("maxPublishRatePerTopicInBytes", 0, help="bytes a second into a topic", least=-1)
+    broker_publish_messages: int = setting(
+        "brokerPublisherThrottlingMaxMessageRate", 0, help="messages a second into the broker", least=-1
+    )
+    broker_publish_bytes: int = setting(
+        "brokerPublisherThrottlingMaxByteRate", 0, help="bytes a second into the broker", least=-1
+    )
+    dispatch_rate_messages: int = setting(
+        "dispatchThrottlingRatePerTopicInMsg", 0, help="messages a second out of a topic", least=-1
+    )
+    dispatch_rate_bytes: int = setting(
+        "dispatchThrottlingRatePerTopicInByte", 0, help="bytes a second out of a topic", least=-1
+    )
+    subscription_dispatch_messages: int = setting(
+        "dispatchThrottlingRatePerSubscriptionInMsg", 0, help="messages a second to a subscription", least=-1
+    )
+    subscription_dispatch_bytes: int = setting(
+        "dispatchThrottlingRatePerSubscriptionInByte", 0, help="bytes a second to a subscription", least=-1
+    )
+    subscribe_rate_count: int = setting(
+        "subscribeThrottlingRatePerConsumer", 0, help="times that a consumer may subscribe in the period", least=-1
+    )
+    subscribe_rate_period_s: int = setting("subscribeRatePeriodPerConsumerInSecond", 30, help="that period", least=1)
+
+    backlog_scan_entries_max: int = setting(
+        "subscriptionBacklogScanMaxEntries", 10_000, help="entries that one analysis of a backlog looks at", least=1
+    )
+    backlog_scan_ms_max: int = setting(
+        "subscriptionBacklogScanMaxTimeMs", 120_000, help="how long one analysis of a backlog may take", least=1
+    )
+
     # What is told of it.
+    stats_update_s: int = setting(
+        "statsUpdateFrequencyInSecs", 60, help="the period over which the rates in statistics are averages", least=1
+    )
     expose_topic_metrics: bool = setting(
         "exposeTopicLevelMetricsInPrometheus", True, help="metrics for each topic; false: the sums of namespaces"
     )
@@ -234,6 +378,12 @@ class BrokerConfig:
     max_pending_publishes: int = setting(
         "maxPendingPublishRequestsPerConnection", 1000, help="sends without a receipt before reading pauses", least=1
     )
+    max_non_persistent: int = setting(
+        "maxConcurrentNonPersistentMessagePerConnection",
+        1000,
+        help="messages for non-persistent topics that a connection may bring at once; others are dropped",
+        least=1,
+    )
     max_concurrent_lookups: int = setting(
         "maxConcurrentLookupRequest", 50_000, help="lookups under way in the whole broker", least=1
     )
@@ -247,6 +397,10 @@ class BrokerConfig:
     )
 
     # Topics.
+    enable_persistent_topics: bool = setting("enablePersistentTopics", True, help="serve topics that are stored")
+    enable_non_persistent_topics: bool = setting(
+        "enableNonPersistentTopics", True, help="serve topics whose messages are not stored"
+    )
     allow_auto_topic_creation: bool = setting("allowAutoTopicCreation", True, help="make topics when they are used")
     auto_topic_creation_type: str = setting(
         "allowAutoTopicCreationType", "non-partitioned", help="partitioned or non-partitioned"
@@ -265,7 +419,30 @@ class BrokerConfig:
         "brokerDeleteInactiveTopicsEnabled", True, help="delete topics that nobody uses or subscribes to"
     )
     delete_inactive_topics_s: int = setting(
-        "brokerDeleteInactiveTopicsFrequencySeconds", 60, help="how often, and the idle time that is needed"
+        "brokerDeleteInactiveTopicsFrequencySeconds", 60, help="how often such topics are looked for", least=1
+    )
+    delete_inactive_topics_mode: str = setting(
+        "brokerDeleteInactiveTopicsMode", NO_SUBSCRIPTIONS, help=f"one of {', '.join(DELETE_MODES)}"
+    )
+    delete_inactive_topics_idle_s: int | None = setting(
+        "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds",
+        None,
+        help="the idle time that is needed; default: brokerDeleteInactiveTopicsFrequencySeconds",
+    )
+    topic_level_policies: bool = setting(
+        "topicLevelPoliciesEnabled", True, help="topics may have policies of their own, kept in __change_events"
+    )
+    system_topics: bool = setting("systemTopicEnabled", True, help="false: topics have no policies of their own")
+    max_topics_per_namespace: int = setting("maxTopicsPerNamespace", 0, help="0 = no limit")
+    max_subscriptions_per_topic: int = setting("maxSubscriptionsPerTopic", 0, help="0 = no limit")
+    max_partitions_per_topic: int = setting("maxNumPartitionsPerPartitionedTopic", 0, help="0 = no limit")
+    max_tenants: int = setting("maxTenants", 0, help="0 = no limit")
+    max_namespaces_per_tenant: int = setting("maxNamespacesPerTenant", 0, help="0 = no limit")
+    compaction_threshold_bytes: int = setting(
+        "brokerServiceCompactionThresholdInBytes", 0, help="a topic is compacted when so much is new; 0: when asked for"
+    )
+    compaction_check_s: int = setting(
+        "brokerServiceCompactionMonitorIntervalInSeconds", 60, help="how often that is looked at", least=1
     )
     max_producers_per_topic: int = setting("maxProducersPerTopic", 0, help="0 = no limit")
     max_consumers_per_topic: int = setting("maxConsumersPerTopic", 0, help="0 = no limit")
@@ -439,6 +616,9 @@ class BrokerConfig:
     delayed_delivery_tick_ms: int = setting(
         "delayedDeliveryTickTimeMillis", 1000, help="delayed messages may be delivered this much too early", least=1
     )
+    delayed_delivery_max_ms: int = setting(
+        "delayedDeliveryMaxDelayInMillis", 0, help="a message that asks for more is refused; 0: any delay"
+    )
     delayed_delivery_strict: bool = setting(
         "isDelayedDeliveryDeliverAtTimeStrict",
         True,
@@ -492,11 +672,58 @@ class BrokerConfig:
             return wanted_mbytes * MIB
         return max(min(share_bytes, most_bytes), 2 * self.max_message_bytes)
 
+    @property
+    def backlog_quota(self) -> BacklogQuota:
+        """The quota of topics for which nothing else is said."""
+        gib = int(self.backlog_quota_gbytes * 1024 * MIB) if self.backlog_quota_gbytes > 0 else -1
+        size = self.backlog_quota_bytes if self.backlog_quota_bytes > 0 else gib
+        return BacklogQuota(size, self.backlog_quota_s, self.backlog_quota_policy)
+
+    @property
+    def inactive_topics(self) -> InactiveTopics:
+        """When unused topics are deleted for which nothing else is said."""
+        idle_s = self.delete_inactive_topics_idle_s
+        return InactiveTopics(
+            self.delete_inactive_topics,
+            self.delete_inactive_topics_mode,
+            self.delete_inactive_topics_s if idle_s is None else idle_s,
+        )
+
+    @property
+    def publish_rate(self) -> PublishRate:
+        return PublishRate(self.publish_rate_messages, self.publish_rate_bytes)
+
+    @property
+    def broker_publish_rate(self) -> PublishRate:
+        """Of all topics together."""
+        return PublishRate(self.broker_publish_messages, self.broker_publish_bytes)
+
+    @property
+    def dispatch_rate(self) -> DispatchRate:
+        return DispatchRate(self.dispatch_rate_messages, self.dispatch_rate_bytes, 1)
+
+    @property
+    def subscription_dispatch_rate(self) -> DispatchRate:
+        return DispatchRate(self.subscription_dispatch_messages, self.subscription_dispatch_bytes, 1)
+
+    @property
+    def subscribe_rate(self) -> SubscribeRate:
+        return SubscribeRate(self.subscribe_rate_count, self.subscribe_rate_period_s)
+
     def problems(self) -> Iterator[str]:
+        for name, value, values in (
+            ("backlogQuotaDefaultRetentionPolicy", self.backlog_quota_policy, QUOTA_POLICIES),
+            ("brokerDeleteInactiveTopicsMode", self.delete_inactive_topics_mode, DELETE_MODES),
+        ):
+            if value not in values:
+                yield f"{name}={value}: expected one of {', '.join(values)}"
         if self.service_port is None and self.service_port_tls is None:
             yield "brokerServicePort or brokerServicePortTls must be set: clients come in there"
         yield from self._port_tls_problems()
         yield from self._authentication_problems()
+        for name in (self.split_algorithm, *self.split_algorithms):
+            if name not in SPLIT_ALGORITHMS:
+                yield f"{name} is no way to cut a bundle; there are {', '.join(SPLIT_ALGORITHMS)}"
         if self.bookkeeper_racks_enforced and not self.bookkeeper_rackaware:
             yield (
                 "bookkeeperClientEnforceMinNumRacksPerWriteQuorum=true needs "
@@ -659,6 +886,15 @@ class BrokerConfig:
         )
 
 
+def change_in_use(config: BrokerConfig, changes: Mapping[str, object]) -> None:
+    """Give fields of a configuration other values while it is in use: all parts of a broker share the one object.
+
+    For `broker.dynamic_settings` alone, which knows the settings that are read anew whenever they are used.
+    """
+    for name, value in changes.items():
+        object.__setattr__(config, name, value)
+
+
 def _class_of(method: str) -> str:
     return next(name for name, known in PROVIDERS.items() if known == method).rpartition(".")[2]
 
@@ -686,25 +922,7 @@ REFUSED_WHEN_ON: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "messagingProtocols": (("",), "protocol plugins are Java classes; remove them"),
     "entryFilterNames": (("",), "entry filters are Java classes; remove them"),
     "functionsWorkerEnabled": (("false",), "functions are not there; run a functions worker beside the broker"),
-    "backlogQuotaDefaultLimitGB": (("-1", "0", "-1.0"), "the default backlog quota is not enforced"),
-    "backlogQuotaDefaultLimitBytes": (("-1", "0"), "the default backlog quota is not enforced"),
-    "backlogQuotaDefaultLimitSecond": (("-1", "0"), "the default backlog quota is not enforced"),
-    "subscriptionExpirationTimeMinutes": (("0",), "subscriptions do not expire"),
-    "dispatchThrottlingRatePerTopicInMsg": (("0", "-1"), "dispatch is not throttled"),
-    "dispatchThrottlingRatePerTopicInByte": (("0", "-1"), "dispatch is not throttled"),
-    "dispatchThrottlingRatePerSubscriptionInMsg": (("0", "-1"), "dispatch is not throttled"),
-    "dispatchThrottlingRatePerSubscriptionInByte": (("0", "-1"), "dispatch is not throttled"),
-    "maxPublishRatePerTopicInMessages": (("0",), "publishing is not throttled"),
-    "maxPublishRatePerTopicInBytes": (("0",), "publishing is not throttled"),
-    "brokerPublisherThrottlingMaxMessageRate": (("0",), "publishing is not throttled"),
-    "brokerPublisherThrottlingMaxByteRate": (("0",), "publishing is not throttled"),
     "replicateSubscriptionsState": (("false",), "subscriptions are not replicated"),
-    "maxTopicsPerNamespace": (("0",), "topics are not limited"),
-    "maxNumPartitionsPerPartitionedTopic": (("0",), "partitions are not limited"),
-    "maxSubscriptionsPerTopic": (("0",), "subscriptions are not limited"),
-    "maxTenants": (("0",), "tenants are not limited"),
-    "maxNamespacesPerTenant": (("0",), "namespaces are not limited"),
-    "subscribeThrottlingRatePerConsumer": (("0",), "subscribing is not throttled"),
     "strictTopicNameEnabled": (("false",), "names are not checked beyond the protocol's rules"),
     "enableRunBookieTogether": (("false",), "run a bookie in its own process"),
     "webSocketServiceEnabled": (("false",), "the WebSocket API is not there"),
@@ -733,34 +951,27 @@ REFUSED_WHEN_ON: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
 }
 
 _TUNING: Final = """
-    activeConsumerFailoverConsistentHashing autoSkipNonRecoverableData
-    backlogQuotaCheckEnabled backlogQuotaCheckIntervalInSeconds backlogQuotaDefaultRetentionPolicy
-    bookkeeperClientHealthCheckEnabled bookkeeperClientHealthCheckErrorThresholdPerInterval
-    bookkeeperClientHealthCheckIntervalSeconds bookkeeperClientHealthCheckQuarantineTimeInSeconds
-    bookkeeperClientNumIoThreads bookkeeperClientNumWorkerThreads
+    activeConsumerFailoverConsistentHashing autoSkipNonRecoverableData bookkeeperClientHealthCheckEnabled
+    bookkeeperClientHealthCheckErrorThresholdPerInterval bookkeeperClientHealthCheckIntervalSeconds
+    bookkeeperClientHealthCheckQuarantineTimeInSeconds bookkeeperClientNumIoThreads bookkeeperClientNumWorkerThreads
     bookkeeperClientReorderReadSequenceEnabled bookkeeperClientSpeculativeReadTimeoutInMillis
     bookkeeperClientTimeoutInSeconds bookkeeperEnableStickyReads bookkeeperExplicitLacIntervalInMills
     bookkeeperMetadataServiceUri bookkeeperNumberOfChannelsPerBookie bookkeeperTLSTrustStorePasswordPath
-    bookkeeperUseV2WireProtocol
-    brokerDeleteInactivePartitionedTopicMetadataEnabled brokerDeleteInactiveTopicsMaxInactiveDurationSeconds
-    brokerDeleteInactiveTopicsMode brokerServiceCompactionMonitorIntervalInSeconds
+    bookkeeperUseV2WireProtocol brokerDeleteInactivePartitionedTopicMetadataEnabled
     brokerServiceCompactionPhaseOneLoopTimeInSeconds brokerShutdownTimeoutMs cgroupsSubscriptionName
     clientLibraryVersionCheckEnabled configurationMetadataStoreUrl delayedDeliveryFixedDelayDetectionLookahead
     delayedDeliveryTrackerFactoryClassName disableHttpDebugMethods dispatchThrottlingOnNonBacklogConsumerEnabled
     dispatcherDispatchMessagesInSubscriptionThread dispatcherMinReadBatchSize
     dispatcherReadFailureBackoffInitialTimeInMs dispatcherReadFailureBackoffMandatoryStopTimeInMs
     dispatcherReadFailureBackoffMaxTimeInMs enableBrokerSideSubscriptionPatternEvaluation enableBusyWait
-    enableNonPersistentTopics enablePersistentTopics enableReplicatedSubscriptions
+    enableReplicatedSubscriptions
     enableRunBookieAutoRecoveryTogether exposeConsumerLevelMetricsInPrometheus
     exposeManagedCursorMetricsInPrometheus exposeManagedLedgerMetricsInPrometheus exposePreciseBacklogInPrometheus
-    exposeProducerLevelMetricsInPrometheus exposeSubscriptionBacklogSizeInPrometheus
-    failureDomainsEnabled forceDeleteNamespaceAllowed forceDeleteTenantAllowed
-    httpMaxRequestHeaderSize internalConfigurationStoreSessionTimeoutMillis isAuthorizationStateless
+    exposeProducerLevelMetricsInPrometheus exposeSubscriptionBacklogSizeInPrometheus failureDomainsEnabled
+    forceDeleteNamespaceAllowed forceDeleteTenantAllowed httpMaxRequestHeaderSize
+    internalConfigurationStoreSessionTimeoutMillis isAuthorizationStateless
     keySharedLookAheadMsgInReplayThresholdPerConsumer keySharedLookAheadMsgInReplayThresholdPerSubscription
-    loadBalancerAutoBundleSplitEnabled loadBalancerAutoUnloadSplitBundlesEnabled loadBalancerEnabled
-    loadBalancerHostUsageCheckIntervalMinutes loadBalancerNamespaceMaximumBundles
-    loadBalancerReportUpdateMaxIntervalMinutes loadBalancerReportUpdateThresholdPercentage
-    loadBalancerResourceQuotaUpdateIntervalMinutes loadBalancerSheddingEnabled loadBalancerSheddingIntervalMinutes
+    loadBalancerHostUsageCheckIntervalMinutes loadBalancerResourceQuotaUpdateIntervalMinutes
     loadManagerClassName managedLedgerAddEntryTimeoutSeconds managedLedgerCacheCopyEntries
     managedLedgerCacheEvictionFrequency managedLedgerCacheEvictionIntervalMs
     managedLedgerCacheEvictionTimeThresholdMillis managedLedgerCacheEvictionWatermark
@@ -769,25 +980,23 @@ _TUNING: Final = """
     managedLedgerMetadataOperationsTimeoutSeconds managedLedgerNumSchedulerThreads managedLedgerNumWorkerThreads
     managedLedgerPrometheusStatsLatencyRolloverSeconds managedLedgerReadEntryTimeoutSeconds
     managedLedgerStatsPeriodSeconds managedLedgerUnackedRangesOpenCacheSetEnabled maxConcurrentHttpRequests
-    maxConcurrentNonPersistentMessagePerConnection maxPendingPublishRequestsPerConnectionResumeReads
-    maxUnackedMessagesPerBroker maxUnackedMessagesPerSubscriptionOnBrokerBlocked
-    metadataStoreBatchingEnabled metadataStoreBatchingMaxDelayMillis
-    metadataStoreBatchingMaxOperations metadataStoreBatchingMaxSizeKb metadataStoreCacheExpirySeconds
-    metadataStoreOperationTimeoutSeconds numCacheExecutorThreadPoolSize numExecutorThreadPoolSize
-    numHttpServerThreads numIOThreads numOrderedExecutorThreads persistentUnackedRangesWithMultipleEntriesEnabled
-    preciseDispatcherFlowControl preciseTimeBasedBacklogQuotaCheck replicationConnectionsPerBroker
-    replicationMetricsEnabled replicationProducerQueueSize replicatorPrefix schemaRegistryStorageClassName
-    skipBrokerShutdownOnOOM splitTopicAndPartitionLabelInPrometheus statsUpdateFrequencyInSecs
-    statsUpdateInitialDelayInSecs statusFilePath subscribeRatePeriodPerConsumerInSecond
-    subscriptionExpiryCheckIntervalInMinutes subscriptionKeySharedEnable
+    maxPendingPublishRequestsPerConnectionResumeReads
+    maxUnackedMessagesPerBroker maxUnackedMessagesPerSubscriptionOnBrokerBlocked metadataStoreBatchingEnabled
+    metadataStoreBatchingMaxDelayMillis metadataStoreBatchingMaxOperations metadataStoreBatchingMaxSizeKb
+    metadataStoreCacheExpirySeconds metadataStoreOperationTimeoutSeconds numCacheExecutorThreadPoolSize
+    numExecutorThreadPoolSize numHttpServerThreads numIOThreads numOrderedExecutorThreads
+    persistentUnackedRangesWithMultipleEntriesEnabled preciseDispatcherFlowControl preciseTimeBasedBacklogQuotaCheck
+    replicationConnectionsPerBroker replicationMetricsEnabled replicationProducerQueueSize replicatorPrefix
+    schemaRegistryStorageClassName skipBrokerShutdownOnOOM splitTopicAndPartitionLabelInPrometheus
+    statsUpdateInitialDelayInSecs statusFilePath subscriptionKeySharedEnable
     subscriptionKeySharedUseClassicPersistentImplementation subscriptionPatternMaxLength
-    subscriptionSharedUseClassicPersistentImplementation systemTopicEnabled topicLevelPoliciesEnabled
-    topicLoadTimeoutSeconds unblockStuckSubscriptionEnabled webSocketNumIoThreads zooKeeperCacheExpirySeconds
-    zooKeeperOperationTimeoutSeconds zooKeeperSessionTimeoutMillis zookeeperSessionExpiredPolicy
-    athenzDomainNames brokerClientSslProvider brokerClientTlsKeyStore brokerClientTlsKeyStorePassword
-    brokerClientTlsKeyStoreType brokerClientTlsTrustStore brokerClientTlsTrustStorePassword
-    brokerClientTlsTrustStoreType saslJaasClientAllowedIds saslJaasServerSectionName tlsKeyStore tlsKeyStorePassword
-    tlsKeyStoreType tlsProvider tlsTrustStore tlsTrustStorePassword tlsTrustStoreType webServiceTlsProvider
+    subscriptionSharedUseClassicPersistentImplementation topicLoadTimeoutSeconds unblockStuckSubscriptionEnabled
+    webSocketNumIoThreads zooKeeperCacheExpirySeconds zooKeeperOperationTimeoutSeconds zooKeeperSessionTimeoutMillis
+    zookeeperSessionExpiredPolicy athenzDomainNames brokerClientSslProvider brokerClientTlsKeyStore
+    brokerClientTlsKeyStorePassword brokerClientTlsKeyStoreType brokerClientTlsTrustStore
+    brokerClientTlsTrustStorePassword brokerClientTlsTrustStoreType saslJaasClientAllowedIds
+    saslJaasServerSectionName tlsKeyStore tlsKeyStorePassword tlsKeyStoreType tlsProvider tlsTrustStore
+    tlsTrustStorePassword tlsTrustStoreType webServiceTlsProvider
 """
 APACHE_SETTINGS_WITHOUT_EFFECT: Final = frozenset(_TUNING.split())
 

@@ -15,6 +15,7 @@ BrokerError                     UnknownError
  ├─ QuotaExceeded, QuotaExceededHold
  ├─ TooManyRequests
  ├─ NotAuthenticated, NotAuthorized
+ ├─ NothingStored               it asks for what only a persistent topic has
  └─ NotAllowed                  a policy forbids it, or this broker does not have it
 """
 
@@ -94,6 +95,10 @@ class IncompatibleSchema(BrokerError, code=wire.IncompatibleSchema):
 
 class NotAllowed(BrokerError, code=wire.NotAllowedError):
     """A policy forbids it, or this broker does not have the feature."""
+
+
+class NothingStored(BrokerError, code=wire.UnknownError):
+    """The topic is not persistent. (The code is that of Apache's brokers.)"""
 
 
 class NotAuthenticated(BrokerError, code=wire.AuthenticationError):

@@ -39,7 +39,7 @@ class Lookups:
         namespaces: Namespaces,
         ownership: Ownership,
         own_address: Callable[[], BrokerAddress],
-        concurrent_max: int,
+        concurrent_max: Callable[[], int],
     ) -> None:
         """*own_address* is known once the broker listens; *concurrent_max* limits `find_for_client`."""
         self._namespaces = namespaces
@@ -65,7 +65,7 @@ class Lookups:
 
         Raises TopicNotFound, NotReady, TooManyRequests, MetadataFailure.
         """
-        if self._under_way >= self._concurrent_max:
+        if self._under_way >= self._concurrent_max():
             raise TooManyRequests("Failed due to too many pending lookup requests")
         self._under_way += 1
         try:

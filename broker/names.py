@@ -3,17 +3,20 @@
 The rules for topic names are in `managed_ledger/topic_name.py`; here their errors become those of the broker.
 """
 
+from bisect import bisect_right
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Final
 
 from broker.errors import InvalidTopicName
 from magnetar_core.bookkeeper.wire.checksum import crc32
+from managed_ledger.compacted_entry import COMPACTION_CURSOR
 from managed_ledger.topic_name import PERSISTENT, TopicName, TopicNameError, is_entity_name
 
 # Cursors that the broker keeps for itself.
 DEDUPLICATION_CURSOR: Final = "pulsar.dedup"
-COMPACTION_CURSOR: Final = "__compaction"
 _REPLICATION_PREFIX: Final = "pulsar.repl"
+_SYSTEM_READERS: Final = "__system_reader"
 
 COORDINATORS: Final = TopicName(PERSISTENT, "pulsar", "system", "transaction_coordinator_assign")
 """Its partitions stand for the transaction coordinators: clients that want transactions look it up first."""
@@ -38,6 +41,11 @@ def parse_namespace(text: str) -> tuple[str, str]:
 def is_reserved_subscription(name: str) -> bool:
     """Whether *name* is a cursor of the broker itself, to which no consumer may subscribe."""
     return name == DEDUPLICATION_CURSOR or name.startswith(_REPLICATION_PREFIX)
+
+
+def is_internal_subscription(name: str) -> bool:
+    """Whether *name* is that of a cursor or reader by which brokers read what belongs to themselves."""
+    return name in (DEDUPLICATION_CURSOR, COMPACTION_CURSOR) or name.startswith(_SYSTEM_READERS)
 
 
 def bundle_hash(topic: TopicName) -> int:
@@ -91,3 +99,35 @@ class Bundles:
     @property
     def ranges(self) -> list[str]:
         return [f"0x{low:08x}_0x{high:08x}" for low, high in pairwise(self.boundaries)]
+
+    def cut(self, positions: Iterable[int]) -> "Bundles":
+        """These bundles with more boundaries."""
+        return Bundles(tuple(sorted({*self.boundaries, *positions})))
+
+
+class BundleSet:
+    """Some bundles, of any namespaces, by their names `tenant/namespace/0x…_0x…`.
+
+    Whether a topic is in one of them does not depend on how its namespace is cut now.
+    """
+
+    def __init__(self, bundles: Iterable[str]) -> None:
+        self._ranges: dict[str, list[tuple[int, int]]] = {}
+        for bundle in bundles:
+            namespace, _, text = bundle.rpartition("/")
+            low, _, high = text.partition("_")
+            self._ranges.setdefault(namespace, []).append((int(low, 16), int(high, 16)))
+        for ranges in self._ranges.values():
+            ranges.sort()
+
+    def has(self, topic: TopicName) -> bool:
+        """Whether *topic* falls into one of them."""
+        ranges = self._ranges.get(topic.namespace)
+        if ranges is None:
+            return False
+        at = bundle_hash(topic)
+        place = bisect_right(ranges, (at, 2**32)) - 1
+        if place < 0:
+            return False
+        high = ranges[place][1]
+        return at < high or at == high == 0xFFFF_FFFF

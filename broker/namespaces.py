@@ -1,11 +1,11 @@
-"""The policies of the namespaces that a broker uses, kept in memory; a watch on each record tells of changes."""
+"""The policies of the namespaces that a broker uses, kept in memory; watches on their records tell of changes."""
 
 from collections.abc import Callable
 from typing import Final
 
 from broker.errors import MetadataFailure, TopicNotFound
 from broker.policies import NamespacePolicies
-from broker.tenancy import Tenancy, namespace_path
+from broker.tenancy import Tenancy, namespace_paths
 from broker.watched import Watched
 from magnetar_core.bookkeeper.metadata.store import MetadataError, MetadataStore
 from magnetar_core.runtime.types import Corruption
@@ -20,7 +20,7 @@ class Namespaces:
     def __init__(self, store: MetadataStore, tenancy: Tenancy, changed: Callable[[str], None]) -> None:
         """*changed* is called with the name of a namespace whose record may have changed since it was read."""
         self._tenancy = tenancy
-        self._known = Watched(store, namespace_path, self._read, changed, lambda: NAMESPACES_MAX)
+        self._known = Watched(store, namespace_paths, self._read, changed, lambda: NAMESPACES_MAX)
 
     @property
     def names(self) -> list[str]:

@@ -64,10 +64,10 @@ class Partitions:
         record = await self._records.get(topic.partitions_path)
         return record.get("properties") or {}
 
-    async def names(self, namespace: str) -> list[str]:
+    async def names(self, namespace: str, domain: str = PERSISTENT) -> list[str]:
         """The full names of the partitioned topics of `tenant/namespace`, sorted."""
-        names = await self._store.children(f"{PARTITIONED_TOPICS}/{namespace}/{PERSISTENT}")
-        return sorted(TopicName.of_managed_ledger(f"{namespace}/{PERSISTENT}/{name}").full for name in names)
+        names = await self._store.children(f"{PARTITIONED_TOPICS}/{namespace}/{domain}")
+        return sorted(TopicName.of_managed_ledger(f"{namespace}/{domain}/{name}").full for name in names)
 
     async def create(self, topic: TopicName, count: int, properties: Properties | None = None) -> None:
         """Create a partitioned topic with *count* partitions.

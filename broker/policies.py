@@ -4,11 +4,21 @@ Members that this broker does not know are kept when a record is written again.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from broker.names import Bundles
 from broker.permissions import NONE_GRANTED, Permissions, parse_permissions
+from broker.policy_types import (
+    HOLD,
+    NO_SUBSCRIPTIONS,
+    BacklogQuota,
+    DispatchRate,
+    InactiveTopics,
+    PublishRate,
+    SubscribeRate,
+)
 from magnetar_core.runtime.json_text import parse_json
 from magnetar_core.runtime.types import Corruption
 
@@ -51,22 +61,54 @@ class NamespacePolicies:
     """Empty: all."""
     permissions: Permissions = NONE_GRANTED
     message_ttl_s: int | None = None
+    delayed_delivery_max_ms: int | None = None
+    """The longest delay that a message may ask for; 0: any."""
+    deduplication_snapshot_s: int | None = None
+    max_subscriptions_per_topic: int | None = None
+    max_topics: int | None = None
+    subscription_expiration_minutes: int | None = None
+    compaction_threshold_bytes: int | None = None
+    inactive_topics: InactiveTopics | None = None
+    storage_quota: BacklogQuota | None = None
+    age_quota: BacklogQuota | None = None
+    publish_rate: PublishRate | None = None
+    dispatch_rate: DispatchRate | None = None
+    subscription_dispatch_rate: DispatchRate | None = None
+    subscribe_rate: SubscribeRate | None = None
+    max_message_bytes: int | None = None
+    """Only a topic has it, as what follows."""
+    rates_of_subscriptions: Mapping[str, DispatchRate] = field(default_factory=dict)
     deleted: bool = False
     raw: dict[str, Any] = field(default_factory=dict)
 
 
-def parse_policies(value: bytes, path: str) -> NamespacePolicies:
-    """The policies in the node *path*. Raises Corruption."""
+def parse_policies(value: bytes, path: str, cluster: str = "") -> NamespacePolicies:
+    """The policies in the node *path*; those that each cluster has for itself of *cluster*. Raises Corruption."""
     try:
         raw = parse_json(value) if value else {}
-        return _policies(raw)
+        return _policies(raw, cluster)
     except (ValueError, KeyError, TypeError, AttributeError, AssertionError, OverflowError) as error:
         raise Corruption(
             f"{path}: expected the JSON of a namespace's policies, found {value[:80]!r} ({error})"
         ) from error
 
 
-def _policies(raw: dict[str, Any]) -> NamespacePolicies:
+def parse_local_bundles(value: bytes, path: str) -> Bundles | None:
+    """The bundles in the node *path* of a namespace's local policies; None: it names none. Raises Corruption."""
+    try:
+        raw = parse_json(value) if value else {}
+        boundaries = (raw.get("bundles") or {}).get("boundaries")
+        return Bundles.from_texts(boundaries) if boundaries else None
+    except (ValueError, TypeError, AttributeError, AssertionError) as error:
+        raise Corruption(f"{path}: expected the JSON of local policies, found {value[:80]!r} ({error})") from error
+
+
+def _policies(raw: dict[str, Any], cluster: str) -> NamespacePolicies:
+    quotas = raw.get("backlog_quota_map") or {}
+
+    def of_cluster(member: str) -> dict[str, Any] | None:
+        return (raw.get(member) or {}).get(cluster)
+
     retention = raw.get("retention_policies") or {}
     persistence = raw.get("persistence") or {}
     override = raw.get("autoTopicCreationOverride")
@@ -82,7 +124,7 @@ def _policies(raw: dict[str, Any]) -> NamespacePolicies:
     strategy = raw.get("schema_compatibility_strategy")
     if strategy in (None, "UNDEFINED"):
         # The older member, in the older spelling: "Full", "Backward", "AutoUpdateDisabled", …
-        strategy = _OLD_STRATEGIES.get(raw.get("schema_auto_update_compatibility_strategy") or "")
+        strategy = OLD_STRATEGIES.get(raw.get("schema_auto_update_compatibility_strategy") or "")
     boundaries = (raw.get("bundles") or {}).get("boundaries")
     return NamespacePolicies(
         bundles=Bundles.from_texts(boundaries) if boundaries else Bundles.equal(1),
@@ -109,8 +151,74 @@ def _policies(raw: dict[str, Any]) -> NamespacePolicies:
         subscription_types=frozenset(raw.get("subscription_types_enabled") or ()),
         permissions=parse_permissions(raw),
         message_ttl_s=_integer(raw, "message_ttl_in_seconds"),
+        delayed_delivery_max_ms=_integer(delayed, "maxDeliveryDelayInMillis"),
+        deduplication_snapshot_s=_integer(raw, "deduplicationSnapshotIntervalSeconds"),
+        max_subscriptions_per_topic=_integer(raw, "max_subscriptions_per_topic"),
+        max_topics=_integer(raw, "max_topics_per_namespace"),
+        subscription_expiration_minutes=_integer(raw, "subscription_expiration_time_minutes"),
+        compaction_threshold_bytes=_integer(raw, "compaction_threshold"),
+        inactive_topics=inactive_topics(raw.get("inactive_topic_policies")),
+        storage_quota=backlog_quota(quotas.get("destination_storage")),
+        age_quota=backlog_quota(quotas.get("message_age")),
+        publish_rate=publish_rate(of_cluster("publishMaxMessageRate")),
+        dispatch_rate=dispatch_rate(of_cluster("topicDispatchRate")),
+        subscription_dispatch_rate=dispatch_rate(of_cluster("subscriptionDispatchRate")),
+        subscribe_rate=subscribe_rate(of_cluster("clusterSubscribeRate")),
         deleted=bool(raw.get("deleted")),
         raw=raw,
+    )
+
+
+def publish_rate(value: dict[str, Any] | None) -> PublishRate | None:
+    """From JSON as it is stored. Raises ValueError, like those below."""
+    if value is None:
+        return None
+    return PublishRate(
+        _integer(value, "publishThrottlingRateInMsg") or 0, _integer(value, "publishThrottlingRateInByte") or 0
+    )
+
+
+def dispatch_rate(value: dict[str, Any] | None) -> DispatchRate | None:
+    """From JSON as it is stored; a period of 0 counts as one second."""
+    if value is None:
+        return None
+    return DispatchRate(
+        _integer(value, "dispatchThrottlingRateInMsg") or 0,
+        _integer(value, "dispatchThrottlingRateInByte") or 0,
+        max(_integer(value, "ratePeriodInSecond") or 1, 1),
+        bool(value.get("relativeToPublishRate")),
+    )
+
+
+def subscribe_rate(value: dict[str, Any] | None) -> SubscribeRate | None:
+    """From JSON as it is stored."""
+    if value is None:
+        return None
+    return SubscribeRate(
+        _integer(value, "subscribeThrottlingRatePerConsumer") or 0, max(_integer(value, "ratePeriodInSecond") or 30, 1)
+    )
+
+
+def backlog_quota(value: dict[str, Any] | None) -> BacklogQuota | None:
+    """From JSON as it is stored; `limit` is the older name of `limitSize`."""
+    if value is None:
+        return None
+    size = _integer(value, "limitSize")
+    return BacklogQuota(
+        (_integer(value, "limit") or 0) if size is None else size,
+        _integer(value, "limitTime") or 0,
+        str(value.get("policy") or HOLD),
+    )
+
+
+def inactive_topics(value: dict[str, Any] | None) -> InactiveTopics | None:
+    """From JSON as it is stored."""
+    if value is None:
+        return None
+    return InactiveTopics(
+        bool(value.get("deleteWhileInactive")),
+        str(value.get("inactiveTopicDeleteMode") or NO_SUBSCRIPTIONS),
+        _integer(value, "maxInactiveDurationSeconds") or 0,
     )
 
 
@@ -133,7 +241,7 @@ def _number(record: dict[str, Any], name: str) -> float | None:
     return value
 
 
-_OLD_STRATEGIES: Final = {
+OLD_STRATEGIES: Final = {
     "AutoUpdateDisabled": "ALWAYS_INCOMPATIBLE",
     "Backward": "BACKWARD",
     "Forward": "FORWARD",

@@ -3,7 +3,8 @@
     /admin/clusters/<cluster>                       where its brokers are; `global` is not used
     /admin/policies/<tenant>                        which clusters it may use, its administrators
     /admin/policies/<tenant>/<namespace>            its policies (`policies.py` reads them)
-    /admin/local-policies/<tenant>/<namespace>      its bundles
+    /admin/local-policies/<tenant>/<namespace>      its bundles (if it is not there, those in the policies count), and
+                                                    what this cluster alone keeps of it
 
 Rules:
 
@@ -14,23 +15,28 @@ A broker keeps the policies that it uses in memory (`Broker.namespace`) and watc
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from broker.config import BrokerConfig
-from broker.names import COORDINATORS
+from broker.names import COORDINATORS, Bundles
 from broker.partitions import partitions_record
 from broker.permissions import forget_topic
-from broker.policies import NamespacePolicies, new_cluster, new_policies, parse_policies
+from broker.policies import NamespacePolicies, new_cluster, new_policies, parse_local_bundles, parse_policies
 from broker.policy_rules import (
-    POLICIES,
-    check_policy,
+    UNSET,
+    NotRemovable,
+    check_clusters,
+    check_readable,
+    exceeds_retention,
     names_in,
     new_namespace,
+    policies_of,
+    quota,
     tenant_members,
-    with_policy,
-    without_policy,
 )
-from broker.records import InvalidRecord, JsonRecords, NoRecord, RecordInUse, parse_record, to_json
+from broker.policy_types import QUOTA_TYPES
+from broker.records import InvalidRecord, JsonRecords, NoRecord, RecordChanged, RecordInUse, parse_record, to_json
 from magnetar_core.bookkeeper.metadata.store import NO_NODE, MetadataStore, NoNode, VersionConflict
 from managed_ledger.topic_name import TopicName
 
@@ -54,6 +60,11 @@ def namespace_path(namespace: str) -> str:
     return f"{POLICIES_ROOT}/{namespace}"
 
 
+def namespace_paths(namespace: str) -> tuple[str, ...]:
+    """The nodes from which the policies of `tenant/namespace` are read."""
+    return namespace_path(namespace), f"{LOCAL_POLICIES_ROOT}/{namespace}"
+
+
 class Tenancy:
     """The tenants, clusters and namespaces of the cluster that a broker belongs to.
 
@@ -66,6 +77,8 @@ class Tenancy:
         self._clusters = JsonRecords(store, "Cluster")
         self._tenants = JsonRecords(store, "Tenant")
         self._namespaces = JsonRecords(store, "Namespace")
+        self.known = policies_of(config.cluster_name)
+        """The policies that can be set, by their names in the admin API."""
 
     # -------------------------------------------------------------------------------- clusters
 
@@ -121,6 +134,9 @@ class Tenancy:
 
     async def create_tenant(self, name: str, given: dict[str, Any]) -> None:
         """Raises RecordExists, InvalidRecord."""
+        most = self._config.max_tenants
+        if most and len(there := await self.tenants()) >= most and name not in there:
+            raise InvalidRecord(f"Exceed the maximum number of tenants: there may be {most} (maxTenants)")
         await self._tenants.create(f"{POLICIES_ROOT}/{name}", await self._tenant(given), "Tenant already exist")
 
     async def update_tenant(self, name: str, given: dict[str, Any]) -> None:
@@ -156,8 +172,12 @@ class Tenancy:
     async def policies(self, name: str) -> NamespacePolicies | None:
         """The policies of `tenant/namespace`; None: there is no such namespace, or it is being deleted."""
         node = await self._store.get(namespace_path(name))
-        found = None if node is None else parse_policies(node.value, node.path)
-        return None if found is None or found.deleted else found
+        found = None if node is None else parse_policies(node.value, node.path, self._config.cluster_name)
+        if found is None or found.deleted:
+            return None
+        local = await self._store.get(f"{LOCAL_POLICIES_ROOT}/{name}")
+        bundles = None if local is None else parse_local_bundles(local.value, local.path)
+        return found if bundles is None else replace(found, bundles=bundles)
 
     async def create_namespace(self, name: str, given: dict[str, Any]) -> None:
         """Create the records of a namespace; the caller has checked its tenant. Raises RecordExists, InvalidRecord."""
@@ -167,9 +187,40 @@ class Tenancy:
             default_bundles=self._config.default_bundles,
             schema_auto_update=self._config.schema_auto_update,
         )
+        tenant, most = name.partition("/")[0], self._config.max_namespaces_per_tenant
+        if most:
+            there = await self._store.children(f"{POLICIES_ROOT}/{tenant}")
+            if len(there) >= most and name.partition("/")[2] not in there:
+                raise InvalidRecord(
+                    f"Exceed the maximum number of namespace in tenant :{tenant}: there may be {most} "
+                    "(maxNamespacesPerTenant)"
+                )
         await self._namespaces.create(namespace_path(name), record, "Namespace already exists")
         local = {"bundles": record["bundles"], "migrated": False}
         await self._store.put(f"{LOCAL_POLICIES_ROOT}/{name}", to_json(local))
+
+    async def cut_namespace(self, name: str, before: Bundles, after: Bundles) -> None:
+        """Replace the bundles *before* of a namespace by *after*, in the node that decides and then in its policies.
+
+        Raises RecordChanged (its bundles are others than *before*).
+        """
+        path = f"{LOCAL_POLICIES_ROOT}/{name}"
+        node = await self._store.get(path)
+        policies = await self.policies(name)
+        if policies is None or policies.bundles.boundaries != before.boundaries:
+            raise RecordChanged(f"the bundles of {name} were changed at the same time")
+        cut = {"boundaries": after.texts, "numBundles": len(after.texts) - 1}
+        record = {"migrated": False} if node is None else parse_record(node)
+        try:
+            version = NO_NODE if node is None else node.version
+            await self._store.put(
+                path,
+                to_json({"bundles": cut, **{name: one for name, one in record.items() if name != "bundles"}}),
+                version,
+            )
+        except VersionConflict:
+            raise RecordChanged(f"the bundles of {name} were changed at the same time") from None
+        await self._namespaces.change(namespace_path(name), lambda old: {**old, "bundles": cut})
 
     async def delete_namespace(self, name: str) -> None:
         """Delete the records of a namespace, if there are any.
@@ -182,30 +233,96 @@ class Tenancy:
             except NoNode:
                 continue
 
-    async def policy(self, namespace: str, policy: str) -> Any:
-        """The value of one of POLICIES; None if it is not set. Raises NoRecord."""
-        return (await self.namespace(namespace)).get(POLICIES[policy].member)
+    async def policy(self, namespace: str, name: str) -> Any:
+        """The value of one of `policies_of`; UNSET if it is not set. Raises NoRecord."""
+        return self.known[name].place.get(await self.namespace(namespace))
 
-    async def set_policy(self, namespace: str, policy: str, value: Any) -> None:
-        """Raises NoRecord, RecordChanged, InvalidRecord."""
-        check_policy(policy, value)
-        await self._namespaces.change(namespace_path(namespace), lambda old: with_policy(old, policy, value))
+    async def set_policy(self, namespace: str, name: str, value: Any) -> None:
+        """None removes what is removed by nothing. Raises NoRecord, RecordChanged, InvalidRecord."""
+        policy = self.known[name]
+        if value is None and policy.is_removed_by_nothing:
+            await self.change(namespace, policy.place.remove)
+            return
+        found = policy.read(value)
+        policy.check(found)
+        if name in ("replication", "allowedClusters"):
+            await self.namespace(namespace)
+            tenant = await self.tenant(namespace.partition("/")[0])
+            check_clusters(name, found, names_in(tenant, "allowedClusters"))
+        await self.change(namespace, lambda old: _checked(policy.place.put(old, found), name))
 
-    async def remove_policy(self, namespace: str, policy: str) -> None:
+    async def remove_policy(self, namespace: str, name: str) -> None:
+        """Raises NoRecord, RecordChanged, NotRemovable."""
+        policy = self.known[name]
+        if not policy.is_removable:
+            raise NotRemovable(f"{name} cannot be removed; set it to another value")
+        await self.change(namespace, policy.place.remove)
+
+    async def set_quota(self, namespace: str, kind: str, value: Any) -> None:
+        """Set the backlog quota of one of QUOTA_TYPES. Raises NoRecord, RecordChanged, InvalidRecord."""
+        policy = quota(kind)
+        found = policy.read(value)
+        await self.change(namespace, lambda old: _checked(policy.place.put(old, found), "backlogQuota"))
+
+    async def remove_quota(self, namespace: str, kind: str) -> None:
         """Raises NoRecord, RecordChanged."""
-        await self._namespaces.change(namespace_path(namespace), lambda old: without_policy(old, policy))
+        await self.change(namespace, quota(kind).place.remove)
+
+    async def add_properties(self, namespace: str, given: dict[str, str]) -> None:
+        """Add properties to those that the namespace has. Raises NoRecord, RecordChanged, InvalidRecord."""
+        policy = self.known["properties"]
+        added = policy.read(given)
+        await self.change(namespace, lambda old: policy.place.put(old, {**(old.get("properties") or {}), **added}))
+
+    async def remove_property(self, namespace: str, key: str) -> str | None:
+        """Returns its value; None: there was none. Raises NoRecord, RecordChanged."""
+        removed: str | None = None
+
+        def change(old: dict[str, Any]) -> dict[str, Any]:
+            nonlocal removed
+            left = dict(old.get("properties") or {})
+            removed = left.pop(key, None)
+            return {**old, "properties": left}
+
+        await self.change(namespace, change)
+        return removed
+
+    async def change(self, namespace: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Store what *change* makes of a namespace's record. Raises NoRecord, RecordChanged."""
+        await self._namespaces.change(namespace_path(namespace), change)
+
+    # -------------------------------------------------------------------------------- local policies
+
+    async def local_policy(self, namespace: str, member: str) -> Any:
+        """A member of what this cluster alone keeps of a namespace; None if it is not set. Raises NoRecord."""
+        await self.namespace(namespace)
+        try:
+            return (await self._namespaces.get(f"{LOCAL_POLICIES_ROOT}/{namespace}")).get(member)
+        except NoRecord:
+            return None
+
+    async def set_local_policy(self, namespace: str, member: str, value: Any) -> None:
+        """None removes it. Raises NoRecord, RecordChanged."""
+        await self.namespace(namespace)
+
+        def change(old: dict[str, Any]) -> dict[str, Any]:
+            left = {name: one for name, one in old.items() if name != member}
+            return left if value is None else {**left, member: value}
+
+        await self._namespaces.change(f"{LOCAL_POLICIES_ROOT}/{namespace}", change)
+
+    async def namespaces_with(self, tenant: str, member: str, value: Any) -> list[str]:
+        """The namespaces of *tenant* whose local policy is *value*. Raises NoRecord: there is no such tenant."""
+        names = await self.namespaces(tenant)
+        return [name for name in names if await self.local_policy(name, member) == value]
 
     # -------------------------------------------------------------------------------- permissions
-
-    async def change_permissions(self, namespace: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        """Store what *change* makes of a namespace's record (`permissions.py`). Raises NoRecord, RecordChanged."""
-        await self._namespaces.change(namespace_path(namespace), change)
 
     async def forget_topic_permissions(self, topic: TopicName) -> None:
         """Remove what was granted on a topic that is deleted. Raises RecordChanged."""
         policies = await self.policies(topic.namespace)
         if policies is not None and topic.full in policies.permissions.topics:
-            await self.change_permissions(topic.namespace, lambda old: forget_topic(old, topic))
+            await self.change(topic.namespace, lambda old: forget_topic(old, topic))
 
 
 async def initialise_cluster(store: MetadataStore, config: BrokerConfig) -> None:
@@ -241,3 +358,21 @@ def initial_nodes(config: BrokerConfig, http_url: str, service_url: str) -> dict
         f"{POLICIES_ROOT}/pulsar/system": policies,
         COORDINATORS.partitions_path: to_json(partitions_record(TRANSACTION_COORDINATORS)),
     }
+
+
+def _checked(record: dict[str, Any], changed: str) -> dict[str, Any]:
+    """*record*, if the brokers can read it and its backlog quotas are within its retention. Raises InvalidRecord."""
+    check_readable(record)
+    if changed not in ("retention", "backlogQuota"):
+        return record
+    kept = record.get("retention_policies")
+    for kind in QUOTA_TYPES:
+        given = quota(kind).place.get(record)
+        if given is not UNSET and exceeds_retention(given["limitSize"], given["limitTime"], kept):
+            if changed == "retention":
+                raise InvalidRecord("Retention Quota must exceed configured backlog quota for namespace.")
+            raise InvalidRecord(
+                "Backlog Quota exceeds configured retention quota for namespace. Please increase retention quota and "
+                "retry"
+            )
+    return record

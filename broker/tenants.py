@@ -20,7 +20,7 @@ class TenantAdmins:
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
-        self._known = Watched(store, _path, self._read, self.forget, lambda: TENANTS_MAX)
+        self._known = Watched(store, lambda tenant: (_path(tenant),), self._read, self.forget, lambda: TENANTS_MAX)
 
     @property
     def names(self) -> list[str]:

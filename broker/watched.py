@@ -1,4 +1,4 @@
-"""What is read from single nodes of the metadata store, kept as long as nobody changes the node."""
+"""What is read from a few nodes of the metadata store, kept as long as nobody changes them."""
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -10,20 +10,21 @@ V = TypeVar("V")
 
 
 class Watched(Generic[V]):
-    """Values by name, each with a watch on its node; the least recently used ones are dropped."""
+    """Values by name, each with watches on its nodes; the least recently used ones are dropped."""
 
     def __init__(
         self,
         store: MetadataStore,
-        path_of: Callable[[str], str],
+        paths_of: Callable[[str], tuple[str, ...]],
         read: Callable[[str], Awaitable[V]],
         changed: Callable[[str], None],
         most: Callable[[], int],
     ) -> None:
-        """*changed* is called with the name of a node that may have changed since it was read; whoever wants it read
-        anew calls `forget`. *most*: how many are kept."""
+        """*paths_of*: the nodes that a value is read from. *changed* is called with the name of a
+        value that may have changed since it was read; whoever wants it read anew calls `forget`. *most*: how many are
+        kept."""
         self._store = store
-        self._path_of = path_of
+        self._paths_of = paths_of
         self._read = read
         self._changed = changed
         self._most = most
@@ -47,8 +48,13 @@ class Watched(Generic[V]):
             changed = True
             self._changed(name)
 
-        # The watch is set before the node is read, so that no change is missed in between.
-        cancel = self._store.watch_node(self._path_of(name), on_change)
+        # The watch is set before the nodes are read, so that no change is missed in between.
+        watches = [self._store.watch_node(path, on_change) for path in self._paths_of(name)]
+
+        def cancel() -> None:
+            for watch in watches:
+                watch()
+
         try:
             value = await self._read(name)
         except BaseException:

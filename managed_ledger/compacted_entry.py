@@ -16,6 +16,12 @@ from managed_ledger.messages import without_broker_metadata
 from managed_ledger.messages_pb2 import MessageIdData
 from managed_ledger.position import Position
 
+COMPACTION_CURSOR: Final = "__compaction"
+"""The cursor of a topic whose position is the last entry that compaction has looked at."""
+
+COMPACTED_LEDGER: Final = "CompactedTopicLedger"
+"""The property of that cursor with the id of the ledger that holds what was kept."""
+
 _U32: Final = struct.Struct(">I")
 
 

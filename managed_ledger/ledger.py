@@ -30,6 +30,7 @@ from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import attempt
 from magnetar_core.runtime.types import Buffer
 from managed_ledger.appending import Appending, AppendListener, State
+from managed_ledger.backlog_size import LedgerSize, bytes_after, position_leaving
 from managed_ledger.compacted_ledger import CompactedLedgers
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursors.cursor_set import CursorSet
@@ -46,6 +47,7 @@ from managed_ledger.ledger_lifecycle import LedgerLifecycle
 from managed_ledger.position import LATEST, Position
 from managed_ledger.reading import Entry, Reading
 from managed_ledger.record import TopicRecord, set_properties
+from managed_ledger.retention import RetentionRule
 from managed_ledger.writing import Writing
 
 # A conflict while opening means that another broker opens the same topic; one of us wins after a round or two. The
@@ -223,6 +225,27 @@ class ManagedLedger:
         """How many entries come after *after*, up to and including *up_to*."""
         return self._ledgers.entries_between(after, up_to)
 
+    def position_at(self, index: int) -> Position:
+        """The position of entry number *index* (from 0) of the topic; behind the end if there are fewer."""
+        return self._ledgers.position_at(index)
+
+    def bytes_after(self, position: Position) -> int:
+        """About how many bytes come after *position* (`managed_ledger.backlog_size`)."""
+        return bytes_after(self._sizes(), position)
+
+    def position_leaving(self, left_bytes: int) -> Position | None:
+        """The first position after which about *left_bytes* or less come; None: there is not more than that."""
+        return position_leaving(self._sizes(), left_bytes)
+
+    def _sizes(self) -> list[LedgerSize]:
+        present = self._lifecycle.present
+        return [
+            LedgerSize(info.ledgerId, self._appending.acked_bytes, self._ledgers.entries_of(info.ledgerId))
+            if present is not None and info.ledgerId == present.ledger_id
+            else LedgerSize(info.ledgerId, info.size, info.entries)
+            for info in self._ledgers
+        ]
+
     def watch_appends(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call *callback* after `last_confirmed` has moved; returns a call that ends this."""
         return self._writing.watch_appends(callback)
@@ -312,11 +335,11 @@ class ManagedLedger:
     async def _trim_quietly(self) -> None:
         await attempt(f"{self.name}: trimming", self.trim())  # after a failure `maintain` tries again
 
-    def _trimmable(self) -> list[int]:
+    def _trimmable(self, retention: RetentionRule | None = None) -> list[int]:
         """Ledgers that all durable cursors have consumed and that retention does not keep."""
         if not self._appending.takes_appends:
             return []
-        return self._lifecycle.trimmable(self._cursors.slowest_stored(), self.bytes_total)
+        return self._lifecycle.trimmable(self._cursors.slowest_stored(), self.bytes_total, retention)
 
     async def trim(self) -> None:
         """Delete ledgers that all durable cursors have consumed and that retention does not keep.
@@ -327,22 +350,42 @@ class ManagedLedger:
             return
         self._trimming = True
         try:
-            async with self._record.lock:
-                going = self._trimmable()
-                if not going:
-                    return
-                await self._lifecycle.remove(going)
-                for ledger_id in going:
-                    self._cache.forget_ledger(ledger_id)
-            self._cursors.ledgers_changed()
-            self._reading.ledgers_trimmed(going)
-            await asyncio.wait(self._record.drop_soon(going))
+            await self._remove_consumed()
         except ManagedLedgerFenced as error:
             self.fence(error)
         except ManagedLedgerClosed:
             pass
         finally:
             self._trimming = False
+
+    async def _remove_consumed(self, retention: RetentionRule | None = None) -> None:
+        """Delete consumed ledgers that *retention* does not keep; None: that of the configuration."""
+        async with self._record.lock:
+            going = self._trimmable(retention)
+            if not going:
+                return
+            await self._lifecycle.remove(going)
+            for ledger_id in going:
+                self._cache.forget_ledger(ledger_id)
+        self._cursors.ledgers_changed()
+        self._reading.ledgers_trimmed(going)
+        await asyncio.wait(self._record.drop_soon(going))
+
+    async def truncate(self) -> None:
+        """Move all durable cursors to the end, and delete all ledgers but the present one, retention or not.
+
+        Raises StorageUnavailable, ManagedLedgerFenced, ManagedLedgerClosed.
+        """
+        self.check_not_ended()
+        last = self.last_confirmed
+        for cursor in list(self.cursors.values()):
+            cursor.mark_delete(last)
+            await cursor.flush()
+        try:
+            await self._remove_consumed(RetentionRule())
+        except ManagedLedgerFenced as error:
+            self.fence(error)
+            raise
 
     async def maintain(self) -> None:
         """Roll over a ledger that is too old, delete ledgers whose retention has expired. Raises StorageUnavailable.
@@ -427,7 +470,7 @@ class ManagedLedger:
             await self._release()
 
     def stats(self) -> dict[str, Any]:
-        """What Pulsar's `internalStats` shows of the managed ledger."""
+        """What Pulsar's `internalStats` shows of the managed ledger; times in milliseconds, 0 for never."""
         current = self._lifecycle.present
         return {
             "entriesAddedCounter": self._appending.entries_added,
@@ -435,8 +478,8 @@ class ManagedLedger:
             "totalSize": self.bytes_total,
             "currentLedgerEntries": self._ledgers.entries_of(current.ledger_id) if current is not None else 0,
             "currentLedgerSize": self._appending.acked_bytes,
-            "lastLedgerCreationFailureTimestamp": None,
-            "waitingCursorsCount": 0,
+            "lastLedgerCreatedTimestamp": self._lifecycle.created_ms,
+            "lastLedgerCreationFailureTimestamp": self._lifecycle.creation_failed_ms,
             "pendingAddEntriesCount": self.pending_count,
             "lastConfirmedEntry": str(self.last_confirmed),
             "state": self.state,

@@ -32,7 +32,7 @@ from managed_ledger.position import Position
 from managed_ledger.reading import Reading
 from managed_ledger.record import TopicRecord
 from managed_ledger.records_pb2 import ManagedLedgerInfo
-from managed_ledger.retention import LedgerSummary, trimmable
+from managed_ledger.retention import LedgerSummary, RetentionRule, trimmable
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +56,9 @@ class LedgerLifecycle:
         """The ledger to which entries are written now; None between two ledgers and after the end."""
         self.present_since_s = 0.0
         """When the present ledger was begun, on the monotonic clock."""
+        self.created_ms = 0
+        """When a ledger was last begun here, by the wall clock; 0: never."""
+        self.creation_failed_ms = 0
         self._name = name
         self._record = record
         self._ledgers = record.ledgers
@@ -118,6 +121,7 @@ class LedgerLifecycle:
                 ),
             )
         except BookKeeperError as error:
+            self.creation_failed_ms = self._clock.wall_ms()
             raise StorageUnavailable(f"{self._name}: cannot create a ledger: {error}") from error
         info = ManagedLedgerInfo.LedgerInfo(ledgerId=handle.ledger_id, timestamp=0)
         try:
@@ -137,6 +141,7 @@ class LedgerLifecycle:
         assert self.present is None, "the former ledger is closed before the next is written"
         self._write_to(handle)
         self.present_since_s = self._clock.monotonic()
+        self.created_ms = self._clock.wall_ms()
         return handle
 
     def present_age_ms(self) -> int:
@@ -212,11 +217,15 @@ class LedgerLifecycle:
 
     # ----------------------------------------------------------------------------------------- trimming
 
-    def trimmable(self, slowest: Position | None, bytes_total: int) -> list[int]:
+    def trimmable(
+        self, slowest: Position | None, bytes_total: int, retention: RetentionRule | None = None
+    ) -> list[int]:
         """Closed ledgers that may be deleted, oldest first (`managed_ledger.retention.trimmable`).
 
-        *slowest* is the lowest stored position of the durable cursors; *bytes_total* is what the topic holds.
+        *slowest* is the lowest stored position of the durable cursors; *bytes_total* is what the topic holds;
+        *retention* counts instead of that of the configuration.
         """
+        rule = self.config.retention if retention is None else retention
         current = self.present.ledger_id if self.present is not None else None
         closed = [
             LedgerSummary(info.ledgerId, info.entries, info.size, info.timestamp)
@@ -225,7 +234,7 @@ class LedgerLifecycle:
         ]
         if current is None and closed:
             closed.pop()  # between two ledgers: the last one stays
-        return trimmable(closed, slowest, self.config.retention, self._clock.wall_ms(), bytes_total)
+        return trimmable(closed, slowest, rule, self._clock.wall_ms(), bytes_total)
 
     async def remove(self, ledger_ids: Collection[int]) -> None:
         """Take ledgers out of the record and the list; the caller deletes them after that. The record's lock is held.

@@ -99,6 +99,11 @@ def put_state_into(
         info.batchedEntryDeletionIndexInfo.add(position=_nested(position), deleteSet=words)
 
 
+def ranges_bytes(ranges: Iterable[AckRange]) -> int:
+    """How many bytes these ranges take in a stored state."""
+    return sum(_message_range(item).ByteSize() for item in ranges)
+
+
 def ranges_in(info: PositionInfo | ManagedCursorInfo) -> Iterable[AckRange]:
     """Acknowledged entries of a stored state; both forms that Pulsar 4 writes are read.
 

@@ -2,6 +2,7 @@
 
     /manage/v1/…                 the calls of all subjects (`calls`)
     /manage/v1/openapi.json      the document about them, open to everybody
+    /manage/v1/metrics           numbers of the whole cluster for Prometheus; with tokens for callers that may read
     /dashboard/                  files of the page for people, which hold no data; it makes the calls above
 
 It makes applications that are mounted into whatever listens: the HTTP of a bookie, or of a node of its own.
@@ -23,6 +24,7 @@ import json
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -31,14 +33,17 @@ import aiohttp
 from aiohttp import web
 
 from autorecovery.admin.calls import PREFIX, Access, Asked, Call, Caller, Refused, Subject
+from autorecovery.admin.metrics import recovery_samples
 from autorecovery.admin.openapi import document
 from autorecovery.admin.schema import problem_of, unchecked_words
 from autorecovery.admin.token_file import SETTING, TokenFile
 from magnetar_core.bookkeeper.metadata.bookie_states import UnknownBookie
 from magnetar_core.bookkeeper.metadata.lifecycle import IllegalMove
 from magnetar_core.bookkeeper.metadata.store import MetadataError, VersionConflict
+from magnetar_core.pages.serving import INDEX, files_of, serve_file
 from magnetar_core.runtime.http_server import foreign_origin, unwanted_type
 from magnetar_core.runtime.json_text import parse_json
+from magnetar_core.runtime.observe import Metrics
 from magnetar_core.runtime.types import KIB, MagnetarError
 
 log = logging.getLogger(__name__)
@@ -62,16 +67,11 @@ PARAMETER_CHARS_MAX: Final = 255
 
 _RETRY_AFTER_S: Final = "1"
 _OPENAPI: Final = "/openapi.json"
+_METRICS: Final = "/metrics"
+_EXPOSITION: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 # What is sent with everything: browsers guess no types, and no page of others shows this one in a frame.
 _HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
-_PAGE_HEADERS: Final = {
-    "X-Content-Type-Options": "nosniff",
-    "Cache-Control": "no-cache",
-    "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
-    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
-    "Referrer-Policy": "no-referrer",
-}
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f/]")
 
@@ -89,12 +89,15 @@ class ManagementServer:
         tokens: TokenFile | None,
         is_local: bool,
         dashboard: Path | None = None,
+        overview: Callable[[], Awaitable[Mapping[str, Any]]] | None = None,
     ) -> None:
-        """*is_local*: only this host can reach the listener. *dashboard*: the folder of the page's files."""
+        """*is_local*: only this host can reach the listener. *dashboard*: the folder of the page's files. *overview*:
+        what metrics are made of."""
         self.calls = tuple(call for subject in subjects for call in subject.calls())
         self._tokens = tokens
         self._is_local = is_local
         self._dashboard = dashboard
+        self._overview = overview
         self._under_way = 0
         self._long_under_way = 0
         self.document: dict[str, Any] = document(self.calls, version=version, needs_token=tokens is not None)
@@ -120,6 +123,8 @@ class ManagementServer:
         for path, methods in paths.items():
             app.router.add_route("*", path, self._dispatcher(methods))
         app.router.add_route("*", _OPENAPI, self._openapi)
+        if self._overview is not None:
+            app.router.add_route("*", _METRICS, partial(self._metrics, self._overview))
         app.router.add_route("*", "/{anything:.*}", _no_such_call)
         return app
 
@@ -145,6 +150,20 @@ class ManagementServer:
         if request.method not in ("GET", "HEAD"):
             return _json({"reason": "the document is read with GET"}, 405, {"Allow": "GET, HEAD"})
         return _json(self.document)
+
+    async def _metrics(
+        self, overview: Callable[[], Awaitable[Mapping[str, Any]]], request: web.Request
+    ) -> web.StreamResponse:
+        if request.method not in ("GET", "HEAD"):
+            return _json({"reason": "metrics are read with GET"}, 405, {"Allow": "GET, HEAD"})
+        try:
+            self._caller(request)
+            found = tuple(recovery_samples(await overview()))
+        except Exception as error:
+            return _problem(error, f"{request.method} {request.rel_url.raw_path}")
+        metrics = Metrics()
+        metrics.add(lambda: found)
+        return web.Response(body=metrics.exposition(), headers={**_HEADERS, "Content-Type": _EXPOSITION})
 
     # -- one call
 
@@ -327,12 +346,6 @@ async def _no_such_call(request: web.Request) -> web.StreamResponse:
 def _files_of(folder: Path) -> web.Application:
     """The page for people: `index.html` and what it loads."""
 
-    async def index(request: web.Request) -> web.StreamResponse:
-        return web.FileResponse(folder / "index.html")
-
-    async def headers(request: web.Request, answer: web.StreamResponse) -> None:
-        answer.headers.update(_PAGE_HEADERS)
-
     @web.middleware
     async def with_slash(request: web.Request, handler: _Handler) -> web.StreamResponse:
         if request.path == DASHBOARD:  # what the page names is relative to it
@@ -340,9 +353,10 @@ def _files_of(folder: Path) -> web.Application:
         return await handler(request)
 
     app = web.Application(middlewares=[with_slash])
-    app.on_response_prepare.append(headers)
-    app.router.add_get("/", index)
-    app.router.add_static("/", folder)
+    files = files_of(folder)
+    for name, path in files.items():
+        app.router.add_get(f"/{name}", serve_file(path))
+    app.router.add_get("/", serve_file(files[INDEX]))
     return app
 
 

@@ -1,7 +1,9 @@
 """Each request is authenticated before anything else is decided about it; its caller is kept on the request.
 
 Open to everybody: `/status.html`, by which load balancers see that the broker lives, and `/metrics` unless
-`authenticateMetricsEndpoint` is on, as with Apache's brokers.
+`authenticateMetricsEndpoint` is on, as with Apache's brokers; and the files of the page for people, which hold no data.
+Calls of that page are refused without `Basic` in the challenge: the browser would open a dialogue of its own instead of
+the page's form. It is told there which methods the broker takes.
 """
 
 import json
@@ -11,6 +13,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from broker.admin.http import CALLER
+from broker.admin.page.files import OPEN_PATHS, PREFIX
 from broker.config import PROVIDERS, BrokerConfig
 from broker.errors import NotAuthenticated
 from broker.security.doors import Doors
@@ -21,7 +24,7 @@ from magnetar_core.security.certificates import common_name
 METHOD_HEADER: Final = "X-Pulsar-Auth-Method-Name"
 ORIGINAL_HEADER: Final = "X-Original-Principal"
 
-_OPEN: Final = frozenset({"/status.html"})
+_OPEN: Final = frozenset({"/status.html"}) | OPEN_PATHS
 _METRICS: Final = frozenset({"/metrics", "/metrics/"})
 
 # What Jetty answers in Apache's brokers.
@@ -33,7 +36,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def authenticating(doors: Doors, config: BrokerConfig) -> Any:
     """The middleware that authenticates requests with *doors*."""
     is_open = _OPEN if config.authenticate_metrics else _OPEN | _METRICS
-    challenge = "Basic" if BASIC in {PROVIDERS[name] for name in config.authentication_providers} else "Bearer"
+    methods = sorted({PROVIDERS[name] for name in config.authentication_providers})
+    challenge = "Basic" if BASIC in methods else "Bearer"
 
     @web.middleware
     async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -50,6 +54,8 @@ def authenticating(doors: Doors, config: BrokerConfig) -> Any:
                 original_principal=request.headers.get(ORIGINAL_HEADER, ""),
             )
         except NotAuthenticated:
+            if request.path.startswith(PREFIX):
+                return _refusal(request, "Bearer", methods=methods)
             return _refusal(request, challenge)
         request[CALLER] = admitted.caller
         return await handler(request)
@@ -57,8 +63,8 @@ def authenticating(doors: Doors, config: BrokerConfig) -> Any:
     return authenticate
 
 
-def _refusal(request: web.Request, challenge: str) -> web.Response:
-    found = {"url": request.path, "status": "401", "message": _MESSAGE, "reason": f"HTTP 401 {_MESSAGE}"}
+def _refusal(request: web.Request, challenge: str, **more: list[str]) -> web.Response:
+    found = {"url": request.path, "status": "401", "message": _MESSAGE, "reason": f"HTTP 401 {_MESSAGE}", **more}
     return web.Response(
         body=json.dumps(found).encode(),
         status=401,

@@ -5,7 +5,7 @@ A KEY_VALUE schema is stored as two definitions with their lengths; the API show
 """
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 from magnetar_core.runtime.json_text import parse_json
 from managed_ledger.errors import IncompatibleSchema, InvalidPosition
@@ -28,19 +28,39 @@ def message_id_json(position: Position, partition: int, batch_index: int = -1) -
     }
 
 
+class Reset(NamedTuple):
+    """Where a subscription is reset to, as a client asks for it."""
+
+    position: Position
+    batch_index: int
+    """-1: the entry as a whole."""
+    is_excluded: bool
+    """Deliver what comes behind it."""
+
+
 def position_from_json(body: Any) -> Position:
-    """The first position to deliver. Raises BadJson."""
+    """The position that a message id names. Raises BadJson."""
     if body in ("latest", "earliest"):
         return LATEST if body == "latest" else EARLIEST
     try:
-        position = named_position(int(body["ledgerId"]), int(body["entryId"]))
+        return named_position(int(body["ledgerId"]), int(body["entryId"]))
     except (KeyError, TypeError, ValueError, OverflowError):
         raise BadJson("a message id is needed: ledgerId and entryId") from None
     except InvalidPosition as error:
         raise BadJson(str(error)) from None
-    if position in (EARLIEST, LATEST) or not body.get("isExcluded"):
-        return position
-    return Position(position.ledger_id, position.entry_id + 1)
+
+
+def reset_from_json(body: Any) -> Reset:
+    """Where a subscription is to be reset to. Raises BadJson."""
+    position = position_from_json(body)
+    if position in (EARLIEST, LATEST):
+        return Reset(position, -1, is_excluded=False)
+    try:
+        batch_index = int(body.get("batchIndex", -1))
+    except (TypeError, ValueError, OverflowError):
+        raise BadJson("batchIndex is a whole number") from None
+    # Java's clients write `excluded`; the documentation and other clients call it `isExcluded`.
+    return Reset(position, batch_index, is_excluded=bool(body.get("excluded") or body.get("isExcluded")))
 
 
 def properties_from_json(body: Any) -> dict[str, str]:

@@ -5,13 +5,14 @@ from typing import Any
 
 from aiohttp import web
 
-from broker.admin.http import ADMIN, Refused, json_answer, not_there, word_answer
+from broker.admin.http import ADMIN, Refused, done, json_answer, word_answer
 from broker.admin.rights import Routes
-from broker.config import BrokerConfig
+from broker.broker import Broker
+from broker.dynamic_settings import DYNAMIC
 from broker.health import HealthCheck
 from broker.ownership.ownership import BundleOwnership
 from broker.security.authorization import Operation
-from magnetar_core.runtime.config import describe, shown_value
+from magnetar_core.runtime.config import shown_value
 from magnetar_core.runtime.observe import Metrics
 
 
@@ -19,9 +20,10 @@ class BrokersApi:
     """The brokers of the cluster; settings, health and metrics of this one."""
 
     def __init__(
-        self, config: BrokerConfig, ownership: BundleOwnership, health: HealthCheck, metrics: Metrics, version: str
+        self, broker: Broker, ownership: BundleOwnership, health: HealthCheck, metrics: Metrics, version: str
     ) -> None:
-        self._config = config
+        self._broker = broker
+        self._config = broker.config
         self._ownership = ownership
         self._health = health
         self._metrics = metrics
@@ -41,7 +43,9 @@ class BrokersApi:
         routes.get(brokers + "/configuration", self.setting_names, Operation.BROKER)
         routes.get(brokers + "/configuration/runtime", self.settings, Operation.BROKER)
         routes.get(brokers + "/configuration/values", self.changed_settings, Operation.BROKER)
-        routes.get(brokers + "/backlog-quota-check", not_there, Operation.BROKER)
+        routes.post(brokers + "/configuration/{key}/{value}", self.change_setting, Operation.BROKER)
+        routes.delete(brokers + "/configuration/{key}", self.remove_setting, Operation.BROKER)
+        routes.get(brokers + "/backlog-quota-check", self.check_quotas, Operation.BROKER)
         routes.get(brokers + "/{cluster}", self.list, Operation.BROKER)
         routes.get(brokers + "/{cluster}/{broker}/ownedNamespaces", self.owned_namespaces, Operation.BROKER)
 
@@ -81,7 +85,22 @@ class BrokersApi:
         )
 
     async def setting_names(self, request: web.Request) -> web.Response:
-        return json_answer([name for name, _, _ in describe(BrokerConfig)])
+        """The settings that may be changed while the broker runs."""
+        return json_answer(sorted(DYNAMIC))
+
+    async def change_setting(self, request: web.Request) -> web.Response:
+        await self._broker.settings.set(request.match_info["key"], request.match_info["value"])
+        return web.Response(status=200)
+
+    async def remove_setting(self, request: web.Request) -> web.Response:
+        await self._broker.settings.remove(request.match_info["key"])
+        return web.Response(status=200)
+
+    async def check_quotas(self, request: web.Request) -> web.Response:
+        """Compare the backlogs of all topics of this broker with their quotas, now."""
+        for topic in list(self._broker.topics.values()):
+            await topic.keep_quotas()
+        return done()
 
     async def settings(self, request: web.Request) -> web.Response:
         """Every setting with its present value, as text; secrets are hidden."""
@@ -90,8 +109,8 @@ class BrokersApi:
         return json_answer({name: _text(value) for name, value in found.items()})
 
     async def changed_settings(self, request: web.Request) -> web.Response:
-        """Settings that were changed while the broker runs: none, since none can be changed then."""
-        return json_answer({})
+        """Settings that were changed while the broker runs."""
+        return json_answer(dict(self._broker.settings.values))
 
     async def owned_namespaces(self, request: web.Request) -> web.Response:
         if request.match_info["broker"] != self._ownership.broker_id:

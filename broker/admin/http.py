@@ -12,6 +12,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from broker.admin.bodies import BadJson
+from broker.dynamic_settings import NotDynamic
 from broker.errors import (
     BrokerError,
     ConsumerBusy,
@@ -27,7 +28,8 @@ from broker.errors import (
 from broker.names import parse_topic
 from broker.partitions import FewerPartitions
 from broker.permissions import NotAListOfNames
-from broker.policy_rules import InvalidQuorums, NotAnObject
+from broker.policy_rules import InvalidQuorums, InvalidRetention, NoSuchCluster, NotAnObject
+from broker.policy_values import NotAValue
 from broker.records import InvalidRecord, NoRecord, RecordError
 from broker.tenancy import ClusterInUse
 from magnetar_core.bookkeeper.metadata.store import MetadataError, VersionConflict
@@ -81,12 +83,21 @@ _PARTS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
     "policy": _ENTITY_PART,
     "version": _NAME_PART,
     "domain": _ENTITY_PART,
-    "bundle": (re.compile(r"0x[0-9a-fA-F]{8}_0x[0-9a-fA-F]{8}"), "it is 0xXXXXXXXX_0xXXXXXXXX"),
+    "ledger": (re.compile(r"[0-9]{1,18}"), "it is the id of a ledger"),
+    "entry": (re.compile(r"[0-9]{1,18}"), "it is the number of an entry"),
+    "bundle": (
+        re.compile(r"0x[0-9a-fA-F]{8}_0x[0-9a-fA-F]{8}|LARGEST|HOT"),
+        "it is 0xXXXXXXXX_0xXXXXXXXX; to be split also LARGEST or HOT",
+    ),
     "count": (re.compile(r"[0-9]{1,9}"), "it is a whole number"),
     "timestamp": (re.compile(r"[0-9]{1,18}"), "it is a time in milliseconds"),
+    "allocator": _NAME_PART,
     "bookie": _NAME_PART,
     "broker": _NAME_PART,
     "topic": _NAME_PART,
+    "group": _NAME_PART,
+    "key": _NAME_PART,
+    "value": _NAME_PART,
     "role": _ANY_PART,
     "subscription": _ANY_PART,  # it is encoded once more before it becomes a path
     "rest": (re.compile(r".*", re.DOTALL), ""),
@@ -104,7 +115,8 @@ async def check_request(request: web.Request, handler: Handler) -> web.StreamRes
             raise Refused(412, f"{part} name {text[:200]!r} is not valid: {wanted}")
     if (reason := foreign_origin(request)) is not None:
         raise Refused(403, reason)
-    if (reason := unwanted_type(request)) is not None:
+    # What is refused anyway is refused by its name, not for its body: the tools send files there, as multipart.
+    if not refuses_its_subject(request) and (reason := unwanted_type(request)) is not None:
         raise Refused(415, reason)
     return await handler(request)
 
@@ -133,6 +145,40 @@ def refuse_force(request: web.Request) -> None:
 async def not_there(request: web.Request) -> web.StreamResponse:
     """Answer 501 for paths that Apache's brokers serve and this one does not."""
     raise Refused(501, f"{request.method} {request.path} is not supported by this broker yet")
+
+
+_FUNCTIONS: Final = "Pulsar Functions are not served by this broker"
+_TRANSACTIONS: Final = "Transactions are not served by this broker"
+_PACKAGES: Final = "Packages are not served by this broker: they are for Pulsar Functions"
+
+# The statuses are those of an Apache broker on which the subject is switched off.
+REFUSED_SUBJECTS: Final[Mapping[str, Refused]] = {
+    "functions": Refused(409, _FUNCTIONS),
+    "source": Refused(409, "Sources are not served by this broker: they run as Pulsar Functions"),
+    "sources": Refused(409, "Sources are not served by this broker: they run as Pulsar Functions"),
+    "sink": Refused(409, "Sinks are not served by this broker: they run as Pulsar Functions"),
+    "sinks": Refused(409, "Sinks are not served by this broker: they run as Pulsar Functions"),
+    "worker": Refused(409, _FUNCTIONS),
+    "worker-stats": Refused(409, _FUNCTIONS),
+    "packages": Refused(503, _PACKAGES),
+    "transactions": Refused(503, _TRANSACTIONS),
+}
+"""What Apache's brokers serve below `/admin/VERSION/`, and this one never does."""
+
+
+def refuses_its_subject(request: web.Request) -> bool:
+    """Whether the path is below one of `REFUSED_SUBJECTS`, whatever is asked there."""
+    parts = request.path.split("/")
+    return parts[1] == "admin" and len(parts) > 3 and parts[3] in REFUSED_SUBJECTS
+
+
+def refusing(refused: Refused) -> Handler:
+    """A handler that always answers with this refusal."""
+
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        raise Refused(refused.status, str(refused))
+
+    return refuse
 
 
 # ------------------------------------------------------------------------------------------ bodies
@@ -193,6 +239,10 @@ _STATUSES: Final[Mapping[type[Exception], int]] = {
     NotAnObject: 400,
     NotAListOfNames: 400,
     InvalidQuorums: 400,
+    InvalidRetention: 400,
+    NotAValue: 400,
+    NoSuchCluster: 403,
+    NotDynamic: 412,
     InvalidRecord: 412,
     FewerPartitions: 422,
     RecordError: 409,

@@ -4,8 +4,7 @@
                                    =false        cluster, namespace: the sums over the topics
     always                                       cluster: `pulsar_broker_…`, the sums over all topics
 
-What this broker does not measure is left out rather than shown as zero: histograms of latencies and sizes, and what
-belongs to features that are not there.
+What this broker does not measure is left out rather than shown as zero: what belongs to features that are not there.
 """
 
 from collections import Counter
@@ -14,6 +13,7 @@ from typing import Final
 
 from broker.broker import Broker
 from broker.config import PROVIDERS
+from broker.topic.buckets import LATENCY_NAMES, SIZE_NAMES, Period
 from broker.topic.subscription import Subscription
 from broker.topic.topic import Topic
 from magnetar_core.runtime.observe import Labels, Sample
@@ -31,6 +31,9 @@ _HELP: Final[Mapping[str, str]] = {
     "pulsar_storage_size": "bytes stored, all copies",
     "pulsar_storage_logical_size": "bytes stored, without copies",
     "pulsar_storage_backlog_size": "bytes that some subscription has not acknowledged, estimated",
+    "pulsar_storage_write_rate": "entries stored a second",
+    "pulsar_storage_read_rate": "entries read by subscriptions a second",
+    "pulsar_storage_read_cache_misses_rate": "those of them that came from bookies",
     "pulsar_msg_backlog": "entries that subscriptions have not acknowledged",
     "pulsar_in_messages_total": "messages published",
     "pulsar_in_bytes_total": "bytes published",
@@ -50,10 +53,19 @@ _HELP: Final[Mapping[str, str]] = {
     "pulsar_subscription_last_consumed_timestamp": "wall clock, ms",
     "pulsar_subscription_last_consumed_flow_timestamp": "wall clock, ms",
     "pulsar_subscription_last_expire_timestamp": "wall clock, ms",
+    "pulsar_subscription_msg_rate_expired": "entries that were too old, a second",
+    "pulsar_subscription_in_replay": "entries that were read and wait for a consumer",
+    "pulsar_subscription_last_mark_delete_advanced_timestamp": "wall clock, ms",
     "pulsar_subscription_total_msg_expired": "entries that were too old",
     "pulsar_compaction_removed_event_count": "messages that the last compaction left out",
     "pulsar_compaction_compacted_entries_count": "messages that the last compaction looked at",
     "pulsar_compaction_duration_time_in_mills": "how long the last compaction took",
+}
+
+# By the beginning of their names.
+_PERIODS: Final[Mapping[str, str]] = {
+    "pulsar_entry_size_": "entries of the last period by their bytes, each in one bucket",
+    "pulsar_storage_write_latency_": "entries of the last period by milliseconds until they were stored; sum: µs",
 }
 
 # Of a subscription, summed for its topic's namespace where topics are not shown; others would mean nothing.
@@ -117,18 +129,29 @@ def broker_samples(broker: Broker, bundles: Sequence[str]) -> Iterator[Sample]:
     yield from _of_security(broker)
 
 
+def topic_numbers(topic: Topic) -> dict[str, float]:
+    """The metrics of one topic, by name."""
+    return _of_topic(topic, {name: _of_subscription(one) for name, one in list(topic.subscriptions.items())})
+
+
 def _samples(numbers: Mapping[str, float], labels: Labels) -> Iterator[Sample]:
     for name, value in numbers.items():
-        yield Sample(name, value, labels, _HELP.get(name, "topics that this broker has open"))
+        yield Sample(name, value, labels, _help_of(name))
+
+
+def _help_of(name: str) -> str:
+    for beginning, text in _PERIODS.items():
+        if name.startswith(beginning):
+            return text
+    return _HELP.get(name, "topics that this broker has open")
 
 
 def _of_topic(topic: Topic, subscriptions: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     producers = [one for one in topic.producers.values() if not one.is_waiting]
-    rate_in = sum(one.last_rates[0] for one in producers)
-    bytes_in = sum(one.last_rates[1] for one in producers)
+    rate_in, bytes_in, written, read, missed = topic.rates.values
     ledger, compaction = topic.ledger, topic.compactor.facts
     backlog = [found["pulsar_subscription_back_log"] for found in subscriptions.values()]
-    entries = ledger.entries_total
+    durable = [one.cursor.mark_delete_position for one in topic.subscriptions.values() if one.is_durable]
     numbers: dict[str, float] = {
         "pulsar_subscriptions_count": len(subscriptions),
         "pulsar_producers_count": len(producers),
@@ -140,10 +163,17 @@ def _of_topic(topic: Topic, subscriptions: Mapping[str, Mapping[str, float]]) ->
         "pulsar_average_msg_size": bytes_in / rate_in if rate_in else 0.0,
         "pulsar_storage_size": ledger.bytes_total * ledger.config.write_quorum,
         "pulsar_storage_logical_size": ledger.bytes_total,
-        "pulsar_storage_backlog_size": ledger.bytes_total * max(backlog, default=0) // entries if entries else 0,
+        "pulsar_storage_backlog_size": ledger.bytes_after(min(durable)) if durable else 0,
         "pulsar_msg_backlog": sum(backlog),
         "pulsar_in_messages_total": topic.messages_in,
         "pulsar_in_bytes_total": topic.bytes_in,
+    }
+    numbers |= {
+        "pulsar_storage_write_rate": written,
+        "pulsar_storage_read_rate": read,
+        "pulsar_storage_read_cache_misses_rate": missed,
+        **dict(_of_period("pulsar_entry_size", SIZE_NAMES, "le_overflow", topic.entry_sizes)),
+        **dict(_of_period("pulsar_storage_write_latency", LATENCY_NAMES, "overflow", topic.write_latencies)),
     }
     if compaction.succeeded_ms:
         numbers["pulsar_compaction_removed_event_count"] = compaction.removed_messages
@@ -152,10 +182,18 @@ def _of_topic(topic: Topic, subscriptions: Mapping[str, Mapping[str, float]]) ->
     return numbers
 
 
+def _of_period(name: str, bounds: Sequence[str], overflow: str, period: Period) -> Iterator[tuple[str, float]]:
+    for bound, count in zip(bounds, period.counts, strict=False):
+        yield f"{name}_le_{bound}", count
+    yield f"{name}_{overflow}", period.counts[-1]
+    yield f"{name}_count", period.total
+    yield f"{name}_sum", period.sum
+
+
 def _of_subscription(subscription: Subscription) -> dict[str, float]:
     consumers = subscription.consumers
     backlog, delayed = subscription.cursor.backlog(), subscription.delayed_messages
-    rates = [sum(numbers) for numbers in zip(*(one.last_rates for one in consumers), strict=True)] or [0.0] * 4
+    rates, counted = subscription.rates.values, subscription.counted
     return {
         "pulsar_subscription_back_log": backlog,
         "pulsar_subscription_back_log_no_delayed": max(backlog - delayed, 0),
@@ -166,14 +204,17 @@ def _of_subscription(subscription: Subscription) -> dict[str, float]:
         "pulsar_subscription_msg_throughput_out": rates[1],
         "pulsar_subscription_msg_rate_redeliver": rates[2],
         "pulsar_subscription_msg_ack_rate": rates[3],
+        "pulsar_subscription_msg_rate_expired": rates[5],
+        "pulsar_subscription_in_replay": subscription.replayed_messages,
+        "pulsar_subscription_last_mark_delete_advanced_timestamp": subscription.last_advanced_ms,
         "pulsar_subscription_consumers_count": len(consumers),
         "pulsar_subscription_last_acked_timestamp": subscription.last_acked_ms,
         "pulsar_subscription_last_consumed_timestamp": subscription.last_consumed_ms,
         "pulsar_subscription_last_consumed_flow_timestamp": subscription.last_flow_ms,
         "pulsar_subscription_total_msg_expired": subscription.expired_entries,
         "pulsar_subscription_last_expire_timestamp": subscription.last_expired_ms,
-        "pulsar_out_messages_total": subscription.messages_out + sum(one.messages_out for one in consumers),
-        "pulsar_out_bytes_total": subscription.bytes_out + sum(one.bytes_out for one in consumers),
+        "pulsar_out_messages_total": counted.messages,
+        "pulsar_out_bytes_total": counted.bytes,
     }
 
 

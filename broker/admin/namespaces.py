@@ -1,10 +1,11 @@
-"""`/admin/v2/namespaces`: namespaces, their policies and their bundles."""
+"""`/admin/v2/namespaces`: namespaces, and who may use them."""
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from aiohttp import web
 
+from broker.admin.bundles import BundlesApi
 from broker.admin.http import (
     ADMIN,
     Refused,
@@ -12,14 +13,12 @@ from broker.admin.http import (
     done,
     json_answer,
     namespace_of,
-    not_there,
     object_of,
     refuse_force,
 )
 from broker.admin.owners import Owners
 from broker.admin.rights import Routes
 from broker.broker import Broker
-from broker.ownership.ownership import BundleOwnership
 from broker.permissions import (
     grant,
     grant_subscription,
@@ -30,35 +29,18 @@ from broker.permissions import (
     roles_from_json,
     subscription_grants,
 )
-from broker.policy_rules import POLICIES
 from broker.security.authorization import Operation
 from managed_ledger.names import decode
-
-# Setting this policy is answered with 200, as Apache's brokers do; setting any other with 204.
-_ANSWERED_WITH_200: Final = "replication"
-
-
-# Only super users may set it, with Apache's brokers too.
-_OF_SUPER_USERS: Final = "delayedDelivery"
-
-
-def _policy_operation(request: web.Request) -> Operation:
-    """What reading or changing the policy in the path needs."""
-    name = request.match_info["policy"]
-    if name == "properties":
-        return Operation.NAMESPACE_PROPERTIES
-    if request.method in ("GET", "HEAD"):
-        return Operation.READ_POLICY
-    return Operation.WRITE_BROKER_POLICY if name == _OF_SUPER_USERS else Operation.WRITE_POLICY
+from managed_ledger.topic_name import NON_PERSISTENT, TopicName
 
 
 class NamespacesApi:
-    """Namespaces and their policies; bundles are unloaded at whichever broker has them."""
+    """Namespaces, and who may use them."""
 
-    def __init__(self, broker: Broker, ownership: BundleOwnership, owners: Owners) -> None:
+    def __init__(self, broker: Broker, bundles: BundlesApi, owners: Owners) -> None:
         self._broker = broker
         self._tenancy = broker.tenancy
-        self._ownership = ownership
+        self._bundles = bundles
         self._owners = owners
 
     def add_routes(self, routes: Routes) -> None:
@@ -68,9 +50,6 @@ class NamespacesApi:
         routes.put(namespace, self.create, Operation.CREATE_NAMESPACE)
         routes.delete(namespace, self.delete, Operation.DELETE_NAMESPACE)
         routes.get(namespace + "/topics", self.topics, Operation.GET_TOPICS)
-        routes.get(namespace + "/bundles", self.bundles, Operation.GET_BUNDLE)
-        routes.put(namespace + "/unload", self.unload, Operation.UNLOAD_NAMESPACE)
-        routes.put(namespace + "/{bundle}/unload", self.unload_bundle, Operation.UNLOAD_NAMESPACE)
         routes.get(namespace + "/permissions", self.permissions, Operation.GET_PERMISSION)
         routes.get(namespace + "/permissions/subscription", self.subscription_roles, Operation.GET_PERMISSION)
         routes.post(namespace + "/permissions/{role}", self.grant, Operation.GRANT_PERMISSION)
@@ -79,7 +58,6 @@ class NamespacesApi:
         routes.post(subscription, self.grant_subscription, Operation.GRANT_PERMISSION)
         revoked = namespace + "/permissions/{subscription}/{role}"
         routes.delete(revoked, self.revoke_subscription, Operation.REVOKE_PERMISSION)
-        routes.any(namespace + "/{policy}", self.policy, _policy_operation)
 
     async def list(self, request: web.Request) -> web.Response:
         return json_answer(await self._tenancy.namespaces(request.match_info["tenant"]))
@@ -96,9 +74,16 @@ class NamespacesApi:
         namespace = namespace_of(request)
         refuse_force(request)
         await self._tenancy.namespace(namespace)
-        if await self._broker.ledgers.list(namespace) or await self._broker.partitioned.names(namespace):
+        topics = [TopicName.of_managed_ledger(name) for name in await self._broker.ledgers.list(namespace)]
+        if (
+            not all(topic.is_system for topic in topics)
+            or await self._broker.partitioned.names(namespace)
+            or await self._broker.partitioned.names(namespace, NON_PERSISTENT)
+        ):
             raise Refused(409, "Cannot delete non empty namespace")
-        await self._unload_all(namespace)
+        for topic in topics:
+            await self._owners.delete(topic)
+        await self._bundles.unload_all(namespace)
         await self._tenancy.delete_namespace(namespace)
         return done()
 
@@ -109,41 +94,6 @@ class NamespacesApi:
             namespace_of(request), persistent=mode != "NON_PERSISTENT", non_persistent=mode != "PERSISTENT"
         )
         return json_answer(sorted(names))
-
-    async def bundles(self, request: web.Request) -> web.Response:
-        policies = await self._broker.namespace(namespace_of(request))
-        texts = policies.bundles.texts
-        return json_answer({"boundaries": texts, "numBundles": len(texts) - 1})
-
-    async def unload(self, request: web.Request) -> web.Response:
-        await self._unload_all(namespace_of(request))
-        return done()
-
-    async def _unload_all(self, namespace: str) -> None:
-        """Unload every bundle of a namespace, at whichever broker has it. Raises TopicNotFound."""
-        for text in (await self._broker.namespace(namespace)).bundles.ranges:
-            bundle = f"{namespace}/{text}"
-            owner = await self._ownership.owner_of(bundle)
-            if owner is None:
-                continue
-            if owner == self._ownership.address:
-                await self._unload(bundle)
-            else:
-                await self._owners.ask("PUT", f"{owner.http_url}{ADMIN}/namespaces/{bundle}/unload", bundle)
-
-    async def unload_bundle(self, request: web.Request) -> web.Response:
-        namespace, text = namespace_of(request), request.match_info["bundle"]
-        if text not in (await self._broker.namespace(namespace)).bundles.ranges:
-            raise Refused(412, f"Invalid bundle range {text}")
-        owner = await self._ownership.owner_of(f"{namespace}/{text}")
-        if owner == self._ownership.address:
-            await self._unload(f"{namespace}/{text}")
-        elif owner is not None:
-            raise web.HTTPTemporaryRedirect(owner.http_url + request.rel_url.raw_path)
-        return done()
-
-    async def _unload(self, bundle: str) -> None:
-        await self._ownership.unload(bundle, lambda: self._broker.unload_bundle(bundle))
 
     # -------------------------------------------------------------------------------- permissions
 
@@ -170,25 +120,5 @@ class NamespacesApi:
         return await self._change(request, lambda old: revoke_subscription(old, name, role))
 
     async def _change(self, request: web.Request, change: Callable[[dict[str, Any]], dict[str, Any]]) -> web.Response:
-        await self._tenancy.change_permissions(namespace_of(request), change)
+        await self._tenancy.change(namespace_of(request), change)
         return done()
-
-    # -------------------------------------------------------------------------------- policies
-
-    async def policy(self, request: web.Request) -> web.StreamResponse:
-        """Read, set and remove one policy of a namespace."""
-        name, namespace = request.match_info["policy"], namespace_of(request)
-        if name not in POLICIES:
-            return await not_there(request)
-        if request.method == "GET":
-            value = await self._tenancy.policy(namespace, name)
-            if value is None:
-                return web.Response(status=200)  # Apache's answer for a policy that is not set: an empty body
-            return json_answer(value)
-        if request.method == "DELETE":
-            await self._tenancy.remove_policy(namespace, name)
-            return done()
-        if request.method not in ("POST", "PUT"):
-            raise Refused(405, f"{request.method} is not possible here")
-        await self._tenancy.set_policy(namespace, name, await body_of(request))
-        return web.Response(status=200 if name == _ANSWERED_WITH_200 else 204)

@@ -1,6 +1,7 @@
 """Calls about a topic are answered by its owner; other brokers redirect to it (307), or ask it themselves."""
 
 import json
+import logging
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -11,13 +12,22 @@ from broker.admin.http import ADMIN, Refused, topic_of
 from broker.broker import Broker
 from broker.errors import TopicNotFound
 from broker.ownership.ownership import BundleOwnership
+from broker.ownership.rules import BrokerAddress
 from broker.security.broker_client import BrokerClient
 from broker.topic.topic import Topic
 from magnetar_core.runtime.types import ConfigurationError
 from managed_ledger.topic_name import TopicName
 
+log = logging.getLogger(__name__)
+
 # A partition's owner may first have to take its bundle over from a dead broker.
 FORWARD_TIMEOUT_S: Final = 30.0
+
+# Apache's brokers refuse a PUT of another type, also one without a body.
+_JSON: Final = {"Content-Type": "application/json"}
+
+# Where Apache's brokers fail, their reason is a stack trace; its first line is told.
+_LINE_END: Final = "\n"
 
 
 class Owners:
@@ -28,6 +38,11 @@ class Owners:
         self._client = BrokerClient(broker.config, broker.clock)
         self._broker = broker
         self._ownership = ownership
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether other brokers are asked over TLS."""
+        return self._client.uses_tls
 
     async def here(self, request: web.Request, name: TopicName) -> None:
         """Return if this broker owns the topic; else raise a redirect to its owner."""
@@ -53,6 +68,18 @@ class Owners:
         await self.here(request, name)
         return await self._broker.create_topic(name)
 
+    async def url_of(self, name: TopicName) -> str:
+        """Where the HTTP of the topic's owner is, as another broker reaches it."""
+        located = await self._ownership.locate(name, authoritative=False)
+        asked = self._ownership.address
+        if not located.here and located.broker is not None:
+            asked = located.broker
+        return self.web_url(asked)
+
+    def web_url(self, owner: BrokerAddress) -> str:
+        """Where this broker asks *owner* over HTTP."""
+        return owner.web_url(secure=self._client.uses_tls)
+
     async def ask_partitions(
         self, method: str, name: TopicName, count: int, suffix: str, body: Any = None, *, fine: tuple[int, ...] = ()
     ) -> dict[TopicName, Any]:
@@ -63,11 +90,7 @@ class Owners:
         found = {}
         for number in range(count):
             partition = name.with_partition(number)
-            located = await self._ownership.locate(partition, authoritative=False)
-            asked = self._ownership.address
-            if not located.here and located.broker is not None:
-                asked = located.broker
-            url = f"{asked.web_url(secure=self._client.uses_tls)}{ADMIN}/{partition.rest_path}{suffix}"
+            url = f"{await self.url_of(partition)}{ADMIN}/{partition.rest_path}{suffix}"
             try:
                 found[partition] = await self.ask(method, url, str(partition), body)
             except Refused as error:
@@ -75,13 +98,28 @@ class Owners:
                     raise
         return found
 
+    async def delete(self, topic: TopicName) -> None:
+        """Have a topic deleted by its owner, in use or not. Raises Refused."""
+        url = f"{await self.url_of(topic)}{ADMIN}/{topic.rest_path}?force=true"
+        await self.ask("DELETE", url, str(topic))
+
+    async def try_ask(self, method: str, url: str, about: str) -> bool:
+        """As `ask`; whether it was done. Why not is logged."""
+        try:
+            await self.ask(method, url, about)
+        except Refused as error:
+            log.warning("%s %s: %s", method, url, error)
+            return False
+        return True
+
     async def ask(self, method: str, url: str, about: str, body: Any = None) -> Any:
         """The answer of another broker (or of this one) to a request. Raises Refused with its status."""
         timeout = aiohttp.ClientTimeout(total=FORWARD_TIMEOUT_S)
+        data = None if body is None else json.dumps(body).encode()
         try:
             async with (
-                aiohttp.ClientSession(timeout=timeout, headers=self._client.headers()) as session,
-                session.request(method, url, json=body, ssl=self._client.context) as answer,
+                aiohttp.ClientSession(timeout=timeout, headers=self._client.headers() | _JSON) as session,
+                session.request(method, url, data=data, ssl=self._client.context) as answer,
             ):
                 text, status = await answer.text(), answer.status
         except ConfigurationError as error:
@@ -93,5 +131,5 @@ class Owners:
                 reason = json.loads(text).get("reason", text)
             except (ValueError, AttributeError):
                 reason = text
-            raise Refused(status, f"{about}: {reason}")
+            raise Refused(status, f"{about}: {str(reason).strip().partition(_LINE_END)[0]}")
         return json.loads(text) if text else None

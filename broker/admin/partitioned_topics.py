@@ -8,13 +8,13 @@ from broker.admin.bodies import properties_from_json
 from broker.admin.http import ADMIN, Refused, body_of, done, is_forced, json_answer, namespace_of, topic_of
 from broker.admin.owners import Owners
 from broker.admin.rights import Routes
-from broker.admin.stats import sum_stats
+from broker.admin.stats import Wanted, sum_stats
 from broker.broker import Broker
 from broker.config import PARTITIONS_MAX
 from broker.errors import TopicNotFound
 from broker.records import RecordInUse
 from broker.security.authorization import Operation
-from managed_ledger.topic_name import TopicName
+from managed_ledger.topic_name import NON_PERSISTENT, PERSISTENT, TopicName
 
 # While a topic is deleted by force, connected producers may make its partitions again. They are deleted this often.
 DELETE_ROUNDS: Final = 5
@@ -29,10 +29,9 @@ class PartitionedTopicsApi:
         self._owners = owners
 
     def add_routes(self, routes: Routes) -> None:
-        rest = "/{tenant}/{namespace}/partitioned"
-        routes.get(ADMIN + "/persistent" + rest, self.list, Operation.GET_TOPICS)
-        routes.get(ADMIN + "/non-persistent" + rest, self.list_non_persistent, Operation.GET_TOPICS)
-        topic = ADMIN + "/persistent/{tenant}/{namespace}/{topic}"
+        namespace = f"{ADMIN}/{{domain:{PERSISTENT}|{NON_PERSISTENT}}}/{{tenant}}/{{namespace}}"
+        topic = namespace + "/{topic}"
+        routes.get(namespace + "/partitioned", self.list, Operation.GET_TOPICS)
         routes.get(topic + "/partitions", self.get, Operation.LOOKUP)
         routes.put(topic + "/partitions", self.create, Operation.CREATE_TOPIC)
         routes.post(topic + "/partitions", self.update, Operation.CREATE_TOPIC)
@@ -44,11 +43,7 @@ class PartitionedTopicsApi:
     async def list(self, request: web.Request) -> web.Response:
         namespace = namespace_of(request)
         await self._broker.namespace(namespace)
-        return json_answer(await self._partitioned.names(namespace))
-
-    async def list_non_persistent(self, request: web.Request) -> web.Response:
-        await self._broker.namespace(namespace_of(request))
-        return json_answer([])
+        return json_answer(await self._partitioned.names(namespace, request.match_info["domain"]))
 
     async def get(self, request: web.Request) -> web.Response:
         name = topic_of(request)
@@ -62,9 +57,12 @@ class PartitionedTopicsApi:
     async def create(self, request: web.Request) -> web.Response:
         name = topic_of(request)
         await self._broker.namespace(name.namespace)
-        count = await _wanted_count(request)
+        count = await _wanted_count(request, self._broker.config.max_partitions_per_topic)
         body = await body_of(request)
         properties = properties_from_json(body.get("properties") if isinstance(body, dict) else None)
+        if self._broker.non_persistent.get(name) is not None:
+            raise Refused(409, "This topic already exists")
+        await self._broker.check_room_for(name, count)
         await self._partitioned.create(name, count, properties)
         return done()
 
@@ -74,7 +72,9 @@ class PartitionedTopicsApi:
 
     async def update(self, request: web.Request) -> web.Response:
         name = topic_of(request)
-        await self._partitioned.grow(name, await _wanted_count(request))
+        count = await _wanted_count(request, self._broker.config.max_partitions_per_topic)
+        await self._broker.check_room_for(name, max(count - await self._partitioned.count(name), 0))
+        await self._partitioned.grow(name, count)
         return done()
 
     async def delete(self, request: web.Request) -> web.Response:
@@ -89,16 +89,19 @@ class PartitionedTopicsApi:
             except RecordInUse:  # a connected producer made a partition again while others were deleted
                 if not left:
                     raise
+        await self._broker.forget_topic_policies(name)
         return done()
 
     async def stats(self, request: web.Request) -> web.Response:
         name = topic_of(request)
         count = await self._known_count(name, f"Partitioned topic {name} not found")
-        found = await self._owners.ask_partitions("GET", name, count, "/stats", fine=(404,))
+        suffix = f"/stats?{Wanted.of(request.query).query}"
+        found = await self._owners.ask_partitions("GET", name, count, suffix, fine=(404,))
         total = sum_stats(
             {partition.full: one for partition, one in found.items()},
             count,
             per_partition=request.query.get("perPartition", "true") != "false",
+            persistent=name.is_persistent,
         )
         return json_answer(total)
 
@@ -121,12 +124,16 @@ class PartitionedTopicsApi:
         return count
 
 
-async def _wanted_count(request: web.Request) -> int:
-    """How many partitions the request asks for. Raises Refused (406)."""
+async def _wanted_count(request: web.Request, most: int) -> int:
+    """How many partitions the request asks for; *most*: how many there may be, 0: PARTITIONS_MAX.
+
+    Raises Refused (406).
+    """
+    most = min(most or PARTITIONS_MAX, PARTITIONS_MAX)
     body = await body_of(request)
     count = body.get("partitions") if isinstance(body, dict) else body
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise Refused(406, "Number of partitions should be more than 0")
-    if count > PARTITIONS_MAX:
-        raise Refused(406, f"Number of partitions should be less than or equal to {PARTITIONS_MAX}")
+    if count > most:
+        raise Refused(406, f"Number of partitions should be less than or equal to {most}")
     return count

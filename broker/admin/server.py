@@ -2,7 +2,7 @@
 
 There is a module for each subject, which knows paths, parameters, statuses and bodies. Decisions and writes are made
 in `broker/tenancy.py`, `broker/partitions.py`, `broker/broker.py`, the topics and `RackRecords`. Paths that Apache's
-brokers serve and this one does not are answered with 501.
+brokers serve and this one does not are answered with 501. The page for people stands beside it (`page`).
 """
 
 import socket
@@ -11,25 +11,37 @@ from typing import Any, Final
 from aiohttp import web
 
 from broker.admin.authentication import authenticating
+from broker.admin.backlog import BacklogApi
 from broker.admin.bookies import BookiesApi
+from broker.admin.broker_stats import BrokerStatsApi
 from broker.admin.brokers import BrokersApi
-from broker.admin.http import Refused, answer_errors, check_request, not_there
+from broker.admin.bundles import BundlesApi
+from broker.admin.http import REFUSED_SUBJECTS, answer_errors, check_request, not_there, refusing
+from broker.admin.load import LoadApi
 from broker.admin.lookups import LookupsApi
+from broker.admin.messages import MessagesApi
 from broker.admin.metrics import broker_samples
+from broker.admin.namespace_policies import NamespacePoliciesApi
 from broker.admin.namespaces import NamespacesApi
+from broker.admin.non_persistent import NonPersistentTopicsApi
 from broker.admin.owners import Owners
+from broker.admin.page.calls import PageApi
 from broker.admin.partitioned_topics import PartitionedTopicsApi
 from broker.admin.rights import Operations, Routes, asking
 from broker.admin.schemas import SchemasApi
 from broker.admin.subscriptions import SubscriptionsApi
 from broker.admin.tenants import ClustersApi, TenantsApi
+from broker.admin.topic_policies import TopicPoliciesApi
 from broker.admin.topics import TopicsApi
 from broker.broker import Broker
+from broker.bundles import BundleWork
 from broker.health import HealthCheck
+from broker.load_manager import LoadManager
 from broker.ownership.ownership import BundleOwnership
 from broker.security.authorization import Operation
 from magnetar_core.runtime.http_server import HttpServer
 from magnetar_core.runtime.observe import Metrics
+from magnetar_core.runtime.tasks import Tasks
 from magnetar_core.security.tls_port import TlsPort
 
 # Policies are kilobytes; a schema may be larger.
@@ -52,26 +64,43 @@ class AdminServer:
         """What each route needs, by its handler."""
         self._tls: TlsPort | None = None
         owners = Owners(broker, ownership)
+        self.bundle_work = BundleWork(broker, ownership, owners)
+        self.load = LoadManager(broker, ownership, owners, self.bundle_work)
+        bundles = BundlesApi(broker, ownership, owners, self.bundle_work)
 
         def broker_id() -> str:
             return ownership.broker_id  # known once the ownership has started
 
         health = HealthCheck(broker.ledgers, broker_id, broker.now_ms)
+        self._page = PageApi(broker, ownership, owners, version)
+        self._tasks = Tasks("admin")
+        self._non_persistent = NonPersistentTopicsApi(broker, ownership, owners)
         self._subjects = (
-            BrokersApi(broker.config, ownership, health, self.metrics, version),
+            BrokersApi(broker, ownership, health, self.metrics, version),
             BookiesApi(broker),
+            LoadApi(broker, ownership, self.load),
             ClustersApi(broker.tenancy),
             TenantsApi(broker.tenancy),
-            NamespacesApi(broker, ownership, owners),
+            BacklogApi(broker, ownership, owners),  # before that of namespaces, which takes any name for a policy
+            bundles,
+            NamespacesApi(broker, bundles, owners),
+            NamespacePoliciesApi(broker.tenancy),
             TopicsApi(broker, owners, broker_id),
             PartitionedTopicsApi(broker, owners),
+            TopicPoliciesApi(broker, owners),
+            self._non_persistent,
             SubscriptionsApi(broker.partitioned, owners),
+            MessagesApi(broker, owners),
+            BrokerStatsApi(broker),
             SchemasApi(broker),
             LookupsApi(broker),
+            self._page,
         )
 
     async def start(self, listening: socket.socket | None, secure: socket.socket | None = None) -> None:
         """Serve on bound sockets; *secure* is for HTTPS."""
+        await self.load.start()
+        self._tasks.spawn(self._page.remember(), "the last hour")
         self._http = HttpServer(self.application())
         if listening is not None:
             await self._http.start(listening)
@@ -90,16 +119,16 @@ class AdminServer:
         for subject in self._subjects:
             subject.add_routes(routes)
         # Added last: the first route that matches is taken.
-        routes.any("/admin/{version}/functions/{rest:.*}", _no_functions, Operation.ASK_BROKER)
+        self._non_persistent.add_refusals(routes)
+        for name, refused in REFUSED_SUBJECTS.items():
+            routes.any(f"/admin/{{version}}/{name}/{{rest:.*}}", refusing(refused), Operation.ASK_BROKER)
         routes.any("/admin/{rest:.*}", not_there, Operation.ASK_BROKER)
         return app
 
     async def stop(self) -> None:
+        await self._tasks.cancel()
+        await self.load.stop()
         if self._tls is not None:
             await self._tls.close()
         if self._http is not None:
             await self._http.stop()
-
-
-async def _no_functions(request: web.Request) -> web.StreamResponse:
-    raise Refused(409, "Pulsar Functions are not served by this broker")

@@ -3,12 +3,17 @@
 Members of features that this broker does not have are zero or empty, as on an Apache broker that does not use them.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from broker.names import is_internal_subscription
 from broker.topic.compactor import CompactionFacts
 from broker.topic.consumer import Consumer
+from broker.topic.delayed import DELAYED_SIZE
+from broker.topic.looking import earliest_ms
+from broker.topic.non_persistent.subscription import NonPersistentSubscription
+from broker.topic.non_persistent.topic import NonPersistentTopic
 from broker.topic.producer import Producer
 from broker.topic.subscription import Subscription
 from broker.topic.topic import Topic
@@ -27,7 +32,8 @@ _SUMMED: Final = (
 _SUMMED_OF_SUBSCRIPTION: Final = (
     "msgRateOut", "msgThroughputOut", "bytesOutCounter", "msgOutCounter", "msgRateRedeliver", "messageAckRate",
     "msgBacklog", "backlogSize", "msgBacklogNoDelayed", "msgDelayed", "unackedMessages", "msgRateExpired",
-    "totalMsgExpired", "nonContiguousDeletedMessagesRanges",
+    "totalMsgExpired", "nonContiguousDeletedMessagesRanges", "chunkedMessageRate", "msgInReplay",
+    "nonContiguousDeletedMessagesRangesSerializedSize", "delayedMessageIndexSizeInBytes",
 )  # fmt: skip
 
 # Members of rate limits and filters, which this broker does not have.
@@ -63,14 +69,61 @@ def _total(rates: Iterable[float]) -> float:
     return sum(rates, 0.0)
 
 
-def topic_stats(topic: Topic, owner: str) -> dict[str, Any]:
+class Wanted(NamedTuple):
+    """What a request for statistics asks for, beyond what each answer has.
+
+    `getPreciseBacklog` makes no difference: entries are always counted precisely.
+    """
+
+    backlog_size: bool = True
+    earliest_time: bool = False
+    publishers: bool = True
+    consumers: bool = True
+
+    @staticmethod
+    def of(query: Mapping[str, str]) -> "Wanted":
+        """From the parameters of a request."""
+
+        def is_on(name: str, otherwise: str) -> bool:
+            return query.get(name, otherwise).lower() == "true"
+
+        return Wanted(
+            is_on("subscriptionBacklogSize", "true"),
+            is_on("getEarliestTimeInBacklog", "false"),
+            not is_on("excludePublishers", "false"),
+            not is_on("excludeConsumers", "false"),
+        )
+
+    @property
+    def query(self) -> str:
+        """The same as parameters, for the owners of partitions."""
+        return (
+            f"subscriptionBacklogSize={_truth(self.backlog_size)}&getEarliestTimeInBacklog={_truth(self.earliest_time)}"
+            f"&excludePublishers={_truth(not self.publishers)}&excludeConsumers={_truth(not self.consumers)}"
+        )
+
+
+def _truth(value: bool) -> str:
+    return "true" if value else "false"
+
+
+async def topic_stats(topic: Topic, owner: str, wanted: Wanted) -> dict[str, Any]:
     """`stats` of a loaded topic; *owner* is the broker's id."""
     ledger = topic.ledger
-    subscriptions = {name: _subscription(topic, one) for name, one in topic.subscriptions.items()}
+    earliest: dict[str, int] = {}
+    if wanted.earliest_time:
+        for name, one in list(topic.subscriptions.items()):
+            has_backlog = one.cursor.backlog() > 0
+            earliest[name] = await earliest_ms(ledger, one.cursor.mark_delete_position) if has_backlog else -1
+    subscriptions = {
+        name: _subscription(topic, one, wanted, earliest.get(name, 0)) for name, one in topic.subscriptions.items()
+    }
     producers = [one for one in topic.producers.values() if not one.is_waiting]
-    backlog_bytes = max((one["backlogSize"] for one in subscriptions.values()), default=0)
-    rate_in = _total(one.last_rates[0] for one in producers)
-    bytes_in = _total(one.last_rates[1] for one in producers)
+    durable = [one.cursor.mark_delete_position for one in topic.subscriptions.values() if one.is_durable]
+    backlog_bytes = ledger.bytes_after(min(durable)) if durable else 0
+    rate_in, bytes_in, *_ = topic.rates.values
+    gone, gone_internal = topic.gone
+    internal = sum(one["bytesOutCounter"] for name, one in subscriptions.items() if is_internal_subscription(name))
     return {
         "msgRateIn": rate_in,
         "msgThroughputIn": bytes_in,
@@ -79,44 +132,48 @@ def topic_stats(topic: Topic, owner: str) -> dict[str, Any]:
         "bytesInCounter": topic.bytes_in,
         "msgInCounter": topic.messages_in,
         "systemTopicBytesInCounter": topic.bytes_in if topic.name.is_system else 0,
-        "bytesOutCounter": sum(one["bytesOutCounter"] for one in subscriptions.values()),
-        "msgOutCounter": sum(one["msgOutCounter"] for one in subscriptions.values()),
-        "bytesOutInternalCounter": 0,
+        "bytesOutCounter": gone.bytes + sum(one["bytesOutCounter"] for one in subscriptions.values()),
+        "msgOutCounter": gone.messages + sum(one["msgOutCounter"] for one in subscriptions.values()),
+        "bytesOutInternalCounter": gone_internal.bytes + internal,
         "averageMsgSize": bytes_in / rate_in if rate_in else 0.0,
-        "msgChunkPublished": False,
+        "msgChunkPublished": topic.has_chunks,
         "storageSize": ledger.bytes_total,
         "backlogSize": backlog_bytes,
-        **_NO_BACKLOG_QUOTA,
+        "backlogQuotaLimitSize": topic.limits.storage_quota.limit_bytes,
+        "backlogQuotaLimitTime": topic.limits.age_quota.limit_s,
         "oldestBacklogMessageAgeSeconds": -1,
-        "publishRateLimitedTimes": 0,
-        "earliestMsgPublishTimeInBacklogs": 0,
+        "publishRateLimitedTimes": topic.publish_throttle.times,
+        "earliestMsgPublishTimeInBacklogs": _earliest(earliest.values()) if backlog_bytes else 0,
         **_NO_OFFLOAD,
         "ongoingTxnCount": 0,
         "abortedTxnCount": 0,
         "committedTxnCount": 0,
-        "publishers": [_producer(one) for one in producers],
+        "publishers": [producer_stats(one) for one in producers] if wanted.publishers else [],
         "waitingPublishers": len(topic.producers) - len(producers),
         "subscriptions": subscriptions,
         "replication": {},
         "deduplicationStatus": "Enabled" if topic.deduplication_enabled else "Disabled",
+        **({} if topic.epoch is None else {"topicEpoch": topic.epoch}),
         "nonContiguousDeletedMessagesRanges": sum(
             one["nonContiguousDeletedMessagesRanges"] for one in subscriptions.values()
         ),
-        "nonContiguousDeletedMessagesRangesSerializedSize": 0,
-        "delayedMessageIndexSizeInBytes": 0,
+        "nonContiguousDeletedMessagesRangesSerializedSize": sum(
+            one["nonContiguousDeletedMessagesRangesSerializedSize"] for one in subscriptions.values()
+        ),
+        "delayedMessageIndexSizeInBytes": sum(one["delayedMessageIndexSizeInBytes"] for one in subscriptions.values()),
         "compaction": _compaction(topic.compactor.facts),
         "ownerBroker": owner,
     }
 
 
-def _producer(producer: Producer) -> dict[str, Any]:
-    rate, size = producer.last_rates
+def producer_stats(producer: Producer) -> dict[str, Any]:
+    rate, size, chunks, _ = producer.rates.values
     return {
         "accessMode": _ACCESS_MODES[producer.access_mode],
         "msgRateIn": rate,
         "msgThroughputIn": size,
         "averageMsgSize": size / rate if rate else 0.0,
-        "chunkedMessageRate": 0.0,
+        "chunkedMessageRate": chunks,
         "producerId": producer.producer_id,
         "supportsPartialProducer": False,
         "producerName": producer.name,
@@ -127,63 +184,87 @@ def _producer(producer: Producer) -> dict[str, Any]:
     }
 
 
-def _subscription(topic: Topic, subscription: Subscription) -> dict[str, Any]:
+def _earliest(times: Iterable[int]) -> int:
+    """The earliest of those that are known; 0: none is."""
+    return min((one for one in times if one > 0), default=0)
+
+
+def _subscription(topic: Topic, subscription: Subscription, wanted: Wanted, earliest: int) -> dict[str, Any]:
     consumers = subscription.consumers
-    backlog = subscription.cursor.backlog()
-    entries = topic.ledger.entries_total
+    backlog, delayed = subscription.cursor.backlog(), subscription.delayed_messages
+    counted, (rate, size, again, acked, chunks, expired) = subscription.counted, subscription.rates.values
+    key_shared = subscription.key_shared
     active = subscription.active_consumer
     cursor = topic.ledger.cursors.get(subscription.name)
     holes = 0 if cursor is None else cursor.range_count
     draining = [subscription.draining_hashes(one) for one in consumers]
     return {
-        "msgRateOut": _total(one.last_rates[0] for one in consumers),
-        "msgThroughputOut": _total(one.last_rates[1] for one in consumers),
-        "bytesOutCounter": subscription.bytes_out,
-        "msgOutCounter": subscription.messages_out,
-        "msgRateRedeliver": _total(one.last_rates[2] for one in consumers),
-        "messageAckRate": _total(one.last_rates[3] for one in consumers),
-        "chunkedMessageRate": 0.0,
+        "msgRateOut": rate,
+        "msgThroughputOut": size,
+        "bytesOutCounter": counted.bytes,
+        "msgOutCounter": counted.messages,
+        "msgRateRedeliver": again,
+        "messageAckRate": acked,
+        "chunkedMessageRate": chunks,
         "msgBacklog": backlog,
-        "backlogSize": topic.ledger.bytes_total * backlog // entries if entries else 0,
-        "earliestMsgPublishTimeInBacklog": 0,
-        "msgBacklogNoDelayed": backlog,
-        "blockedSubscriptionOnUnackedMsgs": False,
-        "msgDelayed": 0,
-        "msgInReplay": 0,
+        "backlogSize": topic.ledger.bytes_after(subscription.cursor.mark_delete_position)
+        if wanted.backlog_size
+        else -1,
+        "earliestMsgPublishTimeInBacklog": earliest,
+        "msgBacklogNoDelayed": max(backlog - delayed, 0),
+        "blockedSubscriptionOnUnackedMsgs": subscription.is_blocked,
+        "msgDelayed": delayed,
+        "msgInReplay": subscription.replayed_messages,
         "unackedMessages": subscription.unacked_messages,
         "type": subscription.type_name or "None",
         **({"activeConsumerName": active.name} if active is not None else {}),
-        "msgRateExpired": 0.0,
+        "msgRateExpired": expired,
         "totalMsgExpired": subscription.expired_entries,
         "lastExpireTimestamp": subscription.last_expired_ms,
         "lastConsumedFlowTimestamp": subscription.last_flow_ms,
         "lastConsumedTimestamp": subscription.last_consumed_ms,
         "lastAckedTimestamp": subscription.last_acked_ms,
-        "lastMarkDeleteAdvancedTimestamp": 0,
-        "consumers": [_consumer(one, *hashes) for one, hashes in zip(consumers, draining, strict=True)],
+        "lastMarkDeleteAdvancedTimestamp": subscription.last_advanced_ms,
+        "consumers": [consumer_stats(one, *hashes) for one, hashes in zip(consumers, draining, strict=True)]
+        if wanted.consumers
+        else [],
         "isDurable": subscription.is_durable,
         "isReplicated": False,
-        "allowOutOfOrderDelivery": False,
+        "allowOutOfOrderDelivery": key_shared is not None and key_shared.allows_out_of_order,
+        **({} if key_shared is None else {"keySharedMode": "STICKY" if key_shared.is_sticky else "AUTO_SPLIT"}),
         "consumersAfterMarkDeletePosition": {},
         "drainingHashesCount": sum(len(hashes) for hashes, _ in draining),
         "drainingHashesClearedTotal": sum(cleared for _, cleared in draining),
         "drainingHashesUnackedMessages": sum(unacked for hashes, _ in draining for _, unacked, _ in hashes),
         "nonContiguousDeletedMessagesRanges": holes,
-        "nonContiguousDeletedMessagesRangesSerializedSize": 0,
-        "delayedMessageIndexSizeInBytes": 0,
+        "nonContiguousDeletedMessagesRangesSerializedSize": 0 if cursor is None else cursor.ranges_bytes,
+        "delayedMessageIndexSizeInBytes": delayed * DELAYED_SIZE,
         "subscriptionProperties": dict(subscription.properties),
         "filterProcessedMsgCount": 0,
         "filterAcceptedMsgCount": 0,
         "filterRejectedMsgCount": 0,
         "filterRescheduledMsgCount": 0,
-        **_NOT_THROTTLED,
+        **_throttled(subscription),
         "replicated": False,
         "durable": subscription.is_durable,
     }
 
 
-def _consumer(consumer: Consumer, draining: Sequence[tuple[int, int, int]], cleared: int) -> dict[str, Any]:
-    rate, size, redelivered, acked = consumer.last_rates
+def _throttled(subscription: Subscription) -> dict[str, int]:
+    of_topic, own = subscription.throttles
+    return {
+        **_NOT_THROTTLED,
+        "dispatchThrottledMsgEventsBySubscriptionLimit": own.by_messages,
+        "dispatchThrottledBytesEventsBySubscriptionLimit": own.by_bytes,
+        "dispatchThrottledMsgEventsByTopicLimit": of_topic.by_messages,
+        "dispatchThrottledBytesEventsByTopicLimit": of_topic.by_bytes,
+    }
+
+
+def consumer_stats(
+    consumer: Consumer, draining: Sequence[tuple[int, int, int]] = (), cleared: int = 0
+) -> dict[str, Any]:
+    rate, size, redelivered, acked, chunks = consumer.rates.values
     return {
         "msgRateOut": rate,
         "msgThroughputOut": size,
@@ -191,11 +272,11 @@ def _consumer(consumer: Consumer, draining: Sequence[tuple[int, int, int]], clea
         "msgOutCounter": consumer.messages_out,
         "msgRateRedeliver": redelivered,
         "messageAckRate": acked,
-        "chunkedMessageRate": 0.0,
+        "chunkedMessageRate": chunks,
         "consumerName": consumer.name,
         "availablePermits": consumer.permits,
         "unackedMessages": consumer.unacked_messages,
-        "avgMessagesPerEntry": 0,
+        "avgMessagesPerEntry": round(consumer.messages_per_entry),
         "blockedConsumerOnUnackedMsgs": consumer.is_blocked,
         "drainingHashesCount": len(draining),
         "drainingHashesClearedTotal": cleared,
@@ -214,11 +295,11 @@ def _consumer(consumer: Consumer, draining: Sequence[tuple[int, int, int]], clea
         "connectedSince": _instant(consumer.connected_since_ms),
         "clientVersion": consumer.client_version,
         "lastAckedTimestamp": consumer.last_acked_ms,
-        "lastConsumedTimestamp": 0,
+        "lastConsumedTimestamp": consumer.last_consumed_ms,
         "lastConsumedFlowTimestamp": consumer.last_flow_ms,
         "metadata": consumer.metadata,
         "lastAckedTime": _instant(consumer.last_acked_ms),
-        "lastConsumedTime": _instant(0),
+        "lastConsumedTime": _instant(consumer.last_consumed_ms),
     }
 
 
@@ -231,27 +312,9 @@ def _compaction(facts: CompactionFacts) -> dict[str, Any]:
     }
 
 
-async def compacted_ledger(topic: Topic) -> dict[str, Any]:
-    """The ledger that holds what compaction kept, as `internalStats` tells of it. Raises StorageUnavailable."""
-    found = await topic.compactor.compacted()
-    numbers = (-1, -1, -1) if found is None else (found.ledger_id, found.entries, found.size_bytes)
-    members = dict(zip(("ledgerId", "entries", "size"), numbers, strict=True))
-    return {**members, "offloaded": False, "underReplicated": False}
-
-
-def internal_stats(topic: Topic, schema_ledgers: Sequence[int], compacted: dict[str, Any]) -> dict[str, Any]:
-    """`internalStats` of a loaded topic; *compacted* is that of `compacted_ledger`."""
-    return {
-        **topic.ledger.stats(),
-        "schemaLedgers": [
-            {"ledgerId": ledger_id, "entries": 1, "size": 0, "offloaded": False, "underReplicated": False}
-            for ledger_id in schema_ledgers
-        ],
-        "compactedLedger": compacted,
-    }
-
-
-def sum_stats(partitions: dict[str, dict[str, Any]], count: int, *, per_partition: bool) -> dict[str, Any]:
+def sum_stats(
+    partitions: dict[str, dict[str, Any]], count: int, *, per_partition: bool, persistent: bool = True
+) -> dict[str, Any]:
     """`partitioned-stats` from the stats of those of *count* partitions that exist."""
     every = list(partitions.values())
     subscriptions: dict[str, dict[str, Any]] = {}
@@ -263,6 +326,9 @@ def sum_stats(partitions: dict[str, dict[str, Any]], count: int, *, per_partitio
             for member in _SUMMED_OF_SUBSCRIPTION:
                 known[member] += one[member]
             known["consumers"] += one["consumers"]
+            known["earliestMsgPublishTimeInBacklog"] = _earliest(
+                (known["earliestMsgPublishTimeInBacklog"], one["earliestMsgPublishTimeInBacklog"])
+            )
             if one["type"] != "None":
                 known["type"] = one["type"]
     total: dict[str, Any] = {member: sum(stats[member] for stats in every) for member in _SUMMED}
@@ -271,7 +337,7 @@ def sum_stats(partitions: dict[str, dict[str, Any]], count: int, *, per_partitio
     total["averageMsgSize"] = total["msgThroughputIn"] / total["msgRateIn"] if total["msgRateIn"] else 0.0
     total["msgChunkPublished"] = any(stats["msgChunkPublished"] for stats in every)
     total |= {**_NO_BACKLOG_QUOTA, **_NO_OFFLOAD, "oldestBacklogMessageAgeSeconds": 0}
-    total["earliestMsgPublishTimeInBacklogs"] = 0
+    total["earliestMsgPublishTimeInBacklogs"] = _earliest(one["earliestMsgPublishTimeInBacklogs"] for one in every)
     total["publishers"] = [one for stats in every for one in stats["publishers"]]
     total["subscriptions"] = subscriptions
     total["replication"] = {}
@@ -281,4 +347,112 @@ def sum_stats(partitions: dict[str, dict[str, Any]], count: int, *, per_partitio
     }
     total["metadata"] = {"partitions": count, "deleted": False}
     total["partitions"] = partitions if per_partition else {}
+    if not persistent:
+        total |= {**_NO_QUOTA_AT_ALL, "msgDropRate": _total(stats["msgDropRate"] for stats in every)}
     return total
+
+
+# -------------------------------------------------------------------------------- non-persistent topics
+
+# Nothing is stored, so nothing is limited: zero, not -1.
+_NO_QUOTA_AT_ALL: Final = {"backlogQuotaLimitSize": 0, "backlogQuotaLimitTime": 0}
+_NO_STORAGE: Final = {
+    "storageSize": 0, "backlogSize": 0, **_NO_QUOTA_AT_ALL, "oldestBacklogMessageAgeSeconds": 0,
+    "publishRateLimitedTimes": 0, "earliestMsgPublishTimeInBacklogs": 0, **_NO_OFFLOAD, "ongoingTxnCount": 0,
+    "abortedTxnCount": 0, "committedTxnCount": 0,
+}  # fmt: skip
+_NO_BACKLOG: Final = {
+    "msgBacklog": 0, "backlogSize": 0, "earliestMsgPublishTimeInBacklog": 0, "msgBacklogNoDelayed": 0,
+    "blockedSubscriptionOnUnackedMsgs": False, "msgDelayed": 0, "msgInReplay": 0, "unackedMessages": 0,
+}  # fmt: skip
+_NOTHING_KEPT: Final = {
+    "isDurable": False, "isReplicated": False, "allowOutOfOrderDelivery": False,
+    "consumersAfterMarkDeletePosition": {}, "drainingHashesCount": 0, "drainingHashesClearedTotal": 0,
+    "drainingHashesUnackedMessages": 0, "nonContiguousDeletedMessagesRanges": 0,
+    "nonContiguousDeletedMessagesRangesSerializedSize": 0, "delayedMessageIndexSizeInBytes": 0,
+    "subscriptionProperties": {}, "filterProcessedMsgCount": 0, "filterAcceptedMsgCount": 0,
+    "filterRejectedMsgCount": 0, "filterRescheduledMsgCount": 0, **_NOT_THROTTLED,
+}  # fmt: skip
+
+
+def non_persistent_stats(topic: NonPersistentTopic, owner: str) -> dict[str, Any]:
+    """`stats` of a non-persistent topic; *owner* is the broker's id."""
+    subscriptions = {name: _passing_subscription(one) for name, one in topic.subscriptions.items()}
+    producers = [one for one in topic.producers.values() if not one.is_waiting]
+    rate_in = _total(one.rates.values[0] for one in producers)
+    bytes_in = _total(one.rates.values[1] for one in producers)
+    return {
+        "msgRateIn": rate_in,
+        "msgThroughputIn": bytes_in,
+        "msgRateOut": _total(one["msgRateOut"] for one in subscriptions.values()),
+        "msgThroughputOut": _total(one["msgThroughputOut"] for one in subscriptions.values()),
+        "bytesInCounter": topic.bytes_in,
+        "msgInCounter": topic.messages_in,
+        "systemTopicBytesInCounter": 0,
+        "bytesOutCounter": topic.bytes_out,
+        "msgOutCounter": topic.messages_out,
+        "bytesOutInternalCounter": 0,
+        "averageMsgSize": bytes_in / rate_in if rate_in else 0.0,
+        "msgChunkPublished": False,
+        **_NO_STORAGE,
+        "waitingPublishers": len(topic.producers) - len(producers),
+        "nonContiguousDeletedMessagesRanges": 0,
+        "nonContiguousDeletedMessagesRangesSerializedSize": 0,
+        "delayedMessageIndexSizeInBytes": 0,
+        "compaction": dict.fromkeys(_COMPACTION, 0),
+        "ownerBroker": owner,
+        # Of its producers alone: what subscriptions drop is told of them.
+        "msgDropRate": _total(one.rates.values[3] for one in producers),
+        "publishers": [{**producer_stats(one), "msgDropRate": one.rates.values[3]} for one in producers],
+        "subscriptions": subscriptions,
+        "replication": {},
+    }
+
+
+def _passing_subscription(subscription: NonPersistentSubscription) -> dict[str, Any]:
+    consumers = subscription.consumers
+    active = subscription.active_consumer if subscription.type_name == "Failover" else None
+    return {
+        "msgRateOut": _total(one.rates.values[0] for one in consumers),
+        "msgThroughputOut": _total(one.rates.values[1] for one in consumers),
+        "bytesOutCounter": subscription.bytes_out_in_all,
+        "msgOutCounter": subscription.messages_out_in_all,
+        "msgRateRedeliver": 0.0,
+        "messageAckRate": 0.0,
+        "chunkedMessageRate": 0.0,
+        **_NO_BACKLOG,
+        "type": subscription.type_name or "None",
+        **({"activeConsumerName": active.name} if active is not None else {}),
+        "msgRateExpired": 0.0,
+        "totalMsgExpired": 0,
+        "lastExpireTimestamp": 0,
+        "lastConsumedFlowTimestamp": 0,
+        "lastConsumedTimestamp": 0,
+        "lastAckedTimestamp": 0,
+        "lastMarkDeleteAdvancedTimestamp": 0,
+        "consumers": [consumer_stats(one) for one in consumers],
+        **_NOTHING_KEPT,
+        "msgDropRate": subscription.drops.values[0],
+        "durable": False,
+        "replicated": False,
+    }
+
+
+def non_persistent_internal_stats(topic: NonPersistentTopic) -> dict[str, Any]:
+    """`internalStats` of a non-persistent topic: there is no ledger to tell of."""
+    no_cursor = {
+        "waitingReadOp": False, "pendingReadOps": 0, "messagesConsumedCounter": 0, "cursorLedger": 0,
+        "cursorLedgerLastEntry": 0, "active": False, "numberOfEntriesSinceFirstNotAckedMessage": 0,
+        "totalNonContiguousDeletedMessagesRange": 0, "subscriptionHavePendingRead": False,
+        "subscriptionHavePendingReplayRead": False,
+    }  # fmt: skip
+    return {
+        "entriesAddedCounter": topic.entries_in,
+        "numberOfEntries": 0,
+        "totalSize": 0,
+        "currentLedgerEntries": 0,
+        "currentLedgerSize": 0,
+        "waitingCursorsCount": 0,
+        "pendingAddEntriesCount": 0,
+        "cursors": dict.fromkeys(topic.subscriptions, no_cursor),
+    }

@@ -6,17 +6,18 @@ from urllib.parse import quote, quote_plus
 
 from aiohttp import web
 
-from broker.admin.bodies import position_from_json
+from broker.admin.bodies import position_from_json, properties_from_json, reset_from_json
 from broker.admin.http import ADMIN, Refused, body_of, done, is_forced, json_answer, topic_of
 from broker.admin.owners import Owners
 from broker.admin.rights import Routes
 from broker.errors import SubscriptionNotFound
 from broker.partitions import Partitions
 from broker.security.authorization import Operation
+from broker.topic.looking import batch_size_at, reset_target
 from broker.topic.subscription import Subscription
 from broker.topic.topic import Topic
 from managed_ledger.names import decode
-from managed_ledger.position import LATEST, Position
+from managed_ledger.position import LATEST
 
 
 class SubscriptionsApi:
@@ -36,6 +37,8 @@ class SubscriptionsApi:
         routes.post(subscription + "/skip/{count}", self.skip, Operation.SKIP)
         routes.post(subscription + "/expireMessages/{count}", self.expire, Operation.EXPIRE_MESSAGES)
         routes.post(topic + "/all_subscription/expireMessages/{count}", self.expire_all, Operation.EXPIRE_MESSAGES)
+        routes.get(subscription + "/properties", self.properties, Operation.CONSUME)
+        routes.put(subscription + "/properties", self.set_properties, Operation.SUBSCRIBE)
         routes.post(subscription + "/resetcursor", self.reset_to_position, Operation.RESET_CURSOR)
         routes.post(subscription + "/resetcursor/{timestamp}", self.reset_to_time, Operation.RESET_CURSOR)
 
@@ -50,13 +53,36 @@ class SubscriptionsApi:
     async def create(self, request: web.Request) -> web.Response:
         body = await body_of(request)
         position = position_from_json(body) if body not in (None, "") else LATEST
+        properties = properties_from_json(body.get("properties") if isinstance(body, dict) else None)
         if await self._in_partitions(request, "PUT", "", body, fine=(409,)):
             return done()
         topic = await self._owners.loaded(request)
         name = _name_of(request)
         if name in topic.subscriptions:
             raise Refused(409, "Subscription already exists for topic")
-        await topic.create_subscription(name, position)
+        await topic.create_subscription(name, position, properties)
+        return done()
+
+    async def properties(self, request: web.Request) -> web.Response:
+        name = topic_of(request)
+        count = await self._partitioned.count(name)
+        if not count:
+            topic = await self._owners.loaded(request)
+            return json_answer(dict(subscription_of(request, topic).properties))
+        suffix = f"/subscription/{_encoded(request)}/properties"
+        found = await self._owners.ask_partitions("GET", name, count, suffix, fine=(404,))
+        if not found:
+            raise SubscriptionNotFound(f"Subscription {_name_of(request)} not found for topic {name}")
+        return json_answer({key: value for one in found.values() for key, value in one.items()})
+
+    async def set_properties(self, request: web.Request) -> web.Response:
+        """Replace the properties of a subscription."""
+        body = await body_of(request)
+        properties = properties_from_json(body)
+        if await self._in_partitions(request, "PUT", "/properties", properties):
+            return done()
+        topic = await self._owners.loaded(request)
+        await topic.set_subscription_properties(subscription_of(request, topic).name, properties)
         return done()
 
     async def delete(self, request: web.Request) -> web.Response:
@@ -64,12 +90,13 @@ class SubscriptionsApi:
         if await self._in_partitions(request, "DELETE", f"?force={str(force).lower()}"):
             return done()
         topic = await self._owners.loaded(request)
-        await topic.delete_subscription(_subscription(request, topic).name, force=force)
+        await topic.delete_subscription(subscription_of(request, topic).name, force=force)
         return done()
 
     async def skip_all(self, request: web.Request) -> web.Response:
         if not await self._in_partitions(request, "POST", "/skip_all"):
-            await self._seek(request, LATEST)
+            topic = await self._owners.loaded(request)
+            await topic.clear_backlog(subscription_of(request, topic).name)
         return done()
 
     async def skip(self, request: web.Request) -> web.Response:
@@ -77,16 +104,15 @@ class SubscriptionsApi:
         if await self._partitioned.count(name):
             raise Refused(405, f"{name} is partitioned: messages are skipped in one partition, name that")
         topic = await self._owners.loaded(request)
-        await topic.skip(_subscription(request, topic).name, int(request.match_info["count"]))
+        await topic.skip(subscription_of(request, topic).name, int(request.match_info["count"]))
         return done()
 
     async def expire(self, request: web.Request) -> web.Response:
         """Pass over messages that are older than so many seconds."""
-        age_s, subscription = int(request.match_info["count"]), _name_of(request)
-        path = f"/subscription/{quote(quote_plus(subscription), safe='')}"
-        if not await self._expire_in_partitions(request, path, age_s):
+        age_s = int(request.match_info["count"])
+        if not await self._expire_in_partitions(request, f"/subscription/{_encoded(request)}", age_s):
             topic = await self._owners.loaded(request)
-            await _expire(topic, [_subscription(request, topic).name], age_s)
+            await _expire(topic, [subscription_of(request, topic).name], age_s)
         return done()
 
     async def expire_all(self, request: web.Request) -> web.Response:
@@ -109,19 +135,23 @@ class SubscriptionsApi:
         return True
 
     async def reset_to_position(self, request: web.Request) -> web.Response:
-        position = position_from_json(await body_of(request))
+        wanted = reset_from_json(await body_of(request))
         name = topic_of(request)
         if await self._partitioned.count(name):
             raise Refused(405, f"{name} is partitioned: a position belongs to one partition, name that")
-        await self._seek(request, position)
+        topic = await self._owners.loaded(request)
+        subscription = subscription_of(request, topic)
+        size = await batch_size_at(topic.ledger, wanted.position) if wanted.batch_index >= 0 else 0
+        target = reset_target(wanted.position, wanted.batch_index, size, is_excluded=wanted.is_excluded)
+        await topic.seek(subscription, target.position, target.ack_set, size if target.ack_set else 0)
         return done()
 
     async def reset_to_time(self, request: web.Request) -> web.Response:
         time_ms = int(request.match_info["timestamp"])
         if not await self._in_partitions(request, "POST", f"/resetcursor/{time_ms}"):
             topic = await self._owners.loaded(request)
-            _subscription(request, topic)
-            await self._seek(request, await topic.position_at_ms(time_ms))
+            subscription = subscription_of(request, topic)
+            await topic.seek(subscription, await topic.position_at_ms(time_ms))
         return done()
 
     async def _in_partitions(
@@ -136,15 +166,11 @@ class SubscriptionsApi:
         if not count:
             return False
         subscription = _name_of(request)
-        suffix = f"/subscription/{quote(quote_plus(subscription), safe='')}{rest}"
+        suffix = f"/subscription/{_encoded(request)}{rest}"
         if not await self._owners.ask_partitions(method, name, count, suffix, body, fine=fine):
             reason = "does not exist" if fine == (404,) else "exists already"
             raise Refused(fine[0], f"Subscription {subscription} {reason} in all partitions of {name}")
         return True
-
-    async def _seek(self, request: web.Request, position: Position) -> None:
-        topic = await self._owners.loaded(request)
-        await topic.seek(_subscription(request, topic), position)
 
 
 async def _expire(topic: Topic, names: Iterable[str], age_s: int) -> None:
@@ -159,7 +185,12 @@ def _name_of(request: web.Request) -> str:
     return decode(request.match_info["subscription"])
 
 
-def _subscription(request: web.Request, topic: Topic) -> Subscription:
+def _encoded(request: web.Request) -> str:
+    """The name of the subscription as it stands in paths."""
+    return quote(quote_plus(_name_of(request)), safe="")
+
+
+def subscription_of(request: web.Request, topic: Topic) -> Subscription:
     """The subscription that the path names. Raises SubscriptionNotFound."""
     name = _name_of(request)
     found = topic.subscriptions.get(name)

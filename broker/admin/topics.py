@@ -7,9 +7,10 @@ from aiohttp import web
 
 from broker.admin.bodies import message_id_json, properties_from_json
 from broker.admin.http import ADMIN, Refused, body_of, done, is_forced, json_answer, namespace_of, topic_of
+from broker.admin.internal_stats import internal_stats
 from broker.admin.owners import Owners
 from broker.admin.rights import Routes
-from broker.admin.stats import compacted_ledger, internal_stats, topic_stats
+from broker.admin.stats import Wanted, topic_stats
 from broker.broker import Broker
 from broker.errors import TopicNotFound, TopicUnreadable
 from broker.permissions import grant, permissions_from_json, revoke, topic_grants
@@ -30,7 +31,6 @@ class TopicsApi:
 
     def add_routes(self, routes: Routes) -> None:
         routes.get(ADMIN + "/persistent/{tenant}/{namespace}", self.list, Operation.GET_TOPICS)
-        routes.get(ADMIN + "/non-persistent/{tenant}/{namespace}", self.list_non_persistent, Operation.GET_TOPICS)
         topic = ADMIN + "/persistent/{tenant}/{namespace}/{topic}"
         routes.put(topic, self.create, Operation.CREATE_TOPIC)
         routes.delete(topic, self.delete, Operation.DELETE_TOPIC)
@@ -50,17 +50,9 @@ class TopicsApi:
         routes.get(topic + "/compaction", self.compaction, Operation.COMPACT)
 
     async def list(self, request: web.Request) -> web.Response:
-        return await self._list(request, is_persistent=True)
-
-    async def list_non_persistent(self, request: web.Request) -> web.Response:
-        return await self._list(request, is_persistent=False)
-
-    async def _list(self, request: web.Request, *, is_persistent: bool) -> web.Response:
         namespace = namespace_of(request)
         await self._broker.namespace(namespace)
-        names = await self._broker.topics_of_namespace(
-            namespace, persistent=is_persistent, non_persistent=not is_persistent
-        )
+        names = await self._broker.topics_of_namespace(namespace, persistent=True, non_persistent=False)
         return json_answer(sorted(names))
 
     async def create(self, request: web.Request) -> web.Response:
@@ -72,6 +64,7 @@ class TopicsApi:
         await self._owners.here(request, name)
         if await self._broker.ledgers.exists(name.managed_ledger_name):
             raise Refused(409, "This topic already exists")
+        await self._broker.check_room_for(name)
         topic = await self._broker.create_topic(name)
         if properties:
             await topic.ledger.set_properties({**topic.ledger.properties, **properties})
@@ -98,12 +91,14 @@ class TopicsApi:
         return done()
 
     async def stats(self, request: web.Request) -> web.Response:
-        return json_answer(topic_stats(await self._owners.loaded(request), self._broker_id()))
+        topic = await self._owners.loaded(request)
+        return json_answer(await topic_stats(topic, self._broker_id(), Wanted.of(request.query)))
 
     async def internal_stats(self, request: web.Request) -> web.Response:
         topic = await self._owners.loaded(request)
-        ledgers = await self._registry.ledgers(topic.name.schema_id)
-        return json_answer(internal_stats(topic, ledgers, await compacted_ledger(topic)))
+        schemas = await self._registry.ledgers(topic.name.schema_id)
+        with_metadata = request.query.get("metadata", "false").lower() == "true"
+        return json_answer(await internal_stats(topic, schemas, self._broker.store, with_metadata=with_metadata))
 
     async def properties(self, request: web.Request) -> web.Response:
         name = topic_of(request)
@@ -137,13 +132,13 @@ class TopicsApi:
     async def grant(self, request: web.Request) -> web.Response:
         role, granted = request.match_info["role"], permissions_from_json(await body_of(request))
         name = await self._existing(request)
-        await self._broker.tenancy.change_permissions(name.namespace, lambda old: grant(old, role, granted, name))
+        await self._broker.tenancy.change(name.namespace, lambda old: grant(old, role, granted, name))
         return done()
 
     async def revoke(self, request: web.Request) -> web.Response:
         role = request.match_info["role"]
         name = await self._existing(request)
-        await self._broker.tenancy.change_permissions(name.namespace, lambda old: revoke(old, role, name))
+        await self._broker.tenancy.change(name.namespace, lambda old: revoke(old, role, name))
         return done()
 
     async def _existing(self, request: web.Request) -> TopicName:

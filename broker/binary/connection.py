@@ -89,9 +89,17 @@ class Connection:
     """The broker's side of one connection; also the sink of its producers and consumers (`broker.topic.ports.Sink`)."""
 
     def __init__(
-        self, broker: BrokerPort, outbox: Outbox, spawn: Spawn, address: str, *, common_name: str | None = None
+        self,
+        broker: BrokerPort,
+        outbox: Outbox,
+        spawn: Spawn,
+        address: str,
+        *,
+        common_name: str | None = None,
+        is_trusted: bool = False,
     ) -> None:
-        """*common_name* is that of the certificate which the client showed over TLS."""
+        """*common_name* is that of the certificate which the client showed over TLS; *is_trusted*: it need show
+        nothing, since it is the broker itself."""
         self.address = address
         self.state = State.START
         self.flow = ClientFlow(broker, outbox)
@@ -103,7 +111,7 @@ class Connection:
         self._config = broker.config
         self._outbox = outbox
         self._spawn = spawn
-        self._login = None if broker.doors is None else Login(broker.doors, common_name)
+        self._login = None if broker.doors is None or is_trusted else Login(broker.doors, common_name)
         guard = self._guard = Guard(broker.access, ClientFacts(address))
         self._answers = Answers(self.flow, outbox, spawn, address)
         self._producers = ConnectionProducers(broker, self._answers, self.flow, guard)
@@ -146,8 +154,7 @@ class Connection:
                 self._on_command(frame)
             return len(frames)
         finally:
-            if producers.run:
-                producers.publish_run()
+            producers.end_chunk()
 
     def _on_command(self, frame: memoryview) -> None:
         made, entry = parse_frame(frame)

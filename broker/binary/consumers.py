@@ -269,7 +269,7 @@ class ConnectionConsumers:
             consumer, topic = await self._require(request.consumer_id, Operation.PEEK_MESSAGES)
             assert consumer.subscription is not None, "an attached consumer has a subscription"
             position, batch_index = await topic.last_message(read_compacted=consumer.read_compacted)
-            mark_delete = consumer.subscription.cursor.mark_delete_position
+            mark_delete = consumer.subscription.mark_delete_position
             last = MessageIdData(
                 ledgerId=position.ledger_id & NO_ID,
                 entryId=position.entry_id & NO_ID,
@@ -300,7 +300,7 @@ class ConnectionConsumers:
                 )
             )
             return
-        rate_out, throughput_out, rate_redeliver, rate_ack = consumer.last_rates
+        rate_out, throughput_out, rate_redeliver, rate_ack, _ = consumer.rates.values
         self._answers.write(
             command(
                 _T.CONSUMER_STATS_RESPONSE,
@@ -316,7 +316,7 @@ class ConnectionConsumers:
                 connectedSince=iso_time(consumer.connected_since_ms),
                 type=consumer.subscription.type_name,
                 msgRateExpired=0.0,
-                msgBacklog=consumer.subscription.cursor.backlog(),
+                msgBacklog=consumer.subscription.backlog,
                 messageAckRate=rate_ack,
             )
         )

@@ -9,14 +9,17 @@ Rules:
    switched on and off for every message.
 2. Sends, and what clients do not take, are counted in the budgets of all clients together as well.
 3. A client that reads is never disconnected because of what it makes the broker hold.
+4. Nor is one that publishes faster than the rate of its topic or of the broker: it is not read for so long.
 """
 
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from broker.config import BrokerConfig
 from broker.memory_budget import Holder, MemoryBudget
 from broker.topic.ports import Outbox
-from magnetar_core.runtime.types import KIB, MIB, Buffer
+from broker.topic.throttling import HOLD_STEP_MS, PublishThrottle
+from magnetar_core.runtime.types import KIB, MIB, Buffer, Cancellable
 
 # Requests of one connection that wait for something (topics being opened, lookups). A client that reconnects asks
 # for each of its topics at once. Above this number the socket is not read until half are answered. Each takes 6 KB.
@@ -46,12 +49,17 @@ class FlowPort(Protocol):
     reads: MemoryBudget
     """Reads under way, and frames that the clients have not taken yet."""
 
+    def now_ms(self) -> int: ...
+
+    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Cancellable: ...
+
 
 class ClientFlow:
     """The counts of one connection, and the decision to read its socket or not."""
 
     __slots__ = (
         "_broker",
+        "_holds",
         "_outbox",
         "_partial_bytes",
         "_publish_bytes",
@@ -72,6 +80,7 @@ class ClientFlow:
         self.reserved_bytes = 0
         """Being read from storage for this client's consumers."""
         self._broker = broker
+        self._holds: set[PublishThrottle] = set()
         self._outbox = outbox
         self._partial_bytes = 0
         self._requests = 0
@@ -162,6 +171,28 @@ class ClientFlow:
         if self.is_paused:
             self.throttle()
 
+    def hold(self, throttle: PublishThrottle) -> None:
+        """Read the socket no more while *throttle* says so: what its client publishes has used it up (rule 4)."""
+        if throttle in self._holds:
+            return
+        self._holds.add(throttle)
+        if len(self._holds) == 1:
+            self._check_holds()
+        elif not self.is_paused:
+            self.throttle()
+
+    def _check_holds(self) -> None:
+        """Go on, or look again when the longest wait is over."""
+        if self.is_closed:
+            self._holds.clear()
+            return
+        now_ms = self._broker.now_ms()
+        waits = {one: one.wait_ms(now_ms) for one in self._holds}
+        self._holds = {one for one, left in waits.items() if left > 0}
+        if self._holds:
+            self._broker.call_later(min(max(waits.values()), HOLD_STEP_MS), self._check_holds)
+        self.throttle()
+
     def throttle(self) -> None:
         """Stop or resume reading the socket, by what waits now (rule 1)."""
         publishes = self._broker.publishes
@@ -174,6 +205,7 @@ class ClientFlow:
                 or self._publish_bytes > share
                 or self._requests > REQUESTS_MAX
                 or self.unsent_bytes > OUTBOX_HIGH_BYTES
+                or self._holds
             ):
                 self._pause()
             elif publishes.is_full and (self._publish_bytes or self._partial_bytes):
@@ -185,6 +217,7 @@ class ClientFlow:
             and self._requests <= REQUESTS_MAX // 2
             # Not OUTBOX_LOW_BYTES: between the two marks the socket may have nothing more to report.
             and self.unsent_bytes <= OUTBOX_HIGH_BYTES
+            and not self._holds
         ):
             if publishes.is_full and (self._publish_bytes or self._partial_bytes):
                 publishes.wait(self, self._resume, first=bool(self._partial_bytes))

@@ -5,10 +5,13 @@ Rules:
 1. A producer id is taken from the moment of the request. A close that arrives before the answer wins: the producer is
    detached as soon as it is there, and the request is not answered.
 2. Messages for a producer that we closed a moment ago are dropped in silence: they were on their way.
-3. Messages that follow each other and are for one topic are published in one call. A message that is refused ends the
+3. A connection may bring so many messages for non-persistent topics in one chunk of its socket
+   (`maxConcurrentNonPersistentMessagePerConnection`); the others are dropped, counted, and answered with the id -1:-1.
+4. Messages that follow each other and are for one topic are published in one call. A message that is refused ends the
    run before it, so that answers keep the order of the messages.
 """
 
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from broker.binary.answers import Answers, error_frame
@@ -19,10 +22,11 @@ from broker.config import BrokerConfig
 from broker.errors import BrokerError
 from broker.security.authorization import Operation, about_topic
 from broker.topic.ports import Sink
-from broker.topic.producer import Producer
+from broker.topic.producer import Producer, ProducerTopic
 from broker.topic.requests import Attached, ProducerRequest, TopicPort
+from broker.topic.throttling import PublishThrottle
 from broker.wire import pulsar_pb2 as wire
-from broker.wire.frames import Send, checksum_verdict, command, is_well_formed
+from broker.wire.frames import NO_ID, Send, checksum_verdict, command, is_well_formed, send_receipt
 from magnetar_core.bookkeeper.wire.framing import MalformedFrame
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.messages import batch_problem, message_count, metadata_of, split_entry
@@ -44,6 +48,10 @@ class ProducerBroker(Protocol):
 
     async def producer_schema(self, topic: TopicName, schema: wire.Schema | None) -> bytes: ...
 
+    def count_published(
+        self, topic: ProducerTopic, messages: int, size_bytes: int, hold: Callable[[PublishThrottle], None]
+    ) -> None: ...
+
 
 class ConnectionProducers:
     """Producers by their id, and the messages that one chunk of the socket brought for them.
@@ -52,7 +60,7 @@ class ConnectionProducers:
     wait for the garbage collector if each knew the other.
     """
 
-    __slots__ = ("_answers", "_attached", "_broker", "_closed_ms", "_flow", "_guard", "_producers", "run")
+    __slots__ = ("_answers", "_attached", "_broker", "_closed_ms", "_flow", "_guard", "_passing", "_producers", "run")
 
     def __init__(self, broker: ProducerBroker, answers: Answers, flow: ClientFlow, guard: Guard) -> None:
         self.run: list[tuple[Producer, Send]] = []
@@ -63,6 +71,8 @@ class ConnectionProducers:
         self._guard = guard
         self._producers: dict[int, Producer | Coming] = {}
         self._attached: dict[int, Attached] = {}
+        self._passing = 0
+        """Messages for non-persistent topics in this chunk (rule 3)."""
         self._closed_ms: dict[int, int] = {}
         """When we closed a producer that its client may not know to be closed yet."""
 
@@ -179,9 +189,29 @@ class ConnectionProducers:
                 )
             )
             return
+        if not producer.topic.is_persistent and not self._may_pass(producer, send):
+            return
         if self.run and self.run[-1][0].topic is not producer.topic:
             self.publish_run()
         self.run.append((producer, send))
+
+    def _may_pass(self, producer: Producer, send: Send) -> bool:
+        """Rule 3."""
+        self._passing += 1
+        if self._passing <= self._broker.config.max_non_persistent:
+            return True
+        self.publish_run()
+        producer.dropped_messages += send.num_messages
+        self._answers.write(
+            send_receipt(producer.producer_id, send.sequence_id, send.highest_sequence_id, NO_ID, NO_ID)
+        )
+        return False
+
+    def end_chunk(self) -> None:
+        """All of a chunk of the socket was worked on."""
+        self._passing = 0
+        if self.run:
+            self.publish_run()
 
     def publish_run(self) -> None:
         """Publish the messages that were gathered, in one call."""
@@ -191,7 +221,9 @@ class ConnectionProducers:
         size_bytes = sum(len(send.entry) for _, send in run)
         flow = self._flow
         flow.on_publish(len(run), size_bytes)
-        run[0][0].topic.publish(run)
+        topic = run[0][0].topic
+        topic.publish(run)
+        self._broker.count_published(topic, sum(send.num_messages for _, send in run), size_bytes, flow.hold)
         if not flow.is_paused:
             flow.throttle()
 

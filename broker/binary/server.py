@@ -7,6 +7,7 @@ is dispatched to it; while storage is behind, the client's socket is not read.
 import asyncio
 import contextlib
 import logging
+import socket
 from typing import Final, cast
 
 from broker.binary.answers import error_frame
@@ -47,7 +48,11 @@ BACKLOG: Final = 1024
 class ClientProtocol(asyncio.Protocol):
     """One client's socket; the outbox of its `Connection`."""
 
-    def __init__(self, broker: BrokerPort, clock: Clock, config: BrokerConfig, server: "BinaryServer") -> None:
+    def __init__(
+        self, broker: BrokerPort, clock: Clock, config: BrokerConfig, server: "BinaryServer", *, is_own: bool = False
+    ) -> None:
+        """*is_own*: the client is this broker itself; it is trusted, and no limit counts it."""
+        self._is_own = is_own
         self._broker = broker
         self._clock = clock
         self._config = config
@@ -86,10 +91,13 @@ class ClientProtocol(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=OUTBOX_HIGH_BYTES, low=OUTBOX_LOW_BYTES)
         peer = transport.get_extra_info("peername")
         self._server.clients.add(self)
-        self._server.strangers.add(self)
+        if not self._is_own:
+            self._server.strangers.add(self)
         self._timer = self._clock.call_later(self._config.keep_alive_s, self._keep_alive)
         self._peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "local"
-        if not self._config.proxy_protocol:
+        if self._is_own:
+            self._connection = Connection(self._broker, self, self._tasks.spawn, "/local", is_trusted=True)
+        elif not self._config.proxy_protocol:
             self._begin(self._peer)
 
     def _begin(self, peer: str) -> None:
@@ -388,6 +396,19 @@ class BinaryServer:
         self._servers.append(server)
         opened: int = server.sockets[0].getsockname()[1]
         return opened
+
+    async def open_own(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection of this broker to itself, inside the process. Raises OSError."""
+        ours, theirs = socket.socketpair()
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: ClientProtocol(self._broker, self._clock, self._config, self, is_own=True), theirs
+            )
+            return await asyncio.open_connection(sock=ours)
+        except BaseException:
+            ours.close()
+            theirs.close()
+            raise
 
     def admit(self, host: str) -> str | None:
         """Count a new connection; returns why it is refused."""

@@ -427,7 +427,7 @@ class ConsumeCall:
             command = cumulative_ack_of(position, left, up_to.batch_size)
         else:
             previous = self._topic.ledger.previous_position(position)
-            if previous.entry_id < 0 or previous <= self.subscription.cursor.mark_delete_position:
+            if previous.entry_id < 0 or previous <= self.subscription.mark_delete_position:
                 return
             command = cumulative_ack_of(previous)
         self.subscription.acknowledge(self.consumer, command)
@@ -472,7 +472,7 @@ class ConsumeCall:
         self._sent(self._out_bytes - sum(cost for cost, _ in kept))
         self._is_full = False
         self.consumer.permits = 0
-        after = self.subscription.cursor.mark_delete_position
+        after = self.subscription.mark_delete_position
         after_id = api.MessageId(ledger_id=after.ledger_id, entry_id=after.entry_id)
         self._queue(api.ConsumeResponse(rewound=api.ConsumeResponse.Rewound(after_id=after_id)), 0)
 

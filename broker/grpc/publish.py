@@ -34,6 +34,7 @@ from broker.security.authorization import Operation, about_topic
 from broker.security.rechecks import still_may
 from broker.topic.producer import Producer
 from broker.topic.requests import ProducerRequest
+from broker.topic.throttling import HOLD_STEP_MS, PublishThrottle
 from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID, Send, parse_frame
@@ -87,6 +88,8 @@ class Writer:
         self._is_named = is_named
         self._next_sequence_id = 0
         self._under_way: dict[int, Group] = {}
+        self._holds: set[PublishThrottle] = set()
+        """Rates that are used up."""
         self._timer: Timer | None = None
         self.producer = Producer(
             topic,
@@ -136,6 +139,20 @@ class Writer:
             self._under_way[sequence_ids[0]] = group
             run.append((self.producer, send))
         self.topic.publish(run)
+        size_bytes = sum(len(send.entry) for _, send in run)
+        self._publisher.broker.count_published(
+            self.topic, sum(len(group.messages) for group in groups), size_bytes, self._holds.add
+        )
+
+    async def until_rate(self) -> None:
+        """Wait until the rates of the topic and of the broker let more messages in."""
+        broker = self._publisher.broker
+        while self._holds and not self.is_lost:
+            left_ms = max(one.wait_ms(broker.now_ms()) for one in self._holds)
+            if left_ms <= 0:
+                self._holds.clear()
+                return
+            await broker.clock.sleep(min(left_ms, HOLD_STEP_MS) / 1000)
 
     # -------------------------------------------------------------------------------- Sink
 
@@ -383,6 +400,7 @@ class Publisher:
     async def _read_requests(self, call: Any, writer: Writer, stream: Stream) -> None:
         while not stream.ended.is_set():
             await stream.until_room()
+            await writer.until_rate()
             request = await call.read()
             if request is grpc.aio.EOF:
                 writer.flush()
@@ -451,7 +469,7 @@ class Publisher:
                 Status.FAILED_PRECONDITION,
                 f"{name} has {partitions} partitions; open {name.with_partition(0)} and so on",
             )
-        topic = await self.broker.topic_for_producer(name)
+        topic = await self.broker.persistent_topic(name, create=True)
         schema = schema_of(request.schema) if request.HasField("schema") else None
         schema_version = await self.broker.producer_schema(name, schema)
         if request.producer_name:

@@ -14,7 +14,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from broker.admin.stats import topic_stats
+from broker.admin.stats import Wanted, topic_stats
 from broker.broker import Broker
 from broker.config import PARTITIONS_MAX
 from broker.errors import BrokerError, NotReady
@@ -190,7 +190,7 @@ class GrpcServer:
         )
 
     async def _last_message_id(self, request: api.GetLastMessageIdRequest) -> api.GetLastMessageIdResponse:
-        topic = await self._broker.topic_for_consumer(parse_topic(request.topic), create=False)
+        topic = await self._broker.persistent_topic(parse_topic(request.topic), create=False)
         return api.GetLastMessageIdResponse(id=await last_id(topic))
 
     async def _create_topic(self, request: api.CreateTopicRequest) -> api.CreateTopicResponse:
@@ -232,9 +232,9 @@ class GrpcServer:
         return api.ListTopicsResponse(topics=topics)
 
     async def _stats(self, request: api.GetTopicStatsRequest) -> api.GetTopicStatsResponse:
-        topic = await self._broker.topic_for_consumer(parse_topic(request.topic), create=False)
+        topic = await self._broker.persistent_topic(parse_topic(request.topic), create=False)
         owner = self._broker.address.native_url.partition("://")[2]
-        return api.GetTopicStatsResponse(json=json.dumps(topic_stats(topic, owner)))
+        return api.GetTopicStatsResponse(json=json.dumps(await topic_stats(topic, owner, Wanted())))
 
 
 def _need(operation: Operation, request: Any) -> Need:

@@ -3,7 +3,8 @@
     bundle free  ──▶ the broker that comes first in the bundle's order of the living brokers takes it
     bundle owned ──▶ its owner; if the owner does not answer, wait until its session ends, then as above
 
-The broker with the fewest bundles of the namespace comes first; among equals a hash of the names of bundle and broker
+Brokers that use much more of their machine than the least loaded one come last. Of the others the broker with the
+fewest bundles of the namespace comes first; among equals a hash of the names of bundle and broker
 decides (rendezvous hashing), so that brokers that are asked at the same moment agree without communicating.
 
 A broker's session with the metadata store ends when the store has not heard from it for the session's time. Counted
@@ -15,17 +16,32 @@ second guard, behind this rule.)
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
+from broker.ownership.load_report import MANAGER, BrokerLoad, decode_load
 from broker.ownership.rules import BrokerAddress
 from magnetar_core.runtime.json_text import parse_json
 from magnetar_core.runtime.types import Corruption
 
+# Brokers whose usage differs by less count as equally loaded: reports are seconds old, and many bundles are assigned at
+# once after a start.
+EQUAL_USAGE: Final = 0.2
 
-def preference(bundle: str, brokers: Iterable[str], owned: Mapping[str, int]) -> list[str]:
-    """Ids of *brokers*, the one that should serve *bundle* first; *owned* counts the bundles that each has."""
-    return sorted(brokers, key=lambda broker: (owned.get(broker, 0), _weight(bundle, broker), broker))
+
+def preference(
+    bundle: str, brokers: Iterable[str], owned: Mapping[str, int], usage: Mapping[str, float] | None = None
+) -> list[str]:
+    """Ids of *brokers*, the one that should serve *bundle* first; *owned* counts the bundles that each has, *usage* is
+    the share of its machine that each uses."""
+    every, used = list(brokers), usage or {}
+    least = min((used.get(broker, 0.0) for broker in every), default=0.0)
+
+    def place(broker: str) -> tuple[float, int, bytes, str]:
+        more = used.get(broker, 0.0) - least
+        return (more if more > EQUAL_USAGE else 0.0, owned.get(broker, 0), _weight(bundle, broker), broker)
+
+    return sorted(every, key=place)
 
 
 def _weight(bundle: str, broker: str) -> bytes:
@@ -69,21 +85,35 @@ def decode_owner(value: bytes, path: str) -> tuple[BrokerAddress, bool]:
         raise Corruption(f"{path}: expected the JSON of a bundle's owner, found {value[:80]!r}") from error
 
 
-def encode_broker(address: BrokerAddress, version: str, started_ms: int) -> bytes:
-    """The node `/loadbalance/brokers/<id>` of a living broker."""
+def encode_broker(
+    address: BrokerAddress,
+    version: str,
+    started_ms: int,
+    load: Mapping[str, Any] | None = None,
+    *,
+    persistent: bool = True,
+    non_persistent: bool = True,
+) -> bytes:
+    """The node `/loadbalance/brokers/<id>` of a living broker; *load*: the members of `load_report.encode_load`.
+
+    *persistent*, *non_persistent*: the kinds of topics that it serves.
+    """
+    told = dict(load or {"lastStats": {}})
     value = {
         "webServiceUrl": address.http_url or None,
         "webServiceUrlTls": address.https_url or None,
         "pulsarServiceUrl": address.service_url or None,
         "pulsarServiceUrlTls": address.service_url_tls or None,
-        "advertisedListeners": _listeners_value(address),
-        "protocols": {},
-        "persistentTopicsEnabled": True,
-        "nonPersistentTopicsEnabled": False,
-        "startTimestamp": started_ms,
+        "persistentTopicsEnabled": persistent,
+        "nonPersistentTopicsEnabled": non_persistent,
+        **told,
         "brokerVersion": version,
         "brokerVersionString": version,
-        "lastStats": {},
+        "protocols": {},
+        "advertisedListeners": _listeners_value(address),
+        "loadManagerClassName": MANAGER,
+        "startTimestamp": started_ms,
+        "maxResourceUsage": decode_load(told).usage,
         "loadReportType": "LocalBrokerData",
     }
     return json.dumps({key: item for key, item in value.items() if item is not None}, separators=(",", ":")).encode()
@@ -91,15 +121,21 @@ def encode_broker(address: BrokerAddress, version: str, started_ms: int) -> byte
 
 def decode_broker(value: bytes, path: str) -> BrokerAddress:
     """How that broker is reached. Raises Corruption."""
+    return decode_loaded_broker(value, path)[0]
+
+
+def decode_loaded_broker(value: bytes, path: str) -> tuple[BrokerAddress, BrokerLoad]:
+    """How that broker is reached, and its load. Raises Corruption."""
     try:
         found = parse_json(value)
-        return BrokerAddress(
+        address = BrokerAddress(
             found.get("pulsarServiceUrl") or "",
             found.get("pulsarServiceUrlTls") or "",
             found.get("webServiceUrl") or "",
             found.get("webServiceUrlTls") or "",
             _listeners(found),
         )
+        return address, decode_load(found)
     except (ValueError, AttributeError, TypeError) as error:
         raise Corruption(f"{path}: expected the JSON of a broker, found {value[:80]!r}") from error
 

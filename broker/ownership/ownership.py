@@ -13,13 +13,14 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
+from broker.errors import NotReady
 from broker.names import Bundles
 from broker.ownership.bundle_assignment import (
-    decode_broker,
     decode_leader,
+    decode_loaded_broker,
     decode_owner,
     encode_broker,
     encode_leader,
@@ -27,6 +28,7 @@ from broker.ownership.bundle_assignment import (
     preference,
     session_has_time,
 )
+from broker.ownership.load_report import BrokerLoad
 from broker.ownership.rules import BrokerAddress, Located, NoBrokerAvailable
 from magnetar_core.bookkeeper.metadata.store import (
     NO_NODE,
@@ -72,19 +74,31 @@ class BundleOwnership:
         clock: Clock,
         *,
         bundles_of: Callable[[str], Awaitable[Bundles]],
+        bundles_now: Callable[[str], Awaitable[Bundles]] | None = None,
         version: str,
+        persistent: bool = True,
+        non_persistent: bool = True,
     ) -> None:
-        """*bundles_of* gives a namespace's bundles or raises what clients are told."""
+        """*bundles_of* gives a namespace's bundles or raises what clients are told; *bundles_now* reads them anew.
+
+        *persistent*, *non_persistent*: the kinds of topics that this broker serves.
+        """
         self._store = store
         self._clock = clock
         self.broker_id = ""
         self.address = BrokerAddress("")
         self._bundles_of = bundles_of
+        self._bundles_now = bundles_now or bundles_of
         self._version = version
+        self._kinds = {"persistent": persistent, "non_persistent": non_persistent}
+        self._load: Mapping[str, Any] | None = None  # as it was told last
         self._started_ms = clock.wall_ms()
         self._bundles: dict[str, Bundles] = {}  # namespaces that were asked for
         self._owned: dict[str, Cancel] = {}  # bundle → how to stop watching its node
         self._acquiring: dict[str, asyncio.Lock] = {}
+        self._splitting: set[str] = set()
+        self.promised: dict[str, BrokerAddress] = {}
+        """Bundles that are being moved → who shall have them: whoever asks for one that nobody owns is sent there."""
         self._unloading: dict[str, asyncio.Event] = {}  # bundle → set when it has been given back
         self._lost_callbacks: list[Callable[[list[str]], None]] = []
         self._probes: dict[str, tuple[float, bool]] = {}
@@ -161,12 +175,32 @@ class BundleOwnership:
 
     async def brokers(self) -> dict[str, BrokerAddress]:
         """The registered brokers by id; some may have just died. Raises Corruption."""
+        return {broker_id: address for broker_id, (address, _) in (await self.loaded_brokers()).items()}
+
+    async def loaded_brokers(self) -> dict[str, tuple[BrokerAddress, BrokerLoad]]:
+        """The registered brokers by id, and the load that each has told. Raises Corruption."""
         found = {}
         for broker_id in await self._store.children(BROKERS):
             node = await self._store.get(f"{BROKERS}/{broker_id}")
             if node is not None:
-                found[broker_id] = decode_broker(node.value, node.path)
+                found[broker_id] = decode_loaded_broker(node.value, node.path)
         return found
+
+    @property
+    def report(self) -> bytes:
+        """What this broker tells of itself."""
+        return self.report_of(self._load)
+
+    def report_of(self, load: Mapping[str, Any] | None) -> bytes:
+        """What it would tell with this load."""
+        return encode_broker(self.address, self._version, self._started_ms, load, **self._kinds)
+
+    async def tell_load(self, load: Mapping[str, Any]) -> None:
+        """Tell the other brokers the load of this one (`load_report.encode_load`). Raises MetadataError."""
+        self._load = load
+        node = await self._store.get(f"{BROKERS}/{self.broker_id}")
+        if node is not None and node.own:  # else it is told when this broker registers again
+            await self._store.put(node.path, self.report, node.version, ephemeral=True)
 
     async def leader(self) -> tuple[str, str]:
         """(broker id, HTTP URL) of the leader; empty texts while there is none. Raises Corruption."""
@@ -193,14 +227,17 @@ class BundleOwnership:
                 continue
             node = await self._store.get(self._path(bundle))
             if node is None:
+                promised = self.promised.get(bundle)
+                if promised is not None and promised.native_url != self.address.native_url:
+                    return Located(here=False, broker=promised, redirect=True, authoritative=True)
                 elsewhere = None if authoritative else await self._better_broker(bundle)
                 if elsewhere is not None:
                     return Located(here=False, broker=elsewhere, redirect=True, authoritative=True)
-                await self._acquire(bundle)
+                bundle = await self._acquire_for(topic, bundle)
                 continue
             owner, unloading = decode_owner(node.value, node.path)
             if node.own and not unloading:
-                self._adopt(bundle)
+                bundle = await self._acquire_for(topic, bundle)
             elif node.own or owner.native_url == self.address.native_url:
                 await self._remove_former(node)  # not released at an unload, or left by a dead process at our address
             elif unloading:
@@ -216,9 +253,11 @@ class BundleOwnership:
 
     async def _better_broker(self, bundle: str) -> BrokerAddress | None:
         """The living broker that comes before this one in the bundle's order; None if this one is first."""
-        brokers = await self.brokers()
+        loaded = await self.loaded_brokers()
+        brokers = {broker_id: address for broker_id, (address, _) in loaded.items()}
+        usage = {broker_id: load.usage for broker_id, (_, load) in loaded.items()}
         owned = await self._owned_by(bundle.rpartition("/")[0], brokers)
-        for broker_id in preference(bundle, {*brokers, self.broker_id}, owned):
+        for broker_id in preference(bundle, {*brokers, self.broker_id}, owned, usage):
             if broker_id == self.broker_id:
                 return None
             if await self._answers(brokers[broker_id]):
@@ -237,17 +276,50 @@ class BundleOwnership:
                     owned[owner] = owned.get(owner, 0) + 1
         return owned
 
-    async def _acquire(self, bundle: str) -> None:
-        """Try to become the owner. The caller then reads the node again to see which broker is."""
+    async def acquire(self, bundle: str) -> bool:
+        """Own a bundle that is free; whether it is ours now. Raises StoreUnavailable and the like."""
+        return await self._acquire(bundle) and bundle in self._owned
+
+    async def _acquire_for(self, topic: TopicName, bundle: str) -> str:
+        """Try to become the owner of *bundle*; returns it, or the one that has *topic* since it was split."""
+        if await self._acquire(bundle):
+            return bundle
+        bundles = self._bundles[topic.namespace] = await self._bundles_now(topic.namespace)
+        return bundles.bundle_of(topic)
+
+    async def _acquire(self, bundle: str) -> bool:
+        """Try to become the owner. The caller then reads the node again to see which broker is.
+
+        False: there is no such bundle any more. That is asked when the node is ours: whoever splits a bundle stores
+        the new ones before the node of the old one goes, so an answer that comes after our node cannot be outdated.
+        """
         async with self._acquiring.setdefault(bundle, asyncio.Lock()):
             if bundle in self._owned:
-                return
+                return True
+            if not await self._claim_bundle(bundle):
+                node = await self._store.get(self._path(bundle))
+                if node is None or not node.own or decode_owner(node.value, node.path)[1]:
+                    return True
             try:
-                await self._store.put(self._path(bundle), encode_owner(self.address), NO_NODE, ephemeral=True)
-            except (VersionConflict, OutcomeUnknown):
-                return
+                namespace, _, text = bundle.rpartition("/")
+                is_current = text in (await self._bundles_now(namespace)).ranges
+            except BaseException:
+                await self._give_back(self._path(bundle))
+                raise
+            if not is_current:
+                await self._give_back(self._path(bundle))
+                return False
             self._adopt(bundle)
             log.info("owning %s", bundle)
+            return True
+
+    async def _claim_bundle(self, bundle: str) -> bool:
+        """Make the owner's node; False: it is there, or may be."""
+        try:
+            await self._store.put(self._path(bundle), encode_owner(self.address), NO_NODE, ephemeral=True)
+        except (VersionConflict, OutcomeUnknown):
+            return False
+        return True
 
     def _adopt(self, bundle: str) -> None:
         if bundle not in self._owned:
@@ -256,6 +328,54 @@ class BundleOwnership:
     async def _remove_former(self, node: Node) -> None:
         with contextlib.suppress(NoNode, VersionConflict, OutcomeUnknown):
             await self._store.delete(node.path, node.version)
+
+    async def split(self, bundle: str, after: Bundles, store: Callable[[], Awaitable[None]]) -> list[str]:
+        """Own the bundles that *after* has in the place of *bundle*, and release that. Its topics stay open.
+
+            nodes of the parts ──▶ *store*: the namespace has the bundles *after* ──▶ the node of the whole goes
+
+        At each moment every broker finds an owner: this one. Returns the parts. Raises NotReady (the bundle is not
+        ours, or is being given back), MetadataError and what *store* raises; nothing has changed then.
+        """
+        namespace, _, text = bundle.rpartition("/")
+        low, _, high = text.partition("_")
+        inside = [one for one in after.ranges if low <= one.partition("_")[0] and one.partition("_")[2] <= high]
+        parts = [f"{namespace}/{one}" for one in inside]
+        assert text not in after.ranges, f"{bundle} is not split"
+        assert parts, f"{bundle} has no parts"
+        if bundle not in self._owned or bundle in self._unloading or bundle in self._splitting:
+            raise NotReady(f"Namespace bundle {bundle} is not served by this broker, or is being moved or split; retry")
+        self._splitting.add(bundle)
+        made: list[str] = []
+        try:
+            for part in parts:
+                if not await self._claim_bundle(part):
+                    raise NotReady(f"{part}, a part of {bundle}, has an owner already; retry")
+                made.append(part)
+            await self._store_parts(namespace, after, store)
+            for part in parts:
+                self._adopt(part)
+            self._bundles[namespace] = after
+            cancel = self._owned.pop(bundle, None)
+            if cancel is not None:
+                cancel()
+        except BaseException:
+            for part in made:
+                self._tasks.spawn(self._give_back_later(part), f"give back {part}")
+            raise
+        finally:
+            self._splitting.discard(bundle)
+        log.info("split %s into %s", bundle, ", ".join(inside))
+        self._tasks.spawn(self._give_back_later(bundle), f"give back {bundle}")
+        return parts
+
+    async def _store_parts(self, namespace: str, after: Bundles, store: Callable[[], Awaitable[None]]) -> None:
+        """Run *store*; where its outcome is not known, look. Raises what it raises."""
+        try:
+            await store()
+        except MetadataError:
+            if (await self._bundles_now(namespace)).boundaries != after.boundaries:
+                raise
 
     async def unload(self, bundle: str, close_topics: Callable[[], Awaitable[None]]) -> None:
         """Release a bundle: take no new clients, close its topics with *close_topics*, remove its node.
@@ -268,6 +388,8 @@ class BundleOwnership:
             return
         if bundle not in self._owned:
             return
+        if bundle in self._splitting:
+            raise NotReady(f"Namespace bundle {bundle} is being split; retry")
         given_back = self._unloading[bundle] = asyncio.Event()
         try:
             path = self._path(bundle)
@@ -382,8 +504,7 @@ class BundleOwnership:
                 await self._clock.sleep(_RETRY_S)
 
     async def _register(self) -> None:
-        value = encode_broker(self.address, self._version, self._started_ms)
-        await self._claim(f"{BROKERS}/{self.broker_id}", value)
+        await self._claim(f"{BROKERS}/{self.broker_id}", self.report)
 
     async def _claim(self, path: str, value: bytes) -> None:
         """Create an ephemeral node at a path that no other living broker uses; removes that of a dead process."""

@@ -32,6 +32,10 @@ class Access:
         self._admins_of = admins_of
         self._permissions_of = permissions_of
 
+    def use(self, rules: Rules | None) -> None:
+        """Other rules hold from now on."""
+        self._rules = rules
+
     @property
     def is_open(self) -> bool:
         """Whether authorization is off."""

@@ -106,7 +106,10 @@ class Operation(StrEnum):
     UNLOAD = "unload {}"
     TERMINATE = "terminate {}"
     COMPACT = "compact {}"
+    TRUNCATE = "truncate {}"
+    BACKLOG_SIZE = "read the size of the backlog of {}"
     TOPIC_PERMISSIONS = "read or change the permissions on {}"
+    TOPIC_LIMITS = "read or change this limit of {}"
     GET_SCHEMA = "read the schema of {}"
     PUT_SCHEMA = "upload a schema of {}"
     DELETE_SCHEMA = "delete or check schemas of {}"
@@ -126,8 +129,8 @@ RIGHTS: Final[Mapping[Operation, Right]] = {
     **dict.fromkeys(
         (_O.GET_TENANT, _O.LIST_NAMESPACES, _O.CREATE_NAMESPACE, _O.DELETE_NAMESPACE, _O.NAMESPACE_PROPERTIES,
          _O.CREATE_TOPIC, _O.DELETE_TOPIC, _O.GET_PERMISSION, _O.GRANT_PERMISSION, _O.REVOKE_PERMISSION,
-         _O.READ_POLICY, _O.WRITE_POLICY, _O.UPDATE_METADATA, _O.UNLOAD, _O.TERMINATE, _O.COMPACT, _O.TOPIC_PERMISSIONS,
-         _O.DELETE_SCHEMA),
+         _O.READ_POLICY, _O.WRITE_POLICY, _O.UPDATE_METADATA, _O.UNLOAD, _O.TERMINATE, _O.COMPACT, _O.TRUNCATE,
+         _O.TOPIC_PERMISSIONS, _O.TOPIC_LIMITS, _O.DELETE_SCHEMA),
         Right.TENANT_ADMIN,
     ),
     **dict.fromkeys((_O.GET_TOPICS, _O.GET_BUNDLE), Right.NAMESPACE_PRODUCE_OR_CONSUME),
@@ -140,6 +143,7 @@ RIGHTS: Final[Mapping[Operation, Right]] = {
     **dict.fromkeys((_O.PRODUCE, _O.PUT_SCHEMA), Right.PRODUCE),
     **dict.fromkeys(
         (_O.CONSUME, _O.SUBSCRIBE, _O.UNSUBSCRIBE, _O.SKIP, _O.EXPIRE_MESSAGES, _O.RESET_CURSOR, _O.PEEK_MESSAGES,
+         _O.BACKLOG_SIZE,
          _O.GET_SUBSCRIPTIONS),
         Right.CONSUME,
     ),

@@ -1,4 +1,4 @@
-"""As whom this broker asks other brokers over HTTP: its credentials and its TLS (`brokerClient…`)."""
+"""As whom this broker asks other brokers: its credentials and its TLS (`brokerClient…`)."""
 
 import base64
 import json
@@ -51,6 +51,15 @@ class BrokerClient:
             pair = f"{found['userId']}:{found['password']}".encode()
             return {"Authorization": f"Basic {base64.b64encode(pair).decode('ascii')}"}
         return {}
+
+    def shown(self) -> tuple[str, bytes]:
+        """(method, data) for the CONNECT of a binary connection."""
+        if self._method == TOKEN:
+            return TOKEN, _token(self._parameters).encode()
+        if self._method == BASIC:
+            found = _fields(self._parameters)
+            return BASIC, f"{found.get('userId', '')}:{found.get('password', '')}".encode()
+        return self._method, b""
 
     @property
     def context(self) -> ssl.SSLContext | bool:

@@ -6,6 +6,9 @@ from typing import Any
 from broker.errors import BrokerError
 from broker.security.access import Access
 from broker.security.authorization import Operation, about_topic
+from broker.topic.non_persistent.subscription import NonPersistentSubscription
+from broker.topic.non_persistent.topic import NonPersistentTopic
+from broker.topic.subscription import Subscription
 from broker.topic.topic import Topic
 from magnetar_core.security.caller import Caller
 from managed_ledger.topic_name import TopicName
@@ -13,7 +16,7 @@ from managed_ledger.topic_name import TopicName
 log = logging.getLogger(__name__)
 
 
-async def recheck(access: Access, topic: Topic) -> None:
+async def recheck(access: Access, topic: Topic | NonPersistentTopic) -> None:
     """Disconnect the clients of *topic* that may not use it any more.
 
     Their clients come back and are refused; that is how they learn the reason.
@@ -23,9 +26,9 @@ async def recheck(access: Access, topic: Topic) -> None:
     for producer in list(topic.producers.values()):
         if not await still_may(access, producer.caller, Operation.PRODUCE, topic.name, producer):
             topic.disconnect_producer(producer)
-    for subscription in list(topic.subscriptions.values()):
+    subscriptions: dict[str, Subscription | NonPersistentSubscription] = {**topic.subscriptions}
+    for name, subscription in subscriptions.items():
         for consumer in list(subscription.consumers):
-            name = subscription.name
             if not await still_may(access, consumer.caller, Operation.CONSUME, topic.name, consumer, name):
                 topic.disconnect_consumer(consumer)
 

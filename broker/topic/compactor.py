@@ -18,12 +18,12 @@ from collections.abc import AsyncIterator, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from broker.names import COMPACTION_CURSOR
 from broker.topic.compacted_view import CompactedRun
 from broker.topic.compaction import LastOfKeys
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import Tasks
 from magnetar_core.runtime.types import Corruption, MagnetarError
+from managed_ledger.compacted_entry import COMPACTED_LEDGER, COMPACTION_CURSOR
 from managed_ledger.errors import ManagedLedgerError, StorageUnavailable
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.topic_name import TopicName
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from managed_ledger.reading import Entry
 
 log = logging.getLogger(__name__)
-
-POINTER: Final = "CompactedTopicLedger"
-"""The property of the cursor that holds the id of the compacted ledger. The name is Apache's."""
 
 # One read of a compaction: some milliseconds of work on the loop, after which others have their turn.
 _READ_ENTRIES: Final = 100
@@ -95,13 +92,13 @@ class Compactor:
     def compacted_ledger_id(self) -> int | None:
         """None: the topic was never compacted."""
         cursor = self._cursor
-        return None if cursor is None else cursor.properties.get(POINTER)
+        return None if cursor is None else cursor.properties.get(COMPACTED_LEDGER)
 
     @property
     def horizon(self) -> Position | None:
         """The last position that was looked at; None: the topic was never compacted."""
         cursor = self._cursor
-        return None if cursor is None or POINTER not in cursor.properties else cursor.mark_delete_position
+        return None if cursor is None or COMPACTED_LEDGER not in cursor.properties else cursor.mark_delete_position
 
     async def read_compacted(self, first: Position, max_entries: int, max_bytes: int) -> CompactedRun:
         """Entries at *first* and behind it; none: there are no more up to the horizon. Raises StorageUnavailable."""
@@ -198,7 +195,7 @@ class Compactor:
         former = self.compacted_ledger_id
         if former is not None:
             self._left.append(former)
-        cursor.mark_delete(last, {POINTER: writer.ledger_id})
+        cursor.mark_delete(last, {COMPACTED_LEDGER: writer.ledger_id})
         self.facts.removed_messages = keys.removed_messages
         await cursor.flush()  # rules 1 and 2
         while self._left:

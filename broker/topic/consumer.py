@@ -1,9 +1,10 @@
 """One attached consumer: its permits, its counters, and how an entry is sent to it. No IO."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
-from broker.topic.ports import CursorPort, Sink
+from broker.topic.ports import Sink
+from broker.topic.rates import Rates
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import MessageHeads, without_broker_metadata, without_checksum
 from magnetar_core.runtime.types import Buffer
@@ -17,11 +18,37 @@ CHECKSUM_VERSION: Final = 11
 PERMITS_MAX: Final = 2**31 - 1
 
 
+# What a moving average keeps of its former value when the next one comes; Apache's brokers keep as much.
+AVERAGE_KEEPS: Final = 0.9
+
+
+class Counted(NamedTuple):
+    """What went to consumers since they came. Sums of several are made of the same members."""
+
+    messages: int = 0
+    bytes: int = 0
+    redelivered: int = 0
+    acknowledged: int = 0
+    chunks: int = 0
+
+    def plus(self, other: "Counted") -> "Counted":
+        return Counted(*(a + b for a, b in zip(self, other, strict=True)))
+
+
 class ConsumerSubscription(Protocol):
     """A consumer's subscription, as its connection uses it (`broker.topic.subscription.Subscription`)."""
 
     name: str
-    cursor: CursorPort
+
+    @property
+    def backlog(self) -> int:
+        """Entries that are not acknowledged."""
+        ...
+
+    @property
+    def mark_delete_position(self) -> Position:
+        """Up to here everything is acknowledged."""
+        ...
 
     @property
     def type_name(self) -> str: ...
@@ -55,31 +82,36 @@ class Consumer:
     """A consumer on a connection. Permits count messages; a batch is never cut, so they may fall below zero."""
 
     __slots__ = (
-        "_counted",
+        "_entries_noted",
         "_heads",
         "_keeps_broker_metadata",
         "_keeps_checksum",
+        "_messages_noted",
         "acked_messages",
         "address",
         "bytes_out",
         "caller",
+        "chunks_out",
         "client_version",
         "connected_since_ms",
         "consumer_id",
+        "entries_out",
         "epoch",
         "hash_ranges",
         "is_blocked",
         "is_java",
         "last_acked_ms",
+        "last_consumed_ms",
         "last_flow_ms",
-        "last_rates",
         "messages_out",
+        "messages_per_entry",
         "metadata",
         "name",
         "partition",
         "pending",
         "permits",
         "priority_level",
+        "rates",
         "read_compacted",
         "redelivered_messages",
         "sends_epoch",
@@ -139,8 +171,16 @@ class Consumer:
         self.acked_messages = 0
         self.last_acked_ms = 0
         self.last_flow_ms = 0
-        self.last_rates = (0.0, 0.0, 0.0, 0.0)
-        self._counted = (0, 0, 0, 0)
+        self.last_consumed_ms = 0
+        self.entries_out = 0
+        self.chunks_out = 0
+        """Entries that are a part of a message."""
+        self.messages_per_entry = 0.0
+        """A moving average, as `note_sent` sees it."""
+        self.rates = Rates(5, connected_since_ms)
+        """Messages out, bytes out, messages redelivered, messages acknowledged, chunks out."""
+        self._entries_noted = 0
+        self._messages_noted = 0
         self._heads = MessageHeads(consumer_id, partition)
         self._keeps_checksum = protocol_version >= CHECKSUM_VERSION
         self._keeps_broker_metadata = keeps_broker_metadata
@@ -184,14 +224,30 @@ class Consumer:
     def _count_sent(self, messages: int, redelivery_count: int, size_bytes: int) -> None:
         """Count an entry that is sent and costs *messages* permits."""
         self.permits -= messages
+        self.entries_out += 1
         self.messages_out += messages
         if redelivery_count:
             self.redelivered_messages += messages
         self.bytes_out += size_bytes
 
-    def take_rates(self, period_s: float) -> None:
-        """Set `last_rates` (messages out, bytes out, redelivered, acked; a second) for the period that ends now."""
-        counted = (self.messages_out, self.bytes_out, self.redelivered_messages, self.acked_messages)
-        out, size, again, acked = (now - before for now, before in zip(counted, self._counted, strict=True))
-        self.last_rates = (out / period_s, size / period_s, again / period_s, acked / period_s)
-        self._counted = counted
+    @property
+    def counted(self) -> Counted:
+        return Counted(
+            self.messages_out, self.bytes_out, self.redelivered_messages, self.acked_messages, self.chunks_out
+        )
+
+    def note_sent(self, now_ms: int) -> None:
+        """Entries were dispatched, some of them perhaps to this consumer: note the time and the size of batches."""
+        entries = self.entries_out - self._entries_noted
+        if not entries:
+            return
+        average = (self.messages_out - self._messages_noted) / entries
+        if self._entries_noted:
+            average = self.messages_per_entry * AVERAGE_KEEPS + average * (1 - AVERAGE_KEEPS)
+        self.messages_per_entry = average
+        self._entries_noted, self._messages_noted = self.entries_out, self.messages_out
+        self.last_consumed_ms = now_ms
+
+    def take_rates(self, now_ms: int) -> None:
+        """Work out `rates` for the period that ends now."""
+        self.rates.take(self.counted, now_ms)

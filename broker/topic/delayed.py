@@ -27,6 +27,10 @@ _WIDTH: Final = 256
 _FIELDS: Final = 4
 
 
+# What one message takes here.
+DELAYED_SIZE: Final = _FIELDS * 8
+
+
 class _Buckets:
     """Arrays of positions by number, lowest number first."""
 

@@ -3,14 +3,22 @@
 A policy of the namespace wins over the broker's setting; where the namespace has none, the setting counts.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from broker.config import BrokerConfig
 from broker.policies import NamespacePolicies
+from broker.policy_types import HOLD, BacklogQuota, DispatchRate, InactiveTopics, PublishRate, SubscribeRate
 from broker.topic.dispatchers.dispatcher import DispatchLimits
 
 T = TypeVar("T")
+
+# What holds for the topics of the brokers themselves.
+NO_QUOTA: Final = BacklogQuota(-1, -1, HOLD)
+NO_PUBLISH_RATE: Final = PublishRate(0, 0)
+NO_DISPATCH_RATE: Final = DispatchRate(0, 0, 1)
+NO_SUBSCRIBE_RATE: Final = SubscribeRate(0, 30)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +36,25 @@ class TopicLimits:
     deduplicates: bool
     ttl_s: int
     """Entries that are older are passed over; 0: none are."""
+    subscriptions_max: int
+    message_bytes_max: int
+    """Of an entry; 0: what the broker takes."""
+    delay_max_ms: int
+    """For which a message may ask; 0: any."""
+    deduplication_snapshot_s: int
+    compaction_threshold_bytes: int
+    """0: the topic is not compacted by itself."""
+    expiration_minutes: int
+    """Subscriptions without consumers for so long are removed; 0: none are."""
+    inactive: InactiveTopics
+    storage_quota: BacklogQuota
+    age_quota: BacklogQuota
+    publish_rate: PublishRate
+    dispatch_rate: DispatchRate
+    subscription_rate: DispatchRate
+    subscription_rates: Mapping[str, DispatchRate]
+    """For single subscriptions."""
+    subscribe_rate: SubscribeRate
     dispatch: DispatchLimits
 
 
@@ -35,14 +62,35 @@ def limits_of(config: BrokerConfig, policies: NamespacePolicies, *, is_system: b
     """The limits of a topic; *is_system*: it belongs to the broker, and any number of producers may write it."""
     return TopicLimits(
         producers_max=0 if is_system else _first(policies.max_producers_per_topic, config.max_producers_per_topic),
-        consumers_max=_first(policies.max_consumers_per_topic, config.max_consumers_per_topic),
-        consumers_per_subscription_max=_first(
-            policies.max_consumers_per_subscription, config.max_consumers_per_subscription
-        ),
-        creates_subscriptions=_first(policies.auto_subscription_creation, config.allow_auto_subscription_creation),
-        subscription_types=policies.subscription_types,
+        consumers_max=0 if is_system else _first(policies.max_consumers_per_topic, config.max_consumers_per_topic),
+        consumers_per_subscription_max=0
+        if is_system
+        else _first(policies.max_consumers_per_subscription, config.max_consumers_per_subscription),
+        creates_subscriptions=is_system
+        or _first(policies.auto_subscription_creation, config.allow_auto_subscription_creation),
+        subscription_types=frozenset() if is_system else policies.subscription_types,
         deduplicates=_first(policies.deduplication, config.deduplication),
         ttl_s=0 if is_system else _first(policies.message_ttl_s, config.ttl_s),
+        subscriptions_max=0
+        if is_system
+        else _first(policies.max_subscriptions_per_topic, config.max_subscriptions_per_topic),
+        message_bytes_max=policies.max_message_bytes or 0,
+        delay_max_ms=_first(policies.delayed_delivery_max_ms, config.delayed_delivery_max_ms),
+        deduplication_snapshot_s=policies.deduplication_snapshot_s or config.deduplication_snapshot_s,
+        compaction_threshold_bytes=_first(policies.compaction_threshold_bytes, config.compaction_threshold_bytes),
+        expiration_minutes=0
+        if is_system
+        else _first(policies.subscription_expiration_minutes, config.subscription_expiration_minutes),
+        inactive=policies.inactive_topics or config.inactive_topics,
+        storage_quota=NO_QUOTA if is_system else policies.storage_quota or config.backlog_quota,
+        age_quota=NO_QUOTA if is_system else policies.age_quota or config.backlog_quota,
+        publish_rate=NO_PUBLISH_RATE if is_system else policies.publish_rate or config.publish_rate,
+        dispatch_rate=NO_DISPATCH_RATE if is_system else policies.dispatch_rate or config.dispatch_rate,
+        subscription_rate=NO_DISPATCH_RATE
+        if is_system
+        else policies.subscription_dispatch_rate or config.subscription_dispatch_rate,
+        subscription_rates=policies.rates_of_subscriptions,
+        subscribe_rate=NO_SUBSCRIBE_RATE if is_system else policies.subscribe_rate or config.subscribe_rate,
         dispatch=DispatchLimits(
             read_entries_max=config.max_read_batch_entries,
             read_bytes_max=config.max_read_batch_bytes,

@@ -4,12 +4,21 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from broker.topic.ports import Sink
+from broker.topic.rates import Rates
+from broker.topic.throttling import PublishThrottle
 from broker.wire.frames import Send
 from magnetar_core.security.caller import TRUSTED, Caller
 
 
 class ProducerTopic(Protocol):
     """The topic of a producer, as the producer's connection uses it."""
+
+    publish_throttle: PublishThrottle
+
+    @property
+    def is_persistent(self) -> bool:
+        """Whether its messages are stored."""
+        ...
 
     def publish(self, run: "Sequence[tuple[Producer, Send]]") -> None:
         """Store a run of messages, in order; answers come later."""
@@ -24,24 +33,25 @@ class Producer:
     """A producer on a connection."""
 
     __slots__ = (
-        "_counted",
         "access_mode",
         "address",
         "bytes_in",
         "caller",
+        "chunks_in",
         "client_version",
         "closing",
         "connected_since_ms",
+        "dropped_messages",
         "epoch",
         "has_generated_name",
         "is_closed",
         "is_waiting",
-        "last_rates",
         "messages_in",
         "metadata",
         "name",
         "pending",
         "producer_id",
+        "rates",
         "regroups",
         "schema_version",
         "sink",
@@ -92,14 +102,16 @@ class Producer:
         self.is_waiting = False
         self.messages_in = 0
         self.bytes_in = 0
-        self.last_rates = (0.0, 0.0)
-        self._counted = (0, 0)
+        self.chunks_in = 0
+        """Entries that are a part of a message."""
+        self.dropped_messages = 0
+        """Of a non-persistent topic: messages above the limit of their connection."""
+        self.rates = Rates(4, connected_since_ms)
+        """Messages in, bytes in, chunks in, messages dropped."""
 
     def __str__(self) -> str:
         return self.name
 
-    def take_rates(self, period_s: float) -> None:
-        """Set `last_rates` (messages in, bytes in; a second) for the period that ends now."""
-        messages, size = self._counted
-        self.last_rates = ((self.messages_in - messages) / period_s, (self.bytes_in - size) / period_s)
-        self._counted = (self.messages_in, self.bytes_in)
+    def take_rates(self, now_ms: int) -> None:
+        """Work out `rates` for the period that ends now."""
+        self.rates.take((self.messages_in, self.bytes_in, self.chunks_in, self.dropped_messages), now_ms)

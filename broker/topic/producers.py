@@ -59,6 +59,11 @@ class Producers:
         self._departing: dict[str, Producer] = {}
         self._is_closed = False
 
+    @property
+    def epoch(self) -> int | None:
+        """How often exclusive access has been given; None: never."""
+        return self._access.epoch
+
     # ------------------------------------------------------------------------------------ names
 
     async def until_name_is_answered(self, producer: Producer) -> None:

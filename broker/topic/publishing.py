@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from broker.ownership.rules import Ownership
+from broker.topic.buckets import LATENCY_BOUNDS, SIZE_BOUNDS, Buckets
 from broker.topic.deduplication import Deduplication, Verdict, highest_of
 from broker.topic.producer import Producer
 from broker.wire import pulsar_pb2 as wire
@@ -35,6 +36,8 @@ class Pending(NamedTuple):
     messages: int
     is_recorded: bool
     """Whether its sequence id counts for deduplication."""
+    sent_s: float
+    """When it was given to storage, on the monotonic clock; the same for all entries of a run."""
 
 
 class AnsweredProducers(Protocol):
@@ -52,6 +55,13 @@ class Publishing:
         self.deduplication: Deduplication | None = None
         self.messages_in = 0
         self.bytes_in = 0
+        self.sizes = Buckets(SIZE_BOUNDS)
+        """Bytes of entries that were given to storage."""
+        self.latencies = Buckets(LATENCY_BOUNDS)
+        """Microseconds until they were stored."""
+        self.entries_in = 0
+        self.has_chunks = False
+        """Whether a message came in parts."""
         self._ownership = ownership
         self._producers = producers
         self._withheld: list[tuple[int, int, Sequence[Pending]]] = []
@@ -60,7 +70,9 @@ class Publishing:
         """The highest id that is stored under a producer's name; -1 if none is, or without deduplication."""
         return -1 if self.deduplication is None else self.deduplication.last_sequence_id(name)
 
-    def take(self, run: Sequence[tuple[Producer, Send]], stamp: bytes) -> tuple[list[Buffer], list[Pending]]:
+    def take(
+        self, run: Sequence[tuple[Producer, Send]], stamp: bytes, now_s: float
+    ) -> tuple[list[Buffer], list[Pending]]:
         """The entries of *run* to be stored, in order, and their contexts; repeated messages are answered at once.
 
         *stamp* is the broker's metadata to put before each entry; empty: none.
@@ -76,12 +88,38 @@ class Publishing:
                 if verdict is not Verdict.NEW:
                     self._answer_repeated(producer, send, verdict)
                     continue
+            if send.is_chunk:
+                producer.chunks_in += 1
+                self.has_chunks = True
             producer.pending += 1
             buffers.append(with_broker_metadata(stamp, send.entry) if stamp else send.entry)
             contexts.append(
-                Pending(producer, send.sequence_id, send.highest_sequence_id, size, send.num_messages, is_recorded)
+                Pending(
+                    producer, send.sequence_id, send.highest_sequence_id, size, send.num_messages, is_recorded, now_s
+                )
             )
+        if buffers:
+            self.sizes.add_run(list(map(len, buffers)))
         return buffers, contexts
+
+    def admissible(
+        self, run: Sequence[tuple[Producer, Send]], bytes_max: int, delay_max_ms: int, now_ms: int
+    ) -> list[tuple[Producer, Send]]:
+        """*run* without the messages that the topic's policies forbid; their producers are told. 0: no limit."""
+        found = []
+        for producer, send in run:
+            problem = None
+            if bytes_max and len(send.entry) > bytes_max and not send.is_chunk:
+                problem = f"Exceed maximum message size: the topic takes {bytes_max} bytes"
+            elif delay_max_ms and _delivers_at_ms(send.entry) - now_ms > delay_max_ms:
+                problem = f"Exceeds max allowed delivery delay of {delay_max_ms} milliseconds"
+            if problem is None:
+                found.append((producer, send))
+                continue
+            number = highest_of(send.sequence_id, send.highest_sequence_id)
+            producer.sink.write(_send_error(producer, number, wire.NotAllowedError, problem))
+            producer.sink.on_published(1, len(send.entry))
+        return found
 
     def pass_over(self, run: Sequence[tuple[Producer, Send]]) -> None:
         """Store nothing of *run*: its producers are being disconnected; they reconnect and send the messages again."""
@@ -106,6 +144,24 @@ class Publishing:
 
     # ------------------------------------------------------------------------------- answers of storage
 
+    def note_stored(self, contexts: Sequence[Pending], now_s: float) -> None:
+        """These entries are stored: count them, and how long it took."""
+        self.entries_in += len(contexts)
+        at, count = 0, len(contexts)
+        while at < count:
+            sent_s = contexts[at].sent_s
+            following = at + 1
+            if contexts[-1].sent_s == sent_s:  # nearly always: what was sent together is stored together
+                following = count
+            while following < count and contexts[following].sent_s == sent_s:
+                following += 1
+            self.latencies.add(max(int((now_s - sent_s) * 1_000_000), 0), following - at)
+            at = following
+
+    def end_period(self) -> None:
+        self.sizes.end_period()
+        self.latencies.end_period()
+
     def note_durable(self, contexts: Sequence[Pending]) -> None:
         """These entries are durable: a message with the same sequence id is a duplicate from here on."""
         deduplication = self.deduplication
@@ -120,7 +176,7 @@ class Publishing:
         if self._withheld or not self._ownership.may_acknowledge():
             self._withheld.append((ledger_id, first_entry_id, contexts))
             return False
-        for entry_id, (producer, sequence_id, highest, size, messages, _) in enumerate(contexts, first_entry_id):
+        for entry_id, (producer, sequence_id, highest, size, messages, _, _) in enumerate(contexts, first_entry_id):
             producer.pending -= 1
             producer.messages_in += messages
             producer.bytes_in += size
@@ -190,3 +246,12 @@ def _send_error(producer: Producer, sequence_id: int, error: int, message: str) 
         error=error,
         message=message,
     )
+
+
+def _delivers_at_ms(entry: Buffer) -> int:
+    """When the message asks to be delivered; 0: at once, or it cannot be read, which its consumers will see."""
+    try:
+        metadata = parse_metadata(entry)
+    except Corruption:
+        return 0
+    return metadata.deliver_at_time if metadata.HasField("deliver_at_time") else 0

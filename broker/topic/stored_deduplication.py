@@ -99,10 +99,10 @@ class StoredDeduplication:
         self._last_snapshot_s = self._clock.monotonic()
         self._cursor.mark_delete(self._ledger.last_confirmed, self._state.snapshot())
 
-    def snapshot_if_due(self, connected: Collection[str]) -> None:
+    def snapshot_if_due(self, connected: Collection[str], period_s: float) -> None:
         """If a snapshot is due, forget producers that left long ago and take it; *connected* are there now."""
         config = self._config
-        if self._state is None or self._clock.monotonic() - self._last_snapshot_s < config.deduplication_snapshot_s:
+        if self._state is None or self._clock.monotonic() - self._last_snapshot_s < period_s:
             return
         inactivity_ms = config.deduplication_inactivity_minutes * 60_000
         self._state.forget_inactive(connected, self._clock.wall_ms(), inactivity_ms)

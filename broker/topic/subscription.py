@@ -14,18 +14,21 @@ Rules:
    connection is idle gets one entry all the same, so that clients that read never wait for clients that do not.
 """
 
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from broker.errors import ConsumerBusy, MetadataFailure, NotAllowed, NotReady
 from broker.topic.batch_sizes import BatchSizes
 from broker.topic.compacted_view import CompactedCursor, CompactedView
-from broker.topic.consumer import Consumer
+from broker.topic.consumer import Consumer, Counted
 from broker.topic.dispatchers.dispatcher import Dispatcher, DispatchLimits, Read, count_bits
 from broker.topic.dispatchers.key_shared import KeySharedDispatcher, make_selector
 from broker.topic.dispatchers.shared import SharedDispatcher
 from broker.topic.dispatchers.single_active import SingleActiveDispatcher
 from broker.topic.ports import CursorPort, Entries, Host, LedgerPort
+from broker.topic.rates import Rates
+from broker.topic.throttling import DispatchThrottle
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID, command
 from magnetar_core.runtime.types import Cancellable
@@ -44,7 +47,7 @@ ACK_IDS_MAX: Final = 20_000
 READ_RETRY_FIRST_MS: Final = 100
 READ_RETRY_LAST_MS: Final = 5_000
 
-_SINGLE_ACTIVE: Final = frozenset({wire.CommandSubscribe.Exclusive, wire.CommandSubscribe.Failover})
+SINGLE_ACTIVE: Final = frozenset({wire.CommandSubscribe.Exclusive, wire.CommandSubscribe.Failover})
 _Type = wire.CommandSubscribe.SubType
 
 
@@ -74,12 +77,17 @@ class Subscription:
         consistent_hashing: bool = True,
         points: int = 100,
         consumers_max: int = 0,
+        throttles: tuple[DispatchThrottle, DispatchThrottle] | None = None,
     ) -> None:
+        """*throttles*: the rates of the topic and of this subscription."""
         self.name = name
         self._dispatching = f"dispatching of {name}"
         self.cursor = cursor
         self.limits = limits
         self.consumers_max = consumers_max
+        self.throttles = throttles or (DispatchThrottle(), DispatchThrottle())
+        self.last_active_ms = host.now_ms()
+        """When a consumer last came or left."""
         self.is_fenced = False
         self.type: int | None = None
         self.properties: Mapping[str, str] = {}
@@ -91,13 +99,23 @@ class Subscription:
         self._points = points
         self._dispatcher: Dispatcher | None = None
         self._is_reading = False
+        self.is_replaying = False
+        """Whether entries that were delivered before are read from the bookies again."""
         self.waits_for_room = False
         self._timer: Cancellable | None = None
         self._timer_at_ms = 0
         self._retry_ms = 0
-        self.messages_out = 0
-        self.bytes_out = 0
+        self._messages_per_entry = 1.0
+        self.rates = Rates(6, host.now_ms())
+        """Those of `counted`, and entries expired."""
+        self._gone = Counted()
+        """What went to consumers that have left."""
+        self.entries_read = 0
+        self.entries_read_cold = 0
+        """Those of them that memory did not have."""
         self.last_consumed_ms = 0
+        self.last_advanced_ms = 0
+        """When the mark-delete position last moved by an acknowledgement."""
         self.last_acked_ms = 0
         self.last_flow_ms = 0
         self.expired_entries = 0
@@ -112,6 +130,15 @@ class Subscription:
     @property
     def is_durable(self) -> bool:
         return self.cursor.durable
+
+    @property
+    def backlog(self) -> int:
+        """Entries that are not acknowledged."""
+        return self.cursor.backlog()
+
+    @property
+    def mark_delete_position(self) -> Position:
+        return self.cursor.mark_delete_position
 
     @property
     def active_consumer(self) -> Consumer | None:
@@ -133,16 +160,10 @@ class Subscription:
             raise NotReady(f"Subscription {self.name} is fenced")
         if not self.consumers or self._dispatcher is None:
             return
-        if kind != self.type:
-            raise ConsumerBusy(
-                f"Subscription is of different type. Active subscription type of '{self.type_name}' is different "
-                f"than the connecting consumer's type '{_Type.Name(kind)}'."
-            )
-        if isinstance(self._dispatcher, KeySharedDispatcher) and (
-            self._dispatcher.is_sticky != policy.is_sticky
-            or self._dispatcher.allows_out_of_order != policy.allows_out_of_order
-        ):
-            raise ConsumerBusy("The connected consumers share out their keys in another way")
+        check_same_kind(self.type, kind)
+        if isinstance(self._dispatcher, KeySharedDispatcher):
+            present = KeySharedPolicy(self._dispatcher.is_sticky, self._dispatcher.allows_out_of_order)
+            check_same_policy(present, policy)
         if self.consumers_max and len(self.consumers) >= self.consumers_max:
             raise ConsumerBusy("Subscription reached max consumers limit")
         self._dispatcher.check_newcomer(consumer)
@@ -155,10 +176,11 @@ class Subscription:
             self.type = kind
         self._dispatcher.add(consumer)
         consumer.subscription = self
+        self.last_active_ms = self._host.now_ms()
         self.pump()
 
     def _make_dispatcher(self, kind: int, policy: KeySharedPolicy) -> Dispatcher:
-        if kind in _SINGLE_ACTIVE:
+        if kind in SINGLE_ACTIVE:
             return SingleActiveDispatcher(
                 self.cursor,
                 self.limits,
@@ -183,9 +205,9 @@ class Subscription:
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Detach *consumer*; entries that it did not acknowledge go to the other consumers."""
+        self.last_active_ms = self._host.now_ms()
         if self._dispatcher is not None and consumer in self._dispatcher.consumers:
-            self.messages_out += consumer.messages_out
-            self.bytes_out += consumer.bytes_out
+            self._gone = self._gone.plus(consumer.counted)
             self._dispatcher.remove(consumer)
             # The pump runs in the next turn of the loop: when a connection breaks, hundreds of its consumers leave in
             # this turn, and the entries of one must not be sent to another that leaves a moment later.
@@ -229,11 +251,15 @@ class Subscription:
         InvalidPosition for malformed ids (`named_position`) and for a cumulative ack beyond the end; nothing of the
         ack is applied then.
         """
-        consumer.last_acked_ms = self.last_acked_ms = self._host.now_ms()
+        now_ms = self._host.now_ms()
+        consumer.last_acked_ms = self.last_acked_ms = now_ms
+        before = self.cursor.mark_delete_position
         if ack.ack_type == wire.CommandAck.Cumulative:
             self._acknowledge_up_to(consumer, ack)
         else:
             self._acknowledge_single(consumer, ack)
+        if self.cursor.mark_delete_position != before:
+            self.last_advanced_ms = now_ms
         if self._ledger.is_terminated:
             self.tell_the_end()
         if consumer.permits > 0 or len(self.consumers) > 1:
@@ -251,6 +277,7 @@ class Subscription:
     def _acknowledge_single(self, consumer: Consumer, ack: wire.CommandAck) -> None:
         done: list[Position] = []
         dispatcher = self._dispatcher
+        before = dispatcher.unacked_messages if isinstance(dispatcher, SharedDispatcher) else 0
         if len(ack.message_id) > ACK_IDS_MAX:
             raise InvalidPosition(f"an ack has {len(ack.message_id)} ids, and may have {ACK_IDS_MAX}; split it")
         positions = [_checked(one) for one in ack.message_id]
@@ -268,15 +295,19 @@ class Subscription:
             if dispatcher is not None:
                 remaining = 0 if whole else count_bits(self.cursor.batch_ack_set(position) or ())
                 dispatcher.on_acked(position, remaining)
-        consumer.acked_messages += len(ack.message_id)
         if done:
             self.cursor.delete(done)
             if dispatcher is not None:
                 for position in done:
                     dispatcher.on_acked(position, 0)
+        # Where every message that was sent is remembered, those of batches are counted one by one.
+        if isinstance(dispatcher, SharedDispatcher):
+            consumer.acked_messages += before - dispatcher.unacked_messages
+        else:
+            consumer.acked_messages += len(ack.message_id)
 
     def _acknowledge_up_to(self, consumer: Consumer, ack: wire.CommandAck) -> None:
-        if self.type not in _SINGLE_ACTIVE or len(ack.message_id) != 1:
+        if self.type not in SINGLE_ACTIVE or len(ack.message_id) != 1:
             return  # several consumers share the entries: a cumulative ack has no meaning and must not move the cursor
         message_id = ack.message_id[0]
         position = _checked(message_id)
@@ -311,6 +342,7 @@ class Subscription:
         gone = list(self.consumers)
         for consumer in gone:
             tell_closed(consumer)
+            self._gone = self._gone.plus(consumer.counted)
             if self._dispatcher is not None:
                 self._dispatcher.remove(consumer)
         return gone
@@ -347,6 +379,7 @@ class Subscription:
         for consumer in gone:
             consumer.pending.clear()
             consumer.unacked_messages = 0
+            self._gone = self._gone.plus(consumer.counted)
             tell_closed(consumer)
             consumer.sink.on_consumer_closed(consumer)
 
@@ -360,6 +393,13 @@ class Subscription:
             if read is None:
                 self._set_timer()
                 return
+            if self._is_throttled:
+                now_ms = self._host.now_ms()
+                wait_ms = max(one.wait_ms(now_ms) for one in self.throttles)
+                if wait_ms > 0:
+                    self._arm(now_ms + math.ceil(wait_ms))
+                    return
+                read = self._within_rates(read, now_ms)
             sink = dispatcher.sink_of_reads()
             room_bytes = self._host.read_room_bytes
             if room_bytes <= 0:
@@ -373,6 +413,7 @@ class Subscription:
             found = self._read(read)
             if not isinstance(found, Sequence):
                 self._is_reading = True
+                self.is_replaying = read.first is not None
                 self._host.fetch(found, self._on_fetched(dispatcher, read), read.bytes_max, sink)
                 return
             self._on_entries(dispatcher, read, found)
@@ -388,12 +429,13 @@ class Subscription:
 
     def _on_fetched(self, dispatcher: Dispatcher, read: Read) -> Callable[[Entries | None], None]:
         def done(entries: Entries | None) -> None:
-            self._is_reading = False
+            self._is_reading = self.is_replaying = False
             if entries is None:
                 self._retry_ms = min(max(self._retry_ms * 2, READ_RETRY_FIRST_MS), READ_RETRY_LAST_MS)
                 self._arm(self._host.now_ms() + self._retry_ms)
                 return
             self._retry_ms = 0
+            self.entries_read_cold += len(entries)
             if dispatcher is self._dispatcher and not self.is_fenced and not self._is_overtaken(read, entries):
                 fetched = entries
                 if not self._host.guard(lambda: self._on_entries(dispatcher, read, fetched), self._dispatching):
@@ -410,10 +452,38 @@ class Subscription:
         """
         return read.first is None and bool(entries) and self.cursor.read_position <= entries[-1].position
 
+    @property
+    def _is_throttled(self) -> bool:
+        return any(one.is_on for one in self.throttles)
+
+    def _within_rates(self, read: Read, now_ms: int) -> Read:
+        """*read*, cut to what may be dispatched now; at least one entry."""
+        for throttle in self.throttles:
+            messages, size = throttle.room(now_ms)
+            if messages is not None:
+                entries = max(int(messages / self._messages_per_entry), 1)
+                read = read._replace(entries_max=min(read.entries_max, entries))
+            if size is not None:
+                read = read._replace(bytes_max=max(min(read.bytes_max, size), 1))
+        return read
+
     def _on_entries(self, dispatcher: Dispatcher, read: Read, entries: Entries) -> None:
+        if self._is_throttled:
+            before = self.counted
+            dispatcher.on_entries(read, entries)
+            after, now_ms = self.counted, self._host.now_ms()
+            messages = after.messages - before.messages
+            for throttle in self.throttles:
+                throttle.spend(messages, after.bytes - before.bytes, now_ms)
+            if entries and messages:
+                self._messages_per_entry = max(messages / len(entries), 1.0)
+        else:
+            dispatcher.on_entries(read, entries)
         if entries:
-            self.last_consumed_ms = self._host.now_ms()
-        dispatcher.on_entries(read, entries)
+            self.entries_read += len(entries)
+            self.last_consumed_ms = now_ms = self._host.now_ms()
+            for consumer in dispatcher.consumers:
+                consumer.note_sent(now_ms)
 
     def _set_timer(self) -> None:
         at_ms = None if self._dispatcher is None else self._dispatcher.next_timer_ms()
@@ -442,6 +512,20 @@ class Subscription:
 
     # -------------------------------------------------------------------------------- what is to be seen
 
+    @property
+    def counted(self) -> Counted:
+        """What went to its consumers since it was opened here, with those that have left."""
+        total = self._gone
+        for consumer in self.consumers:
+            total = total.plus(consumer.counted)
+        return total
+
+    def take_rates(self, now_ms: int) -> None:
+        """Work out the rates of the period that ends now, also those of the consumers."""
+        self.rates.take((*self.counted, self.expired_entries), now_ms)
+        for consumer in self.consumers:
+            consumer.take_rates(now_ms)
+
     def tell_the_end(self) -> None:
         """Tell Java's consumers that the terminated topic holds nothing more for them; others would disconnect."""
         if self.cursor.backlog():
@@ -459,6 +543,29 @@ class Subscription:
     def delayed_messages(self) -> int:
         """Entries that wait for their time, as far as they were read."""
         return self._dispatcher.delayed_messages if isinstance(self._dispatcher, SharedDispatcher) else 0
+
+    @property
+    def replayed_messages(self) -> int:
+        """Entries that were read and wait for a consumer that can take them."""
+        return self._dispatcher.replayed_messages if isinstance(self._dispatcher, SharedDispatcher) else 0
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether entries are read from the bookies."""
+        return self._is_reading
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a consumer could take an entry, and there is none left to read."""
+        return any(one.is_available for one in self.consumers) and not self.cursor.has_more()
+
+    @property
+    def key_shared(self) -> KeySharedPolicy | None:
+        """How its keys are distributed; None unless it is Key_Shared."""
+        dispatcher = self._dispatcher
+        if not isinstance(dispatcher, KeySharedDispatcher):
+            return None
+        return KeySharedPolicy(dispatcher.is_sticky, dispatcher.allows_out_of_order)
 
     @property
     def is_blocked(self) -> bool:
@@ -482,6 +589,22 @@ class Subscription:
         return dispatcher.next_read() is not None
 
 
+def check_same_kind(present: int | None, kind: int) -> None:
+    """Raises ConsumerBusy unless a consumer of the type *kind* fits those that are there."""
+    if kind != present:
+        name = "" if present is None else _Type.Name(present)
+        raise ConsumerBusy(
+            f"Subscription is of different type. Active subscription type of '{name}' is different "
+            f"than the connecting consumer's type '{_Type.Name(kind)}'."
+        )
+
+
+def check_same_policy(present: KeySharedPolicy, policy: KeySharedPolicy) -> None:
+    """Raises ConsumerBusy unless a Key_Shared consumer distributes its keys as those that are there."""
+    if (present.is_sticky, present.allows_out_of_order) != (policy.is_sticky, policy.allows_out_of_order):
+        raise ConsumerBusy("The connected consumers share out their keys in another way")
+
+
 def tell_closed(consumer: Consumer) -> None:
     consumer.sink.write(command(wire.BaseCommand.CLOSE_CONSUMER, consumer_id=consumer.consumer_id, request_id=NO_ID))
 
@@ -502,7 +625,7 @@ def check_type(kind: int, allowed: frozenset[str], *, read_compacted: bool) -> N
     """Raises NotAllowed for a subscription type that the namespace or this broker does not allow."""
     if allowed and _Type.Name(kind) not in allowed:
         raise NotAllowed(f"Subscription type {_Type.Name(kind)} is not enabled for this namespace")
-    if read_compacted and kind not in _SINGLE_ACTIVE:
+    if read_compacted and kind not in SINGLE_ACTIVE:
         raise NotAllowed("readCompacted only allowed on failover or exclusive subscriptions")
 
 

@@ -22,15 +22,17 @@ from broker.errors import (
     SubscriptionNotFound,
     storage_error,
 )
-from broker.names import COMPACTION_CURSOR, is_reserved_subscription
+from broker.names import is_internal_subscription, is_reserved_subscription
 from broker.topic.compacted_view import CompactedView, start_of
-from broker.topic.consumer import Consumer, ConsumerSubscription
+from broker.topic.consumer import Consumer, ConsumerSubscription, Counted
 from broker.topic.limits import TopicLimits
 from broker.topic.ports import Host
 from broker.topic.positions import position_at_ms, reader_start
 from broker.topic.requests import SubscribeRequest
 from broker.topic.subscription import Subscription, check_type, tell_closed
+from broker.topic.throttling import DispatchThrottle, SubscribeThrottle
 from magnetar_core.runtime.clock import Clock
+from managed_ledger.compacted_entry import COMPACTION_CURSOR
 from managed_ledger.errors import CursorNotFound, ManagedLedgerError
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.topic_name import TopicName
@@ -56,6 +58,10 @@ class Subscriptions:
         """*compacted*: for consumers that want what compaction kept."""
         self.by_name: dict[str, Subscription] = {}
         self.last_active_ms = clock.wall_ms()
+        self.gone = Counted()
+        """What went to consumers of subscriptions that were removed."""
+        self.gone_internal = Counted()
+        """The part of it that went to readers of the system."""
         self._topic = topic
         self._ledger = ledger
         self._host = host
@@ -63,6 +69,11 @@ class Subscriptions:
         self._config = config
         self._limits = limits
         self._compacted = compacted
+        self.dispatch_throttle = DispatchThrottle()
+        """The rate of all subscriptions together."""
+        self._subscribe_throttle = SubscribeThrottle()
+        self._published = (0.0, 0.0)
+        self._use_rates()
 
     def restore(self) -> None:
         """Make the subscriptions whose cursors are stored."""
@@ -76,6 +87,18 @@ class Subscriptions:
         for subscription in self.by_name.values():
             subscription.consumers_max = limits.consumers_per_subscription_max
             subscription.apply_limits(limits.dispatch)
+        self._use_rates()
+
+    def _use_rates(self) -> None:
+        limits, now_ms = self._limits, self._clock.wall_ms()
+        self._subscribe_throttle.use(limits.subscribe_rate)
+        self.dispatch_throttle.use(limits.dispatch_rate, self._published, now_ms)
+        for name, subscription in self.by_name.items():
+            self._use_rate(name, subscription.throttles[-1])
+
+    def _use_rate(self, name: str, throttle: DispatchThrottle) -> None:
+        rate = self._limits.subscription_rates.get(name, self._limits.subscription_rate)
+        throttle.use(rate, self._published, self._clock.wall_ms())
 
     # ------------------------------------------------------------------------------- consumers come
 
@@ -83,8 +106,9 @@ class Subscriptions:
         """Attach a consumer. Raises BrokerError, also from *check_open* (rule 1)."""
         limits = self._limits
         check_open()
-        _check_name(request.subscription)
+        check_name(request.subscription)
         check_type(request.kind, limits.subscription_types, read_compacted=request.consumer.read_compacted)
+        self._subscribe_throttle.check(request.consumer.address, request.consumer.name, self._clock.wall_ms())
         consumers = sum(len(one.consumers) for one in self.by_name.values())
         if limits.consumers_max and consumers >= limits.consumers_max:
             raise ConsumerBusy("Topic reached max consumers limit")
@@ -153,7 +177,10 @@ class Subscriptions:
         self, name: str, start: Position, properties: Mapping[str, str] | None, check_open: Callable[[], None]
     ) -> Subscription:
         """A durable subscription at *start*, the first position to deliver. Raises BrokerError."""
-        _check_name(name)
+        check_name(name)
+        most = self._limits.subscriptions_max
+        if most and name not in self.by_name and sum(one.is_durable for one in self.by_name.values()) >= most:
+            raise NotAllowed(f"Exceed the maximum number of subscriptions of the topic: {self._topic}")
         try:
             cursor = await self._ledger.open_cursor(name, start, dict(properties or {}))
         except ManagedLedgerError as error:
@@ -164,6 +191,8 @@ class Subscriptions:
 
     def _add(self, name: str, cursor: "ManagedCursor") -> Subscription:
         assert name not in self.by_name, f"subscription {name} of {self._topic} is there twice"
+        throttle = DispatchThrottle()
+        self._use_rate(name, throttle)
         subscription = Subscription(
             name,
             cursor,
@@ -172,10 +201,12 @@ class Subscriptions:
             self._limits.dispatch,
             topic=str(self._topic),
             partition=self._topic.partition,
+            throttles=(self.dispatch_throttle, throttle),
             consistent_hashing=self._config.key_shared_consistent_hashing,
             points=self._config.key_shared_points,
             consumers_max=self._limits.consumers_per_subscription_max,
         )
+        subscription.properties = cursor.string_properties
         self.by_name[name] = subscription
         return subscription
 
@@ -202,8 +233,7 @@ class Subscriptions:
         """Rule 2."""
         if not subscription.is_durable and not subscription.consumers and not subscription.is_fenced:
             subscription.close()
-            if self.by_name.get(subscription.name) is subscription:
-                del self.by_name[subscription.name]
+            self._forget(subscription)
 
     async def unsubscribe(self, consumer: Consumer) -> None:
         """The only consumer removes its subscription. Raises BrokerError."""
@@ -239,7 +269,7 @@ class Subscriptions:
             subscription.is_fenced = False
             raise storage_error(error) from error
         subscription.close()
-        self.by_name.pop(name, None)
+        self._forget(subscription)
         self.last_active_ms = self._clock.wall_ms()
 
     async def seek(
@@ -264,6 +294,27 @@ class Subscriptions:
                 consumer.sink.on_consumer_closed(consumer)
             subscription.close()
 
+    async def clear(self, name: str) -> None:
+        """Pass over everything that a subscription has before it; its consumers stay. Raises BrokerError."""
+        self.require(name).clear_up_to(self._ledger.last_confirmed)
+        cursor = self._ledger.cursors.get(name)
+        if cursor is not None:
+            try:
+                await cursor.flush()
+            except ManagedLedgerError as error:
+                raise storage_error(error) from error
+
+    async def set_properties(self, name: str, properties: Mapping[str, str]) -> None:
+        """Replace the properties of a subscription; durable on return, if it is. Raises BrokerError."""
+        subscription = self.require(name)
+        cursor = self._ledger.cursors.get(name)
+        if cursor is not None:
+            try:
+                await cursor.set_string_properties(properties)
+            except ManagedLedgerError as error:
+                raise storage_error(error) from error
+        subscription.properties = dict(properties)
+
     # -------------------------------------------------------------------------------- all of them
 
     def tell_the_end(self) -> None:
@@ -275,14 +326,21 @@ class Subscriptions:
     def have_consumers(self) -> bool:
         return any(one.consumers for one in self.by_name.values())
 
-    def take_rates(self, period_s: float) -> None:
-        """Work out the consumers' rates of the period that ends now."""
+    def take_rates(self, now_ms: int, published: tuple[float, float]) -> None:
+        """Work out the rates of the period that ends now."""
         for subscription in self.by_name.values():
-            for consumer in subscription.consumers:
-                consumer.take_rates(period_s)
+            subscription.take_rates(now_ms)
+
+    def _forget(self, subscription: Subscription) -> None:
+        """*subscription* is removed; what went to its consumers counts for the topic on."""
+        if self.by_name.get(subscription.name) is subscription:
+            del self.by_name[subscription.name]
+            self.gone = self.gone.plus(subscription.counted)
+            if is_internal_subscription(subscription.name):
+                self.gone_internal = self.gone_internal.plus(subscription.counted)
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
     """Raises ProducerBusy, the code that Apache's broker gives, for a name that no subscription may have."""
     if not name.strip():
         raise ProducerBusy("Empty subscription name")

@@ -28,20 +28,25 @@ from broker.errors import MetadataFailure, NotReady, TopicTerminated, storage_er
 from broker.memory_budget import MemoryBudget
 from broker.ownership.rules import Ownership
 from broker.policies import NamespacePolicies
+from broker.policy_types import CAUGHT_UP, STORAGE
+from broker.topic.backlog import Exceeded, evict_bytes, exceeded, refusal, refuses_producers
+from broker.topic.buckets import Period
 from broker.topic.compactor import Compactor
-from broker.topic.consumer import Consumer, ConsumerSubscription
+from broker.topic.consumer import Consumer, ConsumerSubscription, Counted
 from broker.topic.deduplication import Deduplication
 from broker.topic.host import TopicHost
-from broker.topic.limits import limits_of
+from broker.topic.limits import TopicLimits, limits_of
 from broker.topic.passing import expire, nth_open
 from broker.topic.positions import last_kept_index, last_message, position_at_ms
 from broker.topic.producer import Producer
 from broker.topic.producers import Producers
 from broker.topic.publishing import Pending, Publishing
+from broker.topic.rates import Rates
 from broker.topic.requests import Attached, ProducerRequest, SubscribeRequest
 from broker.topic.stored_deduplication import StoredDeduplication
 from broker.topic.subscription import Subscription
 from broker.topic.subscriptions import Subscriptions
+from broker.topic.throttling import PublishThrottle
 from broker.wire.frames import Send
 from magnetar_core.runtime.clock import Clock, Timer
 from magnetar_core.runtime.tasks import Bell, Tasks, attempt
@@ -65,6 +70,8 @@ CLOSING_GRACE_S: Final = 1.0
 
 class Topic:
     """A persistent topic, opened. Made by the broker; see `load`."""
+
+    is_persistent = True
 
     def __init__(
         self,
@@ -97,7 +104,9 @@ class Topic:
         self._producers = Producers(name, ledger, clock, self._tasks, self._answered)
         self._publishing = Publishing(ownership, self._producers)
         self.compactor = Compactor(name, ledger, clock, self._tasks, compactions or asyncio.Semaphore())
+        self.publish_throttle = PublishThrottle()
         self._subscriptions = Subscriptions(name, ledger, self._host, clock, config, self._limits, self.compactor)
+        self._use_rates()
         # What the parts call back must not refer to this object: a topic that has ended is freed at once.
         publishing, producers = self._publishing, self._producers
 
@@ -106,6 +115,8 @@ class Topic:
             producers.deduplicates = state is not None
 
         self._deduplication = StoredDeduplication(name, ledger, config, clock, use_deduplication)
+        self.rates = Rates(5, clock.wall_ms())
+        """Messages in, bytes in, entries stored, entries read by subscriptions, and those of them from the bookies."""
         self._withheld_timer: Timer | None = None
         self._stamps = TIMESTAMP_INTERCEPTOR in config.entry_metadata_interceptors
         self._stop_watching = ledger.watch_appends(self._on_new_entries)
@@ -126,7 +137,10 @@ class Topic:
         stamp = b""
         if self._stamps:
             stamp = BrokerEntryMetadata(broker_timestamp=self._clock.wall_ms()).SerializeToString()
-        buffers, contexts = self._publishing.take(run, stamp)
+        limits = self._limits
+        if limits.message_bytes_max or limits.delay_max_ms:
+            run = self._publishing.admissible(run, limits.message_bytes_max, limits.delay_max_ms, self._clock.wall_ms())
+        buffers, contexts = self._publishing.take(run, stamp, self._clock.monotonic())
         if buffers:
             self.ledger.append(buffers, contexts)
 
@@ -140,6 +154,7 @@ class Topic:
             publishing.forget(contexts)
             self._answered.ring()
             return
+        publishing.note_stored(contexts, self._clock.monotonic())
         deduplication = publishing.deduplication
         if deduplication is not None:
             publishing.note_durable(contexts)
@@ -206,6 +221,31 @@ class Topic:
     def bytes_in(self) -> int:
         return self._publishing.bytes_in
 
+    @property
+    def entry_sizes(self) -> Period:
+        """Bytes of the entries of the last period."""
+        return self._publishing.sizes.last
+
+    @property
+    def write_latencies(self) -> Period:
+        """Microseconds until the entries of the last period were stored."""
+        return self._publishing.latencies.last
+
+    @property
+    def has_chunks(self) -> bool:
+        """Whether a message came in parts."""
+        return self._publishing.has_chunks
+
+    @property
+    def epoch(self) -> int | None:
+        """How often exclusive access has been given; None: never."""
+        return self._producers.epoch
+
+    @property
+    def gone(self) -> tuple[Counted, Counted]:
+        """What went to consumers of subscriptions that were removed; and the part of it that was the system's."""
+        return self._subscriptions.gone, self._subscriptions.gone_internal
+
     async def attach_producer(self, request: ProducerRequest) -> Attached:
         """Let a producer write. Raises BrokerError."""
         producer, producers = request.producer, self._producers
@@ -218,9 +258,43 @@ class Topic:
             if self.policies.encryption_required and not request.encrypted:
                 raise MetadataFailure(f"Encryption is required in {self.name.namespace}")
             producers.make_room(producer, self._limits.producers_max)
+            await self._check_backlog()
+            self._check_open()
             if request.initial_subscription:
                 await self._subscriptions.create_initial(request.initial_subscription, self._check_open)
             return await producers.admit(request, self.last_sequence_id(producer.name), self._check_open)
+
+    async def _exceeded(self) -> Exceeded | None:
+        """The backlog quota that is used up. Raises StorageFailure."""
+        limits, subscriptions = self._limits, list(self.subscriptions.values())
+        if not self._config.backlog_quota_checks or self.name.is_system:
+            return None
+        return await exceeded(self.ledger, subscriptions, limits.storage_quota, limits.age_quota, self._clock.wall_ms())
+
+    async def _check_backlog(self) -> None:
+        """Raises QuotaExceededHold, QuotaExceeded."""
+        found = await self._exceeded()
+        if found is not None and refuses_producers(found):
+            raise refusal(self.name, found)
+
+    async def keep_quotas(self) -> None:
+        """Do what the policy says if the backlog is above a quota. Called periodically. Raises BrokerError."""
+        if self.is_closed or self._is_closing:
+            return
+        found = await self._exceeded()
+        if found is None or self.is_closed:
+            return
+        if refuses_producers(found):
+            if self.producers:
+                log.info("%s: its producers are disconnected: the quota %s is used up", self.name, found.kind)
+            self._producers.disconnect_all()
+        elif found.kind == STORAGE:
+            passed = evict_bytes(self.ledger, list(self.subscriptions.values()), found.quota)
+            log.info("%s: %d entries were passed over: the quota %s is used up", self.name, passed, found.kind)
+        else:
+            for name, subscription in list(self.subscriptions.items()):
+                if subscription.is_durable:
+                    await self.expire(name, found.quota.limit_s)
 
     def close_producer(self, producer: Producer, request_id: int) -> None:
         """A client closes its producer; the request is answered once all messages that it sent are."""
@@ -295,6 +369,23 @@ class Topic:
         """The first entry that was published at *time_ms* or later; LATEST if there is none. Raises BrokerError."""
         return await position_at_ms(self.ledger, time_ms)
 
+    async def clear_backlog(self, name: str) -> None:
+        """Pass over everything that a subscription has before it; its consumers stay. Raises BrokerError."""
+        await self._subscriptions.clear(name)
+
+    async def set_subscription_properties(self, name: str, properties: Mapping[str, str]) -> None:
+        """Replace the properties of a subscription. Raises BrokerError."""
+        await self._subscriptions.set_properties(name, properties)
+
+    async def truncate(self) -> None:
+        """All subscriptions go to the end, and all ledgers but the present one are deleted. Raises BrokerError."""
+        for subscription in list(self.subscriptions.values()):
+            subscription.clear_up_to(self.ledger.last_confirmed)
+        try:
+            await self.ledger.truncate()
+        except ManagedLedgerError as error:
+            raise storage_error(error) from error
+
     async def skip(self, name: str, count: int) -> None:
         """Pass over *count* entries of a subscription, whose consumers stay. Raises BrokerError."""
         subscription = self._subscriptions.require(name)
@@ -353,21 +444,60 @@ class Topic:
     def tick(self) -> None:
         """Store a snapshot of the sequence ids and forget absent producers, if that is due. Called periodically."""
         if not self.is_closed:
-            self._deduplication.snapshot_if_due(self.producers.keys())
+            self._deduplication.snapshot_if_due(self.producers.keys(), self._limits.deduplication_snapshot_s)
 
     async def apply_policies(self, policies: NamespacePolicies) -> None:
         """The namespace's policies changed. Raises StorageFailure."""
         self.policies = policies
         self._limits = limits_of(self._config, policies, is_system=self.name.is_system)
         self._subscriptions.apply_limits(self._limits)
+        self._use_rates()
         async with self._producers.admission:
             await self._deduplication.apply(self.deduplication_enabled)
 
-    def take_rates(self, period_s: float) -> None:
+    def _use_rates(self) -> None:
+        self.publish_throttle.use(self._limits.publish_rate, self._clock.wall_ms())
+
+    @property
+    def limits(self) -> TopicLimits:
+        return self._limits
+
+    def is_idle(self, now_ms: int) -> bool:
+        """Whether the topic may be deleted because nobody uses it."""
+        wanted = self._limits.inactive
+        if not wanted.is_on or self.is_in_use or self.last_active_ms > now_ms - wanted.idle_s * 1000:
+            return False
+        if wanted.mode == CAUGHT_UP:
+            return not any(one.cursor.backlog() for one in self.subscriptions.values())
+        return not self.has_subscriptions
+
+    async def expire_subscriptions(self) -> None:
+        """Remove durable subscriptions that had no consumer for longer than the policies allow. Raises BrokerError."""
+        minutes = self._limits.expiration_minutes
+        if not minutes or self.is_closed:
+            return
+        since_ms = self._clock.wall_ms() - minutes * 60_000
+        for name, subscription in list(self.subscriptions.items()):
+            if subscription.is_durable and not subscription.consumers and subscription.last_active_ms < since_ms:
+                await self._subscriptions.delete(name, force=False)
+                log.info("%s: subscription %s was removed: no consumer for %d minutes", self.name, name, minutes)
+
+    def compact_if_due(self) -> None:
+        """Begin a compaction if more than the threshold is new. Called periodically."""
+        threshold = self._limits.compaction_threshold_bytes
+        if threshold and not self.is_closed and self.ledger.bytes_after(self.compactor.horizon or EARLIEST) > threshold:
+            self.compactor.start()
+
+    def take_rates(self, now_ms: int) -> None:
         """Work out the rates of the period that ends now."""
+        self._publishing.end_period()
+        reads = [one.entries_read for one in self.subscriptions.values()]
+        cold = [one.entries_read_cold for one in self.subscriptions.values()]
+        self.rates.take((self.messages_in, self.bytes_in, self._publishing.entries_in, sum(reads), sum(cold)), now_ms)
         for producer in self.producers.values():
-            producer.take_rates(period_s)
-        self._subscriptions.take_rates(period_s)
+            producer.take_rates(now_ms)
+        messages, size, *_ = self.rates.values
+        self._subscriptions.take_rates(now_ms, (messages, size))
 
     @property
     def last_active_ms(self) -> int:

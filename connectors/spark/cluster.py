@@ -7,7 +7,7 @@ disturbs a writer. The end that is found here is the end of the read.
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -31,6 +31,8 @@ from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.daemon import new_clock
 from magnetar_core.runtime.types import ConfigurationError, Corruption, MagnetarError
 from magnetar_core.security.tls_files import directory_files
+from managed_ledger.compacted_entry import COMPACTED_LEDGER, COMPACTION_CURSOR
+from managed_ledger.cursors.stored_cursor import stored_cursor
 from managed_ledger.record import stored_record
 from managed_ledger.schemas.registry import SchemaRegistry, StoredSchema
 from managed_ledger.topic_name import TopicName
@@ -39,6 +41,9 @@ log = logging.getLogger(__name__)
 
 # The driver asks about so many ledgers at once: enough to hide the latency, few enough for one ZooKeeper connection.
 CONCURRENT_MAX: Final = 64
+
+# How often what compaction kept is looked for while compactions end meanwhile.
+_COMPACTION_LOOKS: Final = 3
 
 # Value formats that depend on the topic's schema.
 WITH_SCHEMA: Final = frozenset({"avro", "json", "auto"})
@@ -138,10 +143,34 @@ class _Freezer:
             return None
         found = await asyncio.gather(*(self._run(part, ledger_id) for ledger_id in ledgers))
         runs = [run for run in found if run is not None]
+        if self._options.compacted:
+            return await self._compacted_range(part, runs)
         start = self._options.starting.get(topic, {}).get(number)
         end = self._options.ending.get(topic, {}).get(number)
         kept, earlier = clip(runs, start, end)
         return TopicRange(str(part), part.partition, kept, earlier)
+
+    async def _compacted_range(self, part: TopicName, runs: Sequence[Run]) -> TopicRange:
+        """What compaction kept of a partition, and behind it what came since. Raises DataLoss."""
+        for left in reversed(range(_COMPACTION_LOOKS)):
+            try:
+                cursor = await stored_cursor(self._store, self._bookkeeper, part.managed_ledger_name, COMPACTION_CURSOR)
+                ledger_id = None if cursor is None else cursor.properties.get(COMPACTED_LEDGER)
+                if cursor is None or ledger_id is None:
+                    return TopicRange(str(part), part.partition, tuple(runs))
+                metadata = await self._bookkeeper.read_metadata(ledger_id)
+            except NoSuchLedger as error:  # the next compaction has ended meanwhile, and names another ledger
+                if not left:
+                    raise DataLoss(f"what compaction kept of {part} is gone: {error}") from error
+                continue
+            except BookKeeperError as error:
+                raise MagnetarError(f"cannot find what compaction kept of {part}: {error}") from error
+            horizon = cursor.mark_delete_position
+            later, earlier = clip(runs, (horizon.ledger_id, horizon.entry_id + 1), None)
+            kept = Run(ledger_id, 0, metadata.last_entry_id, max(metadata.length, 1), is_compacted=True)
+            first = (kept,) if metadata.last_entry_id >= 0 else ()
+            return TopicRange(str(part), part.partition, (*first, *later), earlier)
+        raise AssertionError("the last look returns or raises")
 
     async def _ledgers(self, part: TopicName) -> list[int] | None:
         record = await stored_record(self._store, part.managed_ledger_name)

@@ -24,6 +24,7 @@ KNOWN: Final[dict[str, tuple[str, ...]]] = {
     "topics": ("paths",),
     "startingOffsets": (),
     "endingOffsets": (),
+    "compacted": ("readCompacted",),
     "minPartitions": (),
     "maxPartitions": (),
     "targetPartitionBytes": (),
@@ -85,6 +86,8 @@ class ReadOptions:
     read_timeout_s: float = 30.0
     ledgers_root: str = ""
     """Empty: the one in the metadata URL."""
+    compacted: bool = False
+    """Of what compaction has looked at only the last message of each key, and what came since."""
     tls_directory: str = ""
     """Folder with tls.crt, tls.key and ca.crt, on every machine that reads; empty: bookies are asked in clear."""
     unused: tuple[str, ...] = ()
@@ -115,6 +118,12 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
     fail_on_data_loss = _flag(given, "failOnDataLoss", True, problems)
     starting = _offsets(given, "startingOffsets", "earliest", topics, problems)
     ending = _offsets(given, "endingOffsets", "latest", topics, problems)
+    compacted = _flag(given, "compacted", False, problems)
+    if compacted and (starting or ending):
+        problems.append(
+            "compacted=true reads the last message of each key of a whole topic; leave out startingOffsets and "
+            "endingOffsets, or compacted"
+        )
     if problems:
         raise ConfigurationError("\n".join(problems))
     return ReadOptions(
@@ -122,6 +131,7 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         topics=topics,
         starting=starting,
         ending=ending,
+        compacted=compacted,
         min_partitions=minimum,
         max_partitions=maximum,
         target_bytes=target_bytes,

@@ -40,6 +40,8 @@ class Run(NamedTuple):
     first: int
     last: int
     size_bytes: int
+    is_compacted: bool = False
+    """The ledger holds what compaction kept of the topic: entries with the ids that they had there."""
 
     @property
     def entries(self) -> int:
@@ -50,7 +52,8 @@ class Run(NamedTuple):
         assert self.first <= first <= last <= self.last, (self, first, last)
         if (first, last) == (self.first, self.last):
             return self
-        return Run(self.ledger_id, first, last, self.size_bytes * (last - first + 1) // self.entries)
+        size_bytes = self.size_bytes * (last - first + 1) // self.entries
+        return Run(self.ledger_id, first, last, size_bytes, self.is_compacted)
 
 
 class TopicRange(NamedTuple):

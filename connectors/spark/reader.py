@@ -28,6 +28,7 @@ from magnetar_core.bookkeeper.metadata.store import MetadataError
 from magnetar_core.bookkeeper.wire.entry import StoredEntry
 from magnetar_core.runtime.loop_thread import LoopThread
 from magnetar_core.runtime.types import MIB, Corruption, MagnetarError
+from managed_ledger.compacted_entry import decode
 
 log = logging.getLogger(__name__)
 
@@ -170,7 +171,7 @@ class _Task:
                     async for group in groups:
                         self._entries += len(group)
                         begin = group[-1].entry_id + 1
-                        opened = (open_entry(topic, entry.ledger_id, entry.entry_id, entry.payload) for entry in group)
+                        opened = (_open(topic, run, entry) for entry in group)
                         yield [entry for entry in opened if entry is not None]
             except (NoSuchLedger, NoSuchEntry) as error:
                 text = f"{topic}: entries {begin} to {run.last} of ledger {run.ledger_id} are gone ({error})"
@@ -230,7 +231,8 @@ class _Task:
 
     async def _look_back(self, chunk: Opened) -> "_Earlier":
         """The chunks of the same message before *chunk*, from the last first one on."""
-        runs, _ = clip([*self._split.before, *self._split.runs], None, (chunk.ledger_id, chunk.entry_id))
+        plain = [run for run in (*self._split.before, *self._split.runs) if not run.is_compacted]
+        runs, _ = clip(plain, None, (chunk.ledger_id, chunk.entry_id))
         found: list[Opened] = []
         looked = 0
         for step in _backwards(runs):
@@ -263,6 +265,14 @@ class _Task:
         except Corruption as error:
             where = f"{self._split.topic}, entry {chunk.ledger_id}:{chunk.entry_id}"
             raise Corruption(f"{where}: {error}") from None
+
+
+def _open(topic: str, run: Run, entry: StoredEntry) -> Opened | None:
+    """The message entry in what is stored; of a compacted ledger with the id that it had in the topic."""
+    if not run.is_compacted:
+        return open_entry(topic, entry.ledger_id, entry.entry_id, entry.payload)
+    position, payload = decode(entry.payload)
+    return open_entry(topic, position.ledger_id, position.entry_id, payload)
 
 
 async def _read_some(handle: LedgerReadHandle, first: int, last: int) -> list[StoredEntry]:

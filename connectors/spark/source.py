@@ -58,7 +58,8 @@ class MagnetarSource(DataSource):
                 log.warning("not needed for reading: %s", ", ".join(self._parsed.unused))
         if self._frozen is None:
             self._frozen = asyncio.run(freeze(self._parsed))
-            log.info("to repeat this read, set endingOffsets to %s", json.dumps(positions(self._frozen)))
+            if not self._parsed.compacted:
+                log.info("to repeat this read, set endingOffsets to %s", json.dumps(positions(self._frozen)))
         return self._parsed, self._frozen
 
     def schema(self) -> t.StructType:

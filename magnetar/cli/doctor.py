@@ -297,7 +297,7 @@ class Rounds:
         admin_url = answered[0]
         clock = new_clock()
         brokers, ensemble_size, topics = await asyncio.gather(
-            asyncio.gather(*(asyncio.to_thread(_broker, one, clock) for one in told[admin_url])),
+            asyncio.gather(*(asyncio.to_thread(_broker, one, admin_url, clock) for one in told[admin_url])),
             self._ask("settings of the brokers", asyncio.to_thread(_ensemble_size, admin_url), 0, 2 * TIMEOUT_S),
             self._topics(admin_url, clock),
         )
@@ -364,14 +364,20 @@ def _admin(url: str) -> Any:
 
 
 def _get(url: str, clock: "Clock", timeout_s: float = TIMEOUT_S) -> tuple[int, Any, float | None]:
-    """(status, JSON or text, how far its clock is ahead in seconds or None). Raises OSError."""
+    """(status, JSON or text, how far its clock is ahead in seconds or None). Who asks is told over TLS only.
+
+    Raises OSError.
+    """
     import json
 
+    from magnetar.inspect.access import CURRENT
     from magnetar_core.runtime.http_client import ask
 
     deadline_s = clock.monotonic() + timeout_s
     answer = ask("GET", url, timeout_s=timeout_s, max_bytes=ANSWER_BYTES_MAX,
-                 is_late=lambda: clock.monotonic() > deadline_s)  # fmt: skip
+                 is_late=lambda: clock.monotonic() > deadline_s,
+                 headers=CURRENT.get().headers() if url.startswith("https:") else None,
+                 context=CURRENT.get().context() if url.startswith("https:") else None)  # fmt: skip
     try:
         found: Any = json.loads(answer.body or b"null")
     except ValueError:
@@ -398,10 +404,18 @@ def _bookie_http(url: str, clock: "Clock") -> tuple[tuple[str, ...], float | Non
     return tuple(f"{name}: {text}".rstrip(": ") for name, text in held.items()), skew_s
 
 
-def _broker(broker_id: str, clock: "Clock") -> BrokerFacts:
+def _broker(broker_id: str, admin_url: str, clock: "Clock") -> BrokerFacts:
+    """A broker's id is that of its plain port if it has one, else that of its port with TLS."""
     url = f"http://{broker_id}"
     try:
-        _, _, skew_s = _get(f"{url}/admin/v2/brokers/ready", clock)
+        if not admin_url.startswith("https:"):
+            _, _, skew_s = _get(f"{url}/admin/v2/brokers/ready", clock)
+        else:
+            try:
+                _, _, skew_s = _get(f"https://{broker_id}/admin/v2/brokers/ready", clock)
+                url = f"https://{broker_id}"
+            except OSError:
+                _, _, skew_s = _get(f"{url}/admin/v2/brokers/ready", clock)
     except OSError as error:
         return BrokerFacts(broker_id, url, error=str(error))
     try:

@@ -14,7 +14,10 @@ _TTL: Final = (
     "`magnetar subscriptions expire TOPIC NAME 3600` at once"
 )
 _SKIP: Final = "write `magnetar subscriptions skip TOPIC NAME 10`"
-_PEEK: Final = "`magnetar read TOPIC -n 10` and `magnetar tail TOPIC -n 10` show messages without acknowledging any"
+_PEEK: Final = (
+    "`magnetar topics peek TOPIC NAME` shows what a subscription has before it, `magnetar read TOPIC -n 10` and "
+    "`magnetar tail TOPIC -n 10` messages of the topic; none acknowledges any"
+)
 _NO_OFFLOAD: Final = "ledgers are not offloaded here"
 _POLICY: Final = (
     "`magnetar namespaces set-policy NAMESPACE POLICY VALUE` sets policies, by their names in the admin API"
@@ -40,6 +43,10 @@ ALIASES: Final[Mapping[str, Mapping[str, str]]] = {
         "stats-internal": "ledgers",
         "internal-stats": "ledgers",
         "last-message-id": "last-id",
+        "peek-messages": "peek",
+        "get-message-by-id": "get-message",
+        "examine-messages": "examine",
+        "analyze-subscription-backlog": "analyze-backlog",
         "update-partitioned-topic": "set-partitions",
         "add-partitions": "set-partitions",
         "list-partitioned-topics": "list",
@@ -59,6 +66,8 @@ ALIASES: Final[Mapping[str, Mapping[str, str]]] = {
         "clear-backlog": "clear",
         "expire-messages": "expire",
         "skip-messages": "skip",
+        "get-properties": "properties",
+        "update-properties": "properties",
         "unsubscribe": "delete",
         "remove": "delete",
         "rm": "delete",
@@ -112,8 +121,6 @@ HINTS: Final[Mapping[str, Mapping[str, str]]] = {
     "topics": {
         "create-partitioned-topic": "write `magnetar topics create TOPIC --partitions 3`",
         "get-partitioned-topic-metadata": "`magnetar topics list` shows how many partitions topics have",
-        "peek": _PEEK,
-        "peek-messages": _PEEK,
         "skip": _SKIP,
         "skip-all": "write `magnetar subscriptions clear TOPIC NAME`",
         "clear-backlog": "write `magnetar subscriptions clear TOPIC NAME`",

@@ -1,5 +1,6 @@
 """Shared by the commands: options, questions to the user, and answers as JSON for scripts."""
 
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -161,3 +162,13 @@ def who() -> str:
     except (KeyError, OSError):  # a container without a name for its user
         user = "somebody"
     return f"{user}@{socket.gethostname()}"
+
+
+def policy_value(text: str) -> Any:
+    """The JSON of a policy's value. Raises AdminError."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        from magnetar.inspect.broker_admin import AdminError
+
+        raise AdminError(f"{text!r} is not JSON ({error}); texts need quotes: '\"text\"'") from None

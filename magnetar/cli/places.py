@@ -82,6 +82,13 @@ def create_at(admin: Admin, topic: str, name: str, place: MessageId | int) -> No
         admin.call("PUT", subscription_path(admin, partition_of(admin, topic, place), name), json_of(place))
 
 
+def must_be_one(admin: Admin, topic: str) -> None:
+    """Raises PlaceError if *topic* has partitions."""
+    count = admin.partitions(topic)
+    if count:
+        raise PlaceError(f"{topic} has {count} partitions: name one, {topic}-partition-0 to {count - 1}")
+
+
 def partition_of(admin: Admin, topic: str, place: MessageId) -> str:
     """The partition of *topic* that the id *place* belongs to; *topic* itself if it has none, or the id is an end."""
     if place in (EARLIEST, LATEST) or place.partition < 0 or not admin.partitions(topic):

@@ -17,6 +17,7 @@ from magnetar.cli.options import (
     done,
     json_option,
     now_ms,
+    policy_value,
     print_json,
     topic_argument,
     yes_option,
@@ -234,10 +235,7 @@ def set_policy(namespace: str, policy: str, value: str, admin_url: str) -> None:
 
     Example:  magnetar namespaces set-policy public/default deduplication true
     """
-    try:
-        body = json.loads(value)
-    except ValueError as error:
-        raise AdminError(f"{value!r} is not JSON ({error}); texts need quotes: '\"text\"'") from None
+    body = policy_value(value)
     admin = admin_of(admin_url)
     path = f"{admin.namespace_path(namespace)}/{quote(policy, safe='')}"
     if body is None:

@@ -2,9 +2,11 @@
 
 import threading
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 import click
 
+from magnetar.cli import entries
 from magnetar.cli import output as show
 from magnetar.cli.guesses import Guessing
 from magnetar.cli.options import (
@@ -15,16 +17,17 @@ from magnetar.cli.options import (
     done,
     json_option,
     now_ms,
+    policy_value,
     print_json,
     topic_argument,
     yes_option,
 )
 from magnetar.cli.places import (
     PLACE_HELP,
-    PlaceError,
     create_at,
     id_of,
     json_of,
+    must_be_one,
     partition_of,
     place_of,
     subscription_path,
@@ -144,7 +147,7 @@ def topic_ledgers(topic: str, as_json: bool, admin_url: str) -> None:
     Example:  magnetar topics ledgers orders
     """
     admin = admin_of(admin_url)
-    _must_be_one(admin, topic)
+    must_be_one(admin, topic)
     found = admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/internalStats")
     if as_json:
         print_json(found)
@@ -195,7 +198,7 @@ def last_id(topic: str, as_json: bool, admin_url: str) -> None:
     Example:  magnetar topics last-id orders
     """
     admin = admin_of(admin_url)
-    _must_be_one(admin, topic)
+    must_be_one(admin, topic)
     found = admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/lastMessageId")
     if as_json:
         print_json(found)
@@ -215,6 +218,41 @@ def unload(topic: str, admin_url: str) -> None:
     for name in admin.partition_names(topic):
         admin.call("PUT", f"/admin/v2/{admin.path_of(name)}/unload")
     click.echo("unloaded")
+
+
+@topics.command("get-policy")
+@topic_argument
+@click.argument("policy")
+@click.option("--applied", is_flag=True, help="What is in force: own, else the namespace's, else the setting.")
+@admin_option
+def get_policy(topic: str, policy: str, applied: bool, admin_url: str) -> None:
+    """Show POLICY of TOPIC as JSON. POLICY is the name in the admin API.
+
+    Example:  magnetar topics get-policy orders retention --applied
+    """
+    admin = admin_of(admin_url)
+    query = "?applied=true" if applied else ""
+    print_json(admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/{quote(policy, safe='')}{query}"))
+
+
+@topics.command("set-policy")
+@topic_argument
+@click.argument("policy")
+@click.argument("value")
+@admin_option
+def set_policy(topic: str, policy: str, value: str, admin_url: str) -> None:
+    """Set POLICY of TOPIC to VALUE, which is JSON; null removes the policy.
+
+    Example:  magnetar topics set-policy orders maxConsumers 10
+    """
+    body = policy_value(value)
+    admin = admin_of(admin_url)
+    path = f"/admin/v2/{admin.path_of(topic)}/{quote(policy, safe='')}"
+    if body is None:
+        admin.call("DELETE", path)
+    else:
+        admin.call("PUT" if policy == "schemaCompatibilityStrategy" else "POST", path, body)
+    click.echo("set")
 
 
 @topics.command("compact")
@@ -264,15 +302,19 @@ def terminate(topic: str, admin_url: str) -> None:
     Example:  magnetar topics terminate orders --yes
     """
     admin = admin_of(admin_url)
-    _must_be_one(admin, topic)
+    must_be_one(admin, topic)
     found = admin.call("POST", f"/admin/v2/{admin.path_of(topic)}/terminate")
     click.echo(f"terminated; the last message is {id_of(found)}")
 
 
-def _must_be_one(admin: Any, topic: str) -> None:
-    count = admin.partitions(topic)
-    if count:
-        raise PlaceError(f"{topic} has {count} partitions: name one, {topic}-partition-0 to {count - 1}")
+for command in (
+    entries.peek,
+    entries.get_message,
+    entries.examine,
+    entries.truncate,
+    entries.analyze_backlog,
+):
+    topics.add_command(command)
 
 
 # -------------------------------------------------------------------------------- subscriptions
@@ -281,6 +323,9 @@ def _must_be_one(admin: Any, topic: str) -> None:
 @click.group(cls=Guessing)
 def subscriptions() -> None:
     """List, create, seek and delete the subscriptions of a topic."""
+
+
+subscriptions.add_command(entries.properties)
 
 
 @subscriptions.command("list")
@@ -375,7 +420,7 @@ def skip(topic: str, name: str, count: int, admin_url: str) -> None:
     Example:  magnetar subscriptions skip orders billing 10
     """
     admin = admin_of(admin_url)
-    _must_be_one(admin, topic)
+    must_be_one(admin, topic)
     admin.call("POST", f"{subscription_path(admin, topic, name)}/skip/{count}")
     click.echo(f"{count} skipped")
 

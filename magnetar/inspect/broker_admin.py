@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from magnetar.inspect.access import CURRENT, Access
-from magnetar_core.runtime.http_client import ask
+from magnetar_core.runtime.http_client import Answer, ask
 from magnetar_core.runtime.types import MagnetarError
 from managed_ledger.topic_name import TopicName, TopicNameError
 
@@ -39,10 +39,14 @@ class AdminClient:
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """The JSON (or text) of an answer, None if it is empty. Raises AdminError."""
+        return _decode(self.answer(method, path, body).body)
+
+    def answer(self, method: str, path: str, body: Any = None) -> Answer:
+        """The answer of the broker that did not refuse. Raises AdminError."""
         last: AdminError | None = None
         for url in self._urls:
             try:
-                return self._call_one(method, url.rstrip("/") + path, body)
+                return self._answer_of(method, url.rstrip("/") + path, body)
             except AdminError as error:
                 if error.status:
                     raise
@@ -50,7 +54,7 @@ class AdminClient:
         assert last is not None, "there is at least one URL"
         raise last
 
-    def _call_one(self, method: str, url: str, body: Any) -> Any:
+    def _answer_of(self, method: str, url: str, body: Any) -> Answer:
         data = None if body is None else json.dumps(body).encode()
         for _ in range(5):  # each redirect leads to the owner; more than a few are a loop
             try:
@@ -66,7 +70,7 @@ class AdminClient:
                     f"no broker answers at {url}: {error}. Is it running? Give its address with --admin-url."
                 ) from None
             if answer.status < 300:
-                return _decode(answer.body)
+                return answer
             reason = _decode(answer.body)
             reason = reason.get("reason", reason) if isinstance(reason, dict) else reason
             raise AdminError(f"{reason or answer.reason} (HTTP {answer.status} from {url})", answer.status)

@@ -1,10 +1,12 @@
 """Builds a broker from its parts, for a broker process and for standalone alike."""
 
+import asyncio
 import errno
 import logging
 import os
 import socket
 from dataclasses import replace
+from functools import partial
 
 from broker.broker import Broker
 from broker.config import BrokerConfig
@@ -12,6 +14,7 @@ from broker.names import Bundles
 from broker.ownership.ownership import BundleOwnership
 from broker.security.doors import open_doors
 from broker.tenancy import initialise_cluster
+from broker.tracing import open_tracing
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.metadata.damage_reports import DamageReporter
 from magnetar_core.bookkeeper.metadata.damage_rules import Source
@@ -59,15 +62,31 @@ async def start_broker(
     secure_grpc_socket = _reserve_grpc(config, config.grpc_port_tls, preferred_grpc_port)
 
     async def bundles_of(namespace: str) -> Bundles:
-        return (await broker.namespace(namespace)).bundles
+        return await broker.bundles_of(namespace)
 
-    ownership = BundleOwnership(store, clock, bundles_of=bundles_of, version=version)
+    async def bundles_now(namespace: str) -> Bundles:
+        return await broker.bundles_now(namespace)
+
+    ownership = BundleOwnership(
+        store,
+        clock,
+        bundles_of=bundles_of,
+        bundles_now=bundles_now,
+        version=version,
+        persistent=config.enable_persistent_topics,
+        non_persistent=config.enable_non_persistent_topics,
+    )
     await initialise_cluster(store, config)
     web_port, secure_port = _number_of(web_socket), _number_of(secure_socket)
     config = replace(config, web_port=web_port or None, web_port_tls=secure_port or None)  # as they were really opened
     damage = DamageReporter(store, "/ledgers", Source.BROKER, "a broker", clock)
     parts.add("damage reports", damage.stop)
-    broker = Broker(config, store, bookkeeper, clock, ownership=ownership, on_damage=damage.tell, doors=doors)
+    tracing = open_tracing(os.environ, version)
+    if tracing is not None:
+        parts.add("tracing", partial(asyncio.to_thread, tracing.stop))
+    broker = Broker(
+        config, store, bookkeeper, clock, ownership=ownership, on_damage=damage.tell, doors=doors, tracing=tracing
+    )
     try:
         await broker.start()
     except OSError as error:

@@ -80,4 +80,11 @@ async def start_management(
         recoveries,
     )
     page = Path(autorecovery.admin.__file__).parent / "dashboard"
-    return ManagementServer(subjects, version=__version__, tokens=tokens, is_local=is_loopback(host), dashboard=page)
+    return ManagementServer(
+        subjects,
+        version=__version__,
+        tokens=tokens,
+        is_local=is_loopback(host),
+        dashboard=page,
+        overview=status.read,
+    )

@@ -90,6 +90,8 @@ class CursorStore:
         self._handle: LedgerWriteHandle | None = None
         self._handle_since = 0.0
         self.ledger_id = NO_LEDGER
+        self.switched_ms = clock.wall_ms()
+        """When it was opened, or since then last began a ledger."""
         self.string_properties: dict[str, str] = {}
 
     @property
@@ -118,14 +120,14 @@ class CursorStore:
         self.string_properties = {item.name: item.value for item in info.cursorProperties}
         self.ledger_id = info.cursorsLedgerId
         if info.cursorsLedgerId == NO_LEDGER:
-            return _snapshot(Position(info.markDeleteLedgerId, info.markDeleteEntryId), info)
+            return snapshot_of(Position(info.markDeleteLedgerId, info.markDeleteEntryId), info)
         state = await self._last_state(info.cursorsLedgerId)
         if state is not None:
-            return _snapshot(Position(state.ledgerId, state.entryId), state)
+            return snapshot_of(Position(state.ledgerId, state.entryId), state)
         position = max(first, Position(info.markDeleteLedgerId, info.markDeleteEntryId))
         log.warning("cursor %s of %s: its ledger %s holds no state; continuing from %s", self._cursor, self._topic,
                     info.cursorsLedgerId, position)  # fmt: skip
-        return _snapshot(position, info)
+        return snapshot_of(position, info)
 
     async def _last_state(self, ledger_id: int) -> PositionInfo | None:
         try:
@@ -174,6 +176,21 @@ class CursorStore:
             await self._put_into_node(_first_ranges(snapshot, self._config.cursor_ranges_in_node_max))
         await self._check_owner()  # an owner that took over since the first check has read the node before this write
 
+    async def set_texts(self, texts: Mapping[str, str], snapshot: CursorSnapshot) -> None:
+        """Replace the properties that are texts, which stand in the node.
+
+        *snapshot* is the state at this moment, which the node then has as well (as a lower bound beside a ledger).
+        Raises ManagedLedgerFenced, StorageUnavailable.
+        """
+        snapshot = _first_ranges(snapshot, self._config.cursor_ranges_in_node_max)
+        await self._check_owner()
+        former, self.string_properties = self.string_properties, dict(texts)
+        try:
+            await self._write_node(snapshot, self.ledger_id, whole=self.ledger_id == NO_LEDGER)
+        except BaseException:
+            self.string_properties = former
+            raise
+
     def _is_used_up(self, handle: LedgerWriteHandle) -> bool:
         age_s = self._clock.monotonic() - self._handle_since
         return (
@@ -210,6 +227,7 @@ class CursorStore:
             raise
         self._handle = handle
         self._handle_since = self._clock.monotonic()
+        self.switched_ms = self._clock.wall_ms()
         if former != NO_LEDGER:
             await self._drop(former)
 
@@ -314,6 +332,7 @@ def _first_ranges(snapshot: CursorSnapshot, ranges_max: int) -> CursorSnapshot:
     return snapshot._replace(ranges=snapshot.ranges[:ranges_max])
 
 
-def _snapshot(position: Position, info: PositionInfo | ManagedCursorInfo) -> CursorSnapshot:
+def snapshot_of(position: Position, info: PositionInfo | ManagedCursorInfo) -> CursorSnapshot:
+    """The state that a record holds, with the position that it is for."""
     properties = {item.name: item.value for item in info.properties}
     return CursorSnapshot(position, list(ranges_in(info)), list(batches_in(info)), properties)

@@ -12,6 +12,7 @@ from managed_ledger.cursors.cursor_store import CursorSnapshot, CursorStore
 from managed_ledger.errors import ManagedLedgerClosed, ManagedLedgerError, ManagedLedgerFenced
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.reading import Entry, Reading
+from managed_ledger.records import ranges_bytes
 
 # How long after a failure the state is stored again; doubles from the first to the last.
 _RETRY_FIRST_S: Final = 0.1
@@ -128,6 +129,11 @@ class ManagedCursor:
         """How many runs of entries were acknowledged out of order."""
         return self._state.range_count
 
+    @property
+    def ranges_bytes(self) -> int:
+        """What they take where they are stored."""
+        return ranges_bytes(self._state.ranges())
+
     def ranges_text(self) -> str:
         """`[(5:1..5:3]]`, as Pulsar's internal statistics show it."""
         return (
@@ -156,23 +162,19 @@ class ManagedCursor:
         return self._state.backlog()
 
     def stats(self) -> dict[str, Any]:
-        """What Pulsar's `internalStats` shows of a cursor."""
+        """What Pulsar's `internalStats` shows of a cursor, but for what its subscription knows; times in ms."""
         between = self._ledger.entries_between
         return {
             "markDeletePosition": str(self.mark_delete_position),
             "readPosition": str(self.read_position),
-            "waitingReadOp": False,
-            "pendingReadOps": 0,
             "messagesConsumedCounter": between(EARLIEST, self.mark_delete_position),
             "cursorLedger": self.ledger_id,
             "cursorLedgerLastEntry": self.ledger_last_entry,
             "individuallyDeletedMessages": self.ranges_text(),
+            "lastLedgerSwitchTimestamp": 0 if self._store is None else self._store.switched_ms,
             "state": "NoLedger" if self.ledger_id < 0 else "Open",
-            "active": True,
             "numberOfEntriesSinceFirstNotAckedMessage": between(self.mark_delete_position, self.read_position),
             "totalNonContiguousDeletedMessagesRange": self.range_count,
-            "subscriptionHavePendingRead": False,
-            "subscriptionHavePendingReplayRead": False,
             "properties": dict(self.properties),
         }
 
@@ -321,6 +323,19 @@ class ManagedCursor:
             self._persisted_version = version
         self._changed()
         self._ledger.trim_if_due()
+
+    async def set_string_properties(self, texts: Mapping[str, str]) -> None:
+        """Replace `string_properties`; durable on return. Raises ManagedLedgerFenced, StorageUnavailable."""
+        if self._store is None:
+            return
+        async with self._writing:
+            self._check_open()
+            try:
+                await self._store.set_texts(texts, self._snapshot())
+            except ManagedLedgerFenced as error:
+                self._ledger.fence(error)
+                raise
+        self._changed()
 
     def _check_open(self) -> None:
         self._ledger.check_not_fenced()

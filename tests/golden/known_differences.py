@@ -17,45 +17,43 @@ def _calls(numbers: Iterable[int], reason: str, row: str = "status") -> dict[str
     return {f"http/{number:03}-*:{row}": reason for number in numbers}
 
 
-_THRESHOLD: Final = _LATER + "topics are not compacted by themselves"
 _NO_COMPACTION: Final = "a topic gets the cursor of compaction with its first compaction, not with a threshold"
-_TIMES: Final = "when a ledger was begun is not kept"
 _LAZY_CURSOR: Final = "a cursor gets its ledger with the first acknowledgement, not when it is made"
-_ACTIVE: Final = "a cursor counts as active while it is open, consumers or not"
 _SKIPPED: Final = "other messages are skipped: the call that skips some (138) is not there yet"
-_FAILURE: Final = "null as in the Java API; Apache 4.0.8 leaves it out"
-_WAITING: Final = "a cursor at the end is told of new entries and does not wait in the managed ledger"
 _AT_END: Final = "a cursor that has everything has no entry before it; Apache counts one"
 _BEFORE_START: Final = (
     "a cursor made at the very beginning reads from the first entry; Apache shows the position before"
 )
 _NEW_LEDGER: Final = "the empty ledger that a topic begins when it is opened is not counted before it holds an entry"
 
+_NOT_FOUND: Final = "what is not there is not found; Apache answers 500 with a stack trace"
+
+_MESSAGES: Final[dict[str, str]] = {
+    "messages/http.json:* GET */ledger/LEDGER/entry/77": _NOT_FOUND,
+    "messages/http.json:* GET */examinemessage[?]initialPosition=latest&messagePosition=99": (
+        "refused with how many entries there are; Apache answers 500 with a stack trace"
+    ),
+}
+
 _HTTP: Final[dict[str, str]] = {
-    **_calls([20, *range(50, 56)], _LATER + "backlog quotas"),
+    **_calls([133], _NOT_FOUND),
     **_calls(
         [21],
         "the bookies come in the order of their names; Apache's come in that of a hash table",
         ".bookies[[][23]].bookieId",
     ),
-    **_calls([83, 84], _THRESHOLD),
-    **_calls([85], _LATER + "rates"),
-    **_calls([123], _LATER + "the record of a topic over HTTP; `bookkeeper shell` and the metadata store have it"),
-    **_calls(range(129, 136), _LATER + "single messages over HTTP; `magnetar read` shows them"),
-    **_calls([150, 151, 152], _LATER + "properties of subscriptions that exist"),
-    **_calls([159, 160, 161], _LATER + "policies of a single topic"),
     **_calls([166], _LATER + "offloading"),
-    **_calls([173], _LATER + "bundles are not split"),
-    **_calls([175, 176], _LATER + "subscriptions of a whole namespace; they are cleared and removed one by one"),
     **_calls([189], _LATER + "where a schema is stored"),
-    **_calls([198], _LATER + "topics that are not persistent"),
-    **_calls([200, 201], _LATER + "the numbers of a broker as JSON; they are at /metrics"),
+    **_calls([198], "nobody has used a non-persistent topic before"),
     **_calls([202], "the numbers come at once; the redirect to /metrics/ is the habit of Apache's web server"),
     **_calls([204], "answered without a status file: the process serves"),
     **_calls([206], "what is not there says so, known to Apache or not: 501 instead of 404"),
-    "http/016-*:": "settings that mean nothing here do not exist",
+    "http/016-*:": "settings that mean nothing here, or are read when a broker starts, cannot be changed",
     "http/017-*:names": "settings that mean nothing here do not exist",
     "http/019-*:names": "the recorded broker owned other bundles",
+    "http/123-*:.cursors.s?.cursorsLedgerId": _LAZY_CURSOR,
+    "http/123-*:.cursors.s?.version": _LAZY_CURSOR,
+    "http/123-*:.cursors.__compaction": _NO_COMPACTION,
     # Statistics.
     "http/11[68]-*:": _NO_COMPACTION,
     "http/119-*:*.__compaction": _NO_COMPACTION,
@@ -63,28 +61,10 @@ _HTTP: Final[dict[str, str]] = {
     "http/168-*:*.__compaction": _NO_COMPACTION,
     "http/170-*:*.__compaction": _NO_COMPACTION,
     "http/170-*:.cursors.__compaction.properties.CompactedTopicLedger": "another cluster has other ledgers",
-    **dict.fromkeys(
-        ("http/170-*:.compactedLedger.entries", "http/170-*:.compactedLedger.size"),
-        "the messages that are sent here have no keys, so nothing of them is kept",
-    ),
-    "http/120-*:.earliestMsgPublishTimeInBacklogs": "getEarliestTimeInBacklog is not looked up",
-    "http/120-*:.subscriptions.s?.earliestMsgPublishTimeInBacklog": "getEarliestTimeInBacklog is not looked up",
-    "http/1[29][12579]-*:*.lastLedgerCreatedTimestamp": _TIMES,
-    "http/170-*:*.lastLedgerCreatedTimestamp": _TIMES,
-    "http/1[29][12579]-*:*.lastLedgerSwitchTimestamp": _TIMES,
-    "http/170-*:*.lastLedgerSwitchTimestamp": _TIMES,
-    "http/1[29][12579]-*:*.lastLedgerCreationFailureTimestamp": _FAILURE,
-    "http/170-*:*.lastLedgerCreationFailureTimestamp": _FAILURE,
     "http/12[12]-*:.cursors.s?.cursorLedger*": _LAZY_CURSOR,
     "http/127-*:*.cursors.ps.cursorLedger*": _LAZY_CURSOR,
     "http/12[12]-*:.cursors.s?.state": _LAZY_CURSOR,
     "http/127-*:*.cursors.ps.state": _LAZY_CURSOR,
-    "http/12[12]-*:.cursors.s?.active": _ACTIVE,
-    "http/127-*:*.cursors.ps.active": _ACTIVE,
-    "http/170-*:.cursors.*.active": _ACTIVE,
-    "http/12[12]-*:.cursors.live.waitingReadOp": _WAITING,
-    "http/12[12]-*:.cursors.live.subscriptionHavePendingRead": _WAITING,
-    "http/12[12]-*:.waitingCursorsCount": _WAITING,
     "http/12[12]-*:.cursors.live.numberOfEntriesSinceFirstNotAckedMessage": _AT_END,
     "http/127-*:*.cursors.ps.numberOfEntriesSinceFirstNotAckedMessage": _AT_END,
     "http/170-*:*.numberOfEntriesSinceFirstNotAckedMessage": _AT_END,
@@ -97,13 +77,11 @@ _HTTP: Final[dict[str, str]] = {
     "http/168-*:.oldestBacklogMessageSubscriptionName": _SKIPPED,
     "http/168-*:.subscriptions.s1.msgBacklog*": _SKIPPED,
     "http/168-*:.subscriptions.s1.backlogSize": _SKIPPED,
-    "http/168-*:.subscriptions.s1.subscriptionProperties.a": "properties of a subscription are not changed (151)",
     "http/169-*:.entryId": _NEW_LEDGER,
     "http/170-*:.lastConfirmedEntry": _NEW_LEDGER,
     "http/170-*:.ledgers[[][]]": _NEW_LEDGER,
     "http/170-*:.cursors.s1.*Position": _SKIPPED,
     "http/170-*:.cursors.*.messagesConsumedCounter": "counts what was consumed since ever, not since the unload",
-    "http/174-*:.*": "the bundle was not split (173)",
     "http/18[12]-*:.*": "a reason as with every other refusal; Apache's web server answers for itself here",
     "http/194-*:.oldestBacklogMessageSubscriptionName": "there are no quotas by age",
     "http/199-*:": _LATER + "topics that are not persistent",
@@ -141,9 +119,53 @@ _ROLES: Final[dict[str, str]] = {
         f"permissions/http.json:GET /admin/v2/persistent/nope/nope/nope/stats {role}": _SHOWN_TO_ALL
         for role in ("anonymous", "producer", "consumer", "boss")
     },
-    "permissions/http.json:POST /admin/v2/persistent/t1/n1/parted2/createMissedPartitions anonymous": (
+    **{
+        f"permissions/http.json:GET /admin/v2/namespaces/standalone/antiAffinity/group[?]property=t1 {role}": (
+            "refused like everything else; Apache's broker fails (500)"
+        )
+        for role in ("anonymous", "producer", "consumer", "boss")
+    },
+    **{
+        f"permissions/http.json:{method} /admin/v2/persistent/t1/n1/top/dispatcherPauseOnAckStatePersistent {role}": (
+            "not there, and told so to everybody who is authenticated"
+        )
+        for method in ("GET", "POST", "DELETE")
+        for role in ("anonymous", "producer", "consumer")
+    },
+    "permissions/http.json:POST /admin/v2/*persistent/t1/n1/parted*/createMissedPartitions anonymous": (
         "Apache's asks for the right to look up first, which it refuses with 401 instead of 403"
     ),
+}
+
+_ABSENT: Final = "a namespace that does not exist is not found, whatever is asked of it"
+_IN_ORDER: Final = "types stay in the order in which they were given; Apache's come in that of a hash table"
+_NO_PAUSE: Final = _LATER + "dispatch does not pause for acknowledgements that cannot be stored"
+_REFUSED: Final = "an unknown name is refused; Apache's broker takes it for none, or fails"
+
+_NAMESPACE_POLICIES: Final[dict[str, str]] = {
+    "policies/namespace.jsonl:* namespaces/t1/nope/antiAffinity": _ABSENT,
+    "policies/namespace.jsonl:* POST namespaces/t1/nope/offloadPolicies": _ABSENT,
+    "policies/namespace.jsonl:420 *": _REFUSED,
+    "policies/namespace.jsonl:453 *": _IN_ORDER,
+    "policies/namespace.jsonl:454 *.subscription_types_enabled": _IN_ORDER,
+    "policies/namespace.jsonl:458 *": _REFUSED,
+    "policies/namespace.jsonl:*/dispatcherPauseOnAckStatePersistent": _NO_PAUSE,
+    **dict.fromkeys(
+        (f"policies/namespace.jsonl:{row} *.dispatcherPause*" for row in (494, 497, 503, 506, 511, 516)), _NO_PAUSE
+    ),
+}
+
+_BOTH_QUOTAS: Final = (
+    "both quotas are told; Apache's broker shows only those in a copy that an earlier question has changed"
+)
+
+_TOPIC_POLICIES: Final[dict[str, str]] = {
+    **dict.fromkeys((f"policies/topic.jsonl:{row} *.message_age" for row in (255, 263, 266, 272)), _BOTH_QUOTAS),
+    "policies/topic.jsonl:279 *": _REFUSED,
+    "policies/topic.jsonl:280 *": _REFUSED,
+    "policies/topic.jsonl:32[23] *": _IN_ORDER,
+    "policies/topic.jsonl:327 *": _REFUSED,
+    "policies/topic.jsonl:*/dispatcherPauseOnAckStatePersistent*": _NO_PAUSE,
 }
 
 _NOT_COMPACTED: Final = "topics are not compacted, so all messages come"
@@ -165,6 +187,16 @@ KNOWN_DIFFERENCES: Final[dict[str, dict[str, str]]] = {
     },
     "test_answers_to_each_role": _ROLES,
     "test_calls_of_the_broker": _HTTP,
+    "test_policies_of_a_namespace": _NAMESPACE_POLICIES,
+    "test_policies_in_force": {
+        "policies/inherited.jsonl:169 *.message_age": _BOTH_QUOTAS,
+        "policies/inherited.jsonl:181 *.message_age": _BOTH_QUOTAS,
+    },
+    "test_policies_of_a_topic": _TOPIC_POLICIES,
+    "test_settings_while_a_broker_runs": {
+        "policies/settings.jsonl:1 *": "settings that mean nothing here, or are read at the start, cannot be changed"
+    },
+    "test_calls_about_messages": _MESSAGES,
     "test_calls_of_the_bookie": _BOOKIE_HTTP,
     "test_every_node_of_the_tree": {
         "zookeeper/*:/loadbalance/broker-time-average/*": "loads are not reported: bundles are shared by count",

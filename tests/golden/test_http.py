@@ -37,6 +37,13 @@ VERSIONS: Final = (14,)
 # The metrics of two programs; only that they are metrics is compared.
 METRICS: Final = 203
 
+# The recorded broker had other bundles and another load; what a report says of a bundle: test_load_report.
+LOAD_REPORT: Final = 201
+
+
+# The recorded broker had other topics: tests/unit/broker/admin/test_broker_stats.py compares what is told of each.
+TOPICS_OF_BROKER: Final = 200
+
 
 # Stats just after an unload: which clients have reconnected by then is a matter of chance.
 AFTER_UNLOAD: Final = 168
@@ -109,7 +116,7 @@ def test_calls_of_the_broker(report: Report) -> None:
             assert comparable_header(name, own.get(name)) == comparable_header(name, theirs.get(name))
     with report.row("body"):
         check_body(number, golden_answer, ours)
-    if "json" in golden_answer:
+    if "json" in golden_answer and number != TOPICS_OF_BROKER:
         compare(report, number, golden_answer["json"], json.loads(ours.text))
 
 
@@ -136,12 +143,16 @@ def compare(report: Report, number: int, theirs: Any, ours: Any) -> None:
     if number == AFTER_UNLOAD:
         for answer in (theirs, ours):
             del answer["publishers"], answer["subscriptions"]["live"]
+    if number == LOAD_REPORT:
+        for answer in (theirs, ours):
+            del answer["lastStats"], answer["bundles"]
+        del ours["brokerVersion"]  # for the extensible load manager, which names it so
     if number in OTHER_NAMES:
         if theirs.keys() != ours.keys():
             report.differs("names", f"{len(ours)} members, Apache has {len(theirs)}")
         theirs = {name: value for name, value in theirs.items() if name in ours}
         ours = {name: value for name, value in ours.items() if name in theirs}
-    for path, problem in differences(theirs, ours, values=number not in (*OTHER_HISTORY, *OTHER_NAMES)):
+    for path, problem in differences(theirs, ours, values=number not in (*OTHER_HISTORY, *OTHER_NAMES, LOAD_REPORT)):
         if problem is None:
             report.fine.add(path)
         else:

@@ -29,10 +29,9 @@ DIFFERENT: Final = {
 
 # Of topics and subscriptions, with Apache's broker alone.
 MISSING: Final = re.compile(
-    r"pulsar_(storage_(ledger_)?write_latency_.*|entry_size_.*|storage_(write|read)_rate|storage_read_cache_misses_rate"
+    r"pulsar_(storage_ledger_write_latency_.*"
     r"|storage_offloaded_size|storage_backlog_(quota|age).*|txn_.*|publish_rate_limit_times|delayed_message_index.*"
-    r"|subscription_(filter_.*|dispatch_throttled_.*|delayed_message_index.*|in_replay"
-    r"|last_mark_delete_advanced_timestamp|msg_drop_rate|msg_rate_expired))"
+    r"|subscription_(filter_.*|dispatch_throttled_.*|delayed_message_index.*|msg_drop_rate))"
 )
 
 
@@ -44,6 +43,21 @@ def recorded() -> dict[str, set[tuple[str, ...]]]:
             labels = tuple(sorted(re.findall(r"(\w+)=", told[2] or "")))
             found.setdefault(told[1], set()).add(labels)
     return found
+
+
+@golden(
+    "metrics/dashboards.txt",
+    how={DECODES},
+    compared="the form of each row; tests/unit/test_monitoring.py compares the names with what our servers tell, and "
+    "docs/monitoring.md lists those that are missing",
+)
+def test_the_names_in_published_dashboards_are_of_metrics(report: Report) -> None:
+    for line in text("metrics/dashboards.txt").splitlines():
+        name, *dashboards = line.split()
+        with report.row(name):
+            assert re.fullmatch(r"[a-zA-Z]\w+", name)
+            assert dashboards == sorted(set(dashboards))
+            assert dashboards
 
 
 @golden(
@@ -77,6 +91,7 @@ async def test_ours_have_apaches_names_and_labels(by_topic: bool) -> None:
         topic = side.broker.topics[TopicName.parse("persistent://public/default/t")]
         topic.compactor.start()
         await eventually(lambda: topic.compactor.facts.status is CompactionStatus.SUCCESS)
+        topic.take_rates(side.broker.now_ms() + 1000)
         samples = [one for one in broker_samples(side.broker, ()) if one.name.startswith("pulsar_")]
     ours: dict[str, set[tuple[str, ...]]] = {}
     for one in samples:
@@ -90,6 +105,11 @@ async def test_ours_have_apaches_names_and_labels(by_topic: bool) -> None:
         of_topics = {name for name, labels in apaches.items() if any("topic" in one for one in labels)}
         missing = {name for name in of_topics - ours.keys() if MISSING.fullmatch(name) is None}
         assert missing == set()
+    by_period = {one.name: one.value for one in samples if "entry_size" in one.name or "write_latency" in one.name}
+    assert by_period["pulsar_entry_size_count"] == by_period["pulsar_storage_write_latency_count"] == 3
+    assert sum(value for name, value in by_period.items() if "entry_size_le" in name) == 3
+    assert by_period["pulsar_entry_size_le_128"] == 3
+    assert by_period["pulsar_entry_size_sum"] == topic.bytes_in
     numbers = {(one.name, dict(one.labels).get("subscription")): one.value for one in samples}
     assert numbers["pulsar_broker_topics_count", None] == 1
     assert numbers["pulsar_in_messages_total", None] == 3

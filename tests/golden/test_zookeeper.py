@@ -21,6 +21,7 @@ from broker.ownership.bundle_assignment import (
     encode_leader,
     encode_owner,
 )
+from broker.ownership.load_report import decode_load, encode_load
 from broker.ownership.rules import BrokerAddress
 from broker.partitions import parse_partitions, partitions_record
 from broker.policies import new_cluster, new_policies, parse_policies
@@ -246,13 +247,18 @@ def check_leader(path: str, data: bytes) -> None:
 
 
 def check_load_report(path: str, data: bytes) -> None:
-    """Who the broker is. Loads are not reported here; every member that we do write is one of Apache's, in its type."""
+    """Who the broker is, and its load; every member that we write is one of Apache's, in its type."""
     assert decode_broker(data, path) == ADDRESS
     theirs = json.loads(data)
-    ours = encode_broker(ADDRESS, theirs["brokerVersionString"], theirs["startTimestamp"])
+    load = decode_load(theirs)
+    assert load.bundles.keys() == theirs["lastStats"].keys()
+    made = encode_load(load, memory_limit_bytes=1 << 30)
+    assert made["lastStats"] == theirs["lastStats"]
+    ours = encode_broker(ADDRESS, theirs["brokerVersionString"], theirs["startTimestamp"], made)
     assert decode_broker(ours, path) == ADDRESS
     members = json.loads(ours)
     assert members.pop("brokerVersion")  # the extensible load manager's name of it
+    assert list(members) == list(theirs)
     for name, value in members.items():
         assert type(value) is type(theirs[name]), name
     for name in ("webServiceUrl", "pulsarServiceUrl", "brokerVersionString", "startTimestamp", "loadReportType"):

@@ -22,6 +22,7 @@ _CELL = pytest.StashKey[tuple[str, str]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-matrix", metavar="FILE", help="write the swap matrix as a page")
+    parser.addoption("--write-admin-table", metavar="FILE", help="write what pulsar-admin was answered as a page")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -290,7 +290,7 @@ MUTANTS = (
     Mutant(
         "a cumulative ack moves a Shared cursor",
         "broker/topic/subscription.py",
-        "        if self.type not in _SINGLE_ACTIVE or len(ack.message_id) != 1:\n",
+        "        if self.type not in SINGLE_ACTIVE or len(ack.message_id) != 1:\n",
         "        if len(ack.message_id) != 1:\n",
         DISPATCH,
     ),
@@ -369,9 +369,45 @@ MUTANTS = (
     Mutant(
         "receipts name the entry before",
         "broker/topic/publishing.py",
-        "messages, _) in enumerate(contexts, first_entry_id):",
-        "messages, _) in enumerate(contexts, first_entry_id - 1):",
+        "messages, _, _) in enumerate(contexts, first_entry_id):",
+        "messages, _, _) in enumerate(contexts, first_entry_id - 1):",
         WHOLE,
+    ),
+    Mutant(
+        "a latency counts for the first entry of its run alone",
+        "broker/topic/publishing.py",
+        "1_000_000), 0), following - at)",
+        "1_000_000), 0), 1)",
+        ("tests/unit/broker/topic/test_publishing.py",),
+    ),
+    Mutant(
+        "a reset into a batch delivers the excluded message again",
+        "broker/topic/looking.py",
+        "min(batch_index + is_excluded, batch_size)",
+        "min(batch_index, batch_size)",
+        ("tests/unit/broker/topic/test_looking.py",),
+    ),
+    Mutant(
+        "what went to consumers that have left is forgotten",
+        "broker/topic/subscription.py",
+        "            self._gone = self._gone.plus(consumer.counted)\n"
+        "            self._dispatcher.remove(consumer)\n            # The",
+        "            self._dispatcher.remove(consumer)\n            # The",
+        ("tests/unit/broker/admin/test_stats.py",),
+    ),
+    Mutant(
+        "properties of a subscription in use lose its ledger",
+        "managed_ledger/cursors/cursor_store.py",
+        "await self._write_node(snapshot, self.ledger_id, whole=self.ledger_id == NO_LEDGER)",
+        "await self._write_node(snapshot, NO_LEDGER, whole=False)",
+        ("tests/unit/managed_ledger/test_ledger.py",),
+    ),
+    Mutant(
+        "truncation keeps what retention keeps",
+        "managed_ledger/ledger.py",
+        "await self._remove_consumed(RetentionRule())",
+        "await self._remove_consumed()",
+        ("tests/unit/broker/admin/test_messages.py",),
     ),
     Mutant(
         "a failed write leaves its producers connected",
@@ -419,11 +455,17 @@ MUTANTS = (
     Mutant(
         "a bundle that another took meanwhile is ours",
         "broker/ownership/ownership.py",
-        "            except (VersionConflict, OutcomeUnknown):\n                return\n"
-        "            self._adopt(bundle)\n",
-        "            except (VersionConflict, OutcomeUnknown):\n                pass\n"
-        "            self._adopt(bundle)\n",
+        "                if node is None or not node.own or decode_owner(node.value, node.path)[1]:\n"
+        "                    return True\n",
+        "",
         OWNERSHIP,
+    ),
+    Mutant(
+        "a bundle that was split meanwhile is taken",
+        "broker/ownership/ownership.py",
+        "            if not is_current:\n",
+        "            if False:\n",
+        ("tests/unit/broker/test_bundles.py",),
     ),
     Mutant(
         "topics stay open when their bundle's node is gone",
@@ -587,5 +629,19 @@ MUTANTS = (
         "        step = -(-at_ms // STEP_MS)\n",
         "        step = at_ms // STEP_MS\n",
         DELAYED,
+    ),
+    Mutant(
+        "a peak of one round moves a bundle",
+        "broker/ownership/balancing.py",
+        "        if pair is None or pair != former:  # rule 2\n",
+        "        if pair is None:\n",
+        ("tests/unit/broker/ownership/test_balancing.py",),
+    ),
+    Mutant(
+        "a bundle with all the traffic goes back and forth",
+        "broker/ownership/balancing.py",
+        "            if name not in self._moved_ms and 0 < usage_of(one) < difference\n",
+        "            if name not in self._moved_ms and 0 < usage_of(one)\n",
+        ("tests/unit/broker/ownership/test_balancing.py",),
     ),
 )

@@ -291,7 +291,8 @@ MUTANTS = (
     Mutant(
         "a cursor is restored from its node although its ledger is newer",
         "managed_ledger/cursors/cursor_store.py",
-        "        if state is not None:\n            return _snapshot(Position(state.ledgerId, state.entryId), state)\n",
+        "        if state is not None:\n"
+        "            return snapshot_of(Position(state.ledgerId, state.entryId), state)\n",
         "",
         LEDGER,
     ),

@@ -148,6 +148,16 @@ def test_tenants_namespaces_and_policies_are_kept(shell: Shell) -> None:
     shell.run("namespaces", "set-retention", "shop/orders", "--minutes", "60", "--megabytes", "100")
     shell.run("namespaces", "set-policy", "shop/orders", "deduplication", "true")
     assert json.loads(shell.run("namespaces", "get-policy", "shop/orders", "deduplication")) is True
+    shell.run("namespaces", "set-policy", "shop/orders", "compactionThreshold", "1000000")
+    shell.run("topics", "create", "shop/orders/t")
+    for name, value in (("maxConsumers", "7"), ("messageTTL", "60"), ("schemaCompatibilityStrategy", '"FORWARD"')):
+        shell.run("topics", "set-policy", "shop/orders/t", name, value)
+        assert json.loads(shell.run("topics", "get-policy", "shop/orders/t", name)) == json.loads(value)
+    shell.run("topics", "set-policy", "shop/orders/t", "maxConsumers", "null")
+    assert json.loads(shell.run("topics", "get-policy", "shop/orders/t", "maxConsumers", "--applied")) == 0
+    applied = shell.run("topics", "get-policy", "shop/orders/t", "compactionThreshold", "--applied")
+    assert json.loads(applied) == 1000000
+    shell.run("topics", "delete", "shop/orders/t", "--yes")
     shown = shell.json("namespaces", "show", "shop/orders")
     assert shown["retention_policies"] == {"retentionTimeInMinutes": 60, "retentionSizeInMB": 100}
     shell.run("namespaces", "unload", "shop/orders")

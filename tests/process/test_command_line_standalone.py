@@ -78,6 +78,35 @@ def test_messages_are_skipped_by_number_and_by_age(typed: Typed) -> None:
     until(is_empty, "the last message is a second old")
 
 
+def test_single_entries_are_shown_and_a_topic_is_truncated(typed: Typed) -> None:
+    typed.run("topics", "create", "shown")
+    typed.run("subscriptions", "create", "shown", "s", "--from", "earliest")
+    for number in range(3):
+        typed.run("produce", "shown", "-m", f"k={number}", "-K", "=")
+    entries = typed.json("topics", "peek", "shown", "s", "-n", "9")
+    assert [entry["messages"][0]["value"] for entry in entries] == ["0", "1", "2"]
+    assert entries[0]["messages"][0]["key"] == "k"
+    (found,) = typed.json("topics", "get-message", "shown", entries[1]["messageId"])
+    assert found == entries[1]
+    assert typed.json("topics", "examine", "shown") == [entries[2]]
+    assert typed.json("topics", "examine", "shown", "--from", "earliest") == [entries[0]]
+    said = typed.run("topics", "peek", "shown", "s").stdout
+    assert said.startswith(entries[0]["messageId"])
+    assert "k: 0" in said
+    (told,) = typed.json("topics", "analyze-backlog", "shown", "s").values()
+    assert (told["entries"], told["messages"], told["aborted"]) == (3, 3, False)
+    (told,) = typed.json("topics", "analyze-backlog", "shown", "s", "--from", entries[1]["messageId"]).values()
+    assert told["entries"] == 2
+    typed.run("subscriptions", "properties", "shown", "s", "--set", "a=b", "--set", "c=d")
+    assert typed.json("subscriptions", "properties", "shown", "s", "--remove", "a") == {"c": "d"}
+    assert typed.run("subscriptions", "properties", "shown", "s").stdout == "c=d\n"
+    assert "no id" in typed.run("topics", "get-message", "shown", "x", code=2).stderr
+    typed.run("topics", "truncate", "shown", "--yes")
+    assert "Message not found" in typed.run("topics", "peek", "shown", "s", code=2).stderr
+    typed.run("topics", "create", "parts", "--partitions", "2")
+    assert "name one" in typed.run("topics", "examine", "parts", code=2).stderr
+
+
 def test_what_lies_below_topics_is_shown_beside_a_standalone(typed: Typed) -> None:
     """The broker is asked where its metadata are, because the command line does not say it."""
     typed.run("produce", "below", "-m", "hello")

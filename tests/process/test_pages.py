@@ -133,6 +133,14 @@ def test_the_page_of_permissions_can_be_copied(tmp_path: Path) -> None:
     assert "unknown permission" in said
 
 
+def test_the_page_of_policies_can_be_copied(tmp_path: Path) -> None:
+    said = follow("docs/policies.md", tmp_path)
+    assert "\n3600\n" in said
+    assert '"destination_storage"' in said
+    assert '"maxTopicsPerNamespace"' in said
+    assert '{"maxTenants": "100"}' in said
+
+
 def test_the_page_about_access_can_be_copied(tmp_path: Path) -> None:
     said = follow("docs/access.md", tmp_path, "--section", "A secured standalone")
     assert "persistent://public/default/orders" in said
@@ -143,7 +151,7 @@ def test_the_page_about_access_can_be_copied(tmp_path: Path) -> None:
 @pytest.mark.parametrize("page", sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/*.md")))
 def test_blocks_that_are_not_run_say_what_they_are(page: str) -> None:
     """A plain block is a command, a file that is named before, or one of the few pages that are not followed."""
-    not_followed = ("docs/BENCHMARKS.md", "docs/INTEROP.md", "docs/bookie-operations.md")
+    not_followed = ("docs/BENCHMARKS.md", "docs/INTEROP.md", "docs/bookie-operations.md", "docs/production.md")
     for block in blocks_of((ROOT / page).read_text()):
         if not block.language and not block.file and page not in not_followed:
             first = block.text.split()[0]

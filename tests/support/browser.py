@@ -90,8 +90,12 @@ class Page:
     async def until(self, expression: str) -> None:
         """Wait until a JavaScript expression is true."""
         for _ in range(int(WAIT_S * 20)):
-            if await self.evaluate(expression):
-                return
+            try:
+                if await self.evaluate(expression):
+                    return
+            except BrowserError as error:
+                if "navigated" not in str(error):  # the page is loaded anew
+                    raise
             await asyncio.sleep(0.05)
         raise BrowserError(f"{expression} does not become true; the page says: {await self.text()}")
 

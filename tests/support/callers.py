@@ -37,6 +37,7 @@ def believe_everybody(monkeypatch: pytest.MonkeyPatch, own_role: str = "admin") 
     asked = SimpleNamespace(ClientSession=session, ClientTimeout=aiohttp.ClientTimeout, ClientError=aiohttp.ClientError)
     monkeypatch.setattr("broker.admin.owners.aiohttp", asked)
     monkeypatch.setattr(Connection, "_on_connect", on_connect)
-    monkeypatch.setattr("broker.admin.rights.caller_of", of_request)
+    for module in ("rights", "page.calls"):
+        monkeypatch.setattr(f"broker.admin.{module}.caller_of", of_request)
     for module in ("service", "publish", "consume"):
         monkeypatch.setattr(f"broker.grpc.{module}.caller_of", of_context)

@@ -54,6 +54,10 @@ class MemoryCursor:
         return self.state.properties
 
     @property
+    def ranges_bytes(self) -> int:
+        return 0
+
+    @property
     def range_count(self) -> int:
         return self.state.range_count
 
@@ -198,6 +202,10 @@ class MemoryManagedLedger:
 
     def entries_between(self, after: Position, up_to: Position) -> int:
         return self._ledgers.entries_between(after, up_to)
+
+    def bytes_after(self, position: Position) -> int:
+        entries = self.entries_between(position, self.last_confirmed)
+        return self.bytes_total * entries // max(self.entries_total, 1)
 
     def watch_appends(self, callback: Callable[[], None]) -> Callable[[], None]:
         self._watchers.append(callback)

@@ -6,6 +6,8 @@
 
 from typing import Any, Final, NamedTuple
 
+from tests.support.policy_calls import namespace_subjects, topic_subjects
+
 ROLES: Final = ("nobody", "anonymous", "producer", "consumer", "boss", "admin")
 """nobody: no token; anonymous: a role without any permission; boss: the tenant's administrator; admin: a super user."""
 
@@ -26,6 +28,29 @@ class Call(NamedTuple):
         return f"{self.method} {self.path}"
 
 
+# Messages, backlogs and statistics.
+_MESSAGES: Final = (
+    Call("GET", f"{_TOPIC}/subscription/s1/position/1"),
+    Call("GET", f"{_TOPIC}/ledger/0/entry/0"),
+    Call("GET", f"{_TOPIC}/examinemessage"),
+    Call("GET", f"{_TOPIC}/internal-info"),
+    Call("GET", f"{_TOPIC}/subscription/s1/properties"),
+    Call("PUT", f"{_TOPIC}/subscription/s1/properties", {"a": "b"}),
+    Call("POST", f"{_TOPIC}/subscription/s1/analyzeBacklog"),
+    Call("PUT", f"{_TOPIC}/backlogSize", {"ledgerId": -1, "entryId": -1}),
+    Call("DELETE", f"{_TOPIC}/truncate"),
+    Call("POST", f"{_NS}/clearBacklog"),
+    Call("POST", f"{_NS}/clearBacklog/s1"),
+    Call("POST", f"{_NS}/unsubscribe/s1"),
+    Call("POST", f"{_NS}/0x00000000_0xffffffff/clearBacklog"),
+    Call("POST", f"{_NS}/0x00000000_0xffffffff/clearBacklog/s1"),
+    Call("POST", f"{_NS}/0x00000000_0xffffffff/unsubscribe/s1"),
+)
+_BROKER_STATS: Final = tuple(
+    Call("GET", f"/admin/v2/broker-stats/{name}") for name in ("topics", "metrics", "mbeans", "allocator-stats/default")
+)
+
+
 def world(cluster: str) -> list[Call]:
     """What a super user makes before the calls, and again before each that changes something."""
     return [
@@ -38,6 +63,25 @@ def world(cluster: str) -> list[Call]:
         Call("PUT", f"{_PARTED}/partitions", 2),
         Call("POST", "/admin/v2/schemas/t1/n1/top/schema", {"type": "STRING", "schema": "", "properties": {}}),
     ]
+
+
+def policy_calls(cluster: str) -> list[Call]:
+    """Each policy of a namespace and of a topic: read, set, removed."""
+    calls = []
+    for subject in namespace_subjects(cluster):
+        value = subject.values[0] if subject.values else None
+        calls.append(Call("GET", f"{_NS}/{subject.name}"))
+        calls.append(Call(subject.setter, f"{_NS}/{subject.sets or subject.name}", value))
+        calls.append(Call("DELETE", f"{_NS}/{subject.removes or subject.name}"))
+    calls.append(Call("GET", f"/admin/v2/namespaces/{cluster}/antiAffinity/group?property=t1"))
+    calls.append(Call("POST", "/admin/v2/brokers/configuration/maxTenants/0"))
+    calls.append(Call("DELETE", "/admin/v2/brokers/configuration/maxTenants"))
+    for subject in topic_subjects(cluster):
+        value = subject.values[0] if subject.values else None
+        calls.append(Call("GET", f"{_TOPIC}/{subject.name}"))
+        calls.append(Call(subject.setter, f"{_TOPIC}/{subject.sets or subject.name}", value))
+        calls.append(Call("DELETE", f"{_TOPIC}/{subject.removes or subject.name}"))
+    return calls
 
 
 def http_calls(cluster: str) -> list[Call]:
@@ -146,4 +190,43 @@ def http_calls(cluster: str) -> list[Call]:
         Call("POST", f"{_TOPIC}4/terminate"),
         Call("DELETE", f"{_NS}nope/retention"),
     ]  # fmt: skip
-    return [*(Call("GET", path) for path in read), *write]
+    calls = [*(Call("GET", path) for path in read), *write, *_MESSAGES, *_BROKER_STATS, *_NON_PERSISTENT, *_BUNDLES]
+    known = {call.name for call in calls}
+    return calls + [call for call in policy_calls(cluster) if call.name not in known]
+
+
+_PASSING: Final = "/admin/v2/non-persistent/t1/n1"
+_NON_PERSISTENT: Final = (
+    Call("PUT", f"{_PASSING}/np"),
+    Call("GET", f"{_PASSING}/0x00000000_0xffffffff"),
+    Call("GET", f"{_PASSING}/np/stats"),
+    Call("GET", f"{_PASSING}/np/internalStats"),
+    Call("GET", f"{_PASSING}/np/subscriptions"),
+    Call("DELETE", f"{_PASSING}/np/subscription/s1"),
+    Call("GET", f"{_PASSING}/np/permissions"),
+    Call("POST", f"{_PASSING}/np/permissions/eve", ["consume"]),
+    Call("DELETE", f"{_PASSING}/np/permissions/eve"),
+    Call("PUT", f"{_PASSING}/np/unload"),
+    Call("DELETE", f"{_PASSING}/np"),
+    Call("PUT", f"{_PASSING}/parted/partitions", 1),
+    Call("GET", f"{_PASSING}/parted/partitions"),
+    Call("POST", f"{_PASSING}/parted/partitions", 2),
+    Call("POST", f"{_PASSING}/parted/createMissedPartitions"),
+    Call("GET", f"{_PASSING}/parted/partitioned-stats"),
+    Call("GET", f"{_PASSING}/parted/partitioned-internalStats"),
+    Call("DELETE", f"{_PASSING}/parted/partitions"),
+)
+
+
+_BUNDLES: Final = (
+    Call("GET", f"{_NS}/0x00000000_0xffffffff/topicHashPositions"),
+    Call("PUT", f"{_NS}/0x00000000_0xffffffff/unload?destinationBroker=BROKER"),
+    # Cut where there is no place to: the namespace keeps its one bundle for the calls of the next role.
+    Call("PUT", f"{_NS}/0x00000000_0xffffffff/split?splitAlgorithmName=specified_positions_divide", [0]),
+    Call("GET", "/admin/v2/broker-stats/load-report"),
+    Call("GET", "/admin/v2/resource-quotas"),
+    Call("POST", "/admin/v2/resource-quotas", {"memory": 80.0}),
+    Call("GET", "/admin/v2/resource-quotas/t1/n1/0x00000000_0xffffffff"),
+    Call("POST", "/admin/v2/resource-quotas/t1/n1/0x00000000_0xffffffff", {"memory": 80.0}),
+    Call("DELETE", "/admin/v2/resource-quotas/t1/n1/0x00000000_0xffffffff"),
+)

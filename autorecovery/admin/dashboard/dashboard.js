@@ -1,73 +1,12 @@
 // The page of auto-recovery: asks for /manage/v1/overview every two seconds and draws what changed.
-// Texts of the cluster (names of bookies and topics, reasons) are only ever set as text, never as markup.
+
+import { byId, bytes, card, count, countOn, draw, followClock, goOn, askFor, make, of, pill, plot, since, span, table } from "./shared.js";
 
 const EVERY_MS = 2000;
 const ROWS = 10; // ledgers that are seen at once; the others are a click away
-const TOKEN = "magnetar.token";
 
-const byId = (id) => document.getElementById(id);
-
-function make(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (value !== null && value !== undefined && value !== false) made.setAttribute(name, value === true ? "" : value);
-  }
-  made.append(...children.filter((child) => child !== null && child !== undefined && child !== ""));
-  return made;
-}
-
-function makeSvg(tag, attributes, ...children) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  made.append(...children);
-  return made;
-}
-
-// ---------------------------------------------------------------------------------------- words and numbers
-
-const count = (number) => Number(number).toLocaleString("en");
-const of = (number, one, many = one + "s") => `${count(number)} ${number === 1 ? one : many}`;
-
-function bytes(number) {
-  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-  let unit = 0;
-  while (number >= 1024 && unit < units.length - 1) { number /= 1024; unit += 1; }
-  return `${number < 10 && unit > 0 ? number.toFixed(1) : Math.round(number)} ${units[unit]}`;
-}
-
-function span(seconds) {
-  if (seconds < 90) return `${Math.max(0, Math.round(seconds))} s`;
-  if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
-  if (seconds < 172800) return `${Math.round(seconds / 3600)} h`;
-  return `${Math.round(seconds / 86400)} days`;
-}
-
-let clockGapMs = 0; // the server's wall clock minus this machine's
-const serverNow = () => Date.now() + clockGapMs;
-
-// A span that counts on without being drawn again.
-const since = (wallMs, after = "") =>
-  wallMs ? make("span", { "data-since": wallMs, "data-after": after }, span((serverNow() - wallMs) / 1000) + after) : "unknown";
-
-function countOn() {
-  for (const one of document.querySelectorAll("[data-since]")) {
-    one.textContent = span((serverNow() - Number(one.dataset.since)) / 1000) + one.dataset.after;
-  }
-}
-
-// ---------------------------------------------------------------------------------------- parts of the page
-
-const pill = (text, kind) => make("span", { class: `pill ${kind}` }, text);
 const SERVING = { writable: "good", "read-only": "wait", away: "bad" };
 const STATES = { active: "good", draining: "wait", drained: "", "draining-failed": "bad" };
-
-function table(names, rows) {
-  const head = make("tr", {}, ...names.map((name) => make("th", { scope: "col" }, name)));
-  const body = rows.map((cells) =>
-    make("tr", {}, ...cells.map((cell, at) =>
-      make("td", { "data-name": names[at], class: cell ? null : "empty" }, cell || ""))));
-  return make("table", {}, make("thead", {}, head), make("tbody", {}, ...body));
-}
 
 // All that such a ledger lacks is a copy elsewhere than on a bookie that leaves, and that still serves.
 const isMoved = (ledger, leaving) => ledger.missing_on.length > 0 && ledger.missing_on.every((bookie) => leaving.has(bookie));
@@ -104,7 +43,6 @@ function summary(told) {
   const others = [[having("read-only"), "read-only"], [having("away"), "away"]].filter(([number]) => number);
   const auditor = told.auditor.tells;
   const [lacking, moved, words] = lackingOf(told);
-  const card = (value, text, small) => make("li", {}, make("b", { class: small ? "small" : null }, value), make("span", {}, text));
   return [
     card(count(having("writable")), ["writable", ...others.map(([number, text]) => `${number} ${text}`)].join(", ")),
     card(count(lacking), moved ? `${words}; ${of(moved, "is moved", "are moved")}` : words),
@@ -226,37 +164,13 @@ function history(told) {
   const most = Math.max(...steps.map((step) => step[1]), 0);
   const fastest = Math.max(...steps.map((step) => step[2]), 0);
   if (!most) return make("p", { class: "note" }, "Nothing was copied.");
-  const at = (index) => (index / (steps.length - 1)) * 600;
-  const high = (value) => 98 - (value / most) * 94;
-  const points = steps.map((step, index) => `${at(index).toFixed(1)},${high(step[1]).toFixed(1)}`).join(" ");
-  const lines = [4, 51, 98].map((y) => makeSvg("line", { x1: 0, x2: 600, y1: y, y2: y, class: "grid" }));
-  const title = makeSvg("title", {});
-  title.textContent = `entries copied a second in the last hour, at most ${count(Math.round(most))}`;
-  const drawn = makeSvg("svg", { viewBox: "0 0 600 100", preserveAspectRatio: "none", role: "img" }, title, ...lines,
-    makeSvg("polygon", { points: `0,98 ${points} 600,98`, class: "area" }), makeSvg("polyline", { points, class: "curve" }));
-  const clock = (wallMs) => new Date(wallMs).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
-  return make("div", {},
-    make("p", { class: "note" }, `Entries a second, all nodes together; at most ${count(Math.round(most))} (${bytes(fastest)} a second).`),
-    drawn,
-    make("div", { class: "axis" }, make("span", {}, clock(steps[0][0])), make("span", {}, clock(steps[Math.floor(steps.length / 2)][0])), make("span", {}, "now")));
-}
-
-// ---------------------------------------------------------------------------------------- drawing what changed
-
-const drawnFrom = new Map(); // part → what it was drawn from
-
-function draw(id, facts, makeParts) {
-  const text = JSON.stringify(facts);
-  if (drawnFrom.get(id) === text) return;
-  drawnFrom.set(id, text);
-  const place = byId(id).querySelector("div") || byId(id);
-  const open = new Set([...place.querySelectorAll("details[open]")].map((one) => one.dataset.key));
-  place.replaceChildren(...[makeParts()].flat());
-  for (const one of place.querySelectorAll("details")) one.open = open.has(one.dataset.key);
+  return plot(steps.map((step) => step[0]), [{ name: "entries", values: steps.map((step) => step[1]) }],
+    `Entries a second, all nodes together; at most ${count(Math.round(most))} (${bytes(fastest)} a second).`,
+    `entries copied a second in the last hour, at most ${count(Math.round(most))}`);
 }
 
 function show(told) {
-  clockGapMs = told.now_ms - Date.now();
+  followClock(told.now_ms);
   const [kind, text] = verdict(told);
   byId("verdict").className = `verdict ${kind}`;
   byId("verdict").textContent = text;
@@ -272,45 +186,4 @@ function show(told) {
   countOn();
 }
 
-// ---------------------------------------------------------------------------------------- asking
-
-let answeredMs = 0;
-
-function live(text, isLost) {
-  byId("live").textContent = text;
-  byId("live").classList.toggle("lost", isLost);
-  document.body.classList.toggle("stale", isLost);
-}
-
-async function ask() {
-  const token = sessionStorage.getItem(TOKEN);
-  const headers = token ? { Authorization: `Bearer ${token}` } : {};
-  const answer = await fetch("../manage/v1/overview", { headers, cache: "no-store", signal: AbortSignal.timeout(10000) });
-  byId("token").hidden = answer.status !== 401;
-  if (answer.status === 401) throw new Error(token ? "the token is not known here" : "a token is needed");
-  const told = await answer.json();
-  if (!answer.ok) throw new Error(told.reason || `status ${answer.status}`);
-  show(told);
-  answeredMs = Date.now();
-  live(`live, ${new Date(answeredMs).toLocaleTimeString()}`, false);
-}
-
-async function goOn() {
-  try {
-    await ask();
-  } catch (error) {
-    const when = answeredMs ? `, what you see is of ${new Date(answeredMs).toLocaleTimeString()}` : "";
-    live(`no answer: ${error.message}${when}`, true);
-    countOn();
-  }
-  setTimeout(goOn, EVERY_MS);
-}
-
-byId("token").addEventListener("submit", (event) => {
-  event.preventDefault();
-  sessionStorage.setItem(TOKEN, byId("token-text").value.trim());
-  byId("token-text").value = "";
-  ask().catch((error) => live(`no answer: ${error.message}`, true));
-});
-
-goOn();
+goOn(async () => show(await askFor("../manage/v1/overview")), EVERY_MS);

@@ -60,6 +60,11 @@ class Facts(NamedTuple):
     metadata: MessageMetadata | None
 
 
+def is_chunk(facts: Facts) -> bool:
+    """Whether an entry is a part of a message."""
+    return facts.metadata is not None and facts.metadata.num_chunks_from_msg > 1
+
+
 def facts_of(entry: EntryLike) -> Facts:
     """Never fails: an entry that cannot be parsed is sent as one message, and the client reports it."""
     try:

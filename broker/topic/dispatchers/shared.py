@@ -6,7 +6,7 @@ from typing import Final
 from broker.topic.batch_sizes import BatchSizes
 from broker.topic.consumer import Consumer
 from broker.topic.delayed import STEP_MS, DelayedMessages
-from broker.topic.dispatchers.dispatcher import Average, DispatchLimits, Facts, Read, count_bits, facts_of
+from broker.topic.dispatchers.dispatcher import Average, DispatchLimits, Facts, Read, count_bits, facts_of, is_chunk
 from broker.topic.ports import CursorPort, Entries, EntryLike, Sink
 from broker.topic.replay_set import ReplaySet
 from managed_ledger.position import Position
@@ -100,6 +100,15 @@ class SharedDispatcher:
         """Entries that wait for their time, as far as they were read."""
         return len(self._delayed)
 
+    @property
+    def replayed_messages(self) -> int:
+        """Entries that were read and wait for a consumer that can take them."""
+        return len(self._replay)
+
+    @property
+    def unacked_messages(self) -> int:
+        return self._unacked
+
     def next_read(self) -> Read | None:
         available = [consumer for consumer in self.consumers if consumer.is_available]
         budget = sum(consumer.permits for consumer in available)
@@ -160,6 +169,8 @@ class SharedDispatcher:
                 self._replay.add(position, hash_)
                 continue
             self._send(consumer, entry, position, facts.messages, hash_, round_)
+            if is_chunk(facts):
+                consumer.chunks_out += 1
         assert self._unacked >= 0, f"{self._unacked} messages are not acknowledged"
         self._turn = round_.turn
         self._average.note(len(entries), self._unacked - unacked_before)

@@ -8,7 +8,7 @@ from typing import Final
 from broker.errors import ConsumerBusy
 from broker.topic.batch_sizes import BatchSizes
 from broker.topic.consumer import Consumer
-from broker.topic.dispatchers.dispatcher import Average, DispatchLimits, Read, count_bits, facts_of
+from broker.topic.dispatchers.dispatcher import Average, DispatchLimits, Read, count_bits, facts_of, is_chunk
 from broker.topic.ports import CursorPort, Entries, Sink
 from broker.topic.sticky_keys import murmur3
 from broker.wire import pulsar_pb2 as wire
@@ -54,7 +54,7 @@ class SingleActiveDispatcher:
         self.consumers.append(consumer)
         self.consumers.sort(key=lambda one: (one.priority_level, one.name))
         if not self._choose() and self._is_failover:
-            _tell_active(consumer, False)
+            tell_active(consumer, False)
 
     def remove(self, consumer: Consumer) -> None:
         if consumer in self.consumers:
@@ -64,15 +64,9 @@ class SingleActiveDispatcher:
     def _choose(self) -> bool:
         """Choose the active consumer; returns whether it changed."""
         former = self.active
-        best = [one for one in self.consumers if one.priority_level == self.consumers[0].priority_level]
-        if not best:
-            self.active = None
-        elif not self._is_failover:
-            self.active = best[0]
-        elif self._partition >= 0:
-            self.active = best[self._partition % len(best)]
-        else:
-            self.active = _from_ring(best, self._topic)
+        self.active = choose_active(
+            self.consumers, is_failover=self._is_failover, topic=self._topic, partition=self._partition
+        )
         if self.active is former:
             return False
         if self.active is None:
@@ -89,7 +83,7 @@ class SingleActiveDispatcher:
         self._cursor.rewind()
         if self._is_failover:
             for consumer in self.consumers:
-                _tell_active(consumer, consumer is self.active)
+                tell_active(consumer, consumer is self.active)
 
     def next_timer_ms(self) -> int | None:
         return self._active_from_ms
@@ -126,6 +120,8 @@ class SingleActiveDispatcher:
                 if ack_set is not None:
                     messages = count_bits(ack_set)
             active.send(position, entry.data, messages, 0, ack_set)
+            if is_chunk(facts):
+                active.chunks_out += 1
         self._average.note(len(entries), active.messages_out - messages_before)
 
     def on_acked(self, position: Position, remaining_messages: int) -> None:
@@ -149,7 +145,18 @@ class SingleActiveDispatcher:
         pass
 
 
-def _tell_active(consumer: Consumer, is_active: bool) -> None:
+def choose_active(consumers: Sequence[Consumer], *, is_failover: bool, topic: str, partition: int) -> Consumer | None:
+    """The consumer that gets everything, of *consumers* in the order of their priority; None: there are none."""
+    best = [one for one in consumers if one.priority_level == consumers[0].priority_level]
+    if not best:
+        return None
+    if not is_failover:
+        return best[0]
+    return best[partition % len(best)] if partition >= 0 else _from_ring(best, topic)
+
+
+def tell_active(consumer: Consumer, is_active: bool) -> None:
+    """Tell the client of *consumer* whether it is the active one."""
     consumer.sink.write(
         command(wire.BaseCommand.ACTIVE_CONSUMER_CHANGE, consumer_id=consumer.consumer_id, is_active=is_active)
     )

@@ -9,9 +9,9 @@ import pulsar
 import pytest
 
 from broker.broker import Broker
-from broker.names import COMPACTION_CURSOR
 from broker.topic.compactor import CompactionStatus
 from broker.topic.topic import Topic
+from managed_ledger.compacted_entry import COMPACTION_CURSOR
 from managed_ledger.errors import StorageUnavailable
 from managed_ledger.retention import RetentionRule
 from managed_ledger.topic_name import TopicName
@@ -61,7 +61,7 @@ def view(c: pulsar.Client, *, compacted: bool = True) -> list[tuple[str, str]]:
 
 
 async def topic_of(broker: Broker) -> Topic:
-    return await broker.topic_for_producer(NAME)
+    return await broker.persistent_topic(NAME, create=True)
 
 
 async def compact(broker: Broker) -> Topic:

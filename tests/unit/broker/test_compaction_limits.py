@@ -33,7 +33,7 @@ async def test_topics_are_compacted_so_many_at_a_time(world: BrokerInMemory, mon
 
     monkeypatch.setattr(Compactor, "_compact", compact)
     for number in range(7):
-        topic = await world.broker.topic_for_producer(TopicName.parse(f"{TOPIC}{number}"))
+        topic = await world.broker.persistent_topic(TopicName.parse(f"{TOPIC}{number}"), create=True)
         assert topic.compactor.start()
     await eventually(lambda: done == 7)
     assert most == 2
@@ -49,7 +49,7 @@ async def test_a_compaction_reads_so_much_at_a_time(
     raw.publish(1, *range(20))
     for _ in range(20):
         await raw.answer()
-    topic = await world.broker.topic_for_producer(TopicName.parse(TOPIC))
+    topic = await world.broker.persistent_topic(TopicName.parse(TOPIC), create=True)
     ledger = world.ledger(TOPIC)
     read = ledger.read
     sizes: list[int] = []

@@ -4,70 +4,147 @@ from typing import Any
 
 import pytest
 
-from broker.config import BUNDLES_MAX
-from broker.policies import new_policies
+from broker.config import BUNDLES_MAX, PARTITIONS_MAX
+from broker.policies import new_policies, parse_policies
 from broker.policy_rules import (
-    POLICIES,
+    UNSET,
     InvalidQuorums,
     NotAnObject,
     bundles_of,
-    check_policy,
+    check_readable,
+    exceeds_retention,
     names_in,
     new_namespace,
+    policies_of,
     tenant_members,
-    with_policy,
-    without_policy,
 )
-from broker.records import InvalidRecord
+from broker.policy_types import DispatchRate
+from broker.records import InvalidRecord, to_json
+from magnetar_core.bookkeeper.client.quorum import ENSEMBLE_SIZE_MAX
+from magnetar_core.runtime.types import MIB
 
-VALID: dict[str, Any] = {
-    "deduplication": True,
-    "retention": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
-    "persistence": {"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 3, "bookkeeperAckQuorum": 2},
-    "schemaCompatibilityStrategy": "FULL",
-    "autoTopicCreation": {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 3},
-    "maxProducersPerTopic": 0,
-    "subscriptionTypesEnabled": ["Shared"],
-    "properties": {"a": "b"},
+POLICIES = policies_of("lab")
+
+# What is sent, and what is stored of it.
+VALID: dict[str, tuple[Any, Any]] = {
+    "deduplication": (True, True),
+    "messageTTL": ("60", 60),
+    "retention": (
+        {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
+        {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
+    ),
+    "persistence": (
+        {"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 3, "unknown": 1},
+        {
+            "bookkeeperEnsemble": 3,
+            "bookkeeperWriteQuorum": 3,
+            "bookkeeperAckQuorum": 2,
+            "managedLedgerMaxMarkDeleteRate": 0.0,
+        },
+    ),
+    "schemaCompatibilityStrategy": ("FULL", "FULL"),
+    "autoTopicCreation": (
+        {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 3},
+        {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 3},
+    ),
+    "maxProducersPerTopic": (2.7, 2),
+    "subscriptionTypesEnabled": (["Shared", "Shared"], ["Shared"]),
+    "properties": ({"a": "b"}, {"a": "b"}),
+    "publishRate": (
+        {"publishThrottlingRateInMsg": 5},
+        {"publishThrottlingRateInMsg": 5, "publishThrottlingRateInByte": -1},
+    ),
+    "offloadThreshold": (5, 5),
 }
+
+
+def set_in(record: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
+    policy = POLICIES[name]
+    found = policy.read(value)
+    policy.check(found)
+    made = policy.place.put(record, found)
+    check_readable(made)
+    return made
 
 
 @pytest.mark.parametrize("name", VALID)
 def test_a_policy_is_set_and_removed(name: str) -> None:
-    check_policy(name, VALID[name])
-    before = new_policies("lab", 4) | {"future": 1}
-    after = with_policy(before, name, VALID[name])
-    assert after[POLICIES[name].member] == VALID[name]
+    given, stored = VALID[name]
+    place = POLICIES[name].place
+    after = set_in(new_policies("lab", 4) | {"future": 1}, name, given)
+    assert place.get(after) == stored
     assert after["future"] == 1
-    assert POLICIES[name].member not in without_policy(after, name)
+    removed = place.remove(after)
+    assert place.get(removed) in (UNSET, {}, [])
+    assert removed["future"] == 1
+
+
+def test_what_each_cluster_has_for_itself_is_left_to_the_others() -> None:
+    before = {"topicDispatchRate": {"far": {"dispatchThrottlingRateInMsg": 1}}}
+    after = set_in(before, "dispatchRate", {"dispatchThrottlingRateInMsg": 2})
+    assert after["topicDispatchRate"]["far"] == {"dispatchThrottlingRateInMsg": 1}
+    assert parse_policies(to_json(after), "/p", "lab").dispatch_rate == DispatchRate(2, 0, 1)
+    assert parse_policies(to_json(after), "/p", "far").dispatch_rate == DispatchRate(1, 0, 1)
+    left = POLICIES["dispatchRate"].place.remove(after)
+    assert left["topicDispatchRate"] == before["topicDispatchRate"]
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("deduplication", 1),
+        ("deduplication", "perhaps"),
+        ("deduplication", []),
         ("maxProducersPerTopic", True),
         ("maxProducersPerTopic", -1),
+        ("maxProducersPerTopic", 2**31),
+        ("maxProducersPerTopic", "x"),
+        ("compactionThreshold", 2**63),
         ("retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 1}),
         ("retention", {"retentionTimeInMinutes": -2, "retentionSizeInMB": 1}),
-        ("retention", {}),
+        ("retention", 7),
         ("schemaCompatibilityStrategy", "x"),
-        ("autoTopicCreation", {"defaultNumPartitions": True}),
+        ("schemaAutoUpdateCompatibilityStrategy", "x"),
+        ("subscriptionAuthMode", "x"),
+        ("autoTopicCreation", {"allowAutoTopicCreation": True}),
+        ("autoTopicCreation", {"allowAutoTopicCreation": True, "topicType": "partitioned"}),
+        (
+            "autoTopicCreation",
+            {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": PARTITIONS_MAX + 1},
+        ),
+        ("subscriptionTypesEnabled", ["x"]),
+        ("subscriptionTypesEnabled", "Shared"),
+        ("inactiveTopicPolicies", {"inactiveTopicDeleteMode": "x"}),
+        ("offloadPolicies", {"managedLedgerOffloadDriver": "x"}),
+        ("entryFilters", {"entryFilterNames": "x"}),
+        ("properties", {"a": 1}),
+        ("publishRate", [1]),
     ],
 )
 def test_what_cannot_be_is_refused(name: str, value: Any) -> None:
     with pytest.raises(InvalidRecord):
-        check_policy(name, value)
+        set_in(new_policies("lab", 4), name, value)
 
 
 def test_quorums_go_together() -> None:
+    value = {"bookkeeperEnsemble": 1, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 1}
     with pytest.raises(InvalidQuorums):
-        check_policy("persistence", {"bookkeeperEnsemble": 1, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 1})
+        set_in({}, "persistence", value)
+    with pytest.raises(InvalidRecord, match="at most"):
+        set_in({}, "persistence", {"bookkeeperEnsemble": ENSEMBLE_SIZE_MAX + 1})
+
+
+def test_a_backlog_quota_lets_no_more_wait_than_is_kept() -> None:
+    kept = {"retentionSizeInMB": 1, "retentionTimeInMinutes": 1}
+    assert exceeds_retention(MIB, 0, kept)
+    assert exceeds_retention(0, 60, kept)
+    assert not exceeds_retention(MIB - 1, 59, kept)
+    assert not exceeds_retention(10 * MIB, 600, {"retentionSizeInMB": -1, "retentionTimeInMinutes": -1})
+    assert not exceeds_retention(10 * MIB, 600, None)
 
 
 def test_what_brokers_cannot_read_is_not_stored() -> None:
     with pytest.raises(InvalidRecord, match="64 bits"):
-        with_policy(new_policies("lab", 4), "maxProducersPerTopic", 2**64)
+        check_readable({**new_policies("lab", 4), "max_producers_per_topic": 2**64})
 
 
 def test_a_namespace_has_what_is_given_and_the_rest_by_default() -> None:
@@ -77,7 +154,7 @@ def test_a_namespace_has_what_is_given_and_the_rest_by_default() -> None:
     assert (made["deduplicationEnabled"], made["encryption_required"]) == (True, False)
     assert (made["replication_clusters"], made["is_allow_auto_update_schema"]) == (["lab"], False)
     with pytest.raises(InvalidRecord):
-        new_namespace({"deduplicationEnabled": 1}, cluster="lab", default_bundles=4, schema_auto_update=True)
+        new_namespace({"deduplicationEnabled": "x"}, cluster="lab", default_bundles=4, schema_auto_update=True)
 
 
 @pytest.mark.parametrize(

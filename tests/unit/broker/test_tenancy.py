@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from broker.config import BrokerConfig
+from broker.policy_rules import UNSET
 from broker.records import InvalidRecord, NoRecord, RecordExists, RecordInUse
 from broker.tenancy import ClusterInUse, Tenancy, initialise_cluster, namespace_path
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
@@ -97,11 +98,11 @@ async def test_a_namespace_that_is_being_deleted_is_none(
 
 async def test_a_policy_is_set_read_and_removed(store: MemoryStore, tenancy: Tenancy) -> None:
     await store.put(namespace_path("public/n"), b'{"future":[1]}')
-    assert await tenancy.policy("public/n", "deduplication") is None
+    assert await tenancy.policy("public/n", "deduplication") is UNSET
     await tenancy.set_policy("public/n", "deduplication", True)
     assert await tenancy.policy("public/n", "deduplication") is True
     with pytest.raises(InvalidRecord):
-        await tenancy.set_policy("public/n", "deduplication", "yes")
+        await tenancy.set_policy("public/n", "deduplication", "perhaps")
     await tenancy.remove_policy("public/n", "deduplication")
     assert await tenancy.namespace("public/n") == {"future": [1]}
 

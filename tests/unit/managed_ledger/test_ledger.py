@@ -385,6 +385,46 @@ async def test_properties_are_stored_before_the_call_returns(world: SharedStorag
     assert reopened.properties == {"pulsar.topic.epoch": "3"}
 
 
+async def test_texts_of_a_cursor_are_stored_beside_its_state(world: SharedStorage) -> None:
+    ledger, _ = await world.open()
+    await publish(ledger, 0, 8)
+    used = await ledger.open_cursor("used", EARLIEST, {"a": "1"})
+    fresh = await ledger.open_cursor("fresh", EARLIEST)
+    hole = ledger.last_confirmed._replace(entry_id=5)
+    used.mark_delete(hole._replace(entry_id=1))
+    used.delete([hole])
+    await used.flush()
+    assert used.ledger_id >= 0
+    assert fresh.ledger_id < 0
+    for cursor in (used, fresh):
+        await cursor.set_string_properties({"b": cursor.name})
+    reopened, _ = await world.open()  # as after a crash: nothing was closed
+    for name in ("used", "fresh"):
+        assert reopened.cursors[name].string_properties == {"b": name}
+    assert (reopened.cursors["used"].backlog(), reopened.cursors["fresh"].backlog()) == (5, 8)
+    assert reopened.cursors["used"].is_deleted(hole)
+    with pytest.raises(ManagedLedgerFenced):
+        await used.set_string_properties({"c": "too late"})
+    assert used.string_properties == {"b": "used"}
+
+
+async def test_a_truncated_log_keeps_the_ledger_that_is_written_and_what_comes_next(world: SharedStorage) -> None:
+    ledger, recorder = await world.open()
+    cursor = await ledger.open_cursor("s", EARLIEST)
+    await publish(ledger, 0, 25)
+    await ledger.truncate()
+    assert (ledger.entries_total, cursor.backlog()) == (5, 0)
+    await publish(ledger, 25, 27)
+    assert [entry.data for entry in await read_all(ledger, ledger.next_position(cursor.mark_delete_position))] == (
+        payloads(25, 27)
+    )
+    reopened, _ = await world.open()
+    assert reopened.cursors["s"].backlog() == 2
+    with pytest.raises(ManagedLedgerFenced):
+        await ledger.truncate()
+    assert [context for _, context in recorder.appended] == list(range(27))
+
+
 # ---------------------------------------------------------------------------------- defects
 
 

@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 
 import autorecovery.admin
+from magnetar_core.pages.serving import INDEX, files_of, serve_file
 from tests.support.browser import Page, browse, find_browser
 from tests.support.dashboard import bookie_gone, drain_failed, drain_under_way, healthy, ledger
 
@@ -34,7 +35,8 @@ class Cluster:
         if self.is_away:
             return web.json_response({"reason": "the metadata store does not answer"}, status=503)
         if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
-            return web.json_response({"reason": "a token is needed"}, status=401)
+            refused = {"WWW-Authenticate": "Bearer"}
+            return web.json_response({"reason": "a token is needed"}, status=401, headers=refused)
         return web.json_response(self.told)
 
 
@@ -46,10 +48,8 @@ async def looking(
     cluster.token = token
     app = web.Application()
 
-    async def page(request: web.Request) -> web.FileResponse:
-        return web.FileResponse(DASHBOARD / (request.match_info["file"] or "index.html"))
-
-    app.router.add_get("/dashboard/{file:[a-z.]*}", page)
+    for name, file in {**files_of(DASHBOARD), "": DASHBOARD / INDEX}.items():
+        app.router.add_get(f"/dashboard/{name}", serve_file(file))
     app.router.add_get("/manage/v1/overview", cluster.overview)
     runner = web.AppRunner(app)
     await runner.setup()
@@ -163,7 +163,10 @@ async def test_a_token_is_asked_for_where_one_is_needed_and_then_used(tmp_path: 
         )
         await page.until_text("Every ledger", "#verdict")
         assert await page.evaluate("document.querySelector('#token').hidden") is True
-        assert "s3cret" not in await page.evaluate("document.documentElement.outerHTML")
+        assert "s3cret" not in await page.evaluate("document.documentElement.outerHTML + location.href")
+        await page.evaluate("document.querySelector('#leave').click()")
+        await page.until("document.querySelector('#token')?.hidden === false")
+        assert await page.evaluate("sessionStorage.length") == 0
 
 
 @pytest.mark.parametrize("told", [healthy, bookie_gone, drain_under_way, drain_failed])

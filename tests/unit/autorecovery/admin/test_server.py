@@ -19,6 +19,7 @@ from magnetar_core.bookkeeper.metadata.store import StoreUnavailable
 from magnetar_core.runtime.http_server import HttpServer
 from magnetar_core.runtime.types import ConfigurationError, MagnetarError
 from tests.support.bookie_admin_world import socket_on_a_free_port
+from tests.support.dashboard import drain_failed
 from tests.support.waiting import eventually
 from tests.unit.autorecovery.admin.management_world import managed
 
@@ -303,14 +304,50 @@ async def test_the_files_of_the_page_are_served_and_nothing_beside_them(tmp_path
             async def got(path: str) -> tuple[int, str]:
                 async with session.get(URL(url + path, encoded=True)) as answer:
                     if answer.status == 200 and path != "/heartbeat":
-                        assert "default-src 'self'" in answer.headers["Content-Security-Policy"]
+                        assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
                     return answer.status, await answer.text()
 
             assert await got("/dashboard/") == (200, "<p>hello")
             assert await got("/dashboard") == (200, "<p>hello"), "after a redirect"
             assert await got("/dashboard/page.js") == (200, "1")
+            assert "--paper" in (await got("/dashboard/page.css"))[1], "what all pages share"
             for path in ("/dashboard/../secret", "/dashboard/%2e%2e/secret", "/dashboard/..%2fsecret", "/secret"):
                 assert (await got(path))[0] in (403, 404), path
             assert await got("/heartbeat") == (200, "OK\n")
+    finally:
+        await http.stop()
+
+
+async def test_metrics_are_told_to_those_who_may_read_and_a_store_that_is_away_is_503(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    file.write_text(line_of("ann", Role.READ, "s" * 40) + "\n")
+    error: list[Exception] = []
+
+    async def overview() -> dict[str, Any]:
+        if error:
+            raise error[0]
+        return drain_failed()
+
+    server = ManagementServer((), version="1", tokens=TokenFile(file), is_local=True, overview=overview)
+    http = HttpServer(root_application(server.mounts()))
+    listening = socket_on_a_free_port()
+    await http.start(listening)
+    url = "http://{}:{}/manage/v1/metrics".format(*listening.getsockname())
+    token = {"Authorization": f"Bearer {'s' * 40}"}
+    try:
+        async with aiohttp.ClientSession() as session:
+
+            async def got(headers: dict[str, str], method: str = "GET") -> tuple[int, str]:
+                async with session.request(method, url, headers=headers) as answer:
+                    return answer.status, await answer.text()
+
+            assert (await got({}))[0] == 401
+            status, text = await got(token)
+            assert status == 200
+            assert 'magnetar_autorecovery_bookie_states{state="draining-failed"} 1' in text
+            assert "magnetar_autorecovery_has_auditor 1" in text
+            assert (await got(token, "POST"))[0] == 405
+            error.append(StoreUnavailable("the metadata store is away"))
+            assert (await got(token))[0] == 503
     finally:
         await http.stop()

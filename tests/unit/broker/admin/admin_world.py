@@ -45,10 +45,12 @@ class Answer(NamedTuple):
 class Side:
     """One broker."""
 
-    def __init__(self, broker: Broker, ownership: BundleOwnership, store: MemoryStore) -> None:
+    def __init__(self, broker: Broker, ownership: BundleOwnership, store: MemoryStore, admin: AdminServer) -> None:
         self.broker = broker
+        self.admin = admin
         self.ownership = ownership
         self.store = store
+        self.load = admin.load
 
     @property
     def id(self) -> str:
@@ -88,9 +90,12 @@ class AdminWorld:
         await initialise_cluster(store, config)
 
         async def bundles_of(namespace: str) -> Bundles:
-            return (await broker.namespace(namespace)).bundles
+            return await broker.bundles_of(namespace)
 
-        ownership = BundleOwnership(store, self.clock, bundles_of=bundles_of, version=VERSION)
+        async def bundles_now(namespace: str) -> Bundles:
+            return await broker.bundles_now(namespace)
+
+        ownership = BundleOwnership(store, self.clock, bundles_of=bundles_of, bundles_now=bundles_now, version=VERSION)
         doors = open_doors(config, self.clock)
         broker = Broker(config, store, self.bookkeeper.client, self.clock, ownership=ownership, doors=doors)
         await broker.start()
@@ -100,7 +105,7 @@ class AdminWorld:
         admin = AdminServer(broker, ownership, version=VERSION)
         await admin.start(listening, secure)
         self._stack.push_async_callback(admin.stop)
-        return Side(broker, ownership, store)
+        return Side(broker, ownership, store, admin)
 
     async def call(
         self,

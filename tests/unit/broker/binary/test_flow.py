@@ -1,5 +1,6 @@
 """What one client makes the broker hold: when its socket is not read, and when it is read again."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from broker.binary.flow import OUTBOX_HIGH_BYTES, PARTIAL_BYTES_MIN, REQUESTS_MAX, ClientFlow
 from broker.config import BrokerConfig
 from broker.memory_budget import MemoryBudget
-from magnetar_core.runtime.clock import ManualClock
+from magnetar_core.runtime.clock import ManualClock, Timer
 
 BUDGET_BYTES = 1_000_000
 
@@ -49,6 +50,12 @@ class FakeBroker:
         self.clock = ManualClock()
         self.publishes = MemoryBudget(BUDGET_BYTES, self.clock.call_later)
         self.reads = MemoryBudget(BUDGET_BYTES, self.clock.call_later)
+
+    def now_ms(self) -> int:
+        return self.clock.wall_ms()
+
+    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
+        return self.clock.call_later(delay_ms / 1000, callback)
 
 
 def make() -> tuple[ClientFlow, FakeSocket, FakeBroker]:

@@ -60,9 +60,9 @@ class Bench:
         self.producer = Producer(cast(Any, None), cast(Sink, self.sink), 1, "p")
         self.entries = 0
 
-    def take(self, *sequence_ids: int) -> list[Any]:
+    def take(self, *sequence_ids: int, at_s: float = 0.0) -> list[Any]:
         run = [(self.producer, send(number)) for number in sequence_ids]
-        buffers, contexts = self.publishing.take(run, b"")
+        buffers, contexts = self.publishing.take(run, b"", at_s)
         assert len(buffers) == len(contexts)
         return contexts
 
@@ -95,6 +95,18 @@ def test_receipts_name_their_entries_in_order(bench: Bench) -> None:
     assert bench.sink.told == [("receipt", 5, 0), ("receipt", 6, 1), ("receipt", 7, 2)]
     assert bench.sink.room_given == 15
     assert (bench.publishing.messages_in, bench.publishing.bytes_in, bench.producer.pending) == (3, 15, 0)
+
+
+def test_how_long_storage_took_is_counted_for_each_run(bench: Bench) -> None:
+    contexts = [*bench.take(1, 2, at_s=1.0), *bench.take(3, at_s=1.009), *bench.take(4, 5, at_s=1.0095)]
+    bench.publishing.note_stored(contexts, now_s=1.0105)
+    bench.publishing.note_stored(bench.take(6, at_s=2.0), now_s=1.9)
+    bench.publishing.end_period()
+    latencies, sizes = bench.publishing.latencies.last, bench.publishing.sizes.last
+    assert latencies.total == sizes.total == bench.publishing.entries_in == 6
+    # Up to 0.5 ms: the clock that went back; 5 ms: 1.5 and 1 ms or so; 20 ms: 10.5 ms.
+    assert (latencies.counts[0], sum(latencies.counts[1:3]), latencies.counts[4]) == (1, 3, 2)
+    assert sizes.sum == 6 * 5
 
 
 def test_receipts_that_are_held_back_are_not_overtaken(bench: Bench) -> None:

@@ -68,13 +68,13 @@ async def test_a_due_snapshot_forgets_producers_that_left_long_ago() -> None:
     topic = Stored()
     await topic.append(3)
     await topic.stored.apply(True)
-    topic.stored.snapshot_if_due([])
+    topic.stored.snapshot_if_due([], CONFIG.deduplication_snapshot_s)
     assert topic.ledger.cursors[DEDUPLICATION_CURSOR].properties == {}, "no snapshot is due"
     topic.clock.advance(121)
-    topic.stored.snapshot_if_due([])
+    topic.stored.snapshot_if_due([], CONFIG.deduplication_snapshot_s)
     assert topic.ledger.cursors[DEDUPLICATION_CURSOR].properties == {"p": 3}
     topic.clock.advance(3_600)
-    topic.stored.snapshot_if_due([])
+    topic.stored.snapshot_if_due([], CONFIG.deduplication_snapshot_s)
     assert topic.ledger.cursors[DEDUPLICATION_CURSOR].properties == {}
     assert topic.state.last_sequence_id("p") == -1
 

@@ -1,0 +1,185 @@
+"""Tells the load of this broker to the others; as the leader, moves and splits bundles.
+
+    every report interval      measure ──▶ the broker's node, if the load has changed enough (`balancing.is_report_due`)
+    every shedding interval    the leader: all nodes ──▶ `balancing` ──▶ splits, then at most one move
+
+The leader asks the owner of a bundle over HTTP, as an administrator would: so owners may be Apache's brokers, and an
+Apache leader moves and splits our bundles.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+from broker.broker import Broker
+from broker.bundles import Asks, BundleWork
+from broker.errors import BrokerError
+from broker.ownership.balancing import Balancer, Move, balance_limits, is_report_due
+from broker.ownership.load_report import BrokerLoad, BundleLoad, encode_load
+from broker.ownership.ownership import BundleOwnership
+from broker.ownership.rules import BrokerAddress
+from broker.topic.topic_rates import TopicRates, sum_rates
+from magnetar_core.runtime.memory import memory_bytes
+from magnetar_core.runtime.process_usage import cpu_seconds, resident_bytes
+from magnetar_core.runtime.tasks import Tasks, attempt
+
+log = logging.getLogger(__name__)
+
+NAMESPACES: Final = "/admin/v2/namespaces"
+
+MINUTE_S: Final = 60.0
+
+# The processor's use over a shorter time says nothing.
+CPU_PERIOD_S: Final = 1.0
+
+# Topics that are measured between two turns of the loop: some milliseconds.
+_PAUSE_EVERY: Final = 500
+
+
+class LoadManager:
+    """The load manager of one broker."""
+
+    def __init__(self, broker: Broker, ownership: BundleOwnership, asks: Asks, work: BundleWork) -> None:
+        self._broker = broker
+        self._config = broker.config
+        self._clock = broker.clock
+        self._ownership = ownership
+        self._asks = asks
+        self._work = work
+        self._memory_limit = memory_bytes()
+        self._balancer = Balancer(balance_limits(broker.config))
+        self._told = BrokerLoad()
+        self._is_changed = True
+        self._cpu = 0.0
+        self._counted = (self._clock.monotonic(), cpu_seconds())
+        self._tasks = Tasks("load manager")
+
+    async def start(self) -> None:
+        """Begin, unless `loadBalancerEnabled` is off."""
+        if not self._config.load_balancer:
+            return
+        self._work.on_changed = self._on_changed
+        self._tasks.spawn(self._reports(), "reports")
+        self._tasks.spawn(self._rounds(), "rounds")
+
+    async def stop(self) -> None:
+        await self._tasks.cancel()
+
+    def _on_changed(self) -> None:
+        self._is_changed = True
+
+    # -------------------------------------------------------------------------------- reports
+
+    async def measure(self) -> BrokerLoad:
+        """The load of this broker now; its rates are those of the last period."""
+        rates: dict[str, list[TopicRates]] = {bundle: [] for bundle in self._ownership.owned_bundles}
+        names = [*self._broker.topics, *self._broker.non_persistent.by_name]
+        for number, name in enumerate(names):
+            bundle = self._ownership.bundle_of(name)
+            if bundle in rates:
+                rates[bundle].append(self._broker.topic_rates(name))
+            if number % _PAUSE_EVERY == _PAUSE_EVERY - 1:
+                await self._clock.sleep(0)
+        return BrokerLoad(
+            cpu=self._cpu,
+            memory=resident_bytes() / self._memory_limit,
+            bundles={bundle: BundleLoad(*sum_rates(every).of_bundle, len(every)) for bundle, every in rates.items()},
+            at_ms=self._clock.wall_ms(),
+        )
+
+    def _count_cpu(self) -> None:
+        """The share of one core that this process used since the last call: a broker works on one."""
+        before_s, used_before_s = self._counted
+        now_s, used_s = self._clock.monotonic(), cpu_seconds()
+        if now_s - before_s >= CPU_PERIOD_S:
+            self._cpu = (used_s - used_before_s) / (now_s - before_s)
+            self._counted = now_s, used_s
+
+    def encoded(self, load: BrokerLoad) -> dict[str, Any]:
+        """*load* as the members of a report."""
+        return encode_load(load, memory_limit_bytes=self._memory_limit)
+
+    async def _reports(self) -> None:
+        while True:
+            await attempt("telling the load of this broker", self.tell_if_due())
+            await self._clock.sleep(self._config.report_interval_min_ms / 1000)
+
+    async def tell_if_due(self) -> bool:
+        """Tell the load, if it has changed enough; whether it has. Raises MetadataError."""
+        self._count_cpu()
+        load, config = await self.measure(), self._config
+        due = is_report_due(
+            load,
+            self._told,
+            threshold=config.report_threshold_percent / 100,
+            interval_max_ms=config.report_interval_max_minutes * 60_000,
+            is_changed=self._is_changed,
+        )
+        if due:
+            self._is_changed = False
+            await self._ownership.tell_load(self.encoded(load))
+            self._told = load
+        return due
+
+    # -------------------------------------------------------------------------------- the leader
+
+    async def _rounds(self) -> None:
+        while True:
+            await self._clock.sleep(self._config.shedding_interval_minutes * MINUTE_S)
+            if self._ownership.is_leader and (self._config.shedding or self._config.auto_split):
+                await attempt("balancing the load of the brokers", self.balance())
+
+    async def balance(self) -> None:
+        """One round of the leader. Raises MetadataError, Corruption."""
+        found = await self._ownership.loaded_brokers()
+        loads = {broker_id: load for broker_id, (_, load) in found.items()}
+        addresses = {broker_id: address for broker_id, (address, _) in found.items()}
+        if self._config.auto_split:
+            await self._split(loads, addresses)
+        if self._config.shedding:
+            move = self._balancer.next_move(loads, self._clock.wall_ms())
+            if move is not None:
+                await self._move(move, loads, addresses)
+
+    async def _split(self, loads: Mapping[str, BrokerLoad], addresses: Mapping[str, BrokerAddress]) -> None:
+        crowded = {
+            bundle.rpartition("/")[0]
+            for load in loads.values()
+            for bundle, one in load.bundles.items()
+            if self._balancer.excess(one) > 1
+        }
+        counts = {}
+        for namespace in crowded:
+            try:
+                counts[namespace] = len((await self._broker.bundles_of(namespace)).ranges)
+            except BrokerError:
+                continue  # deleted since the load was told
+        config = self._config
+        for bundle, owner in self._balancer.splits(loads, counts):
+            log.info("%s is above the limits of a bundle and is split", bundle)
+            if owner == self._ownership.broker_id:
+                work: Any = self._work.split(bundle, config.split_algorithm, unload=config.auto_split_unload)
+            else:
+                unload = str(config.auto_split_unload).lower()
+                query = f"split?unload={unload}&splitAlgorithmName={config.split_algorithm}"
+                work = self._ask(addresses[owner], bundle, query)
+            await attempt(f"splitting {bundle}", work)
+
+    async def _move(self, move: Move, loads: Mapping[str, BrokerLoad], addresses: Mapping[str, BrokerAddress]) -> None:
+        log.info(
+            "%s moves from %s (usage %.0f %%) to %s (%.0f %%)",
+            move.bundle,
+            move.source,
+            100 * loads[move.source].usage,
+            move.destination,
+            100 * loads[move.destination].usage,
+        )
+        if move.source == self._ownership.broker_id:
+            work: Any = self._work.move(move.bundle, addresses[move.destination])
+        else:
+            work = self._ask(addresses[move.source], move.bundle, f"unload?destinationBroker={move.destination}")
+        await attempt(f"moving {move.bundle}", work)
+        self._balancer.on_moved(move, self._clock.wall_ms())
+
+    async def _ask(self, owner: BrokerAddress, bundle: str, what: str) -> None:
+        await self._asks.try_ask("PUT", f"{self._asks.web_url(owner)}{NAMESPACES}/{bundle}/{what}", bundle)

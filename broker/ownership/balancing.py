@@ -1,0 +1,156 @@
+"""What the load manager does about the load of the brokers: which bundle moves, which is split. No IO and no clock.
+
+Rules:
+
+1. One bundle at a time moves, from the most loaded broker to the least loaded one.
+2. It moves only if their usage differs by more than the threshold, and did so in the round before as well, between the
+   same two brokers: a short peak moves nothing.
+3. It moves only if the difference is smaller afterwards. The share of a bundle in its broker's traffic tells how much
+   of the usage goes with it; half of the difference is the best it can be.
+4. A bundle that has moved stays where it is for the grace period, and nothing moves before both brokers have told their
+   load after the last move.
+5. A broker that uses little of what it has gives nothing away, however little others use.
+6. Of each namespace one bundle is split at a time, the one that is furthest above a limit.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from broker.config import BrokerConfig
+from broker.ownership.load_report import BrokerLoad, BundleLoad
+from magnetar_core.runtime.types import MIB
+
+# Rule 5: with less than a fifth of a machine in use, a move costs clients more than it gives them.
+USAGE_MIN: Final = 0.2
+
+
+class Move(NamedTuple):
+    """*bundle* goes from one broker to another; both by id."""
+
+    bundle: str
+    source: str
+    destination: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BalanceLimits:
+    """When bundles move and are split, from the settings."""
+
+    threshold: float
+    """Rule 2, as a share of a broker."""
+    grace_ms: int
+    topics_max: int
+    sessions_max: int
+    messages_max: float
+    bytes_max: float
+    bundles_max: int
+    """Bundles of a namespace; with so many none of them is split."""
+
+
+def balance_limits(config: BrokerConfig) -> BalanceLimits:
+    return BalanceLimits(
+        threshold=config.shedding_threshold_percent / 100,
+        grace_ms=config.shedding_grace_minutes * 60_000,
+        topics_max=config.bundle_max_topics,
+        sessions_max=config.bundle_max_sessions,
+        messages_max=config.bundle_max_messages,
+        bytes_max=config.bundle_max_mbytes * MIB,
+        bundles_max=config.namespace_max_bundles,
+    )
+
+
+class Balancer:
+    """Remembers what was seen and done in the rounds before."""
+
+    def __init__(self, limits: BalanceLimits) -> None:
+        self._limits = limits
+        self._former: tuple[str, str] | None = None
+        """The most and the least loaded broker of the round before, if they differed enough."""
+        self._moved_ms: dict[str, int] = {}
+        self._last_move_ms = 0
+
+    def next_move(self, loads: Mapping[str, BrokerLoad], now_ms: int) -> Move | None:
+        """The move of this round; None: there is none. *loads* is by the ids of the brokers that are there."""
+        self._moved_ms = {one: at for one, at in self._moved_ms.items() if now_ms - at < self._limits.grace_ms}
+        pair = self._unequal(loads)
+        former, self._former = self._former, pair
+        if pair is None or pair != former:  # rule 2
+            return None
+        source, destination = pair
+        if min(loads[source].at_ms, loads[destination].at_ms) <= self._last_move_ms:  # rule 4
+            return None
+        bundle = self._best_bundle(loads[source], loads[source].usage - loads[destination].usage)
+        return None if bundle is None else Move(bundle, source, destination)
+
+    def on_moved(self, move: Move, now_ms: int) -> None:
+        """The move was made, or was tried in vain: that counts as well, so that others have their turn."""
+        self._moved_ms[move.bundle] = self._last_move_ms = now_ms
+        self._former = None
+
+    def _unequal(self, loads: Mapping[str, BrokerLoad]) -> tuple[str, str] | None:
+        if len(loads) < 2:
+            return None
+        ordered = sorted(loads, key=lambda one: (loads[one].usage, one))
+        least, most = ordered[0], ordered[-1]
+        usage = loads[most].usage
+        if usage < USAGE_MIN or usage - loads[least].usage <= self._limits.threshold:
+            return None
+        return most, least
+
+    def _best_bundle(self, load: BrokerLoad, difference: float) -> str | None:
+        """Rule 3. The bundle with the most traffic of those that do not make the other broker the more loaded one."""
+        whole = load.total
+        if not load.bundles or not (whole.bytes or whole.messages):
+            return None
+
+        def usage_of(bundle: BundleLoad) -> float:
+            share = bundle.bytes / whole.bytes if whole.bytes else bundle.messages / whole.messages
+            return share * load.usage
+
+        found = {
+            name: usage_of(one)
+            for name, one in load.bundles.items()
+            if name not in self._moved_ms and 0 < usage_of(one) < difference
+        }
+        # Nearest to half of the difference: that leaves the two most alike.
+        return min(found, key=lambda name: (abs(found[name] - difference / 2), name), default=None)
+
+    # -------------------------------------------------------------------------------- splits
+
+    def splits(self, loads: Mapping[str, BrokerLoad], bundle_counts: Mapping[str, int]) -> list[tuple[str, str]]:
+        """(bundle, id of its owner) of what is to be split (rule 6). *bundle_counts*: the bundles of each namespace;
+        one that is not in it is left alone."""
+        worst: dict[str, tuple[float, str, str]] = {}
+        for owner, load in loads.items():
+            for bundle, one in load.bundles.items():
+                namespace = bundle.rpartition("/")[0]
+                excess = self.excess(one)
+                if excess > 1 and bundle_counts.get(namespace, self._limits.bundles_max) < self._limits.bundles_max:
+                    worst[namespace] = max(worst.get(namespace, (0.0, "", "")), (excess, bundle, owner))
+        return [(bundle, owner) for _, bundle, owner in sorted(worst.values(), reverse=True)]
+
+    def excess(self, bundle: BundleLoad) -> float:
+        """How much of its limits a bundle uses; above 1 it is split. A bundle with a single topic cannot be."""
+        limits = self._limits
+        if bundle.topics < 2:
+            return 0.0
+        parts = (
+            (bundle.topics, limits.topics_max),
+            (bundle.producers + bundle.consumers, limits.sessions_max),
+            (bundle.messages, limits.messages_max),
+            (bundle.bytes, limits.bytes_max),
+        )
+        return max((used / limit for used, limit in parts if limit > 0), default=0.0)
+
+
+def is_report_due(
+    now: BrokerLoad, told: BrokerLoad, *, threshold: float, interval_max_ms: int, is_changed: bool
+) -> bool:
+    """Whether a broker's load has to be told anew: its bundles changed, it was told long ago, or it differs by more
+    than *threshold* (a share of what was told) in anything that counts."""
+    if is_changed or now.bundles.keys() != told.bundles.keys() or now.at_ms - told.at_ms >= interval_max_ms:
+        return True
+    if abs(now.usage - told.usage) > threshold:
+        return True
+    return any(abs(new - old) > threshold * max(old, 1.0) for new, old in zip(now.total, told.total, strict=True))

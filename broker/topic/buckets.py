@@ -1,0 +1,71 @@
+"""How many values fell between which bounds in the last period: latencies, sizes. No IO, no clock.
+
+As Apache's brokers tell it: each value counts in one bucket (not in all that are above it), and the numbers are those
+of the last whole period, not of all time.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from magnetar_core.runtime.types import KIB, MIB
+
+# Bytes of an entry, and how Apache's metrics name the bounds.
+SIZE_BOUNDS: Final = (128, 512, KIB, 2 * KIB, 4 * KIB, 16 * KIB, 100 * KIB, MIB)
+SIZE_NAMES: Final = ("128", "512", "1_kb", "2_kb", "4_kb", "16_kb", "100_kb", "1_mb")
+
+# Microseconds until an entry was stored; the names are milliseconds.
+LATENCY_BOUNDS: Final = (500, 1_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 1_000_000)
+LATENCY_NAMES: Final = ("0_5", "1", "5", "10", "20", "50", "100", "200", "1000")
+
+assert len(SIZE_BOUNDS) == len(SIZE_NAMES), "each bound has a name"
+assert len(LATENCY_BOUNDS) == len(LATENCY_NAMES), "each bound has a name"
+
+
+class Period(NamedTuple):
+    """What was counted in one period."""
+
+    counts: tuple[int, ...]
+    """By bucket; the last one has what is above all bounds."""
+    sum: int
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts)
+
+
+class Buckets:
+    """Counts values up to each of some bounds."""
+
+    __slots__ = ("_bounds", "_counts", "_sum", "last")
+
+    def __init__(self, bounds: Sequence[int]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0
+        self.last = Period(tuple(self._counts), 0)
+        """The last whole period."""
+
+    def add(self, value: int, times: int = 1) -> None:
+        self._counts[bisect_left(self._bounds, value)] += times
+        self._sum += value * times
+
+    def add_run(self, values: Sequence[int]) -> None:
+        """Add each of *values*, of which there is at least one.
+
+        It is on the way of every message, so what is alike is counted at once: it nearly always is.
+        """
+        bounds, counts = self._bounds, self._counts
+        lowest = bisect_left(bounds, min(values))
+        if lowest == bisect_left(bounds, max(values)):
+            counts[lowest] += len(values)
+        else:
+            for value in values:
+                counts[bisect_left(bounds, value)] += 1
+        self._sum += sum(values)
+
+    def end_period(self) -> None:
+        """What was counted since the last call becomes `last`."""
+        self.last = Period(tuple(self._counts), self._sum)
+        self._counts = [0] * len(self._counts)
+        self._sum = 0

@@ -1,0 +1,132 @@
+"""Which consumer of a non-persistent subscription gets a message. No IO and no clock.
+
+    Exclusive, Failover   OneActive   the active consumer
+    Shared                InTurn      the consumers of the best priority, one after the other
+    Key_Shared            ByKey       the consumer to which the message's key belongs
+
+Rule: a consumer gets a message only if it has permits and its connection takes bytes. If it cannot take the message, no
+other consumer gets it in its place, except with Shared.
+"""
+
+from typing import Protocol
+
+from broker.errors import ConsumerBusy
+from broker.topic.consumer import Consumer
+from broker.topic.dispatchers.dispatcher import Facts
+from broker.topic.dispatchers.key_shared import make_selector
+from broker.topic.dispatchers.shared import Round
+from broker.topic.dispatchers.single_active import choose_active, tell_active
+from broker.topic.sticky_keys import sticky_hash
+
+
+class Delivery(Protocol):
+    """The consumers of one subscription; one class for each kind of choice."""
+
+    consumers: list[Consumer]
+
+    def check_newcomer(self, consumer: Consumer) -> None:
+        """Raises ConsumerBusy if *consumer* cannot join now."""
+        ...
+
+    def add(self, consumer: Consumer) -> None:
+        """Raises ConsumerAssignError; nothing has changed then."""
+        ...
+
+    def remove(self, consumer: Consumer) -> None: ...
+
+    def consumer_for(self, facts: Facts) -> Consumer | None:
+        """The consumer that gets the message now; None: the message is dropped."""
+        ...
+
+
+class OneActive:
+    """Exclusive and Failover: everything goes to one consumer."""
+
+    def __init__(self, *, is_failover: bool, topic: str, partition: int) -> None:
+        self.consumers: list[Consumer] = []
+        self.active: Consumer | None = None
+        self._is_failover = is_failover
+        self._topic = topic
+        self._partition = partition
+
+    def check_newcomer(self, consumer: Consumer) -> None:
+        if self.consumers and not self._is_failover:
+            raise ConsumerBusy("Exclusive consumer is already connected")
+
+    def add(self, consumer: Consumer) -> None:
+        self.consumers.append(consumer)
+        self.consumers.sort(key=lambda one: (one.priority_level, one.name))
+        if not self._choose() and self._is_failover:
+            tell_active(consumer, False)
+
+    def remove(self, consumer: Consumer) -> None:
+        if consumer in self.consumers:
+            self.consumers.remove(consumer)
+            self._choose()
+
+    def _choose(self) -> bool:
+        """Choose the active consumer; returns whether it changed. Nothing is waited for: no ack can be under way."""
+        former = self.active
+        self.active = choose_active(
+            self.consumers, is_failover=self._is_failover, topic=self._topic, partition=self._partition
+        )
+        if self.active is former:
+            return False
+        if self._is_failover:
+            for consumer in self.consumers:
+                tell_active(consumer, consumer is self.active)
+        return True
+
+    def consumer_for(self, facts: Facts) -> Consumer | None:
+        return self.active if self.active is not None and self.active.is_available else None
+
+
+class InTurn:
+    """Shared: one message each, in turn."""
+
+    def __init__(self) -> None:
+        self.consumers: list[Consumer] = []
+        self._turn = 0
+
+    def check_newcomer(self, consumer: Consumer) -> None:
+        pass
+
+    def add(self, consumer: Consumer) -> None:
+        self.consumers.append(consumer)
+        self.consumers.sort(key=lambda one: one.priority_level)
+
+    def remove(self, consumer: Consumer) -> None:
+        if consumer in self.consumers:
+            self.consumers.remove(consumer)
+
+    def consumer_for(self, facts: Facts) -> Consumer | None:
+        round_ = Round(self.consumers, self._turn, 1)
+        consumer = round_.next()
+        self._turn = round_.turn
+        return consumer
+
+
+class ByKey:
+    """Key_Shared: each key has its consumer."""
+
+    def __init__(self, *, is_sticky: bool, allows_out_of_order: bool, consistent_hashing: bool, points: int) -> None:
+        self.consumers: list[Consumer] = []
+        self.is_sticky = is_sticky
+        self.allows_out_of_order = allows_out_of_order
+        self._selector = make_selector(is_sticky=is_sticky, consistent_hashing=consistent_hashing, points=points)
+
+    def check_newcomer(self, consumer: Consumer) -> None:
+        pass
+
+    def add(self, consumer: Consumer) -> None:
+        self._selector.add(consumer, consumer.name, consumer.hash_ranges)
+        self.consumers.append(consumer)
+
+    def remove(self, consumer: Consumer) -> None:
+        if consumer in self.consumers:
+            self.consumers.remove(consumer)
+            self._selector.remove(consumer)
+
+    def consumer_for(self, facts: Facts) -> Consumer | None:
+        consumer = self._selector.select(1 if facts.metadata is None else sticky_hash(facts.metadata))
+        return consumer if consumer is not None and consumer.is_available else None

@@ -1,0 +1,165 @@
+"""One subscription of a non-persistent topic: its consumers, and what it drops. No IO and no clock.
+
+Rules:
+
+1. A message goes to a consumer in the call that brings it, or it is dropped and counted: nothing is kept.
+2. Acknowledgements, redelivery and seeks change nothing, since there is nothing to come back to. They are no errors:
+   clients send them as for any topic.
+3. The type is that of the connected consumers. The subscription ends with its last consumer, whatever the consumer
+   said about durability.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from broker.errors import ConsumerBusy
+from broker.topic.consumer import Consumer
+from broker.topic.dispatchers.dispatcher import Facts
+from broker.topic.non_persistent.delivery import ByKey, Delivery, InTurn, OneActive
+from broker.topic.rates import Rates
+from broker.topic.subscription import SINGLE_ACTIVE, KeySharedPolicy, check_same_kind, check_same_policy, tell_closed
+from broker.wire import pulsar_pb2 as wire
+from magnetar_core.runtime.types import Buffer
+from managed_ledger.position import Position
+
+# The id of every message, in receipts and at consumers: nothing can be asked for by its id.
+POSITION: Final = Position(0, 0)
+
+_Type = wire.CommandSubscribe.SubType
+
+
+class NonPersistentSubscription:
+    """A subscription of a non-persistent topic. Implements `broker.topic.consumer.ConsumerSubscription`."""
+
+    keeps_batch_index_acks = False
+    backlog = 0
+    mark_delete_position = POSITION
+
+    def __init__(
+        self,
+        name: str,
+        now_ms: Callable[[], int],
+        *,
+        topic: str,
+        partition: int,
+        consistent_hashing: bool = True,
+        points: int = 100,
+        consumers_max: int = 0,
+    ) -> None:
+        self.name = name
+        self.consumers_max = consumers_max
+        self.type: int | None = None
+        self._now_ms = now_ms
+        self._topic = topic
+        self._partition = partition
+        self._consistent_hashing = consistent_hashing
+        self._points = points
+        self._delivery: Delivery | None = None
+        self.messages_out = 0
+        """Given to consumers that have left."""
+        self.bytes_out = 0
+        self.dropped_messages = 0
+        self.drops = Rates(1, now_ms())
+
+    @property
+    def messages_out_in_all(self) -> int:
+        return self.messages_out + sum(one.messages_out for one in self.consumers)
+
+    @property
+    def bytes_out_in_all(self) -> int:
+        return self.bytes_out + sum(one.bytes_out for one in self.consumers)
+
+    # -------------------------------------------------------------------------------- consumers
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        return [] if self._delivery is None else self._delivery.consumers
+
+    @property
+    def active_consumer(self) -> Consumer | None:
+        """The consumer that gets all messages; None for Shared and Key_Shared."""
+        return self._delivery.active if isinstance(self._delivery, OneActive) else None
+
+    @property
+    def type_name(self) -> str:
+        return "" if self.type is None else _Type.Name(self.type)
+
+    def check_newcomer(self, consumer: Consumer, kind: int, policy: KeySharedPolicy) -> None:
+        """Raises ConsumerBusy if *consumer* cannot join; changes nothing."""
+        delivery = self._delivery
+        if not self.consumers or delivery is None:
+            return
+        check_same_kind(self.type, kind)
+        if isinstance(delivery, ByKey):
+            check_same_policy(KeySharedPolicy(delivery.is_sticky, delivery.allows_out_of_order), policy)
+        if self.consumers_max and len(self.consumers) >= self.consumers_max:
+            raise ConsumerBusy("Subscription reached max consumers limit")
+        delivery.check_newcomer(consumer)
+
+    def add_consumer(self, consumer: Consumer, kind: int, policy: KeySharedPolicy) -> None:
+        """Attach *consumer*; it gets nothing before its first permits. Raises ConsumerBusy, ConsumerAssignError."""
+        self.check_newcomer(consumer, kind, policy)
+        delivery = self._delivery if self.consumers else None
+        if delivery is None:
+            delivery = self._make_delivery(kind, policy)
+        delivery.add(consumer)
+        self._delivery, self.type = delivery, kind
+        consumer.subscription = self
+
+    def _make_delivery(self, kind: int, policy: KeySharedPolicy) -> Delivery:
+        if kind in SINGLE_ACTIVE:
+            return OneActive(
+                is_failover=kind == wire.CommandSubscribe.Failover, topic=self._topic, partition=self._partition
+            )
+        if kind == wire.CommandSubscribe.Shared:
+            return InTurn()
+        return ByKey(
+            is_sticky=policy.is_sticky,
+            allows_out_of_order=policy.allows_out_of_order,
+            consistent_hashing=self._consistent_hashing,
+            points=self._points,
+        )
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Detach *consumer*."""
+        if self._delivery is not None and consumer in self._delivery.consumers:
+            self.messages_out += consumer.messages_out
+            self.bytes_out += consumer.bytes_out
+            self._delivery.remove(consumer)
+
+    def disconnect_consumers(self) -> list[Consumer]:
+        """Detach all consumers and tell their clients, which subscribe again by themselves."""
+        gone = list(self.consumers)
+        for consumer in gone:
+            tell_closed(consumer)
+            self.remove_consumer(consumer)
+        return gone
+
+    # -------------------------------------------------------------------------------- messages
+
+    def deliver(self, entry: Buffer, facts: Facts) -> None:
+        """Rule 1."""
+        consumer = None if self._delivery is None else self._delivery.consumer_for(facts)
+        if consumer is None:
+            self.dropped_messages += facts.messages
+        else:
+            consumer.send(POSITION, entry, facts.messages)
+
+    def pump(self) -> None:
+        """Nothing waits for room."""
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        consumer.last_flow_ms = self._now_ms()
+        consumer.add_permits(permits)
+
+    def acknowledge(self, consumer: Consumer, ack: wire.CommandAck) -> None:
+        """Rule 2."""
+
+    def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None) -> None:
+        """Rule 2."""
+
+    def take_rates(self, now_ms: int) -> None:
+        """Work out the rates of the period that ends now."""
+        for consumer in self.consumers:
+            consumer.take_rates(now_ms)
+        self.drops.take((self.dropped_messages,), now_ms)

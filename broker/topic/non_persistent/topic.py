@@ -1,0 +1,295 @@
+"""One non-persistent topic: messages go from its producers to the consumers that are there, and nowhere else.
+
+    SEND … ──run──▶ publish ──▶ receipts (0:0)
+                       └─────▶ each subscription ──▶ one consumer with permits, or dropped and counted
+
+Producers are admitted as those of persistent topics (`broker.topic.producers`), but nothing of it is stored: the epoch
+of an exclusive producer lasts as long as the topic is open.
+
+Rules:
+
+1. A receipt says that the message was taken, not that anybody got it.
+2. A closed topic sends nothing to any client.
+3. After each wait the topic may have been closed, so that is checked anew.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from broker.config import BrokerConfig
+from broker.errors import (
+    ConsumerAssignError,
+    ConsumerBusy,
+    MetadataFailure,
+    NotAllowed,
+    NothingStored,
+    NotReady,
+    SubscriptionNotFound,
+)
+from broker.policies import NamespacePolicies
+from broker.topic.consumer import Consumer, ConsumerSubscription
+from broker.topic.dispatchers.dispatcher import facts_of
+from broker.topic.limits import limits_of
+from broker.topic.non_persistent.subscription import POSITION, NonPersistentSubscription
+from broker.topic.producer import Producer
+from broker.topic.producers import Producers
+from broker.topic.requests import Attached, ProducerRequest, SubscribeRequest
+from broker.topic.subscription import check_type, tell_closed
+from broker.topic.subscriptions import check_name
+from broker.topic.throttling import PublishThrottle
+from broker.wire.frames import Send, send_receipt
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.tasks import Bell, Tasks
+from managed_ledger.position import LATEST, Position
+from managed_ledger.reading import Entry
+from managed_ledger.topic_name import TopicName
+
+# What a producer is told of its last sequence id: none was stored.
+_NO_SEQUENCE_ID: Final = -1
+
+
+class Epoch:
+    """The epoch of the exclusive producer, as long as the topic is open. (`broker.topic.producers.EpochStore`)"""
+
+    def __init__(self) -> None:
+        self.properties: Mapping[str, str] = {}
+
+    async def set_properties(self, properties: Mapping[str, str]) -> None:
+        self.properties = dict(properties)
+
+
+class NonPersistentTopic:
+    """A non-persistent topic, open."""
+
+    is_persistent = False
+
+    def __init__(self, name: TopicName, config: BrokerConfig, policies: NamespacePolicies, clock: Clock) -> None:
+        assert not name.is_persistent, f"{name} is stored"
+        self.name = name
+        self.policies = policies
+        self.is_closed = False
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.entries_in = 0
+        self._gone_out = (0, 0)
+        """Messages and bytes that subscriptions which have ended gave to their consumers."""
+        self.subscriptions: dict[str, NonPersistentSubscription] = {}
+        """By name, with those of readers."""
+        self._config = config
+        self._limits = limits_of(config, policies, is_system=name.is_system)
+        self._clock = clock
+        self._tasks = Tasks(str(name))
+        self.publish_throttle = PublishThrottle()
+        self.publish_throttle.use(self._limits.publish_rate, clock.wall_ms())
+        self._producers = Producers(name, Epoch(), clock, self._tasks, Bell())
+        self._consumers_changed_ms = clock.wall_ms()
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise NotReady(f"Topic {self.name} is being closed; look it up again")
+
+    # -------------------------------------------------------------------------------- publishing
+
+    def publish(self, run: Sequence[tuple[Producer, Send]]) -> None:
+        """Give a run of messages to the subscriptions, in order, and confirm them (rule 1)."""
+        subscriptions = list(self.subscriptions.values())
+        for producer, send in run:
+            size = len(send.entry)
+            if not self.is_closed:  # rule 2
+                self.entries_in += 1
+                self.messages_in += send.num_messages
+                self.bytes_in += size
+                producer.messages_in += send.num_messages
+                producer.bytes_in += size
+                if not producer.is_closed:
+                    producer.sink.write(
+                        send_receipt(producer.producer_id, send.sequence_id, send.highest_sequence_id, *POSITION)
+                    )
+                if subscriptions:
+                    facts = facts_of(Entry(*POSITION, send.entry))
+                    for subscription in subscriptions:
+                        subscription.deliver(send.entry, facts)
+            producer.sink.on_published(1, size)
+
+    # -------------------------------------------------------------------------------- producers
+
+    @property
+    def producers(self) -> dict[str, Producer]:
+        """By name: producers that may write, and producers that wait for exclusive access."""
+        return self._producers.by_name
+
+    async def attach_producer(self, request: ProducerRequest) -> Attached:
+        """Let a producer write. Raises BrokerError."""
+        producers = self._producers
+        async with producers.admission:
+            self._check_open()
+            if self.policies.encryption_required and not request.encrypted:
+                raise MetadataFailure(f"Encryption is required in {self.name.namespace}")
+            producers.make_room(request.producer, self._limits.producers_max)
+            # An initial subscription that the producer asks for has nothing to keep: it is not made.
+            return await producers.admit(request, _NO_SEQUENCE_ID, self._check_open)
+
+    def close_producer(self, producer: Producer, request_id: int) -> None:
+        self._producers.close_when_answered(producer, request_id)
+
+    def detach_producer(self, producer: Producer) -> None:
+        """*producer* has left; the producer that waits longest for exclusive access gets it."""
+        self._producers.detach(producer)
+
+    def disconnect_producer(self, producer: Producer) -> None:
+        """Close *producer* from the side of the broker; its client looks the topic up again."""
+        self._producers.disconnect(producer)
+
+    # -------------------------------------------------------------------------------- subscriptions
+
+    async def subscribe(self, request: SubscribeRequest) -> NonPersistentSubscription:
+        """Attach a consumer, which gets what is published from now on. Raises BrokerError."""
+        limits, consumer = self._limits, request.consumer
+        self._check_open()
+        check_name(request.subscription)
+        if consumer.read_compacted:
+            raise NotAllowed("readCompacted only valid on persistent topics")
+        check_type(request.kind, limits.subscription_types, read_compacted=False)
+        if limits.consumers_max and self._consumer_count() >= limits.consumers_max:
+            raise ConsumerBusy("Topic reached max consumers limit")
+        found = self.subscriptions.get(request.subscription)
+        if found is not None:
+            try:
+                found.check_newcomer(consumer, request.kind, request.key_shared)
+            except (ConsumerBusy, ConsumerAssignError):
+                # The consumers in the way may be dead: a client that reconnects must not wait for its old connection.
+                await asyncio.gather(*(one.sink.is_alive() for one in found.consumers))
+                self._check_open()  # rule 3
+        found = self.subscriptions.get(request.subscription) or self._new_subscription(request.subscription)
+        found.add_consumer(consumer, request.kind, request.key_shared)
+        self.subscriptions[found.name] = found
+        self._consumers_changed_ms = self._clock.wall_ms()
+        return found
+
+    def _new_subscription(self, name: str) -> NonPersistentSubscription:
+        return NonPersistentSubscription(
+            name,
+            self._clock.wall_ms,
+            topic=str(self.name),
+            partition=self.name.partition,
+            consistent_hashing=self._config.key_shared_consistent_hashing,
+            points=self._config.key_shared_points,
+            consumers_max=self._limits.consumers_per_subscription_max,
+        )
+
+    @property
+    def messages_out(self) -> int:
+        """Given to consumers, of all subscriptions that there were."""
+        return self._gone_out[0] + sum(one.messages_out_in_all for one in self.subscriptions.values())
+
+    @property
+    def bytes_out(self) -> int:
+        return self._gone_out[1] + sum(one.bytes_out_in_all for one in self.subscriptions.values())
+
+    def _end(self, subscription: NonPersistentSubscription) -> None:
+        """The subscription has no consumers any more."""
+        if self.subscriptions.get(subscription.name) is subscription:
+            del self.subscriptions[subscription.name]
+            messages, size = self._gone_out
+            self._gone_out = (messages + subscription.messages_out, size + subscription.bytes_out)
+
+    def _consumer_count(self) -> int:
+        return sum(len(one.consumers) for one in self.subscriptions.values())
+
+    def detach_consumer(self, consumer: Consumer) -> None:
+        """*consumer* has left; the subscription ends with its last one."""
+        if consumer.subscription is None:
+            return
+        subscription = _whole(consumer.subscription)
+        subscription.remove_consumer(consumer)
+        self._consumers_changed_ms = self._clock.wall_ms()
+        if not subscription.consumers:
+            self._end(subscription)
+
+    def disconnect_consumer(self, consumer: Consumer) -> None:
+        """Close *consumer* from the side of the broker; its client looks the topic up again."""
+        tell_closed(consumer)
+        consumer.sink.on_consumer_closed(consumer)
+        self.detach_consumer(consumer)
+
+    async def unsubscribe(self, consumer: Consumer) -> None:
+        """The only consumer removes its subscription. Raises MetadataFailure."""
+        assert consumer.subscription is not None, "an attached consumer has a subscription"
+        if _whole(consumer.subscription).consumers != [consumer]:
+            raise MetadataFailure("Unconnected or shared consumer attempting to unsubscribe")
+        self.detach_consumer(consumer)
+
+    async def delete_subscription(self, name: str) -> None:
+        """Disconnect the consumers of a subscription, which ends it. Raises SubscriptionNotFound."""
+        subscription = self.subscriptions.get(name)
+        if subscription is None:
+            raise SubscriptionNotFound(f"Subscription {name} not found for topic {self.name}")
+        for consumer in subscription.disconnect_consumers():
+            consumer.sink.on_consumer_closed(consumer)
+        self._end(subscription)
+        self._consumers_changed_ms = self._clock.wall_ms()
+
+    async def seek(
+        self, subscription: ConsumerSubscription, position: Position, ack_set: Sequence[int] = (), batch_size: int = 0
+    ) -> None:
+        """Nothing to go back to; no error, as with Apache's brokers."""
+
+    async def position_at_ms(self, time_ms: int) -> Position:
+        return LATEST
+
+    async def last_message(self, *, read_compacted: bool = False) -> tuple[Position, int]:
+        """Raises NothingStored."""
+        raise NothingStored(f"{self.name} is not persistent: it has no last message")
+
+    # -------------------------------------------------------------------------------- time and policies
+
+    async def apply_policies(self, policies: NamespacePolicies) -> None:
+        """The namespace's policies changed."""
+        self.policies = policies
+        self._limits = limits_of(self._config, policies, is_system=self.name.is_system)
+        self.publish_throttle.use(self._limits.publish_rate, self._clock.wall_ms())
+        for subscription in self.subscriptions.values():
+            subscription.consumers_max = self._limits.consumers_per_subscription_max
+
+    def take_rates(self, now_ms: int) -> None:
+        """Work out the rates of the period that ends now."""
+        for producer in self.producers.values():
+            producer.take_rates(now_ms)
+        for subscription in self.subscriptions.values():
+            subscription.take_rates(now_ms)
+
+    @property
+    def last_active_ms(self) -> int:
+        """When a client last came or left."""
+        return max(self._consumers_changed_ms, self._producers.last_active_ms)
+
+    @property
+    def clients(self) -> int:
+        """Producers and consumers that are connected."""
+        return len(self.producers) + self._consumer_count()
+
+    # -------------------------------------------------------------------------------- the end
+
+    def disconnect_all(self) -> None:
+        """The topic ends: its clients look it up again."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self._producers.close()
+        self._producers.disconnect_all()
+        for subscription in self.subscriptions.values():
+            for consumer in subscription.disconnect_consumers():
+                consumer.sink.on_consumer_closed(consumer)
+        self.subscriptions.clear()
+
+    async def close(self) -> None:
+        """Disconnect the clients and end what is under way."""
+        self.disconnect_all()
+        await self._tasks.cancel()
+
+
+def _whole(subscription: ConsumerSubscription) -> NonPersistentSubscription:
+    """Consumers know their subscription by a Protocol; the topic has made it, and knows what it is."""
+    assert isinstance(subscription, NonPersistentSubscription), f"{subscription} is no subscription of this topic"
+    return subscription

@@ -1,0 +1,33 @@
+"""Rates a second of counters that only grow, averaged over the time since they were last worked out. No IO, no clock.
+
+Whoever counts adds to plain numbers. Rates are worked out for all topics of a broker together, once in each
+`statsUpdateFrequencyInSecs`, and stay what they are until then; so they cost nothing for each message.
+"""
+
+from collections.abc import Sequence
+
+
+class Rates:
+    """The rates of some counters, in the order in which they are given."""
+
+    __slots__ = ("_counted", "_since_ms", "values")
+
+    def __init__(self, count: int, since_ms: int) -> None:
+        """*count* counters, which were all 0 at *since_ms* (wall clock)."""
+        self.values: tuple[float, ...] = (0.0,) * count
+        self._counted: tuple[int, ...] = (0,) * count
+        self._since_ms = since_ms
+
+    def take(self, counted: Sequence[int], now_ms: int) -> None:
+        """Set `values` for the time since the last call, or since the beginning; *counted* is what the counters say.
+
+        If the clock was set back, the values stay, and what was counted meanwhile is part of the next period.
+        """
+        assert len(counted) == len(self.values), (counted, self.values)
+        period_ms, self._since_ms = now_ms - self._since_ms, now_ms
+        if period_ms <= 0:
+            return
+        self.values = tuple(
+            (now - before) * 1000 / period_ms for now, before in zip(counted, self._counted, strict=True)
+        )
+        self._counted = tuple(counted)

@@ -1,0 +1,68 @@
+"""What passes a topic and who is connected to it, as the load of its broker is counted. No IO and no clock."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple, Protocol
+
+from broker.topic.consumer import Consumer
+from broker.topic.producer import Producer
+
+
+class TopicRates(NamedTuple):
+    """Messages and bytes a second, in and out, over the last period; producers and consumers now."""
+
+    messages_in: float
+    bytes_in: float
+    messages_out: float
+    bytes_out: float
+    producers: int
+    consumers: int
+
+    @property
+    def of_bundle(self) -> tuple[float, float, float, float, int, int]:
+        """In the order of `broker.ownership.load_report.BundleLoad`."""
+        return (*self[:4], self.consumers, self.producers)
+
+    @property
+    def bytes_rate(self) -> float:
+        return self.bytes_in + self.bytes_out
+
+    @property
+    def messages_rate(self) -> float:
+        return self.messages_in + self.messages_out
+
+
+NO_RATES: Final = TopicRates(0.0, 0.0, 0.0, 0.0, 0, 0)
+
+
+class _Subscription(Protocol):
+    @property
+    def consumers(self) -> list[Consumer]: ...
+
+
+class RatedTopic(Protocol):
+    """A topic, persistent or not."""
+
+    @property
+    def producers(self) -> dict[str, Producer]: ...
+
+    @property
+    def subscriptions(self) -> Mapping[str, _Subscription]: ...
+
+
+def rates_of(topic: RatedTopic) -> TopicRates:
+    producers = list(topic.producers.values())
+    consumers = [consumer for one in topic.subscriptions.values() for consumer in one.consumers]
+    return TopicRates(
+        sum((one.rates.values[0] for one in producers), 0.0),
+        sum((one.rates.values[1] for one in producers), 0.0),
+        sum((one.rates.values[0] for one in consumers), 0.0),
+        sum((one.rates.values[1] for one in consumers), 0.0),
+        len(producers),
+        len(consumers),
+    )
+
+
+def sum_rates(every: Iterable[TopicRates]) -> TopicRates:
+    """Of several topics together."""
+    found = list(every)
+    return TopicRates(*(sum(column) for column in zip(*found, strict=True))) if found else NO_RATES

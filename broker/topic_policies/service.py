@@ -1,0 +1,245 @@
+"""The policies of single topics: read from the system topic of their namespace, kept in memory, changed by messages.
+
+    of(topic) ──▶ the namespace's `__change_events` is read to its end, once; then it is followed
+    change(topic) ──▶ a message; when it is stored it holds here, and a moment later at every other broker
+
+Rules:
+
+1. A topic is opened with policies that are at least as new as the end of the system topic at that moment. If they
+   cannot be read the topic is not opened: it would serve clients by wrong rules.
+2. Once read, they stay in force while the system topic cannot be followed; a follower that ended begins anew.
+3. Of the messages of one key the one with the highest position counts. A change that this broker has stored holds at
+   once; reading older messages later does not take it back.
+4. A namespace without a system topic costs one look into the metadata store and a watch on the place where it would be.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+from broker.errors import MetadataFailure, NotReady
+from broker.system_client import SystemClient, SystemClientError
+from broker.topic_policies.events import (
+    CHANGES,
+    SCHEMA,
+    SCHEMA_PROPERTIES,
+    changes_in,
+    encode,
+    metadata_of,
+    parse_schema,
+)
+from broker.topic_policies.record import NONE_SET, Record
+from broker.wire import pulsar_pb2 as wire
+from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataError, MetadataStore
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.tasks import Bell, Tasks
+from magnetar_core.runtime.types import Corruption
+from managed_ledger.messages import parse_metadata
+from managed_ledger.messages_pb2 import KeyValue
+from managed_ledger.names import ledger_path
+from managed_ledger.position import Position
+from managed_ledger.topic_name import TopicName
+
+log = logging.getLogger(__name__)
+
+# How long the opening of a topic waits for the policies of its namespace. Clients wait 30 s for an answer.
+READ_S: Final = 15.0
+
+# The first and the longest pause before a system topic that could not be followed is tried again.
+RETRY_FIRST_S: Final = 0.1
+RETRY_LONGEST_S: Final = 10.0
+
+Changed = Callable[[TopicName], None]
+
+_Key = tuple[TopicName, bool]
+"""A topic, and whether its policies are those for all clusters."""
+
+
+class TopicPolicies:
+    """The policies of the topics that this broker serves."""
+
+    def __init__(
+        self, client: SystemClient, store: MetadataStore, clock: Clock, cluster: str, changed: Changed, *, is_on: bool
+    ) -> None:
+        """*changed* is called with a topic (for a partitioned one: with its base) whose policies have changed."""
+        self._client = client
+        self._store = store
+        self._clock = clock
+        self._cluster = cluster
+        self._changed = changed
+        self.is_on = is_on
+        self._tasks = Tasks("topic policies")
+        self._namespaces: dict[str, _Namespace] = {}
+
+    async def of(self, topic: TopicName) -> Record | None:
+        """The policies of *topic*, or of the partitioned topic that it belongs to. Raises NotReady."""
+        return await self.stored(topic, is_global=False)
+
+    async def stored(self, topic: TopicName, *, is_global: bool) -> Record | None:
+        """As `of`; *is_global*: those that were set for all clusters, which are not in force here. Raises NotReady."""
+        if not self.is_on or topic.is_system or not topic.is_persistent:
+            return None
+        found = (await self._read(topic.namespace)).known.get((topic.base, is_global))
+        return None if found is None else found[1]
+
+    async def change(self, topic: TopicName, change: Callable[[Record], Record | None], *, is_global: bool) -> None:
+        """Store what *change* makes of the topic's policies; None removes all. It may refuse by raising.
+
+        Raises NotReady, MetadataFailure.
+        """
+        base = topic.base
+        namespace = await self._read(base.namespace)
+        async with namespace.lock:
+            found = namespace.known.get((base, is_global))
+            before = None if found is None else found[1]
+            after = change(NONE_SET if before is None else before)
+            if after is None and before is None:
+                return
+            value = b"" if after is None else encode(base, after, is_global=is_global, cluster=self._cluster)
+            metadata = metadata_of(base, is_global=is_global, cluster=self._cluster, is_removal=after is None)
+            try:
+                position = await self._client.publish(_changes_of(base.namespace), _SCHEMA, metadata, value)
+            except SystemClientError as error:
+                raise MetadataFailure(f"the policies of {base} could not be stored: {error}") from error
+            namespace.note((base, is_global), position, after, is_own=True)
+
+    async def forget(self, topic: TopicName) -> None:
+        """Remove what is stored of a topic that was deleted. Raises NotReady, MetadataFailure."""
+        if not self.is_on or topic.is_system or not topic.is_persistent or topic.partition >= 0:
+            return
+        for is_global in (False, True):
+            if await self.stored(topic, is_global=is_global) is not None:
+                await self.change(topic, lambda _: None, is_global=is_global)
+
+    def keep_only(self, used: Collection[str]) -> None:
+        """Follow no namespaces but those in *used* and those asked for since the last call."""
+        for name, namespace in list(self._namespaces.items()):
+            if name not in used and not namespace.is_wanted:
+                del self._namespaces[name]
+                namespace.task.cancel()
+            namespace.is_wanted = False
+
+    async def close(self) -> None:
+        """End all followers."""
+        self._namespaces.clear()
+        await self._tasks.cancel()
+
+    # -------------------------------------------------------------------------------- reading
+
+    async def _read(self, name: str) -> "_Namespace":
+        """The policies in a namespace, read to the end (rule 1). Raises NotReady."""
+        namespace = self._namespaces.get(name)
+        if namespace is None:
+            namespace = self._namespaces[name] = _Namespace(self._changed)
+            namespace.task = self._tasks.spawn(self._follow(name, namespace), name)
+        namespace.is_wanted = True
+        if not namespace.is_read and not await namespace.bell.until(lambda: namespace.is_read, self._clock, READ_S):
+            raise NotReady(
+                f"the policies of the topics in {name} cannot be read now: {namespace.problem or 'no answer yet'}"
+            )
+        return namespace
+
+    async def _follow(self, name: str, namespace: "_Namespace") -> None:
+        topic = _changes_of(name)
+        pause_s = RETRY_FIRST_S
+        while True:
+            appeared = asyncio.Event()
+            # The watch is set before the look, so that no topic is missed that is made in between.
+            cancel: Cancel = self._store.watch_node(ledger_path(topic.managed_ledger_name), appeared.set)
+            try:
+                if not await self._store.exists(ledger_path(topic.managed_ledger_name)):
+                    namespace.on_read()
+                    await appeared.wait()
+                    continue
+                await self._follow_topic(topic, namespace)
+            except (SystemClientError, MetadataError) as error:
+                if namespace.problem:  # one that follows at once is no trouble: topics are given to other brokers
+                    log.warning("%s: the policies of its topics cannot be followed: %s", name, error)
+                namespace.problem = str(error)
+            finally:
+                cancel()
+            await self._clock.sleep(pause_s)
+            pause_s = RETRY_FIRST_S if namespace.has_advanced else min(2 * pause_s, RETRY_LONGEST_S)
+
+    async def _follow_topic(self, topic: TopicName, namespace: "_Namespace") -> None:
+        """Raises SystemClientError, MetadataError."""
+        schemas: dict[bytes, Any] = {}
+        namespace.begin()
+
+        async def on_entry(position: Position, entry: memoryview) -> None:
+            try:
+                version = parse_metadata(entry).schema_version
+                if version not in schemas:
+                    schema = await self._client.schema(topic, version) if version else _SCHEMA
+                    ours = schema.schema_data == _SCHEMA.schema_data
+                    schemas[version] = None if ours else parse_schema(schema.schema_data.decode("utf-8", "replace"))
+                changes = changes_in(entry, schemas)
+            except Corruption as error:
+                log.error("%s: the entry at %s is passed over: %s", topic, position, error)
+                return
+            for change in changes:
+                namespace.note((change.topic, change.is_global), position, change.policies)
+
+        await self._client.follow(topic, on_entry, namespace.on_read)
+
+
+class _Namespace:
+    """What is known of the policies of topics in one namespace."""
+
+    task: "asyncio.Task[None]"
+
+    def __init__(self, changed: Changed) -> None:
+        self._changed = changed
+        self.known: dict[_Key, tuple[Position, Record | None]] = {}
+        self.lock = asyncio.Lock()
+        self.bell = Bell()
+        self.is_read = False
+        self.is_wanted = True
+        self.has_advanced = False
+        self.problem = ""
+        self._unseen: set[_Key] = set()
+        """Known from before, and not seen since reading began anew: the compaction of the topic has removed them."""
+
+    def begin(self) -> None:
+        """The system topic is read from its beginning."""
+        self._unseen = set(self.known)
+        self.has_advanced = False
+
+    def note(self, key: _Key, position: Position, policies: Record | None, *, is_own: bool = False) -> None:
+        """A message was read, or, with *is_own*, stored by this broker (rule 3)."""
+        self._unseen.discard(key)
+        self.has_advanced = True
+        position_before, before = self.known.get(key, (None, None))
+        if position_before is not None and position_before > position:
+            return
+        if policies is None and not is_own:
+            self.known.pop(key, None)
+        else:
+            # Also the removal of policies is kept, until it is read: older messages may come before that.
+            self.known[key] = (position, policies)
+        if before != policies and self.is_read and not key[1]:
+            self._changed(key[0])
+
+    def on_read(self) -> None:
+        """All is read that was there when reading began."""
+        self.is_read = True
+        self.problem = ""
+        for key in self._unseen:
+            _, policies = self.known.pop(key)
+            if policies is not None and not key[1]:
+                self._changed(key[0])
+        self._unseen.clear()
+        self.bell.ring()
+
+
+_SCHEMA: Final = wire.Schema(
+    name=CHANGES,
+    schema_data=SCHEMA.encode(),
+    type=wire.Schema.Avro,
+    properties=[KeyValue(key=name, value=value) for name, value in SCHEMA_PROPERTIES.items()],
+)
+
+
+def _changes_of(namespace: str) -> TopicName:
+    return TopicName.parse(f"persistent://{namespace}/{CHANGES}")

@@ -1,0 +1,144 @@
+"""Three machines on this one, for the page about production: `ssh`, `sudo` and `systemctl` that lead to them.
+
+Each machine is a loopback address with a folder that stands for its root. `ssh ADDRESS COMMAND` runs the command with
+the paths of that folder; `systemctl start UNIT` starts the server that the unit would start, and waits until it is
+ready.
+"""
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+from magnetar_core.bookkeeper.metadata.zookeeper_server import find_pyspark_jars, zookeeper_command
+
+ROOT_VARIABLE: Final = "MAGNETAR_TEST_MACHINES"
+PATIENCE_S: Final = 90.0
+
+# What has to be this machine's own address because all three are one machine here.
+_BOUND: Final = {
+    "zoo.cfg": "clientPortAddress={}\n",
+    "bookie.conf": "bookieListenAddress={}\n",
+    "broker.conf": "bindAddress={}\n",
+}
+_PATHS: Final = re.compile(r"(?<![\w.])/(etc|var/lib)/")
+
+
+def install(folder: Path) -> dict[str, str]:
+    """Put the commands into a folder; the variables with which they are found."""
+    commands = folder / "commands"
+    commands.mkdir(parents=True)
+    for name in ("ssh", "sudo", "systemctl", "tee"):
+        path = commands / name
+        path.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.support.machines {name} "$@"\n')
+        path.chmod(0o755)
+    (commands / "chown").write_text("#!/bin/sh\nexit 0\n")  # there is no user `magnetar` here
+    (commands / "chown").chmod(0o755)
+    return {
+        ROOT_VARIABLE: str(folder),
+        "PATH": f"{commands}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+
+
+def stop_all(folder: Path) -> None:
+    for path in folder.glob("*/run/*.pid"):
+        _stop(path)
+
+
+def main() -> None:
+    name, *arguments = sys.argv[1:]
+    if name == "ssh":
+        _ssh(*arguments)
+    elif name == "sudo":
+        os.execvp(arguments[0], arguments)
+    elif name == "tee":
+        _tee(*arguments)
+    else:
+        _systemctl(*arguments)
+
+
+def _ssh(address: str, command: str) -> None:
+    machine = Path(os.environ[ROOT_VARIABLE]) / address
+    machine.mkdir(exist_ok=True)
+    if "tar -" in command:  # paths in an archive are those below /
+        command = re.sub(r"(?<![\w.])/(?=(etc|var/lib)/)", "", command).replace("tar -cz", "tar -cz -C .")
+        command = command.replace("-C /", "-C .")
+    else:
+        command = _PATHS.sub(rf"{machine}/\1/", command)
+    environ = {**os.environ, "MACHINE": str(machine), "ADDRESS": address}
+    os.chdir(machine)
+    os.execvpe("bash", ["bash", "-c", command], environ)
+
+
+def _tee(path: str) -> None:
+    """As `tee`, with the paths and the address of the machine in settings."""
+    data = sys.stdin.buffer.read()
+    sys.stdout.buffer.write(data)
+    address, name = os.environ.get("ADDRESS"), Path(path).name
+    if address is not None and name in _BOUND:
+        text = _PATHS.sub(rf"{os.environ['MACHINE']}/\1/", data.decode()).replace("0.0.0.0", address)
+        data = (text + _BOUND[name].format(address)).encode()
+    Path(path).write_bytes(data)
+
+
+def _systemctl(verb: str, unit: str) -> None:
+    machine = Path(os.environ["MACHINE"])
+    pid_file = machine / "run" / f"{unit}.pid"
+    if verb in ("stop", "restart"):
+        _stop(pid_file)
+    if verb in ("start", "restart"):
+        _start(machine, unit, pid_file)
+
+
+def _start(machine: Path, unit: str, pid_file: Path) -> None:
+    pid_file.parent.mkdir(exist_ok=True)
+    if unit == "zookeeper":
+        command = zookeeper_command(find_pyspark_jars(), machine / "etc/zookeeper/zoo.cfg", heap_mb=64)
+    else:
+        text = (Path(__file__).parents[2] / f"deploy/{unit}.service").read_text()
+        found = re.search(r"^ExecStart=/opt/magnetar/bin/magnetar (.*)$", text, re.MULTILINE)
+        assert found is not None
+        command = [sys.executable, "-m", "magnetar", *shlex.split(_PATHS.sub(rf"{machine}/\1/", found[1]))]
+    log = machine / "run" / f"{unit}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, cwd=machine, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
+    pid_file.write_text(str(process.pid))
+    deadline = time.monotonic() + PATIENCE_S
+    while unit != "zookeeper" and " is ready" not in log.read_text(errors="replace"):
+        assert process.poll() is None, log.read_text(errors="replace")[-3000:]
+        assert time.monotonic() < deadline, f"{unit} is not ready: {log.read_text(errors='replace')[-3000:]}"
+        time.sleep(0.1)
+
+
+def _stop(pid_file: Path) -> None:
+    if not pid_file.exists():
+        return
+    pid = int(pid_file.read_text())
+    deadline = time.monotonic() + PATIENCE_S
+    number = signal.SIGTERM
+    while _is_running(pid):
+        if time.monotonic() > deadline:
+            number = signal.SIGKILL
+        os.kill(pid, number)
+        time.sleep(0.3)
+    pid_file.unlink()
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""The page of a broker in a real browser, over a broker with its HTTP."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.browser import Page, browse, find_browser
+from tests.unit.broker.admin.admin_world import AdminWorld, Side
+from tests.unit.broker.admin.page.test_calls import GUARDED, NS, TOPIC, page_of, record_ledger, use
+from tests.unit.broker.admin.test_authentication import SECURE, bearer
+
+BROWSER = find_browser()
+EVIL = "<img src=x onerror=window.isHurt=1><b>"
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(BROWSER is None, reason="no Chromium here (Debian: chromium-headless-shell)"),
+]
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[AdminWorld]:
+    async with AsyncExitStack() as stack:
+        made = AdminWorld(stack)
+        await made.open()
+        yield made
+
+
+@asynccontextmanager
+async def looking(side: Side, folder: Path, *, width: int = 1200, at: str = "") -> AsyncIterator[Page]:
+    assert BROWSER is not None
+    async with browse(BROWSER, folder, width=width) as page:
+        await page.open(f"{side.http_url}/{at}")
+        yield page
+        assert page.errors == []
+
+
+async def an_hour(side: Side) -> None:
+    """As if the topics had been open for half a minute."""
+    page_of(side)._history._noted_ms -= 30_000
+    page_of(side)._history._last_step -= 1
+    await page_of(side).take_counts()
+
+
+async def click(page: Page, text: str) -> None:
+    links = f"[...document.querySelectorAll('main a')].filter((one) => one.textContent === {text!r})"
+    await page.until(f"{links}.length > 0")
+    await page.evaluate(f"{links}[0].click()")
+
+
+async def test_one_goes_from_the_namespaces_to_a_topic_its_subscriptions_and_its_ledgers(
+    world: AdminWorld, tmp_path: Path
+) -> None:
+    side = await world.side()
+    await use(world, side)
+    await record_ledger(side)
+    await an_hour(side)
+    async with looking(side, tmp_path) as page:
+        await page.until_text(NS, "#namespaces")
+        assert "1\nopen topic" in await page.text("#summary")
+        assert "3\nentries of backlog" in await page.text("#summary")
+        assert f"{side.id} (this one)" in await page.text("#brokers")
+        assert await page.evaluate("document.querySelectorAll('#messages polyline').length") == 2
+        assert await page.evaluate("document.querySelectorAll('#backlog polyline').length") == 1
+        assert await page.evaluate("document.querySelector('#token').hidden") is True
+        await click(page, NS)
+        await page.until_text("orders", "#topics")
+        assert side.id in await page.text("#topics")
+        assert await page.evaluate("document.querySelector('#namespaces').hidden") is True
+        await click(page, "orders")
+        await page.until_text("billing", "#subscriptions")
+        await page.evaluate("document.querySelector('#subscriptions summary').click()")
+        assert "ann 127.0.0.1" in await page.text("#subscriptions")
+        assert "till" in await page.text("#producers")
+        await page.until_text("10.0.0.1:3181, 10.0.0.2:3181", "#ledgers")
+        assert await page.evaluate("location.hash") == f"#/persistent/{NS}/orders"
+        await page.evaluate("history.back()")
+        await page.until_text("orders", "#topics")
+        assert await page.evaluate("document.querySelector('#subscriptions').hidden") is True
+
+
+async def test_the_page_follows_the_broker_without_being_loaded_anew(world: AdminWorld, tmp_path: Path) -> None:
+    side = await world.side()
+    async with looking(side, tmp_path, at=f"#/{NS}") as page:
+        await page.until_text("There is no topic.", "#topics")
+        await page.evaluate("window.isTheSame = true")
+        await use(world, side)
+        await page.until_text("orders", "#topics")
+        assert await page.evaluate("window.isTheSame") is True
+
+
+async def test_topics_are_found_by_a_part_of_their_name(world: AdminWorld, tmp_path: Path) -> None:
+    side = await world.side()
+    for name in ("orders", "bills"):
+        assert (await world.call(side, "PUT", f"/admin/v2/persistent/{NS}/{name}")).status == 204
+    async with looking(side, tmp_path, at=f"#/{NS}") as page:
+        await page.until_text("bills", "#topics")
+        await page.evaluate(
+            "document.querySelector('#find').value = 'ord', "
+            "document.querySelector('#find').dispatchEvent(new Event('input'))"
+        )
+        await page.until("document.querySelectorAll('#topics tbody tr').length === 1")
+        assert "orders" in await page.text("#topics")
+
+
+async def test_names_are_text_and_never_markup(world: AdminWorld, tmp_path: Path) -> None:
+    side = await world.side()
+    await use(world, side, f"persistent://{NS}/{EVIL}")
+    async with looking(side, tmp_path, at=f"#/{NS}") as page:
+        await page.until_text(EVIL, "#topics")
+        await click(page, EVIL)
+        await page.until_text("billing", "#subscriptions")
+        assert EVIL in await page.text("#path")
+        assert await page.evaluate("window.isHurt") is None
+        assert await page.evaluate("document.querySelectorAll('main img, main script').length") == 0
+
+
+async def test_a_topic_that_is_not_there_or_not_open_is_told_in_words(world: AdminWorld, tmp_path: Path) -> None:
+    side = await world.side()
+    assert (await world.call(side, "PUT", f"/admin/v2/persistent/{NS}/orders")).status == 204
+    await world.call(side, "PUT", f"/admin/v2/namespaces/{NS}/unload")
+    async with looking(side, tmp_path, at=f"#/persistent/{NS}/orders") as page:
+        await page.until_text("This topic is not open", "#verdict")
+        await page.evaluate(f"location.hash = '#/persistent/{NS}/nothing'")
+        await page.until_text(f"Topic persistent://{NS}/nothing not found", "#live")
+        for odd in ("#/%", "#/a/b/c", "#////"):
+            await page.evaluate(f"location.hash = {odd!r}")
+            await page.until_text("public/default", "#namespaces")
+
+
+async def test_who_has_a_token_or_a_password_gets_in_and_out_again(world: AdminWorld, tmp_path: Path) -> None:
+    side = await world.side(**SECURE)
+    await asyncio.sleep(0)
+    token = bearer().removeprefix("Bearer ")
+    async with looking(side, tmp_path) as page:
+
+        async def show(**fields: str) -> None:
+            await page.until("document.querySelector('#token')?.hidden === false")
+            for name, value in fields.items():
+                await page.evaluate(f"document.querySelector('#{name}-text').value = {value!r}")
+            await page.evaluate("document.querySelector('#token').requestSubmit()")
+
+        await page.until("document.querySelector('#token').hidden === false")
+        assert NS not in await page.text()
+        await show(token="wrong")
+        await page.until_text("who you said you are is not known here", "#live")
+        await show(token=token)
+        await page.until_text(NS, "#namespaces")
+        assert "ann\nis who you are" in await page.text("#summary")
+        assert token not in await page.evaluate("document.documentElement.outerHTML + location.href + document.cookie")
+        await page.evaluate("document.querySelector('#leave').click()")
+        await page.until("document.querySelector('#token')?.hidden === false")
+        assert NS not in await page.text()
+        await show(name="ann", password="pw")
+        await page.until_text("ann\nis who you are", "#summary")
+
+
+async def test_who_may_not_see_a_topic_is_told_so_and_not_asked_again_who_it_is(
+    world: AdminWorld, tmp_path: Path
+) -> None:
+    side = await world.side(**SECURE, **GUARDED)
+    topic = f"/admin/v2/persistent/{NS}/orders"
+    assert (await world.call(side, "PUT", topic, Authorization=bearer("admin"))).status == 204
+    async with looking(side, tmp_path, at=f"#/persistent/{NS}/orders") as page:
+        await page.until("document.querySelector('#token')?.hidden === false")
+        token = bearer("ann").removeprefix("Bearer ")
+        await page.evaluate(f"document.querySelector('#token-text').value = {token!r}")
+        await page.evaluate("document.querySelector('#token').requestSubmit()")
+        await page.until_text("ann may not", "#live")
+        assert await page.evaluate("document.querySelector('#token').hidden") is True
+
+
+@pytest.mark.parametrize("at", ["", f"#/{NS}", f"#/{TOPIC.replace('://', '/')}"])
+async def test_at_400_pixels_nothing_is_wider_than_the_page(world: AdminWorld, tmp_path: Path, at: str) -> None:
+    side = await world.side()
+    await use(world, side)
+    await an_hour(side)
+    async with looking(side, tmp_path, width=400, at=at) as page:
+        await page.until_text("live,", "#live")
+        assert await page.evaluate("document.documentElement.scrollWidth") <= 400
+        every = "[...document.querySelectorAll('main :not(th)')]"
+        wider = f"{every}.filter((one) => one.getBoundingClientRect().right > 400)"
+        assert await page.evaluate(f"{wider}.map((one) => one.outerHTML.slice(0, 80))") == []
+
+
+async def test_a_broker_that_does_not_answer_any_more_is_told_with_the_age_of_what_is_seen(
+    world: AdminWorld, tmp_path: Path
+) -> None:
+    side = await world.side()
+    async with looking(side, tmp_path) as page:
+        await page.until_text("live,", "#live")
+        await side.admin.stop()
+        await page.until_text("what you see is of", "#live")
+        assert NS in await page.text("#namespaces")
+
+
+def test_both_pages_take_style_and_scripts_from_the_same_files() -> None:
+    import autorecovery.admin
+    from broker.admin.page.files import FILES
+    from magnetar_core.pages.serving import files_of
+
+    other = files_of(Path(autorecovery.admin.__file__).parent / "dashboard")
+    shared: Any = FILES.keys() & other.keys() - {"index.html"}
+    assert shared == {"page.css", "shared.js"}
+    assert all(FILES[name] == other[name] for name in shared)

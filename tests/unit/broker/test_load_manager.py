@@ -1,0 +1,206 @@
+"""The load manager: reports in the metadata store, moves and splits by the leader; brokers with their HTTP."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pulsar
+import pytest
+
+from broker.load_manager import LoadManager
+from broker.names import Bundles
+from broker.ownership.load_report import BrokerLoad, BundleLoad
+from broker.ownership.ownership import BROKERS
+from broker.ownership.rules import BrokerAddress
+from managed_ledger.topic_name import TopicName
+from tests.support.waiting import eventually
+from tests.unit.broker.admin.admin_world import AdminWorld, Side
+from tests.unit.broker.test_official_client import QUIET, TIMEOUT_MS
+
+NS = "public/default"
+TOPIC = TopicName.parse(f"persistent://{NS}/t")
+BUNDLE = Bundles.equal(16).bundle_of(TOPIC)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[AdminWorld]:
+    async with AsyncExitStack() as stack:
+        made = AdminWorld(stack)
+        await made.open()
+        yield made
+
+
+async def report(world: AdminWorld, side: Side) -> dict[str, Any]:
+    node = await world.store.get(f"{BROKERS}/{side.id}")
+    assert node is not None
+    found: dict[str, Any] = json.loads(node.value)
+    return found
+
+
+async def tell(side: Side, cpu: float, **bundles: BundleLoad) -> None:
+    """What *side* says of itself, instead of what it measures."""
+    load = BrokerLoad(cpu=cpu, bundles={f"{NS}/{name}": one for name, one in bundles.items()}, at_ms=1)
+    await side.ownership.tell_load(side.load.encoded(load))
+
+
+def leader(*sides: Side) -> Side:
+    (found,) = [side for side in sides if side.ownership.is_leader]
+    return found
+
+
+BUSY = BundleLoad(bytes_in=300.0, messages_in=3.0, topics=2)
+REST = BundleLoad(bytes_in=700.0, messages_in=7.0, topics=2)
+OTHER = "0x00000000_0x10000000"
+assert f"{NS}/{OTHER}" != BUNDLE
+
+
+async def test_a_broker_tells_its_load_with_the_bundles_that_it_has(world: AdminWorld) -> None:
+    a = await world.side(report_interval_min_ms=100)
+    await eventually(lambda: _has(world, a, "numBundles", 0))
+    client = pulsar.Client(a.url, logger=QUIET)
+    await world.run(client.create_producer, TOPIC.full)
+    await eventually(lambda: _has(world, a, "bundles", [BUNDLE]))
+    await eventually(lambda: _has(world, a, "numProducers", 1))
+    told = await report(world, a)
+    assert told["lastStats"][BUNDLE]["topics"] == 1
+    assert 0 < told["memory"]["usage"] < told["memory"]["limit"]
+    assert told["nonPersistentTopicsEnabled"] is True
+    shown = (await world.call(a, "GET", "/admin/v2/broker-stats/load-report")).json
+    assert shown["bundles"] == [BUNDLE]
+    assert list(shown) == list(told)
+    await world.run(client.close)
+
+
+async def _has(world: AdminWorld, side: Side, name: str, value: object) -> bool:
+    return (await report(world, side)).get(name) == value
+
+
+async def test_a_load_that_does_not_change_is_told_once(world: AdminWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = await world.side(load_balancer=False)
+    monkeypatch.setattr("broker.load_manager.resident_bytes", lambda: 1000)
+    assert await a.load.tell_if_due()
+    assert not await a.load.tell_if_due()
+    monkeypatch.setattr("broker.load_manager.resident_bytes", lambda: a.load._memory_limit)
+    assert await a.load.tell_if_due()
+
+
+async def test_a_new_bundle_goes_to_the_least_loaded_broker(world: AdminWorld) -> None:
+    a, b = await world.side(load_balancer=False), await world.side(load_balancer=False)
+    await tell(a, 0.9)
+    await tell(b, 0.1)
+    for number in range(20):
+        topic = TopicName.parse(f"persistent://{NS}/t{number}")
+        assert (await b.ownership.locate(topic, authoritative=False)).here
+    assert a.ownership.owned_bundles == []
+
+
+async def test_the_leader_moves_a_bundle_from_the_most_to_the_least_loaded_broker(world: AdminWorld) -> None:
+    a, b = await world.side(load_balancer=False), await world.side(load_balancer=False)
+    client = pulsar.Client(a.url, logger=QUIET)
+    assert (await a.ownership.locate(TOPIC, authoritative=True)).here
+    producer = await world.run(client.create_producer, TOPIC.full)
+    consumer = await world.run(client.subscribe, TOPIC.full, "s")
+    text = BUNDLE.rpartition("/")[2]
+    await tell(a, 0.9, **{text: BUSY, OTHER: REST})
+    await tell(b, 0.1)
+    head = leader(a, b)
+    await head.load.balance()
+    assert a.ownership.owned_bundles == [BUNDLE], "one round is not enough"
+    await head.load.balance()
+    assert (a.ownership.owned_bundles, b.ownership.owned_bundles) == ([], [BUNDLE])
+    await world.run(producer.send, b"after the move")
+    assert (await world.run(consumer.receive, TIMEOUT_MS)).data() == b"after the move"
+    await head.load.balance()
+    assert b.ownership.owned_bundles == [BUNDLE], "nothing moves before both have told their load"
+    await world.run(client.close)
+
+
+async def test_shedding_and_splitting_can_be_switched_off(world: AdminWorld) -> None:
+    a = await world.side(load_balancer=False, shedding=False, auto_split=False)
+    b = await world.side(load_balancer=False, shedding=False, auto_split=False)
+    assert (await a.ownership.locate(TOPIC, authoritative=True)).here
+    await tell(a, 0.9, **{BUNDLE.rpartition("/")[2]: BUSY._replace(topics=5_000), OTHER: REST})
+    await tell(b, 0.1)
+    for _ in range(3):
+        await leader(a, b).load.balance()
+    assert a.ownership.owned_bundles == [BUNDLE]
+    assert (await world.call(a, "GET", "/admin/v2/broker-stats/load-report")).status == 204
+
+
+@pytest.mark.parametrize("owner_leads", [True, False])
+async def test_a_bundle_above_a_limit_is_split_at_its_owner(world: AdminWorld, owner_leads: bool) -> None:
+    a, b = await world.side(load_balancer=False), await world.side(load_balancer=False)
+    head = leader(a, b)
+    owner = head if owner_leads else next(side for side in (a, b) if side is not head)
+    assert (await owner.ownership.locate(TOPIC, authoritative=True)).here
+    await tell(owner, 0.1, **{BUNDLE.rpartition("/")[2]: BUSY._replace(topics=1_001)})
+    await head.load.balance()
+    assert len((await head.broker.bundles_now(NS)).ranges) == 17
+    assert owner.ownership.owned_bundles == [], "the parts are given back"
+
+
+async def test_an_owner_that_does_not_answer_stops_nobody(world: AdminWorld) -> None:
+    a, b = await world.side(load_balancer=False), await world.side(load_balancer=False)
+    head = leader(a, b)
+    other = next(side for side in (a, b) if side is not head)
+    text = BUNDLE.rpartition("/")[2]
+    await tell(other, 0.9, **{text: BUSY._replace(topics=1_001), OTHER: REST})
+    await tell(head, 0.1)
+    other.ownership.address = BrokerAddress("pulsar://127.0.0.1:1", "", "http://127.0.0.1:1")
+    await tell(other, 0.9, **{text: BUSY._replace(topics=1_001), OTHER: REST})
+    for _ in range(3):
+        await head.load.balance()
+
+
+async def test_only_the_leader_works(world: AdminWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rounds run at every broker, and do nothing but at the leader."""
+    done: list[LoadManager] = []
+
+    async def note(self: LoadManager) -> None:
+        done.append(self)
+
+    monkeypatch.setattr(LoadManager, "balance", note)
+    monkeypatch.setattr("broker.load_manager.MINUTE_S", 0.02)
+    a, b = await world.side(), await world.side()
+    await eventually(lambda: len(done) > 3)
+    assert set(done) == {leader(a, b).load}
+
+
+async def test_quotas_are_stored_and_given_back(world: AdminWorld) -> None:
+    a = await world.side()
+    path = f"/admin/v2/resource-quotas/{BUNDLE}"
+    for body in ({"memory": "x"}, {"dynamic": 1}, {"other": 1.0}):
+        assert (await world.call(a, "POST", path, body)).status == 400
+    assert (await world.call(a, "POST", path, {"memory": 5.0})).status == 204
+    node = await world.store.get(f"/loadbalance/resource-quota/{BUNDLE}")
+    assert node is not None
+    assert node.value == (
+        b'{"msgRateIn":40.0,"msgRateOut":120.0,"bandwidthIn":100000.0,"bandwidthOut":300000.0,"memory":5.0,'
+        b'"dynamic":true}'
+    )
+
+
+async def test_measuring_many_topics_gives_others_their_turn(
+    world: AdminWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.load_manager._PAUSE_EVERY", 1)
+    a = await world.side(load_balancer=False)
+    for number in range(3):
+        name = TopicName.parse(f"non-persistent://{NS}/t{number}")
+        assert (await a.ownership.locate(name, authoritative=True)).here
+        await a.broker.open_non_persistent(name)
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.ensure_future(count())
+    load = await a.load.measure()
+    counting.cancel()
+    assert turns >= 3
+    assert load.total.topics == 3

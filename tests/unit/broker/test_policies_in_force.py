@@ -1,0 +1,322 @@
+"""What policies do: rates, quotas, limits and what is removed by itself, seen by clients made of bare frames."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from broker.topic.topic import Topic
+from broker.wire import pulsar_pb2 as wire
+from broker.wire.pulsar_pb2 import BaseCommand
+from managed_ledger.messages import encode_entry
+from managed_ledger.messages_pb2 import MessageMetadata
+from managed_ledger.topic_name import TopicName
+from tests.support.waiting import eventually
+from tests.unit.broker.admin.admin_world import AdminWorld, Side
+from tests.unit.broker.raw_client import RawClient
+
+ADMIN = "/admin/v2"
+SPACE = f"{ADMIN}/namespaces/public/default"
+TOPIC = f"{ADMIN}/persistent/public/default/t"
+NAME = TopicName.parse("persistent://public/default/t")
+
+
+class Stage:
+    """A broker with one topic, and two clients."""
+
+    def __init__(self, world: AdminWorld, side: Side, producer: RawClient, consumer: RawClient) -> None:
+        self.world = world
+        self.side = side
+        self.producer = producer
+        self.consumer = consumer
+
+    @property
+    def topic(self) -> Topic:
+        return self.side.broker.topics[NAME]
+
+    async def call(self, method: str, path: str, body: Any = None, status: int = 204) -> Any:
+        found = await self.world.call(self.side, method, path, body)
+        assert found.status == status, found.text
+        return found
+
+    async def receipts(self, count: int) -> None:
+        for _ in range(count):
+            await self.producer.expect(BaseCommand.SEND_RECEIPT)
+
+    async def filled(self, count: int, size: int = 1000) -> None:
+        """So many entries, and a durable subscription before them."""
+        await self.call("PUT", f"{TOPIC}/subscription/s", {"ledgerId": -1, "entryId": -1})
+        await self.producer.produce(str(NAME))
+        for number in range(count):
+            self.producer.publish(1, number, data=entry(number, b"x" * size))
+        await self.receipts(count)
+
+
+def entry(number: int, payload: bytes = b"x", **fields: Any) -> bytes:
+    metadata = MessageMetadata(producer_name="p", sequence_id=number, publish_time=1000 + number, **fields)
+    return encode_entry(metadata, payload)
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    async with AsyncExitStack() as stack:
+        world = AdminWorld(stack)
+        await world.open()
+        side = await world.side()
+        clients = [await RawClient.connect(side.broker.port) for _ in range(2)]
+        made = Stage(world, side, *clients)
+        await made.call("PUT", TOPIC)
+        yield made
+        for client in clients:
+            client.close()
+
+
+# ------------------------------------------------------------------------------------------ rates
+
+
+@pytest.mark.parametrize("level", [SPACE, TOPIC])
+async def test_who_publishes_too_fast_is_not_read_for_a_while_and_loses_nothing(stage: Stage, level: str) -> None:
+    await stage.call("POST", f"{level}/publishRate", {"publishThrottlingRateInMsg": 20})
+    await eventually(lambda: stage.topic.publish_throttle.is_on)
+    await stage.producer.produce(str(NAME))
+    for number in range(30):
+        stage.producer.publish(1, number)
+        await asyncio.sleep(0)
+    stage.producer.publish(1, 30)
+    await stage.receipts(31)
+    assert stage.topic.publish_throttle.times > 0
+    stats = (await stage.call("GET", f"{TOPIC}/stats", status=200)).json
+    assert stats["publishRateLimitedTimes"] == stage.topic.publish_throttle.times
+
+
+async def test_a_rate_that_is_taken_back_lets_a_producer_go_on_that_would_wait_for_hours(stage: Stage) -> None:
+    await stage.call("POST", f"{TOPIC}/publishRate", {"publishThrottlingRateInByte": 1})
+    await eventually(lambda: stage.topic.publish_throttle.is_on)
+    await stage.producer.produce(str(NAME))
+    stage.producer.publish(1, 0, data=entry(0, b"x" * 100_000))
+    await stage.receipts(1)
+    stage.producer.publish(1, 1)
+    await stage.call("DELETE", f"{TOPIC}/publishRate")
+    await stage.receipts(1)
+
+
+@pytest.mark.parametrize("policy", ["dispatchRate", "subscriptionDispatchRate", "s/dispatchRate"])
+async def test_consumers_get_no_more_than_the_rate_and_everything_in_the_end(stage: Stage, policy: str) -> None:
+    await stage.call("POST", f"{TOPIC}/{policy}", {"dispatchThrottlingRateInMsg": 10, "ratePeriodInSecond": 1})
+    await stage.filled(15, size=1)
+    await stage.consumer.subscribe(str(NAME), subscription="s", subType=wire.CommandSubscribe.Shared)
+    for number in range(15):
+        message = (await stage.consumer.expect(BaseCommand.MESSAGE)).message
+        assert message.message_id.entryId == number
+    throttled = stage.topic.subscriptions["s"].throttles
+    assert sum(one.by_messages for one in throttled) > 0
+    told = (await stage.call("GET", f"{TOPIC}/stats", status=200)).json["subscriptions"]["s"]
+    assert sum(value for name, value in told.items() if name.startswith("dispatchThrottledMsg")) > 0
+
+
+async def test_a_consumer_that_subscribes_too_often_is_refused(stage: Stage) -> None:
+    rate = {"subscribeThrottlingRatePerConsumer": 2, "ratePeriodInSecond": 3600}
+    await stage.call("POST", f"{TOPIC}/subscribeRate", rate)
+    await eventually(lambda: stage.topic.limits.subscribe_rate.subscribes == 2)
+    for _ in range(2):
+        await stage.consumer.subscribe(str(NAME), consumer_name="c")
+        stage.consumer.send(BaseCommand.CLOSE_CONSUMER, consumer_id=1, request_id=5)
+        await stage.consumer.expect(BaseCommand.SUCCESS)
+    stage.consumer.send(
+        BaseCommand.SUBSCRIBE, topic=str(NAME), subscription="s", consumer_id=1, request_id=3, consumer_name="c",
+        subType=wire.CommandSubscribe.Exclusive,
+    )  # fmt: skip
+    assert await stage.consumer.refused() == wire.NotAllowedError
+
+
+# ----------------------------------------------------------------------------------------- quotas
+
+
+async def refusal(stage: Stage) -> int:
+    other = await RawClient.connect(stage.side.broker.port)
+    other.send(BaseCommand.PRODUCER, topic=str(NAME), producer_id=9, request_id=9)
+    code = await other.refused()
+    other.close()
+    return code
+
+
+@pytest.mark.parametrize(
+    ("policy", "code"),
+    [
+        ("producer_request_hold", wire.ProducerBlockedQuotaExceededError),
+        ("producer_exception", wire.ProducerBlockedQuotaExceededException),
+    ],
+)
+@pytest.mark.parametrize(
+    ("kind", "limit"), [("destination_storage", {"limitSize": 3000}), ("message_age", {"limitTime": 60})]
+)
+async def test_above_a_quota_producers_are_disconnected_and_refused_until_the_backlog_is_gone(
+    stage: Stage, policy: str, code: int, kind: str, limit: dict[str, int]
+) -> None:
+    await stage.filled(5)
+    await stage.topic.keep_quotas()
+    assert stage.topic.producers
+    await stage.call("POST", f"{TOPIC}/backlogQuota?backlogQuotaType={kind}", {**limit, "policy": policy})
+    await eventually(lambda: stage.topic.policies.storage_quota or stage.topic.policies.age_quota)
+    await stage.topic.keep_quotas()
+    await stage.producer.expect(BaseCommand.CLOSE_PRODUCER)
+    assert await refusal(stage) == code
+    await stage.call("POST", f"{TOPIC}/subscription/s/skip_all")
+    await stage.producer.produce(str(NAME))
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit", "left"), [("destination_storage", {"limitSize": 3000}, 2), ("message_age", {"limitTime": 60}, 0)]
+)
+async def test_eviction_passes_over_the_oldest_messages_and_lets_producers_write(
+    stage: Stage, kind: str, limit: dict[str, int], left: int
+) -> None:
+    await stage.filled(8)
+    quota = {**limit, "policy": "consumer_backlog_eviction"}
+    await stage.call("POST", f"{TOPIC}/backlogQuota?backlogQuotaType={kind}", quota)
+    await eventually(lambda: stage.topic.policies.storage_quota or stage.topic.policies.age_quota)
+    await stage.topic.keep_quotas()
+    assert stage.topic.subscriptions["s"].cursor.backlog() == left
+    assert stage.topic.producers
+
+
+async def test_a_topic_without_subscriptions_has_no_backlog(stage: Stage) -> None:
+    await stage.call("POST", f"{SPACE}/backlogQuota", {"limitSize": 1, "policy": "producer_exception"})
+    await eventually(lambda: stage.topic.policies.storage_quota)
+    await stage.producer.produce(str(NAME))
+    stage.producer.publish(1, 0)
+    await stage.receipts(1)
+    await stage.topic.keep_quotas()
+    assert stage.topic.producers
+
+
+# ----------------------------------------------------------------------------------------- limits
+
+
+async def test_a_message_above_the_topic_s_limit_is_refused_by_itself(stage: Stage) -> None:
+    await stage.call("POST", f"{TOPIC}/maxMessageSize", 500)
+    await eventually(lambda: stage.topic.limits.message_bytes_max == 500)
+    await stage.producer.produce(str(NAME))
+    stage.producer.publish(1, 0, data=entry(0))
+    stage.producer.publish(1, 1, data=entry(1, b"x" * 500))
+    stage.producer.publish(1, 2, data=entry(2))
+    answers = [await stage.producer.answer() for _ in range(3)]
+    refused = next(one.send_error for one in answers if one.type == BaseCommand.SEND_ERROR)
+    assert (refused.sequence_id, refused.error) == (1, wire.NotAllowedError)
+    assert [one.send_receipt.sequence_id for one in answers if one.type == BaseCommand.SEND_RECEIPT] == [0, 2]
+
+
+async def test_a_delay_above_the_limit_is_refused(stage: Stage) -> None:
+    policy = {"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 1000}
+    await stage.call("POST", f"{TOPIC}/delayedDelivery", policy)
+    await eventually(lambda: stage.topic.limits.delay_max_ms == 1000)
+    await stage.producer.produce(str(NAME))
+    now_ms = stage.side.broker.now_ms()
+    stage.producer.publish(1, 0, data=entry(0, deliver_at_time=now_ms + 60_000))
+    assert (await stage.producer.expect(BaseCommand.SEND_ERROR)).send_error.error == wire.NotAllowedError
+    stage.producer.publish(1, 1, data=entry(1, deliver_at_time=now_ms + 500))
+    await stage.receipts(1)
+
+
+async def test_so_many_subscriptions_a_topic(stage: Stage) -> None:
+    await stage.call("POST", f"{SPACE}/maxSubscriptionsPerTopic", 2)
+    await eventually(lambda: stage.topic.limits.subscriptions_max == 2)
+    for name in ("a", "b", "a"):
+        await stage.world.call(stage.side, "PUT", f"{TOPIC}/subscription/{name}")
+    found = await stage.call("PUT", f"{TOPIC}/subscription/c", status=412)
+    assert "maximum number of subscriptions" in found.reason
+    await stage.consumer.subscribe(str(NAME), subscription="a")
+    await stage.consumer.subscribe(str(NAME), subscription="reader", consumer_id=2, durable=False)
+
+
+async def test_so_many_topics_a_namespace(stage: Stage) -> None:
+    await stage.call("POST", f"{SPACE}/maxTopicsPerNamespace", 2)
+    await stage.call("PUT", f"{TOPIC}2")
+    assert "maximum number of topics" in (await stage.call("PUT", f"{TOPIC}3", status=412)).reason
+    await stage.call("PUT", f"{TOPIC}4/partitions", 1, status=412)
+    await stage.call("GET", "/lookup/v2/topic/persistent/public/default/t5", status=200)
+    stage.producer.send(BaseCommand.PRODUCER, topic=f"{NAME}5", producer_id=1, request_id=1)
+    assert await stage.producer.refused() == wire.NotAllowedError
+    await stage.producer.produce(str(NAME))
+
+
+async def test_so_many_tenants_namespaces_and_partitions() -> None:
+    async with AsyncExitStack() as stack:
+        world = AdminWorld(stack)
+        await world.open()
+        side = await world.side(max_tenants=3, max_namespaces_per_tenant=1, max_partitions_per_topic=2)
+        cluster = side.broker.config.cluster_name
+        tenant = {"allowedClusters": [cluster], "adminRoles": []}
+        assert (await world.call(side, "PUT", f"{ADMIN}/tenants/one", tenant)).status == 204
+        refused = await world.call(side, "PUT", f"{ADMIN}/tenants/two", tenant)
+        assert (refused.status, "maxTenants" in refused.reason) == (412, True)
+        assert (await world.call(side, "PUT", f"{ADMIN}/namespaces/one/a", {})).status == 204
+        refused = await world.call(side, "PUT", f"{ADMIN}/namespaces/one/b", {})
+        assert (refused.status, "maxNamespacesPerTenant" in refused.reason) == (412, True)
+        assert (await world.call(side, "PUT", f"{TOPIC}/partitions", 3)).status == 406
+        assert (await world.call(side, "PUT", f"{TOPIC}/partitions", 2)).status == 204
+        assert (await world.call(side, "POST", f"{TOPIC}/partitions", 3)).status == 406
+
+
+# ------------------------------------------------------------------------------ what goes by itself
+
+
+async def test_a_topic_s_own_idle_time_counts(stage: Stage) -> None:
+    await stage.side.broker.delete_inactive_topics()
+    assert NAME in stage.side.broker.topics
+    policy = {
+        "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
+        "maxInactiveDurationSeconds": 0,
+        "deleteWhileInactive": True,
+    }
+    await stage.call("POST", f"{TOPIC}/inactiveTopicPolicies", policy)
+    await eventually(lambda: stage.topic.limits.inactive.idle_s == 0)
+    await asyncio.sleep(0.01)
+    await stage.side.broker.delete_inactive_topics()
+    assert NAME not in stage.side.broker.topics
+
+
+async def test_a_topic_goes_when_its_subscriptions_have_caught_up(stage: Stage) -> None:
+    policy = {
+        "inactiveTopicDeleteMode": "delete_when_subscriptions_caught_up",
+        "maxInactiveDurationSeconds": 0,
+        "deleteWhileInactive": True,
+    }
+    await stage.call("POST", f"{SPACE}/inactiveTopicPolicies", policy)
+    await stage.filled(1)
+    await eventually(lambda: stage.topic.limits.inactive.idle_s == 0)
+    stage.producer.send(BaseCommand.CLOSE_PRODUCER, producer_id=1, request_id=9)
+    await stage.producer.expect(BaseCommand.SUCCESS)
+    await asyncio.sleep(0.01)
+    await stage.side.broker.delete_inactive_topics()
+    assert NAME in stage.side.broker.topics
+    await stage.call("POST", f"{TOPIC}/subscription/s/skip_all")
+    await asyncio.sleep(0.01)
+    await stage.side.broker.delete_inactive_topics()
+    assert NAME not in stage.side.broker.topics
+
+
+async def test_a_subscription_without_consumers_is_removed_after_its_time(stage: Stage) -> None:
+    await stage.call("POST", f"{SPACE}/subscriptionExpirationTime", 1)
+    await stage.filled(1)
+    await stage.consumer.subscribe(str(NAME), subscription="used")
+    await stage.topic.expire_subscriptions()
+    assert set(stage.topic.subscriptions) == {"s", "used"}
+    for subscription in stage.topic.subscriptions.values():
+        subscription.last_active_ms -= 60_001
+    await stage.topic.expire_subscriptions()
+    assert set(stage.topic.subscriptions) == {"used"}
+
+
+async def test_a_topic_is_compacted_when_more_than_the_threshold_is_new(stage: Stage) -> None:
+    await stage.call("POST", f"{TOPIC}/compactionThreshold", 5000)
+    await eventually(lambda: stage.topic.limits.compaction_threshold_bytes == 5000)
+    await stage.producer.produce(str(NAME))
+    for number in range(10):
+        stage.producer.publish(1, number, data=entry(number, b"x" * 1000, partition_key="k"))
+        await stage.receipts(1)
+        stage.topic.compact_if_due()
+    await eventually(lambda: stage.topic.compactor.horizon is not None)
+    assert stage.topic.compactor.facts.removed_messages > 0

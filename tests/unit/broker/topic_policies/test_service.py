@@ -1,0 +1,237 @@
+"""Policies of topics on brokers of one cluster: stored in `__change_events`, and in force at each of them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+
+import broker.topic_policies.service as service
+from broker.errors import NotReady
+from broker.system_client import SystemClientError
+from broker.wire import pulsar_pb2 as wire
+from managed_ledger.messages import encode_entry
+from managed_ledger.messages_pb2 import MessageMetadata
+from managed_ledger.topic_name import TopicName
+from tests.support.waiting import eventually
+from tests.unit.broker.admin.admin_world import AdminWorld, Side
+from tests.unit.broker.raw_client import RawClient
+
+ADMIN = "/admin/v2"
+TOPIC = f"{ADMIN}/persistent/public/default/t"
+NAME = TopicName.parse("persistent://public/default/t")
+CHANGES = TopicName.parse("persistent://public/default/__change_events")
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[AdminWorld]:
+    async with AsyncExitStack() as stack:
+        made = AdminWorld(stack)
+        await made.open()
+        yield made
+
+
+async def put(world: AdminWorld, side: Side, policy: str, value: object, topic: str = TOPIC) -> None:
+    found = await world.call(side, "POST", f"{topic}/{policy}", value, follow=True)
+    assert found.status == 204, found.text
+
+
+async def make(world: AdminWorld, side: Side, topic: str = TOPIC) -> None:
+    assert (await world.call(side, "PUT", topic, follow=True)).status == 204
+
+
+async def told(world: AdminWorld, side: Side, policy: str, topic: str = TOPIC) -> str:
+    return (await world.call(side, "GET", f"{topic}/{policy}", follow=True)).text
+
+
+def owner_of(name: TopicName, *sides: Side) -> Side:
+    return next(side for side in sides if name in side.broker.topics)
+
+
+async def test_a_policy_is_in_force_as_soon_as_it_is_set(world: AdminWorld) -> None:
+    side = await world.side()
+    await make(world, side)
+    await put(world, side, "maxProducers", 1)
+    client = await RawClient.connect(side.broker.port)
+    await client.produce(str(NAME))
+    client.send(wire.BaseCommand.PRODUCER, topic=str(NAME), producer_id=2, request_id=2)
+    assert await client.refused() == wire.ProducerBusy
+    client.close()
+
+
+async def test_a_policy_holds_after_the_topic_was_opened_anew(world: AdminWorld) -> None:
+    side = await world.side()
+    await make(world, side)
+    await put(world, side, "messageTTL?messageTTL=77", 77)
+    await side.broker.unload(NAME)
+    await side.broker.unload(CHANGES)
+    fresh = await world.side()
+    assert await told(world, fresh, "messageTTL") == "77"
+
+
+async def test_opening_a_topic_makes_no_system_topic(world: AdminWorld) -> None:
+    side = await world.side()
+    await make(world, side)
+    assert list(side.broker.topics) == [NAME]
+    assert await side.broker.ledgers.list("public/default") == [NAME.managed_ledger_name]
+
+
+async def test_every_broker_learns_of_a_change_and_of_a_system_topic_that_another_made(world: AdminWorld) -> None:
+    a, b = await world.side(), await world.side()
+    topics = [f"{ADMIN}/persistent/public/default/t{number}" for number in range(8)]
+    for topic in topics:
+        await make(world, a, topic)  # on both brokers, which look for a system topic and find none
+    assert a.broker.topics.keys()
+    assert b.broker.topics.keys()
+    for number, topic in enumerate(topics):
+        await put(world, a, "maxConsumers", number, topic)
+
+    def all_have_theirs() -> None:
+        served = [one for side in (a, b) for one in side.broker.topics.values() if not one.name.is_system]
+        assert len(served) == 8
+        for one in served:
+            assert one.policies.max_consumers_per_topic == int(one.name.local[1:])
+
+    await eventually(all_have_theirs)
+
+
+async def test_a_namespace_s_policy_counts_again_when_the_topic_s_is_removed(world: AdminWorld) -> None:
+    side = await world.side()
+    await make(world, side)
+    assert (await world.call(side, "POST", f"{ADMIN}/namespaces/public/default/maxProducersPerTopic", 7)).status == 204
+    await put(world, side, "maxProducers", 3)
+    topic = side.broker.topics[NAME]
+    await eventually(lambda: topic.policies.max_producers_per_topic == 3)
+    assert (await world.call(side, "DELETE", f"{TOPIC}/maxProducers")).status == 204
+    await eventually(lambda: topic.policies.max_producers_per_topic == 7)
+
+
+async def test_partitions_have_the_policies_of_their_topic(world: AdminWorld) -> None:
+    side = await world.side()
+    assert (await world.call(side, "PUT", f"{TOPIC}/partitions", 3)).status == 204
+    await put(world, side, "maxProducers", 2)
+    for number in range(3):
+        partition = NAME.with_partition(number)
+        assert (await world.call(side, "GET", f"{ADMIN}/{partition.rest_path}/stats")).status == 200
+        assert side.broker.topics[partition].policies.max_producers_per_topic == 2
+
+
+async def test_a_topic_that_is_made_again_begins_without_policies(world: AdminWorld) -> None:
+    side = await world.side()
+    for path in (TOPIC, f"{TOPIC}/partitions"):
+        assert (await world.call(side, "PUT", path, 1 if path.endswith("s") else None)).status == 204
+        await put(world, side, "maxProducers", 2)
+        assert (await world.call(side, "DELETE", path)).status == 204
+        assert (await world.call(side, "PUT", path, 1 if path.endswith("s") else None)).status == 204
+        assert await told(world, side, "maxProducers") == ""
+        assert (await world.call(side, "DELETE", path)).status == 204
+
+
+async def test_a_namespace_with_nothing_but_its_system_topic_is_empty(world: AdminWorld) -> None:
+    side = await world.side()
+    await make(world, side)
+    await put(world, side, "maxProducers", 2)
+    assert (await world.call(side, "DELETE", f"{ADMIN}/namespaces/public/default")).status == 409
+    assert (await world.call(side, "DELETE", TOPIC)).status == 204
+    assert (await world.call(side, "DELETE", f"{ADMIN}/namespaces/public/default")).status == 204
+    assert not side.broker.topics
+
+
+async def test_policies_can_be_set_where_topics_are_not_made_by_themselves(world: AdminWorld) -> None:
+    side = await world.side(allow_auto_topic_creation=False, auto_topic_creation_type="partitioned")
+    await make(world, side)
+    await put(world, side, "maxProducers", 2)
+    assert await told(world, side, "maxProducers") == "2"
+    assert CHANGES in side.broker.topics
+
+
+async def test_where_they_are_switched_off_they_are_refused(world: AdminWorld) -> None:
+    side = await world.side(topic_level_policies=False)
+    await make(world, side)
+    found = await world.call(side, "POST", f"{TOPIC}/maxProducers", 3)
+    assert found.status == 405
+    assert "disabled" in found.reason
+
+
+async def test_changes_at_the_same_moment_are_both_kept(world: AdminWorld) -> None:
+    side = await world.side()
+    await make(world, side)
+    await asyncio.gather(*(put(world, side, name, 5) for name in ("maxProducers", "maxConsumers", "maxMessageSize")))
+    for name in ("maxProducers", "maxConsumers", "maxMessageSize"):
+        assert await told(world, side, name) == "5"
+
+
+async def test_what_others_wrote_into_the_system_topic_and_is_no_event_is_passed_over(world: AdminWorld) -> None:
+    side = await world.side()
+    await make(world, side)
+    await put(world, side, "maxProducers", 2)
+    client = await RawClient.connect(side.broker.port)
+    await client.produce(str(CHANGES))
+    strange = MessageMetadata(producer_name="x", sequence_id=1, publish_time=1, partition_key=str(NAME))
+    client.publish(1, 0, data=encode_entry(strange, b"\xff\xff\xff"))
+    strange.partition_key = "no topic"
+    client.publish(1, 1, data=encode_entry(strange, b"x"))
+    await client.answer()
+    await put(world, side, "maxConsumers", 4)
+    client.close()
+    fresh = await world.side()
+    assert await told(world, fresh, "maxProducers") == "2"
+    assert await told(world, fresh, "maxConsumers") == "4"
+
+
+async def test_a_topic_whose_policies_cannot_be_read_is_not_opened(
+    world: AdminWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side = await world.side()
+    await make(world, side)
+    await put(world, side, "maxProducers", 2)
+    fresh = await world.side()
+
+    async def broken(*_: object) -> None:
+        raise SystemClientError("the owner does not answer")
+
+    monkeypatch.setattr(fresh.broker.topic_policies._client, "follow", broken)
+    monkeypatch.setattr(service, "READ_S", 0.3)
+    with pytest.raises(NotReady, match="the owner does not answer"):
+        await fresh.broker.topic_policies.of(NAME)
+    monkeypatch.undo()
+    found = await fresh.broker.topic_policies.of(NAME)
+    assert found is not None
+    assert found["maxProducerPerTopic"] == 2
+
+
+async def test_namespaces_that_nobody_uses_are_not_followed_for_ever(world: AdminWorld) -> None:
+    side = await world.side()
+    await make(world, side)
+    policies = side.broker.topic_policies
+    policies.keep_only({"public/default"})
+    policies.keep_only(())
+    assert not policies._namespaces
+    assert await told(world, side, "maxProducers") == ""
+
+
+async def test_what_a_namespace_forbids_its_clients_does_not_hold_for_the_system_topic(world: AdminWorld) -> None:
+    side = await world.side()
+    await make(world, side)
+    space = f"{ADMIN}/namespaces/public/default"
+    for name, value in (
+        ("subscriptionTypesEnabled", ["Shared"]),
+        ("maxConsumersPerTopic", 1),
+        ("maxProducersPerTopic", 1),
+        ("autoSubscriptionCreation", {"allowAutoSubscriptionCreation": False}),
+        ("encryptionRequired", True),
+        ("schemaValidationEnforced", True),
+        ("schemaCompatibilityStrategy", "ALWAYS_INCOMPATIBLE"),
+        ("isAllowAutoUpdateSchema", False),
+        ("publishRate", {"publishThrottlingRateInMsg": 1}),
+        ("backlogQuota", {"limitSize": 1, "policy": "producer_exception"}),
+        ("maxTopicsPerNamespace", 1),
+        ("messageTTL", 1),
+    ):
+        method = "PUT" if name == "schemaCompatibilityStrategy" else "POST"
+        assert (await world.call(side, method, f"{space}/{name}", value)).status == 204
+    for number in range(5):
+        await put(world, side, "maxProducers", number)
+    fresh = await world.side()
+    await side.broker.unload(CHANGES)
+    assert await told(world, fresh, "maxProducers") == "4"
