@@ -12,7 +12,7 @@ pin() {
     CUSTOM_COMPILE_COMMAND="make requirements" "$tools/bin/pip-compile" --quiet --generate-hashes --no-emit-index-url \
         --no-emit-find-links --strip-extras --allow-unsafe --output-file="requirements/$output" "$@" pyproject.toml
 }
-pin dev.txt --extra dev --extra spark --extra demo
+pin dev.txt --extra dev --extra spark --extra demo --extra tracing
 pin base.txt --constraint requirements/dev.txt
 pin spark.txt --constraint requirements/dev.txt --extra spark
 pin demo.txt --constraint requirements/dev.txt --extra spark --extra demo

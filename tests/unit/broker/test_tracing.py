@@ -7,11 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from broker.topic import traced_topic
 from broker.topic.trace_context import NO_FACTS, Facts, Span, parent_of
 from broker.topic.traced_topic import TracedTopic
-from broker.tracing import open_tracing
+from broker.tracing import OpenTelemetry, open_tracing
 from managed_ledger.errors import ManagedLedgerError
 from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.test_official_client import client
@@ -163,15 +165,12 @@ def test_where_the_extra_is_missing_it_is_said_how_to_get_it(
 
 
 async def test_opentelemetry_gets_spans_of_the_senders_trace(world: BrokerInMemory) -> None:
-    exporting = pytest.importorskip("opentelemetry.sdk.trace.export")
-    memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter").InMemorySpanExporter()
-    from broker.tracing import OpenTelemetry
-
-    tracing = OpenTelemetry(exporting.SimpleSpanProcessor(memory), "1")
+    memory = InMemorySpanExporter()
+    tracing = OpenTelemetry(SimpleSpanProcessor(memory), "1")
     trace(world, tracing)
     await world.run(exchange({"traceparent": PARENT}), world.url)
     await world.run(exchange({"traceparent": NOT_RECORDED}), world.url)
-    spans = {span.name: span for span in memory.get_finished_spans()}
+    spans: dict[str, Any] = {span.name: span for span in memory.get_finished_spans()}
     assert spans.keys() == {"publish", "store", "dispatch"}
     assert len(memory.get_finished_spans()) == 3
     assert {f"{span.context.trace_id:032x}" for span in spans.values()} == {TRACE}
