@@ -206,8 +206,10 @@ async def test_what_a_topic_and_its_clients_held_goes_without_the_collector(clus
         await theirs.produce(TOPIC)
         at_old = await RawClient.connect(broker.port)
         await at_old.produce(TOPIC, producer_id=7)
-        at_old.publish(7, 0)  # nobody tells the old owner: it learns of the other when it writes
-        await at_old.expect(BaseCommand.CLOSE_PRODUCER)
+        # Nobody tells the old owner: it learns of the other when it writes. A cursor may have been first; then the
+        # topic was opened anew for this producer.
+        at_old.publish(7, 0)
+        assert (await at_old.answer()).type in (BaseCommand.CLOSE_PRODUCER, BaseCommand.SEND_RECEIPT)
         theirs.close()
         at_old.close()
 
