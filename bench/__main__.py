@@ -205,6 +205,20 @@ def topic_api() -> Rows:
     return rows(run_json, ROUNDS)
 
 
+def secured() -> Rows:
+    """What TLS and tokens cost, beside a standalone without them."""
+    from bench.secured import rows
+
+    return rows(run_json, ROUNDS)
+
+
+def policies() -> Rows:
+    """Ten thousand topics, each with policies of its own, beside as many without."""
+    from bench.policies import rows
+
+    return rows()
+
+
 def spark() -> Rows:
     from bench.spark_read import rows
 
@@ -218,6 +232,8 @@ GROUPS: dict[str, Callable[[], Rows]] = {
     "bookie-replay": bookie.replay,
     "client": client,
     "topic_api": topic_api,
+    "secured": secured,
+    "policies": policies,
     "start": start,
     "takeover": takeover,
     "testing": testing_plugin.rows,

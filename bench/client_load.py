@@ -7,13 +7,17 @@ import argparse
 import json
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pulsar
 
+SHOWN: dict[str, Any] = {}
+"""What each client shows of itself; from the command line."""
+
 
 def client_of(url: str) -> Any:
-    return pulsar.Client(url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"))
+    return pulsar.Client(url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"), **SHOWN)
 
 
 def publish(url: str, topic: str, count: int, size: int) -> dict[str, float]:
@@ -112,7 +116,13 @@ if __name__ == "__main__":
     parser.add_argument("--size", type=int, default=1024)
     parser.add_argument("--rate", type=int, default=5000)
     parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--trust", default="", help="file of the certificates to trust")
+    parser.add_argument("--token", default="", help="file with a token")
     options = parser.parse_args()
+    if options.trust:
+        SHOWN |= {"tls_trust_certs_file_path": options.trust, "tls_validate_hostname": True}
+    if options.token:
+        SHOWN["authentication"] = pulsar.AuthenticationToken(Path(options.token).read_text().strip())
     if options.what == "publish":
         print(json.dumps(publish(options.url, options.topic, options.count, options.size)))
     elif options.what == "consume":

@@ -5,7 +5,6 @@ disturbs a writer. The end that is found here is the end of the read.
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -14,6 +13,7 @@ from typing import Final
 
 from connectors.spark.options import ReadOptions
 from connectors.spark.planning import Run, TopicRange, clip
+from connectors.spark.topics import partition_count, topics_like
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.config import ClientConfig
 from magnetar_core.bookkeeper.client.errors import (
@@ -29,7 +29,7 @@ from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.bookkeeper.metadata.url import open_store, split_service_uri
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.daemon import new_clock
-from magnetar_core.runtime.types import ConfigurationError, Corruption, MagnetarError
+from magnetar_core.runtime.types import ConfigurationError, MagnetarError
 from magnetar_core.security.tls_files import directory_files
 from managed_ledger.compacted_entry import COMPACTED_LEDGER, COMPACTION_CURSOR
 from managed_ledger.cursors.stored_cursor import stored_cursor
@@ -93,6 +93,7 @@ async def freeze(options: ReadOptions) -> list[FrozenTopic]:
         clock,
     ):
         freezer = _Freezer(options, store, client)
+        topics = options.topics if options.pattern is None else await topics_like(store, options.pattern)
         registry = SchemaRegistry(client, store, clock)
         return [
             FrozenTopic(
@@ -100,7 +101,7 @@ async def freeze(options: ReadOptions) -> list[FrozenTopic]:
                 await freezer.ranges(topic),
                 tuple(await registry.versions(topic.schema_id)) if options.value_format in WITH_SCHEMA else (),
             )
-            for topic in options.topics
+            for topic in topics
         ]
 
 
@@ -113,7 +114,7 @@ class _Freezer:
 
     async def ranges(self, topic: TopicName) -> tuple[TopicRange, ...]:
         """What is to be read of each partition. A partition that nobody has used yet has no ledgers."""
-        count = await self._partition_count(topic)
+        count = await partition_count(self._store, topic)
         parts = [topic] if count is None else [topic.with_partition(number) for number in range(count)]
         for offsets in (self._options.starting, self._options.ending):
             unknown = sorted(offsets.get(topic, {}).keys() - set(range(len(parts))))
@@ -123,18 +124,6 @@ class _Freezer:
         if count is None and found[0] is None:
             raise TopicMissing(f"topic {topic} does not exist in {self._options.metadata_url}")
         return tuple(one or TopicRange(str(part), part.partition, ()) for one, part in zip(found, parts, strict=True))
-
-    async def _partition_count(self, topic: TopicName) -> int | None:
-        node = await self._store.get(topic.partitions_path)
-        if node is None:
-            return None
-        try:
-            count = json.loads(node.value)["partitions"]
-        except (ValueError, LookupError, TypeError):
-            count = None
-        if not isinstance(count, int) or count < 0:
-            raise Corruption(f"the record of {topic}'s partitions is {node.value[:100]!r}")
-        return count or None
 
     async def _range(self, topic: TopicName, part: TopicName, number: int) -> TopicRange | None:
         """None if the topic has no record."""

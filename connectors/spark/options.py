@@ -9,7 +9,8 @@ import difflib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Final
 
 from connectors.spark.planning import PARTITIONS_MAX, TARGET_BYTES, Position
@@ -22,6 +23,8 @@ KNOWN: Final[dict[str, tuple[str, ...]]] = {
     "metadata.url": ("metadataServiceUri", "metadataUrl"),
     "topic": ("path", "subscribe"),
     "topics": ("paths",),
+    "topicsPattern": ("subscribePattern",),
+    "includeInternal": (),
     "startingOffsets": (),
     "endingOffsets": (),
     "compacted": ("readCompacted",),
@@ -29,6 +32,10 @@ KNOWN: Final[dict[str, tuple[str, ...]]] = {
     "maxPartitions": (),
     "targetPartitionBytes": (),
     "failOnDataLoss": (),
+    "maxMessagesPerTrigger": ("maxOffsetsPerTrigger",),
+    "maxBytesPerTrigger": (),
+    "subscription": ("predefinedSubscription",),
+    "service.url": ("serviceUrl",),
     "columns": (),
     "valueFormat": (),
     "bookkeeper.readTimeoutMs": (),
@@ -38,21 +45,33 @@ KNOWN: Final[dict[str, tuple[str, ...]]] = {
 
 # Options of other connectors that do not exist here: refused by name, so that nobody believes they work.
 NOT_YET: Final = (
-    "topicsPattern", "subscribePattern", "assign", "startingTime", "endingTime", "startingTimestamp", "endingTimestamp",
+    "assign", "startingTime", "endingTime", "startingTimestamp", "endingTimestamp",
     "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
-    "maxBytesPerTrigger", "maxOffsetsPerTrigger", "maxMessagesPerTrigger", "includeHeaders", "columnStyle",
-    "allowDifferentTopicSchemas", "pushDownFilters", "publishTimeSlack", "predefinedSubscription",
+    "includeHeaders", "columnStyle", "allowDifferentTopicSchemas", "pushDownFilters", "publishTimeSlack",
     "subscriptionPrefix", "pollTimeoutMs", "waitingForNonExistedTopic",
 )  # fmt: skip
 
 # Options with which other connectors reach a broker. Accepted, so that their jobs run here; reading needs no broker.
-BROKER: Final = ("service.url", "serviceUrl", "admin.url", "adminUrl")
+BROKER: Final = ("admin.url", "adminUrl")
 BROKER_PREFIXES: Final = ("pulsar.client.", "pulsar.admin.", "pulsar.reader.", "pulsar.producer.")
+
+# Which options only one kind of read has.
+ONLY_BATCH: Final = ("endingOffsets", "compacted")
+ONLY_STREAM: Final = ("maxMessagesPerTrigger", "maxBytesPerTrigger", "subscription")
+
+LATEST: Final[Position] = (-1, -1)
+"""As the place where a stream begins: behind what is there when it begins."""
 
 VALUE_FORMATS: Final = ("binary", "string", "avro", "json", "auto")
 
 _SIZE: Final = re.compile(r"([0-9]{1,15})\s*([kmg]?)b?", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
+_PATTERN: Final = re.compile(
+    r"((persistent://)?(?P<tenant>[-=:.\w]+)/(?P<namespace>[-=:.\w]+)/)?(?P<local>[^/]+)", re.ASCII
+)
+
+_EARLIEST_PLACES: Final = ("earliest", -2, "-2")
+_LATEST_PLACES: Final = ("latest", -1, "-1")
 
 
 def parse_topic(name: str) -> TopicName:
@@ -69,14 +88,46 @@ def parse_topic(name: str) -> TopicName:
 Offsets = Mapping[TopicName, Mapping[int, Position]]
 
 
+class Kind(Enum):
+    """What is to be done with the topics."""
+
+    BATCH = "spark.read"
+    STREAM = "spark.readStream"
+    EITHER = "not known yet"
+    """Spark asks for the columns before it says."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsPattern:
+    """Topics of one namespace whose names match; *local* is a regular expression for the last part of the name."""
+
+    tenant: str
+    namespace: str
+    local: str
+    includes_internal: bool = False
+    """Topics of brokers, and others whose names begin with `__`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """A read, checked. Offsets are by topic and partition (0 where there are none); a missing one is no bound."""
 
     metadata_url: str
     topics: tuple[TopicName, ...]
-    starting: Offsets
-    ending: Offsets
+    """Empty with a pattern."""
+    pattern: TopicsPattern | None = None
+    starting: Offsets = field(default_factory=dict)
+    ending: Offsets = field(default_factory=dict)
+    starts_latest: bool = False
+    """A stream begins behind what is there, where no offsets are given."""
+    max_messages: int | None = None
+    """Of one batch of a stream, about."""
+    max_bytes: int | None = None
+    subscription: str = ""
+    """By which the brokers keep what a stream has not read; empty: none."""
+    service_url: str = ""
+    broker_options: Mapping[str, str] = field(default_factory=dict)
+    """`pulsar.client.…` in lower case, for who needs a broker."""
     min_partitions: int = 1
     max_partitions: int = PARTITIONS_MAX
     target_bytes: int = TARGET_BYTES
@@ -94,12 +145,15 @@ class ReadOptions:
     """Names of options that were given and have no effect."""
 
 
-def parse_options(options: Mapping[str, str]) -> ReadOptions:
+def parse_options(options: Mapping[str, str], kind: Kind = Kind.BATCH) -> ReadOptions:
     """Raises ConfigurationError with every problem at once."""
     problems: list[str] = []
-    unused: list[str] = []
-    given = _canonical(options, unused, problems)
-    topics = _topics(given, problems)
+    given = _canonical(options, problems)
+    for name in {Kind.BATCH: ONLY_STREAM, Kind.STREAM: ONLY_BATCH}.get(kind, ()):
+        if name in given:
+            problems.append(f"option {name} has no meaning for {kind.value}")
+    pattern = _pattern(given, problems)
+    topics = _topics(given, problems) if pattern is None else ()
     if not given.get("metadata.url"):
         problems.append("no metadata.url: set it to zk:host:port of the cluster, or rocksdb:DIR of a standalone")
     value_format = given.get("valueFormat", "binary").lower()
@@ -116,7 +170,7 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
     target_bytes = _size(given, "targetPartitionBytes", TARGET_BYTES, problems)
     read_timeout_s = _number(given, "bookkeeper.readTimeoutMs", 30_000, problems) / 1000
     fail_on_data_loss = _flag(given, "failOnDataLoss", True, problems)
-    starting = _offsets(given, "startingOffsets", "earliest", topics, problems)
+    starting, starts_latest = _starting(given, kind, topics, problems)
     ending = _offsets(given, "endingOffsets", "latest", topics, problems)
     compacted = _flag(given, "compacted", False, problems)
     if compacted and (starting or ending):
@@ -124,13 +178,26 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
             "compacted=true reads the last message of each key of a whole topic; leave out startingOffsets and "
             "endingOffsets, or compacted"
         )
+    max_messages = _number(given, "maxMessagesPerTrigger", 1, problems) if "maxMessagesPerTrigger" in given else None
+    max_bytes = _size(given, "maxBytesPerTrigger", 1, problems) if "maxBytesPerTrigger" in given else None
+    if "subscription" in given and not given.get("service.url"):
+        problems.append("subscription needs service.url, the address of the brokers: pulsar://host:6650")
     if problems:
         raise ConfigurationError("\n".join(problems))
     return ReadOptions(
         metadata_url=given["metadata.url"],
         topics=topics,
+        pattern=pattern,
         starting=starting,
+        starts_latest=starts_latest,
         ending=ending,
+        max_messages=max_messages,
+        max_bytes=max_bytes,
+        subscription=given.get("subscription", ""),
+        service_url=given.get("service.url", ""),
+        broker_options={
+            key.lower(): value for key, value in options.items() if key.lower().startswith("pulsar.client.")
+        },
         compacted=compacted,
         min_partitions=minimum,
         max_partitions=maximum,
@@ -141,11 +208,22 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         read_timeout_s=read_timeout_s,
         ledgers_root=given.get("ledgersRoot", ""),
         tls_directory=given.get("bookkeeper.tlsDirectory", ""),
-        unused=tuple(unused),
+        unused=_unused(options, needs_broker="subscription" in given),
     )
 
 
-def _canonical(options: Mapping[str, str], unused: list[str], problems: list[str]) -> dict[str, str]:
+def _unused(options: Mapping[str, str], *, needs_broker: bool) -> tuple[str, ...]:
+    """Those that mean brokers, as far as none is needed."""
+    names = {name.lower() for name in BROKER}
+    prefixes: tuple[str, ...] = BROKER_PREFIXES
+    if needs_broker:
+        prefixes = tuple(one for one in prefixes if one != "pulsar.client.")
+    else:
+        names |= {name.lower() for name in ("service.url", *KNOWN["service.url"])}
+    return tuple(key for key in options if key.lower() in names or key.lower().startswith(prefixes))
+
+
+def _canonical(options: Mapping[str, str], problems: list[str]) -> dict[str, str]:
     """Values by documented name, without surrounding spaces."""
     names = {alias.lower(): name for name, aliases in KNOWN.items() for alias in (name, *aliases)}
     later = {name.lower(): name for name in NOT_YET}
@@ -161,9 +239,7 @@ def _canonical(options: Mapping[str, str], unused: list[str], problems: list[str
             given[name], sources[name] = value.strip(), key
         elif lowered in later:
             problems.append(f"option {later[lowered]} is not supported by this source")
-        elif lowered in broker or lowered.startswith(BROKER_PREFIXES):
-            unused.append(key)
-        else:
+        elif lowered not in broker and not lowered.startswith(BROKER_PREFIXES):
             nearest = difflib.get_close_matches(lowered, names, n=1)
             hint = f"; did you mean {names[nearest[0]]}?" if nearest else f"; known are {', '.join(KNOWN)}"
             problems.append(f"unknown option {key}{hint}")
@@ -189,6 +265,39 @@ def _topics(given: Mapping[str, str], problems: list[str]) -> tuple[TopicName, .
         if topic.base != topic and topic.base in found:
             problems.append(f"topic {topic} is a partition of {topic.base}, which is read, too")
     return tuple(found)
+
+
+def _pattern(given: Mapping[str, str], problems: list[str]) -> TopicsPattern | None:
+    text = given.get("topicsPattern")
+    internal = _flag(given, "includeInternal", False, problems)
+    if text is None:
+        if "includeInternal" in given:
+            problems.append("includeInternal belongs to topicsPattern")
+        return None
+    if "topic" in given or "topics" in given:
+        problems.append("topicsPattern and topic cannot both be given")
+    found = _PATTERN.fullmatch(text)
+    if found is None:
+        problems.append(
+            f"topicsPattern={text}: expected persistent://tenant/namespace/EXPRESSION, or an expression for names in "
+            "public/default; tenant and namespace are plain names"
+        )
+        return None
+    try:
+        re.compile(found["local"])
+    except re.error as error:
+        problems.append(f"topicsPattern={text}: {error}")
+    return TopicsPattern(found["tenant"] or "public", found["namespace"] or "default", found["local"], internal)
+
+
+def _starting(
+    given: Mapping[str, str], kind: Kind, topics: tuple[TopicName, ...], problems: list[str]
+) -> tuple[Offsets, bool]:
+    """(positions, whether a stream begins behind everything where there are none)."""
+    text = given.get("startingOffsets", "latest" if kind is Kind.STREAM else "earliest").lower()
+    if kind is not Kind.BATCH and text == "latest":
+        return {}, True
+    return _offsets(given, "startingOffsets", "earliest", topics, problems, takes_latest=kind is not Kind.BATCH), False
 
 
 def _list(text: str) -> tuple[str, ...]:
@@ -224,7 +333,13 @@ def _flag(given: Mapping[str, str], name: str, default: bool, problems: list[str
 
 
 def _offsets(
-    given: Mapping[str, str], name: str, neutral: str, topics: tuple[TopicName, ...], problems: list[str]
+    given: Mapping[str, str],
+    name: str,
+    neutral: str,
+    topics: tuple[TopicName, ...],
+    problems: list[str],
+    *,
+    takes_latest: bool = False,
 ) -> Offsets:
     """`{"topic": {"0": "12:345"}}`; -2 is earliest and -1 latest, as Kafka's connector has it."""
     text = given.get(name, neutral)
@@ -237,9 +352,12 @@ def _offsets(
     try:
         for given_name, partitions in json.loads(text).items():
             topic = parse_topic(given_name)
-            if topic not in topics:
+            if topics and topic not in topics:
                 problems.append(f"{name}: topic {given_name} is not among those that are read")
             for partition, place in partitions.items():
+                if takes_latest and place in _LATEST_PLACES:
+                    found.setdefault(topic, {})[int(partition)] = LATEST
+                    continue
                 position = _position(place, neutral, (int(partition), topic.partition))
                 if position is not None:
                     found.setdefault(topic, {})[int(partition)] = position
@@ -250,8 +368,8 @@ def _offsets(
 
 def _position(place: Any, neutral: str, partitions: tuple[int, ...]) -> Position | None:
     """None for the neutral end; an id of a message may name one of *partitions*. Raises ValueError."""
-    if place in ("earliest", -2, "-2", "latest", -1, "-1"):
-        meant = "earliest" if place in ("earliest", -2, "-2") else "latest"
+    if place in (*_EARLIEST_PLACES, *_LATEST_PLACES):
+        meant = "earliest" if place in _EARLIEST_PLACES else "latest"
         if meant != neutral:
             raise ValueError(f"{place} makes the read empty")
         return None

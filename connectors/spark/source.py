@@ -14,9 +14,9 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import types as t
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
-from connectors.spark.options import ReadOptions, parse_options
+from connectors.spark.options import Kind, ReadOptions, parse_options
 from connectors.spark.planning import Split, plan
 from magnetar_core.runtime.types import ConfigurationError
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # Spark imports this module to see whether the format is know
 
     from connectors.spark.cluster import FrozenTopic
     from connectors.spark.values import Values
+    from managed_ledger.schemas.registry import StoredSchema
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ class MagnetarSource(DataSource):
         from connectors.spark.cluster import freeze, positions
 
         if self._parsed is None:
-            self._parsed = parse_options(self.options)
+            self._parsed = parse_options(self.options, Kind.EITHER)
             if self._parsed.unused:
                 log.warning("not needed for reading: %s", ", ".join(self._parsed.unused))
         if self._frozen is None:
@@ -73,10 +74,27 @@ class MagnetarSource(DataSource):
         return t.StructType([known[name] for name in chosen])
 
     def reader(self, schema: t.StructType) -> DataSourceReader:
+        parse_options(self.options, Kind.BATCH)
         options, frozen = self._plan_once()
+        if not frozen:
+            raise ConfigurationError(f"no topic matches topicsPattern={options.pattern}")
         known, _ = available_columns(options, frozen)
         _check_projection(schema, known)
-        return MagnetarReader(options, frozen, schema, _values(options, frozen))
+        columns = ValueColumns(options, frozen)
+        return MagnetarReader(
+            options, frozen, schema, [columns.values(str(topic.topic), topic.schemas) for topic in frozen]
+        )
+
+    def streamReader(self, schema: t.StructType) -> DataSourceStreamReader:
+        try:
+            from connectors.spark.stream import MagnetarStreamReader
+        except ImportError as error:
+            raise ConfigurationError(f"streams of topics need PySpark 4.2 or later ({error})") from error
+        options = parse_options(self.options, Kind.STREAM)
+        _, frozen = self._plan_once()
+        known, _ = available_columns(options, frozen)
+        _check_projection(schema, known)
+        return MagnetarStreamReader(options, schema, ValueColumns(options, frozen))
 
     def writer(self, schema: t.StructType, overwrite: bool) -> Any:
         raise ConfigurationError("magnetar topics cannot be written from Spark; use a Pulsar client")
@@ -195,6 +213,8 @@ def _value_kind(options: ReadOptions, frozen: "Sequence[FrozenTopic]") -> str:
     wanted = options.value_format
     if wanted in ("binary", "string"):
         return wanted
+    if not frozen:
+        raise ConfigurationError(f"valueFormat={wanted} needs a topic to take the schema from, and none matches")
     first = frozen[0]
     newest = first.schemas[-1].schema if first.schemas else None
     for other in frozen[1:]:
@@ -219,23 +239,34 @@ def _value_kind(options: ReadOptions, frozen: "Sequence[FrozenTopic]") -> str:
     return wanted
 
 
-def _values(options: ReadOptions, frozen: "Sequence[FrozenTopic]") -> "list[Values | None]":
-    """For each topic what decodes its values; None leaves them as they are."""
-    from connectors.spark.values import AvroValues, JsonValues, PrimitiveValues
+class ValueColumns:
+    """How values become columns: fixed by the schema that the first topic has at `load()`. Can be pickled."""
 
-    made: list[Values | None] = []
-    kind = _value_kind(options, frozen)
-    for topic in frozen:
-        match kind:
+    def __init__(self, options: ReadOptions, frozen: "Sequence[FrozenTopic]") -> None:
+        self._kind = _value_kind(options, frozen)
+        self._newest = frozen[0].schemas[-1] if self.needs_schema else None
+
+    @property
+    def needs_schema(self) -> bool:
+        """Whether the versions of a topic's schema are needed to decode its values."""
+        return self._kind in ("avro", "json", "primitive")
+
+    def values(self, topic: str, versions: "Sequence[StoredSchema]") -> "Values | None":
+        """What decodes the values of *topic*; None leaves them as they are. Raises ConfigurationError."""
+        from connectors.spark.values import AvroValues, JsonValues, PrimitiveValues
+
+        newest = self._newest
+        if newest is None:
+            return None
+        if not versions:
+            raise ConfigurationError(f"{topic} has no schema, and is read with the others as {self._kind}")
+        match self._kind:
             case "avro":
-                made.append(AvroValues(topic.schemas, frozen[0].schemas[-1], str(topic.topic)))
+                return AvroValues(versions, newest, topic)
             case "json":
-                made.append(JsonValues(topic.schemas[-1], str(topic.topic)))
-            case "primitive":
-                made.append(PrimitiveValues(topic.schemas[-1].schema.type))
+                return JsonValues(newest, topic)
             case _:
-                made.append(None)
-    return made
+                return PrimitiveValues(newest.schema.type)
 
 
 def register(spark: Any) -> None:

@@ -157,3 +157,10 @@ def test_blocks_that_are_not_run_say_what_they_are(page: str) -> None:
             first = block.text.split()[0]
             known = ("magnetar", "seq", "echo", "pip", "python", "grpcurl", "source", "curl")
             assert first in known, f"{page}: {block.text}"
+
+
+@pytest.mark.spark
+def test_the_page_of_spark_can_be_copied(tmp_path: Path) -> None:
+    said = follow("docs/spark.md", tmp_path)
+    assert "|1    |" in said
+    assert "|2    |" in said

@@ -1,0 +1,83 @@
+"""What the official client shows of itself to brokers, from options with the names of Java's client.
+
+pulsar.client.authPluginClassName       org.apache.pulsar.client.impl.auth.AuthenticationToken, …Basic, …Tls
+pulsar.client.authParams                token:…, file:///path/of/token, a JSON object, or key:value,key:value
+pulsar.client.tlsTrustCertsFilePath     whose certificates are trusted
+pulsar.client.tlsHostnameVerificationEnable, tlsAllowInsecureConnection
+pulsar.client.operationTimeoutMs
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from magnetar_core.runtime.types import ConfigurationError
+
+PREFIX: Final = "pulsar.client."
+
+_CLASSES: Final = "org.apache.pulsar.client.impl.auth.Authentication"
+
+
+def client_arguments(options: Mapping[str, str]) -> dict[str, Any]:
+    """Arguments of `pulsar.Client`, from `pulsar.client.…` options in lower case. Values are not told in errors.
+
+    Raises ConfigurationError.
+    """
+    import pulsar
+
+    given = {name.removeprefix(PREFIX): value for name, value in options.items() if name.startswith(PREFIX)}
+    found: dict[str, Any] = {}
+    plugin, parameters = given.pop("authpluginclassname", ""), given.pop("authparams", "")
+    if plugin:
+        make = {
+            f"{_CLASSES}Token": lambda: pulsar.AuthenticationToken(_token(parameters)),
+            f"{_CLASSES}Tls": lambda: pulsar.AuthenticationTLS(*_named(parameters, "tlsCertFile", "tlsKeyFile")),
+            f"{_CLASSES}Basic": lambda: pulsar.AuthenticationBasic(*_named(parameters, "userId", "password")),
+        }.get(plugin)
+        if make is None:
+            raise ConfigurationError(
+                f"pulsar.client.authPluginClassName={plugin}: expected {_CLASSES}Token, …Tls or …Basic"
+            )
+        found["authentication"] = make()
+    for name, (argument, read) in _ARGUMENTS.items():
+        if name in given:
+            try:
+                found[argument] = read(given.pop(name))
+            except ValueError as error:
+                raise ConfigurationError(f"{PREFIX}{name}: {error}") from None
+    return found
+
+
+def _token(parameters: str) -> Any:
+    """The token; from a file it is read whenever the client connects."""
+    if parameters.startswith("file:"):
+        path = Path(parameters.removeprefix("file://").removeprefix("file:"))
+        return lambda: path.read_text().strip()
+    if not parameters:
+        raise ConfigurationError("pulsar.client.authParams is empty: expected token:… or file:///path/of/token")
+    return parameters.removeprefix("token:")
+
+
+def _named(parameters: str, *names: str) -> list[str]:
+    try:
+        found = json.loads(parameters) if parameters.startswith("{") else dict(
+            pair.split(":", 1) for pair in parameters.split(",")
+        )  # fmt: skip
+        return [str(found[name]) for name in names]
+    except (ValueError, KeyError):
+        raise ConfigurationError(f"pulsar.client.authParams: expected {' and '.join(names)}") from None
+
+
+def _truth(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("expected true or false")
+    return text.lower() == "true"
+
+
+_ARGUMENTS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
+    "tlstrustcertsfilepath": ("tls_trust_certs_file_path", str),
+    "tlshostnameverificationenable": ("tls_validate_hostname", _truth),
+    "tlsallowinsecureconnection": ("tls_allow_insecure_connection", _truth),
+    "operationtimeoutms": ("operation_timeout_seconds", lambda text: max(int(text) // 1000, 1)),
+}

@@ -1,0 +1,440 @@
+"""What a streaming query's driver knows of its topics: kept in memory, and asked for again only where it has changed.
+
+    topic's record ──watched──▶ closed ledgers: entries and bytes, once each
+    last ledger ────asked at each look──▶ how far it may be read
+
+Rules:
+
+1. The record of a topic tells how many entries its closed ledgers have; only where it does not are their own records
+   read. A look without news asks the bookies of the open ledgers, and nobody else.
+2. An entry at the open end may be read when its writer has told that it is confirmed, or when it has been held for
+   SETTLED_S by so many bookies that every recovery finds it: a writer that closes its ledger just then would leave out
+   such an entry, if the bookies' answers have not reached it yet, and write it once more elsewhere.
+3. Entries that are gone although they were not read are loss of data, as far as it can be known: ledgers that were seen
+   before, and the ledger in which reading stopped.
+"""
+
+import asyncio
+import logging
+from bisect import bisect_left
+from typing import Final
+
+from connectors.spark import topics
+from connectors.spark.cluster import DataLoss, TopicMissing
+from connectors.spark.offsets import EARLIEST, Part
+from connectors.spark.options import ReadOptions
+from connectors.spark.planning import Position, Run, TopicRange, clip
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.client.errors import BookKeeperError, DigestMismatch, EndUnknown, NoSuchLedger
+from magnetar_core.bookkeeper.client.read_handle import LedgerReadHandle
+from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataStore
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.types import Corruption, MagnetarError
+from managed_ledger.messages import parse_metadata
+from managed_ledger.names import ledger_path
+from managed_ledger.record import stored_record
+from managed_ledger.topic_name import TopicName
+
+log = logging.getLogger(__name__)
+
+# Rule 2. Answers of bookies take some milliseconds; Spark needs some 170 ms for a batch of its own.
+SETTLED_S: Final = 0.05
+
+# How many ledgers are asked for at once: enough to hide the latency, few enough for one connection.
+CONCURRENT_MAX: Final = 64
+
+# Entries of a batch from which the number of messages in an entry is estimated.
+SAMPLES: Final = 3
+
+# Runs before a batch that its tasks are told of: one more than they look back over, so that they know it is not all.
+_BEFORE: Final = 9
+
+
+class Follower:
+    """The topics of one query."""
+
+    def __init__(self, options: ReadOptions, store: MetadataStore, bookkeeper: BookKeeper, clock: Clock) -> None:
+        self._options = options
+        self._store = store
+        self._bookkeeper = bookkeeper
+        self._clock = clock
+        self._topics: dict[TopicName, _Topic] = {}
+        self._is_listing_stale = True
+        self._cancels: list[Cancel] = []
+        self._turns = asyncio.Semaphore(CONCURRENT_MAX)
+        pattern = options.pattern
+        if pattern is not None:
+            self._cancels = [store.watch_children(path, self._on_listing) for path in topics.listings(pattern)]
+        else:
+            self._topics = {topic: self._new_topic(topic) for topic in options.topics}
+
+    def _new_topic(self, topic: TopicName) -> "_Topic":
+        return _Topic(topic, self._store, self._bookkeeper, self._clock, self._turns)
+
+    def _on_listing(self) -> None:
+        self._is_listing_stale = True
+
+    @property
+    def topics(self) -> list[TopicName]:
+        """Those that are read now."""
+        return sorted(self._topics)
+
+    async def look(self) -> None:
+        """Find out what is new. Raises TopicMissing, MagnetarError."""
+        pattern = self._options.pattern
+        if pattern is not None and self._is_listing_stale:
+            self._is_listing_stale = False
+            try:
+                for topic in await topics.topics_like(self._store, pattern):
+                    if topic not in self._topics:
+                        log.info("%s is read, too", topic)
+                        self._topics[topic] = self._new_topic(topic)
+            except BaseException:
+                self._is_listing_stale = True
+                raise
+        for topic, found in list(self._topics.items()):
+            try:
+                await found.look()
+            except TopicMissing:
+                if pattern is None:
+                    raise
+                self._topics.pop(topic).close()  # it was listed, and is gone since
+
+    async def look_settled(self) -> None:
+        """As `look`, but all that is there when it is called is seen (rule 2)."""
+        await self.look()
+        await self._clock.sleep(2 * SETTLED_S)
+        await self.look()
+
+    def _part(self, part: Part) -> "_PartView | None":
+        topic = self._topics.get(TopicName.parse(part.topic))
+        return None if topic is None else topic.parts.get(part.number)
+
+    def _all(self) -> "dict[Part, _PartView]":
+        return {
+            Part(topic.full, number): view
+            for topic, of_topic in self._topics.items()
+            for number, view in of_topic.parts.items()
+        }
+
+    def begins(self) -> dict[Part, Position]:
+        """The first entry of each partition."""
+        return {part: view.begin for part, view in self._all().items()}
+
+    def ends(self) -> dict[Part, Position]:
+        """Behind what may be read of each partition."""
+        return {part: view.end for part, view in self._all().items()}
+
+    def range(self, part: Part, start: Position, end: Position) -> TopicRange:
+        """What is to be read of a partition."""
+        view = self._part(part)
+        if view is None:
+            return TopicRange(part.topic, -1, ())
+        runs, before = view.runs(start, end)
+        return TopicRange(view.name.full, view.name.partition, runs, before)
+
+    def name_of(self, part: Part) -> TopicName | None:
+        """The topic that a client would name; None: it is not known here."""
+        view = self._part(part)
+        return None if view is None else view.name
+
+    def last_before(self, part: Part, position: Position) -> Position | None:
+        """The last entry before *position*, as far as ledgers are known."""
+        view = self._part(part)
+        return None if view is None else view.last_before(position)
+
+    def check_whole(self, part: Part, start: Position, *, is_kept: bool) -> None:
+        """Rule 3. *is_kept*: a subscription has kept everything behind *start*. Raises DataLoss, unless the user does
+        not mind."""
+        view = self._part(part)
+        text = None if view is None else view.loss(start, is_kept=is_kept)
+        if text is None:
+            return
+        if self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"{text}. Raise the namespace's retention, or set option subscription, which keeps what was not read; "
+                "go on without it by failOnDataLoss=false, or begin a new checkpoint"
+            )
+        log.warning("%s; going on without it", text)
+
+    async def messages_per_entry(self, found: TopicRange) -> float:
+        """About, from some entries of what is to be read."""
+        if not found.runs:
+            return 1.0
+        places = {
+            (run.ledger_id, run.last) for run in (found.runs[0], found.runs[len(found.runs) // 2], found.runs[-1])
+        }
+        places |= {(found.runs[0].ledger_id, found.runs[0].first)}
+        counts = []
+        for ledger_id, entry_id in sorted(places)[:SAMPLES]:
+            try:
+                handle = await self._bookkeeper.open_ledger(ledger_id, recovery=False)
+                (entry,) = await handle.read_unconfirmed(entry_id, entry_id)
+                counts.append(max(parse_metadata(entry.payload).num_messages_in_batch, 1))
+            except (BookKeeperError, DigestMismatch, Corruption) as error:  # the task that reads it will tell
+                log.info("%s, entry %s:%s: %s", found.topic, ledger_id, entry_id, error)
+        return sum(counts) / len(counts) if counts else 1.0
+
+    def close(self) -> None:
+        """Watch no more."""
+        for cancel in self._cancels:
+            cancel()
+        for topic in self._topics.values():
+            topic.close()
+
+
+class _Topic:
+    """A topic and its partitions; partitions that are added join."""
+
+    def __init__(
+        self, name: TopicName, store: MetadataStore, bookkeeper: BookKeeper, clock: Clock, turns: asyncio.Semaphore
+    ) -> None:
+        self._name = name
+        self._store = store
+        self._bookkeeper = bookkeeper
+        self._clock = clock
+        self._turns = turns
+        self.parts: dict[int, _PartView] = {}
+        self._is_stale = True
+        self._cancel = store.watch_node(name.partitions_path, self._on_change)
+
+    def _on_change(self) -> None:
+        self._is_stale = True
+
+    async def look(self) -> None:
+        if self._is_stale:
+            self._is_stale = False
+            try:
+                await self._count()
+            except BaseException:
+                self._is_stale = True
+                raise
+        await asyncio.gather(*(part.look() for part in self.parts.values()))
+
+    async def _count(self) -> None:
+        """Raises TopicMissing."""
+        count = await topics.partition_count(self._store, self._name)
+        record = ledger_path(self._name.managed_ledger_name)
+        if count is None and not self.parts and not await self._store.exists(record):
+            raise TopicMissing(f"topic {self._name} does not exist")
+        names = [self._name] if count is None else [self._name.with_partition(number) for number in range(count)]
+        for number, name in enumerate(names):
+            if number not in self.parts:
+                self.parts[number] = _PartView(name, self._store, self._bookkeeper, self._clock, self._turns)
+
+    def close(self) -> None:
+        self._cancel()
+        for part in self.parts.values():
+            part.close()
+
+
+class _PartView:
+    """The ledgers of one partition."""
+
+    def __init__(
+        self, name: TopicName, store: MetadataStore, bookkeeper: BookKeeper, clock: Clock, turns: asyncio.Semaphore
+    ) -> None:
+        self.name = name
+        self._store = store
+        self._bookkeeper = bookkeeper
+        self._clock = clock
+        self._turns = turns
+        self._ledger_ids: list[int] = []
+        """As the record lists them."""
+        self._closed: dict[int, Run | None] = {}
+        """What is in closed ledgers; None: nothing."""
+        self._open: dict[int, _OpenLedger] = {}
+        self._runs: list[Run] = []
+        self._missing: set[int] = set()
+        """Ledgers that the record lists and that are not there."""
+        self._gone_end: Position | None = None
+        """Behind the last entry that was seen in a ledger that the record does not list any more."""
+        self._is_stale = True
+        self._cancel = store.watch_node(ledger_path(name.managed_ledger_name), self._on_change)
+
+    def _on_change(self) -> None:
+        self._is_stale = True
+
+    def close(self) -> None:
+        self._cancel()
+
+    async def look(self) -> None:
+        """Raises MagnetarError."""
+        is_changed = self._is_stale
+        if self._is_stale:
+            self._is_stale = False
+            try:
+                await self._read_record()
+                if self._missing:  # they may have been trimmed since the record was read
+                    await self._read_record()
+            except BaseException:
+                self._is_stale = True
+                raise
+        if self._open:
+            await asyncio.gather(*(ledger.look() for ledger in self._open.values()))
+            for ledger in [one for one in self._open.values() if one.is_closed]:
+                del self._open[ledger.ledger_id]
+                self._is_stale = True  # the topic has another one, or will have: the watch may be slower
+                if not ledger.is_gone:
+                    self._closed[ledger.ledger_id] = ledger.run
+            is_changed = True
+        if is_changed:
+            self._arrange()
+
+    async def _read_record(self) -> None:
+        record = await stored_record(self._store, self.name.managed_ledger_name)
+        infos = [] if record is None else record.ledgerInfo
+        ledger_ids = [info.ledgerId for info in infos]
+        for gone in sorted(set(self._ledger_ids) - set(ledger_ids)):
+            ledger = self._open.pop(gone, None)
+            run = self._closed.pop(gone, None) if ledger is None else ledger.run
+            if run is not None:
+                self._gone_end = max(self._gone_end or EARLIEST, (gone, run.last + 1))
+        unknown = []
+        for number, info in enumerate(infos):
+            if info.ledgerId in self._closed or info.ledgerId in self._open:
+                continue
+            if info.entries > 0 and number + 1 < len(infos):  # rule 1
+                self._closed[info.ledgerId] = Run(info.ledgerId, 0, info.entries - 1, max(info.size, 1))
+            else:
+                unknown.append(info.ledgerId)
+        self._missing = set()
+        opened = await asyncio.gather(*(self._opened(ledger_id) for ledger_id in unknown))
+        for ledger_id, found in zip(unknown, opened, strict=True):
+            if ledger_id in self._missing:
+                continue
+            if isinstance(found, _OpenLedger):
+                self._open[ledger_id] = found
+            else:
+                self._closed[ledger_id] = found
+        self._ledger_ids = ledger_ids
+
+    async def _opened(self, ledger_id: int) -> "_OpenLedger | Run | None":
+        """What is known of a ledger. Raises MagnetarError."""
+        async with self._turns:
+            try:
+                handle = await self._bookkeeper.open_ledger(ledger_id, recovery=False)
+            except NoSuchLedger:
+                self._missing.add(ledger_id)
+                return None
+            except BookKeeperError as error:
+                raise MagnetarError(f"ledger {ledger_id} of {self.name} cannot be opened: {error}") from error
+        if handle.is_closed:
+            return _run_of(handle, handle.metadata.last_entry_id)
+        return _OpenLedger(self.name, handle, self._clock)
+
+    def _arrange(self) -> None:
+        found = (
+            self._open[ledger_id].run if ledger_id in self._open else self._closed.get(ledger_id)
+            for ledger_id in self._ledger_ids
+        )
+        self._runs = [run for run in found if run is not None]
+
+    @property
+    def begin(self) -> Position:
+        return (self._ledger_ids[0], 0) if self._ledger_ids else EARLIEST
+
+    @property
+    def end(self) -> Position:
+        if not self._runs:
+            return self.begin
+        last = self._runs[-1]
+        return (last.ledger_id, last.last + 1) if last.ledger_id in self._open else (last.ledger_id + 1, 0)
+
+    def runs(self, start: Position, end: Position) -> tuple[tuple[Run, ...], tuple[Run, ...]]:
+        """(what is from *start* on and before *end*, the nearest of what stands before it)."""
+        first = bisect_left(self._runs, start[0], key=lambda run: run.ledger_id)
+        last = bisect_left(self._runs, end[0] + 1, key=lambda run: run.ledger_id)
+        kept, before = clip(self._runs[first:last], start, end)
+        return kept, (*self._runs[max(first - _BEFORE, 0) : first], *before)
+
+    def last_before(self, position: Position) -> Position | None:
+        """The last entry before *position*."""
+        _, before = self.runs(position, position)
+        return (before[-1].ledger_id, before[-1].last) if before else None
+
+    def loss(self, start: Position, *, is_kept: bool) -> str | None:
+        """What was lost behind *start*, as a sentence; None: nothing, as far as is known."""
+        if self._gone_end is not None and start < self._gone_end:
+            return f"{self.name}: what was stored from {_text(start)} on was removed before it was read"
+        missing = [one for one in sorted(self._missing) if one >= start[0]]
+        if missing:
+            return f"{self.name}: ledger {missing[0]} is gone, although the topic lists it"
+        ledger_id, entry_id = start
+        if is_kept or entry_id == 0 or ledger_id in self._ledger_ids or self._gone_end is not None:
+            return None
+        return (
+            f"{self.name}: ledger {ledger_id}, in which reading stopped at {_text(start)}, is gone; whether it had "
+            "more entries is not known"
+        )
+
+
+def _text(position: Position) -> str:
+    return f"{position[0]}:{position[1]}"
+
+
+def _run_of(handle: LedgerReadHandle, last: int) -> Run | None:
+    return Run(handle.ledger_id, 0, last, max(handle.length, 1)) if last >= 0 else None
+
+
+class _OpenLedger:
+    """A ledger that is written to (rule 2)."""
+
+    def __init__(self, topic: TopicName, handle: LedgerReadHandle, clock: Clock) -> None:
+        self._topic = topic
+        self._handle = handle
+        self._clock = clock
+        self._held: list[tuple[float, int]] = []
+        """When an entry behind the confirmed ones was first seen to be held by enough bookies."""
+        self.ledger_id = handle.ledger_id
+        self.run: Run | None = None
+        self.is_closed = False
+        self.is_gone = False
+        self._problem = ""
+
+    async def look(self) -> None:
+        """Raises nothing: what cannot be known now is looked for again."""
+        handle, now = self._handle, self._clock.monotonic()
+        try:
+            held = await handle.last_recoverable_entry()
+            self._problem = ""
+        except NoSuchLedger:
+            self.is_closed = self.is_gone = True
+            return
+        except EndUnknown as error:
+            held = error.last_known
+            self._complain(error)
+        except (BookKeeperError, DigestMismatch) as error:
+            self._complain(error)
+            return
+        if handle.is_closed:
+            self.is_closed = True
+            self.run = _run_of(handle, handle.metadata.last_entry_id)
+            return
+        confirmed = handle.last_add_confirmed
+        if held > max(confirmed, self._held[-1][1] if self._held else -1):
+            self._held.append((now, held))
+        settled = [entry_id for at, entry_id in self._held if now - at >= SETTLED_S]
+        last = max(confirmed, *settled, -1 if self.run is None else self.run.last)
+        self._held = [one for one in self._held if one[1] > last]
+        if self.run is None or last > self.run.last:
+            self.run = await self._run(last)
+
+    async def _run(self, last: int) -> Run | None:
+        if last < 0:
+            return None
+        confirmed, length = self._handle.last_add_confirmed, self._handle.length
+        if confirmed < 0:
+            try:
+                (entry,) = await self._handle.read_unconfirmed(last, last)  # each entry carries the length up to it
+            except (BookKeeperError, DigestMismatch) as error:
+                self._complain(error)
+                return self.run
+            return Run(self.ledger_id, 0, last, max(entry.length, 1))
+        return Run(self.ledger_id, 0, last, max(length * (last + 1) // (confirmed + 1), 1))
+
+    def _complain(self, error: Exception) -> None:
+        """Say it once."""
+        if str(error) != self._problem:
+            self._problem = str(error)
+            log.warning("%s: how far ledger %s goes is not known now: %s", self._topic, self.ledger_id, error)

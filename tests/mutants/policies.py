@@ -1,0 +1,229 @@
+"""Seeded bugs of policies, rates, quotas, settings that change, and bundles that move."""
+
+from typing import Final
+
+from tests.mutants.catalogue import Mutant
+
+_UNIT: Final = "tests/unit/broker"
+_THROTTLING: Final = (f"{_UNIT}/topic/test_throttling.py",)
+_IN_FORCE: Final = (f"{_UNIT}/test_policies_in_force.py",)
+_RECORD: Final = (f"{_UNIT}/topic_policies/test_record.py",)
+_SERVICE: Final = (f"{_UNIT}/topic_policies/test_service.py",)
+_SETTINGS: Final = (f"{_UNIT}/test_dynamic_settings.py",)
+_RULES: Final = (f"{_UNIT}/test_policy_rules.py",)
+_BALANCING: Final = (f"{_UNIT}/ownership/test_balancing.py",)
+_BUNDLES: Final = (f"{_UNIT}/test_bundles.py",)
+_NON_PERSISTENT: Final = (f"{_UNIT}/test_non_persistent.py",)
+_BACKLOG: Final = (
+    "tests/unit/managed_ledger/test_backlog_size.py",
+    "tests/unit/managed_ledger/test_position_leaving.py",
+)
+
+MUTANTS: Final = (
+    # -- rates
+    Mutant(
+        "unused tokens are kept for ever",
+        "broker/topic/token_bucket.py",
+        "        self._messages = min(self._messages + share * self.messages_max, self.messages_max)\n",
+        "        self._messages = self._messages + share * self.messages_max\n",
+        _THROTTLING,
+    ),
+    Mutant(
+        "a clock that is set back takes tokens away",
+        "broker/topic/token_bucket.py",
+        "        if passed_ms <= 0:  # the wall clock was set back: nothing comes in, and nothing is lost\n"
+        "            return\n",
+        "",
+        _THROTTLING,
+    ),
+    Mutant(
+        "the debt of an old rate is paid at the new one, however long that takes",
+        "broker/topic/token_bucket.py",
+        "        self._bytes = min(max(self._bytes, -self.bytes_max), self.bytes_max)\n",
+        "        self._bytes = min(self._bytes, self.bytes_max)\n",
+        _THROTTLING,
+    ),
+    Mutant(
+        "of two limits the one that is over first counts",
+        "broker/topic/token_bucket.py",
+        "            wait = max(wait, -self._bytes / self.bytes_max)\n",
+        "            wait = min(wait, -self._bytes / self.bytes_max)\n",
+        _THROTTLING,
+    ),
+    Mutant(
+        "consumers get messages above their rate",
+        "broker/topic/throttling.py",
+        "        return (None, None) if self._bucket is None else self._bucket.room(now_ms)\n",
+        "        return (None, None)\n",
+        (*_THROTTLING, *_IN_FORCE),
+    ),
+    Mutant(
+        "a relative rate is only its own number",
+        "broker/topic/throttling.py",
+        "            messages = messages + int(published[0] * rate.period_s) if messages > 0 else messages\n",
+        "",
+        _THROTTLING,
+    ),
+    Mutant(
+        "subscribing costs nothing",
+        "broker/topic/throttling.py",
+        "        bucket.spend(1, 0, now_ms)\n",
+        "",
+        _THROTTLING,
+    ),
+    # -- quotas
+    Mutant(
+        "the fastest subscription decides about the backlog",
+        "broker/topic/backlog.py",
+        "    slowest = min(durable)\n",
+        "    slowest = max(durable)\n",
+        _IN_FORCE,
+    ),
+    Mutant(
+        "a backlog has no age",
+        "broker/topic/backlog.py",
+        "        if oldest_ms >= 0 and now_ms - oldest_ms >= age.limit_s * 1000:\n",
+        "        if oldest_ms < 0:\n",
+        _IN_FORCE,
+    ),
+    Mutant(
+        "producers are refused although old messages are passed over",
+        "broker/topic/backlog.py",
+        "    return found.quota.policy != EVICTION\n",
+        "    return True\n",
+        _IN_FORCE,
+    ),
+    Mutant(
+        "more is passed over than the quota says",
+        "managed_ledger/backlog_size.py",
+        "            return Position(one.ledger_id, min(-(-over // average), one.entries) - 1)\n",
+        "            return Position(one.ledger_id, one.entries - 1)\n",
+        _BACKLOG,
+    ),
+    Mutant(
+        "what was read of a ledger counts as backlog",
+        "managed_ledger/backlog_size.py",
+        "            return total - before - _bytes_up_to(one, position.entry_id)\n",
+        "            return total - before\n",
+        _BACKLOG,
+    ),
+    # -- policies of topics
+    Mutant(
+        "zero and false of a topic do not count",
+        "broker/topic_policies/record.py",
+        "    return replace(policies, **{name: value for name, value in changes.items() if value is not None})\n",
+        "    return replace(policies, **{name: value for name, value in changes.items() if value})\n",
+        _RECORD,
+    ),
+    Mutant(
+        "the rate of a subscription takes those of the others away",
+        "broker/topic_policies/record.py",
+        '        return {**record, "subscriptionPolicies": {**others, self.subscription: {"dispatchRate": value}}}\n',
+        '        return {**record, "subscriptionPolicies": {self.subscription: {"dispatchRate": value}}}\n',
+        _RECORD,
+    ),
+    Mutant(
+        "a topic is opened before its policies are read",
+        "broker/topic_policies/service.py",
+        "        if not namespace.is_read and not await namespace.bell.until("
+        "lambda: namespace.is_read, self._clock, READ_S):\n",
+        "        if namespace.problem:\n",
+        _SERVICE,
+    ),
+    Mutant(
+        "of two changes at the same moment one is lost",
+        "broker/topic_policies/service.py",
+        "            before = None if found is None else found[1]\n            after",
+        "            before = None\n            after",
+        _SERVICE,
+    ),
+    Mutant(
+        "an older message takes a change back",
+        "broker/topic_policies/service.py",
+        "        if position_before is not None and position_before > position:\n            return\n",
+        "",
+        _SERVICE,
+    ),
+    Mutant(
+        "open topics do not hear of a change",
+        "broker/topic_policies/service.py",
+        "        if before != policies and self.is_read and not key[1]:\n            self._changed(key[0])\n",
+        "",
+        _SERVICE,
+    ),
+    Mutant(
+        "topics of brokers have the limits of clients",
+        "broker/topic_policies/record.py",
+        "        schema_auto_update=True,\n        permissions=policies.permissions,\n",
+        "        schema_auto_update=True,\n        permissions=policies.permissions,\n"
+        "        max_producers_per_topic=policies.max_producers_per_topic,\n"
+        "        encryption_required=policies.encryption_required,\n",
+        _SERVICE,
+    ),
+    # -- policies of namespaces, settings
+    Mutant(
+        "nothing may be kept for some time but of no size",
+        "broker/policy_rules.py",
+        "    if (minutes == 0) != (mbytes == 0):\n",
+        "    if minutes < -1:\n",
+        _RULES,
+    ),
+    Mutant(
+        "a quota above what is kept is taken",
+        "broker/policy_rules.py",
+        "    return (0 < kept_bytes <= quota_bytes) or (0 < kept_s <= quota_s)\n",
+        "    return False\n",
+        _RULES,
+    ),
+    Mutant(
+        "a setting that is removed keeps its value",
+        "broker/dynamic_settings.py",
+        "            wanted, values = dict(self._started_with), {}\n",
+        "            wanted, values = {}, {}\n",
+        _SETTINGS,
+    ),
+    Mutant(
+        "one value that is not valid keeps the others away",
+        "broker/dynamic_settings.py",
+        'is not applied: %s", PATH, name, text, error)\n                    continue\n',
+        'is not applied: %s", PATH, name, text, error)\n                    return\n',
+        _SETTINGS,
+    ),
+    Mutant(
+        "a change holds at the broker that was asked only",
+        "broker/dynamic_settings.py",
+        "        self._cancel = self._store.watch_node(PATH, self._on_change)\n",
+        "",
+        _SETTINGS,
+    ),
+    # -- bundles
+    Mutant(
+        "a bundle is moved although that makes the other broker the more loaded one",
+        "broker/ownership/balancing.py",
+        "            if name not in self._moved_ms and 0 < usage_of(one) < difference\n",
+        "            if name not in self._moved_ms and 0 < usage_of(one)\n",
+        _BALANCING,
+    ),
+    Mutant(
+        "a bundle goes to and fro",
+        "broker/ownership/balancing.py",
+        "            if name not in self._moved_ms and 0 < usage_of(one) < difference\n",
+        "            if 0 < usage_of(one) < difference\n",
+        _BALANCING,
+    ),
+    Mutant(
+        "a bundle is moved for the load of one round",
+        "broker/ownership/balancing.py",
+        "        if pair is None or pair != former:  # rule 2\n",
+        "        if pair is None:\n",
+        _BALANCING,
+    ),
+    # -- topics that store nothing
+    Mutant(
+        "a message goes to a consumer without permits",
+        "broker/topic/non_persistent/delivery.py",
+        "        return self.active if self.active is not None and self.active.is_available else None\n",
+        "        return self.active\n",
+        _NON_PERSISTENT,
+    ),
+)

@@ -1,0 +1,191 @@
+"""Topics as streams, in a real session: file sinks, limits, restarts, subscriptions."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamReader
+
+from magnetar.inspect.broker_admin import AdminClient
+from tests.spark.test_standalone import numbers, send_all
+from tests.support.processes import Standalone
+
+pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark")]
+
+Follow = Callable[..., DataFrame]
+
+
+@pytest.fixture
+def follow(spark: SparkSession, standalone: Standalone) -> Follow:
+    """`follow(topic, option=value, …)`: a stream of the standalone's topics."""
+
+    def follow(topic: str, **options: str) -> DataFrame:
+        reader: DataStreamReader = spark.readStream.format("magnetar")
+        reader = reader.option("metadata.url", f"rocksdb:{standalone.data / 'metadata'}").option("topic", topic)
+        return reader.options(**{"startingOffsets": "earliest", **options}).load()
+
+    return follow
+
+
+def unload(admin: AdminClient, topic: str) -> None:
+    admin.call("PUT", f"/admin/v2/{AdminClient.path_of(topic)}/unload")
+
+
+def to_files(stream: DataFrame, folder: Path, **trigger: Any) -> StreamingQuery:
+    """Start writing values into *folder*, with the checkpoint beside them."""
+    writer = stream.select("value").writeStream.format("parquet").option("checkpointLocation", str(folder / "state"))
+    return writer.trigger(**trigger or {"availableNow": True}).start(str(folder / "rows"))
+
+
+def written(spark: SparkSession, folder: Path) -> list[bytes]:
+    return sorted((bytes(row[0]) for row in spark.read.parquet(str(folder / "rows")).collect()), key=int)
+
+
+def run(stream: DataFrame, folder: Path, **trigger: Any) -> StreamingQuery:
+    query = to_files(stream, folder, **trigger)
+    assert query.awaitTermination(120)
+    return query
+
+
+def test_every_message_is_in_the_files_once_over_restarts_and_short_ledgers(
+    spark: SparkSession, client: pulsar.Client, standalone: Standalone, follow: Follow, tmp_path: Path
+) -> None:
+    admin = AdminClient([standalone.admin_url])
+    admin.create_topic("stream-files", 3)
+    sent = 0
+    for _ in range(4):
+        send_all(client, "stream-files", numbers(sent, 500))
+        sent += 500
+        for partition in range(3):
+            unload(admin, f"stream-files-partition-{partition}")  # the next messages go into other ledgers
+        run(follow("stream-files"), tmp_path)
+        assert written(spark, tmp_path) == numbers(0, sent)
+
+
+def test_a_query_that_runs_on_gets_what_is_sent_meanwhile(
+    spark: SparkSession, client: pulsar.Client, follow: Follow, tmp_path: Path
+) -> None:
+    send_all(client, "stream-on", numbers(0, 10))
+    query = to_files(follow("stream-on"), tmp_path, processingTime="0 seconds")
+    try:
+        for number in range(1, 6):
+            send_all(client, "stream-on", numbers(number * 10, 10))
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    run(follow("stream-on"), tmp_path)  # what was sent in the last moment counts as well
+    assert written(spark, tmp_path) == numbers(0, 60)
+
+
+def test_a_limit_makes_batches_small_and_the_progress_tells_offsets(
+    spark: SparkSession, client: pulsar.Client, follow: Follow, tmp_path: Path
+) -> None:
+    producer = client.create_producer("stream-limit", batching_enabled=False)
+    for number in range(30):
+        producer.send(b"%d" % number)
+    query = run(follow("stream-limit", maxMessagesPerTrigger="8"), tmp_path)
+    progress = [one for one in query.recentProgress if one["numInputRows"]]
+    assert [one["numInputRows"] for one in progress] == [8, 8, 8, 6]
+    end = json.loads(progress[-1]["sources"][0]["endOffset"])
+    assert list(end["topics"]) == ["persistent://public/default/stream-limit"]
+    assert written(spark, tmp_path) == numbers(0, 30)
+
+
+def test_a_pattern_takes_topics_that_are_made_later(
+    spark: SparkSession, standalone: Standalone, client: pulsar.Client, tmp_path: Path
+) -> None:
+    send_all(client, "many-a", numbers(0, 5))
+
+    def stream() -> DataFrame:
+        reader = spark.readStream.format("magnetar").option("topicsPattern", "many-.*")
+        return reader.option("metadata.url", f"rocksdb:{standalone.data / 'metadata'}").load()
+
+    run(stream(), tmp_path)
+    send_all(client, "many-a", numbers(5, 5))
+    send_all(client, "many-b", numbers(10, 5))
+    run(stream(), tmp_path)
+    assert written(spark, tmp_path) == numbers(5, 10), "the first query began behind what was there"
+
+
+def test_a_subscription_keeps_what_was_not_read(
+    spark: SparkSession, client: pulsar.Client, standalone: Standalone, follow: Follow, tmp_path: Path
+) -> None:
+    admin = AdminClient([standalone.admin_url])
+    topic = "stream-kept"
+    given = {"subscription": "spark", "service.url": standalone.service_url, "maxMessagesPerTrigger": "10"}
+    client.create_producer(topic, batching_enabled=False).close()
+
+    run(follow(topic, **given), tmp_path)
+    sent = 0
+    for _ in range(3):
+        producer = client.create_producer(topic, batching_enabled=False)
+        for number in numbers(sent, 20):
+            producer.send(number)
+        producer.close()
+        sent += 20
+        unload(admin, topic)
+    backlog = admin.stats(topic)["subscriptions"]["spark"]["msgBacklog"]
+    assert backlog == 60, "nothing was read yet, so everything is kept"
+    run(follow(topic, **given), tmp_path)
+    assert written(spark, tmp_path) == numbers(0, 60)
+    left = admin.stats(topic)["subscriptions"]["spark"]
+    assert left["msgBacklog"] <= 10, "all but the last batch, which Spark does not commit"
+    assert left["consumers"] == [], "the query is over, and the cursor stays"
+
+
+def test_a_subscription_that_others_use_is_refused(
+    client: pulsar.Client, standalone: Standalone, follow: Follow, tmp_path: Path
+) -> None:
+    send_all(client, "stream-taken", numbers(0, 3))
+    other = client.subscribe("stream-taken", "spark")
+    given = {"subscription": "spark", "service.url": standalone.service_url}
+    with pytest.raises(StreamingQueryException, match="A query needs a subscription for itself"):
+        run(follow("stream-taken", **given), tmp_path)
+    other.close()
+
+
+KILLS = 2
+
+
+def test_a_driver_that_is_killed_at_any_moment_leaves_every_message_once(
+    spark: SparkSession, client: pulsar.Client, standalone: Standalone, tmp_path: Path
+) -> None:
+    admin = AdminClient([standalone.admin_url])
+    admin.create_topic("stream-killed", 2)
+    url = f"rocksdb:{standalone.data / 'metadata'}"
+    draw = random.Random(20261123)
+    sent = 0
+    for _ in range(KILLS):
+        job = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.stream_job", url, "stream-killed", str(tmp_path)],
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+        )  # fmt: skip
+        try:
+            assert job.stdout is not None
+            assert job.stdout.readline().startswith("started")
+            end = time.monotonic() + draw.uniform(1.0, 5.0)
+            while time.monotonic() < end:
+                send_all(client, "stream-killed", numbers(sent, 100))
+                sent += 100
+                unload(admin, f"stream-killed-partition-{draw.randrange(2)}")
+        finally:
+            os.killpg(job.pid, signal.SIGKILL)
+            job.wait()
+    last = subprocess.run(
+        [sys.executable, "-m", "tests.support.stream_job", url, "stream-killed", str(tmp_path), "available-now"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert last.returncode == 0, last.stderr[-2000:]
+    assert written(spark, tmp_path) == numbers(0, sent)

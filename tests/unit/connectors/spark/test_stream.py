@@ -1,0 +1,521 @@
+"""A streaming query as Spark runs it: what it is told of topics that grow, and what its batches hold."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+
+from connectors.spark.cluster import DataLoss, TopicMissing
+from connectors.spark.follower import SETTLED_S, Follower
+from connectors.spark.offsets import Part
+from connectors.spark.options import Kind, parse_options
+from connectors.spark.source import MagnetarSource
+from connectors.spark.stream import MagnetarStreamReader
+from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
+from magnetar_core.runtime.clock import LoopClock
+from magnetar_core.runtime.types import ConfigurationError, Corruption
+from managed_ledger.names import ledger_path
+from managed_ledger.records_pb2 import ManagedLedgerInfo
+from managed_ledger.schemas.compatibility import Schema, SchemaType
+from tests.unit.connectors.spark.entries import single
+from tests.unit.connectors.spark.world import STEM, SparkWorld, in_order, numbered, spark_world
+
+TOPIC = "persistent://public/default/t"
+HERE = Part(TOPIC, 0)
+
+
+def follower(world: SparkWorld, **more: str) -> Follower:
+    given = {"metadata.url": world.url, **more}
+    if "topicsPattern" not in given:
+        given.setdefault("topic", "t")
+    return Follower(parse_options(given, Kind.STREAM), world.store, world.client, LoopClock())
+
+
+async def grow(handle: LedgerWriteHandle, entries: list[bytes]) -> None:
+    first = handle.append(entries)
+    await handle.wait_for(first + len(entries) - 1)
+
+
+# ------------------------------------------------------------------------------------------ what is known of topics
+
+
+async def test_the_last_entry_is_seen_though_nothing_follows_it(tmp_path: Path) -> None:
+    async with spark_world(tmp_path) as world:
+        head = await world.ledger(numbered(0, 3), closed=False)
+        await world.topic("t", head)
+        found = follower(world)
+        await found.look_settled()
+        assert found.ends() == {HERE: (head.ledger_id, 3)}
+        await grow(head, numbered(3, 1))
+        await found.look_settled()
+        assert found.ends() == {HERE: (head.ledger_id, 4)}
+        found.close()
+
+
+async def test_an_entry_that_is_not_confirmed_counts_when_it_has_been_held_for_a_while(tmp_path: Path) -> None:
+    async with spark_world(tmp_path) as world:
+        head = await world.ledger([], closed=False)
+        for number in range(3):
+            await grow(head, numbered(number, 1))
+        await world.topic("t", head)
+        found = follower(world)
+        await found.look()
+        assert found.ends() == {HERE: (head.ledger_id, 2)}, "the third one is not confirmed by a later one"
+        await asyncio.sleep(2 * SETTLED_S)
+        await found.look()
+        assert found.ends() == {HERE: (head.ledger_id, 3)}
+        found.close()
+
+
+async def test_a_closed_ledger_is_left_behind_and_the_next_one_is_followed(tmp_path: Path) -> None:
+    async with spark_world(tmp_path) as world:
+        head = await world.ledger(numbered(0, 3), closed=False)
+        await world.topic("t", head)
+        found = follower(world)
+        await found.look_settled()
+        await head.close()
+        await found.look()
+        assert found.ends() == {HERE: (head.ledger_id + 1, 0)}
+        other = await world.ledger(numbered(3, 2), closed=False)
+        await world.topic("t", head, other)
+        await found.look_settled()
+        assert found.ends() == {HERE: (other.ledger_id, 2)}
+        runs = found.range(HERE, (head.ledger_id, 2), (other.ledger_id, 1)).runs
+        assert [(run.ledger_id, run.first, run.last) for run in runs] == [
+            (head.ledger_id, 2, 2),
+            (other.ledger_id, 0, 0),
+        ]
+        found.close()
+
+
+async def test_a_look_without_news_reads_no_record_of_the_past(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with spark_world(tmp_path) as world:
+        head = await world.ledger(numbered(0, 3), closed=False)
+        info = ManagedLedgerInfo()
+        for number in range(10_000):
+            info.ledgerInfo.add(ledgerId=100_000 + number, entries=10, size=100, timestamp=1)
+        info.ledgerInfo.add(ledgerId=head.ledger_id + 1_000_000)
+        del info.ledgerInfo[-1]
+        await world.store.put(ledger_path(f"{STEM}/t"), info.SerializeToString())
+        read: list[str] = []
+        get = world.store.get
+
+        async def counted(path: str) -> Any:
+            read.append(path)
+            return await get(path)
+
+        monkeypatch.setattr(world.store, "get", counted)
+        found = follower(world)
+        await found.look()
+        # The last one may still be written to, so it is looked at, and it is not there: the record is read once more.
+        assert len(read) <= 6
+        read.clear()
+        await found.look()
+        assert read == []
+        assert found.range(HERE, (105_000, 3), (105_001, 2)).entries == 9
+        found.close()
+
+
+async def test_partitions_that_are_added_join(tmp_path: Path) -> None:
+    async with spark_world(tmp_path) as world:
+        await world.partitions("t", 1)
+        await world.topic("t-partition-0", await world.ledger(numbered(0, 3)))
+        found = follower(world)
+        await found.look()
+        assert list(found.ends()) == [HERE]
+        await world.partitions("t", 3)
+        await world.topic("t-partition-2", await world.ledger(numbered(0, 1)))
+        await found.look()
+        ends = found.ends()
+        assert list(ends) == [HERE, Part(TOPIC, 1), Part(TOPIC, 2)]
+        assert ends[Part(TOPIC, 1)] == (0, 0), "nobody has used it yet"
+        assert ends[Part(TOPIC, 2)] > (0, 0)
+        found.close()
+
+
+async def test_topics_that_match_join_and_those_of_brokers_do_not(tmp_path: Path) -> None:
+    async with spark_world(tmp_path) as world:
+        await world.topic("orders-a", await world.ledger(numbered(0, 3)))
+        await world.topic("__change_events", await world.ledger(numbered(0, 3)))
+        await world.topic("other", await world.ledger(numbered(0, 3)))
+        found = follower(world, topicsPattern="persistent://public/default/(orders-.*|__.*)")
+        await found.look()
+        assert [topic.local for topic in found.topics] == ["orders-a"]
+        await world.partitions("orders-b", 2)
+        await world.topic("orders-b-partition-1", await world.ledger(numbered(0, 3)))
+        await found.look()
+        assert [topic.local for topic in found.topics] == ["orders-a", "orders-b"]
+        found.close()
+        internal = follower(world, topicsPattern="__.*", includeInternal="true")
+        await internal.look()
+        assert [topic.local for topic in internal.topics] == ["__change_events"]
+        internal.close()
+
+
+async def test_a_topic_that_is_not_there_is_named(tmp_path: Path) -> None:
+    async with spark_world(tmp_path) as world:
+        found = follower(world, topic="nobody")
+        with pytest.raises(TopicMissing, match="persistent://public/default/nobody"):
+            await found.look()
+        found.close()
+
+
+async def test_entries_that_were_removed_before_they_were_read_are_loss(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with spark_world(tmp_path) as world:
+        first, second = await world.ledger(numbered(0, 3)), await world.ledger(numbered(3, 3))
+        await world.topic("t", first, second)
+        strict, easy = follower(world), follower(world, failOnDataLoss="false")
+        for one in (strict, easy):
+            await one.look()
+            one.check_whole(HERE, (first.ledger_id, 1), is_kept=False)
+        await world.topic("t", second)
+        for one in (strict, easy):
+            await one.look()
+        with pytest.raises(DataLoss, match=f"what was stored from {first.ledger_id}:1 on was removed"):
+            strict.check_whole(HERE, (first.ledger_id, 1), is_kept=False)
+        strict.check_whole(HERE, (first.ledger_id, 3), is_kept=False)
+        strict.check_whole(HERE, (second.ledger_id, 0), is_kept=False)
+        easy.check_whole(HERE, (first.ledger_id, 1), is_kept=False)
+        assert "was removed before it was read; going on without it" in caplog.text
+        strict.close()
+        easy.close()
+
+
+async def test_a_query_that_comes_back_to_a_ledger_that_is_gone_says_so_unless_a_subscription_kept_it(
+    tmp_path: Path,
+) -> None:
+    async with spark_world(tmp_path) as world:
+        await world.topic("t", await world.ledger(numbered(0, 3)))
+        found = follower(world)
+        await found.look()
+        with pytest.raises(DataLoss, match=r"reading stopped at 999999999:2, is gone.*failOnDataLoss=false"):
+            found.check_whole(HERE, (999_999_999, 2), is_kept=False)
+        found.check_whole(HERE, (999_999_999, 2), is_kept=True)
+        found.check_whole(HERE, (999_999_999, 0), is_kept=False)
+        found.close()
+
+
+async def test_a_ledger_that_the_topic_lists_and_nobody_has_is_loss(tmp_path: Path) -> None:
+    async with spark_world(tmp_path) as world:
+        first = await world.ledger(numbered(0, 3))
+        await world.topic("t", first, 999_999_999)
+        found = follower(world)
+        await found.look()
+        with pytest.raises(DataLoss, match="ledger 999999999 is gone, although the topic lists it"):
+            found.check_whole(HERE, (first.ledger_id, 0), is_kept=False)
+        found.close()
+
+
+# ------------------------------------------------------------------------------------------ as Spark calls it
+
+
+class Query:
+    """One run of a streaming query over a checkpoint that outlives it."""
+
+    def __init__(self, world: SparkWorld, checkpoint: dict[str, Any], **more: str) -> None:
+        given = {"metadata.url": world.url, **more}
+        if "topicsPattern" not in given:
+            given.setdefault("topic", "t")
+        source = MagnetarSource({"columns": "value", **given})
+        made = source.streamReader(source.schema())
+        assert isinstance(made, MagnetarStreamReader)
+        self.reader = made
+        self.checkpoint = checkpoint
+        """`offset`: the end of the last batch that was planned; `committed`: of the last that was processed."""
+
+    def start(self) -> dict[str, Any]:
+        """Where the next batch begins; Spark asks twice for the first one of all."""
+        if "committed" in self.checkpoint:
+            return dict(json.loads(self.checkpoint["committed"]))
+        self.reader.initialOffset()
+        return self.reader.initialOffset()
+
+    def plan(self) -> bool:
+        """Write the end of the next batch down; False: there is nothing new."""
+        start = self.start()
+        end = self.reader.latestOffset(start, self.reader.getDefaultReadLimit())
+        self.checkpoint["offset"] = json.dumps(end)
+        return json.dumps(end) != json.dumps(start)
+
+    def process(self) -> list[bytes]:
+        """The values of the batch that was planned last."""
+        end = json.loads(self.checkpoint["offset"])
+        values = [
+            row["value"]
+            for task in self.reader.partitions(self.start(), end)
+            for batch in self.reader.read(task)
+            for row in batch.to_pylist()
+        ]
+        self.checkpoint["committed"] = self.checkpoint["offset"]
+        return values
+
+    def batch(self) -> list[bytes]:
+        """The next batch that has something."""
+        deadline = time.monotonic() + 30
+        while not self.plan():
+            assert time.monotonic() < deadline, "nothing comes"
+            time.sleep(0.01)
+        return self.process()
+
+    def stop(self) -> None:
+        self.reader.stop()
+
+
+async def run(world: SparkWorld, steps: Callable[[Query], Any], checkpoint: dict[str, Any], **more: str) -> Any:
+    """A run of the query on a thread of its own."""
+
+    def whole() -> Any:
+        query = Query(world, checkpoint, **more)
+        try:
+            return steps(query)
+        finally:
+            query.stop()
+
+    return await asyncio.to_thread(whole)
+
+
+def everything(query: Query) -> list[list[bytes]]:
+    """All batches until there is nothing new."""
+    query.reader.prepareForTriggerAvailableNow()
+    found = []
+    while query.plan():
+        found.append(query.process())
+    return found
+
+
+async def test_batches_follow_each_other_over_ledgers_and_restarts(tmp_path: Path) -> None:
+    async with spark_world(tmp_path) as world:
+        first, head = await world.ledger(numbered(0, 5)), await world.ledger(numbered(5, 3), closed=False)
+        await world.topic("t", first, head)
+        checkpoint: dict[str, Any] = {}
+        given = {"startingOffsets": "earliest"}
+        assert await run(world, everything, checkpoint, **given) == [in_order(0, 8)]
+        assert await run(world, everything, checkpoint, **given) == []
+        await grow(head, numbered(8, 2))
+        await head.close()
+        await world.topic("t", first, head, await world.ledger(numbered(10, 3)))
+        assert await run(world, everything, checkpoint, **given) == [in_order(8, 5)]
+
+
+async def test_a_stream_begins_at_the_end_unless_it_is_told_otherwise(tmp_path: Path) -> None:
+    async with spark_world(tmp_path) as world:
+        head = await world.ledger(numbered(0, 5), closed=False)
+        await world.topic("t", head)
+        checkpoint: dict[str, Any] = {}
+
+        def begins(query: Query) -> bool:
+            return query.plan()
+
+        assert await run(world, begins, checkpoint) is False
+
+        def beginning_then_more(query: Query) -> list[bytes]:
+            query.start()
+            asyncio.run_coroutine_threadsafe(grow(head, numbered(5, 2)), loop).result()
+            return query.batch()
+
+        loop = asyncio.get_running_loop()
+        assert (await run(world, beginning_then_more, {}))[0] == b"5"
+        places = {"startingOffsets": json.dumps({"t": {"0": f"{head.ledger_id}:3"}})}
+        assert await run(world, everything, {}, **places) == [in_order(3, 4)]
+        assert await run(world, everything, {}, startingOffsets='{"t": {"0": -2}}') == [in_order(0, 7)]
+        assert await run(world, everything, {}, startingOffsets='{"t": {"0": -1}}') == []
+
+
+async def test_a_query_that_dies_before_its_first_commit_begins_again_where_it_began(tmp_path: Path) -> None:
+    async with spark_world(tmp_path) as world:
+        head = await world.ledger(numbered(0, 5), closed=False)
+        await world.topic("t", head)
+        loop = asyncio.get_running_loop()
+        checkpoint: dict[str, Any] = {}
+
+        def planned(query: Query) -> None:
+            query.start()
+            asyncio.run_coroutine_threadsafe(grow(head, numbered(5, 4)), loop).result()
+            time.sleep(3 * SETTLED_S)
+            while not query.plan() or f":{9}" not in query.checkpoint["offset"]:
+                time.sleep(0.01)
+
+        await run(world, planned, checkpoint)
+        await grow(head, numbered(9, 1))
+        assert await run(world, Query.process, checkpoint) == in_order(5, 4)
+
+
+async def test_a_batch_that_is_repeated_has_the_same_entries(tmp_path: Path) -> None:
+    async with spark_world(tmp_path) as world:
+        head = await world.ledger(numbered(0, 5), closed=False)
+        await world.topic("t", head)
+        checkpoint: dict[str, Any] = {}
+
+        def planned(query: Query) -> None:
+            query.reader.prepareForTriggerAvailableNow()
+            query.plan()
+
+        await run(world, planned, checkpoint, startingOffsets="earliest")
+        await grow(head, numbered(5, 5))
+        await head.close()
+        await world.topic("t", head, await world.ledger(numbered(10, 5)))
+        assert await run(world, Query.process, checkpoint, startingOffsets="earliest") == in_order(0, 5)
+        assert await run(world, everything, checkpoint) == [in_order(5, 10)]
+
+
+async def test_a_limit_cuts_batches_and_available_now_ends_at_what_was_there(tmp_path: Path) -> None:
+    async with spark_world(tmp_path) as world:
+        head = await world.ledger(numbered(0, 10), closed=False)
+        await world.topic("t", head)
+        loop = asyncio.get_running_loop()
+
+        def while_it_grows(query: Query) -> list[list[bytes]]:
+            query.reader.prepareForTriggerAvailableNow()
+            found = []
+            while query.plan():
+                found.append(query.process())
+                asyncio.run_coroutine_threadsafe(grow(head, numbered(100, 1)), loop).result()
+            return found
+
+        given = {"startingOffsets": "earliest", "maxMessagesPerTrigger": "4"}
+        batches = await run(world, while_it_grows, {}, **given)
+        assert [len(one) for one in batches] == [4, 4, 2]
+        assert [value for one in batches for value in one] == in_order(0, 10)
+
+
+async def test_the_limit_of_the_options_is_told_and_one_without_limit_overrides_it(tmp_path: Path) -> None:
+    async with spark_world(tmp_path) as world:
+        await world.topic("t", await world.ledger(numbered(0, 10)))
+
+        def limits(query: Query) -> tuple[Any, int, int]:
+            reader = query.reader
+            start = query.start()
+            few = reader.latestOffset(start, reader.getDefaultReadLimit())
+            every = reader.latestOffset(start, ReadAllAvailable())
+            rows = [
+                sum(batch.num_rows for task in reader.partitions(start, end) for batch in reader.read(task))
+                for end in (few, every)
+            ]
+            return reader.getDefaultReadLimit(), rows[0], rows[1]
+
+        begin = {"startingOffsets": "earliest"}
+        assert await run(world, limits, {}, **begin, maxMessagesPerTrigger="3") == (ReadMaxRows(3), 3, 10)
+        both = {"maxMessagesPerTrigger": "5", "maxBytesPerTrigger": "1"}
+        assert await run(world, limits, {}, **begin, **both) == (ReadMaxBytes(1), 1, 10)
+        assert await run(world, limits, {}, **begin) == (ReadAllAvailable(), 10, 10)
+
+
+async def test_a_partition_that_joins_is_read_from_its_first_entry(tmp_path: Path) -> None:
+    async with spark_world(tmp_path) as world:
+        await world.partitions("t", 1)
+        await world.topic("t-partition-0", await world.ledger(numbered(0, 3)))
+        checkpoint: dict[str, Any] = {}
+        assert await run(world, everything, checkpoint) == []
+        await world.partitions("t", 2)
+        await world.topic("t-partition-1", await world.ledger(numbered(5, 3)))
+        loop = asyncio.get_running_loop()
+
+        def with_another(query: Query) -> list[list[bytes]]:
+            query.start()
+            made = asyncio.run_coroutine_threadsafe(world.ledger(numbered(8, 2)), loop).result()
+            asyncio.run_coroutine_threadsafe(world.partitions("t", 3), loop).result()
+            asyncio.run_coroutine_threadsafe(world.topic("t-partition-2", made), loop).result()
+            return [query.batch()]
+
+        assert await run(world, with_another, checkpoint) == [in_order(8, 2)]
+
+
+async def test_versions_of_a_schema_that_came_while_the_query_runs_are_read(tmp_path: Path) -> None:
+    old = b'{"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}'
+    new = (
+        b'{"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}, '
+        b'{"name": "b", "type": ["null", "long"], "default": null}]}'
+    )
+    async with spark_world(tmp_path) as world:
+        await world.schema("t", Schema(SchemaType.AVRO, old))
+        head = await world.ledger([single(b"\x02", schema_version=(0).to_bytes(8, "big"))], closed=False)
+        await world.topic("t", head)
+        loop = asyncio.get_running_loop()
+
+        def rows(query: Query) -> list[Any]:
+            found = []
+            for _ in range(2):
+                start = query.start()
+                query.plan()
+                tasks = query.reader.partitions(start, json.loads(query.checkpoint["offset"]))
+                found += [row for task in tasks for batch in query.reader.read(task) for row in batch.to_pylist()]
+                query.checkpoint["committed"] = query.checkpoint["offset"]
+
+                async def more() -> None:
+                    version = await world.schema("t", Schema(SchemaType.AVRO, new))
+                    await grow(head, [single(b"\x04\x02\x06", schema_version=version.to_bytes(8, "big"))])
+
+                asyncio.run_coroutine_threadsafe(more(), loop).result()
+                time.sleep(3 * SETTLED_S)
+                query.reader.latestOffset(start, ReadAllAvailable())
+                time.sleep(3 * SETTLED_S)
+            return found
+
+        given = {"valueFormat": "avro", "columns": "a", "startingOffsets": "earliest"}
+        found = await run(world, rows, {}, **given)
+        assert found[0] == {"a": 1}
+        assert found[1:]
+        assert all(row == {"a": 2} for row in found[1:])
+
+
+async def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
+    async with spark_world(tmp_path) as world:
+        await world.topic("t", await world.ledger(numbered(0, 3)))
+        with pytest.raises(Corruption, match="begin a new checkpoint"):
+            await run(world, Query.plan, {"committed": '{"version": 99}'})
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "why"),
+    [
+        ("endingOffsets", "latest", "endingOffsets has no meaning for spark.readStream"),
+        ("compacted", "true", "compacted has no meaning for spark.readStream"),
+        ("maxMessagesPerTrigger", "0", "expected a number of at least 1"),
+        ("maxBytesPerTrigger", "x", "expected a size such as 128m"),
+        ("subscription", "s", "subscription needs service.url"),
+        ("topicsPattern", "a.*", "topicsPattern and topic cannot both be given"),
+    ],
+)
+def test_options_that_make_no_sense_for_a_stream_are_refused(option: str, value: str, why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why):
+        parse_options({"metadata.url": "zk:x", "topic": "t", option: value}, Kind.STREAM)
+
+
+@pytest.mark.parametrize("option", ["maxMessagesPerTrigger", "maxBytesPerTrigger", "subscription"])
+def test_options_of_streams_are_refused_for_a_batch(option: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{option} has no meaning for spark.read"):
+        parse_options({"metadata.url": "zk:x", "topic": "t", option: "1", "service.url": "pulsar://x"})
+
+
+@pytest.mark.parametrize("pattern", ["a/b", "persistent://p/d/e/f", "persistent://p.*/d/(", "x("])
+def test_a_pattern_that_cannot_be_is_refused(pattern: str) -> None:
+    with pytest.raises(ConfigurationError, match="topicsPattern="):
+        parse_options({"metadata.url": "zk:x", "topicsPattern": pattern})
+
+
+async def test_a_batch_reads_all_topics_that_match(tmp_path: Path) -> None:
+    async with spark_world(tmp_path) as world:
+        await world.topic("orders-a", await world.ledger(numbered(0, 2)))
+        await world.topic("orders-b", await world.ledger(numbered(2, 2)))
+        await world.topic("other", await world.ledger(numbered(9, 2)))
+
+        def values(pattern: str) -> list[bytes]:
+            source = MagnetarSource({"metadata.url": world.url, "topicsPattern": pattern, "columns": "value"})
+            reader = source.reader(source.schema())
+            return [
+                row["value"]
+                for task in reader.partitions()
+                for batch in reader.read(task)
+                for row in batch.to_pylist()  # type: ignore[union-attr]
+            ]
+
+        assert sorted(await asyncio.to_thread(values, "orders-.*")) == in_order(0, 4)
+        with pytest.raises(ConfigurationError, match="no topic matches"):
+            await asyncio.to_thread(values, "nobody.*")
