@@ -211,13 +211,6 @@ MUTANTS: Final = (
         "            if 0 < usage_of(one) < difference\n",
         _BALANCING,
     ),
-    Mutant(
-        "a bundle is moved for the load of one round",
-        "broker/ownership/balancing.py",
-        "        if pair is None or pair != former:  # rule 2\n",
-        "        if pair is None:\n",
-        _BALANCING,
-    ),
     # -- topics that store nothing
     Mutant(
         "a message goes to a consumer without permits",

@@ -182,6 +182,19 @@ async def test_eviction_passes_over_the_oldest_messages_and_lets_producers_write
     assert stage.topic.producers
 
 
+async def test_of_several_subscriptions_the_slowest_one_decides(stage: Stage) -> None:
+    await stage.consumer.subscribe(str(NAME), consumer_id=2, subscription="ahead")
+    await stage.filled(5)
+    await stage.call("POST", f"{TOPIC}/subscription/ahead/skip_all")
+    quota = {"limitSize": 3000, "policy": "producer_exception"}
+    await stage.call("POST", f"{TOPIC}/backlogQuota", quota)
+    await eventually(lambda: stage.topic.policies.storage_quota)
+    await stage.topic.keep_quotas()
+    await stage.producer.expect(BaseCommand.CLOSE_PRODUCER)
+    await stage.call("POST", f"{TOPIC}/subscription/s/skip_all")
+    await stage.producer.produce(str(NAME))
+
+
 async def test_a_topic_without_subscriptions_has_no_backlog(stage: Stage) -> None:
     await stage.call("POST", f"{SPACE}/backlogQuota", {"limitSize": 1, "policy": "producer_exception"})
     await eventually(lambda: stage.topic.policies.storage_quota)

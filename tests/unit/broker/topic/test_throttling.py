@@ -44,6 +44,10 @@ def test_a_new_rate_holds_at_once_and_old_debts_are_at_most_a_period() -> None:
     bucket.spend(1_000_000, 0, 0)
     bucket.change(100, 0, 1, 0)
     assert bucket.wait_ms(0) == 1000
+    of_bytes = TokenBucket(0, 1, 1, 0)
+    of_bytes.spend(1, 1_000_000, 0)
+    of_bytes.change(0, 100, 1, 0)
+    assert of_bytes.wait_ms(0) == 1000
 
 
 @given(

@@ -85,6 +85,11 @@ def test_the_rate_of_one_subscription() -> None:
     assert overlay(NAMESPACE, record).rates_of_subscriptions == {"s": DispatchRate(9, 0, 1)}
     assert rate_of("other").policy.place.get(record) is UNSET
     assert policy.place.remove(record) == NONE_SET
+    both = rate_of("other").policy.place.put(dict(record), policy.read({"dispatchThrottlingRateInMsg": 5}))
+    assert overlay(NAMESPACE, both).rates_of_subscriptions == {
+        "s": DispatchRate(9, 0, 1),
+        "other": DispatchRate(5, 0, 1),
+    }
 
 
 def test_quotas_come_from_the_topic_its_namespace_or_the_settings_each_by_itself() -> None:

@@ -1,14 +1,17 @@
 """Policies of topics on brokers of one cluster: stored in `__change_events`, and in force at each of them."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any
 
 import pytest
 
 import broker.topic_policies.service as service
 from broker.errors import NotReady
-from broker.system_client import SystemClientError
+from broker.system_client import SystemClient, SystemClientError
+from broker.topic_policies.record import Record
 from broker.wire import pulsar_pb2 as wire
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
@@ -159,6 +162,54 @@ async def test_changes_at_the_same_moment_are_both_kept(world: AdminWorld) -> No
     await asyncio.gather(*(put(world, side, name, 5) for name in ("maxProducers", "maxConsumers", "maxMessageSize")))
     for name in ("maxProducers", "maxConsumers", "maxMessageSize"):
         assert await told(world, side, name) == "5"
+
+
+async def test_a_change_is_not_taken_back_by_an_older_message_that_is_read_later(
+    world: AdminWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side = await world.side()
+    await make(world, side)
+    await put(world, side, "maxProducers", 1)
+    follow, is_held = SystemClient.follow, asyncio.Event()
+
+    async def slow(
+        client: SystemClient, topic: TopicName, on_entry: Callable[..., Awaitable[None]], on_end: Callable[[], None]
+    ) -> None:
+        is_caught_up = False
+
+        async def late(*entry: Any) -> None:
+            if is_caught_up:
+                await is_held.wait()
+            await on_entry(*entry)
+
+        def caught_up() -> None:
+            nonlocal is_caught_up
+            is_caught_up = True
+            on_end()
+
+        await follow(client, topic, late, caught_up)
+
+    monkeypatch.setattr(SystemClient, "follow", slow)
+    other = await world.side()
+    assert await told(world, other, "maxProducers") == "1"
+    policies = other.broker.topic_policies
+    for number in (2, 3):  # stored by this broker, whose own reading comes behind
+        await policies.change(NAME, partial(with_producers, number), is_global=False)
+    heard: list[TopicName] = []
+    monkeypatch.setattr(policies._namespaces[NAME.namespace], "_changed", heard.append)
+    is_held.set()
+    await put(world, side, "maxConsumers", 7)
+
+    async def has_come() -> bool:
+        return await told(world, other, "maxConsumers") == "7"
+
+    await eventually(has_come)
+    assert heard == [NAME], "only the last change is one; reading the other two again changes nothing"
+    assert await told(world, other, "maxProducers") == "3"
+
+
+def with_producers(number: int, record: Record) -> Record:
+    return {**record, "maxProducerPerTopic": number}
 
 
 async def test_what_others_wrote_into_the_system_topic_and_is_no_event_is_passed_over(world: AdminWorld) -> None:
