@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from connectors.spark.options import ReadOptions
-from connectors.spark.planning import Run, TopicRange, clip
+from connectors.spark.planning import Position, Run, TopicRange, clip
+from connectors.spark.times import Times, bounds
 from connectors.spark.topics import partition_count, topics_like
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.config import ClientConfig
@@ -21,6 +22,7 @@ from magnetar_core.bookkeeper.client.errors import (
     DigestMismatch,
     EndUnknown,
     MetadataUnavailable,
+    NoSuchEntry,
     NoSuchLedger,
 )
 from magnetar_core.bookkeeper.client.read_handle import LedgerReadHandle
@@ -29,10 +31,11 @@ from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.bookkeeper.metadata.url import open_store, split_service_uri
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.daemon import new_clock
-from magnetar_core.runtime.types import ConfigurationError, MagnetarError
+from magnetar_core.runtime.types import ConfigurationError, Corruption, MagnetarError
 from magnetar_core.security.tls_files import directory_files
 from managed_ledger.compacted_entry import COMPACTED_LEDGER, COMPACTION_CURSOR
 from managed_ledger.cursors.stored_cursor import stored_cursor
+from managed_ledger.messages import parse_metadata
 from managed_ledger.record import stored_record
 from managed_ledger.schemas.registry import SchemaRegistry, StoredSchema
 from managed_ledger.topic_name import TopicName
@@ -127,15 +130,19 @@ class _Freezer:
 
     async def _range(self, topic: TopicName, part: TopicName, number: int) -> TopicRange | None:
         """None if the topic has no record."""
-        ledgers = await self._ledgers(part)
-        if ledgers is None:
+        record = await stored_record(self._store, part.managed_ledger_name)
+        if record is None:
             return None
-        found = await asyncio.gather(*(self._run(part, ledger_id) for ledger_id in ledgers))
+        found = await asyncio.gather(*(self._run(part, info.ledgerId) for info in record.ledgerInfo))
         runs = [run for run in found if run is not None]
         if self._options.compacted:
             return await self._compacted_range(part, runs)
         start = self._options.starting.get(topic, {}).get(number)
         end = self._options.ending.get(topic, {}).get(number)
+        if self._options.times is not None:
+            closed_ms = {info.ledgerId: info.timestamp for info in record.ledgerInfo}
+            first, last = await time_bounds(self._bookkeeper, part, runs, closed_ms, self._options.times)
+            start, end = start or first, end or last
         kept, earlier = clip(runs, start, end)
         return TopicRange(str(part), part.partition, kept, earlier)
 
@@ -216,6 +223,25 @@ class _Freezer:
         if self._options.fail_on_data_loss:
             raise DataLoss(f"{text}; set failOnDataLoss=false to read what is left")
         log.warning("%s; leaving it out", text)
+
+
+async def time_bounds(
+    bookkeeper: BookKeeper, part: TopicName, runs: Sequence[Run], closed_ms: Mapping[int, int], times: Times
+) -> tuple[Position | None, Position | None]:
+    """Where the messages of *times* stand in a partition (`connectors.spark.times`). Raises MagnetarError."""
+
+    async def time_of(ledger_id: int, entry_id: int) -> int | None:
+        try:
+            handle = await bookkeeper.open_ledger(ledger_id, recovery=False)
+            (entry,) = await handle.read_unconfirmed(entry_id, entry_id)
+            return parse_metadata(entry.payload).publish_time
+        except (NoSuchLedger, NoSuchEntry, Corruption, DigestMismatch) as error:  # the task that reads it will tell
+            log.info("%s, entry %s:%s: its time is not known: %s", part, ledger_id, entry_id, error)
+            return None
+        except BookKeeperError as error:
+            raise MagnetarError(f"{part}: entry {ledger_id}:{entry_id}, for its time: {error}") from error
+
+    return await bounds(runs, closed_ms, times, time_of)
 
 
 async def _end_of(handle: LedgerReadHandle, last: int) -> tuple[int, int]:

@@ -20,10 +20,11 @@ from bisect import bisect_left
 from typing import Final
 
 from connectors.spark import topics
-from connectors.spark.cluster import DataLoss, TopicMissing
+from connectors.spark.cluster import DataLoss, TopicMissing, time_bounds
 from connectors.spark.offsets import EARLIEST, Part
 from connectors.spark.options import ReadOptions
 from connectors.spark.planning import Position, Run, TopicRange, clip
+from connectors.spark.times import Times
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import BookKeeperError, DigestMismatch, EndUnknown, NoSuchLedger
 from magnetar_core.bookkeeper.client.read_handle import LedgerReadHandle
@@ -124,6 +125,15 @@ class Follower:
     def ends(self) -> dict[Part, Position]:
         """Behind what may be read of each partition."""
         return {part: view.end for part, view in self._all().items()}
+
+    async def first_of(self, part: Part, times: Times) -> Position:
+        """About where the messages of *times* begin; the end if there are none. Raises MagnetarError."""
+        view = self._part(part)
+        if view is None:
+            return EARLIEST
+        runs, _ = view.runs(view.begin, view.end)
+        first, _ = await time_bounds(self._bookkeeper, view.name, runs, view.closed_ms, times)
+        return view.end if first is None or not clip(runs, first, None)[0] else first
 
     def range(self, part: Part, start: Position, end: Position) -> TopicRange:
         """What is to be read of a partition."""
@@ -250,6 +260,8 @@ class _PartView:
         self._gone_end: Position | None = None
         """Behind the last entry that was seen in a ledger that the record does not list any more."""
         self._is_stale = True
+        self.closed_ms: dict[int, int] = {}
+        """When ledgers were closed."""
         self._cancel = store.watch_node(ledger_path(name.managed_ledger_name), self._on_change)
 
     def _on_change(self) -> None:
@@ -308,6 +320,7 @@ class _PartView:
             else:
                 self._closed[ledger_id] = found
         self._ledger_ids = ledger_ids
+        self.closed_ms = {info.ledgerId: info.timestamp for info in infos}
 
     async def _opened(self, ledger_id: int) -> "_OpenLedger | Run | None":
         """What is known of a ledger. Raises MagnetarError."""

@@ -10,10 +10,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final
 
 from connectors.spark.planning import PARTITIONS_MAX, TARGET_BYTES, Position
+from connectors.spark.times import Times
 from magnetar_core.runtime.types import ConfigurationError
 from managed_ledger.message_id import MessageId
 from managed_ledger.topic_name import TopicName, TopicNameError
@@ -27,6 +29,9 @@ KNOWN: Final[dict[str, tuple[str, ...]]] = {
     "includeInternal": (),
     "startingOffsets": (),
     "endingOffsets": (),
+    "startingTimestamp": ("startingTime",),
+    "endingTimestamp": ("endingTime",),
+    "publishTimeSlack": (),
     "compacted": ("readCompacted",),
     "minPartitions": (),
     "maxPartitions": (),
@@ -45,9 +50,9 @@ KNOWN: Final[dict[str, tuple[str, ...]]] = {
 
 # Options of other connectors that do not exist here: refused by name, so that nobody believes they work.
 NOT_YET: Final = (
-    "assign", "startingTime", "endingTime", "startingTimestamp", "endingTimestamp",
+    "assign",
     "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
-    "includeHeaders", "columnStyle", "allowDifferentTopicSchemas", "pushDownFilters", "publishTimeSlack",
+    "includeHeaders", "columnStyle", "allowDifferentTopicSchemas", "pushDownFilters",
     "subscriptionPrefix", "pollTimeoutMs", "waitingForNonExistedTopic",
 )  # fmt: skip
 
@@ -56,7 +61,7 @@ BROKER: Final = ("admin.url", "adminUrl")
 BROKER_PREFIXES: Final = ("pulsar.client.", "pulsar.admin.", "pulsar.reader.", "pulsar.producer.")
 
 # Which options only one kind of read has.
-ONLY_BATCH: Final = ("endingOffsets", "compacted")
+ONLY_BATCH: Final = ("endingOffsets", "endingTimestamp", "compacted")
 ONLY_STREAM: Final = ("maxMessagesPerTrigger", "maxBytesPerTrigger", "subscription")
 
 LATEST: Final[Position] = (-1, -1)
@@ -69,6 +74,12 @@ _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _PATTERN: Final = re.compile(
     r"((persistent://)?(?P<tenant>[-=:.\w]+)/(?P<namespace>[-=:.\w]+)/)?(?P<local>[^/]+)", re.ASCII
 )
+
+_MILLISECONDS: Final = re.compile(r"[0-9]{5,16}")
+_DURATION: Final = re.compile(r"([0-9]{1,9})\s*(ms|s|m|h)", re.IGNORECASE)
+
+SLACK_MS: Final = 10 * 60_000
+"""How far the clocks of producers and brokers may be apart, with the time that a message is on its way."""
 
 _EARLIEST_PLACES: Final = ("earliest", -2, "-2")
 _LATEST_PLACES: Final = ("latest", -1, "-1")
@@ -118,6 +129,8 @@ class ReadOptions:
     pattern: TopicsPattern | None = None
     starting: Offsets = field(default_factory=dict)
     ending: Offsets = field(default_factory=dict)
+    times: Times | None = None
+    """Only messages that were published then."""
     starts_latest: bool = False
     """A stream begins behind what is there, where no offsets are given."""
     max_messages: int | None = None
@@ -172,6 +185,7 @@ def parse_options(options: Mapping[str, str], kind: Kind = Kind.BATCH) -> ReadOp
     fail_on_data_loss = _flag(given, "failOnDataLoss", True, problems)
     starting, starts_latest = _starting(given, kind, topics, problems)
     ending = _offsets(given, "endingOffsets", "latest", topics, problems)
+    times = _times(given, problems)
     compacted = _flag(given, "compacted", False, problems)
     if compacted and (starting or ending):
         problems.append(
@@ -191,6 +205,7 @@ def parse_options(options: Mapping[str, str], kind: Kind = Kind.BATCH) -> ReadOp
         starting=starting,
         starts_latest=starts_latest,
         ending=ending,
+        times=times,
         max_messages=max_messages,
         max_bytes=max_bytes,
         subscription=given.get("subscription", ""),
@@ -294,10 +309,43 @@ def _starting(
     given: Mapping[str, str], kind: Kind, topics: tuple[TopicName, ...], problems: list[str]
 ) -> tuple[Offsets, bool]:
     """(positions, whether a stream begins behind everything where there are none)."""
-    text = given.get("startingOffsets", "latest" if kind is Kind.STREAM else "earliest").lower()
+    neutral = "latest" if kind is Kind.STREAM and "startingTimestamp" not in given else "earliest"
+    text = given.get("startingOffsets", neutral).lower()
     if kind is not Kind.BATCH and text == "latest":
         return {}, True
     return _offsets(given, "startingOffsets", "earliest", topics, problems, takes_latest=kind is not Kind.BATCH), False
+
+
+def _times(given: Mapping[str, str], problems: list[str]) -> Times | None:
+    found = {}
+    for name, offsets in (("startingTimestamp", "startingOffsets"), ("endingTimestamp", "endingOffsets")):
+        text = given.get(name)
+        if text is None:
+            continue
+        if offsets in given:
+            problems.append(f"{name} and {offsets} cannot both be given")
+        try:
+            found[name] = _milliseconds(text)
+        except ValueError as error:
+            problems.append(f"{name}={text}: expected milliseconds since 1970, or 2026-11-23T10:00:00Z ({error})")
+    slack_ms = SLACK_MS
+    if "publishTimeSlack" in given:
+        matched = _DURATION.fullmatch(given["publishTimeSlack"])
+        if matched is None:
+            problems.append(f"publishTimeSlack={given['publishTimeSlack']}: expected a time such as 10m, 30s or 1h")
+        else:
+            slack_ms = int(matched[1]) * {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}[matched[2].lower()]
+        if not found:
+            problems.append("publishTimeSlack belongs to startingTimestamp and endingTimestamp")
+    return Times(found.get("startingTimestamp"), found.get("endingTimestamp"), slack_ms) if found else None
+
+
+def _milliseconds(text: str) -> int:
+    """Since 1970; a time without a zone is one of UTC. Raises ValueError."""
+    if _MILLISECONDS.fullmatch(text):
+        return int(text)
+    found = datetime.fromisoformat(text)
+    return round((found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _list(text: str) -> tuple[str, ...]:

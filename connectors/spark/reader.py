@@ -131,7 +131,7 @@ class _Task:
 
     def batches(self, schema: pa.Schema, values: Values | None) -> Generator[pa.RecordBatch, None, None]:
         """Record batches, the first one small."""
-        builder = RowBuilder(schema, self._split.topic, self._split.partition, values)
+        builder = RowBuilder(schema, self._split.topic, self._split.partition, values, self._options.times)
         rows = ROWS_FIRST
         with closing(self._loop.iterate(self._fetch(), FETCH_AHEAD)) as fetched:
             for group in fetched:

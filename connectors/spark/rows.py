@@ -28,6 +28,7 @@ from connectors.spark.columnar import (
     normalised,
     walk,
 )
+from connectors.spark.times import Times
 from connectors.spark.values import Decode, Values
 from magnetar_core.bookkeeper.wire.checksum import crc32c
 from magnetar_core.runtime.types import MIB, Buffer, Corruption
@@ -220,12 +221,16 @@ class _Entry(NamedTuple):
 class RowBuilder:
     """Gathers the entries of one topic partition; `take` gives their rows, with exactly *schema*."""
 
-    def __init__(self, schema: pa.Schema, topic: str, partition: int, values: Values | None) -> None:
-        """*values* decodes into columns; None leaves the column `value` as it is stored, or as text."""
+    def __init__(
+        self, schema: pa.Schema, topic: str, partition: int, values: Values | None, times: Times | None = None
+    ) -> None:
+        """*values* decodes into columns; None leaves the column `value` as it is stored, or as text. Messages that were
+        not published in *times* are no rows."""
         self._schema = schema
         self._topic = topic
         self._partition = partition
         self._values = values
+        self._times = times
         self._needs_fields = not _PER_MESSAGE.isdisjoint(schema.names)
         self._makers: dict[str, Callable[[_Rows, pa.Field], pa.Array]] = {
             "__key": _keys,
@@ -274,6 +279,8 @@ class RowBuilder:
                 return
             first_chunk, opened = whole
         metadata, payload = opened.metadata, opened.payload
+        if self._times is not None and not self._times.has(_signed(metadata.publish_time)):
+            return
         if is_batch(metadata):
             count = metadata.num_messages_in_batch
             if count < 1:

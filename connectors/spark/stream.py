@@ -181,6 +181,8 @@ class _Driver:
         return self._initial
 
     def _first(self, part: Part, begin: Position, end: Position) -> Position:
+        if self._options.times is not None:
+            return self._loop.run(self._follower.first_of(part, self._options.times))
         given = self._options.starting.get(TopicName.parse(part.topic), {})
         found = given.get(part.number)
         if found is None:

@@ -22,11 +22,11 @@ def test_names_come_in_lower_case_and_have_aliases() -> None:
 def test_all_problems_are_told_at_once() -> None:
     problems = problems_of(
         tpic="t", minPartitions="0", targetPartitionBytes="much", failOnDataLoss="maybe", valueFormat="xml",
-        startingTime="1", startingOffsets="latest", columns="value, value",
+        assign="1", startingOffsets="latest", columns="value, value",
     )  # fmt: skip
     assert problems == [
         "unknown option tpic; did you mean topic?",
-        "option startingTime is not supported by this source",
+        "option assign is not supported by this source",
         "no topic: set option topic, or topics with commas between them",
         "no metadata.url: set it to zk:host:port of the cluster, or rocksdb:DIR of a standalone",
         "valueFormat=xml: expected one of binary, string, avro, json, auto",

@@ -1,0 +1,81 @@
+"""Where in a topic the messages of a time stand: by the records of its ledgers, then by a search among entries.
+
+A message's publish time is its producer's clock, so a topic is ordered by it only about. The search believes that no
+publish time is more than the *slack* away from the moment at which the broker stored the message; these moments are
+in order. Rule: an entry that is left out by a search cannot be of the time that is asked for; those that are read and
+are not of that time are left out row by row (`connectors.spark.rows`).
+
+    p published, s stored, |p - s| ≤ slack       p < from - 2·slack   →  s < from - slack   →  so for all before it
+                                                 p ≥ until + 2·slack  →  s ≥ until + slack  →  so for all behind it
+"""
+
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from connectors.spark.planning import Position, Run
+
+TimeOf = Callable[[int, int], Awaitable[int | None]]
+"""(ledger, entry) → its publish time in milliseconds; None if it is not known, which leaves nothing out."""
+
+
+class Times(NamedTuple):
+    """Milliseconds since 1970; *until* is not part of it. None: no bound."""
+
+    since_ms: int | None
+    until_ms: int | None
+    slack_ms: int
+
+    def has(self, publish_time_ms: int) -> bool:
+        """Whether a message is of this time."""
+        return (self.since_ms is None or publish_time_ms >= self.since_ms) and (
+            self.until_ms is None or publish_time_ms < self.until_ms
+        )
+
+
+async def bounds(
+    runs: Sequence[Run], closed_ms: Mapping[int, int], times: Times, time_of: TimeOf
+) -> tuple[Position | None, Position | None]:
+    """(the first position that may be of *times*, the first one behind them); None: no bound.
+
+    *closed_ms*: when ledgers were closed, as far as it is known.
+    """
+    starts = [0, *accumulate(run.entries for run in runs)]
+    first, last = 0, starts[-1]
+
+    def position(number: int) -> Position:
+        place = bisect_right(starts, number) - 1
+        return runs[place].ledger_id, runs[place].first + number - starts[place]
+
+    async def time_at(number: int) -> int | None:
+        return await time_of(*position(number))
+
+    start = end = None
+    if times.since_ms is not None and runs:
+        stored_before = times.since_ms - times.slack_ms
+        for number, run in enumerate(runs):
+            if not 0 < closed_ms.get(run.ledger_id, 0) < stored_before:
+                break
+            first = starts[number + 1]
+        low, high = first - 1, last
+        while high - low > 1:
+            middle = (low + high) // 2
+            found = await time_at(middle)
+            if found is not None and found < times.since_ms - 2 * times.slack_ms:
+                low = middle
+            else:
+                high = middle
+        first = low + 1
+        start = position(first) if first < last else (runs[-1].ledger_id, runs[-1].last + 1)
+    if times.until_ms is not None and runs:
+        low, high = first - 1, last
+        while high - low > 1:
+            middle = (low + high) // 2
+            found = await time_at(middle)
+            if found is not None and found >= times.until_ms + 2 * times.slack_ms:
+                high = middle
+            else:
+                low = middle
+        end = position(high) if high < last else None
+    return start, end
