@@ -14,7 +14,14 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import types as t
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 
 from connectors.spark.options import Kind, ReadOptions, parse_options
 from connectors.spark.planning import Split, plan
@@ -25,6 +32,7 @@ if TYPE_CHECKING:  # Spark imports this module to see whether the format is know
 
     from connectors.spark.cluster import FrozenTopic
     from connectors.spark.values import Values
+    from connectors.spark.write_options import WriteOptions
     from managed_ledger.schemas.registry import StoredSchema
 
 log = logging.getLogger(__name__)
@@ -96,8 +104,22 @@ class MagnetarSource(DataSource):
         _check_projection(schema, known)
         return MagnetarStreamReader(options, schema, ValueColumns(options, frozen))
 
-    def writer(self, schema: t.StructType, overwrite: bool) -> Any:
-        raise ConfigurationError("magnetar topics cannot be written from Spark; use a Pulsar client")
+    def writer(self, schema: t.StructType, overwrite: bool) -> "DataSourceWriter":
+        from connectors.spark.sink import TopicWriter
+
+        return TopicWriter(self._write_options(overwrite), schema)
+
+    def streamWriter(self, schema: t.StructType, overwrite: bool) -> "DataSourceStreamWriter":
+        from connectors.spark.sink import StreamTopicWriter
+
+        return StreamTopicWriter(self._write_options(overwrite), schema)
+
+    def _write_options(self, overwrite: bool) -> "WriteOptions":
+        from connectors.spark.write_options import parse_write_options
+
+        if overwrite:
+            raise ConfigurationError("topics are appended to, not overwritten: write with mode append")
+        return parse_write_options(self.options)
 
 
 def _check_projection(schema: t.StructType, known: Mapping[str, t.StructField]) -> None:

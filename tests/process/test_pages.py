@@ -164,3 +164,4 @@ def test_the_page_of_spark_can_be_copied(tmp_path: Path) -> None:
     said = follow("docs/spark.md", tmp_path)
     assert "|1    |" in said
     assert "|2    |" in said
+    assert "LX14" in said
