@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -38,12 +37,11 @@ class StoreReadOnly(MetadataError):
 class SecondaryStore:
     """The tree of another process's directory, read-only. Made by `open`."""
 
-    def __init__(self, path: Path, clock: Clock, database: Rdict, own_directory: Path) -> None:
+    def __init__(self, path: Path, clock: Clock, database: Rdict) -> None:
         self._path = path
         self._clock = clock
         self._database = database
         self._reader = RocksTree(database)
-        self._own_directory = own_directory
         self._watches = Watches()
         self._seen: dict[tuple[str, bool], object] = {}
         self._timer: Timer | None = None
@@ -55,13 +53,13 @@ class SecondaryStore:
         path = Path(path)
         if not (path / "CURRENT").exists():
             raise MetadataError(f"{path} holds no metadata store; is the path right?")
-        own_directory = Path(tempfile.mkdtemp(prefix="magnetar-metadata-"))
-        try:
-            database = Rdict(str(path), tree_options(), access_type=AccessType.secondary(str(own_directory)))
-        except Exception as error:
-            shutil.rmtree(own_directory, ignore_errors=True)
-            raise open_error(path, error) from error
-        return cls(path, clock, database, own_directory)
+        # RocksDB wants a folder for its log. It is needed until it is open: a process that is killed leaves nothing.
+        with tempfile.TemporaryDirectory(prefix="magnetar-metadata-", ignore_cleanup_errors=True) as own_directory:
+            try:
+                database = Rdict(str(path), tree_options(), access_type=AccessType.secondary(own_directory))
+            except Exception as error:
+                raise open_error(path, error) from error
+        return cls(path, clock, database)
 
     async def get(self, path: str) -> Node | None:
         self._catch_up(path)
@@ -132,7 +130,6 @@ class SecondaryStore:
         if self._timer is not None:
             self._timer.cancel()
         self._database.close()
-        shutil.rmtree(self._own_directory, ignore_errors=True)
 
     def _catch_up(self, path: str) -> None:
         check_path(path)
