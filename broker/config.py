@@ -51,11 +51,14 @@ COMPATIBILITY_STRATEGIES: Final = (
 PERMISSIONS_PROVIDER: Final = "org.apache.pulsar.broker.authorization.PulsarAuthorizationProvider"
 TIMESTAMP_INTERCEPTOR: Final = "org.apache.pulsar.common.intercept.AppendBrokerTimestampMetadataInterceptor"
 
+OPENID: Final = "org.apache.pulsar.broker.authentication.oidc.AuthenticationProviderOpenID"
+
 # Apache's classes of authentication providers, and the method that each of them checks.
 PROVIDERS: Final = {
     "org.apache.pulsar.broker.authentication.AuthenticationProviderToken": TOKEN,
     "org.apache.pulsar.broker.authentication.AuthenticationProviderBasic": BASIC,
     "org.apache.pulsar.broker.authentication.AuthenticationProviderTls": TLS,
+    OPENID: TOKEN,
 }
 
 # Apache's classes by which a client shows who it is, and their methods.
@@ -169,6 +172,44 @@ class BrokerConfig:
         "tokenAllowedClockSkewSeconds", 0, help="tokens are taken so much before their time, and after it"
     )
     token_audience: str = setting("tokenAudience", "", help="audience that tokens must be for")
+    openid_issuers: tuple[str, ...] = setting(
+        "openIDAllowedTokenIssuers", (), help="issuers whose tokens AuthenticationProviderOpenID takes, comma separated"
+    )
+    openid_audiences: tuple[str, ...] = setting(
+        "openIDAllowedAudiences", (), help="a token of theirs must be for one of these audiences"
+    )
+    openid_keys: tuple[str, ...] = setting(
+        "openIDIssuerKeyFiles", (), help="issuer=PATH,…: the keys (JWKS) of these issuers are read from files"
+    )
+    openid_trusted: str = setting(
+        "openIDTokenIssuerTrustCertsFilePath", "", help="certificates of the issuers; empty: those of this machine"
+    )
+    openid_claim: str = setting("openIDRoleClaim", DEFAULT_CLAIM, help="claim that names the role")
+    openid_leeway_s: int = setting(
+        "openIDAcceptedTimeLeewaySeconds", 0, help="tokens count as valid for so much longer, and earlier", least=0
+    )
+    openid_refresh_s: int = setting(
+        "openIDCacheRefreshAfterWriteSeconds", 18 * 60 * 60, help="keys are fetched again after so long", least=1
+    )
+    openid_expiry_s: int = setting(
+        "openIDCacheExpirationSeconds", 24 * 60 * 60, help="keys are not used any longer", least=1
+    )
+    openid_miss_s: int = setting(
+        "openIDKeyIdCacheMissRefreshSeconds",
+        5 * 60,
+        help="how long after a fetch an unknown key id does not cause another",
+        least=0,
+    )
+    openid_connect_ms: int = setting(
+        "openIDHttpConnectionTimeoutMillis", 10_000, help="to connect to an issuer", least=1
+    )
+    openid_read_ms: int = setting("openIDHttpReadTimeoutMillis", 10_000, help="for an answer of an issuer", least=1)
+    openid_discovery: str = setting(
+        "openIDFallbackDiscoveryMode", "DISABLED", help="DISABLED: no other issuer is ever asked"
+    )
+    openid_https: bool = setting(
+        "openIDRequireIssuersUseHttps", True, help="issuers have addresses with https; false is for tests"
+    )
     basic_users: str = setting(
         "basicAuthConf", "", help="users as `htpasswd` writes them: a path, data:;base64,… or base64", secret=True
     )
@@ -825,6 +866,12 @@ class BrokerConfig:
         if self.tls_client_required and self.tls_insecure:
             yield "tlsRequireTrustedClientCertOnConnect and tlsAllowInsecureConnection exclude each other; choose one"
 
+    @property
+    def openid_key_files(self) -> dict[str, str]:
+        """Issuer → where its keys are."""
+        pairs = (pair.rpartition("=") for pair in self.openid_keys)
+        return {issuer: path for issuer, _, path in pairs}
+
     def _authentication_problems(self) -> Iterator[str]:
         if not self.authentication_enabled:
             return
@@ -834,6 +881,9 @@ class BrokerConfig:
             if name not in PROVIDERS:
                 yield f"authenticationProviders={name}: it is not there; there are {', '.join(PROVIDERS)}"
         methods = {PROVIDERS.get(name) for name in self.authentication_providers}
+        if OPENID in self.authentication_providers:
+            yield from _openid_problems(self)
+        methods = {PROVIDERS.get(name) for name in self.authentication_providers if name != OPENID}
         if TOKEN in methods and not (self.token_secret_key or self.token_public_key):
             yield f"{_class_of(TOKEN)} needs tokenSecretKey or tokenPublicKey"
         if TOKEN in methods and bool(self.token_audience_claim) != bool(self.token_audience):
@@ -884,6 +934,22 @@ class BrokerConfig:
         return replace(
             files, verify_hostname=self.bookkeeper_tls_verify_hostname, refresh_s=self.bookkeeper_tls_refresh_s
         )
+
+
+def _openid_problems(config: BrokerConfig) -> Iterator[str]:
+    if not config.openid_issuers:
+        yield "AuthenticationProviderOpenID needs openIDAllowedTokenIssuers"
+    if config.openid_discovery != "DISABLED":
+        yield f"openIDFallbackDiscoveryMode={config.openid_discovery}: only DISABLED is there; name all issuers"
+    if not config.openid_audiences:
+        yield "AuthenticationProviderOpenID needs openIDAllowedAudiences"
+    for issuer in config.openid_issuers:
+        if config.openid_https and not issuer.startswith("https://"):
+            yield f"openIDAllowedTokenIssuers={issuer}: https is needed (openIDRequireIssuersUseHttps)"
+    for pair in config.openid_keys:
+        issuer, found, path = pair.rpartition("=")
+        if not found or not path or issuer not in config.openid_issuers:
+            yield f"openIDIssuerKeyFiles={pair}: expected issuer=PATH, with one of openIDAllowedTokenIssuers"
 
 
 def change_in_use(config: BrokerConfig, changes: Mapping[str, object]) -> None:

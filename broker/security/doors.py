@@ -18,8 +18,9 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from broker.config import PROVIDERS, BrokerConfig
+from broker.config import OPENID, PROVIDERS, BrokerConfig
 from broker.errors import NotAuthenticated, NotAuthorized, NotReady
+from broker.security.openid_provider import IssuerKeys, KeyTimes, OpenIdProvider
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.security.authentication import (
     BASIC,
@@ -27,6 +28,7 @@ from magnetar_core.security.authentication import (
     TOKEN,
     BasicProvider,
     InvalidRoles,
+    Prepared,
     Provider,
     Providers,
     Shown,
@@ -36,6 +38,7 @@ from magnetar_core.security.authentication import (
 from magnetar_core.security.basic import PasswordRules, parse_users
 from magnetar_core.security.caller import Caller
 from magnetar_core.security.identity import Identity, NotValid
+from magnetar_core.security.openid import OpenIdRules
 from magnetar_core.security.sources import read_source
 from magnetar_core.security.tls_contexts import server_context
 from magnetar_core.security.tls_files import TlsFiles
@@ -138,6 +141,8 @@ class Doors:
     # -------------------------------------------------------------------------------- checks
 
     async def _checked(self, provider: Provider, shown: Shown) -> Identity:
+        if isinstance(provider, Prepared):
+            await provider.prepare(shown)
         if not provider.is_slow:
             return provider.identity(shown, self.now_s())
         key = hmac.digest(self._salt, shown.data, hashlib.sha256)
@@ -187,6 +192,8 @@ def open_doors(config: BrokerConfig, clock: Clock) -> Doors | None:
     made: dict[str, Provider] = {}
     for name in config.authentication_providers:
         method = PROVIDERS[name]
+        if name == OPENID:
+            continue  # below: it stands before the tokens that have this broker's key
         if method == TOKEN:
             made[method] = TokenProvider(_token_rules(config))
         elif method == BASIC:
@@ -195,8 +202,27 @@ def open_doors(config: BrokerConfig, clock: Clock) -> Doors | None:
         else:
             assert method == TLS, "the configuration admits no other provider"
             made[method] = TlsProvider()
+    if OPENID in config.authentication_providers:
+        made[TOKEN] = _openid(config, clock, made.get(TOKEN))
     providers = Providers(made, anonymous_role=config.anonymous_role, proxy_roles=frozenset(config.proxy_roles))
     return Doors(providers, clock, checks_original=config.authenticate_original)
+
+
+def _openid(config: BrokerConfig, clock: Clock, otherwise: Provider | None) -> OpenIdProvider:
+    rules = OpenIdRules(
+        config.openid_issuers,
+        config.openid_audiences,
+        claim=config.openid_claim,
+        leeway_s=config.openid_leeway_s,
+    )
+    times = KeyTimes(
+        refresh_s=config.openid_refresh_s,
+        expiry_s=config.openid_expiry_s,
+        miss_s=config.openid_miss_s,
+        connect_s=config.openid_connect_ms / 1000,
+        read_s=config.openid_read_ms / 1000,
+    )
+    return OpenIdProvider(rules, IssuerKeys(config.openid_key_files, times, config.openid_trusted, clock), otherwise)
 
 
 def _token_rules(config: BrokerConfig) -> TokenRules:
@@ -209,6 +235,6 @@ def _token_rules(config: BrokerConfig) -> TokenRules:
         key,
         claim=config.token_claim or DEFAULT_CLAIM,
         audience_claim=config.token_audience_claim,
-        audience=config.token_audience,
+        audiences=(config.token_audience,),
         leeway_s=config.token_leeway_s,
     )

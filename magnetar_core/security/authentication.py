@@ -11,7 +11,7 @@ may ask for others; they must, and not for another proxy.
 import base64
 import binascii
 from collections.abc import Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from magnetar_core.security.basic import PasswordRules
 from magnetar_core.security.caller import Caller
@@ -43,6 +43,15 @@ class Provider(Protocol):
 
     def identity(self, shown: Shown, now_s: float) -> Identity:
         """Raises NotValid."""
+        ...
+
+
+@runtime_checkable
+class Prepared(Protocol):
+    """A provider that may have to ask others before it can check."""
+
+    async def prepare(self, shown: Shown) -> None:
+        """Before `identity` of the same. Raises NotValid; what it raises else is told as trouble of the server."""
         ...
 
 

@@ -94,16 +94,25 @@ def public_key(data: bytes, algorithm: str, setting: str) -> TokenKey:
         key = load_pem_public_key(data) if data.lstrip().startswith(b"-----") else load_der_public_key(data)
     except (ValueError, UnsupportedAlgorithm):
         raise ConfigurationError(f"{setting}: it is no public key, neither DER nor PEM") from None
-    if isinstance(key, RSAPublicKey) and algorithm in _RSA:
+    fits = algorithm in (_RSA if isinstance(key, RSAPublicKey) else tuple(_CURVES.values()))
+    made = key_of(key, setting) if fits else None
+    if made is None:
+        raise ConfigurationError(f"{setting}: the key is not of the kind that tokenPublicAlg={algorithm} needs")
+    return made
+
+
+def key_of(key: Any, where: str) -> TokenKey | None:
+    """What a public key verifies; None for a key of another kind. Raises ConfigurationError for a weak one."""
+    if isinstance(key, RSAPublicKey):
         if key.key_size < _RSA_BITS_MIN:
-            raise ConfigurationError(f"{setting}: the RSA key has {key.key_size} bits; at least 2048 are needed")
+            raise ConfigurationError(f"{where}: the RSA key has {key.key_size} bits; at least 2048 are needed")
         return TokenKey(key, _RSA)
-    if isinstance(key, EllipticCurvePublicKey) and algorithm in _CURVES.values():
+    if isinstance(key, EllipticCurvePublicKey):
         found = _CURVES.get(type(key.curve))
         if found is None:
-            raise ConfigurationError(f"{setting}: the curve {key.curve.name} belongs to no algorithm of tokens")
+            raise ConfigurationError(f"{where}: the curve {key.curve.name} belongs to no algorithm of tokens")
         return TokenKey(key, (found,))
-    raise ConfigurationError(f"{setting}: the key is not of the kind that tokenPublicAlg={algorithm} needs")
+    return None
 
 
 class TokenRules:
@@ -115,15 +124,18 @@ class TokenRules:
         *,
         claim: str = DEFAULT_CLAIM,
         audience_claim: str = "",
-        audience: str = "",
+        audiences: tuple[str, ...] = (),
         leeway_s: int = 0,
+        required: tuple[str, ...] = (),
     ) -> None:
-        """With *audience_claim*, that claim must be *audience*, or a list with it."""
+        """With *audience_claim*, that claim must be one of *audiences*, or a list with one of them. *required*: claims
+        without which a token is not valid."""
         self._key = key
         self._claim = claim
         self._audience_claim = audience_claim
-        self._audience = audience
+        self._audiences = audiences
         self._leeway_s = leeway_s
+        self._required = required
 
     def identity(self, token: bytes, now_s: float) -> Identity:
         """Whose token it is at the time *now_s* (seconds since 1970). Raises NotValid."""
@@ -143,6 +155,9 @@ class TokenRules:
         return self._identity_of(claims, now_s)
 
     def _identity_of(self, claims: Mapping[str, Any], now_s: float) -> Identity:
+        missing = [name for name in self._required if claims.get(name) is None]
+        if missing:
+            raise NotValid(f"the token has no claim {' and no claim '.join(missing)}")
         expires_s, begins_s = _time(claims, "exp"), _time(claims, "nbf")
         if expires_s is not None and now_s >= expires_s + self._leeway_s:
             raise NotValid("the token has expired")
@@ -159,7 +174,7 @@ class TokenRules:
 
     def _check_audience(self, found: Any) -> None:
         named = found if isinstance(found, list) else [found]
-        if self._audience not in [one for one in named if isinstance(one, str)]:
+        if not any(one in self._audiences for one in named if isinstance(one, str)):
             raise NotValid(f"the token is for another audience (claim {self._audience_claim})")
 
 

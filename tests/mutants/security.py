@@ -8,6 +8,7 @@ _TOKENS: Final = ("tests/unit/magnetar_core/security/test_tokens.py",)
 _BASIC: Final = ("tests/unit/magnetar_core/security/test_basic.py",)
 _PROVIDERS: Final = ("tests/unit/magnetar_core/security/test_authentication.py",)
 _BINARY: Final = ("tests/unit/broker/test_security.py",)
+_OPENID: Final = ("tests/unit/broker/security/test_openid.py",)
 _HTTP: Final = ("tests/unit/broker/admin/test_authentication.py",)
 
 MUTANTS: Final = (
@@ -89,5 +90,26 @@ MUTANTS: Final = (
         "            return _refusal(request, challenge)\n",
         "            return await handler(request)\n",
         _HTTP,
+    ),
+    Mutant(
+        "any issuer is believed",
+        "magnetar_core/security/openid.py",
+        "        if found.issuer not in self._issuers:\n",
+        "        if not found.issuer:\n",
+        _OPENID,
+    ),
+    Mutant(
+        "a token of an issuer may be for anybody",
+        "magnetar_core/security/openid.py",
+        "            audience_claim=AUDIENCE,\n",
+        "",
+        _OPENID,
+    ),
+    Mutant(
+        "invented key ids make a broker ask the issuer each time",
+        "broker/security/openid_provider.py",
+        "        if is_old or (is_missing and now_s - found.tried_s >= self._times.miss_s):\n",
+        "        if is_old or is_missing:\n",
+        _OPENID,
     ),
 )

@@ -35,7 +35,7 @@ def test_a_token_of_a_made_secret_is_valid_for_its_role_and_its_time(secret: Pat
 
 
 def test_the_audience_is_in_the_token(secret: Path) -> None:
-    rules = TokenRules(secret_key(secret.read_bytes(), "the secret"), audience_claim="aud", audience="us")
+    rules = TokenRules(secret_key(secret.read_bytes(), "the secret"), audience_claim="aud", audiences=("us",))
     for audience, is_valid in (("us", True), ("them", False)):
         made = run("create", "shop", "--secret-key", str(secret), "--audience", audience).output.strip()
         if is_valid:

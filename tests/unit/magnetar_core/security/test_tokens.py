@@ -139,7 +139,7 @@ def test_the_role_may_stand_in_another_claim_or_be_the_first_of_a_list() -> None
 
 
 def test_the_audience_must_be_the_one_that_is_configured() -> None:
-    strict = rules(audience_claim="aud", audience="cluster-1")
+    strict = rules(audience_claim="aud", audiences=("cluster-1",))
     assert strict.identity(token(aud="cluster-1"), NOW_S).role == "ann"
     assert strict.identity(token(aud=["cluster-2", "cluster-1"]), NOW_S).role == "ann"
     for other in ("cluster-2", ["cluster-2"], 1, [], {"cluster-1": 1}, None):
