@@ -638,6 +638,27 @@ MUTANTS = (
         ("tests/unit/broker/ownership/test_balancing.py",),
     ),
     Mutant(
+        "secondary brokers always serve",
+        "broker/ownership/isolation.py",
+        "    if len(primary) >= policy.min_limit:\n",
+        "    if False:\n",
+        (f"{UNIT}/ownership/test_isolation.py",),
+    ),
+    Mutant(
+        "a broker that is for some namespaces serves all",
+        "broker/ownership/isolation.py",
+        "if not any(each.is_primary(host) for each in every)}",
+        "}",
+        (f"{UNIT}/ownership/test_isolation.py",),
+    ),
+    Mutant(
+        "a bundle moves where it may not be",
+        "broker/ownership/balancing.py",
+        "            if may_move(name)\n",
+        "",
+        (f"{UNIT}/ownership/test_balancing.py",),
+    ),
+    Mutant(
         "a bundle with all the traffic goes back and forth",
         "broker/ownership/balancing.py",
         "            if name not in self._moved_ms and 0 < usage_of(one) < difference\n",
