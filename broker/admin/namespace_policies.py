@@ -82,7 +82,9 @@ class NamespacePoliciesApi:
         if name == "properties":
             await self._tenancy.add_properties(namespace, await given_value(request))
         else:
-            value = await (body_of if policy.is_removed_by_nothing else given_value)(request)
+            value = policy.switched_on
+            if value is UNSET:
+                value = await (body_of if policy.is_removed_by_nothing else given_value)(request)
             await self._tenancy.set_policy(namespace, name, value)
         return web.Response(status=policy.status)
 

@@ -84,8 +84,11 @@ class TopicPoliciesApi:
 
     def _setting(self, name: str, policy: TopicPolicy) -> Handler:
         async def change(request: web.Request) -> web.Response:
-            is_in_query = name in _IN_QUERY and name in request.query
-            given = request.query[name] if is_in_query else await given_value(request)
+            given = policy.policy.switched_on
+            if name in _IN_QUERY and name in request.query:
+                given = request.query[name]
+            elif given is UNSET:
+                given = await given_value(request)
             return await self._set(request, policy, given, name)
 
         return change

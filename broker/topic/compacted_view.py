@@ -71,6 +71,10 @@ class CompactedCursor:
         return self._at
 
     @property
+    def range_count(self) -> int:
+        return self._inner.range_count
+
+    @property
     def properties(self) -> Mapping[str, int]:
         return self._inner.properties
 

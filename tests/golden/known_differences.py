@@ -125,13 +125,6 @@ _ROLES: Final[dict[str, str]] = {
         )
         for role in ("anonymous", "producer", "consumer", "boss")
     },
-    **{
-        f"permissions/http.json:{method} /admin/v2/persistent/t1/n1/top/dispatcherPauseOnAckStatePersistent {role}": (
-            "not there, and told so to everybody who is authenticated"
-        )
-        for method in ("GET", "POST", "DELETE")
-        for role in ("anonymous", "producer", "consumer")
-    },
     "permissions/http.json:POST /admin/v2/*persistent/t1/n1/parted*/createMissedPartitions anonymous": (
         "Apache's asks for the right to look up first, which it refuses with 401 instead of 403"
     ),
@@ -139,7 +132,6 @@ _ROLES: Final[dict[str, str]] = {
 
 _ABSENT: Final = "a namespace that does not exist is not found, whatever is asked of it"
 _IN_ORDER: Final = "types stay in the order in which they were given; Apache's come in that of a hash table"
-_NO_PAUSE: Final = _LATER + "dispatch does not pause for acknowledgements that cannot be stored"
 _REFUSED: Final = "an unknown name is refused; Apache's broker takes it for none, or fails"
 
 _NAMESPACE_POLICIES: Final[dict[str, str]] = {
@@ -149,10 +141,6 @@ _NAMESPACE_POLICIES: Final[dict[str, str]] = {
     "policies/namespace.jsonl:453 *": _IN_ORDER,
     "policies/namespace.jsonl:454 *.subscription_types_enabled": _IN_ORDER,
     "policies/namespace.jsonl:458 *": _REFUSED,
-    "policies/namespace.jsonl:*/dispatcherPauseOnAckStatePersistent": _NO_PAUSE,
-    **dict.fromkeys(
-        (f"policies/namespace.jsonl:{row} *.dispatcherPause*" for row in (494, 497, 503, 506, 511, 516)), _NO_PAUSE
-    ),
 }
 
 _BOTH_QUOTAS: Final = (
@@ -165,7 +153,6 @@ _TOPIC_POLICIES: Final[dict[str, str]] = {
     "policies/topic.jsonl:280 *": _REFUSED,
     "policies/topic.jsonl:32[23] *": _IN_ORDER,
     "policies/topic.jsonl:327 *": _REFUSED,
-    "policies/topic.jsonl:*/dispatcherPauseOnAckStatePersistent*": _NO_PAUSE,
 }
 
 _NOT_COMPACTED: Final = "topics are not compacted, so all messages come"

@@ -25,7 +25,6 @@ DIFFERENT: Final[dict[str, str]] = {
     "namespaces get-topic-positions": "ours shows non-persistent topics too, and `__change_events` once it is there",
     "namespaces clear-backlog t/other --bundle 0x00000000_0x40000000 --force":
         "ours takes an unowned bundle over first; Apache's broker fails",
-    "namespaces policies": "ours does not keep `dispatcherPauseOnAckStatePersistentEnabled`",
     "topicPolicies get-offload-policies": "the offloading that `--applied` shows beside what was set is that of "
         "Apache's offloaders, which ours does not have",
     "schemas compatibility": "ours says that the schema is not compatible; Apache's broker fails with 500",
@@ -47,7 +46,6 @@ DIFFERENT: Final[dict[str, str]] = {
 _MIGRATION: Final = "clusters are not migrated by this broker"
 _FUNCTIONS: Final = "Pulsar Functions are not served"
 _NO_JAVA: Final = "ours is no Java process"
-_PAUSE: Final = "dispatch does not pause while acknowledgements wait to be stored; there is no such switch"
 _ENTRY_FILTERS: Final = "entry filters are Java classes"
 
 REFUSED: Final[dict[str, str]] = {
@@ -56,9 +54,6 @@ REFUSED: Final[dict[str, str]] = {
     "broker-stats allocator-stats": _NO_JAVA,
     "resourcegroups": "there are no resource groups; limits are set on namespaces and topics",
     "namespaces set-resource-group": "there are no resource groups; limits are set on namespaces and topics",
-    "namespaces get-dispatcher-pause-on-ack-state-persistent": _PAUSE,
-    "namespaces set-dispatcher-pause-on-ack-state-persistent": _PAUSE,
-    "namespaces remove-dispatcher-pause-on-ack-state-persistent": _PAUSE,
     "namespaces set-entry-filters": _ENTRY_FILTERS,
     "namespaces update-migration-state": _MIGRATION,
     "topicPolicies set-entry-filters-per-topic": _ENTRY_FILTERS,

@@ -638,6 +638,20 @@ MUTANTS = (
         ("tests/unit/broker/ownership/test_balancing.py",),
     ),
     Mutant(
+        "delivery pauses with as many runs as are stored",
+        "broker/topic/dispatchers/shared.py",
+        "self._cursor.range_count > most",
+        "self._cursor.range_count >= most",
+        DISPATCH,
+    ),
+    Mutant(
+        "a reader waits for acknowledgements that nobody stores",
+        "broker/topic/dispatchers/shared.py",
+        "most is not None and self._cursor.durable and",
+        "most is not None and",
+        DISPATCH,
+    ),
+    Mutant(
         "secondary brokers always serve",
         "broker/ownership/isolation.py",
         "    if len(primary) >= policy.min_limit:\n",
