@@ -126,6 +126,7 @@ class Topic:
         """Restore the stored subscriptions and the state of deduplication. Raises StorageFailure."""
         self._subscriptions.restore()
         await self._deduplication.apply(self.deduplication_enabled)
+        await self._expect_compaction()
 
     # -------------------------------------------------------------------------------- publishing
 
@@ -470,6 +471,14 @@ class Topic:
         self._use_rates()
         async with self._producers.admission:
             await self._deduplication.apply(self.deduplication_enabled)
+        await self._expect_compaction()
+
+    async def _expect_compaction(self) -> None:
+        """With a threshold the topic will be compacted some day. Raises StorageFailure."""
+        try:
+            await self.compactor.expect(is_expected=self._limits.compaction_threshold_bytes > 0)
+        except ManagedLedgerError as error:
+            raise storage_error(error) from error
 
     def _use_rates(self) -> None:
         self.publish_throttle.use(self._limits.publish_rate, self._clock.wall_ms())

@@ -7,12 +7,13 @@ from typing import Final
 
 _CURSORS: Final = "our cursors have a ledger of their own only from their first acknowledgement on; ids differ"
 _COMPACTION: Final = (
-    "Apache's broker makes the subscription `__compaction` when a compaction threshold is first set, ours when the "
-    "topic is first compacted"
+    "Apache's broker shows the cursor of compaction, which comes with a threshold, as a subscription `__compaction`; "
+    "with ours it is a cursor of the topic, and no subscription"
 )
 
 DIFFERENT: Final[dict[str, str]] = {
     "clusters delete": "once its migration was set, which ours refuses, Apache's broker cannot delete it (500)",
+    "clusters get-cluster-migration": "after it was set, which ours refuses, Apache's broker tells it",
     "clusters list": "the cluster that Apache's broker could not delete is still there",
     "brokers namespaces": "ours has no namespaces of its own for health checks and heartbeats",
     "brokers version": "each broker names its own version",

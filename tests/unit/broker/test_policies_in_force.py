@@ -11,6 +11,7 @@ from broker.config import change_in_use
 from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
+from managed_ledger.compacted_entry import COMPACTION_CURSOR
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
 from managed_ledger.topic_name import TopicName
@@ -194,6 +195,26 @@ async def test_a_topic_without_subscriptions_has_no_backlog(stage: Stage) -> Non
 
 
 # ----------------------------------------------------------------------------------------- limits
+
+
+async def test_the_cursor_of_compaction_comes_with_a_threshold_and_goes_with_it_if_nothing_was_compacted(
+    stage: Stage,
+) -> None:
+    def cursors() -> set[str]:
+        return set(stage.topic.ledger.cursors)
+
+    await stage.filled(3)
+    await stage.call("PUT", f"{SPACE}/compactionThreshold", 5000)
+    await eventually(lambda: cursors() == {"s", COMPACTION_CURSOR})
+    assert stage.topic.ledger.cursors[COMPACTION_CURSOR].backlog() == 3
+    await stage.call("DELETE", f"{SPACE}/compactionThreshold")
+    await eventually(lambda: cursors() == {"s"})
+    assert stage.topic.compactor.start()
+    await eventually(lambda: stage.topic.compactor.facts.succeeded_ms > 0)
+    await stage.call("PUT", f"{SPACE}/compactionThreshold", 5000)
+    await stage.call("DELETE", f"{SPACE}/compactionThreshold")
+    await eventually(lambda: not stage.topic.limits.compaction_threshold_bytes)
+    assert cursors() == {"s", COMPACTION_CURSOR}
 
 
 @pytest.mark.parametrize("level", ["topic", "namespace", "setting"])
