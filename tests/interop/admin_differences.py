@@ -7,8 +7,9 @@ from typing import Final
 
 _CURSORS: Final = "our cursors have a ledger of their own only from their first acknowledgement on; ids differ"
 _COMPACTION: Final = (
-    "Apache's broker shows the cursor of compaction, which comes with a threshold, as a subscription `__compaction`; "
-    "with ours it is a cursor of the topic, and no subscription"
+    "Apache's broker shows the cursor of compaction as a subscription `__compaction`, and keeps it when the threshold "
+    "is removed; ours is a cursor of the topic, and goes with the threshold if nothing was compacted: it holds back "
+    "trimming"
 )
 
 DIFFERENT: Final[dict[str, str]] = {
