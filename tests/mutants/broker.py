@@ -652,6 +652,13 @@ MUTANTS = (
         DISPATCH,
     ),
     Mutant(
+        "what will be compacted is trimmed before",
+        "broker/topic/compactor.py",
+        "            if is_expected and cursor is None:\n",
+        "            if False:\n",
+        COMPACTED,
+    ),
+    Mutant(
         "secondary brokers always serve",
         "broker/ownership/isolation.py",
         "    if len(primary) >= policy.min_limit:\n",
