@@ -407,8 +407,10 @@ class Broker:
         except (MetadataError, ManagedLedgerError) as error:
             raise MetadataFailure(str(error)) from error
 
-    async def topics_of_namespace(self, namespace: str, *, persistent: bool, non_persistent: bool) -> list[str]:
-        """Full names of the topics of *namespace*; each partition is listed, topics of the system are not.
+    async def topics_of_namespace(
+        self, namespace: str, *, persistent: bool, non_persistent: bool, system: bool = False
+    ) -> list[str]:
+        """Full names of the topics of *namespace*; each partition is listed, topics of the system only with *system*.
 
         Of non-persistent topics those that are open here.
         """
@@ -420,7 +422,7 @@ class Broker:
         except (MetadataError, ManagedLedgerError) as error:
             raise MetadataFailure(str(error)) from error
         topics = [TopicName.of_managed_ledger(name) for name in names]
-        return sorted([*(topic.full for topic in topics if not topic.is_system), *passing])
+        return sorted([*(topic.full for topic in topics if system or not topic.is_system), *passing])
 
     # -------------------------------------------------------------------------------- topics
 

@@ -515,6 +515,11 @@ class BrokerConfig:
         10_000,
         help="ranges of acknowledgements that survive a restart",
     )
+    pause_for_acks: bool = setting(
+        "dispatcherPauseOnAckStatePersistentEnabled",
+        False,
+        help="Shared and Key_Shared deliver nothing new while more ranges are acknowledged than survive a restart",
+    )
     mark_delete_rate: float = setting(
         "managedLedgerDefaultMarkDeleteRateLimit", 1.0, help="times a second a cursor's state is written"
     )

@@ -34,7 +34,8 @@ _NAMES: Final = """
     defaultNumberOfNamespaceBundles dispatchThrottlingRatePerSubscriptionInByte
     dispatchThrottlingRatePerSubscriptionInMsg dispatchThrottlingRatePerTopicInByte
     dispatchThrottlingRatePerTopicInMsg dispatcherMaxReadBatchSize dispatcherMaxReadSizeBytes
-    dispatcherMaxRoundRobinBatchSize isAllowAutoUpdateSchemaEnabled loadBalancerAutoBundleSplitEnabled
+    dispatcherMaxRoundRobinBatchSize dispatcherPauseOnAckStatePersistentEnabled
+    isAllowAutoUpdateSchemaEnabled loadBalancerAutoBundleSplitEnabled
     loadBalancerAutoUnloadSplitBundlesEnabled loadBalancerSheddingEnabled loadBalancerSheddingIntervalMinutes
     maxConcurrentLookupRequest maxNamespacesPerTenant maxNumPartitionsPerPartitionedTopic
     maxPublishRatePerTopicInBytes maxPublishRatePerTopicInMessages maxTenants maxTopicsPerNamespace

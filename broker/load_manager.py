@@ -15,6 +15,7 @@ from broker.broker import Broker
 from broker.bundles import Asks, BundleWork
 from broker.errors import BrokerError
 from broker.ownership.balancing import Balancer, Move, balance_limits, is_report_due
+from broker.ownership.isolation import candidates, host_of
 from broker.ownership.load_report import BrokerLoad, BundleLoad, encode_load
 from broker.ownership.ownership import BundleOwnership
 from broker.ownership.rules import BrokerAddress
@@ -137,7 +138,13 @@ class LoadManager:
         if self._config.auto_split:
             await self._split(loads, addresses)
         if self._config.shedding:
-            move = self._balancer.next_move(loads, self._clock.wall_ms())
+            policies = await self._ownership.isolation()
+            hosts = {broker_id: host_of(broker_id) for broker_id in loads}
+
+            def may_serve(bundle: str, broker_id: str) -> bool:
+                return broker_id in candidates(bundle.rpartition("/")[0], hosts, policies)
+
+            move = self._balancer.next_move(loads, self._clock.wall_ms(), may_serve)
             if move is not None:
                 await self._move(move, loads, addresses)
 

@@ -55,6 +55,8 @@ class NamespacePolicies:
     max_consumers_per_subscription: int | None = None
     max_unacked_per_consumer: int | None = None
     max_unacked_per_subscription: int | None = None
+    pause_for_acks: bool | None = None
+    """Whether nothing new is delivered while more is acknowledged out of order than can be stored."""
     delayed_delivery: bool | None = None
     delayed_delivery_tick_ms: int | None = None
     subscription_types: frozenset[str] = frozenset()
@@ -146,6 +148,7 @@ def _policies(raw: dict[str, Any], cluster: str) -> NamespacePolicies:
         max_consumers_per_subscription=_integer(raw, "max_consumers_per_subscription"),
         max_unacked_per_consumer=_integer(raw, "max_unacked_messages_per_consumer"),
         max_unacked_per_subscription=_integer(raw, "max_unacked_messages_per_subscription"),
+        pause_for_acks=raw.get("dispatcherPauseOnAckStatePersistentEnabled"),
         delayed_delivery=delayed.get("active"),
         delayed_delivery_tick_ms=_integer(delayed, "tickTime"),
         subscription_types=frozenset(raw.get("subscription_types_enabled") or ()),

@@ -153,6 +153,8 @@ class Policy:
     """By DELETE."""
     is_removed_by_nothing: bool = False
     """Setting it with an empty body removes it, as pulsar-admin does."""
+    switched_on: Any = UNSET
+    """What setting it stores, whatever the body says: there is nothing else to choose. UNSET: what the body says."""
 
 
 def at_least(least: int, name: str) -> Callable[[int], None]:
@@ -332,6 +334,12 @@ _POLICIES: Final[dict[str, Policy]] = {
     ),
     "autoSubscriptionCreation": Policy(
         place=Member("autoSubscriptionCreationOverride"), read=values.auto_subscription_creation
+    ),
+    "dispatcherPauseOnAckStatePersistent": Policy(
+        place=Member("dispatcherPauseOnAckStatePersistentEnabled", removed=False),
+        read=values.truth,
+        unset=False,
+        switched_on=True,
     ),
     "delayedDelivery": Policy(place=Member("delayed_delivery_policies"), read=values.delayed_delivery),
     "inactiveTopicPolicies": Policy(place=Member("inactive_topic_policies"), read=inactive_topics),

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from broker.config import BrokerConfig
 from broker.names import COORDINATORS, Bundles
+from broker.ownership.isolation import isolation_path
 from broker.partitions import partitions_record
 from broker.permissions import forget_topic
 from broker.policies import NamespacePolicies, new_cluster, new_policies, parse_local_bundles, parse_policies
@@ -102,12 +103,26 @@ class Tenancy:
         await self.cluster(name)
         if (user := await self._user_of_cluster(name)) is not None:
             raise ClusterInUse(f"Cluster {name} is not empty: {user}")
+        await self._delete_beside(name)
         await self._clusters.delete(f"{CLUSTERS}/{name}")
+
+    async def _delete_beside(self, name: str) -> None:
+        """Delete what is kept below the record of a cluster."""
+        domains = f"{CLUSTERS}/{name}/failureDomain"
+        below = [f"{domains}/{one}" for one in await self._store.children(domains)]
+        for path in (*below, domains, isolation_path(name), f"{CLUSTERS}/{name}/policies"):
+            try:
+                await self._store.delete(path)
+            except NoNode:
+                continue
 
     async def _user_of_cluster(self, name: str) -> str | None:
         """What still needs the record of a cluster; None: nothing does."""
         if name == self._config.cluster_name:
             return "its brokers are running, this one among them"
+        node = await self._store.get(isolation_path(name))
+        if node is not None and parse_record(node):
+            return "it has isolation policies"
         for tenant in await self._store.children(POLICIES_ROOT):
             for namespace in await self._store.children(f"{POLICIES_ROOT}/{tenant}"):
                 node = await self._store.get(f"{POLICIES_ROOT}/{tenant}/{namespace}")

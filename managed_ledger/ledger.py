@@ -371,6 +371,16 @@ class ManagedLedger:
         self._reading.ledgers_trimmed(going)
         await asyncio.wait(self._record.drop_soon(going))
 
+    async def trim_now(self) -> None:
+        """As `trim`, by where the cursors are at this moment: what they have not stored yet is stored first.
+
+        Raises StorageUnavailable, ManagedLedgerFenced, ManagedLedgerClosed.
+        """
+        self.check_not_ended()
+        for cursor in list(self.cursors.values()):
+            await cursor.flush()
+        await self.trim()
+
     async def truncate(self) -> None:
         """Move all durable cursors to the end, and delete all ledgers but the present one, retention or not.
 

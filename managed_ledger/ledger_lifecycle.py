@@ -154,9 +154,10 @@ class LedgerLifecycle:
         self._reading.written = handle
         return former
 
-    async def close_present(self) -> None:
+    async def close_present(self, *, for_ever: bool = False) -> None:
         """Close the present ledger and note its length. Does nothing if it was closed by an earlier attempt.
 
+        An empty one leaves the record; not so *for_ever*, where no other comes: the end of an empty topic names it.
         Raises ManagedLedgerFenced, StorageUnavailable.
         """
         handle = self.present
@@ -171,7 +172,7 @@ class LedgerLifecycle:
             )
         self._write_to(None)
         self._reading.ledger_closed(handle.ledger_id)
-        if acknowledged == 0:
+        if acknowledged == 0 and not (for_ever and self._ledgers.last_confirmed.ledger_id == handle.ledger_id):
             self._record.leave_out(handle.ledger_id)
             return
         info = self._ledgers.info(handle.ledger_id)

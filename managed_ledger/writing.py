@@ -270,9 +270,9 @@ class Writing:
         self._send_queued()
         self.on_next_ledger()
 
-    async def _close_present(self) -> None:
+    async def _close_present(self, *, for_ever: bool = False) -> None:
         if self._lifecycle.present is not None:
-            await self._lifecycle.close_present()
+            await self._lifecycle.close_present(for_ever=for_ever)
             self._appending.on_ledger_closed()
 
     # ------------------------------------------------------------------------------------- the end
@@ -296,7 +296,7 @@ class Writing:
         if not self._is_terminating():  # a write failed: begin again when the next ledger can be written
             return await self.terminate()
         try:
-            await self._close_present()
+            await self._close_present(for_ever=True)
             last = self._ledgers.last_confirmed
             await self._lifecycle.change_record(set_terminated(last))
         except ManagedLedgerFenced as error:

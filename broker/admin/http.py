@@ -136,6 +136,11 @@ def is_forced(request: web.Request) -> bool:
     return request.query.get("force") == "true"
 
 
+def with_system_topics(request: web.Request) -> bool:
+    """Whether a list of topics has those of the brokers too."""
+    return request.query.get("includeSystemTopic") == "true"
+
+
 def refuse_force(request: web.Request) -> None:
     """For calls that Apache's brokers also do by force, and this one does not. Raises Refused (405)."""
     if is_forced(request):

@@ -56,8 +56,10 @@ class NamespacePoliciesApi:
         routes.get(namespace + "/antiAffinity", self.anti_affinity, Operation.READ_POLICY)
         routes.post(namespace + "/antiAffinity", self.set_anti_affinity, Operation.WRITE_POLICY)
         routes.delete(namespace + "/antiAffinity", self.remove_anti_affinity, Operation.WRITE_POLICY)
-        group = ADMIN + "/namespaces/{cluster}/antiAffinity/{group}"
-        routes.get(group, self.namespaces_of_group, Operation.CLUSTER)
+        # Apache's tool asks below `/admin/namespaces`.
+        for root in (ADMIN, "/admin"):
+            group = root + "/namespaces/{cluster}/antiAffinity/{group}"
+            routes.get(group, self.namespaces_of_group, Operation.CLUSTER)
         routes.get(namespace + "/resourcegroup", self.resource_group, Operation.READ_POLICY)
         routes.post(namespace + "/resourcegroup/{group}", self.set_resource_group, Operation.WRITE_POLICY)
         routes.delete(namespace + "/resourcegroup", self.remove_resource_group, Operation.WRITE_POLICY)
@@ -80,7 +82,9 @@ class NamespacePoliciesApi:
         if name == "properties":
             await self._tenancy.add_properties(namespace, await given_value(request))
         else:
-            value = await (body_of if policy.is_removed_by_nothing else given_value)(request)
+            value = policy.switched_on
+            if value is UNSET:
+                value = await (body_of if policy.is_removed_by_nothing else given_value)(request)
             await self._tenancy.set_policy(namespace, name, value)
         return web.Response(status=policy.status)
 

@@ -15,6 +15,7 @@ from broker.admin.http import (
     namespace_of,
     object_of,
     refuse_force,
+    with_system_topics,
 )
 from broker.admin.owners import Owners
 from broker.admin.rights import Routes
@@ -91,7 +92,10 @@ class NamespacesApi:
         mode = request.query.get("mode", "PERSISTENT").upper()
         await self._broker.namespace(namespace_of(request))
         names = await self._broker.topics_of_namespace(
-            namespace_of(request), persistent=mode != "NON_PERSISTENT", non_persistent=mode != "PERSISTENT"
+            namespace_of(request),
+            persistent=mode != "NON_PERSISTENT",
+            non_persistent=mode != "PERSISTENT",
+            system=with_system_topics(request),
         )
         return json_answer(sorted(names))
 

@@ -50,7 +50,15 @@ _REFUSED: Final = tuple(
         (r"POST .*/expireMessages.*", (405, "Expire messages on a non-persistent topic is not allowed")),
         (r"[A-Z]+ properties", _NEEDS_PERSISTENT),
         (r"POST terminate", _NEEDS_PERSISTENT),
+        (r"POST terminate/partitions",
+         (405, "Termination of a non-partitioned topic is not allowed using partitioned-terminate, please use "
+               "terminate commands")),
+        (r"POST trim", (405, "Trim on a non-persistent topic is not allowed")),
         (r"DELETE truncate", (412, "unsupport truncate")),
+        (r"GET subscription/[^/]+/replicatedSubscriptionStatus",
+         (405, "Cannot get replicated subscriptions on non-persistent topics")),
+        (r"POST subscription/[^/]+/replicatedSubscriptionStatus",
+         (405, "Cannot enable/disable replicated subscriptions on non-persistent topics")),
         (r"POST subscription/.*", (405, f"this {_NOT_STORED}")),
         (r"[A-Z]+ (compaction|offload|examinemessage|ledger/.*)", (405, f"this {_NOT_STORED}")),
     )
@@ -77,6 +85,7 @@ class NonPersistentTopicsApi:
         routes.delete(topic, self.delete, Operation.DELETE_TOPIC)
         routes.get(topic + "/stats", self.stats, Operation.GET_STATS)
         routes.get(topic + "/internalStats", self.internal_stats, Operation.GET_STATS)
+        routes.get(topic + "/backlog", self.backlog, Operation.BACKLOG_SIZE)
         routes.put(topic + "/unload", self.unload, Operation.UNLOAD)
         routes.get(topic + "/subscriptions", self.subscriptions, Operation.GET_SUBSCRIPTIONS)
         routes.delete(topic + "/subscription/{subscription}", self.delete_subscription, Operation.UNSUBSCRIBE)
@@ -147,6 +156,23 @@ class NonPersistentTopicsApi:
 
     async def internal_stats(self, request: web.Request) -> web.Response:
         return json_answer(non_persistent_internal_stats(await self._open(request)))
+
+    async def backlog(self, request: web.Request) -> web.Response:
+        """The backlog that a topic has in its ledgers, and this kind has none; asked of any topic, open or not."""
+        name = topic_of(request)
+        await self._broker.namespace(name.namespace)
+        return json_answer(
+            {
+                "storageSize": 0,
+                "totalMessages": 0,
+                "messageBacklog": 0,
+                "brokerName": self._broker.config.advertised_host,
+                "topicName": name.managed_ledger_name,
+                "dataLedgerDetails": [],
+                "cursorDetails": {},
+                "statGeneratedAt": self._broker.now_ms(),
+            }
+        )
 
     async def unload(self, request: web.Request) -> web.Response:
         name = topic_of(request)

@@ -5,7 +5,17 @@ from typing import Any, Final
 from aiohttp import web
 
 from broker.admin.bodies import properties_from_json
-from broker.admin.http import ADMIN, Refused, body_of, done, is_forced, json_answer, namespace_of, topic_of
+from broker.admin.http import (
+    ADMIN,
+    Refused,
+    body_of,
+    done,
+    is_forced,
+    json_answer,
+    namespace_of,
+    topic_of,
+    with_system_topics,
+)
 from broker.admin.owners import Owners
 from broker.admin.rights import Routes
 from broker.admin.stats import Wanted, sum_stats
@@ -43,7 +53,9 @@ class PartitionedTopicsApi:
     async def list(self, request: web.Request) -> web.Response:
         namespace = namespace_of(request)
         await self._broker.namespace(namespace)
-        return json_answer(await self._partitioned.names(namespace, request.match_info["domain"]))
+        names = await self._partitioned.names(namespace, request.match_info["domain"])
+        shows_all = with_system_topics(request)
+        return json_answer([one for one in names if shows_all or not TopicName.parse(one).is_system])
 
     async def get(self, request: web.Request) -> web.Response:
         name = topic_of(request)

@@ -27,6 +27,7 @@ class SchemasApi:
         routes.get(topic + "/schema", self.get, Operation.GET_SCHEMA)
         routes.get(topic + "/schema/{version}", self.get, Operation.GET_SCHEMA)
         routes.get(topic + "/schemas", self.list, Operation.GET_SCHEMA)
+        routes.get(topic + "/metadata", self.metadata, Operation.GET_SCHEMA)
         routes.post(topic + "/schema", self.put, Operation.PUT_SCHEMA)
         routes.delete(topic + "/schema", self.delete, Operation.DELETE_SCHEMA)
         routes.post(topic + "/compatibility", self.check, Operation.DELETE_SCHEMA)
@@ -47,6 +48,14 @@ class SchemasApi:
         if not found:
             raise Refused(404, "Schema not found")
         return json_answer({"getSchemaResponses": [schema_json(one) for one in found]})
+
+    async def metadata(self, request: web.Request) -> web.Response:
+        """In which ledger each version is; nothing for a topic without a schema."""
+        places = await self._registry.places(topic_of(request).schema_id)
+        if not places:
+            return web.Response(status=200)
+        shown = [{"ledgerId": one.ledger_id, "entryId": one.entry_id, "version": one.version} for one in places]
+        return json_answer({"info": shown[-1], "index": shown})
 
     async def put(self, request: web.Request) -> web.Response:
         name, schema = topic_of(request), await _posted_schema(request)

@@ -16,6 +16,7 @@ from broker.admin.bookies import BookiesApi
 from broker.admin.broker_stats import BrokerStatsApi
 from broker.admin.brokers import BrokersApi
 from broker.admin.bundles import BundlesApi
+from broker.admin.clusters import ClustersApi
 from broker.admin.http import REFUSED_SUBJECTS, answer_errors, check_request, not_there, refusing
 from broker.admin.load import LoadApi
 from broker.admin.lookups import LookupsApi
@@ -30,7 +31,7 @@ from broker.admin.partitioned_topics import PartitionedTopicsApi
 from broker.admin.rights import Operations, Routes, asking
 from broker.admin.schemas import SchemasApi
 from broker.admin.subscriptions import SubscriptionsApi
-from broker.admin.tenants import ClustersApi, TenantsApi
+from broker.admin.tenants import TenantsApi
 from broker.admin.topic_policies import TopicPoliciesApi
 from broker.admin.topics import TopicsApi
 from broker.broker import Broker
@@ -79,7 +80,7 @@ class AdminServer:
             BrokersApi(broker, ownership, health, self.metrics, version),
             BookiesApi(broker),
             LoadApi(broker, ownership, self.load),
-            ClustersApi(broker.tenancy),
+            ClustersApi(broker, ownership),
             TenantsApi(broker.tenancy),
             BacklogApi(broker, ownership, owners),  # before that of namespaces, which takes any name for a policy
             bundles,

@@ -229,7 +229,7 @@ def _subscription(topic: Topic, subscription: Subscription, wanted: Wanted, earl
         if wanted.consumers
         else [],
         "isDurable": subscription.is_durable,
-        "isReplicated": False,
+        "isReplicated": subscription.is_replicated,
         "allowOutOfOrderDelivery": key_shared is not None and key_shared.allows_out_of_order,
         **({} if key_shared is None else {"keySharedMode": "STICKY" if key_shared.is_sticky else "AUTO_SPLIT"}),
         "consumersAfterMarkDeletePosition": {},
@@ -245,7 +245,7 @@ def _subscription(topic: Topic, subscription: Subscription, wanted: Wanted, earl
         "filterRejectedMsgCount": 0,
         "filterRescheduledMsgCount": 0,
         **_throttled(subscription),
-        "replicated": False,
+        "replicated": subscription.is_replicated,
         "durable": subscription.is_durable,
     }
 

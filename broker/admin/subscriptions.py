@@ -8,10 +8,12 @@ from aiohttp import web
 
 from broker.admin.bodies import position_from_json, properties_from_json, reset_from_json
 from broker.admin.http import ADMIN, Refused, body_of, done, is_forced, json_answer, topic_of
+from broker.admin.namespace_policies import given_value
 from broker.admin.owners import Owners
 from broker.admin.rights import Routes
 from broker.errors import SubscriptionNotFound
 from broker.partitions import Partitions
+from broker.policy_values import truth
 from broker.security.authorization import Operation
 from broker.topic.looking import batch_size_at, reset_target
 from broker.topic.subscription import Subscription
@@ -39,6 +41,9 @@ class SubscriptionsApi:
         routes.post(topic + "/all_subscription/expireMessages/{count}", self.expire_all, Operation.EXPIRE_MESSAGES)
         routes.get(subscription + "/properties", self.properties, Operation.CONSUME)
         routes.put(subscription + "/properties", self.set_properties, Operation.SUBSCRIBE)
+        status = subscription + "/replicatedSubscriptionStatus"
+        routes.get(status, self.replicated, Operation.CONSUME)
+        routes.post(status, self.set_replicated, Operation.SUBSCRIBE)
         routes.post(subscription + "/resetcursor", self.reset_to_position, Operation.RESET_CURSOR)
         routes.post(subscription + "/resetcursor/{timestamp}", self.reset_to_time, Operation.RESET_CURSOR)
 
@@ -54,13 +59,15 @@ class SubscriptionsApi:
         body = await body_of(request)
         position = position_from_json(body) if body not in (None, "") else LATEST
         properties = properties_from_json(body.get("properties") if isinstance(body, dict) else None)
-        if await self._in_partitions(request, "PUT", "", body, fine=(409,)):
+        is_replicated = request.query.get("replicated") == "true"
+        rest = "?replicated=true" if is_replicated else ""
+        if await self._in_partitions(request, "PUT", rest, body, fine=(409,)):
             return done()
         topic = await self._owners.loaded(request)
         name = _name_of(request)
         if name in topic.subscriptions:
             raise Refused(409, "Subscription already exists for topic")
-        await topic.create_subscription(name, position, properties)
+        await topic.create_subscription(name, position, properties, is_replicated=is_replicated)
         return done()
 
     async def properties(self, request: web.Request) -> web.Response:
@@ -83,6 +90,26 @@ class SubscriptionsApi:
             return done()
         topic = await self._owners.loaded(request)
         await topic.set_subscription_properties(subscription_of(request, topic).name, properties)
+        return done()
+
+    async def replicated(self, request: web.Request) -> web.Response:
+        """Whether a subscription is to be kept in step with other clusters: by topic, or by partition."""
+        name = topic_of(request)
+        count = await self._partitioned.count(name)
+        if not count:
+            topic = await self._owners.loaded(request)
+            return json_answer({topic.name.full: subscription_of(request, topic).is_replicated})
+        suffix = f"/subscription/{_encoded(request)}/replicatedSubscriptionStatus"
+        found = await self._owners.ask_partitions("GET", name, count, suffix)
+        return json_answer({key: value for one in found.values() for key, value in one.items()})
+
+    async def set_replicated(self, request: web.Request) -> web.Response:
+        """Stored with the cursor, as Apache's brokers store it. There are no other clusters to be in step with."""
+        is_replicated = truth(await given_value(request))
+        if not await self._in_partitions(request, "POST", "/replicatedSubscriptionStatus", is_replicated):
+            topic = await self._owners.loaded(request)
+            name = subscription_of(request, topic).name
+            await topic.set_subscription_replicated(name, is_replicated=is_replicated)
         return done()
 
     async def delete(self, request: web.Request) -> web.Response:

@@ -1,44 +1,11 @@
-"""`/admin/v2/clusters` and `/admin/v2/tenants`: records of clusters and tenants."""
+"""`/admin/v2/tenants`: records of tenants."""
 
 from aiohttp import web
 
-from broker.admin.http import ADMIN, as_object, body_of, done, json_answer, object_of, refuse_force
+from broker.admin.http import ADMIN, done, json_answer, object_of, refuse_force
 from broker.admin.rights import Routes
 from broker.security.authorization import Operation
 from broker.tenancy import Tenancy
-
-
-class ClustersApi:
-    """Records of clusters."""
-
-    def __init__(self, tenancy: Tenancy) -> None:
-        self._tenancy = tenancy
-
-    def add_routes(self, routes: Routes) -> None:
-        cluster = ADMIN + "/clusters/{cluster}"
-        routes.get(ADMIN + "/clusters", self.list, Operation.LIST_CLUSTERS)
-        routes.get(cluster, self.get, Operation.CLUSTER)
-        routes.put(cluster, self.create, Operation.CLUSTER)
-        routes.post(cluster, self.update, Operation.CLUSTER)
-        routes.delete(cluster, self.delete, Operation.CLUSTER)
-
-    async def list(self, request: web.Request) -> web.Response:
-        return json_answer(await self._tenancy.clusters())
-
-    async def get(self, request: web.Request) -> web.Response:
-        return json_answer(await self._tenancy.cluster(request.match_info["cluster"]))
-
-    async def create(self, request: web.Request) -> web.Response:
-        await self._tenancy.create_cluster(request.match_info["cluster"], await object_of(request))
-        return web.Response(status=200)
-
-    async def update(self, request: web.Request) -> web.Response:
-        await self._tenancy.update_cluster(request.match_info["cluster"], as_object(await body_of(request)))
-        return web.Response(status=200)
-
-    async def delete(self, request: web.Request) -> web.Response:
-        await self._tenancy.delete_cluster(request.match_info["cluster"])
-        return done()
 
 
 class TenantsApi:

@@ -71,6 +71,7 @@ class TopicPoliciesApi:
         routes.get(topic + "/backlogQuotaMap", self.quotas, Operation.READ_POLICY)
         routes.post(topic + "/backlogQuota", self.set_quota, Operation.WRITE_POLICY)
         routes.delete(topic + "/backlogQuota", self.remove_quota, Operation.WRITE_POLICY)
+        routes.delete(topic + "/policies", self.remove_all, Operation.WRITE_POLICY)
         routes.get(topic + "/shadowTopics", self.shadows, Operation.READ_POLICY)
         routes.put(topic + "/shadowTopics", self.set_shadows, Operation.WRITE_POLICY)
         routes.delete(topic + "/shadowTopics", self.remove_shadows, Operation.WRITE_POLICY)
@@ -83,8 +84,11 @@ class TopicPoliciesApi:
 
     def _setting(self, name: str, policy: TopicPolicy) -> Handler:
         async def change(request: web.Request) -> web.Response:
-            is_in_query = name in _IN_QUERY and name in request.query
-            given = request.query[name] if is_in_query else await given_value(request)
+            given = policy.policy.switched_on
+            if name in _IN_QUERY and name in request.query:
+                given = request.query[name]
+            elif given is UNSET:
+                given = await given_value(request)
             return await self._set(request, policy, given, name)
 
         return change
@@ -171,13 +175,24 @@ class TopicPoliciesApi:
 
     # -------------------------------------------------------------------------------- all of them
 
+    async def remove_all(self, request: web.Request) -> web.Response:
+        """Remove all policies of a topic; it need not exist any more."""
+        self._check_on()
+        name = topic_of(request)
+        await self._broker.namespace(name.namespace)
+        await self._broker.topic_policies.forget(name.base)
+        return done()
+
+    def _check_on(self) -> None:
+        if not self._broker.topic_policies.is_on:
+            raise Refused(405, "Topic level policies is disabled, to enable the topic level policy and retry.")
+
     async def _existing(self, request: web.Request) -> TopicName:
         """The topic of the request, if it exists and this broker may answer for it.
 
         Raises TopicNotFound, Refused, or redirects to its owner.
         """
-        if not self._broker.topic_policies.is_on:
-            raise Refused(405, "Topic level policies is disabled, to enable the topic level policy and retry.")
+        self._check_on()
         name = topic_of(request)
         await self._broker.namespace(name.namespace)
         if await self._broker.partitioned.count_of_base(name):

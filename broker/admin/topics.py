@@ -6,13 +6,25 @@ from typing import Any
 from aiohttp import web
 
 from broker.admin.bodies import message_id_json, properties_from_json
-from broker.admin.http import ADMIN, Refused, body_of, done, is_forced, json_answer, namespace_of, topic_of
+from broker.admin.http import (
+    ADMIN,
+    Refused,
+    body_of,
+    done,
+    is_forced,
+    json_answer,
+    namespace_of,
+    topic_of,
+    with_system_topics,
+)
 from broker.admin.internal_stats import internal_stats
 from broker.admin.owners import Owners
 from broker.admin.rights import Routes
 from broker.admin.stats import Wanted, topic_stats
 from broker.broker import Broker
+from broker.bundles import check_range
 from broker.errors import TopicNotFound, TopicUnreadable
+from broker.names import parse_topic
 from broker.permissions import grant, permissions_from_json, revoke, topic_grants
 from broker.security.authorization import Operation
 from managed_ledger.position import LATEST
@@ -46,13 +58,21 @@ class TopicsApi:
         routes.delete(topic + "/permissions/{role}", self.revoke, Operation.TOPIC_PERMISSIONS)
         routes.put(topic + "/unload", self.unload, Operation.UNLOAD)
         routes.post(topic + "/terminate", self.terminate, Operation.TERMINATE)
+        routes.post(topic + "/terminate/partitions", self.terminate_partitions, Operation.TERMINATE)
+        routes.post(topic + "/trim", self.trim, Operation.TRIM)
         routes.put(topic + "/compaction", self.compact, Operation.COMPACT)
         routes.get(topic + "/compaction", self.compaction, Operation.COMPACT)
 
     async def list(self, request: web.Request) -> web.Response:
         namespace = namespace_of(request)
         await self._broker.namespace(namespace)
-        names = await self._broker.topics_of_namespace(namespace, persistent=True, non_persistent=False)
+        names = await self._broker.topics_of_namespace(
+            namespace, persistent=True, non_persistent=False, system=with_system_topics(request)
+        )
+        if wanted := request.query.get("bundle"):
+            bundles = await self._broker.bundles_of(namespace)
+            check_range(bundles, wanted)
+            names = [one for one in names if bundles.range_of(parse_topic(one)) == wanted]
         return json_answer(sorted(names))
 
     async def create(self, request: web.Request) -> web.Response:
@@ -170,9 +190,33 @@ class TopicsApi:
         return done()
 
     async def terminate(self, request: web.Request) -> web.Response:
+        if await self._partitioned.count(topic_of(request)):
+            raise Refused(405, "Termination of a partitioned topic is not allowed")
         topic = await self._owners.loaded(request)
-        last = await topic.terminate()
-        return json_answer(message_id_json(last, topic.name.partition))
+        return json_answer(message_id_json(await topic.terminate(), -1))
+
+    async def terminate_partitions(self, request: web.Request) -> web.Response:
+        """Terminate all partitions of a topic; answers the last message id of each, by its number."""
+        name = topic_of(request)
+        count = await self._partitioned.count(name)
+        if not count:
+            raise Refused(
+                405,
+                "Termination of a non-partitioned topic is not allowed using partitioned-terminate, please use "
+                "terminate commands",
+            )
+        found = await self._owners.ask_partitions("POST", name, count, "/terminate")
+        return json_answer({str(partition.partition): last for partition, last in found.items()})
+
+    async def trim(self, request: web.Request) -> web.Response:
+        """Delete the consumed ledgers that retention does not keep, now."""
+        name = topic_of(request)
+        count = await self._partitioned.count(name)
+        if count:
+            await self._owners.ask_partitions("POST", name, count, "/trim")
+        else:
+            await (await self._owners.loaded(request)).trim()
+        return web.Response(status=200)
 
     async def compact(self, request: web.Request) -> web.Response:
         """Begin a compaction; of all partitions, if the topic has some."""

@@ -148,6 +148,7 @@ class ConnectionConsumers:
                 request.start_message_rollback_duration_sec,
                 KeySharedPolicy(shared.keySharedMode == wire.STICKY, shared.allowOutOfOrderDelivery),
                 {item.key: item.value for item in request.subscription_properties},
+                request.replicate_subscription_state,
             )
         )
         try:

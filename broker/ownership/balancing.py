@@ -10,10 +10,11 @@ Rules:
 4. A bundle that has moved stays where it is for the grace period, and nothing moves before both brokers have told their
    load after the last move.
 5. A broker that uses little of what it has gives nothing away, however little others use.
-6. Of each namespace one bundle is split at a time, the one that is furthest above a limit.
+6. No bundle moves to a broker that isolation policies keep from it.
+7. Of each namespace one bundle is split at a time, the one that is furthest above a limit.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -60,6 +61,10 @@ def balance_limits(config: BrokerConfig) -> BalanceLimits:
     )
 
 
+def _everything(bundle: str, broker: str) -> bool:
+    return True
+
+
 class Balancer:
     """Remembers what was seen and done in the rounds before."""
 
@@ -70,8 +75,13 @@ class Balancer:
         self._moved_ms: dict[str, int] = {}
         self._last_move_ms = 0
 
-    def next_move(self, loads: Mapping[str, BrokerLoad], now_ms: int) -> Move | None:
-        """The move of this round; None: there is none. *loads* is by the ids of the brokers that are there."""
+    def next_move(
+        self, loads: Mapping[str, BrokerLoad], now_ms: int, may_serve: Callable[[str, str], bool] = _everything
+    ) -> Move | None:
+        """The move of this round; None: there is none. *loads* is by the ids of the brokers that are there.
+
+        *may_serve*: whether a bundle may be at a broker.
+        """
         self._moved_ms = {one: at for one, at in self._moved_ms.items() if now_ms - at < self._limits.grace_ms}
         pair = self._unequal(loads)
         former, self._former = self._former, pair
@@ -80,7 +90,8 @@ class Balancer:
         source, destination = pair
         if min(loads[source].at_ms, loads[destination].at_ms) <= self._last_move_ms:  # rule 4
             return None
-        bundle = self._best_bundle(loads[source], loads[source].usage - loads[destination].usage)
+        difference = loads[source].usage - loads[destination].usage
+        bundle = self._best_bundle(loads[source], difference, lambda one: may_serve(one, destination))
         return None if bundle is None else Move(bundle, source, destination)
 
     def on_moved(self, move: Move, now_ms: int) -> None:
@@ -98,8 +109,9 @@ class Balancer:
             return None
         return most, least
 
-    def _best_bundle(self, load: BrokerLoad, difference: float) -> str | None:
-        """Rule 3. The bundle with the most traffic of those that do not make the other broker the more loaded one."""
+    def _best_bundle(self, load: BrokerLoad, difference: float, may_move: Callable[[str], bool]) -> str | None:
+        """Rules 3 and 6. The bundle with the most traffic of those that do not make the other broker the more loaded
+        one."""
         whole = load.total
         if not load.bundles or not (whole.bytes or whole.messages):
             return None
@@ -112,6 +124,7 @@ class Balancer:
             name: usage_of(one)
             for name, one in load.bundles.items()
             if name not in self._moved_ms and 0 < usage_of(one) < difference
+            if may_move(name)
         }
         # Nearest to half of the difference: that leaves the two most alike.
         return min(found, key=lambda name: (abs(found[name] - difference / 2), name), default=None)
@@ -119,7 +132,7 @@ class Balancer:
     # -------------------------------------------------------------------------------- splits
 
     def splits(self, loads: Mapping[str, BrokerLoad], bundle_counts: Mapping[str, int]) -> list[tuple[str, str]]:
-        """(bundle, id of its owner) of what is to be split (rule 6). *bundle_counts*: the bundles of each namespace;
+        """(bundle, id of its owner) of what is to be split (rule 7). *bundle_counts*: the bundles of each namespace;
         one that is not in it is left alone."""
         worst: dict[str, tuple[float, str, str]] = {}
         for owner, load in loads.items():

@@ -28,6 +28,7 @@ from broker.ownership.bundle_assignment import (
     preference,
     session_has_time,
 )
+from broker.ownership.isolation import IsolationPolicy, candidates, host_of, isolation_path, parse_isolation
 from broker.ownership.load_report import BrokerLoad
 from broker.ownership.rules import BrokerAddress, Located, NoBrokerAvailable
 from magnetar_core.bookkeeper.metadata.store import (
@@ -76,10 +77,13 @@ class BundleOwnership:
         bundles_of: Callable[[str], Awaitable[Bundles]],
         bundles_now: Callable[[str], Awaitable[Bundles]] | None = None,
         version: str,
+        cluster: str = "",
         persistent: bool = True,
         non_persistent: bool = True,
     ) -> None:
         """*bundles_of* gives a namespace's bundles or raises what clients are told; *bundles_now* reads them anew.
+
+        *cluster*: the one whose isolation policies say which brokers may serve a namespace; empty: there are none.
 
         *persistent*, *non_persistent*: the kinds of topics that this broker serves.
         """
@@ -90,6 +94,7 @@ class BundleOwnership:
         self._bundles_of = bundles_of
         self._bundles_now = bundles_now or bundles_of
         self._version = version
+        self._cluster = cluster
         self._kinds = {"persistent": persistent, "non_persistent": non_persistent}
         self._load: Mapping[str, Any] | None = None  # as it was told last
         self._started_ms = clock.wall_ms()
@@ -251,18 +256,39 @@ class BundleOwnership:
 
     # ----------------------------------------------------------------------------------- bundles
 
+    async def isolation(self) -> tuple[IsolationPolicy, ...]:
+        """The isolation policies of the cluster. Raises MetadataError, Corruption."""
+        if not self._cluster:
+            return ()
+        node = await self._store.get(isolation_path(self._cluster))
+        return () if node is None else parse_isolation(node.value, node.path)
+
     async def _better_broker(self, bundle: str) -> BrokerAddress | None:
-        """The living broker that comes before this one in the bundle's order; None if this one is first."""
+        """The living broker that comes before this one in the bundle's order; None if this one is first.
+
+        Raises NoBrokerAvailable: isolation policies leave none of those that live.
+        """
         loaded = await self.loaded_brokers()
         brokers = {broker_id: address for broker_id, (address, _) in loaded.items()}
         usage = {broker_id: load.usage for broker_id, (_, load) in loaded.items()}
-        owned = await self._owned_by(bundle.rpartition("/")[0], brokers)
-        for broker_id in preference(bundle, {*brokers, self.broker_id}, owned, usage):
-            if broker_id == self.broker_id:
-                return None
-            if await self._answers(brokers[broker_id]):
-                return brokers[broker_id]
-        return None
+        namespace = bundle.rpartition("/")[0]
+        owned = await self._owned_by(namespace, brokers)
+        hosts = {broker_id: host_of(broker_id) for broker_id in (*brokers, self.broker_id)}
+        policies = await self.isolation()
+        while True:
+            allowed = candidates(namespace, hosts, policies)
+            for broker_id in preference(bundle, allowed, owned, usage):
+                if broker_id == self.broker_id:
+                    return None
+                if await self._answers(brokers[broker_id]):
+                    return brokers[broker_id]
+            if not policies or not allowed:
+                break
+            for broker_id in allowed:  # dead ones: without them secondary brokers may have to serve
+                del hosts[broker_id]
+        raise NoBrokerAvailable(
+            f"No broker was available to own {bundle}: isolation policies leave none of {', '.join(sorted(brokers))}"
+        )
 
     async def _owned_by(self, namespace: str, brokers: Mapping[str, BrokerAddress]) -> dict[str, int]:
         """How many bundles of a namespace each broker owns."""

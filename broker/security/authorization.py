@@ -107,6 +107,7 @@ class Operation(StrEnum):
     TERMINATE = "terminate {}"
     COMPACT = "compact {}"
     TRUNCATE = "truncate {}"
+    TRIM = "trim {}"
     BACKLOG_SIZE = "read the size of the backlog of {}"
     TOPIC_PERMISSIONS = "read or change the permissions on {}"
     TOPIC_LIMITS = "read or change this limit of {}"
@@ -129,7 +130,7 @@ RIGHTS: Final[Mapping[Operation, Right]] = {
     **dict.fromkeys(
         (_O.GET_TENANT, _O.LIST_NAMESPACES, _O.CREATE_NAMESPACE, _O.DELETE_NAMESPACE, _O.NAMESPACE_PROPERTIES,
          _O.CREATE_TOPIC, _O.DELETE_TOPIC, _O.GET_PERMISSION, _O.GRANT_PERMISSION, _O.REVOKE_PERMISSION,
-         _O.READ_POLICY, _O.WRITE_POLICY, _O.UPDATE_METADATA, _O.UNLOAD, _O.TERMINATE, _O.COMPACT, _O.TRUNCATE,
+         _O.READ_POLICY, _O.WRITE_POLICY, _O.UPDATE_METADATA, _O.UNLOAD, _O.TERMINATE, _O.COMPACT, _O.TRUNCATE, _O.TRIM,
          _O.TOPIC_PERMISSIONS, _O.TOPIC_LIMITS, _O.DELETE_SCHEMA),
         Right.TENANT_ADMIN,
     ),

@@ -70,6 +70,14 @@ class CompactedCursor:
             return self._inner.read_position
         return self._at
 
+    @property
+    def range_count(self) -> int:
+        return self._inner.range_count
+
+    @property
+    def properties(self) -> Mapping[str, int]:
+        return self._inner.properties
+
     def has_more(self) -> bool:
         return self._inner.has_more() or self._is_in_compacted()
 

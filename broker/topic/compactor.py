@@ -78,6 +78,7 @@ class Compactor:
         self._slots = slots
         self._opened: CompactedLedger | None = None
         self._opening = asyncio.Lock()
+        self._cursor_lock = asyncio.Lock()
         self._left: list[int] = []
         """Ledgers that no cursor names any more (rule 2)."""
         self.facts = CompactionFacts()
@@ -139,6 +140,19 @@ class Compactor:
 
     # -------------------------------------------------------------------------------- compaction
 
+    async def expect(self, *, is_expected: bool) -> None:
+        """Keep what the first compaction will need, from now on: until then nothing else may hold back trimming.
+
+        Not *is_expected*: nothing is kept for a compaction that never was. Raises ManagedLedgerError.
+        """
+        async with self._cursor_lock:
+            cursor = self._cursor
+            if is_expected and cursor is None:
+                await self._ledger.open_cursor(COMPACTION_CURSOR, EARLIEST)
+            is_unused = cursor is not None and COMPACTED_LEDGER not in cursor.properties
+            if not is_expected and is_unused and self.facts.status is not CompactionStatus.RUNNING:
+                await self._ledger.delete_cursor(COMPACTION_CURSOR)
+
     def start(self) -> bool:
         """Begin a compaction in the background; False: one is under way."""
         if self.facts.status is CompactionStatus.RUNNING:
@@ -176,7 +190,8 @@ class Compactor:
         if last.entry_id < 0 or (horizon is not None and horizon >= last):
             return  # nothing came since
         # First of all, so that from now on nothing is trimmed that is not in a compacted ledger.
-        cursor = await self._ledger.open_cursor(COMPACTION_CURSOR, EARLIEST)
+        async with self._cursor_lock:
+            cursor = await self._ledger.open_cursor(COMPACTION_CURSOR, EARLIEST)
         keys = LastOfKeys()
         async for entries in self._entries(last):
             for entry in entries:

@@ -99,6 +99,9 @@ def limits_of(config: BrokerConfig, policies: NamespacePolicies, *, is_system: b
             unacked_per_subscription_max=_first(
                 policies.max_unacked_per_subscription, config.max_unacked_per_subscription
             ),
+            unstored_ranges_max=config.max_unacked_ranges
+            if _first(policies.pause_for_acks, config.pause_for_acks)
+            else None,
             batch_index_acks=config.batch_index_acks,
             failover_delay_ms=config.failover_delay_ms,
             delayed_delivery=_first(policies.delayed_delivery, config.delayed_delivery),

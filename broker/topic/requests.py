@@ -43,6 +43,8 @@ class SubscribeRequest(NamedTuple):
     rollback_s: int
     key_shared: KeySharedPolicy
     properties: Mapping[str, str]
+    is_replicated: bool = False
+    """The subscription is to be kept in step with that of other clusters, which is stored of it."""
 
 
 class TopicPort(ProducerTopic, Protocol):

@@ -47,6 +47,9 @@ ACK_IDS_MAX: Final = 20_000
 READ_RETRY_FIRST_MS: Final = 100
 READ_RETRY_LAST_MS: Final = 5_000
 
+# What the cursor of a replicated subscription has among its numbers, with the value 1.
+REPLICATED: Final = "pulsar.replicated.subscription"
+
 SINGLE_ACTIVE: Final = frozenset({wire.CommandSubscribe.Exclusive, wire.CommandSubscribe.Failover})
 _Type = wire.CommandSubscribe.SubType
 
@@ -130,6 +133,11 @@ class Subscription:
     @property
     def is_durable(self) -> bool:
         return self.cursor.durable
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether it is to be kept in step with that of other clusters. It is stored; there are no other clusters."""
+        return self.cursor.durable and self.cursor.properties.get(REPLICATED) == 1
 
     @property
     def backlog(self) -> int:

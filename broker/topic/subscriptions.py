@@ -29,7 +29,7 @@ from broker.topic.limits import TopicLimits
 from broker.topic.ports import Host
 from broker.topic.positions import position_at_ms, reader_start
 from broker.topic.requests import SubscribeRequest
-from broker.topic.subscription import Subscription, check_type, tell_closed
+from broker.topic.subscription import REPLICATED, Subscription, check_type, tell_closed
 from broker.topic.throttling import DispatchThrottle, SubscribeThrottle
 from magnetar_core.runtime.clock import Clock
 from managed_ledger.compacted_entry import COMPACTION_CURSOR
@@ -145,13 +145,16 @@ class Subscriptions:
                     f"Subscription {name} is {'durable' if existing.is_durable else 'not durable'}, "
                     "and the consumer wants the other kind"
                 )
+            if request.is_replicated and not existing.is_replicated:
+                await self.set_replicated(name, is_replicated=True)
             return existing, None
         if request.durable:
             if not self._limits.creates_subscriptions:
                 raise SubscriptionNotFound(f"Subscription {name} does not exist, and automatic creation is off")
             start = EARLIEST if request.earliest else LATEST
             start = await self._rolled_back(request, start)
-            return await self.create(name, start, request.properties, check_open), start
+            made = await self.create(name, start, request.properties, check_open, is_replicated=request.is_replicated)
+            return made, start
         start = reader_start(request.start, earliest=request.earliest, last_confirmed=self._ledger.last_confirmed)
         start = await self._rolled_back(request, start)
         existing = self.by_name.get(name)  # another request may have made it while this one waited
@@ -174,7 +177,13 @@ class Subscriptions:
         await self.create(name, EARLIEST, None, check_open)
 
     async def create(
-        self, name: str, start: Position, properties: Mapping[str, str] | None, check_open: Callable[[], None]
+        self,
+        name: str,
+        start: Position,
+        properties: Mapping[str, str] | None,
+        check_open: Callable[[], None],
+        *,
+        is_replicated: bool = False,
     ) -> Subscription:
         """A durable subscription at *start*, the first position to deliver. Raises BrokerError."""
         check_name(name)
@@ -183,6 +192,8 @@ class Subscriptions:
             raise NotAllowed(f"Exceed the maximum number of subscriptions of the topic: {self._topic}")
         try:
             cursor = await self._ledger.open_cursor(name, start, dict(properties or {}))
+            if is_replicated:
+                await _store_replicated(cursor, is_replicated=True)
         except ManagedLedgerError as error:
             raise storage_error(error) from error
         check_open()
@@ -315,6 +326,17 @@ class Subscriptions:
                 raise storage_error(error) from error
         subscription.properties = dict(properties)
 
+    async def set_replicated(self, name: str, *, is_replicated: bool) -> None:
+        """Store whether a subscription is to be kept in step with other clusters. Raises BrokerError."""
+        self.require(name)
+        cursor = self._ledger.cursors.get(name)
+        if cursor is None:  # it is not durable: nothing of it is stored, or seen elsewhere
+            return
+        try:
+            await _store_replicated(cursor, is_replicated=is_replicated)
+        except ManagedLedgerError as error:
+            raise storage_error(error) from error
+
     # -------------------------------------------------------------------------------- all of them
 
     def tell_the_end(self) -> None:
@@ -338,6 +360,15 @@ class Subscriptions:
             self.gone = self.gone.plus(subscription.counted)
             if is_internal_subscription(subscription.name):
                 self.gone_internal = self.gone_internal.plus(subscription.counted)
+
+
+async def _store_replicated(cursor: "ManagedCursor", *, is_replicated: bool) -> None:
+    """Raises ManagedLedgerError."""
+    left = {key: value for key, value in cursor.properties.items() if key != REPLICATED}
+    changed = left | ({REPLICATED: 1} if is_replicated else {})
+    if changed != cursor.properties:
+        cursor.mark_delete(cursor.mark_delete_position, changed)
+        await cursor.flush()
 
 
 def check_name(name: str) -> None:

@@ -126,6 +126,7 @@ class Topic:
         """Restore the stored subscriptions and the state of deduplication. Raises StorageFailure."""
         self._subscriptions.restore()
         await self._deduplication.apply(self.deduplication_enabled)
+        await self._expect_compaction()
 
     # -------------------------------------------------------------------------------- publishing
 
@@ -338,10 +339,19 @@ class Topic:
         return await self._subscriptions.subscribe(request, self._check_open)
 
     async def create_subscription(
-        self, name: str, start: Position, properties: Mapping[str, str] | None = None
+        self,
+        name: str,
+        start: Position,
+        properties: Mapping[str, str] | None = None,
+        *,
+        is_replicated: bool = False,
     ) -> Subscription:
         """A durable subscription at *start*, the first position to deliver. Raises BrokerError."""
-        return await self._subscriptions.create(name, start, properties, self._check_open)
+        return await self._subscriptions.create(name, start, properties, self._check_open, is_replicated=is_replicated)
+
+    async def set_subscription_replicated(self, name: str, *, is_replicated: bool) -> None:
+        """Store whether a subscription is to be kept in step with other clusters. Raises BrokerError."""
+        await self._subscriptions.set_replicated(name, is_replicated=is_replicated)
 
     def detach_consumer(self, consumer: Consumer) -> None:
         """*consumer* has left; its unacknowledged messages go to the other consumers."""
@@ -376,6 +386,13 @@ class Topic:
     async def set_subscription_properties(self, name: str, properties: Mapping[str, str]) -> None:
         """Replace the properties of a subscription. Raises BrokerError."""
         await self._subscriptions.set_properties(name, properties)
+
+    async def trim(self) -> None:
+        """Delete the ledgers that nobody needs: consumed, and not kept by retention. Raises BrokerError."""
+        try:
+            await self.ledger.trim_now()
+        except ManagedLedgerError as error:
+            raise storage_error(error) from error
 
     async def truncate(self) -> None:
         """All subscriptions go to the end, and all ledgers but the present one are deleted. Raises BrokerError."""
@@ -454,6 +471,14 @@ class Topic:
         self._use_rates()
         async with self._producers.admission:
             await self._deduplication.apply(self.deduplication_enabled)
+        await self._expect_compaction()
+
+    async def _expect_compaction(self) -> None:
+        """With a threshold the topic will be compacted some day. Raises StorageFailure."""
+        try:
+            await self.compactor.expect(is_expected=self._limits.compaction_threshold_bytes > 0)
+        except ManagedLedgerError as error:
+            raise storage_error(error) from error
 
     def _use_rates(self) -> None:
         self.publish_throttle.use(self._limits.publish_rate, self._clock.wall_ms())

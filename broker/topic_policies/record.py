@@ -238,6 +238,13 @@ TOPIC_POLICIES: Final[Mapping[str, TopicPolicy]] = {
     ),
     "subscribeRate": _policy("subscribeRate", values.subscribe_rate, _subscribe_told),
     "delayedDelivery": _policy(Delayed(), values.delayed_delivery, _delayed_told),
+    "dispatcherPauseOnAckStatePersistent": _policy(
+        "dispatcherPauseOnAckStatePersistentEnabled",
+        values.truth,
+        lambda config, policies: _first(policies.pause_for_acks, config.pause_for_acks),
+        unset=False,
+        switched_on=True,
+    ),
     "deduplicationEnabled": _policy(
         "deduplicationEnabled",
         values.truth,
@@ -342,6 +349,7 @@ def overlay(policies: NamespacePolicies, topic: Record | None) -> NamespacePolic
         "max_unacked_per_consumer": topic.get("maxUnackedMessagesOnConsumer"),
         "max_unacked_per_subscription": topic.get("maxUnackedMessagesOnSubscription"),
         "max_message_bytes": topic.get("maxMessageSize"),
+        "pause_for_acks": topic.get("dispatcherPauseOnAckStatePersistentEnabled"),
         "delayed_delivery": topic.get("delayedDeliveryEnabled"),
         "delayed_delivery_tick_ms": topic.get("delayedDeliveryTickTimeMillis"),
         "delayed_delivery_max_ms": topic.get("delayedDeliveryMaxDelayInMillis"),

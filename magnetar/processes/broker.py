@@ -73,6 +73,7 @@ async def start_broker(
         bundles_of=bundles_of,
         bundles_now=bundles_now,
         version=version,
+        cluster=config.cluster_name,
         persistent=config.enable_persistent_topics,
         non_persistent=config.enable_non_persistent_topics,
     )

@@ -60,6 +60,14 @@ class StoredSchema(NamedTuple):
     deleted: bool
 
 
+class SchemaPlace(NamedTuple):
+    """In which entry of which ledger a version is stored."""
+
+    version: int
+    ledger_id: int
+    entry_id: int
+
+
 def version_bytes(version: int) -> bytes:
     """A version as it stands in commands and message metadata: 8 bytes, big-endian."""
     return version.to_bytes(8, "big", signed=True)
@@ -181,6 +189,16 @@ class SchemaRegistry:
         """The ledgers that hold this schema's versions."""
         _, locator = await self._locator(schema_id)
         return [] if locator is None else [int(entry.position.ledgerId) for entry in locator.index]
+
+    async def places(self, schema_id: str) -> list[SchemaPlace]:
+        """Where each version is, oldest first, tombstones among them; none for a topic without schema.
+
+        Raises StorageUnavailable, Corruption.
+        """
+        _, locator = await self._locator(schema_id)
+        if locator is None:
+            return []
+        return [SchemaPlace(one.version, one.position.ledgerId, one.position.entryId) for one in locator.index]
 
     # ---------------------------------------------------------------------------------- storage
 

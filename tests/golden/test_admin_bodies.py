@@ -28,7 +28,6 @@ _OFFLOAD = "nothing is offloaded yet"
 # Answered with 501, and the reason why.
 NOT_SERVED: Final[dict[int, str]] = {
     166: _OFFLOAD,
-    189: "where a schema is stored is not shown over HTTP yet",
     206: "what this broker does not have says so, known to Apache or not",
 }  # fmt: skip
 

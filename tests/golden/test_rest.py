@@ -5,6 +5,7 @@ import json
 from contextlib import AsyncExitStack
 from typing import Any
 
+from tests.golden.record_rest import masked
 from tests.support.golden import REPLAYS, Report, golden, load
 from tests.unit.broker.admin.admin_world import AdminWorld
 
@@ -42,7 +43,7 @@ def test_calls_are_answered_as_apache_answers_them(report: Report) -> None:
                     if found.status >= 400:
                         assert found.reason
                     else:
-                        text = found.text.replace(side.id, "BROKER")
+                        text = masked(found.text, side.id)
                         assert same(text, row["answer"]), f"{text[:1500]}, Apache: {row['answer'][:1500]}"
 
     asyncio.run(replay())

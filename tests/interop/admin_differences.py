@@ -7,12 +7,14 @@ from typing import Final
 
 _CURSORS: Final = "our cursors have a ledger of their own only from their first acknowledgement on; ids differ"
 _COMPACTION: Final = (
-    "Apache's broker makes the subscription `__compaction` when a compaction threshold is first set, ours when the "
-    "topic is first compacted"
+    "Apache's broker shows the cursor of compaction as a subscription `__compaction`, and keeps it when the threshold "
+    "is removed; ours is a cursor of the topic, and goes with the threshold if nothing was compacted: it holds back "
+    "trimming"
 )
 
 DIFFERENT: Final[dict[str, str]] = {
     "clusters delete": "once its migration was set, which ours refuses, Apache's broker cannot delete it (500)",
+    "clusters get-cluster-migration": "after it was set, which ours refuses, Apache's broker tells it",
     "clusters list": "the cluster that Apache's broker could not delete is still there",
     "brokers namespaces": "ours has no namespaces of its own for health checks and heartbeats",
     "brokers version": "each broker names its own version",
@@ -25,11 +27,9 @@ DIFFERENT: Final[dict[str, str]] = {
     "namespaces get-topic-positions": "ours shows non-persistent topics too, and `__change_events` once it is there",
     "namespaces clear-backlog t/other --bundle 0x00000000_0x40000000 --force":
         "ours takes an unowned bundle over first; Apache's broker fails",
-    "namespaces policies": "ours does not keep `dispatcherPauseOnAckStatePersistentEnabled`",
     "topicPolicies get-offload-policies": "the offloading that `--applied` shows beside what was set is that of "
         "Apache's offloaders, which ours does not have",
     "schemas compatibility": "ours says that the schema is not compatible; Apache's broker fails with 500",
-    "topics list t/n --include-system-topic": "ours does not list `__change_events`",
     "topics subscriptions": _COMPACTION,
     "topics stats": _COMPACTION,
     "topics info-internal": _COMPACTION,
@@ -46,45 +46,21 @@ DIFFERENT: Final[dict[str, str]] = {
 }  # fmt: skip
 
 _MIGRATION: Final = "clusters are not migrated by this broker"
-_PEERS: Final = "there is one cluster, which has no peers"
-_DOMAINS: Final = "failure domains are not served by this broker; racks of bookies are"
 _FUNCTIONS: Final = "Pulsar Functions are not served"
 _NO_JAVA: Final = "ours is no Java process"
-_PAUSE: Final = "dispatch does not pause while acknowledgements wait to be stored; there is no such switch"
 _ENTRY_FILTERS: Final = "entry filters are Java classes"
-_REPLICATED: Final = "subscriptions are not replicated between clusters"
 
 REFUSED: Final[dict[str, str]] = {
-    "clusters get-peer-clusters": _PEERS,
-    "clusters update-peer-clusters": _PEERS,
-    "clusters get-cluster-migration": _MIGRATION,
     "clusters update-cluster-migration": _MIGRATION,
-    "clusters list-failure-domains": _DOMAINS,
-    "clusters get-failure-domain": _DOMAINS,
-    "clusters create-failure-domain": _DOMAINS,
-    "clusters update-failure-domain": _DOMAINS,
-    "clusters delete-failure-domain": _DOMAINS,
     "broker-stats mbeans": _NO_JAVA,
     "broker-stats allocator-stats": _NO_JAVA,
     "resourcegroups": "there are no resource groups; limits are set on namespaces and topics",
     "namespaces set-resource-group": "there are no resource groups; limits are set on namespaces and topics",
-    "namespaces get-dispatcher-pause-on-ack-state-persistent": _PAUSE,
-    "namespaces set-dispatcher-pause-on-ack-state-persistent": _PAUSE,
-    "namespaces remove-dispatcher-pause-on-ack-state-persistent": _PAUSE,
     "namespaces set-entry-filters": _ENTRY_FILTERS,
-    "namespaces get-anti-affinity-namespaces": "the tool asks below `/admin/namespaces`; ours answers below "
-        "`/admin/v2/namespaces` only",
     "namespaces update-migration-state": _MIGRATION,
     "topicPolicies set-entry-filters-per-topic": _ENTRY_FILTERS,
-    "topicPolicies delete": "all policies of a topic at once are not removed yet; each is removed by itself",
-    "schemas metadata": "the places of schemas in ledgers are not shown yet",
     "topics offload-status": "nothing is offloaded",
-    "topics trim-topic": "ledgers are trimmed by retention, not by call yet",
-    "topics get-replicated-subscription-status": _REPLICATED,
-    "topics set-replicated-subscription-status": _REPLICATED,
     "topics set-shadow-topics": "shadow topics are not served",
-    "topics partitioned-terminate": "partitions are terminated one by one: `topics terminate TOPIC-partition-N`",
-    "ns-isolation-policy": "brokers are not set apart for namespaces",
     "functions": _FUNCTIONS,
     "functions-worker": _FUNCTIONS,
     "sources": _FUNCTIONS,

@@ -118,3 +118,49 @@ def test_non_persistent_topics_are_served_by_both(cluster: MixedCluster, cell: C
         for broker in (first, second):
             listed = http_json(f"{broker.admin_url}/admin/v2/non-persistent/public/cut", timeout_s=30.0)
             assert sorted(listed) == sorted(topics)
+
+
+def test_isolation_policies_and_what_is_beside_clusters_are_the_same_for_both(
+    cluster: MixedCluster, cell: Cell
+) -> None:
+    """The brokers are told apart by their hosts; lookups at either end at the broker that is for the namespace."""
+    cell("isolation policies, failure domains, replicated subscriptions", "both brands of brokers")
+    apache = cluster.add("broker", "apache")
+    ours = cluster.add("broker", "ours", advertisedAddress="localhost")
+    both = [apache, ours]
+    local = f"/admin/v2/clusters/{http_json(f'{ours.admin_url}/admin/v2/clusters')[0]}"
+    failover = {"policy_type": "min_available", "parameters": {"min_limit": "1", "usage_threshold": "80"}}
+    for setter, reader, name, host in ((apache, ours, "a", "localhost"), (ours, apache, "b", r"127\.0\.0\.1")):
+        policy = {
+            "namespaces": [f"public/{name}"], "primary": [host], "secondary": [], "auto_failover_policy": failover
+        }  # fmt: skip
+        http_json(f"{setter.admin_url}{local}/namespaceIsolationPolicies/{name}", "POST", policy)
+        http_json(f"{setter.admin_url}{local}/failureDomains/{name}", "POST", {"brokers": [f"{name}:8080"]})
+        told = [http_json(f"{one.admin_url}{local}/namespaceIsolationPolicies/{name}") for one in both]
+        assert told[0] == told[1]
+        until(
+            lambda told=reader, wanted=name: wanted in http_json(f"{told.admin_url}{local}/failureDomains"),  # type: ignore[misc]
+            "it is read",
+            30.0,
+        )
+    for name, owner in (("a", ours), ("b", apache)):
+        http_json(f"{apache.admin_url}/admin/v2/namespaces/public/{name}", "PUT", {"bundles": {"numBundles": 4}})
+        url = owner.service_url.replace("127.0.0.1", "localhost" if owner is ours else "127.0.0.1")
+        for number in range(6):
+            topic = f"persistent://public/{name}/t{number}"
+            assert {owner_of(one, topic) for one in both} == {url}
+        at_owner([owner], "PUT", f"/admin/v2/persistent/public/{name}/t0")
+        status = f"/admin/v2/persistent/public/{name}/t0/subscription/s"
+        at_owner([owner], "PUT", status)
+        http_json(f"{owner.admin_url}{status}/replicatedSubscriptionStatus", "POST", True)
+    # Each namespace moves to the other broker, which reads what the first has stored of its subscriptions.
+    for name, owner, other, host in (("a", ours, apache, "127.0.0.1"), ("b", apache, ours, "localhost")):
+        topic = f"persistent://public/{name}/t0"
+        policy = {
+            "namespaces": [f"public/{name}"], "primary": [host], "secondary": [], "auto_failover_policy": failover
+        }  # fmt: skip
+        http_json(f"{owner.admin_url}{local}/namespaceIsolationPolicies/{name}", "POST", policy)
+        http_json(f"{owner.admin_url}/admin/v2/namespaces/public/{name}/unload", "PUT", timeout_s=30.0)
+        until(lambda told=other, topic=topic, host=host: host in owner_of(told, topic), "it has moved", 30.0)  # type: ignore[misc]
+        path = f"/admin/v2/{topic.replace('://', '/')}/subscription/s/replicatedSubscriptionStatus"
+        assert http_json(other.admin_url + path, timeout_s=30.0) == {topic: True}

@@ -377,4 +377,18 @@ MUTANTS = (
         "            if data is None:\n                continue\n",
         STEPS,
     ),
+    Mutant(
+        "a trim that is asked for goes by what was stored before",
+        "managed_ledger/ledger.py",
+        "            await cursor.flush()\n        await self.trim()\n",
+        "            pass\n        await self.trim()\n",
+        ("tests/unit/managed_ledger/test_ledger.py",),
+    ),
+    Mutant(
+        "the end of an empty topic names no ledger",
+        "managed_ledger/writing.py",
+        "            await self._close_present(for_ever=True)\n",
+        "            await self._close_present()\n",
+        ("tests/unit/managed_ledger/test_ledger.py",),
+    ),
 )

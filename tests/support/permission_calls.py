@@ -190,7 +190,10 @@ def http_calls(cluster: str) -> list[Call]:
         Call("POST", f"{_TOPIC}4/terminate"),
         Call("DELETE", f"{_NS}nope/retention"),
     ]  # fmt: skip
-    calls = [*(Call("GET", path) for path in read), *write, *_MESSAGES, *_BROKER_STATS, *_NON_PERSISTENT, *_BUNDLES]
+    calls = [
+        *(Call("GET", path) for path in read), *write, *_MESSAGES, *_BROKER_STATS, *_NON_PERSISTENT, *_BUNDLES,
+        *_TOPIC_CALLS, *cluster_calls(cluster),
+    ]  # fmt: skip
     known = {call.name for call in calls}
     return calls + [call for call in policy_calls(cluster) if call.name not in known]
 
@@ -230,3 +233,48 @@ _BUNDLES: Final = (
     Call("POST", "/admin/v2/resource-quotas/t1/n1/0x00000000_0xffffffff", {"memory": 80.0}),
     Call("DELETE", "/admin/v2/resource-quotas/t1/n1/0x00000000_0xffffffff"),
 )
+
+_STATUS: Final = "replicatedSubscriptionStatus"
+_TOPIC_CALLS: Final = (
+    Call("POST", f"{_TOPIC}/trim"),
+    Call("PUT", f"{_PARTED}5/partitions", 1),
+    Call("POST", f"{_PARTED}5/terminate/partitions"),
+    Call("DELETE", f"{_PARTED}5/partitions"),
+    Call("GET", "/admin/v2/schemas/t1/n1/top/metadata"),
+    Call("DELETE", f"{_TOPIC}/policies"),
+    Call("GET", f"{_PASSING}/np/backlog"),
+    Call("GET", f"{_TOPIC}/subscription/s1/{_STATUS}"),
+    Call("POST", f"{_TOPIC}/subscription/s1/{_STATUS}", False),
+)
+
+ISOLATION: Final = {
+    "namespaces": ["nowhere/.*"],
+    "primary": ["127.0.0.1.*"],
+    "secondary": [],
+    "auto_failover_policy": {
+        "policy_type": "min_available",
+        "parameters": {"min_limit": "1", "usage_threshold": "80"},
+    },
+}
+
+
+def cluster_calls(cluster: str) -> list[Call]:
+    """What is kept beside the record of a cluster."""
+    one = f"/admin/v2/clusters/{cluster}"
+    policies, domains = f"{one}/namespaceIsolationPolicies", f"{one}/failureDomains"
+    return [
+        Call("GET", f"/admin/namespaces/{cluster}/antiAffinity/group?property=t1"),
+        Call("GET", f"{one}/peers"),
+        Call("POST", f"{one}/peers", []),
+        Call("GET", f"{one}/migrate"),
+        Call("GET", domains),
+        Call("POST", f"{domains}/d", {"brokers": ["10.0.0.1:8080"]}),
+        Call("GET", f"{domains}/d"),
+        Call("DELETE", f"{domains}/d"),
+        Call("POST", f"{policies}/p", ISOLATION),
+        Call("GET", policies),
+        Call("GET", f"{policies}/p"),
+        Call("GET", f"{policies}/brokers"),
+        Call("GET", f"{policies}/brokers/10.0.0.1:8080"),
+        Call("DELETE", f"{policies}/p"),
+    ]

@@ -36,6 +36,9 @@ class DispatchLimits:
     """0: no limit."""
     unacked_per_subscription_max: int = 200_000
     """0: no limit."""
+    unstored_ranges_max: int | None = None
+    """With more runs of entries acknowledged out of order nothing new is delivered: the cursor does not store more,
+    and a restart would deliver the rest again. None: that stops nothing. (Shared and Key_Shared.)"""
     batch_index_acks: bool = False
     failover_delay_ms: int = 1000
     delayed_delivery: bool = True

@@ -134,7 +134,14 @@ class SharedDispatcher:
         return Read(first, self._replay.run_from(first, entries_max), bytes_max)
 
     def _may_read_on(self) -> bool:
-        return len(self._delayed) < DELAYED_MAX
+        return len(self._delayed) < DELAYED_MAX and not self.is_paused_for_acks
+
+    @property
+    def is_paused_for_acks(self) -> bool:
+        """Whether more runs of entries are acknowledged than the cursor stores (PIP-299). Acknowledgements that join
+        them go on being taken, and what was delivered before is delivered again."""
+        most = self.limits.unstored_ranges_max
+        return most is not None and self._cursor.durable and self._cursor.range_count > most
 
     def _wake_delayed(self) -> None:
         for position, hash_ in self._delayed.take(self._cutoff_ms(), WOKEN_MAX - len(self._replay)):

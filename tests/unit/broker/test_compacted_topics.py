@@ -77,6 +77,21 @@ def rounds(count: int, keys: int) -> list[tuple[str, str]]:
     return [(f"k{key}", f"{number}") for number in range(count) for key in range(keys)]
 
 
+async def test_what_will_be_compacted_is_kept_until_it_was(cluster: Cluster) -> None:
+    cluster.config = replace(
+        cluster.config, max_entries_per_ledger=7, min_rollover_minutes=0, compaction_threshold_bytes=1 << 30
+    )
+    broker = await cluster.broker()
+    await run(broker, lambda c: publish(c, *rounds(4, 5)))
+    topic = await topic_of(broker)
+    await topic.trim()
+    assert topic.ledger.entries_total == 20
+    await compact(broker)
+    await topic.trim()
+    assert topic.ledger.entries_total < 20
+    assert await run(broker, view) == [(f"k{key}", "3") for key in range(5)]
+
+
 async def test_readers_get_the_last_message_of_each_key_and_all_that_came_since(broker: Broker) -> None:
     await run(broker, lambda c: publish(c, *rounds(10, 5), ("gone", "1"), ("gone", "")))
     topic = await compact(broker)

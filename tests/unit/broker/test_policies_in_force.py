@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from broker.config import change_in_use
 from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
+from managed_ledger.compacted_entry import COMPACTION_CURSOR
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
 from managed_ledger.topic_name import TopicName
@@ -206,6 +208,55 @@ async def test_a_topic_without_subscriptions_has_no_backlog(stage: Stage) -> Non
 
 
 # ----------------------------------------------------------------------------------------- limits
+
+
+async def test_the_cursor_of_compaction_comes_with_a_threshold_and_goes_with_it_if_nothing_was_compacted(
+    stage: Stage,
+) -> None:
+    def cursors() -> set[str]:
+        return set(stage.topic.ledger.cursors)
+
+    await stage.filled(3)
+    await stage.call("PUT", f"{SPACE}/compactionThreshold", 5000)
+    await eventually(lambda: cursors() == {"s", COMPACTION_CURSOR})
+    assert stage.topic.ledger.cursors[COMPACTION_CURSOR].backlog() == 3
+    await stage.call("DELETE", f"{SPACE}/compactionThreshold")
+    await eventually(lambda: cursors() == {"s"})
+    assert stage.topic.compactor.start()
+    await eventually(lambda: stage.topic.compactor.facts.succeeded_ms > 0)
+    await stage.call("PUT", f"{SPACE}/compactionThreshold", 5000)
+    await stage.call("DELETE", f"{SPACE}/compactionThreshold")
+    await eventually(lambda: not stage.topic.limits.compaction_threshold_bytes)
+    assert cursors() == {"s", COMPACTION_CURSOR}
+
+
+@pytest.mark.parametrize("level", ["topic", "namespace", "setting"])
+async def test_delivery_pauses_while_more_is_acknowledged_than_can_be_stored_where_it_is_switched_on(
+    level: str, stage: Stage
+) -> None:
+    change_in_use(stage.side.broker.config, {"max_unacked_ranges": 1})
+    policy = "dispatcherPauseOnAckStatePersistent"
+    await stage.filled(6)
+    if level == "setting":
+        await stage.call("POST", f"{ADMIN}/brokers/configuration/{policy}Enabled/true", status=200)
+    else:
+        await stage.call("POST", f"{TOPIC if level == 'topic' else SPACE}/{policy}")
+    await eventually(lambda: stage.topic.limits.dispatch.unstored_ranges_max == 1)
+    await stage.consumer.subscribe(str(NAME), permits=4, subType=wire.CommandSubscribe.Shared)
+    got = [(await stage.consumer.expect(BaseCommand.MESSAGE)).message.message_id for _ in range(4)]
+    for index in (1, 3):
+        stage.consumer.send(BaseCommand.ACK, consumer_id=1, ack_type=0, message_id=[got[index]])
+    stage.consumer.send(BaseCommand.FLOW, consumer_id=1, messagePermits=10)
+    stage.consumer.send(BaseCommand.CONSUMER_STATS, consumer_id=1, request_id=9)
+    told = await stage.consumer.answer()
+    assert told.type == BaseCommand.CONSUMER_STATS_RESPONSE, "nothing was delivered before"
+    if level != "setting":
+        await stage.call("DELETE", f"{TOPIC if level == 'topic' else SPACE}/{policy}")
+    else:
+        await stage.call("DELETE", f"{ADMIN}/brokers/configuration/{policy}Enabled", status=200)
+    for number in (4, 5):
+        message = (await stage.consumer.expect(BaseCommand.MESSAGE)).message
+        assert message.message_id.entryId == got[0].entryId + number
 
 
 async def test_a_message_above_the_topic_s_limit_is_refused_by_itself(stage: Stage) -> None:

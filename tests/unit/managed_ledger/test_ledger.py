@@ -408,6 +408,43 @@ async def test_texts_of_a_cursor_are_stored_beside_its_state(world: SharedStorag
     assert used.string_properties == {"b": "used"}
 
 
+async def test_the_end_of_an_empty_topic_names_its_ledger_which_stays(world: SharedStorage) -> None:
+    ledger, _ = await world.open()
+    last = await ledger.terminate()
+    assert last.ledger_id >= 0
+    assert last.entry_id == -1
+    assert await ledger.terminate() == last
+    reopened, _ = await world.open()
+    assert reopened.is_terminated
+    assert reopened.last_confirmed == await reopened.terminate() == last
+    assert [info["ledgerId"] for info in reopened.stats()["ledgers"]] == [last.ledger_id]
+
+
+async def test_an_empty_ledger_behind_others_leaves_the_record_at_the_end(world: SharedStorage) -> None:
+    ledger, _ = await world.open()
+    await publish(ledger, 0, 1)
+    await ledger.close()
+    again, _ = await world.open()
+    last = await again.terminate()
+    assert last.entry_id == 0
+    assert [info["ledgerId"] for info in again.stats()["ledgers"]] == [last.ledger_id]
+
+
+async def test_a_trim_that_is_asked_for_goes_by_what_is_acknowledged_now(world: SharedStorage) -> None:
+    ledger, _ = await world.open(replace(CONFIG, retention=RetentionRule(), mark_delete_interval_s=3600.0))
+    cursor = await ledger.open_cursor("s", EARLIEST)
+    await publish(ledger, 0, 25)
+    cursor.mark_delete(ledger.position_at(3))
+    await ledger.trim_now()
+    cursor.mark_delete(ledger.position_at(12))
+    assert ledger.entries_total == 25, "nothing of it is stored yet"
+    await ledger.trim_now()
+    assert ledger.entries_total == 15
+    await ledger.close()
+    with pytest.raises(ManagedLedgerError):
+        await ledger.trim_now()
+
+
 async def test_a_truncated_log_keeps_the_ledger_that_is_written_and_what_comes_next(world: SharedStorage) -> None:
     ledger, recorder = await world.open()
     cursor = await ledger.open_cursor("s", EARLIEST)

@@ -95,7 +95,14 @@ class AdminWorld:
         async def bundles_now(namespace: str) -> Bundles:
             return await broker.bundles_now(namespace)
 
-        ownership = BundleOwnership(store, self.clock, bundles_of=bundles_of, bundles_now=bundles_now, version=VERSION)
+        ownership = BundleOwnership(
+            store,
+            self.clock,
+            bundles_of=bundles_of,
+            bundles_now=bundles_now,
+            version=VERSION,
+            cluster=config.cluster_name,
+        )
         doors = open_doors(config, self.clock)
         broker = Broker(config, store, self.bookkeeper.client, self.clock, ownership=ownership, doors=doors)
         await broker.start()

@@ -581,6 +581,21 @@ async def test_a_terminated_topic_says_its_last_position(world: AdminWorld) -> N
     assert (await world.call(a, "GET", f"{TOPICS}/t/internalStats")).json["state"] == "Terminated"
 
 
+async def test_all_partitions_of_a_topic_are_terminated_together(world: AdminWorld) -> None:
+    a = await world.side()
+    await world.call(a, "PUT", f"{TOPICS}/parted/partitions", 2)
+    await world.run(publish, a.url, "parted-partition-1", 3)
+    found = (await world.call(a, "POST", f"{TOPICS}/parted/terminate/partitions")).json
+    assert {number: (last["entryId"], last["partitionIndex"]) for number, last in found.items()} == {
+        "0": (-1, -1),
+        "1": (2, -1),
+    }
+    assert found["0"]["ledgerId"] >= 0
+    for number in range(2):
+        stats = (await world.call(a, "GET", f"{TOPICS}/parted-partition-{number}/internalStats")).json
+        assert stats["state"] == "Terminated"
+
+
 async def test_a_topic_and_all_partitions_of_one_are_compacted_when_asked_for(world: AdminWorld) -> None:
     a = await world.side()
     await world.run(publish, a.url, "t", 4)

@@ -12,17 +12,20 @@ import pulsar
 import pytest
 
 from broker.admin.entry_headers import entry_answer, time_text
+from broker.topic.subscription import REPLICATED
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
 from managed_ledger.position import Position
 from managed_ledger.topic_name import TopicName
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
+from tests.unit.broker.raw_client import RawClient
 from tests.unit.broker.test_official_client import EARLIEST, client, receive, texts
 
 ADMIN = "/admin/v2"
 NAMESPACE = f"{ADMIN}/namespaces/public/default"
 TOPICS = f"{ADMIN}/persistent/public/default"
+TOPIC = TopicName.parse("persistent://public/default/t")
 FROM_START = {"ledgerId": -1, "entryId": -1}
 
 
@@ -218,6 +221,66 @@ async def test_properties_of_a_subscription_survive_the_topic(world: AdminWorld)
     refused = await world.call(side, "PUT", f"{sub}/properties", {"a": 1})
     assert (refused.status, "texts" in refused.reason) == (412, True)
     assert (await world.call(side, "PUT", f"{TOPICS}/t/subscription/none/properties", {})).status == 404
+
+
+async def test_that_a_subscription_is_replicated_survives_acknowledgements_and_the_topic(world: AdminWorld) -> None:
+    side = await world.side()
+    await world.run(publish, side.url, "t", 3)
+    sub, status = f"{TOPICS}/t/subscription/s", "replicatedSubscriptionStatus"
+
+    async def shown() -> list[bool]:
+        told = (await world.call(side, "GET", f"{sub}/{status}")).json[TOPIC.full]
+        stats = (await world.call(side, "GET", f"{TOPICS}/t/stats")).json["subscriptions"]["s"]
+        return [told, stats["isReplicated"], stats["replicated"]]
+
+    await world.call(side, "PUT", sub, FROM_START)
+    assert await shown() == [False] * 3
+    for wanted in (True, False, True):
+        assert (await world.call(side, "POST", f"{sub}/{status}", wanted)).status == 204
+        assert await shown() == [wanted] * 3
+        assert side.broker.topics[TOPIC].ledger.cursors["s"].properties == ({REPLICATED: 1} if wanted else {})
+    await world.call(side, "POST", f"{sub}/skip/1")
+    await world.call(side, "POST", f"{sub}/resetcursor/0")
+    await side.broker.unload(TOPIC)
+    assert await shown() == [True] * 3
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+async def test_a_consumer_that_wants_its_subscription_replicated_has_that_stored(
+    world: AdminWorld, is_new: bool
+) -> None:
+    side = await world.side()
+    await world.call(side, "PUT", f"{TOPICS}/t")
+    if not is_new:
+        await world.call(side, "PUT", f"{TOPICS}/t/subscription/s")
+    client = await RawClient.connect(side.broker.port)
+    await client.subscribe(TOPIC.full, replicate_subscription_state=True)
+    await client.subscribe(TOPIC.full, 2, subscription="reader", durable=False, replicate_subscription_state=True)
+    stats = (await world.call(side, "GET", f"{TOPICS}/t/stats")).json["subscriptions"]
+    assert {name: one["isReplicated"] for name, one in stats.items()} == {"s": True, "reader": False}
+    client.writer.close()
+    await side.broker.unload(TOPIC)
+    told = await world.call(side, "GET", f"{TOPICS}/t/subscription/s/replicatedSubscriptionStatus")
+    assert told.json == {TOPIC.full: True}
+
+
+@pytest.mark.parametrize("path", ["t", "parted", "parted-partition-0"])
+async def test_a_trimmed_topic_keeps_what_is_not_consumed_and_the_ledger_that_is_written(
+    world: AdminWorld, path: str
+) -> None:
+    side = await world.side(max_entries_per_ledger=5, min_rollover_minutes=0)
+    await world.call(side, "PUT", f"{TOPICS}/parted/partitions", 1)
+    topic = "t" if path == "t" else "parted-partition-0"
+    await world.call(side, "PUT", f"{TOPICS}/t")
+    await world.call(side, "PUT", f"{TOPICS}/{topic}/subscription/s", FROM_START)
+    await world.run(publish, side.url, topic, 12)
+    assert (await world.call(side, "POST", f"{TOPICS}/{path}/trim")).status == 200
+    stats = (await world.call(side, "GET", f"{TOPICS}/{topic}/internalStats")).json
+    assert (len(stats["ledgers"]), stats["numberOfEntries"]) == (3, 12)
+    await world.call(side, "POST", f"{TOPICS}/{topic}/subscription/s/skip/7")
+    assert (await world.call(side, "POST", f"{TOPICS}/{path}/trim")).status == 200
+    stats = (await world.call(side, "GET", f"{TOPICS}/{topic}/internalStats")).json
+    assert (len(stats["ledgers"]), stats["numberOfEntries"]) == (2, 7)
 
 
 async def test_a_truncated_topic_keeps_only_the_ledger_that_is_written(world: AdminWorld) -> None:

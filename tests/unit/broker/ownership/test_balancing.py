@@ -92,6 +92,20 @@ def test_a_bundle_that_moved_stays_for_the_grace_period() -> None:
     assert settled(balancer, later, 41 * MINUTE_MS) == Move(move.bundle, "b", "a")
 
 
+def test_a_bundle_moves_only_to_a_broker_that_may_serve_it() -> None:
+    loads = {"a": loaded(0.9, x=30, y=40, z=30), "b": loaded(0.1)}
+    for allowed in ({"x"}, {"z"}, set()):
+        balancer = Balancer(limits())
+
+        def may_serve(bundle: str, broker: str, allowed: set[str] = allowed) -> bool:
+            assert broker == "b"
+            return bundle.rpartition("/")[2] in allowed
+
+        assert balancer.next_move(loads, MINUTE_MS, may_serve) is None
+        move = balancer.next_move(loads, 2 * MINUTE_MS, may_serve)
+        assert (None if move is None else move.bundle.rpartition("/")[2]) == next(iter(allowed), None)
+
+
 # ------------------------------------------------------------------------------------------- splits
 
 

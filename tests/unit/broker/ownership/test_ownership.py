@@ -13,6 +13,7 @@ import broker.ownership.ownership
 from broker.errors import TopicNotFound
 from broker.names import Bundles
 from broker.ownership.bundle_assignment import encode_owner, preference
+from broker.ownership.isolation import isolation_path
 from broker.ownership.ownership import BROKERS, LEADER, BundleOwnership
 from broker.ownership.rules import BrokerAddress, NoBrokerAvailable
 from magnetar_core.bookkeeper.metadata.memory import LostAnswer, MemoryStore
@@ -49,11 +50,11 @@ class Side:
     def __init__(self, store: MemoryStore) -> None:
         self.store = store
         self.lost: list[list[str]] = []
-        self.ownership = BundleOwnership(store, LoopClock(), bundles_of=bundles_of, version="0.1.0")
+        self.ownership = BundleOwnership(store, LoopClock(), bundles_of=bundles_of, version="0.1.0", cluster="lab")
         self.ownership.watch_lost(self.lost.append)
 
-    async def start(self, port: int) -> None:
-        self.id = f"127.0.0.1:{port + 1}"
+    async def start(self, port: int, host: str = "127.0.0.1") -> None:
+        self.id = f"{host}:{port + 1}"
         await self.ownership.start(self.id, BrokerAddress(f"pulsar://127.0.0.1:{port}", "", f"http://{self.id}"))
 
     async def take(self, topic: TopicName) -> None:
@@ -65,12 +66,12 @@ class Brokers:
         self._stack = stack
         self.root = MemoryStore(LoopClock())
 
-    async def side(self, port: int | None = None) -> Side:
-        """Another broker, on a port where somebody listens unless *port* is given."""
+    async def side(self, port: int | None = None, host: str = "127.0.0.1") -> Side:
+        """Another broker, on a port where somebody listens unless *port* is given; *host* is that of its id."""
         made = Side(self.root.session())
         if port is None:
             port = await self.listening_port()
-        await made.start(port)
+        await made.start(port, host)
         self._stack.push_async_callback(made.ownership.stop)
         return made
 
@@ -553,3 +554,55 @@ async def test_a_node_that_goes_before_it_is_watched_is_not_waited_for(world: Br
     await former.store.delete(path, node.version)  # after we read it, before we watch it
     # A deadline that is over: who does not look again has nothing to go by.
     assert await waiting.ownership._wait_for_change(node, LoopClock().monotonic())
+
+
+# ---------------------------------------------------------------------------------- isolation policies
+
+
+async def isolate(world: Brokers, *, namespaces: str, primary: str, secondary: str = "none", least: int = 1) -> None:
+    failover = {"policy_type": "min_available", "parameters": {"min_limit": str(least), "usage_threshold": "80"}}
+    policy = {
+        "namespaces": [namespaces], "primary": [primary], "secondary": [secondary], "auto_failover_policy": failover
+    }  # fmt: skip
+    await world.root.session().put(isolation_path("lab"), json.dumps({"p": policy}).encode())
+
+
+async def sent_to(side: Side, topic: TopicName) -> str:
+    """The id of the broker to which *side* sends a lookup, maybe its own."""
+    located = await side.ownership.locate(topic, authoritative=False)
+    assert located.broker is not None
+    return side.id if located.here else located.broker.http_url.removeprefix("http://")
+
+
+async def test_a_namespace_of_an_isolation_policy_is_served_by_its_primary_brokers(world: Brokers) -> None:
+    a, b = await world.side(), await world.side(host="primary")
+    await isolate(world, namespaces="public/.*", primary="primary", secondary="127.*")
+    assert {await sent_to(a, topic) for topic in TOPICS} == {b.id}
+    assert {await sent_to(b, topic) for topic in TOPICS} == {b.id}
+    assert b.ownership.owned_bundles == sorted(ALL)
+
+
+async def test_a_broker_of_an_isolation_policy_serves_no_other_namespaces(world: Brokers) -> None:
+    a, b = await world.side(), await world.side(host="primary")
+    await isolate(world, namespaces="other/.*", primary="primary")
+    assert {await sent_to(b, topic) for topic in TOPICS} == {a.id}
+    await isolate(world, namespaces="public/.*", primary="primary", secondary="127.*", least=2)
+    assert not b.ownership.owned_bundles
+
+
+async def test_secondary_brokers_serve_when_the_primary_ones_do_not_answer(world: Brokers) -> None:
+    a, b = await world.side(), await world.side(host="shared")
+    await world.side(world.dead_port(), host="primary")
+    await isolate(world, namespaces="public/.*", primary="primary", secondary="shared")
+    assert {await sent_to(a, topic) for topic in TOPICS} == {b.id}
+
+
+async def test_a_namespace_without_a_broker_that_may_serve_it_is_refused_and_served_elsewhere_stays_there(
+    world: Brokers,
+) -> None:
+    a = await world.side()
+    await a.take(TOPICS[0])
+    await isolate(world, namespaces="public/.*", primary="primary", secondary="shared")
+    with pytest.raises(NoBrokerAvailable, match="isolation policies"):
+        await a.ownership.locate(TOPICS[1], authoritative=False)
+    assert await sent_to(a, TOPICS[0]) == a.id

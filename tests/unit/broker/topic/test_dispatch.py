@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -478,3 +479,58 @@ async def test_an_entry_that_nobody_understands_goes_out_as_one_message() -> Non
         peer = bench.join(number, kind, permits=10)
         assert peer.got == [0, 1, 2]
         bench.leave(number)
+
+
+# ------------------------------------------------------------------- acknowledgements that are not stored
+
+
+async def with_holes(kind: int, *, durable: bool = True) -> tuple[Bench, Peer]:
+    """Ten entries are delivered, 1, 3 and 5 of them acknowledged; the cursor stores two runs. 10 and 11 follow."""
+    bench = Bench(unstored_ranges_max=2)
+    bench.cursor.durable = durable
+    await bench.append(*map(entry, range(10)))
+    peer = bench.join(1, kind, permits=100)
+    assert peer.got == list(range(10))
+    bench.ack(1, 1, 3, 5)
+    await bench.append(entry(10), entry(11))
+    return bench, peer
+
+
+@pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
+async def test_nothing_new_is_delivered_while_more_is_acknowledged_than_can_be_stored(kind: int) -> None:
+    bench, peer = await with_holes(kind)
+    assert peer.got == list(range(10))
+    bench.flow(1, 1)
+    bench.ack(1, 9)
+    assert peer.got == list(range(10)), "four runs by now"
+    bench.ack(1, 8)
+    assert peer.got == list(range(10)), "still four"
+    bench.ack(1, 0, 2)
+    assert peer.got == list(range(12)), "5, and 8 to 9"
+
+
+@pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
+async def test_what_was_delivered_before_is_delivered_again_while_nothing_new_is(kind: int) -> None:
+    bench, _ = await with_holes(kind)
+    other = bench.join(2, kind, permits=100)
+    assert other.got == []
+    bench.leave(1)
+    assert other.got == [0, 2, 4, 6, 7, 8, 9]
+    bench.ack(2, 0, 2, 4)
+    assert other.got == [0, 2, 4, 6, 7, 8, 9, 10, 11]
+
+
+@pytest.mark.parametrize(("kind", "durable"), [(EXCLUSIVE, True), (SHARED, False)])
+async def test_one_consumer_and_readers_get_what_is_new_all_the_same(kind: int, durable: bool) -> None:
+    _, peer = await with_holes(kind, durable=durable)
+    assert peer.got == list(range(12))
+
+
+@pytest.mark.parametrize("way", ["skipped", "allowed"])
+async def test_delivery_goes_on_when_the_cause_of_its_pause_goes(way: str) -> None:
+    bench, peer = await with_holes(SHARED)
+    if way == "skipped":
+        bench.subscription.clear_up_to(Position(1, 5))
+    else:
+        bench.subscription.apply_limits(replace(bench.subscription.limits, unstored_ranges_max=None))
+    assert peer.got == list(range(12))
