@@ -483,6 +483,18 @@ class BrokerConfig:
     retention_mbytes: int = setting(
         "defaultRetentionSizeInMB", 0, help="consumed data is kept up to this size; -1 = any", least=-1
     )
+    skip_lost_data: bool = setting(
+        "autoSkipNonRecoverableData",
+        False,
+        help="entries and ledgers that are gone for good count as acknowledged when a subscription comes to them; "
+        "false: its reads are tried again for ever",
+    )
+    force_recovery: bool = setting(
+        "managedLedgerForceRecovery",
+        False,
+        help="a subscription whose ledger cannot be read for any reason goes back to what its record says; false: the "
+        "topic is not opened before it can be",
+    )
     retention_check_s: int = setting("retentionCheckIntervalInSeconds", 120, help="how often consumed data is dropped")
 
     bookkeeper_slow_add_ms: int = setting(
@@ -951,7 +963,7 @@ REFUSED_WHEN_ON: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
 }
 
 _TUNING: Final = """
-    activeConsumerFailoverConsistentHashing autoSkipNonRecoverableData bookkeeperClientHealthCheckEnabled
+    activeConsumerFailoverConsistentHashing bookkeeperClientHealthCheckEnabled
     bookkeeperClientHealthCheckErrorThresholdPerInterval bookkeeperClientHealthCheckIntervalSeconds
     bookkeeperClientHealthCheckQuarantineTimeInSeconds bookkeeperClientNumIoThreads bookkeeperClientNumWorkerThreads
     bookkeeperClientReorderReadSequenceEnabled bookkeeperClientSpeculativeReadTimeoutInMillis

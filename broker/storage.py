@@ -60,6 +60,8 @@ def ledger_config(config: BrokerConfig, policies: NamespacePolicies | None = Non
         ),
         mark_delete_interval_s=min(1 / mark_delete_rate, MARK_DELETE_S_MAX) if mark_delete_rate > 0 else 0.0,
         cursor_ranges_max=config.max_unacked_ranges,
+        passes_over_lost=config.skip_lost_data,
+        forces_recovery=config.force_recovery,
     )
 
 

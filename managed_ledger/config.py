@@ -38,6 +38,13 @@ class ManagedLedgerConfig:
     # Up to so many ranges a closed cursor is put into its metadata node, which must stay below 1 MiB.
     cursor_ranges_in_node_max: int = 1_000
 
+    # Entries and ledgers that are gone for good count as acknowledged when a cursor meets them; else its reads fail and
+    # are tried again. (Pulsar: autoSkipNonRecoverableData)
+    passes_over_lost: bool = False
+    # A cursor whose ledger cannot be read for any reason goes back to what its node says; else its topic does not open.
+    # (Pulsar: managedLedgerForceRecovery)
+    forces_recovery: bool = False
+
     # How long appends wait for bookies or the metadata store before their producers are told.
     append_timeout_s: float = 30.0
     # Ledgers that are kept open for reading. One costs its metadata, about 1 KB.

@@ -425,7 +425,7 @@ class Subscription:
     def _read(self, read: Read) -> Entries | Awaitable[Entries]:
         if read.first is None:
             return self.cursor.read(read.entries_max, read.bytes_max)
-        return self._ledger.read(read.first, read.entries_max, read.bytes_max)
+        return self.cursor.read_again(read.first, read.entries_max, read.bytes_max)
 
     def _on_fetched(self, dispatcher: Dispatcher, read: Read) -> Callable[[Entries | None], None]:
         def done(entries: Entries | None) -> None:
