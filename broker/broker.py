@@ -313,7 +313,7 @@ class Broker:
     async def _apply(self, topic: Topic, policies: NamespacePolicies) -> None:
         """Raises BrokerError."""
         effective = self._overlay(topic.name, policies, await self.topic_policies.of(topic.name))
-        topic.ledger.config = ledger_config(self.config, effective)
+        topic.ledger.config = ledger_config(self.config, effective, is_system=topic.name.is_system)
         await topic.apply_policies(effective)
 
     def _overlay(self, name: TopicName, policies: NamespacePolicies, own: Record | None) -> NamespacePolicies:
@@ -483,7 +483,8 @@ class Broker:
         policies = self._overlay(name, policies, await self.topic_policies.of(name))
         async with self._load_slots:
             try:
-                ledger = await self.ledgers.open(name.managed_ledger_name, ledger_config(self.config, policies))
+                settings = ledger_config(self.config, policies, is_system=name.is_system)
+                ledger = await self.ledgers.open(name.managed_ledger_name, settings)
             except ManagedLedgerError as error:
                 log.warning("%s cannot be opened: %s", name, error)
                 raise storage_error(error) from error

@@ -518,6 +518,20 @@ class BrokerConfig:
         False,
         help="no ledger is made that has fewer racks; bookies in /default-rack are not used then",
     )
+    bookkeeper_groups: str = setting(
+        "bookkeeperClientIsolationGroups",
+        "",
+        help="groups of bookies (`bookies set-bookie-rack -g`) for the ledgers of namespaces that have no affinity "
+        "group, comma separated; empty: all bookies",
+    )
+    bookkeeper_secondary_groups: str = setting(
+        "bookkeeperClientSecondaryIsolationGroups", "", help="used as well when those have too few bookies"
+    )
+    strict_affinity: bool = setting(
+        "strictBookieAffinityEnabled",
+        False,
+        help="namespaces without an affinity group use only bookies that are in no group",
+    )
     # TLS to the bookies. Off by default; bookkeeper_tls_directory alone switches it on.
     bookkeeper_tls_directory: str = setting(
         "bookkeeperTLSDirectory",
@@ -942,8 +956,6 @@ REFUSED_WHEN_ON: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
         ("false",),
         "regions are not known; racks are, with bookkeeperClientRackawarePolicyEnabled",
     ),
-    "bookkeeperClientIsolationGroups": (("",), "groups of bookies do not keep namespaces apart"),
-    "bookkeeperClientSecondaryIsolationGroups": (("",), "groups of bookies do not keep namespaces apart"),
     "bookkeeperClientAuthenticationPlugin": (("",), "bookies know a broker by its certificate (bookkeeperTLS…)"),
     "brokerClientTlsEnabledWithKeyStore": (
         ("false",),

@@ -3,6 +3,7 @@
 from broker.config import BrokerConfig
 from broker.policies import NamespacePolicies
 from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.client.isolation import Isolation
 from magnetar_core.bookkeeper.metadata.damage_reports import OnDamage
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.bookkeeper.wire.entry import DigestType
@@ -25,8 +26,13 @@ _DIGESTS = {
 MARK_DELETE_S_MAX = 86_400.0
 
 
-def ledger_config(config: BrokerConfig, policies: NamespacePolicies | None = None) -> ManagedLedgerConfig:
-    """The settings of a topic's managed ledger; *policies* of its namespace win over those of the broker."""
+def ledger_config(
+    config: BrokerConfig, policies: NamespacePolicies | None = None, *, is_system: bool = False
+) -> ManagedLedgerConfig:
+    """The settings of a topic's managed ledger; *policies* of its namespace win over those of the broker.
+
+    *is_system*: the topic is one of Pulsar's own.
+    """
 
     def either(own: float | None, general: float) -> float:
         return general if own is None or own <= 0 else own
@@ -43,7 +49,11 @@ def ledger_config(config: BrokerConfig, policies: NamespacePolicies | None = Non
             retention_minutes = policies.retention_minutes
         if policies.retention_mbytes is not None:
             retention_mbytes = policies.retention_mbytes
+    bookie_groups = None if policies is None else policies.bookie_groups
+    if bookie_groups is None and config.strict_affinity:
+        bookie_groups = Isolation("*", "*") if is_system else Isolation("", "")
     return ManagedLedgerConfig(
+        bookie_groups=bookie_groups,
         ensemble_size=ensemble_size,
         write_quorum=write_quorum,
         ack_quorum=ack_quorum,

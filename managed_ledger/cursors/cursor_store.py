@@ -223,6 +223,7 @@ class CursorStore:
                 ("component", b"managed-ledger"),
                 ("pulsar/cursor", self._cursor.encode()),
                 ("pulsar/managed-ledger", self._topic.encode()),
+                *self._config.placement,
             ),
         )
         try:
