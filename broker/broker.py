@@ -54,6 +54,7 @@ from broker.topic.topic import Topic
 from broker.topic.topic_rates import NO_RATES, TopicRates, rates_of
 from broker.topic.trace_context import Tracing
 from broker.topic.traced_topic import TracedTopic
+from broker.topic.unacked import UnackedBudget
 from broker.topic_policies.record import Record, of_system_topic, overlay
 from broker.topic_policies.service import TopicPolicies
 from broker.wire import pulsar_pb2 as wire
@@ -149,6 +150,7 @@ class Broker:
         memory = memory_bytes()
         self.publishes = MemoryBudget(config.publish_buffer_bytes(memory), clock.call_later)
         self.reads = MemoryBudget(config.read_buffer_bytes(memory), clock.call_later)
+        self.unacked = UnackedBudget(config.max_unacked_per_broker, config.max_unacked_part)
         self.publish_throttle = PublishThrottle()
         """The rate of all topics together."""
         self.publish_throttle.use(config.broker_publish_rate, self.now_ms())
@@ -501,6 +503,7 @@ class Broker:
                 self._on_dropped,
                 self.reads,
                 self._compactions,
+                self.unacked,
             )
             try:
                 await topic.load()

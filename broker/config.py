@@ -327,6 +327,17 @@ class BrokerConfig:
     subscription_dispatch_bytes: int = setting(
         "dispatchThrottlingRatePerSubscriptionInByte", 0, help="bytes a second to a subscription", least=-1
     )
+    throttle_caught_up: bool = setting(
+        "dispatchThrottlingOnNonBacklogConsumerEnabled",
+        True,
+        help="these rates hold for all subscriptions; false: not for those that are about at the end of the topic",
+    )
+    backlogged_entries: int = setting(
+        "managedLedgerCursorBackloggedThreshold",
+        1_000,
+        help="entries to be read above which a subscription is not about at the end",
+        least=0,
+    )
     subscribe_rate_count: int = setting(
         "subscribeThrottlingRatePerConsumer", 0, help="times that a consumer may subscribe in the period", least=-1
     )
@@ -611,6 +622,19 @@ class BrokerConfig:
     )
     max_unacked_per_subscription: int = setting(
         "maxUnackedMessagesPerSubscription", 200_000, help="the same for a whole subscription; 0 = any"
+    )
+    max_unacked_per_broker: int = setting(
+        "maxUnackedMessagesPerBroker",
+        0,
+        help="the same for all Shared subscriptions of the broker: those with more than their part wait; 0 = any",
+        least=0,
+    )
+    max_unacked_part: float = setting(
+        "maxUnackedMessagesPerSubscriptionOnBrokerBlocked",
+        0.16,
+        help="that part, of maxUnackedMessagesPerBroker; 0: none waits",
+        least=0,
+        most=1,
     )
     max_read_batch_entries: int = setting("dispatcherMaxReadBatchSize", 100, help="entries read at once", least=1)
     max_read_batch_bytes: int = setting(
@@ -984,7 +1008,7 @@ _TUNING: Final = """
     bookkeeperUseV2WireProtocol brokerDeleteInactivePartitionedTopicMetadataEnabled
     brokerServiceCompactionPhaseOneLoopTimeInSeconds brokerShutdownTimeoutMs cgroupsSubscriptionName
     clientLibraryVersionCheckEnabled configurationMetadataStoreUrl delayedDeliveryFixedDelayDetectionLookahead
-    delayedDeliveryTrackerFactoryClassName disableHttpDebugMethods dispatchThrottlingOnNonBacklogConsumerEnabled
+    delayedDeliveryTrackerFactoryClassName disableHttpDebugMethods
     dispatcherDispatchMessagesInSubscriptionThread dispatcherMinReadBatchSize
     dispatcherReadFailureBackoffInitialTimeInMs dispatcherReadFailureBackoffMandatoryStopTimeInMs
     dispatcherReadFailureBackoffMaxTimeInMs enableBrokerSideSubscriptionPatternEvaluation enableBusyWait
@@ -1005,7 +1029,7 @@ _TUNING: Final = """
     managedLedgerPrometheusStatsLatencyRolloverSeconds managedLedgerReadEntryTimeoutSeconds
     managedLedgerStatsPeriodSeconds managedLedgerUnackedRangesOpenCacheSetEnabled maxConcurrentHttpRequests
     maxPendingPublishRequestsPerConnectionResumeReads
-    maxUnackedMessagesPerBroker maxUnackedMessagesPerSubscriptionOnBrokerBlocked metadataStoreBatchingEnabled
+    metadataStoreBatchingEnabled
     metadataStoreBatchingMaxDelayMillis metadataStoreBatchingMaxOperations metadataStoreBatchingMaxSizeKb
     metadataStoreCacheExpirySeconds metadataStoreOperationTimeoutSeconds numCacheExecutorThreadPoolSize
     numExecutorThreadPoolSize numHttpServerThreads numIOThreads numOrderedExecutorThreads

@@ -129,6 +129,9 @@ class CompactedCursor:
 
     # -------------------------------------------------------------------------------- the topic's own
 
+    def unread(self) -> int:
+        return self._inner.unread()
+
     def read_again(self, first: Position, max_entries: int, max_bytes: int) -> Entries | Awaitable[Entries]:
         return self._inner.read_again(first, max_entries, max_bytes)
 

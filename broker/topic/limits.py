@@ -99,6 +99,8 @@ def limits_of(config: BrokerConfig, policies: NamespacePolicies, *, is_system: b
             unacked_per_subscription_max=_first(
                 policies.max_unacked_per_subscription, config.max_unacked_per_subscription
             ),
+            throttles_caught_up=config.throttle_caught_up,
+            backlogged_entries=config.backlogged_entries,
             batch_index_acks=config.batch_index_acks,
             failover_delay_ms=config.failover_delay_ms,
             delayed_delivery=_first(policies.delayed_delivery, config.delayed_delivery),

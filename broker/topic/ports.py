@@ -6,6 +6,7 @@ The pure parts import these Protocols instead of the classes that implement them
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from broker.topic.unacked import UnackedBudget
 from magnetar_core.runtime.types import Buffer, Cancellable
 from managed_ledger.position import Position
 
@@ -71,6 +72,10 @@ class CursorPort(Protocol):
 
     def backlog(self) -> int: ...
 
+    def unread(self) -> int:
+        """Entries that were not read yet."""
+        ...
+
 
 class LedgerPort(Protocol):
     """A managed ledger, as a subscription uses it."""
@@ -106,6 +111,11 @@ class Host(Protocol):
 
         The bytes are reserved meanwhile, also at *sink* if all entries of the read go to that one connection.
         """
+        ...
+
+    @property
+    def unacked(self) -> UnackedBudget:
+        """What all subscriptions of the broker may have unacknowledged."""
         ...
 
     @property

@@ -96,6 +96,11 @@ class CursorState:
         open_entries = self._ledgers.entries_between(self.mark_delete_position, last)
         return max(open_entries - self._ranges.count_up_to(last), 0)
 
+    def unread(self) -> int:
+        """Entries at and after the read position."""
+        before = Position(self.read_position.ledger_id, self.read_position.entry_id - 1)
+        return self._ledgers.entries_between(before, self._ledgers.last_confirmed)
+
     # ---------------------------------------------------------------------------------- changes
 
     def mark_delete(self, position: Position, properties: dict[str, int] | None = None) -> bool:

@@ -181,6 +181,10 @@ class ManagedCursor:
         """Entries that are not acknowledged."""
         return self._state.backlog()
 
+    def unread(self) -> int:
+        """Entries that were not read yet."""
+        return self._state.unread()
+
     def stats(self) -> dict[str, Any]:
         """What Pulsar's `internalStats` shows of a cursor, but for what its subscription knows; times in ms."""
         between = self._ledger.entries_between

@@ -74,6 +74,9 @@ class MemoryCursor:
     def backlog(self) -> int:
         return self.state.backlog()
 
+    def unread(self) -> int:
+        return self.state.unread()
+
     def read(self, max_entries: int, max_bytes: int) -> Sequence[Entry] | Awaitable[Sequence[Entry]]:
         """As the real one: empty only at the end, or where a cold read was overtaken."""
         while True:

@@ -36,6 +36,10 @@ class DispatchLimits:
     """0: no limit."""
     unacked_per_subscription_max: int = 200_000
     """0: no limit."""
+    throttles_caught_up: bool = True
+    """Whether rates hold also for subscriptions that are about at the end of the topic."""
+    backlogged_entries: int = 1_000
+    """With more entries to be read a subscription is not about at the end."""
     batch_index_acks: bool = False
     failover_delay_ms: int = 1000
     delayed_delivery: bool = True
