@@ -5,6 +5,7 @@ A feature that this broker does not have is refused when it is switched on, sinc
 (`APACHE_SETTINGS_WITHOUT_EFFECT`).
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -198,6 +199,14 @@ class BrokerConfig:
     # The cluster.
     cluster_name: str = setting("clusterName", "standalone", help="name of the cluster")
     metadata_store_url: str = setting("metadataStoreUrl", "zk:127.0.0.1:2181", help="zk:host:port,… or rocksdb:DIR")
+    configuration_store_url: str = setting(
+        "configurationMetadataStoreUrl", "", help="empty or metadataStoreUrl: there is one store for everything"
+    )
+    bookkeeper_store_uri: str = setting(
+        "bookkeeperMetadataServiceUri",
+        "",
+        help="empty or /ledgers in the store of metadataStoreUrl, as zk://host/ledgers",
+    )
     session_timeout_ms: int = setting(
         "metadataStoreSessionTimeoutMillis", 30_000, help="how long the metadata store waits for a silent broker"
     )
@@ -485,6 +494,22 @@ class BrokerConfig:
         10_000,
         help="ranges of acknowledgements that survive a restart",
     )
+    max_ranges_in_metadata: int = setting(
+        "managedLedgerMaxUnackedRangesToPersistInMetadataStore",
+        1_000,
+        help="up to so many of them a subscription that is closed is stored in the metadata store alone",
+        least=0,
+        most=10_000,  # some 20 bytes each, and a node has a megabyte
+    )
+    cursor_ledger_entries: int = setting(
+        "managedLedgerCursorMaxEntriesPerLedger", 50_000, help="states in a ledger of a subscription", least=1
+    )
+    cursor_ledger_s: int = setting(
+        "managedLedgerCursorRolloverTimeInSeconds",
+        14_400,
+        help="an older ledger of a subscription is replaced",
+        least=1,
+    )
     mark_delete_rate: float = setting(
         "managedLedgerDefaultMarkDeleteRateLimit", 1.0, help="times a second a cursor's state is written"
     )
@@ -652,6 +677,9 @@ class BrokerConfig:
     failover_delay_ms: int = setting(
         "activeConsumerFailoverDelayTimeMillis", 1000, help="wait before another consumer becomes active"
     )
+    key_shared: bool = setting(
+        "subscriptionKeySharedEnable", True, help="Key_Shared subscriptions are allowed (see subscriptionTypesEnabled)"
+    )
     key_shared_consistent_hashing: bool = setting(
         "subscriptionKeySharedUseConsistentHashing", True, help="hash ring for Key_Shared; false: ranges are halved"
     )
@@ -774,6 +802,16 @@ class BrokerConfig:
         for name in (self.split_algorithm, *self.split_algorithms):
             if name not in SPLIT_ALGORITHMS:
                 yield f"{name} is no way to cut a bundle; there are {', '.join(SPLIT_ALGORITHMS)}"
+        if self.configuration_store_url and _place(self.configuration_store_url) != _place(self.metadata_store_url):
+            yield (
+                f"configurationMetadataStoreUrl={self.configuration_store_url}: a second store is not read; remove it, "
+                "or set it to metadataStoreUrl"
+            )
+        if self.bookkeeper_store_uri and _place(self.bookkeeper_store_uri) != _place(self.metadata_store_url):
+            yield (
+                f"bookkeeperMetadataServiceUri={self.bookkeeper_store_uri}: ledgers are at /ledgers in the store of "
+                "metadataStoreUrl; remove it"
+            )
         if self.bookkeeper_racks_enforced and not self.bookkeeper_rackaware:
             yield (
                 "bookkeeperClientEnforceMinNumRacksPerWriteQuorum=true needs "
@@ -945,6 +983,14 @@ def change_in_use(config: BrokerConfig, changes: Mapping[str, object]) -> None:
         object.__setattr__(config, name, value)
 
 
+def _place(url: str) -> tuple[frozenset[str], str]:
+    """The servers of a metadata store, and the path below which it is used, however its URL is written."""
+    rest = re.sub(r"^(metadata-store:)?(zk(\+\w+)?:(//)?)?", "", url.strip())
+    hosts, _, path = rest.partition("/")
+    servers = frozenset(one for one in re.split("[,;]", hosts) if one)
+    return servers, path.strip("/").removesuffix("ledgers").rstrip("/")
+
+
 def _class_of(method: str) -> str:
     return next(name for name, known in PROVIDERS.items() if known == method).rpartition(".")[2]
 
@@ -1004,10 +1050,10 @@ _TUNING: Final = """
     bookkeeperClientHealthCheckQuarantineTimeInSeconds bookkeeperClientNumIoThreads bookkeeperClientNumWorkerThreads
     bookkeeperClientReorderReadSequenceEnabled bookkeeperClientSpeculativeReadTimeoutInMillis
     bookkeeperClientTimeoutInSeconds bookkeeperEnableStickyReads bookkeeperExplicitLacIntervalInMills
-    bookkeeperMetadataServiceUri bookkeeperNumberOfChannelsPerBookie bookkeeperTLSTrustStorePasswordPath
+     bookkeeperNumberOfChannelsPerBookie bookkeeperTLSTrustStorePasswordPath
     bookkeeperUseV2WireProtocol brokerDeleteInactivePartitionedTopicMetadataEnabled
     brokerServiceCompactionPhaseOneLoopTimeInSeconds brokerShutdownTimeoutMs cgroupsSubscriptionName
-    clientLibraryVersionCheckEnabled configurationMetadataStoreUrl delayedDeliveryFixedDelayDetectionLookahead
+    clientLibraryVersionCheckEnabled  delayedDeliveryFixedDelayDetectionLookahead
     delayedDeliveryTrackerFactoryClassName disableHttpDebugMethods
     dispatcherDispatchMessagesInSubscriptionThread dispatcherMinReadBatchSize
     dispatcherReadFailureBackoffInitialTimeInMs dispatcherReadFailureBackoffMandatoryStopTimeInMs
@@ -1023,8 +1069,7 @@ _TUNING: Final = """
     loadManagerClassName managedLedgerAddEntryTimeoutSeconds managedLedgerCacheCopyEntries
     managedLedgerCacheEvictionFrequency managedLedgerCacheEvictionIntervalMs
     managedLedgerCacheEvictionTimeThresholdMillis managedLedgerCacheEvictionWatermark
-    managedLedgerCursorMaxEntriesPerLedger managedLedgerCursorRolloverTimeInSeconds
-    managedLedgerInactiveLedgerRolloverTimeSeconds managedLedgerMaxUnackedRangesToPersistInMetadataStore
+    managedLedgerInactiveLedgerRolloverTimeSeconds
     managedLedgerMetadataOperationsTimeoutSeconds managedLedgerNumSchedulerThreads managedLedgerNumWorkerThreads
     managedLedgerPrometheusStatsLatencyRolloverSeconds managedLedgerReadEntryTimeoutSeconds
     managedLedgerStatsPeriodSeconds managedLedgerUnackedRangesOpenCacheSetEnabled maxConcurrentHttpRequests
@@ -1036,7 +1081,7 @@ _TUNING: Final = """
     persistentUnackedRangesWithMultipleEntriesEnabled preciseDispatcherFlowControl preciseTimeBasedBacklogQuotaCheck
     replicationConnectionsPerBroker replicationMetricsEnabled replicationProducerQueueSize replicatorPrefix
     schemaRegistryStorageClassName skipBrokerShutdownOnOOM splitTopicAndPartitionLabelInPrometheus
-    statsUpdateInitialDelayInSecs statusFilePath subscriptionKeySharedEnable
+    statsUpdateInitialDelayInSecs statusFilePath
     subscriptionKeySharedUseClassicPersistentImplementation subscriptionPatternMaxLength
     subscriptionSharedUseClassicPersistentImplementation topicLoadTimeoutSeconds unblockStuckSubscriptionEnabled
     webSocketNumIoThreads zooKeeperCacheExpirySeconds zooKeeperOperationTimeoutSeconds zooKeeperSessionTimeoutMillis
