@@ -488,6 +488,13 @@ class BrokerConfig:
     max_rollover_minutes: int = setting(
         "managedLedgerMaxLedgerRolloverTimeMinutes", 240, help="an older ledger is replaced, even if not full"
     )
+    inactive_rollover_s: int = setting(
+        "managedLedgerInactiveLedgerRolloverTimeSeconds",
+        0,
+        help="a ledger to which nothing was written for so long is replaced (looked at every "
+        "retentionCheckIntervalInSeconds); 0: not for that",
+        least=0,
+    )
     cache_mbytes: int = setting("managedLedgerCacheSizeMB", 64, help="memory for entries just written, MB")
     max_unacked_ranges: int = setting(
         "managedLedgerMaxUnackedRangesToPersist",
@@ -1069,7 +1076,6 @@ _TUNING: Final = """
     loadManagerClassName managedLedgerAddEntryTimeoutSeconds managedLedgerCacheCopyEntries
     managedLedgerCacheEvictionFrequency managedLedgerCacheEvictionIntervalMs
     managedLedgerCacheEvictionTimeThresholdMillis managedLedgerCacheEvictionWatermark
-    managedLedgerInactiveLedgerRolloverTimeSeconds
     managedLedgerMetadataOperationsTimeoutSeconds managedLedgerNumSchedulerThreads managedLedgerNumWorkerThreads
     managedLedgerPrometheusStatsLatencyRolloverSeconds managedLedgerReadEntryTimeoutSeconds
     managedLedgerStatsPeriodSeconds managedLedgerUnackedRangesOpenCacheSetEnabled maxConcurrentHttpRequests

@@ -63,6 +63,7 @@ def ledger_config(
             bytes_max=config.max_ledger_mbytes * MIB,
             age_max_ms=config.max_rollover_minutes * MINUTE_MS,
             age_min_ms=config.min_rollover_minutes * MINUTE_MS,
+            idle_max_ms=config.inactive_rollover_s * 1000,
         ),
         retention=RetentionRule(
             time_ms=retention_minutes * MINUTE_MS if retention_minutes >= 0 else -1,
