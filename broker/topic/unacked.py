@@ -28,8 +28,8 @@ class UnackedBudget:
         self.part_messages = int(limit * part)
         self.unacked = 0
         self.is_blocking = False
-        self._shares: set[UnackedShare] = set()
-        """Those of subscriptions that have unacknowledged messages, or are blocked."""
+        self._shares: dict[UnackedShare, None] = {}
+        """Those of subscriptions that have unacknowledged messages, or are blocked; the first to come goes on first."""
 
     def share(self, resume: Callable[[], None]) -> "UnackedShare":
         """For one subscription. *resume* is called when it may go on; it must not deliver within the call."""
@@ -40,7 +40,7 @@ class UnackedBudget:
         self.unacked += messages
         assert self.unacked >= 0, self.unacked
         if share.unacked or share.is_blocked:
-            self._shares.add(share)
+            self._shares[share] = None
         if not self.is_blocking:
             if self.unacked >= self.limit:
                 self._block()
@@ -52,7 +52,7 @@ class UnackedBudget:
         elif share.unacked > self.part_messages:
             share.is_blocked = True
         if not share.unacked and not share.is_blocked:
-            self._shares.discard(share)
+            self._shares.pop(share, None)
 
     def _block(self) -> None:
         self.is_blocking = True
@@ -75,7 +75,7 @@ class UnackedBudget:
         for share in blocked:
             share.unblock()
             if not share.unacked:
-                self._shares.discard(share)
+                self._shares.pop(share, None)
 
 
 class UnackedShare:
