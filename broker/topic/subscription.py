@@ -517,7 +517,7 @@ class Subscription:
     def close(self) -> None:
         """Start no more reads and timers."""
         self.is_fenced = True
-        self._share.clear()
+        self._share.end()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

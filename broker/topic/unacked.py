@@ -101,6 +101,15 @@ class UnackedShare:
         """Nothing of it is with consumers any more."""
         self.count(-self.unacked)
 
+    def end(self) -> None:
+        """The subscription ends: it counts no more, and is not kept alive from here."""
+        self.clear()
+        self._budget, self._resume = UnackedBudget(), _nothing
+
     def unblock(self) -> None:
         self.is_blocked = False
         self._resume()
+
+
+def _nothing() -> None:
+    pass

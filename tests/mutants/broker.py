@@ -30,7 +30,7 @@ MUTANTS = (
     Mutant(
         "what a subscription that ends had is counted for ever",
         "broker/topic/subscription.py",
-        "        self.is_fenced = True\n        self._share.clear()\n",
+        "        self.is_fenced = True\n        self._share.end()\n",
         "        self.is_fenced = True\n",
         UNACKED,
     ),
