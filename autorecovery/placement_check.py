@@ -20,6 +20,7 @@ from typing import Final
 from autorecovery.catalogue import LedgerCatalogue
 from autorecovery.index import IndexedLedger
 from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.client.errors import BookKeeperError
 from magnetar_core.bookkeeper.metadata.marks import MarkBoard
 from magnetar_core.bookkeeper.metadata.store import MetadataError
 from magnetar_core.bookkeeper.metadata.underreplication import PeriodicCheck
@@ -147,7 +148,7 @@ class PlacementCheck:
             status.violating += 1
             if len(status.named) < _NAMED_MAX:
                 status.named[ledger_id] = problem
-            if can_be_better and await self._marks.is_enabled():
+            if can_be_better and await self._marks.is_enabled() and await self._may_move(ledger_id, found):
                 await self._marks.mark(ledger_id, None, self._clock.wall_ms())
                 status.marked += 1
         status.last_ended_ms = self._clock.wall_ms()
@@ -158,6 +159,19 @@ class PlacementCheck:
             status.looked_at,
             status.violating,
             status.marked,
+        )
+
+    async def _may_move(self, ledger_id: int, ledger: IndexedLedger) -> bool:
+        """Whether it can be better also within the groups of bookies that its record names, if it does."""
+        try:
+            metadata = await self._bookkeeper.read_metadata(ledger_id)
+        except BookKeeperError:
+            return False  # deleted, or looked at again in the next check
+        return any(
+            self._bookkeeper.choose_moves(
+                ensemble, write_quorum=ledger.write_quorum, custom_metadata=metadata.custom_metadata
+            )
+            for ensemble in dict.fromkeys(ledger.ensembles)
         )
 
     def _look(self, ledger: IndexedLedger) -> tuple[str | None, bool]:

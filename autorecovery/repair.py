@@ -289,7 +289,11 @@ class LedgerRepair:
         leaving = {index: bookie for index, bookie in verdict.incomplete.items() if bookie not in writable}
         leaving |= verdict.to_replace
         new = self._bookkeeper.choose_replacements(
-            fragment.ensemble, leaving, self._draining(), write_quorum=fragment.write_quorum
+            fragment.ensemble,
+            leaving,
+            self._draining(),
+            write_quorum=fragment.write_quorum,
+            custom_metadata=metadata.custom_metadata,
         )
         targets = {**in_place, **new}
         if not targets:
@@ -317,7 +321,10 @@ class LedgerRepair:
         is_moved = False
         for fragment in (verdict.fragment for verdict in verdicts):
             moves = self._bookkeeper.choose_moves(
-                fragment.ensemble, self._draining(), write_quorum=fragment.write_quorum
+                fragment.ensemble,
+                self._draining(),
+                write_quorum=fragment.write_quorum,
+                custom_metadata=metadata.custom_metadata,
             )
             if not moves:
                 continue

@@ -54,6 +54,7 @@ from broker.topic.topic import Topic
 from broker.topic.topic_rates import NO_RATES, TopicRates, rates_of
 from broker.topic.trace_context import Tracing
 from broker.topic.traced_topic import TracedTopic
+from broker.topic.unacked import UnackedBudget
 from broker.topic_policies.record import Record, of_system_topic, overlay
 from broker.topic_policies.service import TopicPolicies
 from broker.wire import pulsar_pb2 as wire
@@ -149,6 +150,7 @@ class Broker:
         memory = memory_bytes()
         self.publishes = MemoryBudget(config.publish_buffer_bytes(memory), clock.call_later)
         self.reads = MemoryBudget(config.read_buffer_bytes(memory), clock.call_later)
+        self.unacked = UnackedBudget(config.max_unacked_per_broker, config.max_unacked_part)
         self.publish_throttle = PublishThrottle()
         """The rate of all topics together."""
         self.publish_throttle.use(config.broker_publish_rate, self.now_ms())
@@ -313,7 +315,7 @@ class Broker:
     async def _apply(self, topic: Topic, policies: NamespacePolicies) -> None:
         """Raises BrokerError."""
         effective = self._overlay(topic.name, policies, await self.topic_policies.of(topic.name))
-        topic.ledger.config = ledger_config(self.config, effective)
+        topic.ledger.config = ledger_config(self.config, effective, is_system=topic.name.is_system)
         await topic.apply_policies(effective)
 
     def _overlay(self, name: TopicName, policies: NamespacePolicies, own: Record | None) -> NamespacePolicies:
@@ -485,7 +487,8 @@ class Broker:
         policies = self._overlay(name, policies, await self.topic_policies.of(name))
         async with self._load_slots:
             try:
-                ledger = await self.ledgers.open(name.managed_ledger_name, ledger_config(self.config, policies))
+                settings = ledger_config(self.config, policies, is_system=name.is_system)
+                ledger = await self.ledgers.open(name.managed_ledger_name, settings)
             except ManagedLedgerError as error:
                 log.warning("%s cannot be opened: %s", name, error)
                 raise storage_error(error) from error
@@ -502,6 +505,7 @@ class Broker:
                 self._on_dropped,
                 self.reads,
                 self._compactions,
+                self.unacked,
             )
             try:
                 await topic.load()

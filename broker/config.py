@@ -5,6 +5,7 @@ A feature that this broker does not have is refused when it is switched on, sinc
 (`APACHE_SETTINGS_WITHOUT_EFFECT`).
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -239,6 +240,14 @@ class BrokerConfig:
     # The cluster.
     cluster_name: str = setting("clusterName", "standalone", help="name of the cluster")
     metadata_store_url: str = setting("metadataStoreUrl", "zk:127.0.0.1:2181", help="zk:host:port,… or rocksdb:DIR")
+    configuration_store_url: str = setting(
+        "configurationMetadataStoreUrl", "", help="empty or metadataStoreUrl: there is one store for everything"
+    )
+    bookkeeper_store_uri: str = setting(
+        "bookkeeperMetadataServiceUri",
+        "",
+        help="empty or /ledgers in the store of metadataStoreUrl, as zk://host/ledgers",
+    )
     session_timeout_ms: int = setting(
         "metadataStoreSessionTimeoutMillis", 30_000, help="how long the metadata store waits for a silent broker"
     )
@@ -367,6 +376,17 @@ class BrokerConfig:
     )
     subscription_dispatch_bytes: int = setting(
         "dispatchThrottlingRatePerSubscriptionInByte", 0, help="bytes a second to a subscription", least=-1
+    )
+    throttle_caught_up: bool = setting(
+        "dispatchThrottlingOnNonBacklogConsumerEnabled",
+        True,
+        help="these rates hold for all subscriptions; false: not for those that are about at the end of the topic",
+    )
+    backlogged_entries: int = setting(
+        "managedLedgerCursorBackloggedThreshold",
+        1_000,
+        help="entries to be read above which a subscription is not about at the end",
+        least=0,
     )
     subscribe_rate_count: int = setting(
         "subscribeThrottlingRatePerConsumer", 0, help="times that a consumer may subscribe in the period", least=-1
@@ -509,6 +529,13 @@ class BrokerConfig:
     max_rollover_minutes: int = setting(
         "managedLedgerMaxLedgerRolloverTimeMinutes", 240, help="an older ledger is replaced, even if not full"
     )
+    inactive_rollover_s: int = setting(
+        "managedLedgerInactiveLedgerRolloverTimeSeconds",
+        0,
+        help="a ledger to which nothing was written for so long is replaced (looked at every "
+        "retentionCheckIntervalInSeconds); 0: not for that",
+        least=0,
+    )
     cache_mbytes: int = setting("managedLedgerCacheSizeMB", 64, help="memory for entries just written, MB")
     max_unacked_ranges: int = setting(
         "managedLedgerMaxUnackedRangesToPersist",
@@ -520,6 +547,22 @@ class BrokerConfig:
         False,
         help="Shared and Key_Shared deliver nothing new while more ranges are acknowledged than survive a restart",
     )
+    max_ranges_in_metadata: int = setting(
+        "managedLedgerMaxUnackedRangesToPersistInMetadataStore",
+        1_000,
+        help="up to so many of them a subscription that is closed is stored in the metadata store alone",
+        least=0,
+        most=10_000,  # some 20 bytes each, and a node has a megabyte
+    )
+    cursor_ledger_entries: int = setting(
+        "managedLedgerCursorMaxEntriesPerLedger", 50_000, help="states in a ledger of a subscription", least=1
+    )
+    cursor_ledger_s: int = setting(
+        "managedLedgerCursorRolloverTimeInSeconds",
+        14_400,
+        help="an older ledger of a subscription is replaced",
+        least=1,
+    )
     mark_delete_rate: float = setting(
         "managedLedgerDefaultMarkDeleteRateLimit", 1.0, help="times a second a cursor's state is written"
     )
@@ -528,6 +571,18 @@ class BrokerConfig:
     )
     retention_mbytes: int = setting(
         "defaultRetentionSizeInMB", 0, help="consumed data is kept up to this size; -1 = any", least=-1
+    )
+    skip_lost_data: bool = setting(
+        "autoSkipNonRecoverableData",
+        False,
+        help="entries and ledgers that are gone for good count as acknowledged when a subscription comes to them; "
+        "false: its reads are tried again for ever",
+    )
+    force_recovery: bool = setting(
+        "managedLedgerForceRecovery",
+        False,
+        help="a subscription whose ledger cannot be read for any reason goes back to what its record says; false: the "
+        "topic is not opened before it can be",
     )
     retention_check_s: int = setting("retentionCheckIntervalInSeconds", 120, help="how often consumed data is dropped")
 
@@ -551,6 +606,20 @@ class BrokerConfig:
         "bookkeeperClientEnforceMinNumRacksPerWriteQuorum",
         False,
         help="no ledger is made that has fewer racks; bookies in /default-rack are not used then",
+    )
+    bookkeeper_groups: str = setting(
+        "bookkeeperClientIsolationGroups",
+        "",
+        help="groups of bookies (`bookies set-bookie-rack -g`) for the ledgers of namespaces that have no affinity "
+        "group, comma separated; empty: all bookies",
+    )
+    bookkeeper_secondary_groups: str = setting(
+        "bookkeeperClientSecondaryIsolationGroups", "", help="used as well when those have too few bookies"
+    )
+    strict_affinity: bool = setting(
+        "strictBookieAffinityEnabled",
+        False,
+        help="namespaces without an affinity group use only bookies that are in no group",
     )
     # TLS to the bookies. Off by default; bookkeeper_tls_directory alone switches it on.
     bookkeeper_tls_directory: str = setting(
@@ -632,6 +701,19 @@ class BrokerConfig:
     max_unacked_per_subscription: int = setting(
         "maxUnackedMessagesPerSubscription", 200_000, help="the same for a whole subscription; 0 = any"
     )
+    max_unacked_per_broker: int = setting(
+        "maxUnackedMessagesPerBroker",
+        0,
+        help="the same for all Shared subscriptions of the broker: those with more than their part wait; 0 = any",
+        least=0,
+    )
+    max_unacked_part: float = setting(
+        "maxUnackedMessagesPerSubscriptionOnBrokerBlocked",
+        0.16,
+        help="that part, of maxUnackedMessagesPerBroker; 0: none waits",
+        least=0,
+        most=1,
+    )
     max_read_batch_entries: int = setting("dispatcherMaxReadBatchSize", 100, help="entries read at once", least=1)
     max_read_batch_bytes: int = setting(
         "dispatcherMaxReadSizeBytes", 5 * 1024 * 1024, help="bytes read at once", least=1
@@ -647,6 +729,9 @@ class BrokerConfig:
     )
     failover_delay_ms: int = setting(
         "activeConsumerFailoverDelayTimeMillis", 1000, help="wait before another consumer becomes active"
+    )
+    key_shared: bool = setting(
+        "subscriptionKeySharedEnable", True, help="Key_Shared subscriptions are allowed (see subscriptionTypesEnabled)"
     )
     key_shared_consistent_hashing: bool = setting(
         "subscriptionKeySharedUseConsistentHashing", True, help="hash ring for Key_Shared; false: ranges are halved"
@@ -770,6 +855,16 @@ class BrokerConfig:
         for name in (self.split_algorithm, *self.split_algorithms):
             if name not in SPLIT_ALGORITHMS:
                 yield f"{name} is no way to cut a bundle; there are {', '.join(SPLIT_ALGORITHMS)}"
+        if self.configuration_store_url and _place(self.configuration_store_url) != _place(self.metadata_store_url):
+            yield (
+                f"configurationMetadataStoreUrl={self.configuration_store_url}: a second store is not read; remove it, "
+                "or set it to metadataStoreUrl"
+            )
+        if self.bookkeeper_store_uri and _place(self.bookkeeper_store_uri) != _place(self.metadata_store_url):
+            yield (
+                f"bookkeeperMetadataServiceUri={self.bookkeeper_store_uri}: ledgers are at /ledgers in the store of "
+                "metadataStoreUrl; remove it"
+            )
         if self.bookkeeper_racks_enforced and not self.bookkeeper_rackaware:
             yield (
                 "bookkeeperClientEnforceMinNumRacksPerWriteQuorum=true needs "
@@ -966,6 +1061,14 @@ def change_in_use(config: BrokerConfig, changes: Mapping[str, object]) -> None:
         object.__setattr__(config, name, value)
 
 
+def _place(url: str) -> tuple[frozenset[str], str]:
+    """The servers of a metadata store, and the path below which it is used, however its URL is written."""
+    rest = re.sub(r"^(metadata-store:)?(zk(\+\w+)?:(//)?)?", "", url.strip())
+    hosts, _, path = rest.partition("/")
+    servers = frozenset(one for one in re.split("[,;]", hosts) if one)
+    return servers, path.strip("/").removesuffix("ledgers").rstrip("/")
+
+
 def _class_of(method: str) -> str:
     return next(name for name, known in PROVIDERS.items() if known == method).rpartition(".")[2]
 
@@ -995,14 +1098,13 @@ REFUSED_WHEN_ON: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "functionsWorkerEnabled": (("false",), "functions are not there; run a functions worker beside the broker"),
     "replicateSubscriptionsState": (("false",), "subscriptions are not replicated"),
     "strictTopicNameEnabled": (("false",), "names are not checked beyond the protocol's rules"),
+    "failureDomainsEnabled": (("false",), "failure domains of brokers are stored, and nothing is spread over them"),
     "enableRunBookieTogether": (("false",), "run a bookie in its own process"),
     "webSocketServiceEnabled": (("false",), "the WebSocket API is not there"),
     "bookkeeperClientRegionawarePolicyEnabled": (
         ("false",),
         "regions are not known; racks are, with bookkeeperClientRackawarePolicyEnabled",
     ),
-    "bookkeeperClientIsolationGroups": (("",), "groups of bookies do not keep namespaces apart"),
-    "bookkeeperClientSecondaryIsolationGroups": (("",), "groups of bookies do not keep namespaces apart"),
     "bookkeeperClientAuthenticationPlugin": (("",), "bookies know a broker by its certificate (bookkeeperTLS…)"),
     "brokerClientTlsEnabledWithKeyStore": (
         ("false",),
@@ -1022,23 +1124,23 @@ REFUSED_WHEN_ON: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
 }
 
 _TUNING: Final = """
-    activeConsumerFailoverConsistentHashing autoSkipNonRecoverableData bookkeeperClientHealthCheckEnabled
+    activeConsumerFailoverConsistentHashing bookkeeperClientHealthCheckEnabled
     bookkeeperClientHealthCheckErrorThresholdPerInterval bookkeeperClientHealthCheckIntervalSeconds
     bookkeeperClientHealthCheckQuarantineTimeInSeconds bookkeeperClientNumIoThreads bookkeeperClientNumWorkerThreads
     bookkeeperClientReorderReadSequenceEnabled bookkeeperClientSpeculativeReadTimeoutInMillis
     bookkeeperClientTimeoutInSeconds bookkeeperEnableStickyReads bookkeeperExplicitLacIntervalInMills
-    bookkeeperMetadataServiceUri bookkeeperNumberOfChannelsPerBookie bookkeeperTLSTrustStorePasswordPath
+    bookkeeperNumberOfChannelsPerBookie bookkeeperTLSTrustStorePasswordPath
     bookkeeperUseV2WireProtocol brokerDeleteInactivePartitionedTopicMetadataEnabled
     brokerServiceCompactionPhaseOneLoopTimeInSeconds brokerShutdownTimeoutMs cgroupsSubscriptionName
-    clientLibraryVersionCheckEnabled configurationMetadataStoreUrl delayedDeliveryFixedDelayDetectionLookahead
-    delayedDeliveryTrackerFactoryClassName disableHttpDebugMethods dispatchThrottlingOnNonBacklogConsumerEnabled
+    clientLibraryVersionCheckEnabled delayedDeliveryFixedDelayDetectionLookahead
+    delayedDeliveryTrackerFactoryClassName disableHttpDebugMethods
     dispatcherDispatchMessagesInSubscriptionThread dispatcherMinReadBatchSize
     dispatcherReadFailureBackoffInitialTimeInMs dispatcherReadFailureBackoffMandatoryStopTimeInMs
     dispatcherReadFailureBackoffMaxTimeInMs enableBrokerSideSubscriptionPatternEvaluation enableBusyWait
     enableReplicatedSubscriptions
     enableRunBookieAutoRecoveryTogether exposeConsumerLevelMetricsInPrometheus
     exposeManagedCursorMetricsInPrometheus exposeManagedLedgerMetricsInPrometheus exposePreciseBacklogInPrometheus
-    exposeProducerLevelMetricsInPrometheus exposeSubscriptionBacklogSizeInPrometheus failureDomainsEnabled
+    exposeProducerLevelMetricsInPrometheus exposeSubscriptionBacklogSizeInPrometheus
     forceDeleteNamespaceAllowed forceDeleteTenantAllowed httpMaxRequestHeaderSize
     internalConfigurationStoreSessionTimeoutMillis isAuthorizationStateless
     keySharedLookAheadMsgInReplayThresholdPerConsumer keySharedLookAheadMsgInReplayThresholdPerSubscription
@@ -1046,20 +1148,18 @@ _TUNING: Final = """
     loadManagerClassName managedLedgerAddEntryTimeoutSeconds managedLedgerCacheCopyEntries
     managedLedgerCacheEvictionFrequency managedLedgerCacheEvictionIntervalMs
     managedLedgerCacheEvictionTimeThresholdMillis managedLedgerCacheEvictionWatermark
-    managedLedgerCursorMaxEntriesPerLedger managedLedgerCursorRolloverTimeInSeconds
-    managedLedgerInactiveLedgerRolloverTimeSeconds managedLedgerMaxUnackedRangesToPersistInMetadataStore
     managedLedgerMetadataOperationsTimeoutSeconds managedLedgerNumSchedulerThreads managedLedgerNumWorkerThreads
     managedLedgerPrometheusStatsLatencyRolloverSeconds managedLedgerReadEntryTimeoutSeconds
     managedLedgerStatsPeriodSeconds managedLedgerUnackedRangesOpenCacheSetEnabled maxConcurrentHttpRequests
     maxPendingPublishRequestsPerConnectionResumeReads
-    maxUnackedMessagesPerBroker maxUnackedMessagesPerSubscriptionOnBrokerBlocked metadataStoreBatchingEnabled
+    metadataStoreBatchingEnabled
     metadataStoreBatchingMaxDelayMillis metadataStoreBatchingMaxOperations metadataStoreBatchingMaxSizeKb
     metadataStoreCacheExpirySeconds metadataStoreOperationTimeoutSeconds numCacheExecutorThreadPoolSize
     numExecutorThreadPoolSize numHttpServerThreads numIOThreads numOrderedExecutorThreads
     persistentUnackedRangesWithMultipleEntriesEnabled preciseDispatcherFlowControl preciseTimeBasedBacklogQuotaCheck
     replicationConnectionsPerBroker replicationMetricsEnabled replicationProducerQueueSize replicatorPrefix
     schemaRegistryStorageClassName skipBrokerShutdownOnOOM splitTopicAndPartitionLabelInPrometheus
-    statsUpdateInitialDelayInSecs statusFilePath subscriptionKeySharedEnable
+    statsUpdateInitialDelayInSecs statusFilePath
     subscriptionKeySharedUseClassicPersistentImplementation subscriptionPatternMaxLength
     subscriptionSharedUseClassicPersistentImplementation topicLoadTimeoutSeconds unblockStuckSubscriptionEnabled
     webSocketNumIoThreads zooKeeperCacheExpirySeconds zooKeeperOperationTimeoutSeconds zooKeeperSessionTimeoutMillis

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 PATH: Final = "/admin/configuration"
 
 _NAMES: Final = """
-    allowAutoSubscriptionCreation allowAutoTopicCreation allowAutoTopicCreationType
+    allowAutoSubscriptionCreation allowAutoTopicCreation allowAutoTopicCreationType autoSkipNonRecoverableData
     brokerDeleteInactiveTopicsEnabled brokerDeleteInactiveTopicsFrequencySeconds
     brokerDeleteInactiveTopicsMaxInactiveDurationSeconds brokerDeleteInactiveTopicsMode
     brokerPublisherThrottlingMaxByteRate brokerPublisherThrottlingMaxMessageRate defaultNumPartitions

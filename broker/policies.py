@@ -6,7 +6,7 @@ Members that this broker does not know are kept when a record is written again.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from broker.names import Bundles
 from broker.permissions import NONE_GRANTED, Permissions, parse_permissions
@@ -19,6 +19,7 @@ from broker.policy_types import (
     PublishRate,
     SubscribeRate,
 )
+from magnetar_core.bookkeeper.client.isolation import Isolation
 from magnetar_core.runtime.json_text import parse_json
 from magnetar_core.runtime.types import Corruption
 
@@ -37,6 +38,8 @@ class NamespacePolicies:
     """The policies of a namespace that this broker applies. None: the broker's own setting counts."""
 
     bundles: Bundles
+    bookie_groups: Isolation | None = None
+    """The groups of bookies for its ledgers; None: those of the broker."""
     deduplication: bool | None = None
     retention_minutes: int | None = None
     retention_mbytes: int | None = None
@@ -95,12 +98,26 @@ def parse_policies(value: bytes, path: str, cluster: str = "") -> NamespacePolic
         ) from error
 
 
-def parse_local_bundles(value: bytes, path: str) -> Bundles | None:
-    """The bundles in the node *path* of a namespace's local policies; None: it names none. Raises Corruption."""
+class LocalPolicies(NamedTuple):
+    """What one cluster keeps of a namespace for itself."""
+
+    bundles: Bundles | None
+    """None: it names none."""
+    bookie_groups: Isolation | None
+
+
+def parse_local_policies(value: bytes, path: str) -> LocalPolicies:
+    """The node *path* of a namespace's local policies. Raises Corruption."""
     try:
         raw = parse_json(value) if value else {}
         boundaries = (raw.get("bundles") or {}).get("boundaries")
-        return Bundles.from_texts(boundaries) if boundaries else None
+        affinity = raw.get("bookieAffinityGroup")
+        groups = None
+        if affinity is not None:
+            groups = Isolation(
+                affinity.get("bookkeeperAffinityGroupPrimary"), affinity.get("bookkeeperAffinityGroupSecondary")
+            )
+        return LocalPolicies(Bundles.from_texts(boundaries) if boundaries else None, groups)
     except (ValueError, TypeError, AttributeError, AssertionError) as error:
         raise Corruption(f"{path}: expected the JSON of local policies, found {value[:80]!r} ({error})") from error
 

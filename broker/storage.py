@@ -3,6 +3,7 @@
 from broker.config import BrokerConfig
 from broker.policies import NamespacePolicies
 from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.client.isolation import Isolation
 from magnetar_core.bookkeeper.metadata.damage_reports import OnDamage
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.bookkeeper.wire.entry import DigestType
@@ -25,8 +26,13 @@ _DIGESTS = {
 MARK_DELETE_S_MAX = 86_400.0
 
 
-def ledger_config(config: BrokerConfig, policies: NamespacePolicies | None = None) -> ManagedLedgerConfig:
-    """The settings of a topic's managed ledger; *policies* of its namespace win over those of the broker."""
+def ledger_config(
+    config: BrokerConfig, policies: NamespacePolicies | None = None, *, is_system: bool = False
+) -> ManagedLedgerConfig:
+    """The settings of a topic's managed ledger; *policies* of its namespace win over those of the broker.
+
+    *is_system*: the topic is one of Pulsar's own.
+    """
 
     def either(own: float | None, general: float) -> float:
         return general if own is None or own <= 0 else own
@@ -43,7 +49,11 @@ def ledger_config(config: BrokerConfig, policies: NamespacePolicies | None = Non
             retention_minutes = policies.retention_minutes
         if policies.retention_mbytes is not None:
             retention_mbytes = policies.retention_mbytes
+    bookie_groups = None if policies is None else policies.bookie_groups
+    if bookie_groups is None and config.strict_affinity:
+        bookie_groups = Isolation("*", "*") if is_system else Isolation("", "")
     return ManagedLedgerConfig(
+        bookie_groups=bookie_groups,
         ensemble_size=ensemble_size,
         write_quorum=write_quorum,
         ack_quorum=ack_quorum,
@@ -53,13 +63,19 @@ def ledger_config(config: BrokerConfig, policies: NamespacePolicies | None = Non
             bytes_max=config.max_ledger_mbytes * MIB,
             age_max_ms=config.max_rollover_minutes * MINUTE_MS,
             age_min_ms=config.min_rollover_minutes * MINUTE_MS,
+            idle_max_ms=config.inactive_rollover_s * 1000,
         ),
         retention=RetentionRule(
             time_ms=retention_minutes * MINUTE_MS if retention_minutes >= 0 else -1,
             bytes_max=retention_mbytes * MIB if retention_mbytes >= 0 else -1,
         ),
         mark_delete_interval_s=min(1 / mark_delete_rate, MARK_DELETE_S_MAX) if mark_delete_rate > 0 else 0.0,
+        cursor_ledger_entries_max=config.cursor_ledger_entries,
+        cursor_ledger_age_max_s=config.cursor_ledger_s,
+        cursor_ranges_in_node_max=config.max_ranges_in_metadata,
         cursor_ranges_max=config.max_unacked_ranges,
+        passes_over_lost=config.skip_lost_data,
+        forces_recovery=config.force_recovery,
     )
 
 

@@ -14,6 +14,7 @@ Rules:
 A broker keeps the policies that it uses in memory (`Broker.namespace`) and watches their nodes.
 """
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
@@ -23,7 +24,7 @@ from broker.names import COORDINATORS, Bundles
 from broker.ownership.isolation import isolation_path
 from broker.partitions import partitions_record
 from broker.permissions import forget_topic
-from broker.policies import NamespacePolicies, new_cluster, new_policies, parse_local_bundles, parse_policies
+from broker.policies import NamespacePolicies, new_cluster, new_policies, parse_local_policies, parse_policies
 from broker.policy_rules import (
     UNSET,
     NotRemovable,
@@ -37,7 +38,16 @@ from broker.policy_rules import (
     tenant_members,
 )
 from broker.policy_types import QUOTA_TYPES
-from broker.records import InvalidRecord, JsonRecords, NoRecord, RecordChanged, RecordInUse, parse_record, to_json
+from broker.records import (
+    InvalidRecord,
+    JsonRecords,
+    NoRecord,
+    RecordChanged,
+    RecordExists,
+    RecordInUse,
+    parse_record,
+    to_json,
+)
 from magnetar_core.bookkeeper.metadata.store import NO_NODE, MetadataStore, NoNode, VersionConflict
 from managed_ledger.topic_name import TopicName
 
@@ -191,8 +201,10 @@ class Tenancy:
         if found is None or found.deleted:
             return None
         local = await self._store.get(f"{LOCAL_POLICIES_ROOT}/{name}")
-        bundles = None if local is None else parse_local_bundles(local.value, local.path)
-        return found if bundles is None else replace(found, bundles=bundles)
+        if local is None:
+            return found
+        own = parse_local_policies(local.value, local.path)
+        return replace(found, bundles=own.bundles or found.bundles, bookie_groups=own.bookie_groups)
 
     async def create_namespace(self, name: str, given: dict[str, Any]) -> None:
         """Create the records of a namespace; the caller has checked its tenant. Raises RecordExists, InvalidRecord."""
@@ -318,13 +330,17 @@ class Tenancy:
 
     async def set_local_policy(self, namespace: str, member: str, value: Any) -> None:
         """None removes it. Raises NoRecord, RecordChanged."""
-        await self.namespace(namespace)
+        record = await self.namespace(namespace)
+        path = f"{LOCAL_POLICIES_ROOT}/{namespace}"
 
         def change(old: dict[str, Any]) -> dict[str, Any]:
             left = {name: one for name, one in old.items() if name != member}
             return left if value is None else {**left, member: value}
 
-        await self._namespaces.change(f"{LOCAL_POLICIES_ROOT}/{namespace}", change)
+        if await self._store.get(path) is None:  # a namespace that was made with its cluster
+            with contextlib.suppress(RecordExists):
+                await self._namespaces.create(path, {"bundles": record["bundles"], "migrated": False}, path)
+        await self._namespaces.change(path, change)
 
     async def namespaces_with(self, tenant: str, member: str, value: Any) -> list[str]:
         """The namespaces of *tenant* whose local policy is *value*. Raises NoRecord: there is no such tenant."""

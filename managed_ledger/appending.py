@@ -257,9 +257,9 @@ class Appending:
 
     # ------------------------------------------------------------------------- from ledger to ledger
 
-    def is_full(self, rule: RolloverRule, age_ms: int) -> bool:
-        """Whether the present ledger, which is *age_ms* old, is to be closed."""
-        return self.state is State.OPENED and is_full(rule, self._sent, self._sent_bytes, age_ms)
+    def is_full(self, rule: RolloverRule, age_ms: int, idle_ms: int = 0) -> bool:
+        """Whether the present ledger, which is *age_ms* old, is to be closed; nothing came for *idle_ms*."""
+        return self.state is State.OPENED and is_full(rule, self._sent, self._sent_bytes, age_ms, idle_ms)
 
     def begin_rollover(self) -> Step:
         """Send nothing more to the present ledger."""

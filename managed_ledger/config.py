@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from magnetar_core.bookkeeper.client.isolation import Isolation
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from magnetar_core.runtime.types import MIB
 from managed_ledger.retention import RetentionRule, RolloverRule
@@ -19,6 +20,8 @@ class ManagedLedgerConfig:
     ack_quorum: int = 2
     digest_type: DigestType = DigestType.CRC32C
     password: bytes = b""
+    bookie_groups: Isolation | None = None
+    """The groups of bookies for its ledgers and those of its cursors; None: those of the BookKeeper client."""
 
     rollover: RolloverRule = field(
         default_factory=lambda: RolloverRule(
@@ -38,10 +41,22 @@ class ManagedLedgerConfig:
     # Up to so many ranges a closed cursor is put into its metadata node, which must stay below 1 MiB.
     cursor_ranges_in_node_max: int = 1_000
 
+    # Entries and ledgers that are gone for good count as acknowledged when a cursor meets them; else its reads fail and
+    # are tried again. (Pulsar: autoSkipNonRecoverableData)
+    passes_over_lost: bool = False
+    # A cursor whose ledger cannot be read for any reason goes back to what its node says; else its topic does not open.
+    # (Pulsar: managedLedgerForceRecovery)
+    forces_recovery: bool = False
+
     # How long appends wait for bookies or the metadata store before their producers are told.
     append_timeout_s: float = 30.0
     # Ledgers that are kept open for reading. One costs its metadata, about 1 KB.
     read_handles_max: int = 32
+
+    @property
+    def placement(self) -> tuple[tuple[str, bytes], ...]:
+        """What the records of its ledgers tell of the bookies on which they may be."""
+        return () if self.bookie_groups is None else self.bookie_groups.custom_metadata
 
     def problems(self) -> Iterator[str]:
         if not 1 <= self.ack_quorum <= self.write_quorum <= self.ensemble_size:

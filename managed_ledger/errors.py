@@ -6,6 +6,7 @@ ManagedLedgerError
 ├── ManagedLedgerTerminated   no more entries, ever
 ├── ManagedLedgerNotFound
 ├── StorageUnavailable        bookies or metadata store fail at the moment; a retry later may succeed
+│   ├── DataLost              … and never will: no copy of these entries is left
 │   ├── RecordInDoubt         … and whether a record was written is not known
 │   └── RecordUnreadable      … and never will: what is stored in the metadata store cannot be understood
 ├── EntryRefused              the entry can never be stored (too large); other entries are not affected
@@ -40,6 +41,16 @@ class ManagedLedgerNotFound(ManagedLedgerError):
 
 class StorageUnavailable(ManagedLedgerError):
     """Too few bookies, or the metadata store does not answer."""
+
+
+class DataLost(StorageUnavailable):
+    """Entries of a ledger are gone: all bookies that should have them deny them, or the ledger's record is gone."""
+
+    def __init__(self, text: str, ledger_id: int, entry_id: int | None) -> None:
+        """*entry_id* None: the whole ledger is gone."""
+        super().__init__(text)
+        self.ledger_id = ledger_id
+        self.entry_id = entry_id
 
 
 class RecordInDoubt(StorageUnavailable):

@@ -37,6 +37,7 @@ from managed_ledger.cursors.cursor_set import CursorSet
 from managed_ledger.cursors.managed_cursor import ManagedCursor
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.errors import (
+    DataLost,
     ManagedLedgerClosed,
     ManagedLedgerError,
     ManagedLedgerFenced,
@@ -98,6 +99,9 @@ class ManagedLedger:
         self._config = config
         self._writing.on_end = self._cursors.abandon
         self._writing.on_next_ledger = self.trim_if_due
+        self.passed_over_entries = 0
+        """Lost entries that count as acknowledged since it was opened, counted for each cursor."""
+        self._reading.passes_over_lost = config.passes_over_lost
         self._trimming = False
         self._ending: asyncio.Future[None] | None = None
 
@@ -157,6 +161,7 @@ class ManagedLedger:
     def config(self, config: ManagedLedgerConfig) -> None:
         self._config = self._lifecycle.config = self._writing.config = self._cursors.config = config
         self.compacted.config = config
+        self._reading.passes_over_lost = config.passes_over_lost
 
     @property
     def cursors(self) -> Mapping[str, ManagedCursor]:
@@ -294,6 +299,24 @@ class ManagedLedger:
     def read(self, first: Position, max_entries: int, max_bytes: int) -> Sequence[Entry] | Awaitable[Sequence[Entry]]:
         """Entries from *first* on (`Reading.read`)."""
         return self._reading.read(first, max_entries, max_bytes)
+
+    async def may_pass_over(self, lost: DataLost) -> bool:
+        """Whether entries that are lost count as acknowledged; a lost ledger does then for all durable cursors.
+
+        Raises ManagedLedgerFenced, ManagedLedgerClosed, StorageUnavailable.
+        """
+        if not self._config.passes_over_lost:
+            return False
+        self.check_not_ended()
+        if lost.entry_id is None:
+            await self.check_owner()  # another owner may have trimmed it
+            for cursor in list(self.cursors.values()):
+                cursor.pass_over_ledger(lost.ledger_id)
+        return True
+
+    def note_passed_over(self, entries: int) -> None:
+        """Lost entries count as acknowledged for a cursor."""
+        self.passed_over_entries += entries
 
     async def find_first(self, predicate: Callable[[Entry], bool]) -> Position | None:
         """The first position for whose entry *predicate* is true (`Reading.find_first`)."""

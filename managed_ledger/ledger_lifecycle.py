@@ -118,6 +118,7 @@ class LedgerLifecycle:
                     ("application", b"pulsar"),
                     ("component", b"managed-ledger"),
                     ("pulsar/managed-ledger", self._name.encode()),
+                    *self.config.placement,
                 ),
             )
         except BookKeeperError as error:

@@ -1,8 +1,12 @@
-"""Entries of a topic by position: from memory where it has them, else from the bookies."""
+"""Entries of a topic by position: from memory where it has them, else from the bookies.
+
+Rule: an entry is lost only if each bookie that should have it says that it does not, and a ledger only if its record is
+gone while the topic names it. After silence, a time-out or a damaged copy nothing is known, and nothing is lost.
+"""
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import BookKeeperError, NoSuchEntry, NoSuchLedger
@@ -12,9 +16,11 @@ from magnetar_core.bookkeeper.metadata.damage_reports import OnDamage, ignore_da
 from magnetar_core.bookkeeper.metadata.damage_rules import Kind
 from magnetar_core.runtime.types import Buffer, Corruption
 from managed_ledger.entry_cache import EntryCache
-from managed_ledger.errors import StorageUnavailable
+from managed_ledger.errors import DataLost, StorageUnavailable
 from managed_ledger.ledger_list import LedgerList
 from managed_ledger.position import EARLIEST, Position
+
+_WAY_OUT: Final = " (with autoSkipNonRecoverableData=true subscriptions pass over what is lost)"
 
 
 class Entry(NamedTuple):
@@ -55,12 +61,15 @@ class Reading:
         self._handles: OrderedDict[int, LedgerReadHandle] = OrderedDict()  # least recently used first
         self.written: LedgerWriteHandle | None = None
         """The ledger that is being written: its entries may move to other bookies."""
+        self.passes_over_lost = False
+        """Whether `find_first` goes on where entries are lost."""
 
     def read(self, first: Position, max_entries: int, max_bytes: int) -> Sequence[Entry] | Awaitable[Sequence[Entry]]:
         """Entries from *first* (or the next one there is) on, in order, of one ledger.
 
         At most *max_entries* and about *max_bytes*, but at least one if there is one; never past `last_confirmed`;
-        empty at the end. What memory has is returned at once. The awaitable raises StorageUnavailable.
+        empty at the end. What memory has is returned at once. The awaitable raises StorageUnavailable, or DataLost of
+        the first entry that it would return.
         """
         position = self._ledgers.ceiling(first)
         last = self._ledgers.entries_of(position.ledger_id) - 1
@@ -82,15 +91,33 @@ class Reading:
         except (NoSuchLedger, NoSuchEntry) as error:
             if ledger_id not in self._ledgers:  # trimmed during the read; the caller continues after it
                 return []
-            if ledger_id in self._handles:  # else its record is gone, and with it what could be mended
-                self._tell(position, Kind.DATA_LOSS, f"no bookie that should have it does: {error}")
-            raise StorageUnavailable(f"{self._name}: entry {position} is missing: {error}") from error
+            if ledger_id not in self._handles:  # its record is gone, and with it what could be mended
+                raise self._ledger_lost(ledger_id) from error
+            self._tell(position, Kind.DATA_LOSS, f"no bookie that should have it does: {error}")
+            await self._check_record(ledger_id)
+            raise DataLost(
+                f"{self._name}: entry {position} is missing: {error}{_WAY_OUT}", ledger_id, position.entry_id
+            ) from error
         except (BookKeeperError, Corruption) as error:
             if isinstance(error, Corruption):
                 self._tell(position, Kind.BAD_LEDGER, str(error))
             raise StorageUnavailable(f"{self._name}: cannot read {position}: {error}") from error
         assert not stored or stored[0].entry_id == position.entry_id, (position, stored[0].entry_id)
         return [Entry(ledger_id, item.entry_id, item.payload) for item in stored]
+
+    async def _check_record(self, ledger_id: int) -> None:
+        """Raises DataLost if the ledger has no record any more, StorageUnavailable if nobody knows."""
+        try:
+            await self._bookkeeper.read_metadata(ledger_id)
+        except NoSuchLedger as error:
+            if ledger_id in self._ledgers:
+                raise self._ledger_lost(ledger_id) from error
+            raise StorageUnavailable(f"{self._name}: ledger {ledger_id} was trimmed") from error
+        except BookKeeperError as error:
+            raise StorageUnavailable(f"{self._name}: the record of ledger {ledger_id}: {error}") from error
+
+    def _ledger_lost(self, ledger_id: int) -> DataLost:
+        return DataLost(f"{self._name}: ledger {ledger_id} is gone, and its entries with it{_WAY_OUT}", ledger_id, None)
 
     def _tell(self, position: Position, kind: Kind, text: str) -> None:
         self._on_damage(position.ledger_id, kind, [(position.entry_id, position.entry_id)], f"{self._name}: {text}")
@@ -119,12 +146,19 @@ class Reading:
         *predicate* must be false up to some entry and true from there on. Raises StorageUnavailable.
         """
         # Kept as positions, not as indexes: during a read old ledgers may be trimmed and new entries added.
+        # Lost entries are taken as those for which it is true: what is not known is kept.
         ledgers = self._ledgers
         false_at, true_at = EARLIEST, ledgers.next_position(ledgers.last_confirmed)
         while (between := ledgers.entries_between(false_at, ledgers.previous_position(true_at))) > 0:
             position = ledgers.position_at(ledgers.entries_up_to(false_at) + between // 2)
             found = self.read(position, 1, 1)
-            entries = found if isinstance(found, Sequence) else await found
+            try:
+                entries = found if isinstance(found, Sequence) else await found
+            except DataLost:
+                if not self.passes_over_lost:
+                    raise
+                true_at = min(true_at, position)
+                continue
             if not entries:
                 continue  # its ledger was trimmed; the remaining entries are counted anew
             if predicate(entries[0]):

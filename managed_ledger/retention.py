@@ -18,6 +18,8 @@ class RolloverRule:
     bytes_max: int
     age_max_ms: int
     age_min_ms: int
+    idle_max_ms: int = 0
+    """Also when nothing was written to it for so long; 0: never for that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +39,12 @@ class LedgerSummary(NamedTuple):
     closed_ms: int
 
 
-def is_full(rule: RolloverRule, entries: int, size_bytes: int, age_ms: int) -> bool:
-    """Whether the open ledger should be closed; an empty one never is."""
+def is_full(rule: RolloverRule, entries: int, size_bytes: int, age_ms: int, idle_ms: int = 0) -> bool:
+    """Whether the open ledger should be closed; an empty one never is. *idle_ms*: nothing was written for so long."""
     if entries == 0:
         return False
+    if 0 < rule.idle_max_ms <= idle_ms:
+        return True
     if rule.age_max_ms > 0 and age_ms >= rule.age_max_ms:
         return True
     return (entries >= rule.entries_max or size_bytes >= rule.bytes_max) and age_ms >= rule.age_min_ms

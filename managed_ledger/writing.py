@@ -97,6 +97,8 @@ class Writing:
         self._clock = clock
         self._tasks = Tasks(name)
         self._watchers: list[Callable[[], None]] = []
+        self._seen_end: tuple[Position, float] | None = None
+        """The end of the topic when it was looked at, and since when it is there."""
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Run a background task that is cancelled by `release`."""
@@ -233,9 +235,17 @@ class Writing:
         self.progress.ring()
 
     def roll_over_if_full(self) -> None:
-        """Begin the next ledger if the present one is full or too old."""
-        if self._appending.is_full(self.config.rollover, self._lifecycle.present_age_ms()):
+        """Begin the next ledger if the present one is full or too old, or nothing was written to it for too long."""
+        if self._appending.is_full(self.config.rollover, self._lifecycle.present_age_ms(), self._idle_ms()):
             self._do(self._appending.begin_rollover())
+
+    def _idle_ms(self) -> int:
+        """For how long the end of the topic has been where it is, as far as earlier calls tell. Appends cost nothing
+        by it."""
+        last, now_s = self._ledgers.last_confirmed, self._clock.monotonic()
+        if self._seen_end is None or self._seen_end[0] != last:
+            self._seen_end = (last, now_s)
+        return int((now_s - self._seen_end[1]) * 1000)
 
     async def _next_ledger(self) -> None:
         """Close the present ledger, begin the next and send the queued entries; retry until the append time-out."""

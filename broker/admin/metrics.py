@@ -57,6 +57,7 @@ _HELP: Final[Mapping[str, str]] = {
     "pulsar_subscription_in_replay": "entries that were read and wait for a consumer",
     "pulsar_subscription_last_mark_delete_advanced_timestamp": "wall clock, ms",
     "pulsar_subscription_total_msg_expired": "entries that were too old",
+    "magnetar_lost_entries_skipped_total": "lost entries that count as acknowledged for a subscription",
     "pulsar_compaction_removed_event_count": "messages that the last compaction left out",
     "pulsar_compaction_compacted_entries_count": "messages that the last compaction looked at",
     "pulsar_compaction_duration_time_in_mills": "how long the last compaction took",
@@ -167,6 +168,7 @@ def _of_topic(topic: Topic, subscriptions: Mapping[str, Mapping[str, float]]) ->
         "pulsar_msg_backlog": sum(backlog),
         "pulsar_in_messages_total": topic.messages_in,
         "pulsar_in_bytes_total": topic.bytes_in,
+        "magnetar_lost_entries_skipped_total": ledger.passed_over_entries,
     }
     numbers |= {
         "pulsar_storage_write_rate": written,

@@ -137,6 +137,12 @@ class CompactedCursor:
 
     # -------------------------------------------------------------------------------- the topic's own
 
+    def unread(self) -> int:
+        return self._inner.unread()
+
+    def read_again(self, first: Position, max_entries: int, max_bytes: int) -> Entries | Awaitable[Entries]:
+        return self._inner.read_again(first, max_entries, max_bytes)
+
     def mark_delete(self, position: Position, properties: Mapping[str, int] | None = None) -> None:
         self._inner.mark_delete(position, properties)
 

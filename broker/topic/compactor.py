@@ -24,7 +24,7 @@ from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import Tasks
 from magnetar_core.runtime.types import Corruption, MagnetarError
 from managed_ledger.compacted_entry import COMPACTED_LEDGER, COMPACTION_CURSOR
-from managed_ledger.errors import ManagedLedgerError, StorageUnavailable
+from managed_ledger.errors import DataLost, ManagedLedgerError, StorageUnavailable
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.topic_name import TopicName
 
@@ -235,9 +235,21 @@ class Compactor:
                 at = Position(entries[-1].ledger_id, entries[-1].entry_id + 1)
                 await asyncio.sleep(0)
             at = self._ledger.next_position(horizon)
+        is_told = False
         while at <= last:
             found = self._ledger.read(at, _READ_ENTRIES, _READ_BYTES)
-            run = found if isinstance(found, Sequence) else await found
+            try:
+                run = found if isinstance(found, Sequence) else await found
+            except DataLost as lost:
+                if not self._ledger.config.passes_over_lost:
+                    raise
+                if not is_told:  # the entries behind it are often lost as well
+                    log.warning("%s: compaction goes on without what is lost from here on: %s", self._topic, lost)
+                    is_told = True
+                behind = 2**63 - 2 if lost.entry_id is None else lost.entry_id
+                at = self._ledger.next_position(Position(lost.ledger_id, behind))
+                continue
+            is_told = False
             entries = [entry for entry in run if entry.position <= last]
             if not entries:
                 return

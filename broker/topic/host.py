@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 
 from broker.memory_budget import MemoryBudget
 from broker.topic.ports import Entries, Sink
+from broker.topic.unacked import UnackedBudget
 from magnetar_core.runtime.clock import Clock, Timer
 from magnetar_core.runtime.tasks import FAILED, Failed, Tasks, attempt, report_failure
 
@@ -12,7 +13,11 @@ from magnetar_core.runtime.tasks import FAILED, Failed, Tasks, attempt, report_f
 class TopicHost:
     """Implements `Host` for the subscriptions of one topic."""
 
-    def __init__(self, clock: Clock, tasks: Tasks, name: str, reads: MemoryBudget) -> None:
+    def __init__(
+        self, clock: Clock, tasks: Tasks, name: str, reads: MemoryBudget, unacked: UnackedBudget | None = None
+    ) -> None:
+        """*unacked* None: subscriptions may have any number of unacknowledged messages together."""
+        self.unacked = unacked or UnackedBudget()
         self._clock = clock
         self._tasks = tasks
         self._name = name

@@ -11,6 +11,7 @@ from broker.config import BrokerConfig
 from broker.policies import NamespacePolicies
 from broker.policy_types import HOLD, BacklogQuota, DispatchRate, InactiveTopics, PublishRate, SubscribeRate
 from broker.topic.dispatchers.dispatcher import DispatchLimits
+from broker.wire import pulsar_pb2 as wire
 
 T = TypeVar("T")
 
@@ -19,6 +20,9 @@ NO_QUOTA: Final = BacklogQuota(-1, -1, HOLD)
 NO_PUBLISH_RATE: Final = PublishRate(0, 0)
 NO_DISPATCH_RATE: Final = DispatchRate(0, 0, 1)
 NO_SUBSCRIBE_RATE: Final = SubscribeRate(0, 30)
+
+# No type of subscription has this name.
+_NONE: Final = frozenset({"none"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +72,7 @@ def limits_of(config: BrokerConfig, policies: NamespacePolicies, *, is_system: b
         else _first(policies.max_consumers_per_subscription, config.max_consumers_per_subscription),
         creates_subscriptions=is_system
         or _first(policies.auto_subscription_creation, config.allow_auto_subscription_creation),
-        subscription_types=frozenset() if is_system else policies.subscription_types,
+        subscription_types=frozenset() if is_system else types_of(config, policies),
         deduplicates=_first(policies.deduplication, config.deduplication),
         ttl_s=0 if is_system else _first(policies.message_ttl_s, config.ttl_s),
         subscriptions_max=0
@@ -102,6 +106,8 @@ def limits_of(config: BrokerConfig, policies: NamespacePolicies, *, is_system: b
             unstored_ranges_max=config.max_unacked_ranges
             if _first(policies.pause_for_acks, config.pause_for_acks)
             else None,
+            throttles_caught_up=config.throttle_caught_up,
+            backlogged_entries=config.backlogged_entries,
             batch_index_acks=config.batch_index_acks,
             failover_delay_ms=config.failover_delay_ms,
             delayed_delivery=_first(policies.delayed_delivery, config.delayed_delivery),
@@ -109,6 +115,14 @@ def limits_of(config: BrokerConfig, policies: NamespacePolicies, *, is_system: b
             delayed_strict=config.delayed_delivery_strict,
         ),
     )
+
+
+def types_of(config: BrokerConfig, policies: NamespacePolicies) -> frozenset[str]:
+    """The types of subscriptions that consumers may use; empty: all."""
+    if config.key_shared:
+        return policies.subscription_types
+    allowed = policies.subscription_types or frozenset(wire.CommandSubscribe.SubType.keys())
+    return allowed - {"Key_Shared"} or _NONE
 
 
 def _first(policy: T | None, setting: T) -> T:

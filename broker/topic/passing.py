@@ -8,10 +8,10 @@ Rules:
 """
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from typing import Final, Protocol
 
-from broker.topic.ports import CursorPort, Entries
+from broker.topic.ports import CursorPort
 from broker.topic.positions import SearchedLedger, is_published_since, position_at_ms
 from broker.topic.subscription import Subscription
 from managed_ledger.position import LATEST, Position
@@ -68,6 +68,6 @@ async def expire(ledger: PassedLedger, subscription: Subscription, before_ms: in
 
 async def _is_oldest_too_old(ledger: PassedLedger, cursor: CursorPort, before_ms: int) -> bool:
     """Rule 2."""
-    found: Entries | Awaitable[Entries] = ledger.read(ledger.next_position(cursor.mark_delete_position), 1, 1)
+    found = cursor.read_again(ledger.next_position(cursor.mark_delete_position), 1, 1)
     entries = found if isinstance(found, Sequence) else await found
     return bool(entries) and not is_published_since(entries[0], before_ms)

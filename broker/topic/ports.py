@@ -6,6 +6,7 @@ The pure parts import these Protocols instead of the classes that implement them
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from broker.topic.unacked import UnackedBudget
 from magnetar_core.runtime.types import Buffer, Cancellable
 from managed_ledger.position import Position
 
@@ -48,6 +49,10 @@ class CursorPort(Protocol):
 
     def read(self, max_entries: int, max_bytes: int) -> Entries | Awaitable[Entries]: ...
 
+    def read_again(self, first: Position, max_entries: int, max_bytes: int) -> Entries | Awaitable[Entries]:
+        """Entries from *first* on, of at most so many positions of its ledger; the read position stays."""
+        ...
+
     def has_more(self) -> bool: ...
 
     @property
@@ -74,6 +79,10 @@ class CursorPort(Protocol):
     async def reset(self, position: Position) -> None: ...
 
     def backlog(self) -> int: ...
+
+    def unread(self) -> int:
+        """Entries that were not read yet."""
+        ...
 
 
 class LedgerPort(Protocol):
@@ -110,6 +119,11 @@ class Host(Protocol):
 
         The bytes are reserved meanwhile, also at *sink* if all entries of the read go to that one connection.
         """
+        ...
+
+    @property
+    def unacked(self) -> UnackedBudget:
+        """What all subscriptions of the broker may have unacknowledged."""
         ...
 
     @property

@@ -101,6 +101,7 @@ class Subscription:
         self._consistent_hashing = consistent_hashing
         self._points = points
         self._dispatcher: Dispatcher | None = None
+        self._share = host.unacked.share(self._resume)
         self._is_reading = False
         self.is_replaying = False
         """Whether entries that were delivered before are read from the bookies again."""
@@ -198,7 +199,7 @@ class Subscription:
                 now_ms=self._host.now_ms,
             )
         if kind == wire.CommandSubscribe.Shared:
-            return SharedDispatcher(self.cursor, self.limits, self._host.now_ms)
+            return SharedDispatcher(self.cursor, self.limits, self._host.now_ms, self._share)
         selector = make_selector(
             is_sticky=policy.is_sticky, consistent_hashing=self._consistent_hashing, points=self._points
         )
@@ -206,6 +207,7 @@ class Subscription:
             self.cursor,
             self.limits,
             self._host.now_ms,
+            self._share,
             selector,
             is_sticky=policy.is_sticky,
             allows_out_of_order=policy.allows_out_of_order,
@@ -383,6 +385,7 @@ class Subscription:
     def _disconnect_after_failure(self) -> None:
         """Rule 4. The dispatcher is dropped, since its state may be inconsistent."""
         gone, self._dispatcher = self.consumers, None
+        self._share.clear()
         self.cursor.rewind()
         for consumer in gone:
             consumer.pending.clear()
@@ -433,7 +436,7 @@ class Subscription:
     def _read(self, read: Read) -> Entries | Awaitable[Entries]:
         if read.first is None:
             return self.cursor.read(read.entries_max, read.bytes_max)
-        return self._ledger.read(read.first, read.entries_max, read.bytes_max)
+        return self.cursor.read_again(read.first, read.entries_max, read.bytes_max)
 
     def _on_fetched(self, dispatcher: Dispatcher, read: Read) -> Callable[[Entries | None], None]:
         def done(entries: Entries | None) -> None:
@@ -462,7 +465,10 @@ class Subscription:
 
     @property
     def _is_throttled(self) -> bool:
-        return any(one.is_on for one in self.throttles)
+        if not any(one.is_on for one in self.throttles):
+            return False
+        limits = self.limits
+        return limits.throttles_caught_up or self.cursor.unread() > limits.backlogged_entries
 
     def _within_rates(self, read: Read, now_ms: int) -> Read:
         """*read*, cut to what may be dispatched now; at least one entry."""
@@ -507,6 +513,11 @@ class Subscription:
         self._timer_at_ms = at_ms
         self._timer = self._host.call_later(max(at_ms - self._host.now_ms(), 0), self._on_timer)
 
+    def _resume(self) -> None:
+        """The broker has room for its messages again. In the next turn: somebody else's acknowledgement is at work."""
+        if not self.is_fenced:
+            self._arm(self._host.now_ms())
+
     def _on_timer(self) -> None:
         self._timer = None
         self.pump()
@@ -514,6 +525,7 @@ class Subscription:
     def close(self) -> None:
         """Start no more reads and timers."""
         self.is_fenced = True
+        self._share.end()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

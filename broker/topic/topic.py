@@ -47,6 +47,7 @@ from broker.topic.stored_deduplication import StoredDeduplication
 from broker.topic.subscription import Subscription
 from broker.topic.subscriptions import Subscriptions
 from broker.topic.throttling import PublishThrottle
+from broker.topic.unacked import UnackedBudget
 from broker.wire.frames import Send
 from magnetar_core.runtime.clock import Clock, Timer
 from magnetar_core.runtime.tasks import Bell, Tasks, attempt
@@ -84,9 +85,10 @@ class Topic:
         dropped: Callable[["Topic"], None],
         reads: MemoryBudget,
         compactions: asyncio.Semaphore | None = None,
+        unacked: UnackedBudget | None = None,
     ) -> None:
         """*reads* is the budget for what all topics of the broker have read and not yet sent; *compactions* how many of
-        them are compacted at the same time."""
+        them are compacted at the same time; *unacked* what all of them have delivered without an acknowledgement."""
         self.name = name
         self.ledger = ledger
         self.policies = policies
@@ -98,7 +100,7 @@ class Topic:
         self._clock = clock
         self._dropped = dropped
         self._tasks = Tasks(str(name))
-        self._host = TopicHost(clock, self._tasks, str(name), reads)
+        self._host = TopicHost(clock, self._tasks, str(name), reads, unacked)
         self._answered = Bell()
         """Rings when storage has answered, when a producer leaves, and at the end."""
         self._producers = Producers(name, ledger, clock, self._tasks, self._answered)

@@ -109,6 +109,8 @@ def run_broker(config_path: Path | None) -> int:
             tls=config.bookie_tls,
             slow_add_ms=config.bookkeeper_slow_add_ms,
             rackaware_policy_enabled=config.bookkeeper_rackaware,
+            isolation_groups=config.bookkeeper_groups,
+            secondary_isolation_groups=config.bookkeeper_secondary_groups,
             racks_min=config.bookkeeper_racks_min,
             racks_enforced=config.bookkeeper_racks_enforced,
         )

@@ -82,6 +82,10 @@ class CursorState:
         mask = self._batches.get(position)
         return None if mask is None else words_of(mask)
 
+    def entries_of(self, ledger_id: int) -> int:
+        """Confirmed entries of a ledger; 0 if the topic does not have it."""
+        return self._ledgers.entries_of(ledger_id)
+
     def has_more(self) -> bool:
         """Whether an entry stands at or after the read position."""
         return self.read_position <= self._ledgers.last_confirmed
@@ -91,6 +95,11 @@ class CursorState:
         last = self._ledgers.last_confirmed
         open_entries = self._ledgers.entries_between(self.mark_delete_position, last)
         return max(open_entries - self._ranges.count_up_to(last), 0)
+
+    def unread(self) -> int:
+        """Entries at and after the read position."""
+        before = Position(self.read_position.ledger_id, self.read_position.entry_id - 1)
+        return self._ledgers.entries_between(before, self._ledgers.last_confirmed)
 
     # ---------------------------------------------------------------------------------- changes
 
@@ -126,6 +135,22 @@ class CursorState:
             self.version += 1
             self._advance()
         return changed
+
+    def pass_over(self, ledger_id: int, first: int, last: int) -> int:
+        """Consume entries *first* to *last* of a ledger; how many of them were not consumed yet."""
+        last = min(last, self._ledgers.entries_of(ledger_id) - 1)
+        if self.mark_delete_position.ledger_id == ledger_id:
+            first = max(first, self.mark_delete_position.entry_id + 1)
+        if first > last or self.mark_delete_position.ledger_id > ledger_id:
+            return 0
+        before = self.backlog()
+        self._ranges.add(ledger_id, first, last)
+        for position in [one for one in self._batches if one.ledger_id == ledger_id and first <= one.entry_id <= last]:
+            del self._batches[position]
+        self.version += 1
+        passed = before - self.backlog()
+        self._advance()
+        return passed
 
     def acknowledge_batch(self, position: Position, ack_set: Sequence[int], batch_size: int) -> bool:
         """Keep only the indexes of *ack_set* (set bits are open); True when the entry became consumed.

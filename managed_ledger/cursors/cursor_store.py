@@ -8,8 +8,8 @@ Rules:
 
 1. Each entry of a cursor ledger is the whole state. The order of writes when a new ledger is begun: create it, add the
    state, then switch the node, then delete the former ledger; a crash between any two leaves a state that is complete.
-2. If the state in the ledger cannot be read, that of the node is used: position and properties of one earlier moment.
-   Messages are delivered again, and none is lost (I95).
+2. If the state in the ledger is lost, that of the node is used: position and properties of one earlier moment.
+   Messages are delivered again, and none is lost (I95). With `forces_recovery` also if it cannot be read now.
 3. Without a ledger to write to, the state goes into the node.
 4. The node is written only by the topic's owner: before each switch the topic's record is checked for another owner.
    A former owner may have its cursor ledger fenced and still hold the newest version of the node.
@@ -135,6 +135,9 @@ class CursorStore:
         except NoSuchLedger:
             return None
         except BookKeeperError as error:
+            if self._config.forces_recovery:
+                self._tell_forced(ledger_id, error)
+                return None
             raise StorageUnavailable(f"cannot open ledger {ledger_id} of cursor {self._cursor}: {error}") from error
         try:
             if handle.last_add_confirmed < 0:
@@ -147,9 +150,16 @@ class CursorStore:
             log.error("cursor %s of %s: its last state is lost: %s", self._cursor, self._topic, error)
             return None
         except BookKeeperError as error:
+            if self._config.forces_recovery:
+                self._tell_forced(ledger_id, error)
+                return None
             raise StorageUnavailable(f"cannot read ledger {ledger_id} of cursor {self._cursor}: {error}") from error
         finally:
             await handle.close()
+
+    def _tell_forced(self, ledger_id: int, error: BookKeeperError) -> None:
+        log.error("cursor %s of %s: recovered without its ledger %s, which cannot be read "
+                  "(managedLedgerForceRecovery): %s", self._cursor, self._topic, ledger_id, error)  # fmt: skip
 
     async def persist(self, snapshot: CursorSnapshot) -> None:
         """Store *snapshot*; on return it survives. Raises ManagedLedgerFenced, StorageUnavailable."""
@@ -213,6 +223,7 @@ class CursorStore:
                 ("component", b"managed-ledger"),
                 ("pulsar/cursor", self._cursor.encode()),
                 ("pulsar/managed-ledger", self._topic.encode()),
+                *self._config.placement,
             ),
         )
         try:

@@ -1,7 +1,14 @@
-"""A cursor that reads entries and stores its state; the decisions are in `CursorState`."""
+"""A cursor that reads entries and stores its state; the decisions are in `CursorState`.
+
+Entries that are lost (`managed_ledger.reading`) fail the read, which is tried again later. With `passes_over_lost` they
+count as acknowledged instead, and the read goes on behind them: a lost entry for the cursor that meets it, a lost
+ledger for all cursors. (As Apache's OpReadEntry with autoSkipNonRecoverableData, which passes over a whole batch where
+one entry is lost; here it is that entry.)
+"""
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
@@ -9,10 +16,12 @@ from magnetar_core.runtime.clock import Clock, Timer
 from magnetar_core.runtime.tasks import FAILED, attempt
 from managed_ledger.cursors.cursor import CursorState
 from managed_ledger.cursors.cursor_store import CursorSnapshot, CursorStore
-from managed_ledger.errors import ManagedLedgerClosed, ManagedLedgerError, ManagedLedgerFenced
+from managed_ledger.errors import DataLost, ManagedLedgerClosed, ManagedLedgerError, ManagedLedgerFenced
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.reading import Entry, Reading
 from managed_ledger.records import ranges_bytes
+
+log = logging.getLogger(__name__)
 
 # How long after a failure the state is stored again; doubles from the first to the last.
 _RETRY_FIRST_S: Final = 0.1
@@ -40,6 +49,17 @@ class CursorLedger(Protocol):
     def previous_position(self, position: Position) -> Position: ...
 
     def entries_between(self, after: Position, up_to: Position) -> int: ...
+
+    async def may_pass_over(self, lost: DataLost) -> bool:
+        """Whether entries that are lost count as acknowledged; a lost ledger does then for all durable cursors.
+
+        Raises ManagedLedgerFenced, ManagedLedgerClosed, StorageUnavailable.
+        """
+        ...
+
+    def note_passed_over(self, entries: int) -> None:
+        """Lost entries count as acknowledged for a cursor."""
+        ...
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Run a background task that is cancelled when the managed ledger is closed."""
@@ -161,6 +181,10 @@ class ManagedCursor:
         """Entries that are not acknowledged."""
         return self._state.backlog()
 
+    def unread(self) -> int:
+        """Entries that were not read yet."""
+        return self._state.unread()
+
     def stats(self) -> dict[str, Any]:
         """What Pulsar's `internalStats` shows of a cursor, but for what its subscription knows; times in ms."""
         between = self._ledger.entries_between
@@ -203,16 +227,92 @@ class ManagedCursor:
         self, pending: Awaitable[Sequence[Entry]], max_entries: int, max_bytes: int, valid: int
     ) -> Sequence[Entry]:
         while True:
-            found = await pending
-            if valid != self._reads_valid or not found:
-                return []
-            taken = self._take(found)
-            if taken:
-                return taken
+            try:
+                found = await pending
+            except DataLost as lost:
+                await self._pass_over_from(lost)
+                if valid != self._reads_valid:
+                    return []
+            else:
+                if valid != self._reads_valid or not found:
+                    return []
+                taken = self._take(found)
+                if taken:
+                    return taken
             more = self.read(max_entries, max_bytes)
             if isinstance(more, Sequence):
                 return more
             pending = more
+
+    def read_again(
+        self, first: Position, max_entries: int, max_bytes: int
+    ) -> Sequence[Entry] | Awaitable[Sequence[Entry]]:
+        """Entries from *first* on, of at most *max_entries* positions of its ledger; the read position stays.
+
+        Lost ones are passed over as in `read`. The awaitable raises StorageUnavailable.
+        """
+        found = self._reading.read(first, max_entries, max_bytes)
+        return found if isinstance(found, Sequence) else self._read_again(found, first, max_entries, max_bytes)
+
+    async def _read_again(
+        self, pending: Awaitable[Sequence[Entry]], first: Position, max_entries: int, max_bytes: int
+    ) -> Sequence[Entry]:
+        end = first.entry_id + max_entries
+        while True:
+            try:
+                return await pending
+            except DataLost as lost:
+                await self._pass_over_from(lost)
+                if lost.entry_id is None or lost.ledger_id != first.ledger_id or lost.entry_id + 1 >= end:
+                    return []
+                at = lost.entry_id + 1
+            found = self._reading.read(Position(first.ledger_id, at), end - at, max_bytes)
+            if isinstance(found, Sequence):
+                return found
+            pending = found
+
+    async def _pass_over_from(self, lost: DataLost) -> None:
+        """Count what is lost as acknowledged, with the lost entries behind it. Raises *lost* if that is not wanted."""
+        if self.is_closed or not await self._ledger.may_pass_over(lost):
+            raise lost
+        if lost.entry_id is None:
+            self.pass_over_ledger(lost.ledger_id)
+            return
+        first = last = lost.entry_id
+        passed = self._state.pass_over(lost.ledger_id, first, last)
+        # The entries behind it are often lost as well: looked for here, so that they are one line in the log.
+        valid = self._reads_valid
+        while valid == self._reads_valid:
+            following = self._reading.read(Position(lost.ledger_id, last + 1), 1, 1)
+            try:
+                if isinstance(following, Sequence):
+                    break
+                await following
+                break
+            except DataLost as more:
+                if more.ledger_id != lost.ledger_id or more.entry_id != last + 1:
+                    break
+                last += 1
+                passed += self._state.pass_over(lost.ledger_id, last, last)
+            except ManagedLedgerError:
+                break
+        self._passed_over(lost.ledger_id, first, last, passed, str(lost))
+
+    def pass_over_ledger(self, ledger_id: int) -> None:
+        """A ledger is gone: its entries count as acknowledged."""
+        last = self._state.entries_of(ledger_id) - 1
+        self._passed_over(ledger_id, 0, last, self._state.pass_over(ledger_id, 0, last), "the ledger is gone")
+
+    def _passed_over(self, ledger_id: int, first: int, last: int, passed: int, why: str) -> None:
+        if not passed:
+            return
+        self._ledger.note_passed_over(passed)
+        log.warning(
+            "%s: subscription %s: entries %d to %d of ledger %d are lost; those not acknowledged before (%d) count "
+            "as acknowledged now (autoSkipNonRecoverableData): %s",
+            self._ledger.name, self.name, first, last, ledger_id, passed, why,
+        )  # fmt: skip
+        self._changed()
 
     def _take(self, found: Sequence[Entry]) -> list[Entry]:
         self._state.moved_past(found[-1].position)

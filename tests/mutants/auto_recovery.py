@@ -19,6 +19,21 @@ _REGISTRY: Final = ("tests/conformance/test_callback_registry.py",)
 _REPORTS: Final = ("tests/conformance/test_damage_reports.py",)
 
 MUTANTS: Final = (
+    # -- groups of bookies
+    Mutant(
+        "a lost copy is given to a bookie of another group",
+        "autorecovery/repair.py",
+        "            custom_metadata=metadata.custom_metadata,\n        )\n        targets",
+        "        )\n        targets",
+        ("tests/unit/autorecovery/test_placement_check.py", "-k", "groups"),
+    ),
+    Mutant(
+        "a ledger is marked for a place in another group",
+        "autorecovery/placement_check.py",
+        " and await self._may_move(ledger_id, found):",
+        ":",
+        ("tests/unit/autorecovery/test_placement_check.py", "-k", "groups"),
+    ),
     Mutant(
         "a copy is published without being read back",
         "autorecovery/copying.py",

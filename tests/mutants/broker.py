@@ -16,7 +16,24 @@ COMPACTION = (f"{UNIT}/topic/test_compaction.py",)
 COMPACTED = (f"{UNIT}/test_compacted_topics.py",)
 DELAYED = (f"{UNIT}/topic/test_delayed.py",)
 
+UNACKED = ("tests/unit/broker/topic/test_unacked.py",)
+
 MUTANTS = (
+    # -- unacknowledged messages of the whole broker
+    Mutant(
+        "a subscription whose share is used up goes on",
+        "broker/topic/dispatchers/shared.py",
+        "return self._is_full or self._share.is_blocked",
+        "return self._is_full",
+        UNACKED,
+    ),
+    Mutant(
+        "what a subscription that ends had is counted for ever",
+        "broker/topic/subscription.py",
+        "        self.is_fenced = True\n        self._share.end()\n",
+        "        self.is_fenced = True\n",
+        UNACKED,
+    ),
     # -- de-duplication
     Mutant(
         "the last sequence id may come again",

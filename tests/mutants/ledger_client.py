@@ -8,10 +8,26 @@ WRITER_SIMULATION = ("tests/simulation/test_writer_sim.py",)
 RECOVERY = ("tests/unit/magnetar_core/bookkeeper/client/test_recovery.py",)
 QUORUM = ("tests/property/test_quorum.py",)
 WHOLE = ("tests/unit/magnetar_core/bookkeeper/client/test_client.py",)
+ISOLATION = ("tests/unit/magnetar_core/bookkeeper/client/test_isolation.py",)
 PLACEMENT = ("tests/property/test_placement.py",)
 READING = ("tests/unit/magnetar_core/bookkeeper/client/test_recovery.py",)
 
 MUTANTS = (
+    # -- groups of bookies
+    Mutant(
+        "a bookie of another group takes the place of one that is missing",
+        f"{CLIENT}/isolation.py",
+        "        allowed |= present - foreign\n",
+        "        allowed |= present\n",
+        ISOLATION,
+    ),
+    Mutant(
+        "an ensemble change does not look at the groups of its ledger",
+        f"{CLIENT}/write_handle.py",
+        "self._pool.usable(free, self.metadata.custom_metadata, len(writer.ensemble), stay),",
+        "free,",
+        ISOLATION,
+    ),
     # -- writing
     Mutant(
         "an ack quorum is one bookie less",

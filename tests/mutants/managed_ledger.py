@@ -8,9 +8,32 @@ CURSORS = ("tests/conformance/test_cursor.py",)
 LEDGER = (f"{UNIT}/test_ledger.py",)
 FAULTS = (f"{UNIT}/test_ledger_under_faults.py",)
 RETENTION = (f"{UNIT}/test_retention.py",)
+LOST = (f"{UNIT}/test_lost_data.py",)
 STEPS = (f"{UNIT}/test_order_of_steps.py",)
 
 MUTANTS = (
+    # -- lost data
+    Mutant(
+        "an entry of which nothing is known counts as lost",
+        "managed_ledger/reading.py",
+        '            raise StorageUnavailable(f"{self._name}: cannot read {position}: {error}") from error\n',
+        '            raise DataLost(f"{position}: {error}", ledger_id, position.entry_id) from error\n',
+        LOST,
+    ),
+    Mutant(
+        "a ledger that another owner deleted counts as lost",
+        "managed_ledger/ledger.py",
+        "            await self.check_owner()  # another owner may have trimmed it\n",
+        "",
+        LOST,
+    ),
+    Mutant(
+        "passing over a lost entry passes over the one behind it",
+        "managed_ledger/cursors/managed_cursor.py",
+        "        passed = self._state.pass_over(lost.ledger_id, first, last)\n",
+        "        passed = self._state.pass_over(lost.ledger_id, first, last + 1)\n",
+        LOST,
+    ),
     # -- positions
     Mutant(
         "ids of clients are unsigned",

@@ -43,6 +43,8 @@ class StoredLedger:
     sent: list[bytes] = field(default_factory=list)
     """On its way to the bookies, not acknowledged."""
     segments: tuple[Segment, ...] = (Segment(),)
+    lost: set[int] = field(default_factory=set)
+    """Entries of which no copy is left."""
 
     @property
     def last_entry_id(self) -> int:
@@ -126,6 +128,12 @@ class MemoryBookKeeper:
         if self.on_step is not None:
             await self.step("opened", ledger_id)
         return MemoryReadHandle(self, ledger)
+
+    async def read_metadata(self, ledger_id: int) -> StoredLedger:
+        ledger = self.ledgers.get(ledger_id)
+        if ledger is None:
+            raise NoSuchLedger(f"ledger {ledger_id} does not exist")
+        return ledger
 
     async def delete_ledger(self, ledger_id: int) -> None:
         if self.on_step is not None:
@@ -266,6 +274,8 @@ class MemoryReadHandle:
         self._owner.reads += 1
         found: list[StoredEntry] = []
         for entry_id in range(first, min(first + max_count, len(self._ledger.entries))):
+            if entry_id in self._ledger.lost:
+                break
             data = self._ledger.entries[entry_id]
             max_bytes -= len(data)
             if max_bytes < 0 and found:

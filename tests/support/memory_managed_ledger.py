@@ -74,6 +74,9 @@ class MemoryCursor:
     def backlog(self) -> int:
         return self.state.backlog()
 
+    def unread(self) -> int:
+        return self.state.unread()
+
     def read(self, max_entries: int, max_bytes: int) -> Sequence[Entry] | Awaitable[Sequence[Entry]]:
         """As the real one: empty only at the end, or where a cold read was overtaken."""
         while True:
@@ -86,6 +89,11 @@ class MemoryCursor:
             taken = self._take(found)
             if taken:
                 return taken
+
+    def read_again(
+        self, first: Position, max_entries: int, max_bytes: int
+    ) -> Sequence[Entry] | Awaitable[Sequence[Entry]]:
+        return self.ledger.read(first, max_entries, max_bytes)
 
     async def _read_cold(self, found: list[Entry], max_entries: int, max_bytes: int, valid: int) -> Sequence[Entry]:
         await self.ledger.wait_cold()
@@ -151,6 +159,7 @@ class MemoryManagedLedger:
         self.fail_with: ManagedLedgerError | None = None
         self.reads_held: asyncio.Event | None = None
         self.by_name: dict[str, MemoryManagedLedger] = {}
+        self.passed_over_entries = 0
         self._ledgers = LedgerList()
         self._entries: dict[int, list[Buffer]] = {}
         self._pending: list[tuple[Buffer, Any]] = []

@@ -39,6 +39,10 @@ class DispatchLimits:
     unstored_ranges_max: int | None = None
     """With more runs of entries acknowledged out of order nothing new is delivered: the cursor does not store more,
     and a restart would deliver the rest again. None: that stops nothing. (Shared and Key_Shared.)"""
+    throttles_caught_up: bool = True
+    """Whether rates hold also for subscriptions that are about at the end of the topic."""
+    backlogged_entries: int = 1_000
+    """With more entries to be read a subscription is not about at the end."""
     batch_index_acks: bool = False
     failover_delay_ms: int = 1000
     delayed_delivery: bool = True

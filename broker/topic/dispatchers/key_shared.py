@@ -14,6 +14,7 @@ from broker.topic.dispatchers.dispatcher import DispatchLimits, Facts, Read
 from broker.topic.dispatchers.shared import Round, SharedDispatcher
 from broker.topic.ports import CursorPort, Entries, EntryLike
 from broker.topic.sticky_keys import ConsistentHashing, HalvedRanges, Selector, StickyRanges, sticky_hash
+from broker.topic.unacked import UnackedShare
 from managed_ledger.position import Position
 
 # Positions that wait because their key's consumer is busy. Above it a Key_Shared subscription reads nothing new.
@@ -30,12 +31,13 @@ class KeySharedDispatcher(SharedDispatcher):
         cursor: CursorPort,
         limits: DispatchLimits,
         now_ms: Callable[[], int],
+        share: UnackedShare,
         selector: Selector[Consumer],
         *,
         is_sticky: bool,
         allows_out_of_order: bool,
     ) -> None:
-        super().__init__(cursor, limits, now_ms)
+        super().__init__(cursor, limits, now_ms, share)
         self.is_sticky = is_sticky
         self.allows_out_of_order = allows_out_of_order
         self._selector = selector

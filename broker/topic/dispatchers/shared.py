@@ -9,6 +9,7 @@ from broker.topic.delayed import STEP_MS, DelayedMessages
 from broker.topic.dispatchers.dispatcher import Average, DispatchLimits, Facts, Read, count_bits, facts_of, is_chunk
 from broker.topic.ports import CursorPort, Entries, EntryLike, Sink
 from broker.topic.replay_set import ReplaySet
+from broker.topic.unacked import UnackedShare
 from managed_ledger.position import Position
 
 # Delayed messages that one subscription keeps in memory, 32 bytes each. Above it no new entries are read until some are
@@ -23,20 +24,24 @@ WOKEN_MAX: Final = 10_000
 class SharedDispatcher:
     """Shared: entries go to the consumers in turn; each entry is tracked until it is acknowledged."""
 
-    def __init__(self, cursor: CursorPort, limits: DispatchLimits, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, cursor: CursorPort, limits: DispatchLimits, now_ms: Callable[[], int], share: UnackedShare
+    ) -> None:
+        """*share*: what the subscription has of the broker's unacknowledged messages."""
         self.consumers: list[Consumer] = []
         self.batch_sizes = BatchSizes()
         self.redelivery_counts: dict[Position, int] = {}
         self._cursor = cursor
         self.limits = limits
         self._now_ms = now_ms
+        self._share = share
         self._owner_of: dict[Position, Consumer] = {}
         self._replay = ReplaySet()
         self._delayed = DelayedMessages()
         self._turn = 0
         self._unacked = 0
-        self.is_blocked = False
-        """Whether nothing is delivered before some messages are acknowledged."""
+        self._is_full = False
+        """Whether the subscription has as many unacknowledged messages as it may have."""
         self._average = Average()
 
     # -------------------------------------------------------------------------------- consumers
@@ -74,7 +79,8 @@ class SharedDispatcher:
         self._delayed.clear()
         self.redelivery_counts.clear()
         self._unacked = 0
-        self.is_blocked = False
+        self._is_full = False
+        self._share.clear()
 
     # -------------------------------------------------------------------------------- reading
 
@@ -108,6 +114,11 @@ class SharedDispatcher:
     @property
     def unacked_messages(self) -> int:
         return self._unacked
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether nothing is delivered before some messages are acknowledged."""
+        return self._is_full or self._share.is_blocked
 
     def next_read(self) -> Read | None:
         available = [consumer for consumer in self.consumers if consumer.is_available]
@@ -251,6 +262,7 @@ class SharedDispatcher:
     def _count_unacked(self, consumer: Consumer, messages: int) -> None:
         consumer.unacked_messages += messages
         self._unacked += messages
+        self._share.count(messages)
         limit = self.limits.unacked_per_consumer_max
         if limit:
             if consumer.unacked_messages >= limit:
@@ -260,9 +272,9 @@ class SharedDispatcher:
         limit = self.limits.unacked_per_subscription_max
         if limit:
             if self._unacked >= limit:
-                self.is_blocked = True
-            elif self.is_blocked and self._unacked <= limit // 2:
-                self.is_blocked = False
+                self._is_full = True
+            elif self._is_full and self._unacked <= limit // 2:
+                self._is_full = False
 
     # -------------------------------------------------------------------------------- again
 

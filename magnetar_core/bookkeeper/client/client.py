@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from magnetar_core.bookkeeper.client.config import ClientConfig
 from magnetar_core.bookkeeper.client.entry_lists import EntryLists, Group
@@ -13,6 +13,7 @@ from magnetar_core.bookkeeper.client.errors import (
     NotEnoughBookies,
     Unauthorized,
 )
+from magnetar_core.bookkeeper.client.isolation import Isolation, isolation_in, usable
 from magnetar_core.bookkeeper.client.ledger_record import as_client_error
 from magnetar_core.bookkeeper.client.placement import choose_ensemble, choose_moves, choose_replacements
 from magnetar_core.bookkeeper.client.pool import ConnectionPool
@@ -70,10 +71,9 @@ class BookKeeper:
         """
         assert self._pool is None, "opened twice"
         await check_layout(self._store, self._root)
-        pool = ConnectionPool(self.bookies, self._clock, self._config, self.topology)
+        pool = ConnectionPool(self.bookies, self._clock, self._config, self.topology, self.usable)
         await self.bookies.start()
-        if self._config.rackaware_policy_enabled:
-            await self.racks.start()
+        await self.racks.start()
         self._pool = pool
 
     async def close(self) -> None:
@@ -102,10 +102,9 @@ class BookKeeper:
         """
         pool = self._open_pool()
         check_quorum(ensemble_size, write_quorum, ack_quorum)  # before anything of that size is made
-        writable = self.bookies.writable
-        unreachable = pool.unreachable
-        if len(writable - unreachable) >= ensemble_size:
-            writable = writable - unreachable
+        writable = self.usable(self.bookies.writable - pool.unreachable, custom_metadata, ensemble_size)
+        if len(writable) < ensemble_size:
+            writable = self.usable(self.bookies.writable, custom_metadata, ensemble_size)
         try:
             ensemble = choose_ensemble(
                 writable,
@@ -117,7 +116,9 @@ class BookKeeper:
             )
         except NotEnoughBookies as error:
             why = await self.bookies.shortage()
-            raise NotEnoughBookies(f"{error}; {why}" if why else str(error)) from None
+            groups = self._isolation(custom_metadata)
+            apart = "" if groups is None else f"; the ledger may be in the groups {groups.text} only"
+            raise NotEnoughBookies(f"{error}{apart}; {why}" if why else f"{error}{apart}") from None
         metadata = LedgerMetadata(
             ensemble_size=ensemble_size,
             write_quorum=write_quorum,
@@ -187,6 +188,22 @@ class BookKeeper:
             self._topology = hosts, racks, made
         return self._topology[2]
 
+    def _isolation(self, custom_metadata: Iterable[tuple[str, bytes]]) -> Isolation | None:
+        own = isolation_in(custom_metadata)
+        if own is None and self._config.isolation_groups:
+            return Isolation(self._config.isolation_groups, self._config.secondary_isolation_groups)
+        return own
+
+    def usable(
+        self,
+        available: Collection[str],
+        custom_metadata: Iterable[tuple[str, bytes]],
+        ensemble_size: int,
+        members: Collection[str] = (),
+    ) -> frozenset[str]:
+        """Those of *available* on which a ledger with such a record may be (`isolation.usable`)."""
+        return usable(available, self.racks.groups, self._isolation(custom_metadata), ensemble_size, members)
+
     def choose_replacements(
         self,
         ensemble: Sequence[str],
@@ -194,15 +211,18 @@ class BookKeeper:
         avoided: Collection[str] = (),
         *,
         write_quorum: int | None = None,
+        custom_metadata: Iterable[tuple[str, bytes]] = (),
     ) -> dict[int, str]:
         """Bookies to take the place of those at *positions* of *ensemble*: position → bookie, as far as there are any.
 
         Writable ones only; none of *avoided*, and none that could not be reached a moment ago. *write_quorum* None:
-        every entry is on the whole ensemble.
+        every entry is on the whole ensemble. *custom_metadata* of the ledger may name groups of bookies.
         """
         pool = self._open_pool()
+        stay = [bookie for at, bookie in enumerate(ensemble) if at not in positions]
+        free = self.bookies.writable - pool.unreachable - set(avoided) - set(positions.values())
         return choose_replacements(
-            self.bookies.writable,
+            self.usable(free, custom_metadata, len(ensemble), stay),
             ensemble,
             positions,
             pool.unreachable | set(avoided),
@@ -213,15 +233,21 @@ class BookKeeper:
         )
 
     def choose_moves(
-        self, ensemble: Sequence[str], avoided: Collection[str] = (), *, write_quorum: int
+        self,
+        ensemble: Sequence[str],
+        avoided: Collection[str] = (),
+        *,
+        write_quorum: int,
+        custom_metadata: Iterable[tuple[str, bytes]] = (),
     ) -> dict[int, str]:
         """Members of *ensemble* to exchange so that its copies are in more racks and on more hosts: position → bookie.
 
         As few as do; empty where it is well placed, or cannot be better. New members as in `choose_replacements`.
         """
         pool = self._open_pool()
+        free = self.bookies.writable - pool.unreachable - set(avoided)
         return choose_moves(
-            self.bookies.writable,
+            self.usable(free, custom_metadata, len(ensemble), ensemble),
             ensemble,
             pool.unreachable | set(avoided),
             pool.quarantined,

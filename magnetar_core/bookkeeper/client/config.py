@@ -52,6 +52,14 @@ class ClientConfig:
         False,
         help="no ledger is made that has fewer racks; bookies in /default-rack are not used then",
     )
+    isolation_groups: str = setting(
+        "bookkeeperClientIsolationGroups",
+        "",
+        help="groups of bookies (node /bookies) for ledgers whose record names none, comma separated; empty: all",
+    )
+    secondary_isolation_groups: str = setting(
+        "bookkeeperClientSecondaryIsolationGroups", "", help="used as well when those have too few bookies"
+    )
     frame_bytes_max: int = setting(
         "nettyMaxFrameSizeBytes", MAX_FRAME_BYTES, help="largest frame a bookie may send; must be that of the bookies"
     )

@@ -2,8 +2,8 @@
 
 import logging
 import weakref
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Collection, Iterable
+from typing import Final, Protocol
 
 from magnetar_core.bookkeeper.client.change_limits import BookieLimits
 from magnetar_core.bookkeeper.client.config import ClientConfig
@@ -28,6 +28,28 @@ def _call_if_alive(reference: "weakref.WeakMethod[Callable[[], None]]") -> None:
         method()
 
 
+class Usable(Protocol):
+    """Those of *available* on which a ledger with such a record may be (`isolation.usable`)."""
+
+    def __call__(
+        self,
+        available: Collection[str],
+        custom_metadata: Iterable[tuple[str, bytes]],
+        ensemble_size: int,
+        members: Collection[str],
+        /,
+    ) -> frozenset[str]: ...
+
+
+def _everybody(
+    available: Collection[str],
+    custom_metadata: Iterable[tuple[str, bytes]],
+    ensemble_size: int,
+    members: Collection[str],
+) -> frozenset[str]:
+    return frozenset(available)
+
+
 class ConnectionPool:
     """The connections of one client, and which bookies failed lately (its `BookieHealth`)."""
 
@@ -37,11 +59,15 @@ class ConnectionPool:
         clock: Clock,
         config: ClientConfig,
         topology: Callable[[], Topology] = Topology,
+        usable: Usable = _everybody,
     ) -> None:
-        """*topology*: where the bookies stand, as it is known now. Raises ConfigurationError if the files for TLS
-        cannot be used."""
+        """*topology*: where the bookies stand, as it is known now; *usable*: where a ledger may be.
+
+        Raises ConfigurationError if the files for TLS cannot be used.
+        """
         self.directory = directory
         self.topology = topology
+        self.usable = usable
         self.clock = clock
         self.config = config
         self.certificates = None if config.tls is None else Certificates(config.tls, client_context, clock)

@@ -299,8 +299,10 @@ class LedgerWriteHandle:
                 await self._wait_if_frequent(failed)
                 if not writer.is_open():
                     return
+                stay = [bookie for at, bookie in enumerate(writer.ensemble) if at not in failed]
+                free = self._pool.directory.writable - self._pool.unreachable - set(failed.values())
                 replacements = choose_replacements(
-                    self._pool.directory.writable,
+                    self._pool.usable(free, self.metadata.custom_metadata, len(writer.ensemble), stay),
                     writer.ensemble,
                     failed,
                     self._pool.unreachable,

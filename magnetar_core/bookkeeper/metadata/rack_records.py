@@ -2,7 +2,7 @@
 
     {"<group>": {"<bookie>": {"rack": "/rack-1", "hostname": "node-1"}}}
 
-Groups are those of Pulsar's isolation of bookies; placement does not look at them. What an entry holds besides is kept
+Groups keep namespaces apart (`magnetar_core.bookkeeper.client.isolation`). What an entry holds besides is kept
 when the node is written again.
 """
 

@@ -57,12 +57,18 @@ class RackDirectory:
         self._is_reading = False
         self._is_changed = False
         self._racks: Mapping[str, str] = {}
+        self._groups: Mapping[str, frozenset[str]] = {}
         self._problems: tuple[str, ...] = ()
 
     @property
     def racks(self) -> Mapping[str, str]:
         """Bookie → rack, as far as they are told; another object after each change."""
         return self._racks
+
+    @property
+    def groups(self) -> Mapping[str, frozenset[str]]:
+        """Group → its bookies."""
+        return self._groups
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -110,6 +116,10 @@ class RackDirectory:
         for problem in record.problems:
             log.warning("%s", problem)
         self._problems = record.problems
+        groups = {group: frozenset(bookies) for group, bookies in record.groups.items()}
+        if groups != self._groups:
+            self._groups = groups
+            log.info("bookies are in groups: %s", {group: sorted(names) for group, names in groups.items()})
         if record.racks != self._racks:
             self._racks = record.racks
             log.info("bookies are in racks: %s", self._racks or "none is told")

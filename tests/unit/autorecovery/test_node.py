@@ -12,6 +12,7 @@ from autorecovery.outcome import Hindrance
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.config import ClientConfig
 from magnetar_core.bookkeeper.client.errors import LedgerFenced
+from magnetar_core.bookkeeper.client.isolation import Isolation
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
 from tests.support.fake_bookies import FakeCluster, fake_cluster
 from tests.support.waiting import eventually
@@ -48,9 +49,23 @@ class Nodes:
         for node in self._nodes:
             await node.stop()
 
-    async def written(self, count: int, *, ensemble: int = 3, write: int = 2, ack: int = 2, close: bool = True) -> int:
+    async def written(
+        self,
+        count: int,
+        *,
+        ensemble: int = 3,
+        write: int = 2,
+        ack: int = 2,
+        close: bool = True,
+        groups: Isolation | None = None,
+    ) -> int:
         """The id of a ledger of *count* entries."""
-        handle = await self.writer.create_ledger(ensemble_size=ensemble, write_quorum=write, ack_quorum=ack)
+        handle = await self.writer.create_ledger(
+            ensemble_size=ensemble,
+            write_quorum=write,
+            ack_quorum=ack,
+            custom_metadata=() if groups is None else groups.custom_metadata,
+        )
         for number in range(count):
             await handle.add(b"entry %d" % number)
         if close:

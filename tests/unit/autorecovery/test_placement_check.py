@@ -3,6 +3,7 @@
 from functools import partial
 
 from autorecovery.config import AutoRecoveryConfig
+from magnetar_core.bookkeeper.client.isolation import Isolation
 from magnetar_core.bookkeeper.metadata.racks import RackRecords
 from magnetar_core.bookkeeper.metadata.underreplication import PeriodicCheck
 from tests.support.waiting import eventually
@@ -103,3 +104,42 @@ async def test_a_lost_bookie_is_replaced_from_its_rack() -> None:
             await eventually(partial(nodes.is_whole, ledger_id))
             assert await is_adhering(nodes, ledger_id)
         await eventually(partial(nodes.has_no_marks, node))
+
+
+async def put_groups(nodes: Nodes, *told: tuple[str, str]) -> None:
+    """`bookie-0` into the first group and rack, and so on."""
+    records = RackRecords(nodes.cluster.store)
+    for number, (group, rack) in enumerate(told):
+        await records.put(group, f"bookie-{number}", {"rack": rack})
+    await eventually(lambda: sum(map(len, nodes.writer.racks.groups.values())) == len(told))
+
+
+async def has_left(nodes: Nodes, ledger_id: int, bookie: str) -> bool:
+    return bookie not in (await nodes.writer.read_metadata(ledger_id)).bookies()
+
+
+async def test_a_lost_bookie_is_replaced_from_the_groups_of_its_ledger() -> None:
+    async with nodes_over(7) as nodes:
+        await put_groups(nodes, *[("one", "/a")] * 3, *[("two", "/a")] * 3, ("three", "/a"))
+        ledgers = [await nodes.written(5, ensemble=2, write=2, groups=Isolation("one", "three")) for _ in range(10)]
+        node = await nodes.start("one")
+        for lost, allowed in (("bookie-0", {"bookie-1", "bookie-2"}), ("bookie-1", {"bookie-2", "bookie-6"})):
+            await nodes.cluster.kill(lost)
+            for ledger_id in ledgers:
+                await eventually(partial(has_left, nodes, ledger_id, lost))
+                assert (await nodes.writer.read_metadata(ledger_id)).bookies() <= allowed
+                assert await nodes.is_whole(ledger_id)
+            await eventually(partial(nodes.has_no_marks, node))
+
+
+async def test_copies_are_not_moved_out_of_the_groups_of_their_ledger() -> None:
+    async with nodes_over(4) as nodes:
+        await put_groups(nodes, ("one", "/a"), ("one", "/a"), ("two", "/b"), ("two", "/c"))
+        kept = await nodes.written(5, ensemble=2, write=2, groups=Isolation("one"))
+        node = await nodes.start("one", MOVING)
+        await eventually(lambda: node.placement_check.status.last_ended_ms is not None)
+        status = node.placement_check.status
+        assert (status.violating, status.marked) == (1, 0)
+        await node.marks.mark(kept, None, 0)
+        await eventually(partial(nodes.has_no_marks, node))
+        assert (await nodes.writer.read_metadata(kept)).bookies() == {"bookie-0", "bookie-1"}

@@ -14,6 +14,7 @@ from broker.config import (
 from broker.policies import NamespacePolicies, new_policies, parse_policies
 from broker.records import to_json
 from broker.security.authorization import Rules
+from broker.storage import ledger_config
 from broker.tenancy import initial_nodes
 from magnetar_core.runtime.config import HIDDEN, describe, shown_value
 from magnetar_core.runtime.types import ConfigurationError, Corruption
@@ -189,3 +190,43 @@ def test_a_secret_is_shown_neither_by_the_configuration_nor_by_its_text() -> Non
     }
     assert shown["tokenSecretKey"] == shown["basicAuthConf"] == HIDDEN
     assert shown["brokerClientAuthenticationParameters"] == ""
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"configurationMetadataStoreUrl": "zk:127.0.0.1:2181"},
+        {"configurationMetadataStoreUrl": "metadata-store:zk://127.0.0.1:2181"},
+        {"bookkeeperMetadataServiceUri": "zk+hierarchical://127.0.0.1:2181/ledgers"},
+        {"metadataStoreUrl": "zk:a:1,b:2/pulsar", "bookkeeperMetadataServiceUri": "zk://b:2;a:1/pulsar/ledgers"},
+        {"metadataStoreUrl": "rocksdb:/data", "configurationMetadataStoreUrl": "rocksdb:/data"},
+        {"configurationMetadataStoreUrl": "", "bookkeeperMetadataServiceUri": ""},
+    ],
+)
+def test_a_second_name_for_the_one_metadata_store_is_taken(values: dict[str, str]) -> None:
+    assert load_broker_config(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({"configurationMetadataStoreUrl": "zk:global:2181"}, "configurationMetadataStoreUrl"),
+        ({"bookkeeperMetadataServiceUri": "zk://other:2181/ledgers"}, "bookkeeperMetadataServiceUri"),
+        ({"bookkeeperMetadataServiceUri": "zk://127.0.0.1:2181/bk/ledgers"}, "bookkeeperMetadataServiceUri"),
+    ],
+)
+def test_a_second_metadata_store_is_refused(values: dict[str, str], name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name}=.*: .*remove it"):
+        load_broker_config(values)
+
+
+def test_the_settings_of_subscriptions_ledgers_are_in_force() -> None:
+    config = load_broker_config(
+        {
+            "managedLedgerCursorMaxEntriesPerLedger": "7",
+            "managedLedgerCursorRolloverTimeInSeconds": "8",
+            "managedLedgerMaxUnackedRangesToPersistInMetadataStore": "9",
+        }
+    )
+    made = ledger_config(config)
+    assert (made.cursor_ledger_entries_max, made.cursor_ledger_age_max_s, made.cursor_ranges_in_node_max) == (7, 8, 9)

@@ -22,10 +22,13 @@ from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.config import ClientConfig
+from magnetar_core.bookkeeper.client.isolation import Isolation, isolation_in
 from magnetar_core.bookkeeper.client.read_handle import LedgerReadHandle
 from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
 from magnetar_core.bookkeeper.metadata import ledger_store
+from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.racks import RackRecords
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.files import OsFiles
 from managed_ledger.cursors.managed_cursor import ManagedCursor
@@ -220,3 +223,53 @@ async def test_what_a_topic_and_its_clients_held_goes_without_the_collector(clus
         assert not left()
 
     await eventually(nothing_is_left)
+
+
+async def test_the_ledgers_of_a_namespace_are_on_the_bookies_of_its_group(cluster: Cluster) -> None:
+    records = RackRecords(cluster.store)
+    for number, group in enumerate(("one", "two", "two")):
+        await records.put(group, f"bookie-{number}", {"rack": f"/r{number}"})
+    cluster.config = replace(cluster.config, ensemble_size=1, write_quorum=1, ack_quorum=1, mark_delete_rate=0)
+    broker = await cluster.broker()
+    affinity = {"bookkeeperAffinityGroupPrimary": "two", "bookkeeperAffinityGroupSecondary": "one"}
+    await broker.tenancy.set_local_policy("public/default", "bookieAffinityGroup", affinity)
+    client = await RawClient.connect(broker.port)
+    for number in range(4):
+        topic = f"{TOPIC}{number}"
+        await client.produce(topic, producer_id=number)
+        client.publish(number, 0)
+        await client.expect(BaseCommand.SEND_RECEIPT)
+        await client.subscribe(topic, consumer_id=number, initialPosition=EARLIEST)
+        message_id = (await client.expect(BaseCommand.MESSAGE)).message.message_id
+        client.send(BaseCommand.ACK, consumer_id=number, ack_type=0, message_id=[message_id], request_id=9)
+        await client.expect(BaseCommand.ACK_RESPONSE)
+    ledgers = cluster.brokers[0][1].ledgers
+
+    async def of_cursors() -> list[LedgerMetadata]:
+        every = [(await ledgers.read(one)).metadata async for one in ledgers.list()]
+        return [one for one in every if "pulsar/cursor" in dict(one.custom_metadata)]
+
+    while len(await of_cursors()) < 4:
+        await asyncio.sleep(0.01)
+    found = [(await ledgers.read(one)).metadata async for one in ledgers.list()]
+    assert len(found) == 8
+    for metadata in found:
+        assert isolation_in(metadata.custom_metadata) == Isolation("two", "one")
+        assert set(metadata.last_segment.ensemble) <= {"bookie-1", "bookie-2"}
+    await broker.tenancy.set_local_policy("public/default", "bookieAffinityGroup", None)
+    await eventually(lambda: all(one.ledger.config.bookie_groups is None for one in broker.topics.values()))
+    client.close()
+
+
+async def test_with_strict_affinity_a_namespace_without_a_group_is_on_bookies_without_one(cluster: Cluster) -> None:
+    await RackRecords(cluster.store).put("one", "bookie-0", {"rack": "/r0"})
+    await RackRecords(cluster.store).put("two", "bookie-2", {"rack": "/r2"})
+    cluster.config = replace(cluster.config, ensemble_size=1, write_quorum=1, ack_quorum=1, strict_affinity=True)
+    broker = await cluster.broker()
+    client = await RawClient.connect(broker.port)
+    for number in range(5):
+        await client.produce(f"{TOPIC}{number}", producer_id=number)
+    ledgers = cluster.brokers[0][1].ledgers
+    ensembles = [(await ledgers.read(one)).metadata.last_segment.ensemble async for one in ledgers.list()]
+    assert ensembles == [("bookie-1",)] * 5
+    client.close()

@@ -532,3 +532,26 @@ async def test_a_watcher_with_a_defect_keeps_nothing_from_the_others(world: Shar
     ledger.watch_appends(lambda: told.append(ledger.last_confirmed))
     await publish(ledger, 0, 2)
     assert told[-1] == ledger.last_confirmed
+
+
+async def test_a_ledger_to_which_nothing_was_written_for_long_is_replaced() -> None:
+    storage = SharedStorage()
+    idle = replace(CONFIG, rollover=replace(CONFIG.rollover, idle_max_ms=50))
+    ledger, recorder = await storage.open(idle)
+    ledger.append(payloads(0, 1), [0])
+    await settle()
+    first = recorder.appended[0][0].ledger_id
+    await ledger.maintain()
+    assert [info["ledgerId"] for info in ledger.stats()["ledgers"]] == [first]
+
+    async def is_replaced() -> None:
+        await ledger.maintain()
+        assert [info["ledgerId"] for info in ledger.stats()["ledgers"]] == [first, first + 1]
+
+    await eventually(is_replaced)
+    await storage.clock.sleep(0.1)
+    await ledger.maintain()
+    await ledger.maintain()  # an empty ledger stays
+    assert ledger.stats()["currentLedgerEntries"] == 0
+    assert len(ledger.stats()["ledgers"]) == 2
+    await ledger.close()

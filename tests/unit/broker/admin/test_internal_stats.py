@@ -144,7 +144,7 @@ async def test_reads_from_the_bookies_show_while_they_last(world: AdminWorld, mo
 
     consumer, message = await world.run(use)
     read: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    monkeypatch.setattr(topic.ledger, "read", lambda *_: read)
+    monkeypatch.setattr(topic.subscriptions["s"].cursor, "read_again", lambda *_: read)
     await world.run(consumer.negative_acknowledge, message)
     await eventually(lambda: topic.subscriptions["s"].is_replaying)
     cursor = (await internal(world, side))["cursors"]["s"]

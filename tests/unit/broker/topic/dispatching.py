@@ -8,6 +8,8 @@ from broker.topic.consumer import Consumer
 from broker.topic.dispatchers.dispatcher import DispatchLimits
 from broker.topic.ports import CursorPort, Entries, LedgerPort, Sink
 from broker.topic.subscription import KeySharedPolicy, Subscription
+from broker.topic.throttling import DispatchThrottle
+from broker.topic.unacked import UnackedBudget
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import parse_frame
 from broker.wire.pulsar_pb2 import BaseCommand
@@ -68,6 +70,7 @@ class FakeHost:
         self.clock = ManualClock()
         self.survives_defects = False
         self.waiting_for_room: dict[object, Callable[[], None]] = {}
+        self.unacked = UnackedBudget()
         self.fetching: list[tuple[Awaitable[Entries], Callable[[Entries | None], None]]] = []
 
     def now_ms(self) -> int:
@@ -125,8 +128,16 @@ def entry(
 class Bench:
     """One topic with one subscription."""
 
-    def __init__(self, *, partition: int = -1, **limits: Any) -> None:
+    def __init__(
+        self,
+        *,
+        partition: int = -1,
+        unacked: UnackedBudget | None = None,
+        throttles: tuple[DispatchThrottle, DispatchThrottle] | None = None,
+        **limits: Any,
+    ) -> None:
         self.host = FakeHost()
+        self.host.unacked = unacked or self.host.unacked
         self.ledger = MemoryManagedLedger("bench")
         self.ledger.begin_ledger(1)
         self.cursor: MemoryCursor = self.ledger.new_non_durable_cursor("s", EARLIEST)
@@ -138,6 +149,7 @@ class Bench:
             DispatchLimits(**{"batch_index_acks": True, "failover_delay_ms": 1000, **limits}),
             topic="persistent://public/default/t",
             partition=partition,
+            throttles=throttles,
         )
         self.log: list[int] = []
         self.peers: dict[int, Peer] = {}

@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 
 from broker.config import BrokerConfig
+from broker.errors import NotAllowed
 from broker.policies import parse_policies
-from broker.topic.limits import TopicLimits, limits_of
+from broker.topic.limits import TopicLimits, limits_of, types_of
+from broker.topic.subscription import check_type
+from broker.wire import pulsar_pb2 as wire
 
 CONFIG = BrokerConfig(
     max_producers_per_topic=7,
@@ -66,3 +69,15 @@ def test_policies_reach_the_dispatchers(policy: str, value: Any, limit: str) -> 
 
 def test_any_number_of_producers_may_write_a_topic_of_the_broker() -> None:
     assert limits(is_system=True, max_producers_per_topic=1).producers_max == 0
+
+
+def test_key_shared_can_be_switched_off_for_a_broker() -> None:
+    off = BrokerConfig(key_shared=False)
+    policies = NO_POLICIES
+    assert types_of(off, policies) == {"Exclusive", "Shared", "Failover"}
+    assert types_of(off, replace(policies, subscription_types=frozenset({"Shared", "Key_Shared"}))) == {"Shared"}
+    only = types_of(off, replace(policies, subscription_types=frozenset({"Key_Shared"})))
+    for kind in wire.CommandSubscribe.SubType.values():
+        with pytest.raises(NotAllowed):
+            check_type(kind, only, read_compacted=False)
+    assert types_of(BrokerConfig(), policies) == frozenset()

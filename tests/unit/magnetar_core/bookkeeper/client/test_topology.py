@@ -102,11 +102,10 @@ async def test_the_host_is_that_of_the_registration() -> None:
         assert client.topology().violations(("bookie-0", "bookie-1"), 2, client.bookies.available) == []
 
 
-async def test_without_the_policy_racks_are_not_read() -> None:
+async def test_without_the_policy_racks_do_not_count() -> None:
     async with fake_cluster(2) as cluster:
         await RackRecords(cluster.store).put("default", "bookie-0", {"rack": "/r0"})
         client = await cluster.client(ClientConfig(rackaware_policy_enabled=False))
-        assert not client.racks.racks
         assert not client.topology().is_aware
 
 
