@@ -497,6 +497,12 @@ class BrokerConfig:
     max_topics_per_namespace: int = setting("maxTopicsPerNamespace", 0, help="0 = no limit")
     max_subscriptions_per_topic: int = setting("maxSubscriptionsPerTopic", 0, help="0 = no limit")
     max_partitions_per_topic: int = setting("maxNumPartitionsPerPartitionedTopic", 0, help="0 = no limit")
+    force_delete_tenants: bool = setting(
+        "forceDeleteTenantAllowed", False, help="tenants may be deleted by force, with their namespaces and topics"
+    )
+    force_delete_namespaces: bool = setting(
+        "forceDeleteNamespaceAllowed", False, help="namespaces may be deleted by force, with their topics"
+    )
     max_tenants: int = setting("maxTenants", 0, help="0 = no limit")
     max_namespaces_per_tenant: int = setting("maxNamespacesPerTenant", 0, help="0 = no limit")
     compaction_threshold_bytes: int = setting(
@@ -1099,6 +1105,14 @@ REFUSED_WHEN_ON: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "replicateSubscriptionsState": (("false",), "subscriptions are not replicated"),
     "strictTopicNameEnabled": (("false",), "names are not checked beyond the protocol's rules"),
     "failureDomainsEnabled": (("false",), "failure domains of brokers are stored, and nothing is spread over them"),
+    "loadManagerClassName": (
+        ("", "org.apache.pulsar.broker.loadbalance.impl.modularloadmanagerimpl"),
+        "bundles are owned as with ModularLoadManagerImpl; brokers of a cluster must agree on that",
+    ),
+    "schemaRegistryStorageClassName": (
+        ("", "org.apache.pulsar.broker.service.schema.bookkeeperschemastoragefactory"),
+        "schemas are stored in ledgers; other storages are Java classes",
+    ),
     "enableRunBookieTogether": (("false",), "run a bookie in its own process"),
     "webSocketServiceEnabled": (("false",), "the WebSocket API is not there"),
     "bookkeeperClientRegionawarePolicyEnabled": (
@@ -1141,11 +1155,11 @@ _TUNING: Final = """
     enableRunBookieAutoRecoveryTogether exposeConsumerLevelMetricsInPrometheus
     exposeManagedCursorMetricsInPrometheus exposeManagedLedgerMetricsInPrometheus exposePreciseBacklogInPrometheus
     exposeProducerLevelMetricsInPrometheus exposeSubscriptionBacklogSizeInPrometheus
-    forceDeleteNamespaceAllowed forceDeleteTenantAllowed httpMaxRequestHeaderSize
+    httpMaxRequestHeaderSize
     internalConfigurationStoreSessionTimeoutMillis isAuthorizationStateless
     keySharedLookAheadMsgInReplayThresholdPerConsumer keySharedLookAheadMsgInReplayThresholdPerSubscription
     loadBalancerHostUsageCheckIntervalMinutes loadBalancerResourceQuotaUpdateIntervalMinutes
-    loadManagerClassName managedLedgerAddEntryTimeoutSeconds managedLedgerCacheCopyEntries
+    managedLedgerAddEntryTimeoutSeconds managedLedgerCacheCopyEntries
     managedLedgerCacheEvictionFrequency managedLedgerCacheEvictionIntervalMs
     managedLedgerCacheEvictionTimeThresholdMillis managedLedgerCacheEvictionWatermark
     managedLedgerMetadataOperationsTimeoutSeconds managedLedgerNumSchedulerThreads managedLedgerNumWorkerThreads
@@ -1158,7 +1172,7 @@ _TUNING: Final = """
     numExecutorThreadPoolSize numHttpServerThreads numIOThreads numOrderedExecutorThreads
     persistentUnackedRangesWithMultipleEntriesEnabled preciseDispatcherFlowControl preciseTimeBasedBacklogQuotaCheck
     replicationConnectionsPerBroker replicationMetricsEnabled replicationProducerQueueSize replicatorPrefix
-    schemaRegistryStorageClassName skipBrokerShutdownOnOOM splitTopicAndPartitionLabelInPrometheus
+    skipBrokerShutdownOnOOM splitTopicAndPartitionLabelInPrometheus
     statsUpdateInitialDelayInSecs statusFilePath
     subscriptionKeySharedUseClassicPersistentImplementation subscriptionPatternMaxLength
     subscriptionSharedUseClassicPersistentImplementation topicLoadTimeoutSeconds unblockStuckSubscriptionEnabled

@@ -141,12 +141,6 @@ def with_system_topics(request: web.Request) -> bool:
     return request.query.get("includeSystemTopic") == "true"
 
 
-def refuse_force(request: web.Request) -> None:
-    """For calls that Apache's brokers also do by force, and this one does not. Raises Refused (405)."""
-    if is_forced(request):
-        raise Refused(405, "This broker does not delete tenants and namespaces with what is in them; empty it first")
-
-
 async def not_there(request: web.Request) -> web.StreamResponse:
     """Answer 501 for paths that Apache's brokers serve and this one does not."""
     raise Refused(501, f"{request.method} {request.path} is not supported by this broker yet")

@@ -1,6 +1,7 @@
 """`/admin/v2/namespaces`: namespaces, and who may use them."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from aiohttp import web
@@ -11,13 +12,14 @@ from broker.admin.http import (
     Refused,
     body_of,
     done,
+    is_forced,
     json_answer,
     namespace_of,
     object_of,
-    refuse_force,
     with_system_topics,
 )
 from broker.admin.owners import Owners
+from broker.admin.partitioned_topics import DELETE_ROUNDS
 from broker.admin.rights import Routes
 from broker.broker import Broker
 from broker.permissions import (
@@ -30,9 +32,10 @@ from broker.permissions import (
     roles_from_json,
     subscription_grants,
 )
+from broker.records import RecordInUse
 from broker.security.authorization import Operation
 from managed_ledger.names import decode
-from managed_ledger.topic_name import NON_PERSISTENT, TopicName
+from managed_ledger.topic_name import NON_PERSISTENT, PERSISTENT, TopicName
 
 
 class NamespacesApi:
@@ -72,21 +75,57 @@ class NamespacesApi:
         return done()
 
     async def delete(self, request: web.Request) -> web.Response:
-        namespace = namespace_of(request)
-        refuse_force(request)
+        force = is_forced(request)
+        if force and not self._broker.config.force_delete_namespaces:
+            raise Refused(405, "Broker doesn't allow forced deletion of namespaces")
+        await self.remove(namespace_of(request), force=force)
+        return done()
+
+    async def remove(self, namespace: str, *, force: bool) -> None:
+        """Delete a namespace; *force*: with the topics in it, which clients may be using.
+
+        Raises NoRecord, Refused: it is not empty, or a topic could not be deleted.
+        """
         await self._tenancy.namespace(namespace)
-        topics = [TopicName.of_managed_ledger(name) for name in await self._broker.ledgers.list(namespace)]
-        if (
-            not all(topic.is_system for topic in topics)
-            or await self._broker.partitioned.names(namespace)
-            or await self._broker.partitioned.names(namespace, NON_PERSISTENT)
-        ):
-            raise Refused(409, "Cannot delete non empty namespace")
-        for topic in topics:
+        for left in reversed(range(DELETE_ROUNDS if force else 1)):
+            topics = await self._topics_in(namespace)
+            if await self._is_empty(namespace, topics):
+                break
+            if not force:
+                raise Refused(409, "Cannot delete non empty namespace")
+            await self._delete_all(namespace, topics)
+            if not left and not await self._is_empty(namespace, await self._topics_in(namespace)):
+                raise Refused(409, "Topics are made in the namespace while it is deleted; stop its clients")
+        for topic in await self._topics_in(namespace):
             await self._owners.delete(topic)
         await self._bundles.unload_all(namespace)
         await self._tenancy.delete_namespace(namespace)
-        return done()
+
+    async def _topics_in(self, namespace: str) -> Sequence[TopicName]:
+        return [TopicName.of_managed_ledger(name) for name in await self._broker.ledgers.list(namespace)]
+
+    async def _is_empty(self, namespace: str, topics: Sequence[TopicName]) -> bool:
+        """Whether nothing is there but topics of the brokers."""
+        partitioned = self._broker.partitioned
+        return (
+            all(topic.is_system for topic in topics)
+            and not await partitioned.names(namespace)
+            and not await partitioned.names(namespace, NON_PERSISTENT)
+        )
+
+    async def _delete_all(self, namespace: str, topics: Sequence[TopicName]) -> None:
+        """Delete what users have made. Raises Refused."""
+        partitioned = self._broker.partitioned
+        for domain in (PERSISTENT, NON_PERSISTENT):
+            for text in await partitioned.names(namespace, domain):
+                name = TopicName.parse(text)
+                count = await partitioned.count(name)
+                await self._owners.ask_partitions("DELETE", name, count, "?force=true", fine=(404,))
+                with contextlib.suppress(RecordInUse):  # a producer made a partition again: the next round
+                    await partitioned.delete(name)
+        for topic in topics:
+            if not topic.is_system and await self._broker.ledgers.exists(topic.managed_ledger_name):
+                await self._owners.delete(topic)
 
     async def topics(self, request: web.Request) -> web.Response:
         mode = request.query.get("mode", "PERSISTENT").upper()

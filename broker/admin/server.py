@@ -69,6 +69,8 @@ class AdminServer:
         self.load = LoadManager(broker, ownership, owners, self.bundle_work)
         bundles = BundlesApi(broker, ownership, owners, self.bundle_work)
 
+        namespaces = NamespacesApi(broker, bundles, owners)
+
         def broker_id() -> str:
             return ownership.broker_id  # known once the ownership has started
 
@@ -81,10 +83,10 @@ class AdminServer:
             BookiesApi(broker),
             LoadApi(broker, ownership, self.load),
             ClustersApi(broker, ownership),
-            TenantsApi(broker.tenancy),
+            TenantsApi(broker.config, broker.tenancy, namespaces),
             BacklogApi(broker, ownership, owners),  # before that of namespaces, which takes any name for a policy
             bundles,
-            NamespacesApi(broker, bundles, owners),
+            namespaces,
             NamespacePoliciesApi(broker.tenancy),
             TopicsApi(broker, owners, broker_id),
             PartitionedTopicsApi(broker, owners),

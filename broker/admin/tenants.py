@@ -2,8 +2,10 @@
 
 from aiohttp import web
 
-from broker.admin.http import ADMIN, done, json_answer, object_of, refuse_force
+from broker.admin.http import ADMIN, Refused, done, is_forced, json_answer, object_of
+from broker.admin.namespaces import NamespacesApi
 from broker.admin.rights import Routes
+from broker.config import BrokerConfig
 from broker.security.authorization import Operation
 from broker.tenancy import Tenancy
 
@@ -11,8 +13,10 @@ from broker.tenancy import Tenancy
 class TenantsApi:
     """Records of tenants."""
 
-    def __init__(self, tenancy: Tenancy) -> None:
+    def __init__(self, config: BrokerConfig, tenancy: Tenancy, namespaces: NamespacesApi) -> None:
+        self._config = config
         self._tenancy = tenancy
+        self._namespaces = namespaces
 
     def add_routes(self, routes: Routes) -> None:
         tenant = ADMIN + "/tenants/{tenant}"
@@ -37,6 +41,11 @@ class TenantsApi:
         return done()
 
     async def delete(self, request: web.Request) -> web.Response:
-        refuse_force(request)
-        await self._tenancy.delete_tenant(request.match_info["tenant"])
+        tenant = request.match_info["tenant"]
+        if is_forced(request):
+            if not self._config.force_delete_tenants:
+                raise Refused(405, "Broker doesn't allow forced deletion of tenants")
+            for namespace in await self._tenancy.namespaces(tenant):
+                await self._namespaces.remove(namespace, force=True)
+        await self._tenancy.delete_tenant(tenant)
         return done()

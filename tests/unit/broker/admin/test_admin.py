@@ -19,6 +19,8 @@ from managed_ledger.topic_name import TopicName
 from tests.support.vectors import load
 from tests.support.waiting import eventually
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
+from tests.unit.broker.conftest import CONFIG
+from tests.unit.broker.raw_client import RawClient
 from tests.unit.broker.test_official_client import EARLIEST, QUIET
 
 ADMIN = "/admin/v2"
@@ -352,10 +354,41 @@ async def test_names_that_break_the_rules_are_412(world: AdminWorld) -> None:
     assert (await world.call(a, "PUT", f"{TOPICS}/a%2Fb")).status == 412
 
 
-async def test_what_is_in_use_is_not_deleted_by_force(world: AdminWorld) -> None:
+async def test_tenants_and_namespaces_are_deleted_by_force_only_where_that_is_allowed(world: AdminWorld) -> None:
     a = await world.side()
-    for path in ("tenants/public", "namespaces/public/default"):
-        assert (await world.call(a, "DELETE", f"{ADMIN}/{path}?force=true")).status == 405
+    for path, what in (("tenants/public", "tenants"), ("namespaces/public/default", "namespaces")):
+        answer = await world.call(a, "DELETE", f"{ADMIN}/{path}?force=true")
+        assert answer.status == 405
+        assert answer.reason == f"Broker doesn't allow forced deletion of {what}"
+
+
+async def test_by_force_a_namespace_goes_with_the_topics_in_it_and_a_tenant_with_its_namespaces(
+    world: AdminWorld,
+) -> None:
+    allowed = {"force_delete_namespaces": True, "force_delete_tenants": True}
+    a, b = await world.side(**allowed), await world.side(**allowed)
+    await world.call(a, "PUT", f"{ADMIN}/tenants/x", {"allowedClusters": [CONFIG.cluster_name]})
+    for name in ("x/one", "x/two", "x/three"):
+        await world.call(a, "PUT", f"{ADMIN}/namespaces/{name}")
+        await world.call(a, "PUT", f"{ADMIN}/persistent/{name}/plain", follow=True)
+        await world.call(b, "PUT", f"{ADMIN}/persistent/{name}/parts/partitions", 3, follow=True)
+        await world.call(b, "PUT", f"{ADMIN}/non-persistent/{name}/light/partitions", 2, follow=True)
+        await world.call(a, "POST", f"{ADMIN}/persistent/{name}/plain/maxProducers", 3, follow=True)
+    client = await RawClient.connect(next(one for one in (a, b) if plain(one)).broker.port)
+    await client.subscribe("persistent://x/one/plain")
+    assert (await world.call(a, "DELETE", f"{ADMIN}/namespaces/x/one")).status == 409
+    assert (await world.call(a, "DELETE", f"{ADMIN}/namespaces/x/one?force=true")).status == 204
+    assert (await world.call(b, "GET", f"{ADMIN}/namespaces/x")).json == ["x/three", "x/two"]
+    assert await a.broker.ledgers.list("x/one") == []
+    assert (await world.call(b, "DELETE", f"{ADMIN}/tenants/x")).status == 409
+    assert (await world.call(b, "DELETE", f"{ADMIN}/tenants/x?force=true")).status == 204
+    assert "x" not in (await world.call(a, "GET", f"{ADMIN}/tenants")).json
+    assert await a.broker.ledgers.list("x/two") == []
+    client.close()
+
+
+def plain(side: Side) -> bool:
+    return any(name.full == "persistent://x/one/plain" for name in side.broker.topics)
 
 
 async def test_a_tenant_names_clusters_that_exist(world: AdminWorld) -> None:
