@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from broker import apache_settings
 from broker.policy_types import (
     DELETE_MODES,
     HOLD,
@@ -38,6 +39,7 @@ from magnetar_core.security.tls_files import (
 )
 from magnetar_core.security.tokens import DEFAULT_ALGORITHM, DEFAULT_CLAIM
 
+SUBSCRIPTION_TYPES: Final = ("Exclusive", "Shared", "Failover", "Key_Shared")
 DIGEST_TYPES: Final = ("CRC32", "CRC32C", "MAC", "DUMMY")
 COMPATIBILITY_STRATEGIES: Final = (
     "ALWAYS_INCOMPATIBLE",
@@ -497,6 +499,9 @@ class BrokerConfig:
     max_topics_per_namespace: int = setting("maxTopicsPerNamespace", 0, help="0 = no limit")
     max_subscriptions_per_topic: int = setting("maxSubscriptionsPerTopic", 0, help="0 = no limit")
     max_partitions_per_topic: int = setting("maxNumPartitionsPerPartitionedTopic", 0, help="0 = no limit")
+    encryption_required: bool = setting(
+        "encryptionRequireOnProducer", False, help="producers that do not encrypt are refused in all namespaces"
+    )
     force_delete_tenants: bool = setting(
         "forceDeleteTenantAllowed", False, help="tenants may be deleted by force, with their namespaces and topics"
     )
@@ -736,6 +741,9 @@ class BrokerConfig:
     failover_delay_ms: int = setting(
         "activeConsumerFailoverDelayTimeMillis", 1000, help="wait before another consumer becomes active"
     )
+    subscription_types: tuple[str, ...] = setting(
+        "subscriptionTypesEnabled", SUBSCRIPTION_TYPES, help="the types of subscriptions that consumers may use"
+    )
     key_shared: bool = setting(
         "subscriptionKeySharedEnable", True, help="Key_Shared subscriptions are allowed (see subscriptionTypesEnabled)"
     )
@@ -861,6 +869,9 @@ class BrokerConfig:
         for name in (self.split_algorithm, *self.split_algorithms):
             if name not in SPLIT_ALGORITHMS:
                 yield f"{name} is no way to cut a bundle; there are {', '.join(SPLIT_ALGORITHMS)}"
+        for name in self.subscription_types:
+            if name not in SUBSCRIPTION_TYPES:
+                yield f"subscriptionTypesEnabled={name}: expected some of {', '.join(SUBSCRIPTION_TYPES)}"
         if self.configuration_store_url and _place(self.configuration_store_url) != _place(self.metadata_store_url):
             yield (
                 f"configurationMetadataStoreUrl={self.configuration_store_url}: a second store is not read; remove it, "
@@ -1106,7 +1117,11 @@ REFUSED_WHEN_ON: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "strictTopicNameEnabled": (("false",), "names are not checked beyond the protocol's rules"),
     "failureDomainsEnabled": (("false",), "failure domains of brokers are stored, and nothing is spread over them"),
     "loadManagerClassName": (
-        ("", "org.apache.pulsar.broker.loadbalance.impl.modularloadmanagerimpl"),
+        (
+            "",
+            "org.apache.pulsar.broker.loadbalance.impl.modularloadmanagerimpl",
+            "org.apache.pulsar.broker.loadbalance.nooploadmanager",
+        ),
         "bundles are owned as with ModularLoadManagerImpl; brokers of a cluster must agree on that",
     ),
     "schemaRegistryStorageClassName": (
@@ -1206,8 +1221,10 @@ def load_broker_config(
         for name, (off, reason) in REFUSED_WHEN_ON.items()
         if name in merged and merged[name].strip().lower() not in off
     ]
+    problems += apache_settings.problems(merged)
+    ignored = APACHE_SETTINGS_WITHOUT_EFFECT | REFUSED_WHEN_ON.keys() | apache_settings.SHIPPED.keys()
     try:
-        config = load(BrokerConfig, merged, ignored=APACHE_SETTINGS_WITHOUT_EFFECT | REFUSED_WHEN_ON.keys())
+        config = load(BrokerConfig, merged, ignored=ignored)
     except ConfigurationError as error:
         raise ConfigurationError("\n".join([*problems, str(error)])) from None
     if problems:

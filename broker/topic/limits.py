@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from broker.config import BrokerConfig
+from broker.config import SUBSCRIPTION_TYPES, BrokerConfig
 from broker.policies import NamespacePolicies
 from broker.policy_types import HOLD, BacklogQuota, DispatchRate, InactiveTopics, PublishRate, SubscribeRate
 from broker.topic.dispatchers.dispatcher import DispatchLimits
-from broker.wire import pulsar_pb2 as wire
 
 T = TypeVar("T")
 
@@ -35,6 +34,8 @@ class TopicLimits:
     consumers_per_subscription_max: int
     creates_subscriptions: bool
     """Whether a consumer may create the subscription that it names."""
+    requires_encryption: bool = False
+    """Producers that do not encrypt are refused."""
     subscription_types: frozenset[str]
     """Empty: all types."""
     deduplicates: bool
@@ -72,6 +73,7 @@ def limits_of(config: BrokerConfig, policies: NamespacePolicies, *, is_system: b
         else _first(policies.max_consumers_per_subscription, config.max_consumers_per_subscription),
         creates_subscriptions=is_system
         or _first(policies.auto_subscription_creation, config.allow_auto_subscription_creation),
+        requires_encryption=not is_system and (policies.encryption_required or config.encryption_required),
         subscription_types=frozenset() if is_system else types_of(config, policies),
         deduplicates=_first(policies.deduplication, config.deduplication),
         ttl_s=0 if is_system else _first(policies.message_ttl_s, config.ttl_s),
@@ -118,11 +120,12 @@ def limits_of(config: BrokerConfig, policies: NamespacePolicies, *, is_system: b
 
 
 def types_of(config: BrokerConfig, policies: NamespacePolicies) -> frozenset[str]:
-    """The types of subscriptions that consumers may use; empty: all."""
-    if config.key_shared:
-        return policies.subscription_types
-    allowed = policies.subscription_types or frozenset(wire.CommandSubscribe.SubType.keys())
-    return allowed - {"Key_Shared"} or _NONE
+    """The types of subscriptions that consumers may use; empty: all. A policy wins over the setting; Key_Shared is
+    refused by its own setting whatever they say."""
+    allowed = policies.subscription_types or frozenset(config.subscription_types)
+    if not config.key_shared:
+        allowed -= {"Key_Shared"}
+    return frozenset() if allowed == frozenset(SUBSCRIPTION_TYPES) else allowed or _NONE
 
 
 def _first(policy: T | None, setting: T) -> T:

@@ -258,7 +258,7 @@ class Topic:
             if self.ledger.is_terminated:
                 raise TopicTerminated(f"Topic {self.name} is terminated")
             producers.check_name_is_answered(producer)
-            if self.policies.encryption_required and not request.encrypted:
+            if self._limits.requires_encryption and not request.encrypted:
                 raise MetadataFailure(f"Encryption is required in {self.name.namespace}")
             producers.make_room(producer, self._limits.producers_max)
             await self._check_backlog()

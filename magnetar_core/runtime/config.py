@@ -112,6 +112,8 @@ def load(
                 problems.append(unknown_setting(name, [*fields, *ignored]))
             continue
         field = fields[name]
+        if not text.strip() and hints[field.name] in (int, float) and field.metadata["parse"] is None:
+            continue  # as with Apache: a number that is left open has its default
         try:
             arguments[field.name] = (field.metadata["parse"] or _parser(hints[field.name]))(text)
         except ValueError as error:

@@ -124,7 +124,7 @@ class NonPersistentTopic:
         producers = self._producers
         async with producers.admission:
             self._check_open()
-            if self.policies.encryption_required and not request.encrypted:
+            if self._limits.requires_encryption and not request.encrypted:
                 raise MetadataFailure(f"Encryption is required in {self.name.namespace}")
             producers.make_room(request.producer, self._limits.producers_max)
             # An initial subscription that the producer asks for has nothing to keep: it is not made.

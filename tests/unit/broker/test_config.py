@@ -2,6 +2,7 @@ import dataclasses
 
 import pytest
 
+from broker import apache_settings
 from broker.broker import rules_of
 from broker.config import (
     APACHE_SETTINGS_WITHOUT_EFFECT,
@@ -230,3 +231,32 @@ def test_the_settings_of_subscriptions_ledgers_are_in_force() -> None:
     )
     made = ledger_config(config)
     assert (made.cursor_ledger_entries_max, made.cursor_ledger_age_max_s, made.cursor_ranges_in_node_max) == (7, 8, 9)
+
+
+# ------------------------------------------------------------------------------------- files that Apache ships
+
+
+def test_settings_that_are_not_here_are_taken_with_the_values_that_apache_ships() -> None:
+    for name, accepted in apache_settings.SHIPPED.items():
+        for value in accepted:
+            load_broker_config({name: value})
+
+
+@pytest.mark.parametrize("name", sorted(apache_settings.SHIPPED))
+def test_with_other_values_they_are_refused_by_name(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name}=other: this broker does not have the setting"):
+        load_broker_config({name: "other"})
+
+
+def test_what_is_shipped_is_not_also_a_setting_of_this_broker() -> None:
+    own = {field.metadata["name"] for field in dataclasses.fields(BrokerConfig) if "name" in field.metadata}
+    assert apache_settings.SHIPPED.keys() & (own | REFUSED_WHEN_ON.keys() | APACHE_SETTINGS_WITHOUT_EFFECT) == set()
+
+
+def test_a_type_of_subscriptions_that_does_not_exist_is_told() -> None:
+    with pytest.raises(ConfigurationError, match="subscriptionTypesEnabled=Some: expected some of"):
+        load_broker_config({"subscriptionTypesEnabled": "Shared,Some"})
+
+
+def test_a_number_that_is_left_open_has_its_default() -> None:
+    assert load_broker_config({"managedLedgerCacheSizeMB": " "}).cache_mbytes == BrokerConfig().cache_mbytes

@@ -81,3 +81,19 @@ def test_key_shared_can_be_switched_off_for_a_broker() -> None:
         with pytest.raises(NotAllowed):
             check_type(kind, only, read_compacted=False)
     assert types_of(BrokerConfig(), policies) == frozenset()
+
+
+def test_a_broker_may_have_fewer_types_of_subscriptions_and_a_policy_wins() -> None:
+    fewer = BrokerConfig(subscription_types=("Shared", "Failover"))
+    assert types_of(fewer, NO_POLICIES) == {"Shared", "Failover"}
+    assert types_of(fewer, replace(NO_POLICIES, subscription_types=frozenset({"Exclusive"}))) == {"Exclusive"}
+
+
+@pytest.mark.parametrize(("of_broker", "of_namespace"), [(False, False), (True, False), (False, True)])
+def test_encryption_is_required_by_the_broker_or_by_the_namespace(of_broker: bool, of_namespace: bool) -> None:
+    found = limits_of(
+        BrokerConfig(encryption_required=of_broker),
+        replace(NO_POLICIES, encryption_required=of_namespace),
+        is_system=False,
+    )
+    assert found.requires_encryption == (of_broker or of_namespace)

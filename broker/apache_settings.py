@@ -1,0 +1,231 @@
+"""Settings of Apache's brokers that this one does not have, with the values of the files that Apache ships. No IO.
+
+With these values they are accepted, so that Apache's `broker.conf` and `standalone.conf` can be used as they are: what
+they leave on is there without them, and what they leave off is not there. Any other value is refused, since the broker
+would not do what it says.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+# Of Pulsar 4.0.8; a name stands twice where the two files differ.
+_SHIPPED: Final = """
+aggregatePublisherStatsByProducerName=false
+allowOverrideEntryFilters=false
+bindAddresses=
+bookkeeperClientAuthenticationParameters=
+bookkeeperClientAuthenticationParametersName=
+bookkeeperClientGetBookieInfoIntervalSeconds=86400
+bookkeeperClientGetBookieInfoRetryIntervalSeconds=60
+bookkeeperClientMinAvailableBookiesInIsolationGroups=
+bookkeeperClientQuarantineRatio=1.0
+bookkeeperClientSeparatedIoThreadsEnabled=false
+bookkeeperDiskWeightBasedPlacementEnabled=false
+bootstrapNamespaces=
+brokerDeduplicationSnapshotFrequencyInSeconds=120
+brokerInterceptorsDirectory=./interceptors
+brokerPublisherThrottlingTickTimeMillis=50
+brokerServicePurgeInactiveFrequencyInSeconds=60
+clusterMigrationAutoResourceCreation=false
+clusterMigrationCheckDurationSeconds=0
+compactionServiceFactoryClassName=org.apache.pulsar.compaction.PulsarCompactionServiceFactory
+configurationMetadataSyncEventTopic=
+configurationStoreServers=
+createTopicToRemoteClusterForReplication=true
+delayedDeliveryMaxIndexesPerBucketSnapshotSegment=5000
+delayedDeliveryMaxNumBuckets=-1
+delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds=300
+delayedDeliveryMinIndexCountPerBucket=50000
+disableBrokerInterceptors=true
+dispatcherRetryBackoffInitialTimeInMs=1
+dispatcherRetryBackoffMaxTimeInMs=10
+dispatchRateLimiterFactoryClassName=\
+org.apache.pulsar.broker.service.persistent.DispatchRateLimiterFactoryAsyncTokenBucket
+dispatchThrottlingForFilteredEntriesEnabled=false
+dispatchThrottlingOnBatchMessageEnabled=false
+dispatchThrottlingRateInByte=0
+dispatchThrottlingRateInMsg=0
+dispatchThrottlingRatePerReplicatorInByte=0
+dispatchThrottlingRatePerReplicatorInMsg=0
+dispatchThrottlingRateRelativeToPublishRate=false
+enablePackagesManagement=false
+entryFiltersDirectory=
+exposeBundlesMetricsInPrometheus=false
+exposePublisherStats=true
+fileSystemProfilePath=conf/filesystem_offload_core_site.xml
+fileSystemURI=
+functionsWorkerEnablePackageManagement=false
+gcsManagedLedgerOffloadBucket=
+gcsManagedLedgerOffloadMaxBlockSizeInBytes=134217728
+gcsManagedLedgerOffloadReadBufferSizeInBytes=1048576
+gcsManagedLedgerOffloadRegion=
+gcsManagedLedgerOffloadServiceAccountKeyFile=
+globalZookeeperServers=
+healthCheckMetricsUpdateTimeInSeconds=-1
+httpMaxRequestSize=-1
+httpRequestsLimitEnabled=false
+httpRequestsMaxPerSecond=100.0
+httpServerAcceptQueueSize=8192
+httpServerThreadPoolQueueSize=8192
+isRunningStandalone=
+lazyCursorRecovery=false
+loadBalancerAverageResourceUsageDifferenceThresholdPercentage=10
+loadBalancerAvgShedderHighThreshold=40
+loadBalancerAvgShedderHitCountHighThreshold=2
+loadBalancerAvgShedderHitCountLowThreshold=8
+loadBalancerAvgShedderLowThreshold=15
+loadBalancerBandwidthInResourceWeight=1.0
+loadBalancerBandwidthOutResourceWeight=1.0
+loadBalancerBrokerLoadDataTTLInSeconds=1800
+loadBalancerBrokerLoadTargetStd=0.25
+loadBalancerBrokerMaxTopics=50000
+loadBalancerBrokerOverloadedThresholdPercentage=85
+loadBalancerBundleUnloadMinThroughputThreshold=10
+loadBalancerCPUResourceWeight=1.0
+loadBalancerDebugModeEnabled=false
+loadBalancerDirectMemoryResourceWeight=0
+loadBalancerHistoryResourcePercentage=0.9
+loadBalancerLoadPlacementStrategy=org.apache.pulsar.broker.loadbalance.impl.LeastLongTermMessageRate
+loadBalancerLoadSheddingStrategy=org.apache.pulsar.broker.loadbalance.impl.ThresholdShedder
+loadBalancerMaxNumberOfBrokerSheddingPerCycle=3
+loadBalancerMaxNumberOfBundlesInBundleLoadReport=10
+loadBalancerMaxNumberOfBundlesToSplitPerCycle=10
+loadBalancerMemoryResourceWeight=0
+loadBalancerMsgRateDifferenceShedderThreshold=50
+loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold=4
+loadBalancerNamespaceBundleSplitConditionHitCountThreshold=3
+loadBalancerOverrideBrokerNicSpeedGbps=
+loadBalancerServiceUnitStateMaxConcurrentOverrides=64
+loadBalancerServiceUnitStateTombstoneDelayTimeInSeconds=3600
+loadBalancerServiceUnitTableViewSyncer=None
+loadBalancerSheddingConditionHitCountThreshold=3
+loadBalancerSplitIntervalMinutes=1
+loadBalancerTransferEnabled=true
+loadBalanceSheddingDelayInSeconds=180
+loadManagerServiceUnitStateTableViewClassName=\
+org.apache.pulsar.broker.loadbalance.extensions.channel.ServiceUnitStateTableViewImpl
+lowerBoundarySheddingEnabled=false
+managedCursorInfoCompressionThresholdInBytes=16384
+managedCursorInfoCompressionType=NONE
+managedLedgerCursorPositionFlushSeconds=60
+managedLedgerDataReadPriority=tiered-storage-first
+managedLedgerInactiveOffloadedLedgerEvictionTimeSeconds=600
+managedLedgerInfoCompressionThresholdInBytes=16384
+managedLedgerInfoCompressionType=NONE
+managedLedgerMaxBacklogBetweenCursorsForCaching=1000
+managedLedgerMaxBatchDeletedIndexToPersist=10000
+managedLedgerMaxUnackedRangesToPersistInZooKeeper=-1
+managedLedgerMinimumBacklogCursorsForCaching=0
+managedLedgerMinimumBacklogEntriesForCaching=1000
+managedLedgerNewEntriesCheckDelayInMillis=10
+managedLedgerOffloadAutoTriggerSizeThresholdBytes=-1
+managedLedgerOffloadBucket=
+managedLedgerOffloadDeletionLagMs=14400000
+managedLedgerOffloadMaxThreads=2
+managedLedgerOffloadPrefetchRounds=1
+managedLedgerOffloadReadThreads=2
+managedLedgerOffloadThresholdInSeconds=-1
+managedLedgerPersistIndividualAckAsLongArray=false
+managedLedgerTraceTaskExecution=true
+maxActiveTransactionsPerCoordinator=0
+maxHttpServerConnections=2048
+maxSameAddressConsumersPerTopic=0
+maxSameAddressProducersPerTopic=0
+maxSecondsToClearTopicNameCache=7200
+maxUnloadPercentage=0.2
+metadataStoreConfigPath=
+metadataSyncEventTopic=
+metricsBufferResponse=false
+metricsServletTimeoutMs=30000
+namespaceBundleUnloadingTimeoutMs=60000
+narExtractionDirectory=
+numAcceptorThreads=
+numWorkerThreadsForNonPersistentTopic=
+numWorkerThreadsForNonPersistentTopic=8
+offloadersDirectory=./offloaders
+packagesManagementLedgerRootPath=/ledgers
+packagesManagementStorageProvider=\
+org.apache.pulsar.packages.management.storage.bookkeeper.BookKeeperPackagesStorageProvider
+packagesReplicas=1
+preferLaterVersions=false
+pulsarChannelPauseReceivingCooldownMs=5000
+pulsarChannelPauseReceivingCooldownRateLimitPeriodMs=10
+pulsarChannelPauseReceivingCooldownRateLimitPermits=5
+pulsarChannelPauseReceivingRequestsIfUnwritable=false
+pulsarChannelWriteBufferHighWaterMark=65536
+pulsarChannelWriteBufferLowWaterMark=32768
+replicatedSubscriptionsSnapshotFrequencyMillis=1000
+replicatedSubscriptionsSnapshotMaxCachedPerSubscription=10
+replicatedSubscriptionsSnapshotTimeoutSeconds=30
+replicationPolicyCheckDurationSeconds=600
+replicationTlsEnabled=false
+s3ManagedLedgerOffloadBucket=
+s3ManagedLedgerOffloadMaxBlockSizeInBytes=67108864
+s3ManagedLedgerOffloadReadBufferSizeInBytes=1048576
+s3ManagedLedgerOffloadRegion=
+s3ManagedLedgerOffloadServiceEndpoint=
+schemaRegistryCompatibilityCheckers=\
+org.apache.pulsar.broker.service.schema.JsonSchemaCompatibilityCheck,\
+org.apache.pulsar.broker.service.schema.AvroSchemaCompatibilityCheck,\
+org.apache.pulsar.broker.service.schema.ProtobufNativeSchemaCompatibilityCheck
+strictlyVerifySubscriptionName=false
+subscriptionRedeliveryTrackerEnabled=true
+systemTopicSchemaCompatibilityStrategy=ALWAYS_COMPATIBLE
+topicBundleAssignmentStrategy=org.apache.pulsar.common.naming.ConsistentHashingTopicBundleAssigner
+topicCompactionRetainNullKey=false
+topicFactoryClassName=
+topicFencingTimeoutSeconds=0
+topicNameCacheMaxCapacity=100000
+topicOrderedExecutorThreadNum=
+topicOrderedExecutorThreadNum=8
+topicPublisherThrottlingTickTimeMillis=10
+topicPublisherThrottlingTickTimeMillis=2
+topicsPatternRegexImplementation=RE2J_WITH_JDK_FALLBACK
+transactionBufferClientMaxConcurrentRequests=1000
+transactionBufferClientOperationTimeoutInMills=3000
+transactionBufferSegmentedSnapshotEnabled=false
+transactionBufferSnapshotMaxTransactionCount=1000
+transactionBufferSnapshotMinTimeInMillis=5000
+transactionBufferSnapshotSegmentSize=262144
+transactionLogBatchedWriteEnabled=false
+transactionLogBatchedWriteMaxDelayInMillis=1
+transactionLogBatchedWriteMaxRecords=512
+transactionLogBatchedWriteMaxSize=4194304
+transactionMetadataStoreProviderClassName=\
+org.apache.pulsar.transaction.coordinator.impl.MLTransactionMetadataStoreProvider
+transactionPendingAckBatchedWriteEnabled=false
+transactionPendingAckBatchedWriteMaxDelayInMillis=1
+transactionPendingAckBatchedWriteMaxRecords=512
+transactionPendingAckBatchedWriteMaxSize=4194304
+transactionPendingAckLogIndexMinLag=500
+webServiceLogDetailedAddresses=
+webServiceTrustXForwardedFor=false
+webSocketConnectionsPerBroker=
+webSocketConnectionsPerBroker=8
+webSocketMaxTextFrameSize=1048576
+webSocketNumServiceThreads=
+webSocketPulsarClientMemoryLimitInMB=0
+webSocketSessionIdleTimeoutMillis=300000
+zookeeperServers=
+"""
+
+
+def _read(text: str) -> dict[str, frozenset[str]]:
+    found: dict[str, frozenset[str]] = {}
+    for line in text.split():
+        name, _, value = line.partition("=")
+        found[name] = found.get(name, frozenset()) | {value}
+    return found
+
+
+SHIPPED: Final[Mapping[str, frozenset[str]]] = _read(_SHIPPED)
+"""Name → the values that are accepted."""
+
+
+def problems(values: Mapping[str, str]) -> Iterator[str]:
+    """One for each of *values* that is of such a setting and is not accepted."""
+    for name, value in values.items():
+        accepted = SHIPPED.get(name)
+        if accepted is not None and value.strip().lower() not in {one.lower() for one in accepted}:
+            shown = " or ".join(one or "nothing" for one in sorted(accepted))
+            yield f"{name}={value}: this broker does not have the setting; leave it at what Apache ships, {shown}"
