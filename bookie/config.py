@@ -24,7 +24,9 @@ from magnetar_core.security.tls_files import (
 # compaction is always the transactional one.)
 IGNORED_SETTINGS: Final = frozenset(
     {
-        "allowLoopback", "allowMultipleDirsUnderSameDiskPartition",
+        "allowLoopback", "allowMultipleDirsUnderSameDiskPartition", "bookieDeathWatchInterval",
+        "dbStorage_rocksDB_blockCacheSize", "enableBusyWait", "reorderReadSequenceEnabled", "reppDnsResolverClass",
+        "stickyReadSEnabled", "useV2WireProtocol", "zkServers",
         "dbStorage_rocksDB_bloomFilterBitsPerKey", "dbStorage_rocksDB_numFilesInLevel0",
         "dbStorage_rocksDB_numLevels", "dbStorage_rocksDB_sstSizeInMB", "dbStorage_rocksDB_blockSize",
         "dbStorage_rocksDB_maxSizeInLevel1MB", "dbStorage_rocksDB_writeBufferSizeMB", "enableStatistics",
@@ -67,6 +69,9 @@ class BookieConfig:
     )
     ledger_directories: tuple[str, ...] = setting(
         "ledgerDirectories", ("data/bookkeeper/ledgers",), help="directories of entry logs and index"
+    )
+    uses_host_name: bool = setting(
+        "useHostNameAsBookieID", False, help="is not there: write the host's name into advertisedAddress or bookieId"
     )
     metadata_service_uri: str = setting(
         "metadataServiceUri", "", help="metadata store: zk:host:port[/chroot], rocksdb:DIR or memory:NAME"
@@ -371,6 +376,8 @@ class BookieConfig:
     stats_host: str = setting("prometheusStatsHttpAddress", "0.0.0.0", help="address that it listens on")
 
     def problems(self) -> Iterator[str]:
+        if self.uses_host_name:
+            yield "useHostNameAsBookieID=true is not there: write the host's name into advertisedAddress or bookieId"
         for name, directories in (
             ("journalDirectories", self.journal_directories),
             ("ledgerDirectories", self.ledger_directories),

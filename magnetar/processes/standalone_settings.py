@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from bookie.config import IGNORED_SETTINGS, BookieConfig
+from broker import apache_settings
 from broker.config import APACHE_SETTINGS_WITHOUT_EFFECT, REFUSED_WHEN_ON, BrokerConfig, load_broker_config
 from magnetar_core.runtime.config import from_environment, load, names_of, unknown_setting, with_origin
 from magnetar_core.runtime.daemon import read_properties
@@ -29,7 +30,9 @@ KEEP_EVERYTHING: Final = {
     "brokerDeleteInactiveTopicsEnabled": "false",
 }
 
-BROKER_NAMES: Final = names_of(BrokerConfig) | APACHE_SETTINGS_WITHOUT_EFFECT | REFUSED_WHEN_ON.keys()
+BROKER_NAMES: Final = (
+    names_of(BrokerConfig) | APACHE_SETTINGS_WITHOUT_EFFECT | REFUSED_WHEN_ON.keys() | apache_settings.SHIPPED.keys()
+)
 BOOKIE_NAMES: Final = (names_of(BookieConfig) | IGNORED_SETTINGS) - BROKER_NAMES
 
 _FOLDERS: Final = "everything of a standalone is stored below its --data; remove the setting"

@@ -1,11 +1,13 @@
 """The configuration files that Apache ships, as settings of our broker."""
 
 import re
+from pathlib import Path
 
 import pytest
 
 from broker.config import load_broker_config
 from deploy.fetch_apache import DISTRIBUTION
+from magnetar.processes.bookie_settings import read_auto_recovery_settings, read_bookie_settings
 from magnetar_core.runtime.daemon import read_properties
 from magnetar_core.runtime.types import ConfigurationError
 
@@ -27,3 +29,13 @@ def test_of_the_file_for_a_standalone_only_the_websocket_and_its_bookie_are_not_
         "unknown setting (dbStorage_|journal|diskUsage|ledgerStorage|netty|flushInterval|allowLoopback|gcWaitTime).*"
     )
     assert [one for one in problems[1:] if not of_bookie.fullmatch(one)] == []
+
+
+def test_a_bookie_and_its_auto_recovery_start_with_the_file_that_apache_ships(tmp_path: Path) -> None:
+    shipped = DISTRIBUTION / "conf" / "bookkeeper.conf"
+    assert read_bookie_settings(shipped).port == 3181
+    assert read_auto_recovery_settings(shipped)
+    other = tmp_path / "bookkeeper.conf"
+    other.write_text(shipped.read_text() + "\nuseHostNameAsBookieID=true\n")
+    with pytest.raises(ConfigurationError, match="write the host's name into advertisedAddress or bookieId"):
+        read_bookie_settings(other)
