@@ -55,6 +55,10 @@ class Consumers:
             raise refusal(str(name), error) from error
         self._calls.add(made)
         try:
+            try:
+                await self._broker.access.check(caller, need)  # permissions may have changed while it was attached
+            except BrokerError as error:
+                raise refusal(str(name), error) from error
             opened = api.ConsumeResponse.Opened(consumer_name=made.consumer.name, last_id=last)
             await call.write(api.ConsumeResponse(opened=opened))
             await _pump(call, made)

@@ -349,13 +349,18 @@ class Publisher:
             raise Refused(Status.INVALID_ARGUMENT, "the first request of Publish has `open`, and nothing else")
         name = parse_topic(request.open.topic)
         caller = caller_of(call)
+        need = about_topic(Operation.PRODUCE, name)
         try:
-            await self.broker.access.check(caller, about_topic(Operation.PRODUCE, name))
+            await self.broker.access.check(caller, need)
             writer, stream = await self._open(name, request.open, call.peer())
             stream.caller = caller
         except BrokerError as error:
             raise refusal(str(name), error) from error
         try:
+            try:
+                await self.broker.access.check(caller, need)  # permissions may have changed while the topic was opened
+            except BrokerError as error:
+                raise refusal(str(name), error) from error
             await call.write(
                 api.PublishResponse(
                     opened=api.PublishResponse.Opened(

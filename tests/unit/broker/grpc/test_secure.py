@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from broker.errors import NotAuthorized
 from broker.grpc.callers import caller_of, is_secure
 from broker.grpc.service import LISTENER, GrpcServer
+from broker.security.authorization import Need, Operation
 from magnetar.client.async_client import AsyncClient
 from magnetar.client.errors import AccessDenied, TopicUnavailable
 from magnetar_core.security.caller import Caller
 from magnetar_core.security.tokens import sign
+from managed_ledger.topic_name import TopicName
 from tests.support.tls_files import Authority
 from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.test_security import PROVIDER, Worlds, tls, token, worlds
@@ -156,4 +159,35 @@ async def test_new_connections_use_changed_certificates(worlds: Worlds, tmp_path
     async with asyncio.timeout(30):
         while await shown() == first:
             await asyncio.sleep(0.05)
+    await door.server.stop()
+
+
+async def received(client: AsyncClient) -> bytes:
+    async with client.consumer("t", "s") as consumer:
+        return bytes((await consumer.receive(5)).payload)
+
+
+@pytest.mark.parametrize("operation", [Operation.PRODUCE, Operation.CONSUME])
+async def test_a_right_that_is_taken_away_while_a_stream_opens_does_not_stay_in_use(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch, operation: Operation
+) -> None:
+    world = await worlds.open()
+    door = await open_door(world)
+    asked = 0
+
+    async def once(caller: Caller, need: Need) -> None:
+        nonlocal asked
+        asked += need.operation is operation
+        if asked > 1:
+            raise NotAuthorized("not any more")
+
+    monkeypatch.setattr(world.broker.access, "check", once)
+    async with door.client(token=token()) as client:
+        work = client.producer("t").send(b"x") if operation is Operation.PRODUCE else received(client)
+        with pytest.raises(AccessDenied, match="not any more"):
+            await work
+    assert asked == 2
+    topic = await world.broker.persistent_topic(TopicName.parse("t"), create=False)
+    assert not topic.producers
+    assert [one for found in topic.subscriptions.values() for one in found.consumers] == []
     await door.server.stop()
