@@ -15,7 +15,7 @@ from magnetar.inspect.inspector import inspecting
 from magnetar.processes.cluster import Cluster, reserved_ports
 from magnetar_core.runtime.own_packages import python_command
 from tests.support.copies import Copies, copies_of
-from tests.support.processes import Load, bookies_of, cluster_of, prepare
+from tests.support.processes import Load, bookies_of, cluster_of, prepare, until
 from tests.support.shell import Shell, bookies
 from tests.support.waiting import eventually
 from tests.support.zookeeper import why_not
@@ -74,7 +74,8 @@ def test_a_bookie_is_drained_while_a_producer_writes_and_is_removed(tmp_path: Pa
             )
             load.finish()
             load.check()
-        assert bookie_id not in [one["bookie_id"] for one in ask("list")[1]]
+        # It was killed, so its registration stays until its session has ended.
+        until(lambda: bookie_id not in [one["bookie_id"] for one in ask("list")[1]], f"{bookie_id} is not listed")
         assert asyncio.run(copies(cluster, bookie_id)) > 0
 
 

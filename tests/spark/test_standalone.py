@@ -268,7 +268,7 @@ def test_mistakes_are_told_with_the_way_out(mixed: str, load: Load) -> None:
         load("any", targetPartitionByte="1m")
     with pytest.raises(AnalysisException, match="topic persistent://public/default/nowhere does not exist"):
         load("nowhere")
-    with pytest.raises(AnalysisException, match="cannot be written from Spark"):
+    with pytest.raises(AnalysisException, match=r"no service\.url: set it to the address of the brokers"):
         load(mixed).write.format("magnetar").mode("append").save()
 
 
