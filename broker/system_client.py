@@ -106,10 +106,15 @@ class SystemClient:
             return answer.schema
 
     async def follow(
-        self, topic: TopicName, on_entry: Callable[[Position, memoryview], Awaitable[None]], on_end: Callable[[], None]
+        self,
+        topic: TopicName,
+        schema: wire.Schema,
+        on_entry: Callable[[Position, memoryview], Awaitable[None]],
+        on_end: Callable[[], None],
     ) -> None:
         """Give *on_entry* what the topic keeps after its compaction, from the beginning, and then what comes.
 
+        *schema* is what others bring as well: a topic that is followed without one would refuse it to them.
         *on_end* is called once, when all that was there at the beginning has been given. Returns only by raising
         SystemClientError, or what *on_entry* raises.
         """
@@ -124,6 +129,7 @@ class SystemClient:
                 read_compacted=True,
                 initialPosition=wire.CommandSubscribe.Earliest,
                 start_message_id=MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1),
+                schema=schema,
             )
             answer = await link.ask(_T.GET_LAST_MESSAGE_ID, consumer_id=1)
             found = answer.getLastMessageIdResponse.last_message_id

@@ -181,7 +181,7 @@ class TopicPolicies:
             for change in changes:
                 namespace.note((change.topic, change.is_global), position, change.policies)
 
-        await self._client.follow(topic, on_entry, namespace.on_read)
+        await self._client.follow(topic, _SCHEMA, on_entry, namespace.on_read)
 
 
 class _Namespace:

@@ -184,6 +184,7 @@ async def test_what_is_there_is_told_before_what_comes() -> None:
         if made.type == BaseCommand.LOOKUP:
             return [HERE]
         if made.type == BaseCommand.SUBSCRIBE:
+            brought.append(made.subscribe.schema)
             return [command(BaseCommand.SUCCESS, request_id=made.subscribe.request_id)]
         if made.type == BaseCommand.GET_LAST_MESSAGE_ID:
             last = MessageIdData(ledgerId=1, entryId=1)
@@ -194,11 +195,13 @@ async def test_what_is_there_is_told_before_what_comes() -> None:
         return []
 
     told: list[object] = []
+    brought: list[wire.Schema] = []
 
     async def on_entry(position: Position, _: memoryview) -> None:
         told.append(position.entry_id)
 
     async with broker_that(giving) as (client, _):
         with pytest.raises(SystemClientError, match="given the topic away"):
-            await client.follow(TOPIC, on_entry, lambda: told.append("end"))
+            await client.follow(TOPIC, SCHEMA, on_entry, lambda: told.append("end"))
     assert told == [0, 1, "end", 2]
+    assert brought == [SCHEMA], "who comes later brings it too, and is not refused"

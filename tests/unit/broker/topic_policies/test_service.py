@@ -173,7 +173,11 @@ async def test_a_change_is_not_taken_back_by_an_older_message_that_is_read_later
     follow, is_held = SystemClient.follow, asyncio.Event()
 
     async def slow(
-        client: SystemClient, topic: TopicName, on_entry: Callable[..., Awaitable[None]], on_end: Callable[[], None]
+        client: SystemClient,
+        topic: TopicName,
+        schema: wire.Schema,
+        on_entry: Callable[..., Awaitable[None]],
+        on_end: Callable[[], None],
     ) -> None:
         is_caught_up = False
 
@@ -187,7 +191,7 @@ async def test_a_change_is_not_taken_back_by_an_older_message_that_is_read_later
             is_caught_up = True
             on_end()
 
-        await follow(client, topic, late, caught_up)
+        await follow(client, topic, schema, late, caught_up)
 
     monkeypatch.setattr(SystemClient, "follow", slow)
     other = await world.side()
