@@ -3,7 +3,7 @@
 import asyncio
 import json
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
@@ -113,6 +113,14 @@ class AdminWorld:
         await admin.start(listening, secure)
         self._stack.push_async_callback(admin.stop)
         return Side(broker, ownership, store, admin)
+
+    async def spread(self, sides: Sequence[Side], namespace: str = "public/default") -> None:
+        """Give each of *sides* some of the namespace's bundles. Left alone, brokers that use different shares of their
+        machine, or that are asked all at once, may leave one of them without any."""
+        bundles = await sides[0].broker.bundles_of(namespace)
+        for number, bundle in enumerate(bundles.ranges):
+            assert await sides[number % len(sides)].ownership.acquire(f"{namespace}/{bundle}")
+        assert all(side.ownership.owned_bundles for side in sides)
 
     async def call(
         self,
