@@ -11,10 +11,9 @@ def run_groups(groups: Mapping[str, Callable[[], Rows]]) -> None:
     unknown = [name for name in wanted if name not in groups]
     if unknown:
         raise SystemExit(f"unknown group {', '.join(unknown)}; there are {', '.join(groups)}")
-    rows: Rows = []
     for name in wanted:
         print(f"running {name} …", file=sys.stderr, flush=True)
-        rows += groups[name]()
-    width = max(len(label) for label, _ in rows)
-    for label, result in rows:
-        print(f"{label.ljust(width)}  {result}")
+        rows = groups[name]()
+        width = max((len(label) for label, _ in rows), default=0)
+        for label, result in rows:
+            print(f"{label.ljust(width)}  {result}", flush=True)

@@ -66,8 +66,14 @@ class Publisher:
 
     async def _ask(self, data: bytes) -> wire.BaseCommand:
         self._writer.write(data)
-        size = int.from_bytes(await self._reader.readexactly(4), "big")
-        return parse_frame(memoryview(await self._reader.readexactly(size)))[0]
+        while True:
+            size = int.from_bytes(await self._reader.readexactly(4), "big")
+            answer = parse_frame(memoryview(await self._reader.readexactly(size)))[0]
+            if answer.type != wire.BaseCommand.PING:
+                return answer
+            command = wire.BaseCommand(type=wire.BaseCommand.PONG)
+            command.pong.SetInParent()
+            self._writer.write(simple_frame(command))
 
     async def greet(self) -> None:
         command = wire.BaseCommand(type=wire.BaseCommand.CONNECT)
