@@ -19,12 +19,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import fastavro
 import pyarrow as pa
 from pyspark.sql import types as t
 
+from connectors.spark.message import Outgoing
 from connectors.spark.rows import METADATA_COLUMNS
 from magnetar_core.runtime.types import ConfigurationError
 
@@ -37,17 +38,6 @@ _PROPERTIES: Final = "__messageProperties"
 _AVRO_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 _EPOCH: Final = date(1970, 1, 1)
-
-
-class Outgoing(NamedTuple):
-    """One message."""
-
-    topic: str | None
-    """None: the one of the options."""
-    value: bytes | None
-    key: str | None
-    event_time_ms: int | None
-    properties: dict[str, str] | None
 
 
 class Columns:

@@ -14,6 +14,7 @@ KNOWN: Final[dict[str, tuple[str, ...]]] = {
     "service.url": ("serviceUrl",),
     "topic": ("path",),
     "valueFormat": (),
+    "deduplication": (),
 }
 # Those that reading needs and Spark's own; so that one set of options serves both.
 UNUSED: Final = ("metadata.url", "metadataserviceuri", "metadataurl", "admin.url", "adminurl", "checkpointlocation")
@@ -72,6 +73,8 @@ class WriteOptions:
     topic: TopicName | None
     """None: each row names its topic."""
     value_format: str = "binary"
+    deduplication: bool = False
+    """Batches of a stream that are repeated are in the topics once."""
     producer: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the official client; the compression by its name."""
     broker_options: Mapping[str, str] = field(default_factory=dict)
@@ -95,8 +98,6 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
                 producer[argument] = read(value.strip())
             except ValueError as error:
                 problems.append(f"{key}={value}: {error}")
-        elif lowered == "deduplication":
-            problems.append("deduplication is not there yet: writing is at least once")
         elif lowered.startswith(PREFIX):
             problems.append(
                 f"option {key} is not supported; there are {', '.join(f'{PREFIX}{one}' for one in _PRODUCER)}"
@@ -118,12 +119,22 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
             problems.append(str(error))
     if producer.get("chunking_enabled") and "batching_enabled" not in _told(options):
         producer["batching_enabled"] = False  # clients do not have both
+    deduplication = False
+    try:
+        deduplication = _truth(given.get("deduplication", "false"))
+    except ValueError as error:
+        problems.append(f"deduplication={given['deduplication']}: {error}")
+    if deduplication and producer.get("chunking_enabled"):
+        problems.append(
+            "deduplication and pulsar.producer.chunkingEnabled cannot both be on: chunks of a message have one number"
+        )
     if problems:
         raise ConfigurationError("\n".join(problems))
     return WriteOptions(
         service_url=given["service.url"],
         topic=topic,
         value_format=value_format,
+        deduplication=deduplication,
         producer=producer,
         broker_options={key.lower(): one for key, one in options.items() if key.lower().startswith("pulsar.client.")},
     )

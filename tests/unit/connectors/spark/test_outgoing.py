@@ -13,7 +13,8 @@ import pytest
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from connectors.spark.outgoing import Columns, Outgoing
+from connectors.spark.message import Outgoing
+from connectors.spark.outgoing import Columns
 from connectors.spark.source import MagnetarSource
 from connectors.spark.values import AvroValues, JsonValues, columns_of
 from connectors.spark.write_options import parse_write_options
@@ -220,7 +221,8 @@ def test_messages_in_chunks_are_not_batched() -> None:
         ({"pulsar.producer.compressionType": "RAR"}, "expected one of NONE, LZ4"),
         ({"pulsar.producer.hashing": "x"}, "pulsar.producer.hashing is not supported"),
         ({"tpic": "x"}, "did you mean topic"),
-        ({"deduplication": "true"}, "writing is at least once"),
+        ({"deduplication": "yes"}, "deduplication=yes: expected true or false"),
+        ({"deduplication": "true", "pulsar.producer.chunkingEnabled": "true"}, "chunks of a message have one number"),
     ],
 )
 def test_options_of_writing_that_cannot_be_are_named(given: dict[str, str], why: str) -> None:
