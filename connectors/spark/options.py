@@ -60,6 +60,13 @@ NOT_YET: Final = (
 BROKER: Final = ("admin.url", "adminUrl")
 BROKER_PREFIXES: Final = ("pulsar.client.", "pulsar.admin.", "pulsar.reader.", "pulsar.producer.")
 
+# Properties that Spark keeps of every table (`CREATE TABLE … USING magnetar`). They come beside the options, and each
+# option a second time with `option.` in front.
+TABLE_PROPERTIES: Final = frozenset(
+    {"provider", "owner", "comment", "location", "external", "is_managed_location", "collation"}
+)
+_AGAIN: Final = "option."
+
 # Which options only one kind of read has.
 ONLY_BATCH: Final = ("endingOffsets", "endingTimestamp", "compacted")
 ONLY_STREAM: Final = ("maxMessagesPerTrigger", "maxBytesPerTrigger", "subscription")
@@ -245,7 +252,7 @@ def _canonical(options: Mapping[str, str], problems: list[str]) -> dict[str, str
     broker = {name.lower() for name in BROKER}
     given: dict[str, str] = {}
     sources: dict[str, str] = {}
-    for key, value in options.items():
+    for key, value in without_table_properties(options).items():
         lowered = key.lower()
         if lowered in names:
             name = names[lowered]
@@ -259,6 +266,21 @@ def _canonical(options: Mapping[str, str], problems: list[str]) -> dict[str, str
             hint = f"; did you mean {names[nearest[0]]}?" if nearest else f"; known are {', '.join(KNOWN)}"
             problems.append(f"unknown option {key}{hint}")
     return given
+
+
+def without_table_properties(options: Mapping[str, str]) -> dict[str, str]:
+    """The options of a table, or of a read without one."""
+    lowered = {key.lower() for key in options}
+    found = {}
+    for key, value in options.items():
+        if key.lower().startswith(_AGAIN):
+            key = key[len(_AGAIN) :]
+            if key.lower() in lowered:
+                continue
+        elif key.lower() in TABLE_PROPERTIES and "provider" in lowered:
+            continue
+        found[key] = value
+    return found
 
 
 def _topics(given: Mapping[str, str], problems: list[str]) -> tuple[TopicName, ...]:

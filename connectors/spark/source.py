@@ -11,7 +11,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import types as t
 from pyspark.sql.datasource import (
@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from connectors.spark.options import Kind, ReadOptions, parse_options
+from connectors.spark.options import BROKER_PREFIXES, Kind, ReadOptions, parse_options, without_table_properties
 from connectors.spark.planning import Split, plan
 from magnetar_core.runtime.types import ConfigurationError
 
@@ -79,9 +79,16 @@ class MagnetarSource(DataSource):
         unknown = [name for name in chosen if name not in known]
         if unknown:
             raise ConfigurationError(f"columns {', '.join(unknown)} do not exist; there are {', '.join(known)}")
-        return t.StructType([known[name] for name in chosen])
+        return with_options(t.StructType([known[name] for name in chosen]), self.options)
 
     def reader(self, schema: t.StructType) -> DataSourceReader:
+        if not self.options.get("metadata.url"):
+            self.options = {**options_in(schema), **self.options}
+        if not self.options:
+            raise ConfigurationError(
+                "no metadata.url: Spark hands over no options of a table with columns of its own; create it without "
+                "columns, and with OPTIONS (columns '…') to choose some"
+            )
         parse_options(self.options, Kind.BATCH)
         options, frozen = self._plan_once()
         if not frozen:
@@ -120,6 +127,32 @@ class MagnetarSource(DataSource):
         if overwrite:
             raise ConfigurationError("topics are appended to, not overwritten: write with mode append")
         return parse_write_options(self.options)
+
+
+_METADATA: Final = "magnetar.options"
+
+
+def with_options(schema: t.StructType, options: Mapping[str, str]) -> t.StructType:
+    """The columns of a table, which carry its options: Spark 4.3 keeps those of `CREATE TABLE … USING` in its catalog,
+    and hands them over when the table is made and not when it is read. What a broker is shown stays out."""
+    if "provider" not in {key.lower() for key in options}:
+        return schema  # a read, or a view
+    kept = {
+        key: value
+        for key, value in without_table_properties(options).items()
+        if not key.lower().startswith(BROKER_PREFIXES)
+    }
+    first, *others = schema.fields
+    carrying = t.StructField(first.name, first.dataType, first.nullable, {_METADATA: json.dumps(kept, sort_keys=True)})
+    return t.StructType([carrying, *others])
+
+
+def options_in(schema: t.StructType) -> dict[str, str]:
+    """Those of the table whose columns these are, or some of them; empty if they are of none."""
+    for field in schema.fields:
+        if _METADATA in field.metadata:
+            return dict(json.loads(field.metadata[_METADATA]))
+    return {}
 
 
 def _check_projection(schema: t.StructType, known: Mapping[str, t.StructField]) -> None:

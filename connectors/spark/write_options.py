@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from connectors.spark.options import BROKER_PREFIXES, parse_topic
+from connectors.spark.options import BROKER_PREFIXES, parse_topic, without_table_properties
+from connectors.spark.options import KNOWN as READING
 from magnetar_core.runtime.types import ConfigurationError
 from managed_ledger.topic_name import TopicName
 
@@ -17,7 +18,10 @@ KNOWN: Final[dict[str, tuple[str, ...]]] = {
     "deduplication": (),
 }
 # Those that reading needs and Spark's own; so that one set of options serves both.
-UNUSED: Final = ("metadata.url", "metadataserviceuri", "metadataurl", "admin.url", "adminurl", "checkpointlocation")
+UNUSED: Final = (
+    "admin.url", "adminurl", "checkpointlocation",
+    *(name.lower() for known, aliases in READING.items() for name in (known, *aliases)),
+)  # fmt: skip
 
 VALUE_FORMATS: Final = ("binary", "avro", "json")
 
@@ -88,6 +92,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     producers = {f"{PREFIX}{name}".lower(): one for name, one in _PRODUCER.items()}
     given: dict[str, str] = {}
     producer = dict(_DEFAULTS)
+    options = without_table_properties(options)
     for key, value in options.items():
         lowered = key.lower()
         if lowered in names:

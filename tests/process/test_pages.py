@@ -165,3 +165,5 @@ def test_the_page_of_spark_can_be_copied(tmp_path: Path) -> None:
     assert "|1    |" in said
     assert "|2    |" in said
     assert "LX14" in said
+    assert "schema_type" in said
+    assert "count(1)" in said

@@ -1,0 +1,49 @@
+"""`spark-submit` on Spark's own cluster manager: two workers, whose Python has the libraries and not the project."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from magnetar.inspect.broker_admin import AdminClient
+from tests.spark.test_standalone import numbers, received, send_all
+from tests.support.processes import client_of, cluster_of
+from tests.support.spark_cluster import SparkCluster, bare_python, packed
+
+pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark")]
+
+JOB = Path(__file__).parents[1] / "support" / "spark_job.py"
+
+
+def test_a_submitted_job_reads_writes_and_follows_topics_on_two_workers(tmp_path: Path) -> None:
+    with (
+        cluster_of(tmp_path / "cluster", bookies=2, brokers=1) as cluster,
+        client_of(cluster.service_url) as client,
+        SparkCluster(tmp_path) as spark,
+    ):
+        AdminClient(cluster.admin_urls).create_topic("submitted", 2)
+        for _ in range(4):
+            send_all(client, "submitted", numbers(0, 500))
+        archive = packed(tmp_path)
+        command = spark.submit(
+            JOB, cluster.metadata_url, cluster.service_url, "submitted", "copied", str(tmp_path / "files"),
+            py_files=archive,
+        )  # fmt: skip
+        # Of the driver, where Spark looks for formats and plans streams.
+        environment = {**os.environ, "PYTHONPATH": str(archive), "PYSPARK_PYTHON": str(bare_python(tmp_path))}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout[:3000] + done.stderr[-3000:]
+        found = json.loads(done.stdout.strip().splitlines()[-1])
+        assert found == {"rows": 2_000, "tasks": 4, "executors": 2, "in_files": 2_000}
+        assert sorted(int(one.data()) for one in received(client, "copied")) == sorted(4 * list(range(500)))
+
+
+def test_the_interpreter_of_the_workers_has_no_project_of_its_own(tmp_path: Path) -> None:
+    """What the test above would not notice."""
+    python = bare_python(tmp_path)
+    done = subprocess.run(
+        [str(python), "-c", "import pyarrow, connectors"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert "No module named 'connectors'" in done.stderr
