@@ -7,6 +7,8 @@ SOURCES := magnetar magnetar_core broker managed_ledger bookie autorecovery conn
 # How long `make soak` runs, and what it repeats; without a seed it draws a new one and says it.
 MINUTES ?= 10
 SEED ?=
+# How many rounds its part with Spark has.
+ROUNDS ?= 50
 # Where `make interop` writes its matrix.
 MATRIX ?= docs/INTEROP.md
 # Where it writes what pulsar-admin was answered.
@@ -50,8 +52,9 @@ sim: $(VENV)/dev ## delivery over many short ledgers: 2,000 runs of drawn events
 abuse: $(VENV)/dev ## hostile inputs at every port: 5,000 a kind, MAGNETAR_ABUSE_SEED repeats a run (minutes)
 	MAGNETAR_ABUSE_INPUTS=5000 $(BIN)/python -m pytest tests/abuse
 
-soak: $(VENV)/dev ## official clients on a cluster under faults, each message accounted for; MINUTES=10 SEED=
+soak: $(VENV)/dev ## official clients on a cluster under faults, each message accounted for; MINUTES=10 ROUNDS=50 SEED=
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) --seed "$(SEED)"
+	$(BIN)/python -m tests.soak.spark --rounds $(ROUNDS) --seed "$(SEED)"
 
 mutants: $(VENV)/dev ## seeded bugs of bookie, broker, managed ledger and client, each of which the tests must catch
 	$(BIN)/python -m tests.mutants
