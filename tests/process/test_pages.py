@@ -63,8 +63,8 @@ def network() -> list[str]:
     return []
 
 
-def follow(page: str, folder: Path, *options: str) -> str:
-    command = [*network(), sys.executable, "-m", "tests.support.pages", str(ROOT / page), str(folder), *options]
+def follow(page: str, folder: Path, *options: str, by: str = "tests.support.pages") -> str:
+    command = [*network(), sys.executable, "-m", by, str(ROOT / page), str(folder), *options]
     found = subprocess.run(
         command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TIMEOUT_S, check=False
     )
@@ -167,3 +167,10 @@ def test_the_page_of_spark_can_be_copied(tmp_path: Path) -> None:
     assert "LX14" in said
     assert "schema_type" in said
     assert "count(1)" in said
+
+
+@pytest.mark.spark
+def test_the_notebook_goes_from_a_topic_to_a_plot(tmp_path: Path) -> None:
+    said = follow("docs/weather.ipynb", tmp_path, by="tests.support.notebook")
+    assert "48 rows of 60 readings each" in said
+    assert "[image/png]" in said

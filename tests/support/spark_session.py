@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 
 from pyspark.sql import SparkSession
@@ -13,6 +15,7 @@ def spark_session(name: str, *, validated: bool = True) -> Iterator[SparkSession
     """Not *validated*: Spark does not compare each Arrow batch with the schema, as by default."""
     # Tests run in a virtual environment that need not be activated; workers are to find what the tests find.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    tables = tempfile.mkdtemp(prefix="magnetar-tables-")
     session = (
         SparkSession.builder.master("local[2]")
         .appName(name)
@@ -21,6 +24,7 @@ def spark_session(name: str, *, validated: bool = True) -> Iterator[SparkSession
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", tables)
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.execution.arrow.pyspark.validateSchema.enabled", str(validated).lower())
         .getOrCreate()
@@ -30,3 +34,4 @@ def spark_session(name: str, *, validated: bool = True) -> Iterator[SparkSession
         yield session
     finally:
         session.stop()
+        shutil.rmtree(tables, ignore_errors=True)
