@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from connectors.spark.options import ReadOptions
@@ -68,6 +68,8 @@ class FrozenTopic:
     ranges: tuple[TopicRange, ...]
     schemas: tuple[StoredSchema, ...]
     """All versions, oldest first; empty without a schema, or where none is needed."""
+    closed_ms: Mapping[int, int] = field(default_factory=dict)
+    """When its ledgers were closed; only where filters may ask for it."""
 
 
 @asynccontextmanager
@@ -103,6 +105,7 @@ async def freeze(options: ReadOptions) -> list[FrozenTopic]:
                 topic,
                 await freezer.ranges(topic),
                 tuple(await registry.versions(topic.schema_id)) if options.value_format in WITH_SCHEMA else (),
+                freezer.closed_ms if options.push_down_filters else {},
             )
             for topic in topics
         ]
@@ -114,6 +117,7 @@ class _Freezer:
         self._store = store
         self._bookkeeper = bookkeeper
         self._turns = asyncio.Semaphore(CONCURRENT_MAX)
+        self.closed_ms: dict[int, int] = {}
 
     async def ranges(self, topic: TopicName) -> tuple[TopicRange, ...]:
         """What is to be read of each partition. A partition that nobody has used yet has no ledgers."""
@@ -133,6 +137,8 @@ class _Freezer:
         record = await stored_record(self._store, part.managed_ledger_name)
         if record is None:
             return None
+        closed_ms = {info.ledgerId: info.timestamp for info in record.ledgerInfo}
+        self.closed_ms.update(closed_ms)
         found = await asyncio.gather(*(self._run(part, info.ledgerId) for info in record.ledgerInfo))
         runs = [run for run in found if run is not None]
         if self._options.compacted:
@@ -140,7 +146,6 @@ class _Freezer:
         start = self._options.starting.get(topic, {}).get(number)
         end = self._options.ending.get(topic, {}).get(number)
         if self._options.times is not None:
-            closed_ms = {info.ledgerId: info.timestamp for info in record.ledgerInfo}
             first, last = await time_bounds(self._bookkeeper, part, runs, closed_ms, self._options.times)
             start, end = start or first, end or last
         kept, earlier = clip(runs, start, end)

@@ -12,14 +12,14 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import AsyncExitStack, aclosing, closing, suppress
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
 from connectors.spark.cluster import DataLoss, connected
 from connectors.spark.options import ReadOptions
 from connectors.spark.planning import LOOK_BACK_ENTRIES, Run, Split, clip
-from connectors.spark.rows import HeadlessChunk, Opened, RowBuilder, check_chunked_bytes, open_entry
+from connectors.spark.rows import HeadlessChunk, Opened, RowBuilder, Wants, check_chunked_bytes, open_entry
 from connectors.spark.values import Values
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import BookKeeperError, DigestMismatch, NoSuchEntry, NoSuchLedger
@@ -29,6 +29,10 @@ from magnetar_core.bookkeeper.wire.entry import StoredEntry
 from magnetar_core.runtime.loop_thread import LoopThread
 from magnetar_core.runtime.types import MIB, Corruption, MagnetarError
 from managed_ledger.compacted_entry import decode
+from managed_ledger.messages_pb2 import MessageMetadata
+
+if TYPE_CHECKING:
+    from connectors.spark.filters import Pushed
 
 log = logging.getLogger(__name__)
 
@@ -98,11 +102,11 @@ def _drop_connection(options: ReadOptions) -> None:
 
 
 def read_split(
-    options: ReadOptions, split: Split, schema: pa.Schema, values: Values | None
+    options: ReadOptions, split: Split, schema: pa.Schema, values: Values | None, pushed: "Pushed | None" = None
 ) -> Generator[pa.RecordBatch, None, None]:
     """The rows of *split* in order of position. Raises DataLoss, Corruption, MagnetarError with topic and entry."""
     try:
-        yield from _Task(options, split, _connection(options)).batches(schema, values)
+        yield from _Task(options, split, _connection(options), pushed).batches(schema, values)
     except (BookKeeperError, MetadataError) as error:
         _drop_connection(options)
         raise MagnetarError(f"{split.topic}: {error}") from error
@@ -122,16 +126,28 @@ class _Earlier(NamedTuple):
 class _Task:
     """The reading of one split."""
 
-    def __init__(self, options: ReadOptions, split: Split, connection: _Connection) -> None:
+    def __init__(
+        self, options: ReadOptions, split: Split, connection: _Connection, pushed: "Pushed | None" = None
+    ) -> None:
         self._options = options
         self._split = split
+        self._pushed = pushed
+        self._wants: Wants | None = None if pushed is None and split.acked is None else self._is_wanted
         self._loop = connection.loop
         self._bookkeeper = connection.bookkeeper
         self._entries = self._rows = self._dropped = 0
 
     def batches(self, schema: pa.Schema, values: Values | None) -> Generator[pa.RecordBatch, None, None]:
         """Record batches, the first one small."""
-        builder = RowBuilder(schema, self._split.topic, self._split.partition, values, self._options.times)
+        builder = RowBuilder(
+            schema,
+            self._split.topic,
+            self._split.partition,
+            values,
+            self._options.times,
+            self._wants,
+            self._split.acked,
+        )
         rows = ROWS_FIRST
         with closing(self._loop.iterate(self._fetch(), FETCH_AHEAD)) as fetched:
             for group in fetched:
@@ -139,7 +155,8 @@ class _Task:
                     try:
                         builder.add(opened)
                     except HeadlessChunk:
-                        self._add_headless(builder, opened)
+                        if self._split.acked is None or not self._split.acked.has(opened.ledger_id, opened.entry_id):
+                            self._add_headless(builder, opened)
                     if builder.row_count >= rows or builder.payload_bytes >= BATCH_BYTES_MAX:
                         yield self._take(builder)
                         rows = min(rows * 4, ROWS_MAX)
@@ -159,6 +176,13 @@ class _Task:
         self._rows += batch.num_rows
         return batch
 
+    def _is_wanted(self, ledger_id: int, entry_id: int, metadata: MessageMetadata) -> bool:
+        """Whether there are rows in an entry whose ids in the topic are these."""
+        acked = self._split.acked
+        if acked is not None and acked.has(ledger_id, entry_id):
+            return False
+        return self._pushed is None or self._pushed.admits(ledger_id, entry_id, metadata)
+
     # Entries; on the loop's thread
 
     async def _fetch(self) -> AsyncGenerator[list[Opened], None]:
@@ -171,7 +195,7 @@ class _Task:
                     async for group in groups:
                         self._entries += len(group)
                         begin = group[-1].entry_id + 1
-                        opened = (_open(topic, run, entry) for entry in group)
+                        opened = (_open(topic, run, entry, self._wants) for entry in group)
                         yield [entry for entry in opened if entry is not None]
             except (NoSuchLedger, NoSuchEntry) as error:
                 text = f"{topic}: entries {begin} to {run.last} of ledger {run.ledger_id} are gone ({error})"
@@ -267,12 +291,12 @@ class _Task:
             raise Corruption(f"{where}: {error}") from None
 
 
-def _open(topic: str, run: Run, entry: StoredEntry) -> Opened | None:
+def _open(topic: str, run: Run, entry: StoredEntry, wants: Wants | None) -> Opened | None:
     """The message entry in what is stored; of a compacted ledger with the id that it had in the topic."""
     if not run.is_compacted:
-        return open_entry(topic, entry.ledger_id, entry.entry_id, entry.payload)
+        return open_entry(topic, entry.ledger_id, entry.entry_id, entry.payload, wants)
     position, payload = decode(entry.payload)
-    return open_entry(topic, position.ledger_id, position.entry_id, payload)
+    return open_entry(topic, position.ledger_id, position.entry_id, payload, wants)
 
 
 async def _read_some(handle: LedgerReadHandle, first: int, last: int) -> list[StoredEntry]:

@@ -1,0 +1,31 @@
+"""Mistakes that the Spark source could make (see `catalogue`)."""
+
+from tests.mutants.catalogue import Mutant
+
+UNIT = "tests/unit/connectors/spark"
+FILTERS = ("tests/property/test_spark_filters.py",)
+
+MUTANTS = (
+    # -- filters
+    Mutant(
+        "a filter from an entry on leaves out that entry",
+        "connectors/spark/filters.py",
+        "        case GreaterThanOrEqual(value=int() as value):\n            return _Span(value, None)\n",
+        "        case GreaterThanOrEqual(value=int() as value):\n            return _Span(value + 1, None)\n",
+        FILTERS,
+    ),
+    Mutant(
+        "a batch is left out by the key of its first message",
+        "connectors/spark/filters.py",
+        """        if "__key" in tests and not is_batch(metadata):  # rule 3\n""",
+        """        if "__key" in tests:  # rule 3\n""",
+        FILTERS,
+    ),
+    Mutant(
+        "rows before a gap are not known to the tasks behind it",
+        "connectors/spark/planning.py",
+        "    if begin > runs[first].first:\n        before.append(",
+        "    if begin > runs[first].last:\n        before.append(",
+        ("tests/property/test_spark_planning.py",),
+    ),
+)
