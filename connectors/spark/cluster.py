@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+from connectors.spark.cursors import consumed, missing
 from connectors.spark.options import ReadOptions
 from connectors.spark.planning import Position, Run, TopicRange, clip
 from connectors.spark.times import Times, bounds
@@ -130,6 +131,8 @@ class _Freezer:
         found = await asyncio.gather(*(self._range(topic, part, number) for number, part in enumerate(parts)))
         if count is None and found[0] is None:
             raise TopicMissing(f"topic {topic} does not exist in {self._options.metadata_url}")
+        if self._options.backlog_of and not any(found):
+            raise await missing(self._store, parts[0], self._options.backlog_of)
         return tuple(one or TopicRange(str(part), part.partition, ()) for one, part in zip(found, parts, strict=True))
 
     async def _range(self, topic: TopicName, part: TopicName, number: int) -> TopicRange | None:
@@ -148,8 +151,12 @@ class _Freezer:
         if self._options.times is not None:
             first, last = await time_bounds(self._bookkeeper, part, runs, closed_ms, self._options.times)
             start, end = start or first, end or last
+        acked = None
+        if self._options.backlog_of:
+            first, acked = await consumed(self._store, self._bookkeeper, part, self._options.backlog_of)
+            start = max(start or first, first)
         kept, earlier = clip(runs, start, end)
-        return TopicRange(str(part), part.partition, kept, earlier)
+        return TopicRange(str(part), part.partition, kept, earlier, acked)
 
     async def _compacted_range(self, part: TopicName, runs: Sequence[Run]) -> TopicRange:
         """What compaction kept of a partition, and behind it what came since. Raises DataLoss."""

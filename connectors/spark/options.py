@@ -34,6 +34,7 @@ KNOWN: Final[dict[str, tuple[str, ...]]] = {
     "publishTimeSlack": (),
     "compacted": ("readCompacted",),
     "pushDownFilters": (),
+    "backlogOf": ("ackedBy",),
     "minPartitions": (),
     "maxPartitions": (),
     "targetPartitionBytes": (),
@@ -62,7 +63,7 @@ BROKER: Final = ("admin.url", "adminUrl")
 BROKER_PREFIXES: Final = ("pulsar.client.", "pulsar.admin.", "pulsar.reader.", "pulsar.producer.")
 
 # Which options only one kind of read has.
-ONLY_BATCH: Final = ("endingOffsets", "endingTimestamp", "compacted", "pushDownFilters")
+ONLY_BATCH: Final = ("endingOffsets", "endingTimestamp", "compacted", "pushDownFilters", "backlogOf")
 ONLY_STREAM: Final = ("maxMessagesPerTrigger", "maxBytesPerTrigger", "subscription")
 
 LATEST: Final[Position] = (-1, -1)
@@ -153,6 +154,8 @@ class ReadOptions:
     """Empty: the one in the metadata URL."""
     compacted: bool = False
     """Of what compaction has looked at only the last message of each key, and what came since."""
+    backlog_of: str = ""
+    """A subscription: only what it has not consumed; empty: everything."""
     push_down_filters: bool = False
     """Spark's filters leave out what cannot pass."""
     slack_ms: int = SLACK_MS
@@ -200,6 +203,11 @@ def parse_options(options: Mapping[str, str], kind: Kind = Kind.BATCH) -> ReadOp
             "compacted=true reads the last message of each key of a whole topic; leave out startingOffsets and "
             "endingOffsets, or compacted"
         )
+    backlog_of = given.get("backlogOf", "")
+    if "backlogOf" in given and not backlog_of:
+        problems.append("backlogOf is empty: expected the name of a subscription")
+    if compacted and backlog_of:
+        problems.append("backlogOf and compacted cannot both be given: what compaction kept is not what was consumed")
     max_messages = _number(given, "maxMessagesPerTrigger", 1, problems) if "maxMessagesPerTrigger" in given else None
     max_bytes = _size(given, "maxBytesPerTrigger", 1, problems) if "maxBytesPerTrigger" in given else None
     if "subscription" in given and not given.get("service.url"):
@@ -222,6 +230,7 @@ def parse_options(options: Mapping[str, str], kind: Kind = Kind.BATCH) -> ReadOp
             key.lower(): value for key, value in options.items() if key.lower().startswith("pulsar.client.")
         },
         compacted=compacted,
+        backlog_of=backlog_of,
         push_down_filters=push_down,
         slack_ms=slack_ms,
         min_partitions=minimum,

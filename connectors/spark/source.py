@@ -71,7 +71,7 @@ class MagnetarSource(DataSource):
         if self._frozen is None:
             let_through()
             self._frozen = asyncio.run(freeze(self._parsed))
-            if not self._parsed.compacted:
+            if not self._parsed.compacted and not self._parsed.backlog_of:
                 log.info("to repeat this read, set endingOffsets to %s", json.dumps(positions(self._frozen)))
         return self._parsed, self._frozen
 

@@ -3,6 +3,7 @@
 from tests.mutants.catalogue import Mutant
 
 UNIT = "tests/unit/connectors/spark"
+BACKLOG = (f"{UNIT}/test_backlog.py",)
 FILTERS = ("tests/property/test_spark_filters.py",)
 
 MUTANTS = (
@@ -27,5 +28,20 @@ MUTANTS = (
         "    if begin > runs[first].first:\n        before.append(",
         "    if begin > runs[first].last:\n        before.append(",
         ("tests/property/test_spark_planning.py",),
+    ),
+    # -- the backlog of a subscription
+    Mutant(
+        "entries of a gap that is not worth a task are rows",
+        "connectors/spark/reader.py",
+        "        if acked is not None and acked.has(ledger_id, entry_id):\n            return False\n",
+        "",
+        BACKLOG,
+    ),
+    Mutant(
+        "the messages of a batch that are left are those that were consumed",
+        "connectors/spark/backlog.py",
+        "                found[at : at + count] = is_open == 0\n",
+        "                found[at : at + count] = is_open == 1\n",
+        ("tests/property/test_spark_backlog.py",),
     ),
 )
