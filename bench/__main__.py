@@ -225,6 +225,13 @@ def spark() -> Rows:
     return rows()
 
 
+def spark_planning() -> Rows:
+    """Topics of many ledgers, planned at the driver."""
+    from bench.spark_planning import rows
+
+    return rows()
+
+
 GROUPS: dict[str, Callable[[], Rows]] = {
     "disk": disk,
     "adds": adds,
@@ -238,6 +245,7 @@ GROUPS: dict[str, Callable[[], Rows]] = {
     "takeover": takeover,
     "testing": testing_plugin.rows,
     "spark": spark,
+    "spark_planning": spark_planning,
 }
 
 

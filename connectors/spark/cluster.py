@@ -14,6 +14,7 @@ from typing import Final
 from connectors.spark.cursors import consumed, missing
 from connectors.spark.options import ReadOptions
 from connectors.spark.planning import Position, Run, TopicRange, clip
+from connectors.spark.recorded import recorded
 from connectors.spark.times import Times, bounds
 from connectors.spark.topics import partition_count, topics_like
 from magnetar_core.bookkeeper.client.client import BookKeeper
@@ -142,8 +143,10 @@ class _Freezer:
             return None
         closed_ms = {info.ledgerId: info.timestamp for info in record.ledgerInfo}
         self.closed_ms.update(closed_ms)
-        found = await asyncio.gather(*(self._run(part, info.ledgerId) for info in record.ledgerInfo))
-        runs = [run for run in found if run is not None]
+        known, unknown = recorded(record.ledgerInfo)
+        asked = await asyncio.gather(*(self._run(part, ledger_id) for ledger_id in unknown))
+        found = {**known, **dict(zip(unknown, asked, strict=True))}
+        runs = [run for info in record.ledgerInfo if (run := found[info.ledgerId]) is not None]
         if self._options.compacted:
             return await self._compacted_range(part, runs)
         start = self._options.starting.get(topic, {}).get(number)

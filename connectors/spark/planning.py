@@ -174,19 +174,18 @@ def plan(
 def _shares(topics: Sequence[TopicRange], wanted: int) -> list[int]:
     """The number of tasks for each topic partition. Tasks are added one by one where they are largest so far."""
     counts = [1] * len(topics)
-    largest: list[tuple[float, int]] = [
-        (-topic.size_bytes, number) for number, topic in enumerate(topics) if topic.entries > 1
-    ]
+    sizes, entries = [topic.size_bytes for topic in topics], [topic.entries for topic in topics]
+    largest: list[tuple[float, int]] = [(-size, number) for number, size in enumerate(sizes) if entries[number] > 1]
     heapq.heapify(largest)
     for _ in range(wanted - len(topics)):
         if not largest:
             break
         _, number = largest[0]
         counts[number] += 1
-        if counts[number] == topics[number].entries:
+        if counts[number] == entries[number]:
             heapq.heappop(largest)
         else:
-            heapq.heapreplace(largest, (-topics[number].size_bytes / counts[number], number))
+            heapq.heapreplace(largest, (-sizes[number] / counts[number], number))
     return counts
 
 

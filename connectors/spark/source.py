@@ -186,6 +186,7 @@ class MagnetarReader(DataSourceReader):
         """One for each task; without anything to read an empty list, for which Spark runs one task with nothing."""
         from connectors.spark.pruning import chosen
 
+        self._is_planned = True
         topics = {part.topic: number for number, ranges in enumerate(self._ranges) for part in ranges}
         splits = plan(
             chosen(self._options, [one for ranges in self._ranges for one in ranges], self._closed_ms, self._pushed),

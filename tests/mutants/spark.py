@@ -29,6 +29,14 @@ MUTANTS = (
         "    if begin > runs[first].last:\n        before.append(",
         ("tests/property/test_spark_planning.py",),
     ),
+    # -- planning
+    Mutant(
+        "the last ledger of a topic is believed to be closed",
+        "connectors/spark/recorded.py",
+        "        if entries > 0 and number < last:\n",
+        "        if entries > 0:\n",
+        (f"{UNIT}/test_recorded.py",),
+    ),
     # -- the backlog of a subscription
     Mutant(
         "entries of a gap that is not worth a task are rows",
