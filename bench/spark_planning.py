@@ -1,7 +1,7 @@
 """How long the driver plans for a topic of 10,000 ledgers: a batch, and a stream's trigger without news.
 
-The topic's record is written by hand, with entries and bytes for each closed ledger as brokers write them; only the last
-ledger exists, open, with its entries on three bookies. What is timed is what Spark calls in its planning workers, from
+The topic's record is written by hand, with entries and bytes for each closed ledger as brokers write them; only the
+last ledger exists, open, with its entries on bookies. What is timed is what Spark calls in its planning workers, from
 options to pickled tasks, without Spark around it.
 """
 
@@ -69,7 +69,7 @@ def triggers(metadata_url: str, topic: str) -> list[float]:
         seconds = []
         for _ in range(TRIGGERS):
             began = time.perf_counter()
-            end = found.latestOffset(start, ReadAllAvailable())  # type: ignore[call-arg]
+            end = found.latestOffset(start, ReadAllAvailable())
             seconds.append(time.perf_counter() - began)
             assert end == start, "there is no news"
     finally:

@@ -201,8 +201,8 @@ class _Task:
                 text = f"{topic}: entries {begin} to {run.last} of ledger {run.ledger_id} are gone ({error})"
                 if self._options.fail_on_data_loss:
                     raise DataLoss(
-                        f"{text}; they were removed after the read was planned, or lost. Load again, raise the namespace's "
-                        "retention, or set failOnDataLoss=false to read what is left."
+                        f"{text}; they were removed after the read was planned, or lost. Load again, raise the "
+                        "namespace's retention, or set failOnDataLoss=false to read what is left."
                     ) from None
                 log.warning("%s; leaving them out", text)
             except DigestMismatch as error:
