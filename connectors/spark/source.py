@@ -179,8 +179,13 @@ class MagnetarReader(DataSourceReader):
         self._ranges = [topic.ranges for topic in frozen]
         self._closed_ms = {ledger: ms for topic in frozen for ledger, ms in topic.closed_ms.items()}
         self._pushed: Pushed | None = None
+        self._is_planned = False
         self._schema = schema
         self._values = values
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks get what they read with their partition, not the whole topic as well."""
+        return {**self.__dict__, "_ranges": [], "_closed_ms": {}} if self._is_planned else self.__dict__
 
     def partitions(self) -> list[InputPartition]:
         """One for each task; without anything to read an empty list, for which Spark runs one task with nothing."""
