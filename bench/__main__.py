@@ -232,6 +232,13 @@ def spark_planning() -> Rows:
     return rows()
 
 
+def spark_latency() -> Rows:
+    """A message on its way into a stream."""
+    from bench.spark_latency import rows
+
+    return rows()
+
+
 GROUPS: dict[str, Callable[[], Rows]] = {
     "disk": disk,
     "adds": adds,
@@ -246,6 +253,7 @@ GROUPS: dict[str, Callable[[], Rows]] = {
     "testing": testing_plugin.rows,
     "spark": spark,
     "spark_planning": spark_planning,
+    "spark_latency": spark_latency,
 }
 
 

@@ -29,6 +29,21 @@ MUTANTS = (
         "    if begin > runs[first].last:\n        before.append(",
         ("tests/property/test_spark_planning.py",),
     ),
+    # -- faults
+    Mutant(
+        "connections to bookies that failed are kept for the next attempt",
+        "connectors/spark/reader.py",
+        "    except EntryUnreadable:\n        _drop_connection(options)\n",
+        "    except EntryUnreadable:\n",
+        (f"{UNIT}/test_faults.py",),
+    ),
+    Mutant(
+        "every bookie of the ledger counts as one that should have the entry",
+        "connectors/spark/reader.py",
+        "for index in quorum.write_set(entry_id))",
+        "for index in range(len(ensemble)))",
+        (f"{UNIT}/test_faults.py",),
+    ),
     # -- planning
     Mutant(
         "the last ledger of a topic is believed to be closed",
