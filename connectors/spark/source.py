@@ -93,6 +93,8 @@ class MagnetarSource(DataSource):
         known, _ = available_columns(options, frozen)
         _check_projection(schema, known)
         columns = ValueColumns(options, frozen)
+        if options.push_down_filters and not hasattr(DataSourceReader, "pushFilters"):
+            raise ConfigurationError("pushDownFilters needs PySpark 4.1 or later; leave the option out")
         made = PushDownFiltersReader if options.push_down_filters else MagnetarReader
         return made(options, frozen, schema, [columns.values(str(topic.topic), topic.schemas) for topic in frozen])
 

@@ -1,5 +1,6 @@
 """Option `pushDownFilters` in a real session, and the defect of Spark's for which it is off by default."""
 
+import json
 from collections.abc import Iterator
 
 import pulsar
@@ -136,6 +137,9 @@ def test_what_was_pushed_is_logged_since_explain_shows_a_filter_that_is_checked_
         logged = [row["msg"] for row in spark.tvf.python_worker_logs().collect()]
     finally:
         spark.conf.unset("spark.sql.pyspark.worker.logging.enabled")
+    told = [json.loads(text) for text in logged if text.startswith('{"topic"')]
+    assert sum(one["rows"] for one in told) == 1_000, "tasks tell what they read"
+    assert all(one["bytes"] > 0 and one["waited_s"] >= 0 and one["retries"] == 0 for one in told)
     (line,) = [text for text in logged if text.startswith("filters that leave something out")]
     assert "EqualTo(attribute=('__partition',), value=2)" in line
     assert "checked by Spark alone: IsNotNull(attribute=('value',))" in line

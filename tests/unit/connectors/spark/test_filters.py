@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql.datasource import (
+    DataSourceReader,
     EqualTo,
     Filter,
     GreaterThan,
@@ -191,6 +192,13 @@ async def test_without_the_option_the_reader_takes_no_filters(world: SparkWorld)
     assert type(await world.reader("t")) is MagnetarReader, "Spark refuses every query of one that takes them"
     assert type(await world.reader("t", pushDownFilters="false")) is MagnetarReader
     assert isinstance(await world.reader("t", pushDownFilters="true"), PushDownFiltersReader)
+
+
+async def test_a_pyspark_that_pushes_no_filters_is_told(world: SparkWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    await world.topic("t", await world.ledger([single(b"a")]))
+    monkeypatch.delattr(DataSourceReader, "pushFilters")
+    with pytest.raises(ConfigurationError, match=r"pushDownFilters needs PySpark 4\.1 or later"):
+        await world.reader("t", pushDownFilters="true")
 
 
 @pytest.mark.parametrize(
