@@ -225,6 +225,20 @@ def spark() -> Rows:
     return rows()
 
 
+def spark_planning() -> Rows:
+    """Topics of many ledgers, planned at the driver."""
+    from bench.spark_planning import rows
+
+    return rows()
+
+
+def spark_latency() -> Rows:
+    """A message on its way into a stream."""
+    from bench.spark_latency import rows
+
+    return rows()
+
+
 GROUPS: dict[str, Callable[[], Rows]] = {
     "disk": disk,
     "adds": adds,
@@ -238,6 +252,8 @@ GROUPS: dict[str, Callable[[], Rows]] = {
     "takeover": takeover,
     "testing": testing_plugin.rows,
     "spark": spark,
+    "spark_planning": spark_planning,
+    "spark_latency": spark_latency,
 }
 
 

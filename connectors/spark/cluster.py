@@ -8,11 +8,13 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
+from connectors.spark.cursors import consumed, missing
 from connectors.spark.options import ReadOptions
 from connectors.spark.planning import Position, Run, TopicRange, clip
+from connectors.spark.recorded import recorded
 from connectors.spark.times import Times, bounds
 from connectors.spark.topics import partition_count, topics_like
 from magnetar_core.bookkeeper.client.client import BookKeeper
@@ -68,6 +70,8 @@ class FrozenTopic:
     ranges: tuple[TopicRange, ...]
     schemas: tuple[StoredSchema, ...]
     """All versions, oldest first; empty without a schema, or where none is needed."""
+    closed_ms: Mapping[int, int] = field(default_factory=dict)
+    """When its ledgers were closed; only where filters may ask for it."""
 
 
 @asynccontextmanager
@@ -103,6 +107,7 @@ async def freeze(options: ReadOptions) -> list[FrozenTopic]:
                 topic,
                 await freezer.ranges(topic),
                 tuple(await registry.versions(topic.schema_id)) if options.value_format in WITH_SCHEMA else (),
+                freezer.closed_ms if options.push_down_filters else {},
             )
             for topic in topics
         ]
@@ -114,6 +119,7 @@ class _Freezer:
         self._store = store
         self._bookkeeper = bookkeeper
         self._turns = asyncio.Semaphore(CONCURRENT_MAX)
+        self.closed_ms: dict[int, int] = {}
 
     async def ranges(self, topic: TopicName) -> tuple[TopicRange, ...]:
         """What is to be read of each partition. A partition that nobody has used yet has no ledgers."""
@@ -126,6 +132,8 @@ class _Freezer:
         found = await asyncio.gather(*(self._range(topic, part, number) for number, part in enumerate(parts)))
         if count is None and found[0] is None:
             raise TopicMissing(f"topic {topic} does not exist in {self._options.metadata_url}")
+        if self._options.backlog_of and not any(found):
+            raise await missing(self._store, parts[0], self._options.backlog_of)
         return tuple(one or TopicRange(str(part), part.partition, ()) for one, part in zip(found, parts, strict=True))
 
     async def _range(self, topic: TopicName, part: TopicName, number: int) -> TopicRange | None:
@@ -133,18 +141,25 @@ class _Freezer:
         record = await stored_record(self._store, part.managed_ledger_name)
         if record is None:
             return None
-        found = await asyncio.gather(*(self._run(part, info.ledgerId) for info in record.ledgerInfo))
-        runs = [run for run in found if run is not None]
+        closed_ms = {info.ledgerId: info.timestamp for info in record.ledgerInfo}
+        self.closed_ms.update(closed_ms)
+        known, unknown = recorded(record.ledgerInfo)
+        asked = await asyncio.gather(*(self._run(part, ledger_id) for ledger_id in unknown))
+        found = {**known, **dict(zip(unknown, asked, strict=True))}
+        runs = [run for info in record.ledgerInfo if (run := found[info.ledgerId]) is not None]
         if self._options.compacted:
             return await self._compacted_range(part, runs)
         start = self._options.starting.get(topic, {}).get(number)
         end = self._options.ending.get(topic, {}).get(number)
         if self._options.times is not None:
-            closed_ms = {info.ledgerId: info.timestamp for info in record.ledgerInfo}
             first, last = await time_bounds(self._bookkeeper, part, runs, closed_ms, self._options.times)
             start, end = start or first, end or last
+        acked = None
+        if self._options.backlog_of:
+            first, acked = await consumed(self._store, self._bookkeeper, part, self._options.backlog_of)
+            start = max(start or first, first)
         kept, earlier = clip(runs, start, end)
-        return TopicRange(str(part), part.partition, kept, earlier)
+        return TopicRange(str(part), part.partition, kept, earlier, acked)
 
     async def _compacted_range(self, part: TopicName, runs: Sequence[Run]) -> TopicRange:
         """What compaction kept of a partition, and behind it what came since. Raises DataLoss."""

@@ -24,6 +24,7 @@ from connectors.spark.cluster import DataLoss, TopicMissing, time_bounds
 from connectors.spark.offsets import EARLIEST, Part
 from connectors.spark.options import ReadOptions
 from connectors.spark.planning import Position, Run, TopicRange, clip
+from connectors.spark.recorded import recorded
 from connectors.spark.times import Times
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import BookKeeperError, DigestMismatch, EndUnknown, NoSuchLedger
@@ -302,14 +303,11 @@ class _PartView:
             run = self._closed.pop(gone, None) if ledger is None else ledger.run
             if run is not None:
                 self._gone_end = max(self._gone_end or EARLIEST, (gone, run.last + 1))
-        unknown = []
-        for number, info in enumerate(infos):
-            if info.ledgerId in self._closed or info.ledgerId in self._open:
-                continue
-            if info.entries > 0 and number + 1 < len(infos):  # rule 1
-                self._closed[info.ledgerId] = Run(info.ledgerId, 0, info.entries - 1, max(info.size, 1))
-            else:
-                unknown.append(info.ledgerId)
+        known, untold = recorded(infos)  # rule 1
+        for ledger_id, told in known.items():
+            if ledger_id not in self._open:
+                self._closed.setdefault(ledger_id, told)
+        unknown = [one for one in untold if one not in self._closed and one not in self._open]
         self._missing = set()
         opened = await asyncio.gather(*(self._opened(ledger_id) for ledger_id in unknown))
         for ledger_id, found in zip(unknown, opened, strict=True):

@@ -33,6 +33,8 @@ KNOWN: Final[dict[str, tuple[str, ...]]] = {
     "endingTimestamp": ("endingTime",),
     "publishTimeSlack": (),
     "compacted": ("readCompacted",),
+    "pushDownFilters": (),
+    "backlogOf": ("ackedBy",),
     "minPartitions": (),
     "maxPartitions": (),
     "targetPartitionBytes": (),
@@ -52,7 +54,7 @@ KNOWN: Final[dict[str, tuple[str, ...]]] = {
 NOT_YET: Final = (
     "assign",
     "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
-    "includeHeaders", "columnStyle", "allowDifferentTopicSchemas", "pushDownFilters",
+    "includeHeaders", "columnStyle", "allowDifferentTopicSchemas",
     "subscriptionPrefix", "pollTimeoutMs", "waitingForNonExistedTopic",
 )  # fmt: skip
 
@@ -68,7 +70,7 @@ TABLE_PROPERTIES: Final = frozenset(
 _AGAIN: Final = "option."
 
 # Which options only one kind of read has.
-ONLY_BATCH: Final = ("endingOffsets", "endingTimestamp", "compacted")
+ONLY_BATCH: Final = ("endingOffsets", "endingTimestamp", "compacted", "pushDownFilters", "backlogOf")
 ONLY_STREAM: Final = ("maxMessagesPerTrigger", "maxBytesPerTrigger", "subscription")
 
 LATEST: Final[Position] = (-1, -1)
@@ -159,6 +161,11 @@ class ReadOptions:
     """Empty: the one in the metadata URL."""
     compacted: bool = False
     """Of what compaction has looked at only the last message of each key, and what came since."""
+    backlog_of: str = ""
+    """A subscription: only what it has not consumed; empty: everything."""
+    push_down_filters: bool = False
+    """Spark's filters leave out what cannot pass."""
+    slack_ms: int = SLACK_MS
     tls_directory: str = ""
     """Folder with tls.crt, tls.key and ca.crt, on every machine that reads; empty: bookies are asked in clear."""
     unused: tuple[str, ...] = ()
@@ -192,13 +199,22 @@ def parse_options(options: Mapping[str, str], kind: Kind = Kind.BATCH) -> ReadOp
     fail_on_data_loss = _flag(given, "failOnDataLoss", True, problems)
     starting, starts_latest = _starting(given, kind, topics, problems)
     ending = _offsets(given, "endingOffsets", "latest", topics, problems)
-    times = _times(given, problems)
+    push_down = _flag(given, "pushDownFilters", False, problems)
+    slack_ms = _slack(given, problems)
+    times = _times(given, slack_ms, problems)
+    if "publishTimeSlack" in given and times is None and not push_down:
+        problems.append("publishTimeSlack belongs to startingTimestamp, endingTimestamp and pushDownFilters")
     compacted = _flag(given, "compacted", False, problems)
     if compacted and (starting or ending):
         problems.append(
             "compacted=true reads the last message of each key of a whole topic; leave out startingOffsets and "
             "endingOffsets, or compacted"
         )
+    backlog_of = given.get("backlogOf", "")
+    if "backlogOf" in given and not backlog_of:
+        problems.append("backlogOf is empty: expected the name of a subscription")
+    if compacted and backlog_of:
+        problems.append("backlogOf and compacted cannot both be given: what compaction kept is not what was consumed")
     max_messages = _number(given, "maxMessagesPerTrigger", 1, problems) if "maxMessagesPerTrigger" in given else None
     max_bytes = _size(given, "maxBytesPerTrigger", 1, problems) if "maxBytesPerTrigger" in given else None
     if "subscription" in given and not given.get("service.url"):
@@ -221,6 +237,9 @@ def parse_options(options: Mapping[str, str], kind: Kind = Kind.BATCH) -> ReadOp
             key.lower(): value for key, value in options.items() if key.lower().startswith("pulsar.client.")
         },
         compacted=compacted,
+        backlog_of=backlog_of,
+        push_down_filters=push_down,
+        slack_ms=slack_ms,
         min_partitions=minimum,
         max_partitions=maximum,
         target_bytes=target_bytes,
@@ -338,7 +357,18 @@ def _starting(
     return _offsets(given, "startingOffsets", "earliest", topics, problems, takes_latest=kind is not Kind.BATCH), False
 
 
-def _times(given: Mapping[str, str], problems: list[str]) -> Times | None:
+def _slack(given: Mapping[str, str], problems: list[str]) -> int:
+    """In milliseconds."""
+    if "publishTimeSlack" not in given:
+        return SLACK_MS
+    matched = _DURATION.fullmatch(given["publishTimeSlack"])
+    if matched is None:
+        problems.append(f"publishTimeSlack={given['publishTimeSlack']}: expected a time such as 10m, 30s or 1h")
+        return SLACK_MS
+    return int(matched[1]) * {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}[matched[2].lower()]
+
+
+def _times(given: Mapping[str, str], slack_ms: int, problems: list[str]) -> Times | None:
     found = {}
     for name, offsets in (("startingTimestamp", "startingOffsets"), ("endingTimestamp", "endingOffsets")):
         text = given.get(name)
@@ -350,15 +380,6 @@ def _times(given: Mapping[str, str], problems: list[str]) -> Times | None:
             found[name] = _milliseconds(text)
         except ValueError as error:
             problems.append(f"{name}={text}: expected milliseconds since 1970, or 2026-11-23T10:00:00Z ({error})")
-    slack_ms = SLACK_MS
-    if "publishTimeSlack" in given:
-        matched = _DURATION.fullmatch(given["publishTimeSlack"])
-        if matched is None:
-            problems.append(f"publishTimeSlack={given['publishTimeSlack']}: expected a time such as 10m, 30s or 1h")
-        else:
-            slack_ms = int(matched[1]) * {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}[matched[2].lower()]
-        if not found:
-            problems.append("publishTimeSlack belongs to startingTimestamp and endingTimestamp")
     return Times(found.get("startingTimestamp"), found.get("endingTimestamp"), slack_ms) if found else None
 
 

@@ -10,6 +10,7 @@ Rules:
    task has about `target_bytes` of payload: a Python task costs 58 ms however little it does.
 3. Every entry of a plan is in exactly one task, and no task is empty.
 4. Tasks that start together begin at different ledgers, and so at different bookies.
+5. What is left out between two entries that are read is worth a task of its own behind it, or it is read as well.
 """
 
 import heapq
@@ -17,9 +18,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from magnetar_core.runtime.types import MIB
+
+if TYPE_CHECKING:
+    from connectors.spark.backlog import Acked
 
 Position = tuple[int, int]
 
@@ -31,6 +35,9 @@ PARTITIONS_MAX: Final = 10_000
 # chunks; between them stand those of other producers. The runs travel with every task, so they are few.
 LOOK_BACK_ENTRIES: Final = 100_000
 LOOK_BACK_RUNS: Final = 8
+
+# Rule 5. A task costs 58 ms of a core, in which about as much is read and dropped.
+GAP: Final = 8 * MIB
 
 
 class Run(NamedTuple):
@@ -66,6 +73,8 @@ class TopicRange(NamedTuple):
     partition: int
     runs: tuple[Run, ...]
     before: tuple[Run, ...] = ()
+    acked: "Acked | None" = None
+    """What of it is no rows, since a subscription has consumed it."""
 
     @property
     def size_bytes(self) -> int:
@@ -86,6 +95,7 @@ class Split:
     before: tuple[Run, ...] = ()
     is_all_before: bool = True
     """*before* begins at the first entry of the topic."""
+    acked: "Acked | None" = None
 
 
 def clip(runs: Sequence[Run], start: Position | None, end: Position | None) -> tuple[tuple[Run, ...], tuple[Run, ...]]:
@@ -107,6 +117,38 @@ def _first_at(run: Run, position: Position) -> int:
     if run.ledger_id != ledger_id:
         return run.first if run.ledger_id > ledger_id else run.last + 1
     return min(max(entry_id, run.first), run.last + 1)
+
+
+def pieces(topic: TopicRange, kept: Sequence[Run], gap: int = GAP) -> list[TopicRange]:
+    """What is read for the sake of *kept*, parts of the range's runs in order: all but what lies before and behind
+    them, and between them where that is more than *gap* bytes (rule 5)."""
+    runs = topic.runs
+    numbers = {run.ledger_id: number for number, run in enumerate(runs)}
+    bytes_before = [0, *accumulate(run.size_bytes for run in runs)]
+
+    def offset(number: int, entry_id: int) -> int:
+        run = runs[number]
+        return bytes_before[number] + run.size_bytes * (entry_id - run.first) // run.entries
+
+    found: list[tuple[int, int, int, int]] = []  # number of a run and entry, from … to
+    for part in kept:
+        number = numbers[part.ledger_id]
+        if found and offset(number, part.first) - offset(*found[-1][2:]) <= gap:
+            found[-1] = (*found[-1][:2], number, part.last + 1)
+        else:
+            found.append((number, part.first, number, part.last + 1))
+    return [_piece(topic, *borders) for borders in found]
+
+
+def _piece(topic: TopicRange, first: int, begin: int, last: int, end: int) -> TopicRange:
+    """From entry *begin* of run *first* up to before entry *end* of run *last*."""
+    runs = topic.runs
+    taken = [run.part(begin if number == first else run.first, end - 1 if number == last else run.last)
+             for number, run in enumerate(runs[first : last + 1], first)]  # fmt: skip
+    before = [*topic.before, *runs[max(first - LOOK_BACK_RUNS - 1, 0) : first]]
+    if begin > runs[first].first:
+        before.append(runs[first].part(runs[first].first, begin - 1))
+    return topic._replace(runs=tuple(taken), before=tuple(before))
 
 
 def plan(
@@ -132,19 +174,18 @@ def plan(
 def _shares(topics: Sequence[TopicRange], wanted: int) -> list[int]:
     """The number of tasks for each topic partition. Tasks are added one by one where they are largest so far."""
     counts = [1] * len(topics)
-    largest: list[tuple[float, int]] = [
-        (-topic.size_bytes, number) for number, topic in enumerate(topics) if topic.entries > 1
-    ]
+    sizes, entries = [topic.size_bytes for topic in topics], [topic.entries for topic in topics]
+    largest: list[tuple[float, int]] = [(-size, number) for number, size in enumerate(sizes) if entries[number] > 1]
     heapq.heapify(largest)
     for _ in range(wanted - len(topics)):
         if not largest:
             break
         _, number = largest[0]
         counts[number] += 1
-        if counts[number] == topics[number].entries:
+        if counts[number] == entries[number]:
             heapq.heappop(largest)
         else:
-            heapq.heapreplace(largest, (-topics[number].size_bytes / counts[number], number))
+            heapq.heapreplace(largest, (-sizes[number] / counts[number], number))
     return counts
 
 
@@ -181,7 +222,8 @@ def _split(topic: TopicRange, count: int) -> list[Split]:
             done.append(runs[first].part(runs[first].first, taken[0].first - 1))
         before = _nearest(done)
         is_all = sum(run.entries for run in before) == begin + earlier_entries
-        splits.append(Split(topic.topic, topic.partition, tuple(taken), before, is_all))
+        acked = None if topic.acked is None else topic.acked.within(taken)
+        splits.append(Split(topic.topic, topic.partition, tuple(taken), before, is_all, acked))
     return splits
 
 

@@ -12,23 +12,30 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import AsyncExitStack, aclosing, closing, suppress
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
 from connectors.spark.cluster import DataLoss, connected
 from connectors.spark.options import ReadOptions
 from connectors.spark.planning import LOOK_BACK_ENTRIES, Run, Split, clip
-from connectors.spark.rows import HeadlessChunk, Opened, RowBuilder, check_chunked_bytes, open_entry
+from connectors.spark.rows import HeadlessChunk, Opened, RowBuilder, Wants, check_chunked_bytes, open_entry
 from connectors.spark.values import Values
+from connectors.spark.worker_log import let_through
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import BookKeeperError, DigestMismatch, NoSuchEntry, NoSuchLedger
+from magnetar_core.bookkeeper.client.quorum import Quorum
 from magnetar_core.bookkeeper.client.read_handle import LedgerReadHandle
 from magnetar_core.bookkeeper.metadata.store import MetadataError
 from magnetar_core.bookkeeper.wire.entry import StoredEntry
+from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.loop_thread import LoopThread
 from magnetar_core.runtime.types import MIB, Corruption, MagnetarError
 from managed_ledger.compacted_entry import decode
+from managed_ledger.messages_pb2 import MessageMetadata
+
+if TYPE_CHECKING:
+    from connectors.spark.filters import Pushed
 
 log = logging.getLogger(__name__)
 
@@ -58,14 +65,16 @@ class _Connection:
         self.loop = LoopThread("magnetar-reader")
         self._stack = AsyncExitStack()
         try:
-            self.bookkeeper: BookKeeper = self.loop.run(self._open(options))
+            self.bookkeeper: BookKeeper
+            self.clock: Clock
+            self.bookkeeper, self.clock = self.loop.run(self._open(options))
         except BaseException:
             self.loop.stop()
             raise
 
-    async def _open(self, options: ReadOptions) -> BookKeeper:
-        _, bookkeeper, _ = await self._stack.enter_async_context(connected(*_key_of(options)))
-        return bookkeeper
+    async def _open(self, options: ReadOptions) -> tuple[BookKeeper, Clock]:
+        _, bookkeeper, clock = await self._stack.enter_async_context(connected(*_key_of(options)))
+        return bookkeeper, clock
 
     def close(self) -> None:
         with suppress(MetadataError, BookKeeperError, OSError):
@@ -98,14 +107,21 @@ def _drop_connection(options: ReadOptions) -> None:
 
 
 def read_split(
-    options: ReadOptions, split: Split, schema: pa.Schema, values: Values | None
+    options: ReadOptions, split: Split, schema: pa.Schema, values: Values | None, pushed: "Pushed | None" = None
 ) -> Generator[pa.RecordBatch, None, None]:
     """The rows of *split* in order of position. Raises DataLoss, Corruption, MagnetarError with topic and entry."""
     try:
-        yield from _Task(options, split, _connection(options)).batches(schema, values)
+        yield from _Task(options, split, _connection(options), pushed).batches(schema, values)
     except (BookKeeperError, MetadataError) as error:
         _drop_connection(options)
         raise MagnetarError(f"{split.topic}: {error}") from error
+    except EntryUnreadable:
+        _drop_connection(options)
+        raise
+
+
+class EntryUnreadable(MagnetarError):
+    """None of the bookies that should have an entry gives it now."""
 
 
 class _Earlier(NamedTuple):
@@ -122,16 +138,32 @@ class _Earlier(NamedTuple):
 class _Task:
     """The reading of one split."""
 
-    def __init__(self, options: ReadOptions, split: Split, connection: _Connection) -> None:
+    def __init__(
+        self, options: ReadOptions, split: Split, connection: _Connection, pushed: "Pushed | None" = None
+    ) -> None:
         self._options = options
         self._split = split
+        self._pushed = pushed
+        self._wants: Wants | None = None if pushed is None and split.acked is None else self._is_wanted
         self._loop = connection.loop
         self._bookkeeper = connection.bookkeeper
-        self._entries = self._rows = self._dropped = 0
+        self._clock = connection.clock
+        self._retries_before = self._bookkeeper.read_retries  # a worker runs one task at a time
+        self._waited_s = 0.0
+        self._handle: LedgerReadHandle | None = None
+        self._entries = self._bytes = self._rows = self._dropped = 0
 
     def batches(self, schema: pa.Schema, values: Values | None) -> Generator[pa.RecordBatch, None, None]:
         """Record batches, the first one small."""
-        builder = RowBuilder(schema, self._split.topic, self._split.partition, values, self._options.times)
+        builder = RowBuilder(
+            schema,
+            self._split.topic,
+            self._split.partition,
+            values,
+            self._options.times,
+            self._wants,
+            self._split.acked,
+        )
         rows = ROWS_FIRST
         with closing(self._loop.iterate(self._fetch(), FETCH_AHEAD)) as fetched:
             for group in fetched:
@@ -139,25 +171,42 @@ class _Task:
                     try:
                         builder.add(opened)
                     except HeadlessChunk:
-                        self._add_headless(builder, opened)
+                        if self._split.acked is None or not self._split.acked.has(opened.ledger_id, opened.entry_id):
+                            self._add_headless(builder, opened)
                     if builder.row_count >= rows or builder.payload_bytes >= BATCH_BYTES_MAX:
                         yield self._take(builder)
                         rows = min(rows * 4, ROWS_MAX)
         if builder.row_count:
             yield self._take(builder)
+        self._summarise()
+
+    def _summarise(self) -> None:
+        """One line about what was read: entries and bytes as they are stored, messages in chunks that are incomplete,
+        requests for which another bookie was asked as well, seconds in which nothing had come from the bookies yet."""
         summary = {
             "topic": self._split.topic,
             "runs": len(self._split.runs),
             "entries": self._entries,
+            "bytes": self._bytes,
             "rows": self._rows,
             "incomplete": self._dropped,
+            "retries": self._bookkeeper.read_retries - self._retries_before,
+            "waited_s": round(self._waited_s, 3),
         }
+        let_through()
         log.info(json.dumps(summary))
 
     def _take(self, builder: RowBuilder) -> pa.RecordBatch:
         batch = builder.take()
         self._rows += batch.num_rows
         return batch
+
+    def _is_wanted(self, ledger_id: int, entry_id: int, metadata: MessageMetadata) -> bool:
+        """Whether there are rows in an entry whose ids in the topic are these."""
+        acked = self._split.acked
+        if acked is not None and acked.has(ledger_id, entry_id):
+            return False
+        return self._pushed is None or self._pushed.admits(ledger_id, entry_id, metadata)
 
     # Entries; on the loop's thread
 
@@ -170,23 +219,36 @@ class _Task:
                 async with aclosing(self._read(run)) as groups:
                     async for group in groups:
                         self._entries += len(group)
+                        self._bytes += sum(len(entry.payload) for entry in group)
                         begin = group[-1].entry_id + 1
-                        opened = (_open(topic, run, entry) for entry in group)
+                        opened = (_open(topic, run, entry, self._wants) for entry in group)
                         yield [entry for entry in opened if entry is not None]
             except (NoSuchLedger, NoSuchEntry) as error:
                 text = f"{topic}: entries {begin} to {run.last} of ledger {run.ledger_id} are gone ({error})"
                 if self._options.fail_on_data_loss:
                     raise DataLoss(
-                        f"{text}; they were trimmed after the read was planned. Load again, raise the namespace's "
-                        "retention, or set failOnDataLoss=false to read what is left."
+                        f"{text}; they were removed after the read was planned, or lost. Load again, raise the "
+                        "namespace's retention, or set failOnDataLoss=false to read what is left."
                     ) from None
                 log.warning("%s; leaving them out", text)
             except DigestMismatch as error:
-                raise Corruption(f"{topic}: {error}") from None
+                raise Corruption(f"{topic}: {self._place(run, begin)}: {error}") from None
+            except BookKeeperError as error:
+                raise EntryUnreadable(f"{topic}: {self._place(run, begin)}: {error}") from error
+
+    def _place(self, run: Run, entry_id: int) -> str:
+        """An entry and the bookies that should have it."""
+        where = f"entry {run.ledger_id}:{entry_id}"
+        if self._handle is None or self._handle.ledger_id != run.ledger_id:
+            return where
+        metadata = self._handle.metadata
+        ensemble = metadata.ensemble_for(entry_id)
+        quorum = Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+        return f"{where}, asked for at {', '.join(ensemble[index] for index in quorum.write_set(entry_id))}"
 
     async def _read(self, run: Run) -> AsyncGenerator[list[StoredEntry], None]:
         """All entries of *run*, a group for each answer."""
-        handle = await self._bookkeeper.open_ledger(run.ledger_id, recovery=False)
+        handle = self._handle = await self._bookkeeper.open_ledger(run.ledger_id, recovery=False)
         count = max(1, min(FETCH_ENTRIES, FETCH_BYTES * run.entries // max(run.size_bytes, 1)))
         under_way: deque[tuple[int, asyncio.Task[list[StoredEntry]]]] = deque()
         ask = run.first
@@ -197,7 +259,9 @@ class _Task:
                     under_way.append((last, asyncio.create_task(_read_some(handle, ask, last))))
                     ask = last + 1
                 last, asked = under_way.popleft()
+                began = self._clock.monotonic()
                 group = await asked
+                self._waited_s += self._clock.monotonic() - began
                 yield group
                 while group[-1].entry_id < last:  # the answer ended early: entries were larger than estimated
                     group = await _read_some(handle, group[-1].entry_id + 1, last)
@@ -267,12 +331,12 @@ class _Task:
             raise Corruption(f"{where}: {error}") from None
 
 
-def _open(topic: str, run: Run, entry: StoredEntry) -> Opened | None:
+def _open(topic: str, run: Run, entry: StoredEntry, wants: Wants | None) -> Opened | None:
     """The message entry in what is stored; of a compacted ledger with the id that it had in the topic."""
     if not run.is_compacted:
-        return open_entry(topic, entry.ledger_id, entry.entry_id, entry.payload)
+        return open_entry(topic, entry.ledger_id, entry.entry_id, entry.payload, wants)
     position, payload = decode(entry.payload)
-    return open_entry(topic, position.ledger_id, position.entry_id, payload)
+    return open_entry(topic, position.ledger_id, position.entry_id, payload, wants)
 
 
 async def _read_some(handle: LedgerReadHandle, first: int, last: int) -> list[StoredEntry]:

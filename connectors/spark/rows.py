@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as t
 
+from connectors.spark.backlog import Acked
 from connectors.spark.columnar import (
     PADDING,
     Messages,
@@ -44,6 +45,9 @@ from managed_ledger.messages import (
 )
 from managed_ledger.messages_pb2 import MessageIdData, MessageMetadata, SingleMessageMetadata
 from managed_ledger.schemas.registry import version_of
+
+Wants = Callable[[int, int, MessageMetadata], bool]
+"""Of an entry, by its ids in the topic and its metadata."""
 
 # Metadata columns: name → (Spark type, nullable). The first ones are the default, in pulsar-spark's order.
 METADATA_COLUMNS: Final[dict[str, tuple[t.DataType, bool]]] = {
@@ -89,8 +93,17 @@ class Opened(NamedTuple):
         return self.metadata.num_chunks_from_msg > 1
 
 
-def open_entry(topic: str, ledger_id: int, entry_id: int, data: Buffer) -> Opened | None:
-    """The entry with its payload; None if it holds no user's messages. Raises Corruption naming it."""
+def open_entry(
+    topic: str,
+    ledger_id: int,
+    entry_id: int,
+    data: Buffer,
+    wants: Wants | None = None,
+) -> Opened | None:
+    """The entry with its payload; None if it holds no user's messages, or is no chunk and *wants* does not want it.
+
+    Raises Corruption naming it.
+    """
     try:
         parts = split_entry(data)
         if parts.checksum is not None and crc32c(parts.checksummed) != parts.checksum:
@@ -99,6 +112,8 @@ def open_entry(topic: str, ledger_id: int, entry_id: int, data: Buffer) -> Opene
         if not metadata.IsInitialized():
             raise Corruption("its metadata lack a required field")
         if metadata.HasField("marker_type"):
+            return None
+        if wants is not None and metadata.num_chunks_from_msg <= 1 and not wants(ledger_id, entry_id, metadata):
             return None
         if metadata.encryption_keys:
             raise Corruption("it is encrypted, and this reader has no keys; consume it with a Pulsar client")
@@ -222,10 +237,20 @@ class RowBuilder:
     """Gathers the entries of one topic partition; `take` gives their rows, with exactly *schema*."""
 
     def __init__(
-        self, schema: pa.Schema, topic: str, partition: int, values: Values | None, times: Times | None = None
+        self,
+        schema: pa.Schema,
+        topic: str,
+        partition: int,
+        values: Values | None,
+        times: Times | None = None,
+        wants: Wants | None = None,
+        acked: Acked | None = None,
     ) -> None:
         """*values* decodes into columns; None leaves the column `value` as it is stored, or as text. Messages that were
-        not published in *times* are no rows."""
+        not published in *times*, that are whole in an entry which *wants* does not want, or of which *acked* says that
+        they are consumed, are no rows."""
+        self._wants = wants
+        self._acked = acked
         self._schema = schema
         self._topic = topic
         self._partition = partition
@@ -278,6 +303,8 @@ class RowBuilder:
             if whole is None:
                 return
             first_chunk, opened = whole
+            if self._wants is not None and not self._wants(opened.ledger_id, opened.entry_id, opened.metadata):
+                return
         metadata, payload = opened.metadata, opened.payload
         if self._times is not None and not self._times.has(_signed(metadata.publish_time)):
             return
@@ -340,7 +367,9 @@ class RowBuilder:
             else:
                 columns.append(self._raw_values(field, rows))
         batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
-        return batch if compacted_out is None else batch.filter(pa.array(~compacted_out))
+        consumed = None if self._acked is None else self._acked.messages_of(rows.places_of_entries)
+        left_out = [mask for mask in (compacted_out, consumed) if mask is not None]
+        return batch.filter(pa.array(~np.logical_or.reduce(left_out))) if left_out else batch
 
     def _made(self, field: pa.Field, rows: "_Rows") -> pa.Array:
         try:
@@ -495,6 +524,11 @@ class _Rows:
     def places(self) -> Numbers:
         """For each row its place in its entry, from 0 on."""
         return np.arange(self.count) - np.repeat(self._firsts, self._counts)
+
+    @property
+    def places_of_entries(self) -> list[tuple[int, int, int]]:
+        """(ledger, entry, rows) of each entry."""
+        return [(entry.opened.ledger_id, entry.opened.entry_id, entry.messages) for entry in self.entries]
 
     def entry_of(self, row: int) -> Opened:
         return self.entries[int(np.searchsorted(self._firsts, row, side="right")) - 1].opened

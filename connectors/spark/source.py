@@ -10,7 +10,7 @@ or sent then. (docs/spark.md)
 import asyncio
 import json
 import logging
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import types as t
@@ -29,8 +29,10 @@ from magnetar_core.runtime.types import ConfigurationError
 
 if TYPE_CHECKING:  # Spark imports this module to see whether the format is known: it must be quick
     import pyarrow as pa
+    from pyspark.sql.datasource import Filter
 
     from connectors.spark.cluster import FrozenTopic
+    from connectors.spark.filters import Pushed
     from connectors.spark.values import Values
     from connectors.spark.write_options import WriteOptions
     from managed_ledger.schemas.registry import StoredSchema
@@ -60,14 +62,16 @@ class MagnetarSource(DataSource):
 
     def _plan_once(self) -> tuple[ReadOptions, "list[FrozenTopic]"]:
         from connectors.spark.cluster import freeze, positions
+        from connectors.spark.worker_log import let_through
 
         if self._parsed is None:
             self._parsed = parse_options(self.options, Kind.EITHER)
             if self._parsed.unused:
                 log.warning("not needed for reading: %s", ", ".join(self._parsed.unused))
         if self._frozen is None:
+            let_through()
             self._frozen = asyncio.run(freeze(self._parsed))
-            if not self._parsed.compacted:
+            if not self._parsed.compacted and not self._parsed.backlog_of:
                 log.info("to repeat this read, set endingOffsets to %s", json.dumps(positions(self._frozen)))
         return self._parsed, self._frozen
 
@@ -96,9 +100,10 @@ class MagnetarSource(DataSource):
         known, _ = available_columns(options, frozen)
         _check_projection(schema, known)
         columns = ValueColumns(options, frozen)
-        return MagnetarReader(
-            options, frozen, schema, [columns.values(str(topic.topic), topic.schemas) for topic in frozen]
-        )
+        if options.push_down_filters and not hasattr(DataSourceReader, "pushFilters"):
+            raise ConfigurationError("pushDownFilters needs PySpark 4.1 or later; leave the option out")
+        made = PushDownFiltersReader if options.push_down_filters else MagnetarReader
+        return made(options, frozen, schema, [columns.values(str(topic.topic), topic.schemas) for topic in frozen])
 
     def streamReader(self, schema: t.StructType) -> DataSourceStreamReader:
         try:
@@ -207,14 +212,24 @@ class MagnetarReader(DataSourceReader):
         """*values* belong to the topics of *frozen*, one each."""
         self._options = options
         self._ranges = [topic.ranges for topic in frozen]
+        self._closed_ms = {ledger: ms for topic in frozen for ledger, ms in topic.closed_ms.items()}
+        self._pushed: Pushed | None = None
+        self._is_planned = False
         self._schema = schema
         self._values = values
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks get what they read with their partition, not the whole topic as well."""
+        return {**self.__dict__, "_ranges": [], "_closed_ms": {}} if self._is_planned else self.__dict__
+
     def partitions(self) -> list[InputPartition]:
         """One for each task; without anything to read an empty list, for which Spark runs one task with nothing."""
+        from connectors.spark.pruning import chosen
+
+        self._is_planned = True
         topics = {part.topic: number for number, ranges in enumerate(self._ranges) for part in ranges}
         splits = plan(
-            [part for ranges in self._ranges for part in ranges],
+            chosen(self._options, [one for ranges in self._ranges for one in ranges], self._closed_ms, self._pushed),
             target_bytes=self._options.target_bytes,
             min_partitions=self._options.min_partitions,
             max_partitions=self._options.max_partitions,
@@ -230,7 +245,22 @@ class MagnetarReader(DataSourceReader):
         from connectors.spark.reader import read_split
 
         schema = to_arrow_schema(self._schema, timezone="UTC")
-        yield from read_split(self._options, partition.value, schema, self._values[partition.topic])
+        yield from read_split(self._options, partition.value, schema, self._values[partition.topic], self._pushed)
+
+
+class PushDownFiltersReader(MagnetarReader):
+    """Option `pushDownFilters`: takes the filters of a query.
+
+    A class of its own, and named as the option is: while `spark.sql.python.filterPushdown.enabled` is off, as it is by
+    default, Spark refuses every query of a reader with `pushFilters`, and names its class and that setting.
+    """
+
+    def pushFilters(self, filters: "list[Filter]") -> "Iterable[Filter]":
+        """Gives every filter back: Spark checks each row again."""
+        from connectors.spark.filters import Pushed
+
+        self._pushed = Pushed(filters)
+        return filters
 
 
 def available_columns(

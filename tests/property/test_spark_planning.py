@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.spark.planning import LOOK_BACK_ENTRIES, LOOK_BACK_RUNS, Position, Run, TopicRange, clip, plan
+from connectors.spark.planning import LOOK_BACK_ENTRIES, LOOK_BACK_RUNS, Position, Run, TopicRange, clip, pieces, plan
 
 
 @st.composite
@@ -67,3 +67,26 @@ def test_tasks_are_of_about_the_same_size(found: tuple[Run, ...], count: int) ->
     largest_entry = max(run.size_bytes / run.entries for run in found)
     # A cut is at most half an entry away from the exact place, and is moved where a task would have no entry.
     assert max(sizes) <= sum(sizes) / len(sizes) + len(splits) * largest_entry + len(found)
+
+
+@given(runs(), st.data(), st.sampled_from([0, 50, 1_000, 10_000]))
+def test_pieces_hold_what_is_kept_and_know_what_stands_before_them(
+    found: tuple[Run, ...], data: st.DataObject, gap: int
+) -> None:
+    everything = entries_of(found)
+    wanted = sorted(data.draw(st.sets(st.sampled_from(everything)))) if everything else []
+    kept = [run.part(entry, entry) for run in found for ledger, entry in wanted if ledger == run.ledger_id]
+    made = pieces(TopicRange("t", 3, found), kept, gap)
+    read = [entry for piece in made for entry in entries_of(piece.runs)]
+    assert sorted(set(read)) == read, "nothing twice, in order"
+    assert set(wanted) <= set(read)
+    if gap == 0 and all(run.size_bytes >= run.entries for run in found):
+        assert read == wanted, "without a gap that is worth it nothing else is read"
+    for piece in made:
+        own, before = entries_of(piece.runs), entries_of(piece.before)
+        first = everything.index(own[0])
+        assert own == everything[first : first + len(own)], "no holes"
+        assert own[0] in wanted
+        assert own[-1] in wanted
+        assert before == everything[first - len(before) : first]
+        assert len(before) == first or len(piece.before) > LOOK_BACK_RUNS

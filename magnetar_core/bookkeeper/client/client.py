@@ -279,6 +279,11 @@ class BookKeeper:
         except (MetadataError, Corruption) as error:
             raise as_client_error(error, ledger_id) from error
 
+    @property
+    def read_retries(self) -> int:
+        """How often another bookie was asked as well for what was read, since one failed or was slow."""
+        return self._open_pool().read_retries
+
     def _open_pool(self) -> ConnectionPool:
         if self._closed:
             raise ClientClosed("the BookKeeper client was closed")

@@ -34,20 +34,29 @@ _BATCH_COUNT_MAX: Final = 1_000_000
 class _Race(Generic[R]):
     """One read: it asks replica after replica, and a second one at the same time when the first is slow."""
 
-    __slots__ = ("__weakref__", "_accept", "_ask", "_walk", "answer")
+    __slots__ = ("__weakref__", "_accept", "_ask", "_pool", "_walk", "answer")
 
     def __init__(
-        self, walk: ReplicaWalk, ask: Callable[[int], "asyncio.Future[Any]"], accept: Callable[[Any], R]
+        self,
+        walk: ReplicaWalk,
+        ask: Callable[[int], "asyncio.Future[Any]"],
+        accept: Callable[[Any], R],
+        pool: ConnectionPool,
     ) -> None:
         self._walk = walk
         self._ask = ask
         self._accept = accept
+        self._pool = pool
         self.answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._next()
+
+    def _ask_another(self) -> None:
+        self._pool.read_retries += 1
         self._next()
 
     def speculate(self) -> None:
         if not self.answer.done() and self._walk.may_speculate:
-            self._next()
+            self._ask_another()
 
     def _next(self) -> None:
         index = self._walk.next()
@@ -69,8 +78,8 @@ class _Race(Generic[R]):
             self.answer.set_exception(error)
             return
         self._walk.on_error(index, error)
-        if not self._walk.is_waiting:
-            self._next()
+        if not self._walk.is_waiting and not self._walk.is_over:
+            self._ask_another()
         if self._walk.is_over:
             self.answer.set_exception(self._walk.error)
 
@@ -160,7 +169,7 @@ class LedgerFetcher:
     def _run(
         self, walk: ReplicaWalk, ask: Callable[[int], "asyncio.Future[Any]"], accept: Callable[[Any], R]
     ) -> "asyncio.Future[R]":
-        race = _Race(walk, ask, accept)
+        race = _Race(walk, ask, accept, self._pool)
         if self._pool.speculation is not None:
             self._pool.speculation.add(weakref.WeakMethod(race.speculate))
         return race.answer

@@ -79,6 +79,8 @@ class ConnectionPool:
         self._connections: dict[tuple[str, bool, int], BookieConnection] = {}
         self._quarantined: dict[str, float] = {}
         self._no_batch: dict[str, float] = {}
+        self.read_retries = 0
+        """Reads for which another bookie was asked as well, since one failed or was slow."""
         # Weak references, so that the sweep does not keep reads that were answered.
         self.speculation: DeadlineSweep[weakref.WeakMethod[Callable[[], None]]] | None = None
         if config.speculative_read_timeout_ms:

@@ -1,0 +1,291 @@
+"""Which topics, ledgers and entries can have rows that pass a query's filters. No IO.
+
+Rules:
+
+1. Nothing is left out that may pass. A filter that is not understood leaves everything in.
+2. Spark gets every filter back and checks every row again: what is read too much costs time, never a row.
+3. A key leaves out only an entry that is one message: a batch has in its metadata the key of its first message.
+4. What compaction kept has its rows' ids inside its entries, so ids leave out nothing of it while a read is planned.
+"""
+
+import base64
+import binascii
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from typing import Any, Final, NamedTuple, cast
+
+from google.protobuf.message import DecodeError
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringContains,
+    StringEndsWith,
+    StringStartsWith,
+)
+
+from connectors.spark.planning import Position, Run
+from connectors.spark.times import Times
+from managed_ledger.messages import is_batch
+from managed_ledger.messages_pb2 import MessageIdData, MessageMetadata
+
+# The columns by which something is left out, and the type of their values here. Times count microseconds since 1970.
+_KINDS: Final[dict[str, type]] = {
+    "__topic": str, "__partition": int, "__ledgerId": int, "__entryId": int, "__messageId": bytes,
+    "__publishTime": int, "__key": bytes,
+}  # fmt: skip
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class _NotUnderstood(Exception):
+    """A filter of another form than those that are known."""
+
+
+class _Span(NamedTuple):
+    """Whole numbers from *low* to *high*, both included; None: no bound."""
+
+    low: int | None
+    high: int | None
+
+    def clip(self, first: int, last: int) -> range:
+        return range(
+            first if self.low is None else max(first, self.low),
+            (last if self.high is None else min(last, self.high)) + 1,
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        return self.low is not None and self.high is not None and self.low > self.high
+
+
+class Pushed:
+    """The filters of one query, of which those on a few columns tell where its rows are. Can be pickled."""
+
+    def __init__(self, filters: Iterable[Filter]) -> None:
+        self._tests: dict[str, list[Filter]] = {}
+        self.used: list[Filter] = []
+        """Those that leave something out, as Spark gave them."""
+        self.unused: list[Filter] = []
+        for one in filters:
+            column = _column_of(one)
+            try:
+                test = _prepared(one, _KINDS[column])
+            except (_NotUnderstood, KeyError):
+                self.unused.append(one)
+                continue
+            self._tests.setdefault(column, []).append(test)
+            self.used.append(one)
+        self._entry_ids, self._ids = self._span("__entryId"), self._listed("__entryId")
+        self._times_us = self._span("__publishTime")
+        positions = self._listed("__messageId")
+        self._positions: dict[int, set[int]] | None = None if positions is None else _positions_of(positions)
+
+    def __bool__(self) -> bool:
+        return bool(self.used)
+
+    def _admits(self, column: str, value: Any) -> bool:
+        return all(_verdict(test, value) is True for test in self._tests.get(column, ()))
+
+    def _span(self, column: str) -> _Span:
+        low: int | None = None
+        high: int | None = None
+        for test in self._tests.get(column, ()):
+            found = _span_of(test)
+            low = found.low if low is None or (found.low is not None and found.low > low) else low
+            high = found.high if high is None or (found.high is not None and found.high < high) else high
+        return _Span(low, high)
+
+    def _listed(self, column: str) -> set[Any] | None:
+        """The values that can pass, if the filters name them; of a column without nulls."""
+        found: set[Any] | None = None
+        for test in self._tests.get(column, ()):
+            match test:
+                case EqualTo(value=value) | EqualNullSafe(value=value):
+                    values = {value}
+                case In(value=several):
+                    values = set(several)
+                case _:
+                    continue
+            values.discard(None)
+            found = values if found is None else found & values
+        return found
+
+    # What can be left out
+
+    def admits_topic(self, topic: str, partition: int) -> bool:
+        """Whether rows of a topic partition, named as in `__topic`, can pass."""
+        return self._admits("__topic", topic) and self._admits("__partition", partition)
+
+    def times(self, slack_ms: int) -> Times | None:
+        """The publish times that can pass; None: any."""
+        low, high = self._times_us
+        if low is None and high is None:
+            return None
+        since_ms = None if low is None else -(-low // 1000)
+        return Times(since_ms, None if high is None else high // 1000 + 1, slack_ms)
+
+    def kept(self, runs: Sequence[Run]) -> list[Run]:
+        """The parts of *runs* whose rows can pass, as far as their ids tell."""
+        if self._times_us.is_empty:
+            return []
+        found: list[Run] = []
+        for run in runs:
+            if run.is_compacted:  # rule 4
+                found.append(run)
+            elif self._admits("__ledgerId", run.ledger_id):
+                found.extend(run.part(first, last) for first, last in self._entries_of(run))
+        return found
+
+    def _entries_of(self, run: Run) -> Iterator[tuple[int, int]]:
+        ids = self._entry_ids.clip(run.first, run.last)
+        listed = [one for one in (self._ids, self._of_ledger(run.ledger_id)) if one is not None]
+        if not listed:
+            if ids:
+                yield ids[0], ids[-1]
+            return
+        wanted = [one for one in sorted(set.intersection(*listed)) if one in ids]
+        for _, numbered in groupby(enumerate(wanted), lambda pair: pair[1] - pair[0]):
+            group = [entry_id for _, entry_id in numbered]
+            yield group[0], group[-1]
+
+    def _of_ledger(self, ledger_id: int) -> set[int] | None:
+        return None if self._positions is None else self._positions.get(ledger_id, set())
+
+    def admits(self, ledger_id: int, entry_id: int, metadata: MessageMetadata) -> bool:
+        """Whether rows of an entry can pass; the ids are those that its rows have."""
+        tests = self._tests
+        if "__ledgerId" in tests and not self._admits("__ledgerId", ledger_id):
+            return False
+        if "__entryId" in tests and not self._admits("__entryId", entry_id):
+            return False
+        if self._positions is not None and entry_id not in self._positions.get(ledger_id, ()):
+            return False
+        if "__publishTime" in tests:
+            since_1970 = metadata.publish_time
+            if since_1970 < 2**63 and not self._admits("__publishTime", since_1970 * 1000):
+                return False
+        if "__key" in tests and not is_batch(metadata):  # rule 3
+            try:
+                return self._admits("__key", _key_of(metadata))
+            except (binascii.Error, ValueError):
+                return True  # making the column will tell
+        return True
+
+
+def _column_of(one: Filter) -> str:
+    """Empty for a field inside a column, and for what has none."""
+    inner = one.child if isinstance(one, Not) else one
+    path: tuple[str, ...] = getattr(inner, "attribute", ())
+    return path[0] if len(path) == 1 else ""
+
+
+def _prepared(one: Filter, kind: type) -> Filter:
+    """The filter with values of the type that is compared here. Raises _NotUnderstood."""
+    if isinstance(one, Not):
+        return replace(one, child=_prepared(one.child, kind))
+    if isinstance(one, IsNull | IsNotNull):
+        return one
+    if isinstance(one, In):
+        return replace(one, value=tuple(_value(value, kind) for value in one.value))
+    if not isinstance(one, tuple(_COMPARISONS)):
+        raise _NotUnderstood
+    compared: Any = one
+    return cast(Filter, replace(compared, value=_value(compared.value, kind)))
+
+
+def _value(value: Any, kind: type) -> Any:
+    if isinstance(value, datetime) and value.tzinfo is not None and kind is int:
+        return (value - _EPOCH) // timedelta(microseconds=1)
+    if isinstance(value, bytearray):
+        value = bytes(value)
+    if value is not None and type(value) is not kind:
+        raise _NotUnderstood
+    return value
+
+
+_COMPARISONS: Final[dict[type[Filter], Callable[[Any, Any], bool]]] = {
+    EqualTo: lambda one, other: one == other,
+    EqualNullSafe: lambda one, other: one == other,
+    GreaterThan: lambda one, other: one > other,
+    GreaterThanOrEqual: lambda one, other: one >= other,
+    LessThan: lambda one, other: one < other,
+    LessThanOrEqual: lambda one, other: one <= other,
+    StringContains: lambda one, other: other in one,
+    StringStartsWith: lambda one, other: one.startswith(other),
+    StringEndsWith: lambda one, other: one.endswith(other),
+}
+
+
+def _verdict(test: Filter, value: Any) -> bool | None:
+    """What SQL makes of it; None is null."""
+    match test:
+        case Not(child=child):
+            inner = _verdict(child, value)
+            return None if inner is None else not inner
+        case IsNull():
+            return value is None
+        case IsNotNull():
+            return value is not None
+        case EqualNullSafe(value=other):
+            return bool(value == other)
+        case In(value=several):
+            if value is None:
+                return None
+            return True if value in several else None if None in several else False
+    other = test.value  # type: ignore[attr-defined]
+    return None if value is None or other is None else _COMPARISONS[type(test)](value, other)
+
+
+def _span_of(test: Filter) -> _Span:
+    """Numbers outside do not pass."""
+    match test:
+        case EqualTo(value=int() as value) | EqualNullSafe(value=int() as value):
+            return _Span(value, value)
+        case GreaterThan(value=int() as value):
+            return _Span(value + 1, None)
+        case GreaterThanOrEqual(value=int() as value):
+            return _Span(value, None)
+        case LessThan(value=int() as value):
+            return _Span(None, value - 1)
+        case LessThanOrEqual(value=int() as value):
+            return _Span(None, value)
+        case In(value=several):
+            numbers = [one for one in several if one is not None]
+            return _Span(min(numbers), max(numbers)) if numbers else _Span(1, 0)
+    return _Span(None, None)
+
+
+def _positions_of(ids: Iterable[bytes]) -> dict[int, set[int]]:
+    """Ledger → entries; bytes that are no message id are the id of no row."""
+    found: dict[int, set[int]] = {}
+    for one in ids:
+        try:
+            position: Position = _position(one)
+        except DecodeError:
+            continue
+        found.setdefault(position[0], set()).add(position[1])
+    return found
+
+
+def _position(data: bytes) -> Position:
+    parsed = MessageIdData.FromString(data)
+    return parsed.ledgerId, parsed.entryId
+
+
+def _key_of(metadata: MessageMetadata) -> bytes | None:
+    """As the column `__key` has it, of a message that is no batch. Raises binascii.Error."""
+    if not metadata.HasField("partition_key") or metadata.null_partition_key:
+        return None
+    key = metadata.partition_key
+    return base64.b64decode(key) if metadata.partition_key_b64_encoded else key.encode()
