@@ -134,6 +134,11 @@ class Broker:
         self.certificates = (
             None if config.port_tls is None else Certificates(config.port_tls, port_context(config), clock)
         )
+        self.web_certificates = (
+            self.certificates
+            if config.web_tls == config.port_tls or config.web_tls is None
+            else Certificates(config.web_tls, port_context(config), clock)
+        )
         self.ownership = ownership
         self.ledgers = ledgers
         self.schemas = schemas

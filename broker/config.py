@@ -131,6 +131,8 @@ class BrokerConfig:
     )
     tls_protocols: tuple[str, ...] = setting("tlsProtocols", (), help=f"some of {', '.join(PROTOCOLS)}; empty: all")
     tls_ciphers: tuple[str, ...] = setting("tlsCiphers", (), help="suites of TLS 1.2; empty: the library's choice")
+    web_tls_protocols: tuple[str, ...] = setting("webServiceTlsProtocols", (), help="at HTTPS; empty: tlsProtocols")
+    web_tls_ciphers: tuple[str, ...] = setting("webServiceTlsCiphers", (), help="at HTTPS; empty: tlsCiphers")
     tls_refresh_s: int = setting(
         "tlsCertRefreshCheckDurationSec",
         REFRESH_S,
@@ -228,6 +230,12 @@ class BrokerConfig:
         secret=True,
     )
     broker_client_tls: bool = setting("brokerClientTlsEnabled", False, help="other brokers are asked over TLS")
+    broker_client_tls_protocols: tuple[str, ...] = setting(
+        "brokerClientTlsProtocols", (), help=f"towards other brokers, some of {', '.join(PROTOCOLS)}; empty: all"
+    )
+    broker_client_tls_ciphers: tuple[str, ...] = setting(
+        "brokerClientTlsCiphers", (), help="towards other brokers, suites of TLS 1.2; empty: the library's choice"
+    )
     broker_client_trusted: str = setting(
         "brokerClientTrustCertsFilePath", "", help="trusted certificates of other brokers, PEM; empty: the system's"
     )
@@ -973,11 +981,8 @@ class BrokerConfig:
                 yield f"{name} is not set, which a port with TLS needs"
             elif (problem := store_problem("tlsKeyStoreType", "PEM", name, path)) is not None:
                 yield problem
-        yield from protocol_problems("tlsProtocols", self.tls_protocols)
-        try:
-            openssl_ciphers("tlsCiphers", self.tls_ciphers)
-        except ValueError as error:
-            yield str(error)
+        yield from _suite_problems("tls", self.tls_protocols, self.tls_ciphers)
+        yield from _suite_problems("webServiceTls", self.web_tls_protocols, self.web_tls_ciphers)
         if self.tls_client_required and not self.tls_trusted:
             yield "tlsRequireTrustedClientCertOnConnect=true needs tlsTrustCertsFilePath: whom to trust"
         if self.tls_client_required and self.tls_insecure:
@@ -1014,6 +1019,7 @@ class BrokerConfig:
                 yield f"{_class_of(TLS)} needs tlsTrustCertsFilePath: who signs the certificates of clients"
             if self.tls_insecure:
                 yield f"{_class_of(TLS)} and tlsAllowInsecureConnection exclude each other; choose one"
+        yield from _suite_problems("brokerClientTls", self.broker_client_tls_protocols, self.broker_client_tls_ciphers)
         if self.broker_client_plugin and self.broker_client_plugin not in CLIENT_PLUGINS:
             known = ", ".join(CLIENT_PLUGINS)
             yield f"brokerClientAuthenticationPlugin={self.broker_client_plugin}: expected one of {known}"
@@ -1034,6 +1040,18 @@ class BrokerConfig:
         )
 
     @property
+    def web_tls(self) -> TlsFiles | None:
+        """The same for HTTPS, with protocols and suites of its own if there are any."""
+        files = self.port_tls
+        if files is None or not (self.web_tls_protocols or self.web_tls_ciphers):
+            return files
+        return replace(
+            files,
+            protocols=self.web_tls_protocols or files.protocols,
+            ciphers=openssl_ciphers("webServiceTlsCiphers", self.web_tls_ciphers) or files.ciphers,
+        )
+
+    @property
     def bookie_tls(self) -> TlsFiles | None:
         """The files for TLS to the bookies; None: connections to them are not encrypted."""
         if self.bookkeeper_tls_directory:
@@ -1051,6 +1069,14 @@ class BrokerConfig:
         return replace(
             files, verify_hostname=self.bookkeeper_tls_verify_hostname, refresh_s=self.bookkeeper_tls_refresh_s
         )
+
+
+def _suite_problems(prefix: str, protocols: tuple[str, ...], ciphers: tuple[str, ...]) -> Iterator[str]:
+    yield from protocol_problems(f"{prefix}Protocols", protocols)
+    try:
+        openssl_ciphers(f"{prefix}Ciphers", ciphers)
+    except ValueError as error:
+        yield str(error)
 
 
 def _openid_problems(config: BrokerConfig) -> Iterator[str]:
@@ -1139,10 +1165,6 @@ REFUSED_WHEN_ON: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
         ("false",),
         "Java's key stores are not read; see brokerClientTrustCertsFilePath",
     ),
-    "brokerClientTlsCiphers": (("",), "the suites towards other brokers are the library's"),
-    "brokerClientTlsProtocols": (("",), "towards other brokers TLS 1.2 and 1.3 are spoken"),
-    "webServiceTlsCiphers": (("",), "tlsCiphers holds for all ports"),
-    "webServiceTlsProtocols": (("",), "tlsProtocols holds for all ports"),
     "webServiceHaProxyProtocolEnabled": (("false",), "the PROXY protocol is understood at the binary ports only"),
     "tokenSettingPrefix": (("",), "the settings of tokens have no prefix"),
     "saslJaasServerRoleTokenSignerSecretPath": (("",), "SASL is not there"),

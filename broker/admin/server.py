@@ -108,8 +108,8 @@ class AdminServer:
         if listening is not None:
             await self._http.start(listening)
         if secure is not None:
-            assert self._broker.certificates is not None, "HTTPS needs certificates"
-            self._tls = TlsPort(self._broker.certificates, await self._http.new_connection(), self._broker.clock)
+            assert self._broker.web_certificates is not None, "HTTPS needs certificates"
+            self._tls = TlsPort(self._broker.web_certificates, await self._http.new_connection(), self._broker.clock)
             self._tls.serve(secure, BACKLOG)
 
     def application(self) -> web.Application:

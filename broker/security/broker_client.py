@@ -10,8 +10,8 @@ from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.types import ConfigurationError
 from magnetar_core.security.authentication import BASIC, TLS, TOKEN
 from magnetar_core.security.sources import read_source
-from magnetar_core.security.tls_contexts import Certificates, client_context
-from magnetar_core.security.tls_files import TlsFiles
+from magnetar_core.security.tls_contexts import Certificates, client_context, limit
+from magnetar_core.security.tls_files import TlsFiles, openssl_ciphers
 
 _SETTING: Final = "brokerClientAuthenticationParameters"
 
@@ -32,12 +32,15 @@ class BrokerClient:
             certificate=certificate,
             key=key,
             trusted=config.broker_client_trusted,
+            protocols=config.broker_client_tls_protocols,
+            ciphers=openssl_ciphers("brokerClientTlsCiphers", config.broker_client_tls_ciphers),
             verify_hostname=config.broker_client_verify_hostname,
             refresh_s=config.tls_refresh_s,
         )
         if self._method == TLS and not (certificate and key):
             raise ConfigurationError(f"{_SETTING}: write tlsCertFile:PATH,tlsKeyFile:PATH")
-        self._certificates = Certificates(files, _context, clock) if files.paths else None
+        is_limited = bool(files.protocols or files.ciphers)
+        self._certificates = Certificates(files, _context, clock) if files.paths or is_limited else None
         self.headers()  # a mistake is told when the broker starts
 
     def headers(self) -> dict[str, str]:
@@ -72,7 +75,9 @@ def _context(files: TlsFiles) -> ssl.SSLContext:
         return client_context(files)
     made = ssl.create_default_context()
     made.check_hostname = files.verify_hostname
-    made.load_cert_chain(files.certificate, files.key)
+    limit(made, files)
+    if files.certificate:
+        made.load_cert_chain(files.certificate, files.key)
     return made
 
 

@@ -126,7 +126,7 @@ def server_context(files: TlsFiles, *, client_certificates: bool) -> ssl.SSLCont
     """
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.options |= ssl.OP_NO_RENEGOTIATION  # otherwise a client could demand handshakes without end
-    _limit(made, files)
+    limit(made, files)
     _load_own(made, files)
     if client_certificates:
         made.verify_mode = ssl.CERT_REQUIRED
@@ -141,14 +141,15 @@ def client_context(files: TlsFiles) -> ssl.SSLContext:
     """
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     made.check_hostname = files.verify_hostname
-    _limit(made, files)
+    limit(made, files)
     _load_trusted(made, files)
     if files.certificate:
         _load_own(made, files)
     return made
 
 
-def _limit(context: ssl.SSLContext, files: TlsFiles) -> None:
+def limit(context: ssl.SSLContext, files: TlsFiles) -> None:
+    """Only the protocols and suites of *files*. Raises ConfigurationError."""
     versions = [_VERSIONS[protocol] for protocol in files.protocols] or list(_VERSIONS.values())
     if files.ciphers:
         # The ssl library has no way to choose the suites of TLS 1.3, so a list of suites excludes that version.

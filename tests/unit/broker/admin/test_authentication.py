@@ -1,5 +1,6 @@
 """Who may ask over HTTP at all: tokens, passwords, client certificates; and brokers that ask each other."""
 
+import asyncio
 import base64
 import ssl
 from collections.abc import AsyncIterator
@@ -16,6 +17,8 @@ from broker.admin.rights import Routes
 from broker.admin.server import AdminServer
 from broker.config import CLIENT_PLUGINS
 from broker.security.authorization import Operation
+from broker.security.broker_client import BrokerClient
+from broker.security.doors import port_context
 from magnetar_core.security.basic import apr1
 from magnetar_core.security.caller import Caller
 from magnetar_core.security.tokens import sign
@@ -198,6 +201,33 @@ async def test_a_client_certificate_is_shown_over_https(
     assert (await get(side, "/note", context(authority)))[0] == 401
     assert (await get(side, "/note", context(authority), headers={"Authorization": bearer("bob")}))[0] == 200
     assert (await world.call(side, "GET", "/note")).status == 401
+
+
+async def test_https_and_requests_to_brokers_have_protocols_and_suites_of_their_own(
+    world: AdminWorld, authority: Authority
+) -> None:
+    suite = "ECDHE-ECDSA-AES256-GCM-SHA384"
+    side = await world.side(
+        **tls(authority), tls_protocols=("TLSv1.3",), web_tls_protocols=("TLSv1.2",), web_tls_ciphers=(suite,),
+        broker_client_tls=True, broker_client_trusted=str(authority.certificate),
+        broker_client_tls_protocols=("TLSv1.2",),
+    )  # fmt: skip
+    shown = []
+    for files in (side.broker.config.port_tls, side.broker.config.web_tls):
+        assert files is not None
+        made = port_context(side.broker.config)(files)
+        shown.append((made.minimum_version.name, made.maximum_version.name))
+    assert shown == [("TLSv1_3", "TLSv1_3"), ("TLSv1_2", "TLSv1_2")]
+    _, writer = await asyncio.open_connection("127.0.0.1", side.broker.config.web_port_tls, ssl=context(authority))
+    assert writer.get_extra_info("cipher")[0] == suite
+    writer.close()
+    only_new = context(authority)
+    only_new.minimum_version = ssl.TLSVersion.TLSv1_3
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await get(side, "/status.html", only_new)
+    client = BrokerClient(side.broker.config, world.clock).context
+    assert isinstance(client, ssl.SSLContext)
+    assert client.maximum_version is ssl.TLSVersion.TLSv1_2
 
 
 async def test_a_redirect_to_another_broker_keeps_https(world: AdminWorld, authority: Authority) -> None:
