@@ -1166,7 +1166,6 @@ REFUSED_WHEN_ON: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
         "Java's key stores are not read; see brokerClientTrustCertsFilePath",
     ),
     "webServiceHaProxyProtocolEnabled": (("false",), "the PROXY protocol is understood at the binary ports only"),
-    "tokenSettingPrefix": (("",), "the settings of tokens have no prefix"),
     "saslJaasServerRoleTokenSignerSecretPath": (("",), "SASL is not there"),
     "tlsEnabledWithKeyStore": (
         ("false",),
@@ -1223,6 +1222,27 @@ _TUNING: Final = """
 APACHE_SETTINGS_WITHOUT_EFFECT: Final = frozenset(_TUNING.split())
 
 
+_TOKEN_PREFIX: Final = "tokenSettingPrefix"
+_TOKEN_SETTINGS: Final = (
+    "tokenSecretKey", "tokenPublicKey", "tokenPublicAlg", "tokenAuthClaim", "tokenAudienceClaim", "tokenAudience",
+    "tokenAllowedClockSkewSeconds",
+)  # fmt: skip
+
+
+def _without_prefix(values: Mapping[str, str]) -> dict[str, str]:
+    """With `tokenSettingPrefix=my` the settings of tokens are `mytokenSecretKey` and so on, and those without it are
+    not looked at, as Apache's AuthenticationProviderToken has it."""
+    prefix = values.get(_TOKEN_PREFIX, "").strip()
+    found = {name: value for name, value in values.items() if name != _TOKEN_PREFIX}
+    if not prefix:
+        return found
+    for name in _TOKEN_SETTINGS:
+        found.pop(name, None)
+        if prefix + name in found:
+            found[name] = found.pop(prefix + name)
+    return found
+
+
 def load_broker_config(
     values: Mapping[str, str],
     environ: Mapping[str, str] | None = None,
@@ -1237,7 +1257,7 @@ def load_broker_config(
     for key, value in (environ or {}).items():
         if key.startswith(ENVIRONMENT_PREFIX):
             merged[key.removeprefix(ENVIRONMENT_PREFIX)] = value
-    merged.update(overrides or {})
+    merged = _without_prefix({**merged, **(overrides or {})})
     problems = [
         f"{name}={merged[name]}: {reason}"
         for name, (off, reason) in REFUSED_WHEN_ON.items()

@@ -169,7 +169,6 @@ BASIC_PROVIDER = "org.apache.pulsar.broker.authentication.AuthenticationProvider
         ({"tlsEnabled": "true"}, "tlsEnabled=true: no port speaks TLS"),
         ({"tlsEnabledWithKeyStore": "true"}, "convert them to PEM"),
         ({"webServiceHaProxyProtocolEnabled": "true"}, "at the binary ports only"),
-        ({"tokenSettingPrefix": "x"}, "have no prefix"),
         ({"webServicePortTls": "0", "tlsRequireTrustedClientCertOnConnect": "true"}, "whom to trust"),
         ({"webServicePortTls": "0", "tlsProtocols": "SSLv3"}, "SSLv3 is not offered"),
         ({"brokerServicePort": ""}, "brokerServicePort or brokerServicePortTls must be set"),
@@ -260,3 +259,19 @@ def test_a_type_of_subscriptions_that_does_not_exist_is_told() -> None:
 
 def test_a_number_that_is_left_open_has_its_default() -> None:
     assert load_broker_config({"managedLedgerCacheSizeMB": " "}).cache_mbytes == BrokerConfig().cache_mbytes
+
+
+def test_the_settings_of_tokens_may_have_a_prefix() -> None:
+    secure = {
+        "authenticationEnabled": "true",
+        "authenticationProviders": "org.apache.pulsar.broker.authentication.AuthenticationProviderToken",
+        "tokenSettingPrefix": "my",
+        "tokenSecretKey": "data:;base64,bm90IHRoaXM=",
+        "mytokenSecretKey": "data:;base64,dGhpcyBvbmU=",
+        "mytokenAuthClaim": "role",
+    }
+    config = load_broker_config(secure)
+    assert (config.token_secret_key, config.token_claim) == ("data:;base64,dGhpcyBvbmU=", "role")
+    without = {name: value for name, value in secure.items() if not name.startswith("my")}
+    with pytest.raises(ConfigurationError, match=r"needs tokenSecretKey or tokenPublicKey"):
+        load_broker_config(without)
