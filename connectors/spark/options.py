@@ -67,7 +67,7 @@ ONLY_STREAM: Final = ("maxMessagesPerTrigger", "maxBytesPerTrigger", "subscripti
 LATEST: Final[Position] = (-1, -1)
 """As the place where a stream begins: behind what is there when it begins."""
 
-VALUE_FORMATS: Final = ("binary", "string", "avro", "json", "auto")
+VALUE_FORMATS: Final = ("binary", "string", "avro", "json", "keyvalue", "auto")
 
 _SIZE: Final = re.compile(r"([0-9]{1,15})\s*([kmg]?)b?", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")

@@ -11,7 +11,7 @@ Rules (docs/formats/pulsar.md):
 
 import base64
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
@@ -28,8 +28,9 @@ from connectors.spark.columnar import (
     normalised,
     walk,
 )
+from connectors.spark.decoding import Decoded, decode_all
 from connectors.spark.times import Times
-from connectors.spark.values import Decode, Values
+from connectors.spark.values import Values
 from magnetar_core.bookkeeper.wire.checksum import crc32c
 from magnetar_core.runtime.types import MIB, Buffer, Corruption
 from managed_ledger.messages import (
@@ -231,7 +232,8 @@ class RowBuilder:
         self._partition = partition
         self._values = values
         self._times = times
-        self._needs_fields = not _PER_MESSAGE.isdisjoint(schema.names)
+        keys_apart = values is not None and values.has_keys_apart
+        self._needs_fields = keys_apart or not _PER_MESSAGE.isdisjoint(schema.names)
         self._makers: dict[str, Callable[[_Rows, pa.Field], pa.Array]] = {
             "__key": _keys,
             "__topic": lambda rows, field: pa.repeat(pa.scalar(topic, pa.string()), rows.count),
@@ -330,7 +332,7 @@ class RowBuilder:
         fields = rows.messages.fields if self._needs_fields or rows.messages.has_flags else None
         rows.null_value = None if fields is None else fields.null_value
         compacted_out = None if fields is None else fields.compacted_out
-        decoded = {} if self._values is None else self._decoded(rows, self._values, compacted_out)
+        decoded = {} if self._values is None else self._decoded(rows, self._values, compacted_out).columns
         columns = []
         for field in self._schema:
             if field.name in decoded:
@@ -341,6 +343,13 @@ class RowBuilder:
                 columns.append(self._raw_values(field, rows))
         batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
         return batch if compacted_out is None else batch.filter(pa.array(~compacted_out))
+
+    def _decoded(self, rows: "_Rows", values: Values, compacted_out: Numbers | None) -> Decoded:
+        def fail(row: int, text: str) -> Corruption:
+            return self._corruption(rows.entry_of(row), text)
+
+        wanted = [field for field in self._schema if field.name in values.names]
+        return decode_all(rows, values, wanted, compacted_out, fail, permissive=False)
 
     def _made(self, field: pa.Field, rows: "_Rows") -> pa.Array:
         try:
@@ -361,66 +370,6 @@ class RowBuilder:
                 except UnicodeDecodeError as error:
                     raise self._corruption(rows.entry_of(row), f"its value is not text in UTF-8 ({error})") from None
             raise
-
-    def _decoded(self, rows: "_Rows", values: Values, compacted_out: Numbers | None) -> dict[str, pa.Array]:
-        """The columns of the values, decoded with the schema that each value was written with."""
-        wanted = [field for field in self._schema if field.name in values.names]
-        absent = np.zeros(rows.count, bool)
-        for mask in (rows.null_value, compacted_out):
-            if mask is not None:
-                absent |= mask
-        versions = {version_of(entry.opened.metadata.schema_version) for entry in rows.entries}
-        if len(versions) == 1:
-            try:
-                found = values.columns(versions.pop(), rows.messages, np.flatnonzero(~absent), wanted)
-            except (UnusualLayout, pa.ArrowInvalid):
-                found = None  # decode one by one: that finds the value that is wrong, if there is one
-            if found is not None:
-                if not absent.any():
-                    return found
-                places = pa.array(np.cumsum(~absent) - 1, mask=absent)
-                return {name: column.take(places) for name, column in found.items()}
-        lists = self._decode_each(rows, values, [field.name for field in wanted], absent)
-        return {field.name: self._checked(field, rows, lists[field.name]) for field in wanted}
-
-    def _decode_each(
-        self, rows: "_Rows", values: Values, names: Sequence[str], absent: Numbers
-    ) -> dict[str, list[Any]]:
-        lists: dict[str, list[Any]] = {name: [None] * rows.count for name in names}
-        left_out = set(np.flatnonzero(absent).tolist())
-        columns = list(lists.items())
-        value = rows.messages.value
-        begin = 0
-        for entry in rows.entries if names else ():
-            end = begin + entry.messages
-            row = begin
-            try:
-                decode: Decode = values.decoder(version_of(entry.opened.metadata.schema_version))
-                for row in range(begin, end):
-                    if row not in left_out:
-                        record = decode(value(row))
-                        for name, column in columns:
-                            column[row] = record.get(name)
-            except Corruption as error:
-                raise self._corruption(entry.opened, error) from None
-            except Exception as error:  # whatever a library raises for bytes that it does not understand
-                text = f"message {row - begin} is not what its schema says: {error!r}"
-                raise self._corruption(entry.opened, text) from error
-            begin = end
-        return lists
-
-    def _checked(self, field: pa.Field, rows: "_Rows", values: list[Any]) -> pa.Array:
-        try:
-            return pa.array(values, field.type)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-            for row, value in enumerate(values):
-                try:
-                    pa.array([value], field.type)
-                except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-                    raise self._corruption(
-                        rows.entry_of(row), f"{field.name} is {value!r:.100}, which is no {field.type}"
-                    ) from None
-            raise self._corruption_among(rows, f"column {field.name}: {error}") from None
 
     def _message_ids(self, rows: "_Rows", field: pa.Field) -> pa.BinaryArray:
         """Serialised MessageIdData, as the clients do it."""
@@ -495,6 +444,23 @@ class _Rows:
     def places(self) -> Numbers:
         """For each row its place in its entry, from 0 on."""
         return np.arange(self.count) - np.repeat(self._firsts, self._counts)
+
+    @cached_property
+    def versions(self) -> list[tuple[int, int | None]]:
+        """For each entry the number of its messages, and the version of the schema that it was written with."""
+        return [(entry.messages, version_of(entry.opened.metadata.schema_version)) for entry in self.entries]
+
+    @cached_property
+    def _raw_keys(self) -> list[bytes | None]:
+        keys: list[bytes | None] = self.messages.fields.keys().to_pylist()
+        return keys
+
+    def key(self, row: int) -> bytes | None:
+        """Raises ValueError for base64 that is none."""
+        key, is_base64 = self._raw_keys[row], self.messages.fields.key_is_base64
+        if key is None or is_base64 is None or not is_base64[row]:
+            return key
+        return base64.b64decode(key, validate=True)
 
     def entry_of(self, row: int) -> Opened:
         return self.entries[int(np.searchsorted(self._firsts, row, side="right")) - 1].opened

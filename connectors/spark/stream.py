@@ -38,7 +38,7 @@ from managed_ledger.topic_name import TopicName
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from connectors.spark.source import ValueColumns
+    from connectors.spark.value_columns import ValueColumns
 
 log = logging.getLogger(__name__)
 

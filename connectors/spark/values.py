@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyspark.sql import types as t
 
 from connectors.spark.avro_columns import AvroColumns
-from connectors.spark.columnar import Messages, Numbers
+from connectors.spark.columnar import Messages, Numbers, taken
 from magnetar_core.runtime.types import ConfigurationError, Corruption
 from managed_ledger.schemas.compatibility import SchemaType
 from managed_ledger.schemas.registry import StoredSchema
@@ -35,6 +35,11 @@ class Values(Protocol):
     @property
     def names(self) -> frozenset[str]:
         """The columns that it makes."""
+        ...
+
+    @property
+    def has_keys_apart(self) -> bool:
+        """The keys of the messages belong to their values: decoders take both, as `decoding` joins them."""
         ...
 
     def decoder(self, version: int | None) -> Decode:
@@ -190,6 +195,8 @@ class AvroValues:
     Topics that are read together have versions of their own, and one schema to which they are resolved.
     """
 
+    has_keys_apart = False
+
     def __init__(self, schemas: Sequence[StoredSchema], newest: StoredSchema, topic: str) -> None:
         """*schemas* are those of *topic*; *newest* fixes the columns. Raises ConfigurationError."""
         self._topic = topic
@@ -274,6 +281,8 @@ def _prepared(schema: Any) -> Any:
 
 class JsonValues:
     """Values that are JSON objects; a missing member is null, one that the schema does not know is left out."""
+
+    has_keys_apart = False
 
     def __init__(self, schema: StoredSchema, topic: str) -> None:
         """Raises ConfigurationError."""
@@ -448,6 +457,7 @@ class PrimitiveValues:
     """Values of one of Pulsar's primitive types, as column `value`."""
 
     names = frozenset({"value"})
+    has_keys_apart = False
 
     def __init__(self, kind: SchemaType) -> None:
         self._kind = kind
@@ -460,3 +470,25 @@ class PrimitiveValues:
         self, version: int | None, messages: Messages, rows: Numbers, wanted: Sequence[pa.Field]
     ) -> dict[str, pa.Array] | None:
         return None
+
+
+class PlainValues:
+    """Values that are bytes or text, as column `value`."""
+
+    names = frozenset({"value"})
+    has_keys_apart = False
+
+    def __init__(self, *, is_text: bool) -> None:
+        self._is_text = is_text
+
+    def decoder(self, version: int | None) -> Decode:
+        if self._is_text:
+            return lambda data: {"value": data.decode()}
+        return lambda data: {"value": data}
+
+    def columns(
+        self, version: int | None, messages: Messages, rows: Numbers, wanted: Sequence[pa.Field]
+    ) -> dict[str, pa.Array] | None:
+        starts, ends = messages.places()
+        made = taken(messages.data, starts[rows], ends[rows] - starts[rows])
+        return {field.name: made.cast(field.type) for field in wanted}
