@@ -15,6 +15,9 @@ from connectors.spark.columnar import Messages, Numbers, UnusualLayout
 from connectors.spark.values import Decode, Values
 from magnetar_core.runtime.types import Corruption
 
+CORRUPT: Final = "__corrupt"
+"""The column of values that could not be decoded, as they are stored; only with mode=PERMISSIVE."""
+
 _LENGTH: Final = struct.Struct(">i")
 _NULL: Final = _LENGTH.pack(-1)
 

@@ -43,6 +43,7 @@ KNOWN: Final[dict[str, tuple[str, ...]]] = {
     "service.url": ("serviceUrl",),
     "columns": (),
     "valueFormat": (),
+    "mode": (),
     "bookkeeper.readTimeoutMs": (),
     "bookkeeper.tlsDirectory": (),
     "ledgersRoot": (),
@@ -68,6 +69,9 @@ LATEST: Final[Position] = (-1, -1)
 """As the place where a stream begins: behind what is there when it begins."""
 
 VALUE_FORMATS: Final = ("binary", "string", "avro", "json", "keyvalue", "auto")
+
+MODES: Final = ("FAILFAST", "PERMISSIVE")
+"""Spark's names for what happens to a value that cannot be decoded; the first is the default."""
 
 _SIZE: Final = re.compile(r"([0-9]{1,15})\s*([kmg]?)b?", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
@@ -147,6 +151,8 @@ class ReadOptions:
     fail_on_data_loss: bool = True
     columns: tuple[str, ...] = ()
     value_format: str = "binary"
+    permissive: bool = False
+    """A value that cannot be decoded is null, with its bytes in the column `__corrupt`; otherwise the read fails."""
     read_timeout_s: float = 30.0
     ledgers_root: str = ""
     """Empty: the one in the metadata URL."""
@@ -172,6 +178,7 @@ def parse_options(options: Mapping[str, str], kind: Kind = Kind.BATCH) -> ReadOp
     value_format = given.get("valueFormat", "binary").lower()
     if value_format not in VALUE_FORMATS:
         problems.append(f"valueFormat={value_format}: expected one of {', '.join(VALUE_FORMATS)}")
+    permissive = _one_of(given, "mode", MODES, problems) == "PERMISSIVE"
     columns = _list(given.get("columns", ""))
     twice = sorted({name for name in columns if columns.count(name) > 1})
     if twice:
@@ -220,6 +227,7 @@ def parse_options(options: Mapping[str, str], kind: Kind = Kind.BATCH) -> ReadOp
         fail_on_data_loss=fail_on_data_loss,
         columns=columns,
         value_format=value_format,
+        permissive=permissive,
         read_timeout_s=read_timeout_s,
         ledgers_root=given.get("ledgersRoot", ""),
         tls_directory=given.get("bookkeeper.tlsDirectory", ""),
@@ -346,6 +354,15 @@ def _milliseconds(text: str) -> int:
         return int(text)
     found = datetime.fromisoformat(text)
     return round((found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _one_of(given: Mapping[str, str], name: str, choices: tuple[str, ...], problems: list[str]) -> str:
+    """The first of *choices* where nothing is given. Letters' cases do not matter."""
+    text = given.get(name, choices[0])
+    found = next((one for one in choices if one.lower() == text.lower()), None)
+    if found is None:
+        problems.append(f"{name}={text}: expected {' or '.join(choices)}")
+    return found or choices[0]
 
 
 def _list(text: str) -> tuple[str, ...]:

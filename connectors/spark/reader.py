@@ -131,7 +131,14 @@ class _Task:
 
     def batches(self, schema: pa.Schema, values: Values | None) -> Generator[pa.RecordBatch, None, None]:
         """Record batches, the first one small."""
-        builder = RowBuilder(schema, self._split.topic, self._split.partition, values, self._options.times)
+        builder = RowBuilder(
+            schema,
+            self._split.topic,
+            self._split.partition,
+            values,
+            self._options.times,
+            permissive=self._options.permissive,
+        )
         rows = ROWS_FIRST
         with closing(self._loop.iterate(self._fetch(), FETCH_AHEAD)) as fetched:
             for group in fetched:
@@ -151,8 +158,11 @@ class _Task:
             "entries": self._entries,
             "rows": self._rows,
             "incomplete": self._dropped,
+            "corrupt": builder.corrupt_count,
         }
         log.info(json.dumps(summary))
+        if builder.corrupt_count:
+            log.warning("%s: %d values could not be decoded, and are null", self._split.topic, builder.corrupt_count)
 
     def _take(self, builder: RowBuilder) -> pa.RecordBatch:
         batch = builder.take()

@@ -28,7 +28,7 @@ from connectors.spark.columnar import (
     normalised,
     walk,
 )
-from connectors.spark.decoding import Decoded, decode_all
+from connectors.spark.decoding import CORRUPT, Decoded, decode_all
 from connectors.spark.times import Times
 from connectors.spark.values import Values
 from magnetar_core.bookkeeper.wire.checksum import crc32c
@@ -223,15 +223,25 @@ class RowBuilder:
     """Gathers the entries of one topic partition; `take` gives their rows, with exactly *schema*."""
 
     def __init__(
-        self, schema: pa.Schema, topic: str, partition: int, values: Values | None, times: Times | None = None
+        self,
+        schema: pa.Schema,
+        topic: str,
+        partition: int,
+        values: Values | None,
+        times: Times | None = None,
+        *,
+        permissive: bool = False,
     ) -> None:
         """*values* decodes into columns; None leaves the column `value` as it is stored, or as text. Messages that were
-        not published in *times* are no rows."""
+        not published in *times* are no rows. If *permissive*, values that cannot be decoded are null, and counted."""
         self._schema = schema
         self._topic = topic
         self._partition = partition
         self._values = values
         self._times = times
+        self._permissive = permissive
+        self.corrupt_count = 0
+        """Values that could not be decoded, of the rows that were taken."""
         keys_apart = values is not None and values.has_keys_apart
         self._needs_fields = keys_apart or not _PER_MESSAGE.isdisjoint(schema.names)
         self._makers: dict[str, Callable[[_Rows, pa.Field], pa.Array]] = {
@@ -332,16 +342,20 @@ class RowBuilder:
         fields = rows.messages.fields if self._needs_fields or rows.messages.has_flags else None
         rows.null_value = None if fields is None else fields.null_value
         compacted_out = None if fields is None else fields.compacted_out
-        decoded = {} if self._values is None else self._decoded(rows, self._values, compacted_out).columns
+        decoded = Decoded({}) if self._values is None else self._decoded(rows, self._values, compacted_out)
         columns = []
         for field in self._schema:
-            if field.name in decoded:
-                columns.append(decoded[field.name])
+            if field.name in decoded.columns:
+                columns.append(decoded.columns[field.name])
+            elif field.name == CORRUPT:
+                columns.append(_corrupt_values(rows, decoded.corrupt))
             elif field.name in self._makers:
                 columns.append(self._made(field, rows))
             else:
                 columns.append(self._raw_values(field, rows))
         batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        if decoded.corrupt is not None:
+            self.corrupt_count += int(decoded.corrupt.sum())
         return batch if compacted_out is None else batch.filter(pa.array(~compacted_out))
 
     def _decoded(self, rows: "_Rows", values: Values, compacted_out: Numbers | None) -> Decoded:
@@ -349,7 +363,9 @@ class RowBuilder:
             return self._corruption(rows.entry_of(row), text)
 
         wanted = [field for field in self._schema if field.name in values.names]
-        return decode_all(rows, values, wanted, compacted_out, fail, permissive=False)
+        if self._permissive and not wanted and CORRUPT not in self._schema.names:
+            return Decoded({})
+        return decode_all(rows, values, wanted, compacted_out, fail, permissive=self._permissive)
 
     def _made(self, field: pa.Field, rows: "_Rows") -> pa.Array:
         try:
@@ -479,6 +495,11 @@ def _keys(rows: _Rows, field: pa.Field) -> pa.BinaryArray:
         if decoded[row] is not None:
             decoded[row] = base64.b64decode(decoded[row])
     return pa.array(decoded, pa.binary())
+
+
+def _corrupt_values(rows: _Rows, corrupt: Numbers | None) -> pa.BinaryArray:
+    """What is stored, where it could not be decoded; null elsewhere."""
+    return pa.nulls(rows.count, pa.binary()) if corrupt is None else rows.messages.values(~corrupt)
 
 
 def _event_times(rows: _Rows, field: pa.Field) -> pa.Array:

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import types as t
 
+from connectors.spark.decoding import CORRUPT
 from connectors.spark.kinds import fields_of, kind_of, values_of
 from connectors.spark.options import ReadOptions
-from connectors.spark.values import Values
+from connectors.spark.values import PlainValues, Values
 from magnetar_core.runtime.types import ConfigurationError
 from managed_ledger.schemas.compatibility import SchemaType
 from managed_ledger.schemas.registry import StoredSchema
@@ -19,9 +20,12 @@ if TYPE_CHECKING:
 def value_fields(options: ReadOptions, frozen: "Sequence[FrozenTopic]") -> list[t.StructField]:
     """The columns of the values. Raises ConfigurationError."""
     kind = _common_kind(options, frozen)
-    if kind in ("binary", "string"):
+    if kind == "binary":
         return fields_of(kind, None, "")
-    return fields_of(kind, frozen[0].schemas[-1], str(frozen[0].topic))
+    corrupt = [t.StructField(CORRUPT, t.BinaryType(), True)] if options.permissive else []
+    if kind == "string":
+        return [*fields_of(kind, None, ""), *corrupt]
+    return [*fields_of(kind, frozen[0].schemas[-1], str(frozen[0].topic)), *corrupt]
 
 
 def _common_kind(options: ReadOptions, frozen: "Sequence[FrozenTopic]") -> str:
@@ -68,6 +72,7 @@ class ValueColumns:
 
     def __init__(self, options: ReadOptions, frozen: "Sequence[FrozenTopic]") -> None:
         self._kind = _common_kind(options, frozen)
+        self._permissive = options.permissive
         self._newest = frozen[0].schemas[-1] if self.needs_schema else None
 
     @property
@@ -79,7 +84,7 @@ class ValueColumns:
         """What decodes the values of *topic*; None leaves them as they are. Raises ConfigurationError."""
         newest = self._newest
         if newest is None:
-            return None
+            return PlainValues(is_text=True) if self._kind == "string" and self._permissive else None
         if not versions:
             raise ConfigurationError(f"{topic} has no schema, and is read with the others as {self._kind}")
         return values_of(self._kind, versions, newest, topic)
