@@ -5,6 +5,7 @@ binary      `value`, as it is stored
 string      `value`, text
 primitive   `value`, of the type that Spark has for it
 avro, json  one for each field of the record
+protobuf    one for each field of the message
 keyvalue    `key` and `value`, each of one of the kinds above; records are structs
 """
 
@@ -14,6 +15,7 @@ from typing import Final
 from pyspark.sql import types as t
 
 from connectors.spark.key_values import KeyValueValues, halves_of
+from connectors.spark.protobuf_values import ProtobufValues, message_fields
 from connectors.spark.values import (
     AvroValues,
     JsonValues,
@@ -32,6 +34,7 @@ _KINDS: Final[Mapping[SchemaType, str]] = {
     SchemaType.JSON: "json",
     SchemaType.STRING: "string",
     SchemaType.KEY_VALUE: "keyvalue",
+    SchemaType.PROTOBUF_NATIVE: "protobuf",
 }
 
 
@@ -56,7 +59,7 @@ def fields_of(kind: str, newest: StoredSchema | None, topic: str) -> list[t.Stru
     primitive = primitive_type(newest.schema.type)
     if primitive is not None:
         return [t.StructField("value", primitive, True)]
-    return columns_of(newest, topic)
+    return message_fields(newest, topic) if kind == "protobuf" else columns_of(newest, topic)
 
 
 def _column_type(half: StoredSchema, topic: str) -> t.DataType:
@@ -65,7 +68,7 @@ def _column_type(half: StoredSchema, topic: str) -> t.DataType:
     return t.StructType(fields) if kind in RECORDS else fields[0].dataType
 
 
-RECORDS: Final = ("avro", "json")
+RECORDS: Final = ("avro", "json", "protobuf")
 """Kinds whose values have columns of their own."""
 
 
@@ -76,6 +79,8 @@ def values_of(kind: str, versions: Sequence[StoredSchema], newest: StoredSchema,
             return AvroValues(versions, newest, topic)
         case "json":
             return JsonValues(newest, topic)
+        case "protobuf":
+            return ProtobufValues(newest, topic)
         case "primitive":
             return PrimitiveValues(newest.schema.type)
         case "keyvalue":

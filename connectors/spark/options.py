@@ -68,7 +68,7 @@ ONLY_STREAM: Final = ("maxMessagesPerTrigger", "maxBytesPerTrigger", "subscripti
 LATEST: Final[Position] = (-1, -1)
 """As the place where a stream begins: behind what is there when it begins."""
 
-VALUE_FORMATS: Final = ("binary", "string", "avro", "json", "keyvalue", "auto")
+VALUE_FORMATS: Final = ("binary", "string", "avro", "json", "protobuf", "keyvalue", "auto")
 
 MODES: Final = ("FAILFAST", "PERMISSIVE")
 """Spark's names for what happens to a value that cannot be decoded; the first is the default."""

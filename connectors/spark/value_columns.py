@@ -47,6 +47,11 @@ def _common_kind(options: ReadOptions, frozen: "Sequence[FrozenTopic]") -> str:
 
 def _kind(wanted: str, newest: StoredSchema | None, topic: str) -> str:
     found = kind_of(newest)
+    if wanted == "protobuf" and newest is not None and newest.schema.type is SchemaType.PROTOBUF:
+        raise ConfigurationError(
+            f"the schema of {topic} is PROTOBUF, which does not tell the numbers of all fields; register it as "
+            "PROTOBUF_NATIVE, or use valueFormat=binary"
+        )
     if wanted not in ("auto", found):
         kind = SchemaType.NONE if newest is None else newest.schema.type
         raise ConfigurationError(

@@ -29,7 +29,7 @@ def test_all_problems_are_told_at_once() -> None:
         "option assign is not supported by this source",
         "no topic: set option topic, or topics with commas between them",
         "no metadata.url: set it to zk:host:port of the cluster, or rocksdb:DIR of a standalone",
-        "valueFormat=xml: expected one of binary, string, avro, json, keyvalue, auto",
+        "valueFormat=xml: expected one of binary, string, avro, json, protobuf, keyvalue, auto",
         "columns has value more than once",
         "minPartitions=0: expected a number of at least 1",
         "targetPartitionBytes=much: expected a size such as 128m",
