@@ -44,6 +44,7 @@ KNOWN: Final[dict[str, tuple[str, ...]]] = {
     "columns": (),
     "valueFormat": (),
     "mode": (),
+    "unionSchemas": (),
     "bookkeeper.readTimeoutMs": (),
     "bookkeeper.tlsDirectory": (),
     "ledgersRoot": (),
@@ -53,9 +54,15 @@ KNOWN: Final[dict[str, tuple[str, ...]]] = {
 NOT_YET: Final = (
     "assign",
     "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
-    "includeHeaders", "columnStyle", "allowDifferentTopicSchemas", "pushDownFilters",
+    "includeHeaders", "columnStyle", "pushDownFilters",
     "subscriptionPrefix", "pollTimeoutMs", "waitingForNonExistedTopic",
 )  # fmt: skip
+
+# Options of other connectors that are called otherwise here.
+INSTEAD: Final = {
+    "allowDifferentTopicSchemas": "valueFormat=binary leaves the values of topics with different schemas as they are, "
+    "unionSchemas=true decodes each by its own",
+}
 
 # Options with which other connectors reach a broker. Accepted, so that their jobs run here; reading needs no broker.
 BROKER: Final = ("admin.url", "adminUrl")
@@ -151,6 +158,8 @@ class ReadOptions:
     fail_on_data_loss: bool = True
     columns: tuple[str, ...] = ()
     value_format: str = "binary"
+    union_schemas: bool = False
+    """Each topic is decoded by its own schema, into the columns of all."""
     permissive: bool = False
     """A value that cannot be decoded is null, with its bytes in the column `__corrupt`; otherwise the read fails."""
     read_timeout_s: float = 30.0
@@ -178,6 +187,9 @@ def parse_options(options: Mapping[str, str], kind: Kind = Kind.BATCH) -> ReadOp
     value_format = given.get("valueFormat", "binary").lower()
     if value_format not in VALUE_FORMATS:
         problems.append(f"valueFormat={value_format}: expected one of {', '.join(VALUE_FORMATS)}")
+    union_schemas = _flag(given, "unionSchemas", False, problems)
+    if union_schemas and value_format in ("binary", "string"):
+        problems.append(f"unionSchemas=true has no meaning for valueFormat={value_format}; set valueFormat=auto")
     permissive = _one_of(given, "mode", MODES, problems) == "PERMISSIVE"
     columns = _list(given.get("columns", ""))
     twice = sorted({name for name in columns if columns.count(name) > 1})
@@ -227,6 +239,7 @@ def parse_options(options: Mapping[str, str], kind: Kind = Kind.BATCH) -> ReadOp
         fail_on_data_loss=fail_on_data_loss,
         columns=columns,
         value_format=value_format,
+        union_schemas=union_schemas,
         permissive=permissive,
         read_timeout_s=read_timeout_s,
         ledgers_root=given.get("ledgersRoot", ""),
@@ -250,6 +263,7 @@ def _canonical(options: Mapping[str, str], problems: list[str]) -> dict[str, str
     """Values by documented name, without surrounding spaces."""
     names = {alias.lower(): name for name, aliases in KNOWN.items() for alias in (name, *aliases)}
     later = {name.lower(): name for name in NOT_YET}
+    instead = {name.lower(): name for name in INSTEAD}
     broker = {name.lower() for name in BROKER}
     given: dict[str, str] = {}
     sources: dict[str, str] = {}
@@ -260,6 +274,8 @@ def _canonical(options: Mapping[str, str], problems: list[str]) -> dict[str, str
             if name in given and given[name] != value.strip():
                 problems.append(f"{sources[name]} and {key} mean the same and differ")
             given[name], sources[name] = value.strip(), key
+        elif lowered in instead:
+            problems.append(f"option {instead[lowered]} does not exist here: {INSTEAD[instead[lowered]]}")
         elif lowered in later:
             problems.append(f"option {later[lowered]} is not supported by this source")
         elif lowered not in broker and not lowered.startswith(BROKER_PREFIXES):

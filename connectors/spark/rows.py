@@ -351,8 +351,10 @@ class RowBuilder:
                 columns.append(_corrupt_values(rows, decoded.corrupt))
             elif field.name in self._makers:
                 columns.append(self._made(field, rows))
-            else:
+            elif self._values is None:
                 columns.append(self._raw_values(field, rows))
+            else:
+                columns.append(pa.nulls(rows.count, field.type))  # a column that other topics have
         batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
         if decoded.corrupt is not None:
             self.corrupt_count += int(decoded.corrupt.sum())

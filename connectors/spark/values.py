@@ -95,7 +95,9 @@ def columns_of(schema: StoredSchema, topic: str) -> list[t.StructField]:
             f"fields {clash} of {topic} have the names of metadata columns; use valueFormat=binary"
         )
     if schema.schema.type is SchemaType.JSON:
-        fields = [_nullable(field) for field in fields]  # nothing checks the fields of a JSON text against its schema
+        fields = [
+            nullable_field(field) for field in fields
+        ]  # nothing checks the fields of a JSON text against its schema
     # A null message has no fields, so each column can be null.
     return [t.StructField(field.name, field.dataType, True) for field in fields]
 
@@ -110,14 +112,15 @@ def _definition(schema: StoredSchema, topic: str) -> dict[str, Any]:
     return definition
 
 
-def _nullable(field: t.StructField) -> t.StructField:
+def nullable_field(field: t.StructField) -> t.StructField:
+    """The same field, with null allowed everywhere inside."""
     return t.StructField(field.name, _with_nulls(field.dataType), True)
 
 
 def _with_nulls(kind: t.DataType) -> t.DataType:
     """The same type, with null allowed everywhere inside."""
     if isinstance(kind, t.StructType):
-        return t.StructType([_nullable(field) for field in kind.fields])
+        return t.StructType([nullable_field(field) for field in kind.fields])
     if isinstance(kind, t.ArrayType):
         return t.ArrayType(_with_nulls(kind.elementType), True)
     if isinstance(kind, t.MapType):

@@ -136,6 +136,18 @@ def test_an_offset_in_the_middle_of_a_batch_is_refused_with_those_around_it() ->
     assert "12:345 to begin with it, 12:346 to end behind it" in problem
 
 
+def test_a_name_of_other_connectors_tells_what_it_is_called_here() -> None:
+    (problem,) = problems_of(**BASE, allowdifferenttopicschemas="true")
+    assert problem.startswith("option allowDifferentTopicSchemas does not exist here: valueFormat=binary leaves")
+
+
+def test_united_schemas_need_a_format_that_has_schemas() -> None:
+    assert parse_options({**BASE, "unionSchemas": "true", "valueFormat": "auto"}).union_schemas
+    assert problems_of(**BASE, unionSchemas="true") == [
+        "unionSchemas=true has no meaning for valueFormat=binary; set valueFormat=auto"
+    ]
+
+
 def test_every_refused_name_is_told_by_name() -> None:
     for name in NOT_YET:
         assert problems_of(**BASE, **{name.lower(): "x"}) == [f"option {name} is not supported by this source"]
