@@ -44,6 +44,8 @@ KNOWN: Final[dict[str, tuple[str, ...]]] = {
     "columns": (),
     "valueFormat": (),
     "mode": (),
+    "keyFormat": (),
+    "encrypted": (),
     "unionSchemas": (),
     "bookkeeper.readTimeoutMs": (),
     "bookkeeper.tlsDirectory": (),
@@ -76,6 +78,10 @@ LATEST: Final[Position] = (-1, -1)
 """As the place where a stream begins: behind what is there when it begins."""
 
 VALUE_FORMATS: Final = ("binary", "string", "avro", "json", "protobuf", "keyvalue", "auto")
+
+KEY_FORMATS: Final = ("binary", "string")
+
+ENCRYPTED: Final = ("error", "raw")
 
 MODES: Final = ("FAILFAST", "PERMISSIVE")
 """Spark's names for what happens to a value that cannot be decoded; the first is the default."""
@@ -158,6 +164,10 @@ class ReadOptions:
     fail_on_data_loss: bool = True
     columns: tuple[str, ...] = ()
     value_format: str = "binary"
+    key_is_text: bool = False
+    """The column `__key` is text, not bytes."""
+    passes_encrypted: bool = False
+    """Encrypted entries are rows, as they are; otherwise the read fails."""
     union_schemas: bool = False
     """Each topic is decoded by its own schema, into the columns of all."""
     permissive: bool = False
@@ -187,6 +197,13 @@ def parse_options(options: Mapping[str, str], kind: Kind = Kind.BATCH) -> ReadOp
     value_format = given.get("valueFormat", "binary").lower()
     if value_format not in VALUE_FORMATS:
         problems.append(f"valueFormat={value_format}: expected one of {', '.join(VALUE_FORMATS)}")
+    key_is_text = _one_of(given, "keyFormat", KEY_FORMATS, problems) == "string"
+    passes_encrypted = _one_of(given, "encrypted", ENCRYPTED, problems) == "raw"
+    if passes_encrypted and value_format != "binary":
+        problems.append(
+            f"encrypted=raw passes values as they are, which valueFormat={value_format} cannot decode; set "
+            "valueFormat=binary"
+        )
     union_schemas = _flag(given, "unionSchemas", False, problems)
     if union_schemas and value_format in ("binary", "string"):
         problems.append(f"unionSchemas=true has no meaning for valueFormat={value_format}; set valueFormat=auto")
@@ -239,6 +256,8 @@ def parse_options(options: Mapping[str, str], kind: Kind = Kind.BATCH) -> ReadOp
         fail_on_data_loss=fail_on_data_loss,
         columns=columns,
         value_format=value_format,
+        key_is_text=key_is_text,
+        passes_encrypted=passes_encrypted,
         union_schemas=union_schemas,
         permissive=permissive,
         read_timeout_s=read_timeout_s,

@@ -181,7 +181,7 @@ class _Task:
                     async for group in groups:
                         self._entries += len(group)
                         begin = group[-1].entry_id + 1
-                        opened = (_open(topic, run, entry) for entry in group)
+                        opened = (self._open(run, entry) for entry in group)
                         yield [entry for entry in opened if entry is not None]
             except (NoSuchLedger, NoSuchEntry) as error:
                 text = f"{topic}: entries {begin} to {run.last} of ledger {run.ledger_id} are gone ({error})"
@@ -193,6 +193,14 @@ class _Task:
                 log.warning("%s; leaving them out", text)
             except DigestMismatch as error:
                 raise Corruption(f"{topic}: {error}") from None
+
+    def _open(self, run: Run, entry: StoredEntry) -> Opened | None:
+        """The message entry in what is stored; of a compacted ledger with the id that it had in the topic."""
+        position, payload = (entry.ledger_id, entry.entry_id), entry.payload
+        if run.is_compacted:
+            original, payload = decode(entry.payload)
+            position = original.ledger_id, original.entry_id
+        return open_entry(self._split.topic, *position, payload, passes_encrypted=self._options.passes_encrypted)
 
     async def _read(self, run: Run) -> AsyncGenerator[list[StoredEntry], None]:
         """All entries of *run*, a group for each answer."""
@@ -263,7 +271,7 @@ class _Task:
         async with aclosing(self._read(run)) as groups:
             async for group in groups:
                 for entry in group:
-                    opened = open_entry(self._split.topic, entry.ledger_id, entry.entry_id, entry.payload)
+                    opened = self._open(run, entry)
                     if opened is not None and opened.is_chunk and opened.metadata.uuid == chunk.metadata.uuid:
                         found.append(opened)
                 self._check_bytes(chunk, found)
@@ -275,14 +283,6 @@ class _Task:
         except Corruption as error:
             where = f"{self._split.topic}, entry {chunk.ledger_id}:{chunk.entry_id}"
             raise Corruption(f"{where}: {error}") from None
-
-
-def _open(topic: str, run: Run, entry: StoredEntry) -> Opened | None:
-    """The message entry in what is stored; of a compacted ledger with the id that it had in the topic."""
-    if not run.is_compacted:
-        return open_entry(topic, entry.ledger_id, entry.entry_id, entry.payload)
-    position, payload = decode(entry.payload)
-    return open_entry(topic, position.ledger_id, position.entry_id, payload)
 
 
 async def _read_some(handle: LedgerReadHandle, first: int, last: int) -> list[StoredEntry]:

@@ -6,6 +6,7 @@ Rules (docs/formats/pulsar.md):
 2. A message in chunks is one row, at the place of its last chunk. Chunks that consumers drop are dropped here, too:
    those without a first chunk, or with a gap, or sent again after the message was whole.
 3. Encrypted and transactional messages are refused: their content, or whether they were committed, is not known here.
+   If it is asked for, an encrypted entry is one row, as it is stored, even if it is a batch.
 4. Only the columns that are asked for are built, and they have exactly the types of the schema.
 """
 
@@ -29,6 +30,7 @@ from connectors.spark.columnar import (
     walk,
 )
 from connectors.spark.decoding import CORRUPT, Decoded, decode_all
+from connectors.spark.encryption import ENCRYPTION_COLUMNS, check_passable, value_of
 from connectors.spark.times import Times
 from connectors.spark.values import Values
 from magnetar_core.bookkeeper.wire.checksum import crc32c
@@ -90,8 +92,13 @@ class Opened(NamedTuple):
         return self.metadata.num_chunks_from_msg > 1
 
 
-def open_entry(topic: str, ledger_id: int, entry_id: int, data: Buffer) -> Opened | None:
-    """The entry with its payload; None if it holds no user's messages. Raises Corruption naming it."""
+def open_entry(
+    topic: str, ledger_id: int, entry_id: int, data: Buffer, *, passes_encrypted: bool = False
+) -> Opened | None:
+    """The entry with its payload; None if it holds no user's messages. Raises Corruption naming it.
+
+    If it *passes_encrypted*, the payload of such an entry is as it is stored.
+    """
     try:
         parts = split_entry(data)
         if parts.checksum is not None and crc32c(parts.checksummed) != parts.checksum:
@@ -101,16 +108,16 @@ def open_entry(topic: str, ledger_id: int, entry_id: int, data: Buffer) -> Opene
             raise Corruption("its metadata lack a required field")
         if metadata.HasField("marker_type"):
             return None
-        if metadata.encryption_keys:
-            raise Corruption("it is encrypted, and this reader has no keys; consume it with a Pulsar client")
+        check_passable(metadata, is_passed=passes_encrypted)
         if metadata.HasField("txnid_most_bits"):
             raise Corruption("it belongs to a transaction; reading transactional topics is not supported")
         broker = broker_metadata_of(parts)
         index = broker.index if broker is not None and broker.HasField("index") else None
         problem = batch_problem(metadata, len(parts.payload))
-        if problem is not None and metadata.num_messages_in_batch:
+        if problem is not None and metadata.num_messages_in_batch and not metadata.encryption_keys:
             raise Corruption(problem)
-        payload = parts.payload if metadata.num_chunks_from_msg > 1 else payload_of(parts, metadata)
+        is_opaque = metadata.num_chunks_from_msg > 1 or bool(metadata.encryption_keys)
+        payload = parts.payload if is_opaque else payload_of(parts, metadata)
     except Corruption as error:
         raise Corruption(f"{topic}, entry {ledger_id}:{entry_id}: {error}") from None
     return Opened(ledger_id, entry_id, metadata, index, payload)
@@ -245,7 +252,7 @@ class RowBuilder:
         keys_apart = values is not None and values.has_keys_apart
         self._needs_fields = keys_apart or not _PER_MESSAGE.isdisjoint(schema.names)
         self._makers: dict[str, Callable[[_Rows, pa.Field], pa.Array]] = {
-            "__key": _keys,
+            "__key": self._keys,
             "__topic": lambda rows, field: pa.repeat(pa.scalar(topic, pa.string()), rows.count),
             "__messageId": self._message_ids,
             "__publishTime": lambda rows, field: _timestamps(
@@ -293,7 +300,7 @@ class RowBuilder:
         metadata, payload = opened.metadata, opened.payload
         if self._times is not None and not self._times.has(_signed(metadata.publish_time)):
             return
-        if is_batch(metadata):
+        if is_batch(metadata) and not metadata.encryption_keys:
             count = metadata.num_messages_in_batch
             if count < 1:
                 return
@@ -349,6 +356,8 @@ class RowBuilder:
                 columns.append(decoded.columns[field.name])
             elif field.name == CORRUPT:
                 columns.append(_corrupt_values(rows, decoded.corrupt))
+            elif field.name in ENCRYPTION_COLUMNS:
+                columns.append(rows.spread([value_of(field.name, e.opened.metadata) for e in rows.entries], field))
             elif field.name in self._makers:
                 columns.append(self._made(field, rows))
             elif self._values is None:
@@ -388,6 +397,25 @@ class RowBuilder:
                 except UnicodeDecodeError as error:
                     raise self._corruption(rows.entry_of(row), f"its value is not text in UTF-8 ({error})") from None
             raise
+
+    def _keys(self, rows: "_Rows", field: pa.Field) -> pa.Array:
+        keys = _keys(rows)
+        if field.type == pa.binary():
+            return keys
+        try:
+            return keys.cast(field.type)
+        except pa.ArrowInvalid:
+            texts = [self._text_key(rows, row, key) for row, key in enumerate(keys.to_pylist())]
+            return pa.array(texts, field.type)
+
+    def _text_key(self, rows: "_Rows", row: int, key: bytes | None) -> str | None:
+        try:
+            return None if key is None else key.decode()
+        except UnicodeDecodeError as error:
+            if self._permissive:
+                return None
+            text = f"its key is not text in UTF-8 ({error}); use keyFormat=binary"
+            raise self._corruption(rows.entry_of(row), text) from None
 
     def _message_ids(self, rows: "_Rows", field: pa.Field) -> pa.BinaryArray:
         """Serialised MessageIdData, as the clients do it."""
@@ -487,7 +515,7 @@ class _Rows:
 # ------------------------------------------------------------------------------------------ columns
 
 
-def _keys(rows: _Rows, field: pa.Field) -> pa.BinaryArray:
+def _keys(rows: _Rows) -> pa.BinaryArray:
     fields = rows.messages.fields
     keys = fields.keys()
     if fields.key_is_base64 is None:

@@ -206,14 +206,19 @@ def available_columns(
     options: ReadOptions, frozen: "Sequence[FrozenTopic]"
 ) -> tuple[dict[str, t.StructField], tuple[str, ...]]:
     """Every column that can be asked for, by name, and the names of the default ones."""
+    from connectors.spark.encryption import ENCRYPTION_COLUMNS
     from connectors.spark.rows import DEFAULT_METADATA, METADATA_COLUMNS
     from connectors.spark.value_columns import value_fields
 
     values = value_fields(options, frozen)
     known = {field.name: field for field in values}
     for name, (kind, nullable) in METADATA_COLUMNS.items():
-        known[name] = t.StructField(name, kind, nullable)
-    return known, (*(field.name for field in values), *DEFAULT_METADATA)
+        is_text_key = name == "__key" and options.key_is_text
+        known[name] = t.StructField(name, t.StringType() if is_text_key else kind, nullable)
+    encryption = ENCRYPTION_COLUMNS if options.passes_encrypted else {}
+    for name, kind in encryption.items():
+        known[name] = t.StructField(name, kind, True)
+    return known, (*(field.name for field in values), *DEFAULT_METADATA, *encryption)
 
 
 def register(spark: Any) -> None:

@@ -1,6 +1,7 @@
 """mode=PERMISSIVE: values that cannot be decoded are nulls beside their bytes, and no row is lost."""
 
 import asyncio
+import json
 import logging
 import struct
 from collections.abc import AsyncIterator
@@ -108,3 +109,28 @@ async def test_the_column_exists_only_where_values_are_decoded_permissively(worl
         await world.rows("t", valueFormat="auto", mode="failfast")
     with pytest.raises(ConfigurationError, match="mode=DROPMALFORMED: expected FAILFAST or PERMISSIVE"):
         await asyncio.to_thread(reader_of, world.options("t", mode="DROPMALFORMED"))
+
+
+async def test_keys_are_text_if_asked_for(world: SparkWorld) -> None:
+    entries = [
+        single(b"", partition_key="ü"),
+        single(b""),
+        single(b"", partition_key="/w==", partition_key_b64_encoded=True),
+    ]
+    await world.topic("t", await world.ledger(entries))
+
+    async def keys(**options: str) -> list[Any]:
+        return [row["__key"] for row in await world.rows("t", columns="__key", **options)]
+
+    assert await keys() == await keys(keyFormat="binary") == ["ü".encode(), None, b"\xff"]
+    assert await keys(keyFormat="string", mode="PERMISSIVE") == ["ü", None, None]
+    with pytest.raises(Corruption, match=r"/t, entry \d+:2: its key is not text in UTF-8 .*keyFormat=binary"):
+        await keys(keyFormat="string")
+    assert await keys(keyFormat="string", endingOffsets=await end_at(world, 2)) == ["ü", None]
+    with pytest.raises(ConfigurationError, match="keyFormat=json: expected binary or string"):
+        await keys(keyFormat="json")
+
+
+async def end_at(world: SparkWorld, entry_id: int) -> str:
+    ledger_id = (await world.rows("t", columns="__ledgerId"))[0]["__ledgerId"]
+    return json.dumps({"t": {"0": f"{ledger_id}:{entry_id}"}})
