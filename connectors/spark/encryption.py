@@ -26,7 +26,7 @@ _COLUMNS: Final[dict[str, tuple[t.DataType, Of]]] = {
     "__encryptionParam": (t.BinaryType(), lambda metadata: metadata.encryption_param),
     "__encryptionAlgorithm": (t.StringType(), lambda metadata: metadata.encryption_algo or None),
     "__encryptionCompression": (t.StringType(), lambda metadata: CompressionType.Name(metadata.compression)),
-    "__encryptionUncompressedSize": (t.LongType(), lambda metadata: metadata.uncompressed_size),
+    "__encryptionUncompressedSize": (t.LongType(), lambda metadata: metadata.uncompressed_size or None),
     "__encryptionBatchSize": (
         t.IntegerType(),
         lambda metadata: metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else None,
@@ -34,7 +34,8 @@ _COLUMNS: Final[dict[str, tuple[t.DataType, Of]]] = {
 }
 
 ENCRYPTION_COLUMNS: Final = {name: kind for name, (kind, _) in _COLUMNS.items()}
-"""All may be null: in rows that are not encrypted. The size of a batch is null where a message stands alone."""
+"""All may be null: in rows that are not encrypted. The size of a batch is null where a message stands alone, the
+uncompressed size where the producer did not say it."""
 
 
 def value_of(name: str, metadata: MessageMetadata) -> Any:

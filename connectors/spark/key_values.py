@@ -11,7 +11,6 @@ SEPARATED: the key of the message is the key (base64; null_partition_key is a nu
 (docs/formats/pulsar.md; bytes of Java's client: tests/vectors/entries/plain-public-default-kv-*.json)
 """
 
-import json
 import struct
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
@@ -21,15 +20,13 @@ import pyarrow as pa
 from connectors.spark.columnar import Messages, Numbers
 from connectors.spark.values import Decode, Values
 from magnetar_core.runtime.types import ConfigurationError, Corruption
-from managed_ledger.schemas.compatibility import Schema, SchemaType
+from managed_ledger.errors import IncompatibleSchema
+from managed_ledger.schemas.compatibility import SchemaType, split_key_value
 from managed_ledger.schemas.registry import StoredSchema
 
 _SIZE: Final = struct.Struct(">i")
 _ENCODING: Final = "kv.encoding.type"
 _INLINE, _SEPARATED = "INLINE", "SEPARATED"
-
-# Names that registries have and the enum has not: bytes as they are.
-_PLAIN_TYPES: Final = ("", "BYTES", "NONE")
 
 
 class Halves(NamedTuple):
@@ -42,35 +39,18 @@ class Halves(NamedTuple):
 
 def halves_of(schema: StoredSchema, topic: str) -> Halves:
     """Raises ConfigurationError naming the topic."""
-    properties = dict(schema.schema.properties)
-    encoding = properties.get(_ENCODING, _INLINE)
+    encoding = dict(schema.schema.properties).get(_ENCODING, _INLINE)
     try:
         if encoding not in (_INLINE, _SEPARATED):
-            raise ValueError(f"its {_ENCODING} is {encoding}")
-        found = split(schema.schema.data)
-        halves = [
-            schema._replace(schema=_half(properties, name, data or b""))
-            for name, data in zip(("key", "value"), found, strict=True)
-        ]
-    except ValueError as error:
+            raise IncompatibleSchema(f"its {_ENCODING} is {encoding}")
+        key, value = split_key_value(schema.schema)
+        if SchemaType.KEY_VALUE in (key.type, value.type):
+            raise IncompatibleSchema("it is a pair of pairs")
+    except IncompatibleSchema as error:
         raise ConfigurationError(
             f"the schema of {topic} cannot be understood ({error}); read it with valueFormat=binary"
         ) from None
-    return Halves(encoding == _SEPARATED, *halves)
-
-
-def _half(properties: dict[str, str], name: str, data: bytes) -> Schema:
-    kind = properties.get(f"{name}.schema.type", "")
-    own = json.loads(properties.get(f"{name}.schema.properties") or "{}")
-    if not isinstance(own, dict):
-        raise ValueError(f"its {name}.schema.properties are {own!r:.40}")
-    if kind in _PLAIN_TYPES:
-        number = SchemaType.NONE
-    elif kind in SchemaType.__members__ and kind != "KEY_VALUE":
-        number = SchemaType[kind]
-    else:
-        raise ValueError(f"its {name}.schema.type is {kind}")
-    return Schema(number, data, tuple((str(key), str(value)) for key, value in own.items()))
+    return Halves(encoding == _SEPARATED, schema._replace(schema=key), schema._replace(schema=value))
 
 
 def split(data: bytes) -> tuple[bytes | None, bytes | None]:

@@ -145,8 +145,9 @@ def test_bytes_that_are_no_pair_name_their_entry(data: bytes, complaint: str) ->
 def test_schemas_that_are_no_pair_are_refused_with_the_way_out() -> None:
     broken = key_value("STRING", "STRING")
     for schema, complaint in (
-        (broken._replace(schema=broken.schema._replace(data=b"\0\0")), "the key is missing"),
-        (key_value("STRING", "WORDS"), "its value.schema.type is WORDS"),
+        (broken._replace(schema=broken.schema._replace(data=b"\0\0")), "the KEY_VALUE schema is cut short"),
+        (key_value("STRING", "WORDS"), "unknown type WORDS of a value schema"),
+        (key_value("STRING", "KEY_VALUE"), "it is a pair of pairs"),
         (key_value("STRING", "STRING", "ASIDE"), "its kv.encoding.type is ASIDE"),
     ):
         with pytest.raises(
