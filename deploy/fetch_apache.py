@@ -2,8 +2,9 @@
 
     .cache/apache/apache-pulsar-4.0.8/        Pulsar 4.0.8 with BookKeeper 4.17.2 and ZooKeeper, about 500 MB
     .cache/apache/bookkeeper-benchmark-4.17.3.jar
+    .cache/apache/spark-avro_2.13-4.1.1.jar   Spark's own reading of Avro, to compare ours with
 
-Both are ordinary Maven artifacts; Maven checks their checksums. Files that exist already are kept.
+All are ordinary Maven artifacts; Maven checks their checksums. Files that exist already are kept.
 """
 
 import shutil
@@ -15,9 +16,12 @@ from typing import Final
 
 PULSAR_VERSION: Final = "4.0.8"
 BENCHMARK_VERSION: Final = "4.17.3"
+# The newest that Maven had when this was written; it runs in Spark 4.3, too.
+SPARK_AVRO_VERSION: Final = "4.1.1"
 HOME: Final = Path(__file__).resolve().parent.parent / ".cache" / "apache"
 DISTRIBUTION: Final = HOME / f"apache-pulsar-{PULSAR_VERSION}"
 BENCHMARK_JAR: Final = HOME / f"bookkeeper-benchmark-{BENCHMARK_VERSION}.jar"
+SPARK_AVRO_JAR: Final = HOME / f"spark-avro_2.13-{SPARK_AVRO_VERSION}.jar"
 
 
 def maven_copy(artifact: str, directory: Path) -> None:
@@ -53,6 +57,9 @@ def fetch() -> None:
     if not BENCHMARK_JAR.exists():
         print(f"getting BookKeeper's load generator {BENCHMARK_VERSION}", flush=True)
         maven_copy(f"org.apache.bookkeeper:bookkeeper-benchmark:{BENCHMARK_VERSION}", HOME)
+    if not SPARK_AVRO_JAR.exists():
+        print(f"getting Spark's Avro functions {SPARK_AVRO_VERSION}", flush=True)
+        maven_copy(f"org.apache.spark:spark-avro_2.13:{SPARK_AVRO_VERSION}", HOME)
 
 
 if __name__ == "__main__":

@@ -50,8 +50,8 @@ CONCURRENT_MAX: Final = 64
 # How often what compaction kept is looked for while compactions end meanwhile.
 _COMPACTION_LOOKS: Final = 3
 
-# Value formats that depend on the topic's schema.
-WITH_SCHEMA: Final = frozenset({"avro", "json", "auto"})
+# Value formats that do not depend on the topic's schema.
+WITHOUT_SCHEMA: Final = frozenset({"binary", "string"})
 
 
 class TopicMissing(MagnetarError):
@@ -106,7 +106,7 @@ async def freeze(options: ReadOptions) -> list[FrozenTopic]:
             FrozenTopic(
                 topic,
                 await freezer.ranges(topic),
-                tuple(await registry.versions(topic.schema_id)) if options.value_format in WITH_SCHEMA else (),
+                () if options.value_format in WITHOUT_SCHEMA else tuple(await registry.versions(topic.schema_id)),
                 freezer.closed_ms if options.push_down_filters else {},
             )
             for topic in topics

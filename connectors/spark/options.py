@@ -45,6 +45,10 @@ KNOWN: Final[dict[str, tuple[str, ...]]] = {
     "service.url": ("serviceUrl",),
     "columns": (),
     "valueFormat": (),
+    "mode": (),
+    "keyFormat": (),
+    "encrypted": (),
+    "unionSchemas": (),
     "bookkeeper.readTimeoutMs": (),
     "bookkeeper.tlsDirectory": (),
     "ledgersRoot": (),
@@ -54,9 +58,15 @@ KNOWN: Final[dict[str, tuple[str, ...]]] = {
 NOT_YET: Final = (
     "assign",
     "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
-    "includeHeaders", "columnStyle", "allowDifferentTopicSchemas",
+    "includeHeaders", "columnStyle",
     "subscriptionPrefix", "pollTimeoutMs", "waitingForNonExistedTopic",
 )  # fmt: skip
+
+# Options of other connectors that are called otherwise here.
+INSTEAD: Final = {
+    "allowDifferentTopicSchemas": "valueFormat=binary leaves the values of topics with different schemas as they are, "
+    "unionSchemas=true decodes each by its own",
+}
 
 # Options with which other connectors reach a broker. Accepted, so that their jobs run here; reading needs no broker.
 BROKER: Final = ("admin.url", "adminUrl")
@@ -76,7 +86,14 @@ ONLY_STREAM: Final = ("maxMessagesPerTrigger", "maxBytesPerTrigger", "subscripti
 LATEST: Final[Position] = (-1, -1)
 """As the place where a stream begins: behind what is there when it begins."""
 
-VALUE_FORMATS: Final = ("binary", "string", "avro", "json", "auto")
+VALUE_FORMATS: Final = ("binary", "string", "avro", "json", "protobuf", "keyvalue", "auto")
+
+KEY_FORMATS: Final = ("binary", "string")
+
+ENCRYPTED: Final = ("error", "raw")
+
+MODES: Final = ("FAILFAST", "PERMISSIVE")
+"""Spark's names for what happens to a value that cannot be decoded; the first is the default."""
 
 _SIZE: Final = re.compile(r"([0-9]{1,15})\s*([kmg]?)b?", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
@@ -156,6 +173,14 @@ class ReadOptions:
     fail_on_data_loss: bool = True
     columns: tuple[str, ...] = ()
     value_format: str = "binary"
+    key_is_text: bool = False
+    """The column `__key` is text, not bytes."""
+    passes_encrypted: bool = False
+    """Encrypted entries are rows, as they are; otherwise the read fails."""
+    union_schemas: bool = False
+    """Each topic is decoded by its own schema, into the columns of all."""
+    permissive: bool = False
+    """A value that cannot be decoded is null, with its bytes in the column `__corrupt`; otherwise the read fails."""
     read_timeout_s: float = 30.0
     ledgers_root: str = ""
     """Empty: the one in the metadata URL."""
@@ -186,6 +211,17 @@ def parse_options(options: Mapping[str, str], kind: Kind = Kind.BATCH) -> ReadOp
     value_format = given.get("valueFormat", "binary").lower()
     if value_format not in VALUE_FORMATS:
         problems.append(f"valueFormat={value_format}: expected one of {', '.join(VALUE_FORMATS)}")
+    key_is_text = _one_of(given, "keyFormat", KEY_FORMATS, problems) == "string"
+    passes_encrypted = _one_of(given, "encrypted", ENCRYPTED, problems) == "raw"
+    if passes_encrypted and value_format != "binary":
+        problems.append(
+            f"encrypted=raw passes values as they are, which valueFormat={value_format} cannot decode; set "
+            "valueFormat=binary"
+        )
+    union_schemas = _flag(given, "unionSchemas", False, problems)
+    if union_schemas and value_format in ("binary", "string"):
+        problems.append(f"unionSchemas=true has no meaning for valueFormat={value_format}; set valueFormat=auto")
+    permissive = _one_of(given, "mode", MODES, problems) == "PERMISSIVE"
     columns = _list(given.get("columns", ""))
     twice = sorted({name for name in columns if columns.count(name) > 1})
     if twice:
@@ -246,6 +282,10 @@ def parse_options(options: Mapping[str, str], kind: Kind = Kind.BATCH) -> ReadOp
         fail_on_data_loss=fail_on_data_loss,
         columns=columns,
         value_format=value_format,
+        key_is_text=key_is_text,
+        passes_encrypted=passes_encrypted,
+        union_schemas=union_schemas,
+        permissive=permissive,
         read_timeout_s=read_timeout_s,
         ledgers_root=given.get("ledgersRoot", ""),
         tls_directory=given.get("bookkeeper.tlsDirectory", ""),
@@ -268,6 +308,7 @@ def _canonical(options: Mapping[str, str], problems: list[str]) -> dict[str, str
     """Values by documented name, without surrounding spaces."""
     names = {alias.lower(): name for name, aliases in KNOWN.items() for alias in (name, *aliases)}
     later = {name.lower(): name for name in NOT_YET}
+    instead = {name.lower(): name for name in INSTEAD}
     broker = {name.lower() for name in BROKER}
     given: dict[str, str] = {}
     sources: dict[str, str] = {}
@@ -278,6 +319,8 @@ def _canonical(options: Mapping[str, str], problems: list[str]) -> dict[str, str
             if name in given and given[name] != value.strip():
                 problems.append(f"{sources[name]} and {key} mean the same and differ")
             given[name], sources[name] = value.strip(), key
+        elif lowered in instead:
+            problems.append(f"option {instead[lowered]} does not exist here: {INSTEAD[instead[lowered]]}")
         elif lowered in later:
             problems.append(f"option {later[lowered]} is not supported by this source")
         elif lowered not in broker and not lowered.startswith(BROKER_PREFIXES):
@@ -389,6 +432,15 @@ def _milliseconds(text: str) -> int:
         return int(text)
     found = datetime.fromisoformat(text)
     return round((found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _one_of(given: Mapping[str, str], name: str, choices: tuple[str, ...], problems: list[str]) -> str:
+    """The first of *choices* where nothing is given. Letters' cases do not matter."""
+    text = given.get(name, choices[0])
+    found = next((one for one in choices if one.lower() == text.lower()), None)
+    if found is None:
+        problems.append(f"{name}={text}: expected {' or '.join(choices)}")
+    return found or choices[0]
 
 
 def _list(text: str) -> tuple[str, ...]:

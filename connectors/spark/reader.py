@@ -163,6 +163,7 @@ class _Task:
             self._options.times,
             self._wants,
             self._split.acked,
+            permissive=self._options.permissive,
         )
         rows = ROWS_FIRST
         with closing(self._loop.iterate(self._fetch(), FETCH_AHEAD)) as fetched:
@@ -178,9 +179,9 @@ class _Task:
                         rows = min(rows * 4, ROWS_MAX)
         if builder.row_count:
             yield self._take(builder)
-        self._summarise()
+        self._summarise(builder.corrupt_count)
 
-    def _summarise(self) -> None:
+    def _summarise(self, corrupt: int) -> None:
         """One line about what was read: entries and bytes as they are stored, messages in chunks that are incomplete,
         requests for which another bookie was asked as well, seconds in which nothing had come from the bookies yet."""
         summary = {
@@ -190,11 +191,14 @@ class _Task:
             "bytes": self._bytes,
             "rows": self._rows,
             "incomplete": self._dropped,
+            "corrupt": corrupt,
             "retries": self._bookkeeper.read_retries - self._retries_before,
             "waited_s": round(self._waited_s, 3),
         }
         let_through()
         log.info(json.dumps(summary))
+        if corrupt:
+            log.warning("%s: %d values could not be decoded, and are null", self._split.topic, corrupt)
 
     def _take(self, builder: RowBuilder) -> pa.RecordBatch:
         batch = builder.take()
@@ -221,7 +225,7 @@ class _Task:
                         self._entries += len(group)
                         self._bytes += sum(len(entry.payload) for entry in group)
                         begin = group[-1].entry_id + 1
-                        opened = (_open(topic, run, entry, self._wants) for entry in group)
+                        opened = (self._open(run, entry, self._wants) for entry in group)
                         yield [entry for entry in opened if entry is not None]
             except (NoSuchLedger, NoSuchEntry) as error:
                 text = f"{topic}: entries {begin} to {run.last} of ledger {run.ledger_id} are gone ({error})"
@@ -245,6 +249,14 @@ class _Task:
         ensemble = metadata.ensemble_for(entry_id)
         quorum = Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
         return f"{where}, asked for at {', '.join(ensemble[index] for index in quorum.write_set(entry_id))}"
+
+    def _open(self, run: Run, entry: StoredEntry, wants: Wants | None = None) -> Opened | None:
+        """The message entry in what is stored; of a compacted ledger with the id that it had in the topic."""
+        position, payload = (entry.ledger_id, entry.entry_id), entry.payload
+        if run.is_compacted:
+            original, payload = decode(entry.payload)
+            position = original.ledger_id, original.entry_id
+        return open_entry(self._split.topic, *position, payload, wants, passes_encrypted=self._options.passes_encrypted)
 
     async def _read(self, run: Run) -> AsyncGenerator[list[StoredEntry], None]:
         """All entries of *run*, a group for each answer."""
@@ -317,7 +329,7 @@ class _Task:
         async with aclosing(self._read(run)) as groups:
             async for group in groups:
                 for entry in group:
-                    opened = open_entry(self._split.topic, entry.ledger_id, entry.entry_id, entry.payload)
+                    opened = self._open(run, entry)
                     if opened is not None and opened.is_chunk and opened.metadata.uuid == chunk.metadata.uuid:
                         found.append(opened)
                 self._check_bytes(chunk, found)
@@ -329,14 +341,6 @@ class _Task:
         except Corruption as error:
             where = f"{self._split.topic}, entry {chunk.ledger_id}:{chunk.entry_id}"
             raise Corruption(f"{where}: {error}") from None
-
-
-def _open(topic: str, run: Run, entry: StoredEntry, wants: Wants | None) -> Opened | None:
-    """The message entry in what is stored; of a compacted ledger with the id that it had in the topic."""
-    if not run.is_compacted:
-        return open_entry(topic, entry.ledger_id, entry.entry_id, entry.payload, wants)
-    position, payload = decode(entry.payload)
-    return open_entry(topic, position.ledger_id, position.entry_id, payload, wants)
 
 
 async def _read_some(handle: LedgerReadHandle, first: int, last: int) -> list[StoredEntry]:

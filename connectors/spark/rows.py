@@ -6,12 +6,13 @@ Rules (docs/formats/pulsar.md):
 2. A message in chunks is one row, at the place of its last chunk. Chunks that consumers drop are dropped here, too:
    those without a first chunk, or with a gap, or sent again after the message was whole.
 3. Encrypted and transactional messages are refused: their content, or whether they were committed, is not known here.
+   If it is asked for, an encrypted entry is one row, as it is stored, even if it is a batch.
 4. Only the columns that are asked for are built, and they have exactly the types of the schema.
 """
 
 import base64
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
@@ -29,8 +30,10 @@ from connectors.spark.columnar import (
     normalised,
     walk,
 )
+from connectors.spark.decoding import CORRUPT, Decoded, decode_all
+from connectors.spark.encryption import ENCRYPTION_COLUMNS, check_passable, value_of
 from connectors.spark.times import Times
-from connectors.spark.values import Decode, Values
+from connectors.spark.values import Values
 from magnetar_core.bookkeeper.wire.checksum import crc32c
 from magnetar_core.runtime.types import MIB, Buffer, Corruption
 from managed_ledger.messages import (
@@ -99,10 +102,12 @@ def open_entry(
     entry_id: int,
     data: Buffer,
     wants: Wants | None = None,
+    *,
+    passes_encrypted: bool = False,
 ) -> Opened | None:
     """The entry with its payload; None if it holds no user's messages, or is no chunk and *wants* does not want it.
 
-    Raises Corruption naming it.
+    If it *passes_encrypted*, the payload of such an entry is as it is stored. Raises Corruption naming the entry.
     """
     try:
         parts = split_entry(data)
@@ -115,16 +120,16 @@ def open_entry(
             return None
         if wants is not None and metadata.num_chunks_from_msg <= 1 and not wants(ledger_id, entry_id, metadata):
             return None
-        if metadata.encryption_keys:
-            raise Corruption("it is encrypted, and this reader has no keys; consume it with a Pulsar client")
+        check_passable(metadata, is_passed=passes_encrypted)
         if metadata.HasField("txnid_most_bits"):
             raise Corruption("it belongs to a transaction; reading transactional topics is not supported")
         broker = broker_metadata_of(parts)
         index = broker.index if broker is not None and broker.HasField("index") else None
         problem = batch_problem(metadata, len(parts.payload))
-        if problem is not None and metadata.num_messages_in_batch:
+        if problem is not None and metadata.num_messages_in_batch and not metadata.encryption_keys:
             raise Corruption(problem)
-        payload = parts.payload if metadata.num_chunks_from_msg > 1 else payload_of(parts, metadata)
+        is_opaque = metadata.num_chunks_from_msg > 1 or bool(metadata.encryption_keys)
+        payload = parts.payload if is_opaque else payload_of(parts, metadata)
     except Corruption as error:
         raise Corruption(f"{topic}, entry {ledger_id}:{entry_id}: {error}") from None
     return Opened(ledger_id, entry_id, metadata, index, payload)
@@ -245,10 +250,12 @@ class RowBuilder:
         times: Times | None = None,
         wants: Wants | None = None,
         acked: Acked | None = None,
+        *,
+        permissive: bool = False,
     ) -> None:
         """*values* decodes into columns; None leaves the column `value` as it is stored, or as text. Messages that were
         not published in *times*, that are whole in an entry which *wants* does not want, or of which *acked* says that
-        they are consumed, are no rows."""
+        they are consumed, are no rows. If *permissive*, values that cannot be decoded are null, and counted."""
         self._wants = wants
         self._acked = acked
         self._schema = schema
@@ -256,9 +263,13 @@ class RowBuilder:
         self._partition = partition
         self._values = values
         self._times = times
-        self._needs_fields = not _PER_MESSAGE.isdisjoint(schema.names)
+        self._permissive = permissive
+        self.corrupt_count = 0
+        """Values that could not be decoded, of the rows that were taken."""
+        keys_apart = values is not None and values.has_keys_apart
+        self._needs_fields = keys_apart or not _PER_MESSAGE.isdisjoint(schema.names)
         self._makers: dict[str, Callable[[_Rows, pa.Field], pa.Array]] = {
-            "__key": _keys,
+            "__key": self._keys,
             "__topic": lambda rows, field: pa.repeat(pa.scalar(topic, pa.string()), rows.count),
             "__messageId": self._message_ids,
             "__publishTime": lambda rows, field: _timestamps(
@@ -308,7 +319,7 @@ class RowBuilder:
         metadata, payload = opened.metadata, opened.payload
         if self._times is not None and not self._times.has(_signed(metadata.publish_time)):
             return
-        if is_batch(metadata):
+        if is_batch(metadata) and not metadata.encryption_keys:
             count = metadata.num_messages_in_batch
             if count < 1:
                 return
@@ -357,19 +368,36 @@ class RowBuilder:
         fields = rows.messages.fields if self._needs_fields or rows.messages.has_flags else None
         rows.null_value = None if fields is None else fields.null_value
         compacted_out = None if fields is None else fields.compacted_out
-        decoded = {} if self._values is None else self._decoded(rows, self._values, compacted_out)
+        decoded = Decoded({}) if self._values is None else self._decoded(rows, self._values, compacted_out)
         columns = []
         for field in self._schema:
-            if field.name in decoded:
-                columns.append(decoded[field.name])
+            if field.name in decoded.columns:
+                columns.append(decoded.columns[field.name])
+            elif field.name == CORRUPT:
+                columns.append(_corrupt_values(rows, decoded.corrupt))
+            elif field.name in ENCRYPTION_COLUMNS:
+                columns.append(rows.spread([value_of(field.name, e.opened.metadata) for e in rows.entries], field))
             elif field.name in self._makers:
                 columns.append(self._made(field, rows))
-            else:
+            elif self._values is None:
                 columns.append(self._raw_values(field, rows))
+            else:
+                columns.append(pa.nulls(rows.count, field.type))  # a column that other topics have
         batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        if decoded.corrupt is not None:
+            self.corrupt_count += int(decoded.corrupt.sum())
         consumed = None if self._acked is None else self._acked.messages_of(rows.places_of_entries)
         left_out = [mask for mask in (compacted_out, consumed) if mask is not None]
         return batch.filter(pa.array(~np.logical_or.reduce(left_out))) if left_out else batch
+
+    def _decoded(self, rows: "_Rows", values: Values, compacted_out: Numbers | None) -> Decoded:
+        def fail(row: int, text: str) -> Corruption:
+            return self._corruption(rows.entry_of(row), text)
+
+        wanted = [field for field in self._schema if field.name in values.names]
+        if self._permissive and not wanted and CORRUPT not in self._schema.names:
+            return Decoded({})
+        return decode_all(rows, values, wanted, compacted_out, fail, permissive=self._permissive)
 
     def _made(self, field: pa.Field, rows: "_Rows") -> pa.Array:
         try:
@@ -391,65 +419,24 @@ class RowBuilder:
                     raise self._corruption(rows.entry_of(row), f"its value is not text in UTF-8 ({error})") from None
             raise
 
-    def _decoded(self, rows: "_Rows", values: Values, compacted_out: Numbers | None) -> dict[str, pa.Array]:
-        """The columns of the values, decoded with the schema that each value was written with."""
-        wanted = [field for field in self._schema if field.name in values.names]
-        absent = np.zeros(rows.count, bool)
-        for mask in (rows.null_value, compacted_out):
-            if mask is not None:
-                absent |= mask
-        versions = {version_of(entry.opened.metadata.schema_version) for entry in rows.entries}
-        if len(versions) == 1:
-            try:
-                found = values.columns(versions.pop(), rows.messages, np.flatnonzero(~absent), wanted)
-            except (UnusualLayout, pa.ArrowInvalid):
-                found = None  # decode one by one: that finds the value that is wrong, if there is one
-            if found is not None:
-                if not absent.any():
-                    return found
-                places = pa.array(np.cumsum(~absent) - 1, mask=absent)
-                return {name: column.take(places) for name, column in found.items()}
-        lists = self._decode_each(rows, values, [field.name for field in wanted], absent)
-        return {field.name: self._checked(field, rows, lists[field.name]) for field in wanted}
-
-    def _decode_each(
-        self, rows: "_Rows", values: Values, names: Sequence[str], absent: Numbers
-    ) -> dict[str, list[Any]]:
-        lists: dict[str, list[Any]] = {name: [None] * rows.count for name in names}
-        left_out = set(np.flatnonzero(absent).tolist())
-        columns = list(lists.items())
-        value = rows.messages.value
-        begin = 0
-        for entry in rows.entries if names else ():
-            end = begin + entry.messages
-            row = begin
-            try:
-                decode: Decode = values.decoder(version_of(entry.opened.metadata.schema_version))
-                for row in range(begin, end):
-                    if row not in left_out:
-                        record = decode(value(row))
-                        for name, column in columns:
-                            column[row] = record.get(name)
-            except Corruption as error:
-                raise self._corruption(entry.opened, error) from None
-            except Exception as error:  # whatever a library raises for bytes that it does not understand
-                text = f"message {row - begin} is not what its schema says: {error!r}"
-                raise self._corruption(entry.opened, text) from error
-            begin = end
-        return lists
-
-    def _checked(self, field: pa.Field, rows: "_Rows", values: list[Any]) -> pa.Array:
+    def _keys(self, rows: "_Rows", field: pa.Field) -> pa.Array:
+        keys = _keys(rows)
+        if field.type == pa.binary():
+            return keys
         try:
-            return pa.array(values, field.type)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-            for row, value in enumerate(values):
-                try:
-                    pa.array([value], field.type)
-                except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-                    raise self._corruption(
-                        rows.entry_of(row), f"{field.name} is {value!r:.100}, which is no {field.type}"
-                    ) from None
-            raise self._corruption_among(rows, f"column {field.name}: {error}") from None
+            return keys.cast(field.type)
+        except pa.ArrowInvalid:
+            texts = [self._text_key(rows, row, key) for row, key in enumerate(keys.to_pylist())]
+            return pa.array(texts, field.type)
+
+    def _text_key(self, rows: "_Rows", row: int, key: bytes | None) -> str | None:
+        try:
+            return None if key is None else key.decode()
+        except UnicodeDecodeError as error:
+            if self._permissive:
+                return None
+            text = f"its key is not text in UTF-8 ({error}); use keyFormat=binary"
+            raise self._corruption(rows.entry_of(row), text) from None
 
     def _message_ids(self, rows: "_Rows", field: pa.Field) -> pa.BinaryArray:
         """Serialised MessageIdData, as the clients do it."""
@@ -527,8 +514,29 @@ class _Rows:
 
     @property
     def places_of_entries(self) -> list[tuple[int, int, int]]:
-        """(ledger, entry, rows) of each entry."""
-        return [(entry.opened.ledger_id, entry.opened.entry_id, entry.messages) for entry in self.entries]
+        """(ledger, entry, rows) of each entry; of one that is encrypted, whose messages cannot be told apart, no place:
+        it is consumed when all of it is."""
+        return [
+            (-1 if one.opened.metadata.encryption_keys else one.opened.ledger_id, one.opened.entry_id, one.messages)
+            for one in self.entries
+        ]
+
+    @cached_property
+    def versions(self) -> list[tuple[int, int | None]]:
+        """For each entry the number of its messages, and the version of the schema that it was written with."""
+        return [(entry.messages, version_of(entry.opened.metadata.schema_version)) for entry in self.entries]
+
+    @cached_property
+    def _raw_keys(self) -> list[bytes | None]:
+        keys: list[bytes | None] = self.messages.fields.keys().to_pylist()
+        return keys
+
+    def key(self, row: int) -> bytes | None:
+        """Raises ValueError for base64 that is none."""
+        key, is_base64 = self._raw_keys[row], self.messages.fields.key_is_base64
+        if key is None or is_base64 is None or not is_base64[row]:
+            return key
+        return base64.b64decode(key, validate=True)
 
     def entry_of(self, row: int) -> Opened:
         return self.entries[int(np.searchsorted(self._firsts, row, side="right")) - 1].opened
@@ -537,7 +545,7 @@ class _Rows:
 # ------------------------------------------------------------------------------------------ columns
 
 
-def _keys(rows: _Rows, field: pa.Field) -> pa.BinaryArray:
+def _keys(rows: _Rows) -> pa.BinaryArray:
     fields = rows.messages.fields
     keys = fields.keys()
     if fields.key_is_base64 is None:
@@ -547,6 +555,11 @@ def _keys(rows: _Rows, field: pa.Field) -> pa.BinaryArray:
         if decoded[row] is not None:
             decoded[row] = base64.b64decode(decoded[row])
     return pa.array(decoded, pa.binary())
+
+
+def _corrupt_values(rows: _Rows, corrupt: Numbers | None) -> pa.BinaryArray:
+    """What is stored, where it could not be decoded; null elsewhere."""
+    return pa.nulls(rows.count, pa.binary()) if corrupt is None else rows.messages.values(~corrupt)
 
 
 def _event_times(rows: _Rows, field: pa.Field) -> pa.Array:

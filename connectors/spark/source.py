@@ -35,7 +35,6 @@ if TYPE_CHECKING:  # Spark imports this module to see whether the format is know
     from connectors.spark.filters import Pushed
     from connectors.spark.values import Values
     from connectors.spark.write_options import WriteOptions
-    from managed_ledger.schemas.registry import StoredSchema
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +98,8 @@ class MagnetarSource(DataSource):
             raise ConfigurationError(f"no topic matches topicsPattern={options.pattern}")
         known, _ = available_columns(options, frozen)
         _check_projection(schema, known)
+        from connectors.spark.value_columns import ValueColumns
+
         columns = ValueColumns(options, frozen)
         if options.push_down_filters and not hasattr(DataSourceReader, "pushFilters"):
             raise ConfigurationError("pushDownFilters needs PySpark 4.1 or later; leave the option out")
@@ -108,6 +109,7 @@ class MagnetarSource(DataSource):
     def streamReader(self, schema: t.StructType) -> DataSourceStreamReader:
         try:
             from connectors.spark.stream import MagnetarStreamReader
+            from connectors.spark.value_columns import ValueColumns
         except ImportError as error:
             raise ConfigurationError(f"streams of topics need PySpark 4.2 or later ({error})") from error
         options = parse_options(self.options, Kind.STREAM)
@@ -267,91 +269,19 @@ def available_columns(
     options: ReadOptions, frozen: "Sequence[FrozenTopic]"
 ) -> tuple[dict[str, t.StructField], tuple[str, ...]]:
     """Every column that can be asked for, by name, and the names of the default ones."""
+    from connectors.spark.encryption import ENCRYPTION_COLUMNS
     from connectors.spark.rows import DEFAULT_METADATA, METADATA_COLUMNS
+    from connectors.spark.value_columns import value_fields
 
-    values = _value_columns(options, frozen)
+    values = value_fields(options, frozen)
     known = {field.name: field for field in values}
     for name, (kind, nullable) in METADATA_COLUMNS.items():
-        known[name] = t.StructField(name, kind, nullable)
-    return known, (*(field.name for field in values), *DEFAULT_METADATA)
-
-
-def _value_columns(options: ReadOptions, frozen: "Sequence[FrozenTopic]") -> list[t.StructField]:
-    from connectors.spark.values import columns_of, primitive_type
-
-    kind = _value_kind(options, frozen)
-    if kind == "binary":
-        return [t.StructField("value", t.BinaryType(), True)]
-    if kind == "string":
-        return [t.StructField("value", t.StringType(), True)]
-    primitive = primitive_type(frozen[0].schemas[-1].schema.type)
-    if primitive is not None:
-        return [t.StructField("value", primitive, True)]
-    return columns_of(frozen[0].schemas[-1], str(frozen[0].topic))
-
-
-def _value_kind(options: ReadOptions, frozen: "Sequence[FrozenTopic]") -> str:
-    """binary, string, primitive, avro or json; `auto` is decided by the topics' schema."""
-    from connectors.spark.values import primitive_type
-    from managed_ledger.schemas.compatibility import SchemaType
-
-    wanted = options.value_format
-    if wanted in ("binary", "string"):
-        return wanted
-    if not frozen:
-        raise ConfigurationError(f"valueFormat={wanted} needs a topic to take the schema from, and none matches")
-    first = frozen[0]
-    newest = first.schemas[-1].schema if first.schemas else None
-    for other in frozen[1:]:
-        others = other.schemas[-1].schema if other.schemas else None
-        if newest is None or others is None:
-            same = newest is others
-        else:
-            same = newest.type == others.type and newest.data == others.data
-        if not same:
-            raise ConfigurationError(
-                f"{first.topic} and {other.topic} have different schemas; read them apart, or with valueFormat=binary"
-            )
-    kind = SchemaType.NONE if newest is None else newest.type
-    if wanted == "auto":
-        if primitive_type(kind) is not None:
-            return "primitive"
-        return {SchemaType.AVRO: "avro", SchemaType.JSON: "json", SchemaType.STRING: "string"}.get(kind, "binary")
-    if kind.name.lower() != wanted:
-        raise ConfigurationError(
-            f"valueFormat={wanted}, but the schema of {first.topic} is {kind.name}; use valueFormat=binary"
-        )
-    return wanted
-
-
-class ValueColumns:
-    """How values become columns: fixed by the schema that the first topic has at `load()`. Can be pickled."""
-
-    def __init__(self, options: ReadOptions, frozen: "Sequence[FrozenTopic]") -> None:
-        self._kind = _value_kind(options, frozen)
-        self._newest = frozen[0].schemas[-1] if self.needs_schema else None
-
-    @property
-    def needs_schema(self) -> bool:
-        """Whether the versions of a topic's schema are needed to decode its values."""
-        return self._kind in ("avro", "json", "primitive")
-
-    def values(self, topic: str, versions: "Sequence[StoredSchema]") -> "Values | None":
-        """What decodes the values of *topic*; None leaves them as they are. Raises ConfigurationError."""
-        from connectors.spark.values import AvroValues, JsonValues, PrimitiveValues
-
-        newest = self._newest
-        if newest is None:
-            return None
-        if not versions:
-            raise ConfigurationError(f"{topic} has no schema, and is read with the others as {self._kind}")
-        match self._kind:
-            case "avro":
-                return AvroValues(versions, newest, topic)
-            case "json":
-                return JsonValues(newest, topic)
-            case _:
-                return PrimitiveValues(newest.schema.type)
+        is_text_key = name == "__key" and options.key_is_text
+        known[name] = t.StructField(name, t.StringType() if is_text_key else kind, nullable)
+    encryption = ENCRYPTION_COLUMNS if options.passes_encrypted else {}
+    for name, kind in encryption.items():
+        known[name] = t.StructField(name, kind, True)
+    return known, (*(field.name for field in values), *DEFAULT_METADATA, *encryption)
 
 
 def register(spark: Any) -> None:

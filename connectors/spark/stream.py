@@ -38,7 +38,7 @@ from managed_ledger.topic_name import TopicName
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from connectors.spark.source import ValueColumns
+    from connectors.spark.value_columns import ValueColumns
 
 log = logging.getLogger(__name__)
 
@@ -246,7 +246,7 @@ class _Driver:
     def _values(self, topic: TopicName) -> Values | None:
         """Every version of the schema counts that there is when the batch is planned: its messages have no other."""
         if not self._columns.needs_schema:
-            return None
+            return self._columns.values(str(topic), ())
         versions: list[StoredSchema] = self._loop.run(self._registry.versions(topic.schema_id))
         return self._columns.values(str(topic), versions)
 

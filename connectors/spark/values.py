@@ -1,7 +1,8 @@
 """From a topic's schema to Spark's types, and from stored values to Python values that Arrow takes.
 
     schema                  columns
-    Avro or JSON record     one for each field; `["null", X]` is a nullable X, other unions are refused
+    Avro or JSON record     one for each field; `["null", X]` is a nullable X; other unions are structs in Avro
+                            (`avro_unions`), and refused in JSON
     a primitive type        `value`, of that type
     anything else, none     `value`, as it is stored
 
@@ -20,8 +21,9 @@ from typing import Any, Final, Protocol, cast
 import pyarrow as pa
 from pyspark.sql import types as t
 
+from connectors.spark import avro_unions as unions
 from connectors.spark.avro_columns import AvroColumns
-from connectors.spark.columnar import Messages, Numbers
+from connectors.spark.columnar import Messages, Numbers, taken
 from magnetar_core.runtime.types import ConfigurationError, Corruption
 from managed_ledger.schemas.compatibility import SchemaType
 from managed_ledger.schemas.registry import StoredSchema
@@ -35,6 +37,11 @@ class Values(Protocol):
     @property
     def names(self) -> frozenset[str]:
         """The columns that it makes."""
+        ...
+
+    @property
+    def has_keys_apart(self) -> bool:
+        """The keys of the messages belong to their values: decoders take both, as `decoding` joins them."""
         ...
 
     def decoder(self, version: int | None) -> Decode:
@@ -83,14 +90,16 @@ _PRECISION_MAX: Final = 38
 def columns_of(schema: StoredSchema, topic: str) -> list[t.StructField]:
     """The columns of an Avro or JSON record. Raises ConfigurationError where a type has none."""
     definition = _definition(schema, topic)
-    fields = _Types(topic).record(definition)
+    fields = _Types(topic, has_members=schema.schema.type is SchemaType.AVRO).record(definition)
     clash = [field.name for field in fields if field.name.startswith("__")]
     if clash:
         raise ConfigurationError(
             f"fields {clash} of {topic} have the names of metadata columns; use valueFormat=binary"
         )
     if schema.schema.type is SchemaType.JSON:
-        fields = [_nullable(field) for field in fields]  # nothing checks the fields of a JSON text against its schema
+        fields = [
+            nullable_field(field) for field in fields
+        ]  # nothing checks the fields of a JSON text against its schema
     # A null message has no fields, so each column can be null.
     return [t.StructField(field.name, field.dataType, True) for field in fields]
 
@@ -105,14 +114,15 @@ def _definition(schema: StoredSchema, topic: str) -> dict[str, Any]:
     return definition
 
 
-def _nullable(field: t.StructField) -> t.StructField:
+def nullable_field(field: t.StructField) -> t.StructField:
+    """The same field, with null allowed everywhere inside."""
     return t.StructField(field.name, _with_nulls(field.dataType), True)
 
 
 def _with_nulls(kind: t.DataType) -> t.DataType:
     """The same type, with null allowed everywhere inside."""
     if isinstance(kind, t.StructType):
-        return t.StructType([_nullable(field) for field in kind.fields])
+        return t.StructType([nullable_field(field) for field in kind.fields])
     if isinstance(kind, t.ArrayType):
         return t.ArrayType(_with_nulls(kind.elementType), True)
     if isinstance(kind, t.MapType):
@@ -121,8 +131,10 @@ def _with_nulls(kind: t.DataType) -> t.DataType:
 
 
 class _Types:
-    def __init__(self, topic: str) -> None:
+    def __init__(self, topic: str, *, has_members: bool) -> None:
+        """*has_members*: the bytes tell which type of a union a value has, as those of Avro do and JSON does not."""
         self._topic = topic
+        self._has_members = has_members
         self._named: dict[str, t.DataType | None] = {}
 
     def record(self, schema: dict[str, Any]) -> list[t.StructField]:
@@ -134,7 +146,14 @@ class _Types:
 
     def _type(self, schema: Any, place: str) -> tuple[t.DataType, bool]:
         if isinstance(schema, list):
-            branches = [branch for branch in schema if branch != "null"]
+            branches = unions.branches_of(schema)
+            if self._has_members and len(branches) > 1:
+                number = unions.number_of(schema)
+                if number is not None:
+                    return _PRIMITIVES[number], len(branches) < len(schema)
+                fields = [self._field(member) for member in unions.members(schema)]
+                struct = t.StructType([t.StructField(field.name, field.dataType, True) for field in fields])
+                return struct, len(branches) < len(schema)
             if len(branches) != 1:
                 raise ConfigurationError(
                     f"{self._topic}: field {place} is a union of {len(branches)} types, which no column has; "
@@ -189,6 +208,8 @@ class AvroValues:
 
     Topics that are read together have versions of their own, and one schema to which they are resolved.
     """
+
+    has_keys_apart = False
 
     def __init__(self, schemas: Sequence[StoredSchema], newest: StoredSchema, topic: str) -> None:
         """*schemas* are those of *topic*; *newest* fixes the columns. Raises ConfigurationError."""
@@ -254,18 +275,22 @@ def _full_name(record: dict[str, Any]) -> str:
     return name if "." in name or not namespace else f"{namespace}.{name}"
 
 
-def _prepared(schema: Any) -> Any:
-    """The schema without the logical types that are not to be converted by fastavro."""
+def _prepared(schema: Any, path: tuple[str, ...] = ()) -> Any:
+    """The schema without the logical types that are not to be converted by fastavro, with unions that tell their types.
+    *path*: the fields around it."""
     if isinstance(schema, list):
-        return [_prepared(branch) for branch in schema]
+        union = unions.as_records(schema, path) if unions.has_members(schema) else schema
+        return [_prepared(branch, path) for branch in union]
     if not isinstance(schema, dict):
         return schema
-    cleaned = {key: _prepared(value) if key in ("type", "items", "values") else value
-               for key, value in schema.items()}  # fmt: skip
+    cleaned = {key: _prepared(value, path if key == "type" else (*path, key))
+               if key in ("type", "items", "values") else value for key, value in schema.items()}  # fmt: skip
     if schema.get("logicalType") not in _CONVERTED:
         cleaned.pop("logicalType", None)
     if "fields" in schema:
-        cleaned["fields"] = [{**field, "type": _prepared(field["type"])} for field in schema["fields"]]
+        cleaned["fields"] = [
+            {**field, "type": _prepared(field["type"], (*path, field["name"]))} for field in schema["fields"]
+        ]
     return cleaned
 
 
@@ -274,6 +299,8 @@ def _prepared(schema: Any) -> Any:
 
 class JsonValues:
     """Values that are JSON objects; a missing member is null, one that the schema does not know is left out."""
+
+    has_keys_apart = False
 
     def __init__(self, schema: StoredSchema, topic: str) -> None:
         """Raises ConfigurationError."""
@@ -328,8 +355,10 @@ def _converter(
     """A function over the values of *schema*; None if nothing in it is to be converted. Nulls stay null."""
     named = {} if named is None else named
     if isinstance(schema, list):
-        (branch,) = (branch for branch in schema if branch != "null")
-        return _converter(branch, conversions, named)
+        if unions.has_members(schema):
+            return _of_record({"fields": unions.members(schema)}, conversions, named)
+        # Of two numbers the column is the wider one, whatever they mean.
+        return _converter(unions.number_of(schema) or unions.branches_of(schema)[0], conversions, named)
     if isinstance(schema, str):
         if schema in _PRIMITIVES:
             return _unless_null(conversions.get((schema, None)))
@@ -448,6 +477,7 @@ class PrimitiveValues:
     """Values of one of Pulsar's primitive types, as column `value`."""
 
     names = frozenset({"value"})
+    has_keys_apart = False
 
     def __init__(self, kind: SchemaType) -> None:
         self._kind = kind
@@ -460,3 +490,25 @@ class PrimitiveValues:
         self, version: int | None, messages: Messages, rows: Numbers, wanted: Sequence[pa.Field]
     ) -> dict[str, pa.Array] | None:
         return None
+
+
+class PlainValues:
+    """Values that are bytes or text, as column `value`."""
+
+    names = frozenset({"value"})
+    has_keys_apart = False
+
+    def __init__(self, *, is_text: bool) -> None:
+        self._is_text = is_text
+
+    def decoder(self, version: int | None) -> Decode:
+        if self._is_text:
+            return lambda data: {"value": data.decode()}
+        return lambda data: {"value": data}
+
+    def columns(
+        self, version: int | None, messages: Messages, rows: Numbers, wanted: Sequence[pa.Field]
+    ) -> dict[str, pa.Array] | None:
+        starts, ends = messages.places()
+        made = taken(messages.data, starts[rows], ends[rows] - starts[rows])
+        return {field.name: made.cast(field.type) for field in wanted}

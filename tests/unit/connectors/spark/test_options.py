@@ -29,7 +29,7 @@ def test_all_problems_are_told_at_once() -> None:
         "option assign is not supported by this source",
         "no topic: set option topic, or topics with commas between them",
         "no metadata.url: set it to zk:host:port of the cluster, or rocksdb:DIR of a standalone",
-        "valueFormat=xml: expected one of binary, string, avro, json, auto",
+        "valueFormat=xml: expected one of binary, string, avro, json, protobuf, keyvalue, auto",
         "columns has value more than once",
         "minPartitions=0: expected a number of at least 1",
         "targetPartitionBytes=much: expected a size such as 128m",
@@ -134,6 +134,18 @@ def test_other_offsets_are_refused(text: str) -> None:
 def test_an_offset_in_the_middle_of_a_batch_is_refused_with_those_around_it() -> None:
     (problem,) = problems_of(**BASE, startingOffsets='{"t": {"0": "12:345:-1:3"}}')
     assert "12:345 to begin with it, 12:346 to end behind it" in problem
+
+
+def test_a_name_of_other_connectors_tells_what_it_is_called_here() -> None:
+    (problem,) = problems_of(**BASE, allowdifferenttopicschemas="true")
+    assert problem.startswith("option allowDifferentTopicSchemas does not exist here: valueFormat=binary leaves")
+
+
+def test_united_schemas_need_a_format_that_has_schemas() -> None:
+    assert parse_options({**BASE, "unionSchemas": "true", "valueFormat": "auto"}).union_schemas
+    assert problems_of(**BASE, unionSchemas="true") == [
+        "unionSchemas=true has no meaning for valueFormat=binary; set valueFormat=auto"
+    ]
 
 
 def test_every_refused_name_is_told_by_name() -> None:

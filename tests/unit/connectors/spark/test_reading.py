@@ -489,9 +489,15 @@ async def test_the_value_columns_follow_the_schema_of_the_topic(world: SparkWorl
     assert await first("number", valueFormat="auto") == {"value": 5}
     assert await first("text", valueFormat="auto") == await first("text", valueFormat="string") == {"value": "t"}
     assert await first("none", valueFormat="auto") == {"value": b"n"}
+    await world.topic("pair", await world.ledger([single(b"\0\0\0\1k\0\0\0\1v")]))
+    halves = (("key.schema.type", "STRING"), ("value.schema.type", "BYTES"))
+    await world.schema("pair", Schema(SchemaType.KEY_VALUE, bytes(8), halves))
+    assert await first("pair", valueFormat="keyvalue") == await first("pair", valueFormat="auto")
+    assert await first("pair", valueFormat="keyvalue") == {"key": "k", "value": b"v"}
     with pytest.raises(ConfigurationError, match=r"valueFormat=json, but the schema of .*/avro is AVRO"):
         await world.reader("avro", valueFormat="json")
-    with pytest.raises(ConfigurationError, match="have different schemas"):
+    listed = r"different schemas:\n  .*/avro: AVRO, version 0: a int, value string\n  .*/none: no schema\nread them"
+    with pytest.raises(ConfigurationError, match=listed):
         await asyncio.to_thread(reader_of, {"metadata.url": world.url, "topics": "avro,none", "valueFormat": "auto"})
 
 

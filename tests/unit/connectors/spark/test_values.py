@@ -193,7 +193,6 @@ def test_bytes_that_are_no_record_name_entry_and_message() -> None:
 @pytest.mark.parametrize(
     ("definition", "complaint"),
     [
-        (record(field("a", ["int", "string"])), "field a is a union of 2 types"),
         (record(field("a", ["null", "R"])), "unknown or recursive type R"),
         (record(field("__key", "int")), "names of metadata columns"),
         (record(field("a", {"type": "bytes", "logicalType": "decimal", "precision": 50})), "decimal of 50 digits"),
@@ -203,6 +202,59 @@ def test_bytes_that_are_no_record_name_entry_and_message() -> None:
 def test_schemas_without_columns_are_refused(definition: Any, complaint: str) -> None:
     with pytest.raises(ConfigurationError, match=complaint):
         columns_of(stored(definition), TOPIC)
+
+
+UNION = record(
+    field("a", ["int", "null", "string", {"type": "long", "logicalType": "timestamp-millis"}]),
+    field("number", ["null", "int", "long"]),
+    field("real", ["double", "float"]),
+    field("many", {"type": "array", "items": ["string", record(field("x", ["boolean", "bytes"]), name="Inner")]}),
+    field("again", ["Inner", "string"]),
+)
+
+
+def test_unions_of_several_types_are_structs_with_a_member_for_each() -> None:
+    moment = datetime.datetime(1970, 1, 1, 0, 0, 1, tzinfo=datetime.UTC)
+    columns = {column.name: column.dataType.simpleString() for column in columns_of(stored(UNION), TOPIC)}
+    inner = "struct<x:struct<member0:boolean,member1:binary>>"
+    assert columns == {
+        "a": "struct<member0:int,member1:string,member2:timestamp>", "number": "bigint", "real": "double",
+        "many": f"array<struct<member0:string,member1:{inner}>>", "again": f"struct<member0:{inner},member1:string>",
+    }  # fmt: skip
+    found = read_avro(
+        UNION,
+        {"a": 5, "number": 1 << 40, "real": 0.5, "many": ["s", {"x": b"\xff"}], "again": {"x": True}},
+        {"a": None, "number": None, "real": 0.5, "many": [], "again": "t"},
+        {"a": ("long", 1000), "number": 3, "real": 0.5, "many": [], "again": "t"},
+    )
+    nothing = {"member0": None, "member1": None, "member2": None}
+    assert found[0] == {
+        "a": {**nothing, "member0": 5}, "number": 1 << 40, "real": 0.5,
+        "many": [
+            {"member0": "s", "member1": None},
+            {"member0": None, "member1": {"x": {"member0": None, "member1": b"\xff"}}},
+        ],
+        "again": {"member0": {"x": {"member0": True, "member1": None}}, "member1": None},
+    }  # fmt: skip
+    assert (found[1]["a"], found[1]["number"]) == (None, None)
+    assert found[1]["again"] == {"member0": None, "member1": "t"}
+    assert found[2]["a"] == {**nothing, "member2": moment}
+
+
+def test_a_union_that_grew_is_read_in_older_versions() -> None:
+    old = record(field("a", ["int", "string"]))
+    new = record(field("b", ["string", "int"], default=""), field("a", ["int", "string", "boolean"]))
+    schemas = [stored(old, 0), stored(new, 1)]
+    entry = single(avro(old, {"a": "x"}), schema_version=version_bytes(0))
+    assert rows(AvroValues(schemas, schemas[1], TOPIC), columns_of(schemas[1], TOPIC)[1:], entry) == [
+        {"a": {"member0": None, "member1": "x", "member2": None}}
+    ]
+
+
+def test_a_union_of_several_types_is_refused_in_json() -> None:
+    schema = stored(record(field("a", ["int", "string"])), kind=SchemaType.JSON)
+    with pytest.raises(ConfigurationError, match="field a is a union of 2 types"):
+        columns_of(schema, TOPIC)
 
 
 def test_only_the_columns_asked_for_are_decoded_into() -> None:

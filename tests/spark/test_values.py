@@ -1,0 +1,163 @@
+"""What values become, in a real session: pairs, messages of Protocol Buffers, bad values, encrypted ones."""
+
+import json
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pulsar.schema
+import pytest
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from google.protobuf import struct_pb2, timestamp_pb2
+from pyspark.errors import AnalysisException, PythonException
+from pyspark.sql import SparkSession
+
+from tests.spark.conftest import Load
+from tests.support.processes import Standalone
+from tests.unit.connectors.spark.test_key_values import pair
+
+pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark")]
+
+PERSON = {"type": "record", "name": "Person", "fields": [{"name": "name", "type": "string"}]}
+
+
+def send(client: pulsar.Client, topic: str, *values: Any, **options: Any) -> None:
+    producer = client.create_producer(topic, **options)
+    for value in values:
+        producer.send(value)
+    producer.close()
+
+
+@pytest.fixture
+def put_schema(standalone: Standalone) -> Callable[..., None]:
+    """Registers a schema that the client has no class for."""
+
+    def put(topic: str, kind: str, definition: Any, **properties: str) -> None:
+        body = {"type": kind, "schema": json.dumps(definition), "properties": properties}
+        request = urllib.request.Request(
+            f"{standalone.admin_url}/admin/v2/schemas/public/default/{topic}/schema", json.dumps(body).encode(),
+            {"Content-Type": "application/json"}, method="POST",
+        )  # fmt: skip
+        with urllib.request.urlopen(request) as answer:
+            assert answer.status == 200
+
+    return put
+
+
+@pytest.mark.parametrize("encoding", ["INLINE", "SEPARATED"])
+def test_pairs_are_columns_key_and_value(
+    client: pulsar.Client, load: Load, put_schema: Callable[..., None], encoding: str
+) -> None:
+    topic = f"pairs-{encoding.lower()}"
+    properties = {"key.schema.type": "STRING", "value.schema.type": "JSON", "kv.encoding.type": encoding}
+    put_schema(topic, "KEY_VALUE", {"key": "", "value": PERSON}, **properties)
+    producer = client.create_producer(topic)
+    for name in ("ann", "bob"):
+        value = json.dumps({"name": name}).encode()
+        if encoding == "INLINE":
+            producer.send(pair(b"k", value))
+        else:
+            producer.send(value, partition_key="k")
+    producer.close()
+    frame = load(topic, valueFormat="auto")
+    assert frame.dtypes[:2] == [("key", "string"), ("value", "struct<name:string>")]
+    assert [tuple(row) for row in frame.select("key", "value.name").collect()] == [("k", "ann"), ("k", "bob")]
+    assert load(topic, valueFormat="keyvalue", columns="key").distinct().count() == 1
+
+
+def test_messages_of_protocol_buffers_are_columns(client: pulsar.Client, load: Load) -> None:
+    schema = pulsar.schema.ProtobufNativeSchema(timestamp_pb2.Timestamp)
+    send(client, "protobuf", timestamp_pb2.Timestamp(seconds=5, nanos=7), timestamp_pb2.Timestamp(), schema=schema)
+    frame = load("protobuf", valueFormat="auto")
+    assert frame.dtypes[:2] == [("seconds", "bigint"), ("nanos", "int")]
+    assert [tuple(row) for row in frame.select("seconds", "nanos").collect()] == [(5, 7), (0, 0)]
+    recursive = pulsar.schema.ProtobufNativeSchema(struct_pb2.Struct)
+    send(client, "recursive", struct_pb2.Struct(), schema=recursive)
+    with pytest.raises(AnalysisException, match=r"contains itself, which no column does; use valueFormat=binary"):
+        load("recursive", valueFormat="protobuf")
+
+
+def test_a_bad_value_is_null_beside_its_bytes(client: pulsar.Client, load: Load) -> None:
+    class Person(pulsar.schema.Record):  # type: ignore[misc]
+        name = pulsar.schema.String()
+
+    send(client, "bad", Person(name="ann"), schema=pulsar.schema.JsonSchema(Person))
+    send(client, "bad", b"{", schema=pulsar.schema.BytesSchema())
+    with pytest.raises(PythonException, match=r"/bad, entry \d+:\d+: message 0 is not what its schema says"):
+        load("bad", valueFormat="auto").collect()
+    found = load("bad", valueFormat="auto", mode="PERMISSIVE").select("name", "__corrupt").collect()
+    assert [(row[0], row[1] and bytes(row[1])) for row in found] == [("ann", None), (None, b"{")]
+
+
+def test_topics_with_different_schemas_are_one_frame(client: pulsar.Client, load: Load) -> None:
+    send(client, "people", {"name": "ann"}, schema=pulsar.schema.AvroSchema(None, schema_definition=PERSON))
+    send(client, "words", "word", schema=pulsar.schema.StringSchema())
+    with pytest.raises(AnalysisException, match=r"/people: AVRO, version 0: name string\n.*/words: STRING, version 0"):
+        load("people", topics="words", valueFormat="auto")
+    frame = load("people", topics="words", valueFormat="auto", unionSchemas="true")
+    assert frame.dtypes[:2] == [("name", "string"), ("value", "string")]
+    assert sorted((row[0] or "", row[1] or "") for row in frame.select("name", "value").collect()) == [
+        ("", "word"), ("ann", ""),
+    ]  # fmt: skip
+
+
+def test_a_stream_has_the_same_options(
+    client: pulsar.Client, spark: SparkSession, standalone: Standalone, tmp_path: Path
+) -> None:
+    schema = pulsar.schema.AvroSchema(None, schema_definition=PERSON)
+    producer = client.create_producer("flow", schema=schema)
+    producer.send({"name": "ann"}, partition_key="k")
+    producer.close()
+    send(client, "flow", b"\x09", schema=pulsar.schema.BytesSchema())
+    send(client, "flow-words", "word", schema=pulsar.schema.StringSchema())
+    frame = (
+        spark.readStream.format("magnetar").option("metadata.url", f"rocksdb:{standalone.data / 'metadata'}")
+        .options(topics="flow,flow-words", valueFormat="auto", unionSchemas="true", mode="PERMISSIVE",
+                 keyFormat="string", startingOffsets="earliest").load()
+    )  # fmt: skip
+    query = (
+        frame.select("name", "value", "__corrupt", "__key").writeStream.format("parquet")
+        .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+        .start(str(tmp_path / "rows"))
+    )  # fmt: skip
+    assert query.awaitTermination(120)
+    rows = spark.read.parquet(str(tmp_path / "rows")).collect()
+    found = {(row[0], row[1], row[2] and bytes(row[2]), row[3]) for row in rows}
+    assert found == {("ann", None, None, "k"), (None, None, b"\x09", None), (None, "word", None, None)}
+
+
+@pytest.fixture
+def reader_of_keys(tmp_path: Path) -> tuple[pulsar.CryptoKeyReader, rsa.RSAPrivateKey]:
+    private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    public_file, private_file = tmp_path / "public.pem", tmp_path / "private.pem"
+    public_file.write_bytes(
+        private.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
+    private_file.write_bytes(
+        private.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+        )
+    )
+    return pulsar.CryptoKeyReader(str(public_file), str(private_file)), private
+
+
+def test_what_a_client_encrypted_can_be_decrypted_from_the_columns(
+    client: pulsar.Client, load: Load, reader_of_keys: tuple[pulsar.CryptoKeyReader, rsa.RSAPrivateKey]
+) -> None:
+    keys, private = reader_of_keys
+    send(
+        client, "secret", b"attack at dawn", crypto_key_reader=keys, encryption_key="generals", batching_enabled=False
+    )  # fmt: skip
+    with pytest.raises(PythonException, match=r"/secret, entry \d+:0: it is encrypted, with the keys generals"):
+        load("secret").collect()
+    (row,) = load("secret", encrypted="raw").collect()
+    assert b"attack" not in bytes(row["value"])
+    wrapped = bytes(row["__encryptionKeys"]["generals"])
+    oaep = padding.OAEP(padding.MGF1(hashes.SHA1()), hashes.SHA1(), None)
+    opened = AESGCM(private.decrypt(wrapped, oaep)).decrypt(bytes(row["__encryptionParam"]), bytes(row["value"]), None)
+    assert opened == b"attack at dawn"
+    assert (row["__encryptionCompression"], row["__encryptionBatchSize"]) == ("NONE", None)
