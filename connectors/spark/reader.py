@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 
 from connectors.spark.cluster import DataLoss, connected
+from connectors.spark.entries import HeadlessChunk, Opened, Wants, check_chunked_bytes, open_entry
 from connectors.spark.options import ReadOptions
 from connectors.spark.planning import LOOK_BACK_ENTRIES, Run, Split, clip
-from connectors.spark.rows import HeadlessChunk, Opened, RowBuilder, Wants, check_chunked_bytes, open_entry
+from connectors.spark.rows import RowBuilder
 from connectors.spark.values import Values
 from connectors.spark.worker_log import let_through
 from magnetar_core.bookkeeper.client.client import BookKeeper

@@ -9,7 +9,7 @@ import pytest
 
 from broker.config import BrokerConfig
 from broker.storage import ledger_config
-from connectors.spark.rows import Chunks, open_entry
+from connectors.spark.entries import Chunks, open_entry
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
 from magnetar_core.bookkeeper.metadata.store import OutcomeUnknown
 from magnetar_core.runtime.clock import LoopClock

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import types as t
 
 from connectors.spark import rows
-from connectors.spark.rows import Chunks, HeadlessChunk, Opened, open_entry
+from connectors.spark.entries import Chunks, HeadlessChunk, Opened, open_entry
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import ZSTD, BrokerEntryMetadata, MessageIdData, MessageMetadata
@@ -325,7 +325,7 @@ def test_unfinished_messages_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_chunks_of_one_message_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever they say that it is; and then the message is given up."""
-    monkeypatch.setattr("connectors.spark.rows.CHUNKED_BYTES_MAX", 100)
+    monkeypatch.setattr("connectors.spark.entries.CHUNKED_BYTES_MAX", 100)
     builder = builder_of(("value",))
     add(builder, 5, chunk(0, 3, bytes(60), uuid="a"))
     with pytest.raises(Corruption, match=rf"{TOPIC}, entry 3:6: the chunks of its message have 120 bytes, and 100"):
