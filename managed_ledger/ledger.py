@@ -238,6 +238,10 @@ class ManagedLedger:
         """About how many bytes come after *position* (`managed_ledger.backlog_size`)."""
         return bytes_after(self._sizes(), position)
 
+    def closed_ms(self, ledger_id: int) -> int:
+        """When a ledger was closed, in milliseconds since 1970; 0 for one that is open, or not there."""
+        return self._ledgers.closed_ms(ledger_id)
+
     def position_leaving(self, left_bytes: int) -> Position | None:
         """The first position after which about *left_bytes* or less come; None: there is not more than that."""
         return position_leaving(self._sizes(), left_bytes)

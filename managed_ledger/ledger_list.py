@@ -59,6 +59,11 @@ class LedgerList:
         assert entries >= 0, (ledger_id, entries)
         self._entries[ledger_id] = entries
 
+    def closed_ms(self, ledger_id: int) -> int:
+        """When a ledger was closed, in milliseconds since 1970; 0 for one that is open, or not there."""
+        found = self._infos.get(ledger_id)
+        return 0 if found is None else found.timestamp
+
     def entries_of(self, ledger_id: int) -> int:
         return self._entries.get(ledger_id, 0)
 

@@ -30,6 +30,7 @@ _HELP: Final[Mapping[str, str]] = {
     "pulsar_average_msg_size": "bytes of a message, on average",
     "pulsar_storage_size": "bytes stored, all copies",
     "pulsar_storage_logical_size": "bytes stored, without copies",
+    "pulsar_storage_backlog_age_seconds": "seconds since the oldest of them was published, in a closed ledger; else -1",
     "pulsar_storage_backlog_size": "bytes that some subscription has not acknowledged, estimated",
     "pulsar_storage_write_rate": "entries stored a second",
     "pulsar_storage_read_rate": "entries read by subscriptions a second",
@@ -68,6 +69,9 @@ _PERIODS: Final[Mapping[str, str]] = {
     "pulsar_entry_size_": "entries of the last period by their bytes, each in one bucket",
     "pulsar_storage_write_latency_": "entries of the last period by milliseconds until they were stored; sum: µs",
 }
+
+# Of a topic: a sum of them means nothing.
+_NOT_SUMMED: Final = frozenset({"pulsar_average_msg_size", "pulsar_storage_backlog_age_seconds"})
 
 # Of a subscription, summed for its topic's namespace where topics are not shown; others would mean nothing.
 _SUMMED: Final = (
@@ -113,7 +117,7 @@ def broker_samples(broker: Broker, bundles: Sequence[str]) -> Iterator[Sample]:
         space = spaces.setdefault(topic.name.namespace, Counter())
         space["pulsar_topics_count"] += 1
         if not config.expose_topic_metrics:
-            space.update({name: value for name, value in numbers.items() if name != "pulsar_average_msg_size"})
+            space.update({name: value for name, value in numbers.items() if name not in _NOT_SUMMED})
             for found in subscriptions.values():
                 space.update({name: found[name] for name in _SUMMED})
             continue
@@ -165,6 +169,7 @@ def _of_topic(topic: Topic, subscriptions: Mapping[str, Mapping[str, float]]) ->
         "pulsar_storage_size": ledger.bytes_total * ledger.config.write_quorum,
         "pulsar_storage_logical_size": ledger.bytes_total,
         "pulsar_storage_backlog_size": ledger.bytes_after(min(durable)) if durable else 0,
+        "pulsar_storage_backlog_age_seconds": topic.oldest_backlog()[0],
         "pulsar_msg_backlog": sum(backlog),
         "pulsar_in_messages_total": topic.messages_in,
         "pulsar_in_bytes_total": topic.bytes_in,

@@ -141,7 +141,7 @@ async def topic_stats(topic: Topic, owner: str, wanted: Wanted) -> dict[str, Any
         "backlogSize": backlog_bytes,
         "backlogQuotaLimitSize": topic.limits.storage_quota.limit_bytes,
         "backlogQuotaLimitTime": topic.limits.age_quota.limit_s,
-        "oldestBacklogMessageAgeSeconds": -1,
+        **_oldest(topic),
         "publishRateLimitedTimes": topic.publish_throttle.times,
         "earliestMsgPublishTimeInBacklogs": _earliest(earliest.values()) if backlog_bytes else 0,
         **_NO_OFFLOAD,
@@ -164,6 +164,12 @@ async def topic_stats(topic: Topic, owner: str, wanted: Wanted) -> dict[str, Any
         "compaction": _compaction(topic.compactor.facts),
         "ownerBroker": owner,
     }
+
+
+def _oldest(topic: Topic) -> dict[str, Any]:
+    age_s, name = topic.oldest_backlog()
+    found: dict[str, Any] = {"oldestBacklogMessageAgeSeconds": age_s}
+    return found if age_s < 0 else {**found, "oldestBacklogMessageSubscriptionName": name}
 
 
 def producer_stats(producer: Producer) -> dict[str, Any]:
@@ -337,6 +343,10 @@ def sum_stats(
     total["averageMsgSize"] = total["msgThroughputIn"] / total["msgRateIn"] if total["msgRateIn"] else 0.0
     total["msgChunkPublished"] = any(stats["msgChunkPublished"] for stats in every)
     total |= {**_NO_BACKLOG_QUOTA, **_NO_OFFLOAD, "oldestBacklogMessageAgeSeconds": 0}
+    eldest = max(every, key=lambda stats: int(stats["oldestBacklogMessageAgeSeconds"]), default=None)
+    if eldest is not None and eldest["oldestBacklogMessageAgeSeconds"] > 0:
+        for member in ("oldestBacklogMessageAgeSeconds", "oldestBacklogMessageSubscriptionName"):
+            total[member] = eldest[member]
     total["earliestMsgPublishTimeInBacklogs"] = _earliest(one["earliestMsgPublishTimeInBacklogs"] for one in every)
     total["publishers"] = [one for stats in every for one in stats["publishers"]]
     total["subscriptions"] = subscriptions

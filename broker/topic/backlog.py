@@ -8,7 +8,7 @@ producer_exception           producers are disconnected; their clients tell the 
 consumer_backlog_eviction    the oldest messages are passed over, down to nine tenths of the quota
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, Protocol
 
 from broker.errors import BrokerError, QuotaExceeded, QuotaExceededHold
@@ -29,12 +29,33 @@ class SizedLedger(PassedLedger, Protocol):
 
     def position_leaving(self, left_bytes: int) -> Position | None: ...
 
+    def closed_ms(self, ledger_id: int) -> int: ...
+
 
 class Exceeded(NamedTuple):
     """A quota that is used up."""
 
     kind: str
     quota: BacklogQuota
+
+
+class Oldest(NamedTuple):
+    """The oldest message that a durable subscription has not acknowledged."""
+
+    since_ms: int
+    """About when it was published: when its ledger was closed."""
+    subscription: str
+
+
+def oldest(ledger: SizedLedger, subscriptions: Mapping[str, Subscription]) -> Oldest | None:
+    """Without reading an entry, so it is known only of messages in closed ledgers, as with Apache's brokers (where
+    `preciseTimeBasedBacklogQuotaCheck` is off, as by default). None: nothing is known, or there is no backlog."""
+    durable = [(one.cursor.mark_delete_position, name) for name, one in subscriptions.items() if one.is_durable]
+    if not durable:
+        return None
+    position, name = min(durable)
+    since_ms = ledger.closed_ms(ledger.next_position(position).ledger_id)
+    return Oldest(since_ms, name) if since_ms and position < ledger.last_confirmed else None
 
 
 async def exceeded(

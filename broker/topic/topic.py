@@ -29,7 +29,7 @@ from broker.memory_budget import MemoryBudget
 from broker.ownership.rules import Ownership
 from broker.policies import NamespacePolicies
 from broker.policy_types import CAUGHT_UP, STORAGE
-from broker.topic.backlog import Exceeded, evict_bytes, exceeded, refusal, refuses_producers
+from broker.topic.backlog import Exceeded, evict_bytes, exceeded, oldest, refusal, refuses_producers
 from broker.topic.buckets import Period
 from broker.topic.compactor import Compactor
 from broker.topic.consumer import Consumer, ConsumerSubscription, Counted
@@ -488,6 +488,14 @@ class Topic:
     @property
     def limits(self) -> TopicLimits:
         return self._limits
+
+    def oldest_backlog(self) -> tuple[int, str]:
+        """About how many seconds ago the oldest message was published that a durable subscription has not acknowledged,
+        and the subscription (`broker.topic.backlog.oldest`); (-1, "") where that is not known."""
+        found = oldest(self.ledger, self.subscriptions)
+        if found is None:
+            return -1, ""
+        return max(self._clock.wall_ms() - found.since_ms, 0) // 1000, found.subscription
 
     def is_idle(self, now_ms: int) -> bool:
         """Whether the topic may be deleted because nobody uses it."""

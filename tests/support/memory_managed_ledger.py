@@ -212,6 +212,9 @@ class MemoryManagedLedger:
     def entries_between(self, after: Position, up_to: Position) -> int:
         return self._ledgers.entries_between(after, up_to)
 
+    def closed_ms(self, ledger_id: int) -> int:
+        return self._ledgers.closed_ms(ledger_id)
+
     def bytes_after(self, position: Position) -> int:
         entries = self.entries_between(position, self.last_confirmed)
         return self.bytes_total * entries // max(self.entries_total, 1)

@@ -233,3 +233,30 @@ async def test_exclusive_access_shows_its_epoch(world: AdminWorld) -> None:
 
     await world.run(use)
     assert (await stats(world, side))["topicEpoch"] == 0
+
+
+async def test_the_age_of_the_oldest_message_is_known_when_its_ledger_is_closed(
+    world: AdminWorld, served: tuple[Side, Clients, Topic]
+) -> None:
+    side, clients, _ = served
+    await world.call(side, "PUT", f"{TOPICS}/t/subscription/slow", {"ledgerId": -1, "entryId": -1})
+    await world.run(clients.send, 3)
+    found = await stats(world, side)
+    assert found["oldestBacklogMessageAgeSeconds"] == -1
+    assert "oldestBacklogMessageSubscriptionName" not in found
+    topic = side.broker.topics[NAME]
+    ledger_id = topic.ledger.last_confirmed.ledger_id
+    assert (await world.call(side, "PUT", f"{TOPICS}/t/unload")).status == 204
+    await world.run(clients.send, 1)
+    topic = side.broker.topics[NAME]
+    assert topic.ledger.last_confirmed.ledger_id > ledger_id
+    closed_ms = topic.ledger.closed_ms(ledger_id)
+    topic.ledger._ledgers.info(ledger_id).timestamp = closed_ms - 100_000
+    found = await stats(world, side)
+    assert 100 <= found["oldestBacklogMessageAgeSeconds"] < 200
+    assert found["oldestBacklogMessageSubscriptionName"] == "slow"
+    lines = (await world.call(side, "GET", "/metrics")).text.splitlines()
+    (line,) = [one for one in lines if one.startswith("pulsar_storage_backlog_age_seconds{") and '/t"' in one]
+    assert 100 <= float(line.rpartition(" ")[2]) < 200
+    await world.call(side, "POST", f"{TOPICS}/t/subscription/slow/skip_all")
+    assert (await stats(world, side))["oldestBacklogMessageAgeSeconds"] == -1
