@@ -19,15 +19,16 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import fastavro
-import pyarrow as pa
 from pyspark.sql import types as t
 
 from connectors.spark.message import Outgoing
-from connectors.spark.rows import METADATA_COLUMNS
+from connectors.spark.metadata_columns import METADATA_COLUMNS
 from magnetar_core.runtime.types import ConfigurationError
+
+if TYPE_CHECKING:  # Spark imports this in a process of its own for each batch of a stream, to end it
+    import pyarrow as pa
 
 VALUE: Final = "value"
 _KEYS: Final = ("__key", "key")
@@ -96,8 +97,10 @@ class Columns:
         if problems:
             raise ConfigurationError("\n".join(problems))
 
-    def messages(self, batch: pa.RecordBatch) -> Iterator[Outgoing]:
+    def messages(self, batch: "pa.RecordBatch") -> Iterator[Outgoing]:
         """Those of a batch of rows, in order. Raises ConfigurationError for a row that cannot be one."""
+        import pyarrow as pa
+
         count = batch.num_rows
         nothing: list[Any] = [None] * count
         keys = nothing if self._key is None else batch.column(self._key).to_pylist()
@@ -119,8 +122,10 @@ class Columns:
                 None if props is None else {name: one for name, one in props if one is not None},
             )
 
-    def _records(self, batch: pa.RecordBatch) -> list[bytes]:
+    def _records(self, batch: "pa.RecordBatch") -> list[bytes]:
         """The encoded record of each row."""
+        import fastavro
+
         columns = []
         for field in self._fields:
             convert = _converter(field.dataType, is_json=self._format == "json")

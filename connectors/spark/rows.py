@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import types as t
 
 from connectors.spark.backlog import Acked
 from connectors.spark.columnar import (
@@ -37,25 +36,6 @@ from managed_ledger.messages import (
 )
 from managed_ledger.messages_pb2 import MessageIdData, MessageMetadata, SingleMessageMetadata
 from managed_ledger.schemas.registry import version_of
-
-# Metadata columns: name → (Spark type, nullable). The first ones are the default, in pulsar-spark's order.
-METADATA_COLUMNS: Final[dict[str, tuple[t.DataType, bool]]] = {
-    "__key": (t.BinaryType(), True),
-    "__topic": (t.StringType(), False),
-    "__messageId": (t.BinaryType(), False),
-    "__publishTime": (t.TimestampType(), False),
-    "__eventTime": (t.TimestampType(), True),
-    "__messageProperties": (t.MapType(t.StringType(), t.StringType(), False), False),
-    "__partition": (t.IntegerType(), False),
-    "__ledgerId": (t.LongType(), False),
-    "__entryId": (t.LongType(), False),
-    "__batchIndex": (t.IntegerType(), False),
-    "__index": (t.LongType(), True),
-    "__sequenceId": (t.LongType(), False),
-    "__producerName": (t.StringType(), False),
-    "__schemaVersion": (t.BinaryType(), True),
-}
-DEFAULT_METADATA: Final = tuple(METADATA_COLUMNS)[:6]
 
 # Columns of which each message of a batch has its own value.
 _PER_MESSAGE: Final = frozenset({"__key", "__eventTime", "__messageProperties", "__sequenceId"})

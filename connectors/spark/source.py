@@ -270,7 +270,7 @@ def available_columns(
 ) -> tuple[dict[str, t.StructField], tuple[str, ...]]:
     """Every column that can be asked for, by name, and the names of the default ones."""
     from connectors.spark.encryption import ENCRYPTION_COLUMNS
-    from connectors.spark.rows import DEFAULT_METADATA, METADATA_COLUMNS
+    from connectors.spark.metadata_columns import DEFAULT_METADATA, METADATA_COLUMNS
     from connectors.spark.value_columns import value_fields
 
     values = value_fields(options, frozen)

@@ -9,7 +9,8 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from connectors.spark.entries import open_entry
-from connectors.spark.rows import METADATA_COLUMNS, RowBuilder
+from connectors.spark.metadata_columns import METADATA_COLUMNS
+from connectors.spark.rows import RowBuilder
 from connectors.spark.values import Values
 from magnetar_core.runtime.types import Buffer
 from managed_ledger.messages import broker_metadata_of, encode_entry, messages_of, split_entry
