@@ -526,6 +526,12 @@ class BrokerConfig:
     )
     max_producers_per_topic: int = setting("maxProducersPerTopic", 0, help="0 = no limit")
     max_consumers_per_topic: int = setting("maxConsumersPerTopic", 0, help="0 = no limit")
+    max_producers_per_address: int = setting(
+        "maxSameAddressProducersPerTopic", 0, help="producers of one topic from one host; 0 = no limit"
+    )
+    max_consumers_per_address: int = setting(
+        "maxSameAddressConsumersPerTopic", 0, help="consumers of one topic from one host; 0 = no limit"
+    )
     max_consumers_per_subscription: int = setting("maxConsumersPerSubscription", 0, help="0 = no limit")
     max_concurrent_topic_loads: int = setting(
         "maxConcurrentTopicLoadRequest", 5000, help="topics being opened at the same time", least=1

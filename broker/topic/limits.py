@@ -3,7 +3,7 @@
 A policy of the namespace wins over the broker's setting; where the namespace has none, the setting counts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -32,6 +32,9 @@ class TopicLimits:
     consumers_max: int
     """Of all subscriptions together."""
     consumers_per_subscription_max: int
+    producers_per_host_max: int
+    consumers_per_host_max: int
+    """Of one topic; 0: any number."""
     creates_subscriptions: bool
     """Whether a consumer may create the subscription that it names."""
     requires_encryption: bool = False
@@ -63,6 +66,12 @@ class TopicLimits:
     dispatch: DispatchLimits
 
 
+def has_room_for_host(address: str, others: Iterable[str], most: int) -> bool:
+    """Whether one more from the host of *address* (`host:port`) may come, beside *others*; *most* 0: any number."""
+    host = address.rpartition(":")[0]
+    return not most or sum(other.rpartition(":")[0] == host for other in others) < most
+
+
 def limits_of(config: BrokerConfig, policies: NamespacePolicies, *, is_system: bool) -> TopicLimits:
     """The limits of a topic; *is_system*: it belongs to the broker, and any number of producers may write it."""
     return TopicLimits(
@@ -71,6 +80,8 @@ def limits_of(config: BrokerConfig, policies: NamespacePolicies, *, is_system: b
         consumers_per_subscription_max=0
         if is_system
         else _first(policies.max_consumers_per_subscription, config.max_consumers_per_subscription),
+        producers_per_host_max=0 if is_system else config.max_producers_per_address,
+        consumers_per_host_max=0 if is_system else config.max_consumers_per_address,
         creates_subscriptions=is_system
         or _first(policies.auto_subscription_creation, config.allow_auto_subscription_creation),
         requires_encryption=not is_system and (policies.encryption_required or config.encryption_required),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from broker.errors import NotReady, ProducerBusy, storage_error
+from broker.topic.limits import TopicLimits, has_room_for_host
 from broker.topic.producer import Producer
 from broker.topic.producer_access import EPOCH_PROPERTY, Access, ProducerAccess
 from broker.topic.requests import Attached, ProducerRequest
@@ -100,8 +101,8 @@ class Producers:
             lambda: producer.is_closed or not self.is_storing_for(producer.name), self._clock, timeout_s
         )
 
-    def make_room(self, producer: Producer, producers_max: int) -> None:
-        """Raises ProducerBusy if the name is in use, or there are *producers_max* already (0: any number).
+    def make_room(self, producer: Producer, limits: TopicLimits) -> None:
+        """Raises ProducerBusy if the name is in use, or there are too many already, in all or of the producer's host.
 
         A client that lost its connection reconnects under the name that the broker made for it. The broker may not
         have noticed the loss yet; the producer of the old connection is then disconnected.
@@ -114,8 +115,11 @@ class Producers:
                     f"Producer with name '{producer.name}' is already connected to topic '{self._topic}'"
                 )
             self.disconnect(other)
-        if producers_max and len(self.by_name) >= producers_max:
+        if limits.producers_max and len(self.by_name) >= limits.producers_max:
             raise ProducerBusy("Topic reached max producers limit")
+        others = (one.address for one in self.by_name.values())
+        if not has_room_for_host(producer.address, others, limits.producers_per_host_max):
+            raise ProducerBusy(f"Topic '{self._topic}' reached max same address producers limit")
 
     # -------------------------------------------------------------------------------- admission
 

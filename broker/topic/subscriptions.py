@@ -25,7 +25,7 @@ from broker.errors import (
 from broker.names import is_internal_subscription, is_reserved_subscription
 from broker.topic.compacted_view import CompactedView, start_of
 from broker.topic.consumer import Consumer, ConsumerSubscription, Counted
-from broker.topic.limits import TopicLimits
+from broker.topic.limits import TopicLimits, has_room_for_host
 from broker.topic.ports import Host
 from broker.topic.positions import position_at_ms, reader_start
 from broker.topic.requests import SubscribeRequest
@@ -112,6 +112,9 @@ class Subscriptions:
         consumers = sum(len(one.consumers) for one in self.by_name.values())
         if limits.consumers_max and consumers >= limits.consumers_max:
             raise ConsumerBusy("Topic reached max consumers limit")
+        others = (consumer.address for one in self.by_name.values() for consumer in one.consumers)
+        if not has_room_for_host(request.consumer.address, others, limits.consumers_per_host_max):
+            raise ConsumerBusy("Topic reached max same address consumers limit")
         subscription, start = await self._existing_or_new(request, check_open)
         try:
             subscription.check_newcomer(request.consumer, request.kind, request.key_shared)

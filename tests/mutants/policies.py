@@ -219,4 +219,11 @@ MUTANTS: Final = (
         "        return self.active\n",
         _NON_PERSISTENT,
     ),
+    Mutant(
+        "clients of one address and port are counted, not of one host",
+        "broker/topic/limits.py",
+        """    host = address.rpartition(":")[0]\n    return not most or sum(other.rpartition(":")[0] == host""",
+        """    host = address\n    return not most or sum(other == host""",
+        ("tests/unit/broker/topic/test_producers.py",),
+    ),
 )

@@ -30,7 +30,7 @@ from broker.errors import (
 from broker.policies import NamespacePolicies
 from broker.topic.consumer import Consumer, ConsumerSubscription
 from broker.topic.dispatchers.dispatcher import facts_of
-from broker.topic.limits import limits_of
+from broker.topic.limits import has_room_for_host, limits_of
 from broker.topic.non_persistent.subscription import POSITION, NonPersistentSubscription
 from broker.topic.producer import Producer
 from broker.topic.producers import Producers
@@ -126,7 +126,7 @@ class NonPersistentTopic:
             self._check_open()
             if self._limits.requires_encryption and not request.encrypted:
                 raise MetadataFailure(f"Encryption is required in {self.name.namespace}")
-            producers.make_room(request.producer, self._limits.producers_max)
+            producers.make_room(request.producer, self._limits)
             # An initial subscription that the producer asks for has nothing to keep: it is not made.
             return await producers.admit(request, _NO_SEQUENCE_ID, self._check_open)
 
@@ -153,6 +153,9 @@ class NonPersistentTopic:
         check_type(request.kind, limits.subscription_types, read_compacted=False)
         if limits.consumers_max and self._consumer_count() >= limits.consumers_max:
             raise ConsumerBusy("Topic reached max consumers limit")
+        others = (one.address for subscription in self.subscriptions.values() for one in subscription.consumers)
+        if not has_room_for_host(consumer.address, others, limits.consumers_per_host_max):
+            raise ConsumerBusy("Topic reached max same address consumers limit")
         found = self.subscriptions.get(request.subscription)
         if found is not None:
             try:

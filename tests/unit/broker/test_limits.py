@@ -92,3 +92,21 @@ async def test_a_topic_with_deduplication_replays_its_entries_in_steps(
     assert max(steps) == steps[0]
     assert DEDUPLICATION_CURSOR in world.ledger(TOPIC).cursors
     raw.close()
+
+
+@pytest.mark.parametrize("topic", [TOPIC, "non-persistent://public/default/t"])
+async def test_a_host_has_so_many_producers_and_consumers_of_a_topic(world: BrokerInMemory, topic: str) -> None:
+    await world.restart(max_producers_per_address=1, max_consumers_per_address=1)
+    raw = await RawClient.connect(world.broker.port)
+    for number, (kind, found) in enumerate(((BaseCommand.PRODUCER_SUCCESS, "ok"), (BaseCommand.ERROR, "producers"))):
+        raw.send(BaseCommand.PRODUCER, topic=topic, producer_id=number, request_id=number)
+        answer = await raw.expect(kind)
+        assert found == "ok" or "reached max same address producers limit" in answer.error.message
+    for number, (kind, found) in enumerate(((BaseCommand.SUCCESS, "ok"), (BaseCommand.ERROR, "consumers"))):
+        raw.send(
+            BaseCommand.SUBSCRIBE, topic=topic, subscription=f"s-{number}", subType=1, consumer_id=number,
+            request_id=10 + number,
+        )  # fmt: skip
+        answer = await raw.expect(kind)
+        assert found == "ok" or "reached max same address consumers limit" in answer.error.message
+    raw.close()

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
 from broker.errors import BrokerError, NotReady, ProducerBusy, ProducerFenced, StorageFailure
+from broker.topic.limits import TopicLimits, limits_of
 from broker.topic.ports import Sink
 from broker.topic.producer import Producer
 from broker.topic.producers import Producers
@@ -18,6 +20,8 @@ from magnetar_core.runtime.tasks import Bell, Tasks
 from managed_ledger.errors import StorageUnavailable
 from managed_ledger.topic_name import TopicName
 from tests.support.waiting import settle
+from tests.unit.broker.conftest import CONFIG
+from tests.unit.broker.topic.test_limits import NO_POLICIES
 
 EXCLUSIVE, WAITING, FENCING = wire.Exclusive, wire.WaitForExclusive, wire.ExclusiveWithFencing
 
@@ -49,6 +53,10 @@ class Epochs:
         self.properties = properties
 
 
+def limits(**settings: Any) -> TopicLimits:
+    return limits_of(replace(CONFIG, **settings), NO_POLICIES, is_system=False)
+
+
 class Bench:
     def __init__(self) -> None:
         self.epochs = Epochs()
@@ -64,7 +72,7 @@ class Bench:
     async def admit(self, producer: Producer, check_open: Callable[[], None] = lambda: None) -> Attached:
         request = ProducerRequest(producer, None, False, None, lambda epoch: self.ready.append((producer.name, epoch)))
         async with self.producers.admission:
-            self.producers.make_room(producer, 0)
+            self.producers.make_room(producer, limits())
             return await self.producers.admit(request, -1, check_open)
 
 
@@ -96,9 +104,18 @@ async def test_a_client_that_comes_back_takes_its_generated_name_from_its_old_co
 
 async def test_no_more_producers_than_the_limit(bench: Bench) -> None:
     await bench.admit(bench.producer("p"))
-    bench.producers.make_room(bench.producer("q"), 2)
+    bench.producers.make_room(bench.producer("q"), limits(max_producers_per_topic=2))
     with pytest.raises(ProducerBusy, match="max producers"):
-        bench.producers.make_room(bench.producer("q"), 1)
+        bench.producers.make_room(bench.producer("q"), limits(max_producers_per_topic=1))
+
+
+async def test_no_more_producers_of_one_host_than_its_limit(bench: Bench) -> None:
+    few = limits(max_producers_per_address=2)
+    for name, address in (("p", "10.0.0.1:5"), ("q", "10.0.0.1:6"), ("r", "10.0.0.11:5")):
+        await bench.admit(bench.producer(name, address=address))
+    with pytest.raises(ProducerBusy, match="'persistent://public/default/t' reached max same address producers limit"):
+        bench.producers.make_room(bench.producer("s", address="10.0.0.1:7"), few)
+    bench.producers.make_room(bench.producer("s", address="10.0.0.11:7"), few)
 
 
 async def test_the_epoch_is_stored_before_an_exclusive_producer_is_in(bench: Bench) -> None:
