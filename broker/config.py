@@ -1001,6 +1001,7 @@ class BrokerConfig:
         return {issuer: path for issuer, _, path in pairs}
 
     def _authentication_problems(self) -> Iterator[str]:
+        yield from _suite_problems("brokerClientTls", self.broker_client_tls_protocols, self.broker_client_tls_ciphers)
         if not self.authentication_enabled:
             return
         if not self.authentication_providers:
@@ -1025,7 +1026,6 @@ class BrokerConfig:
                 yield f"{_class_of(TLS)} needs tlsTrustCertsFilePath: who signs the certificates of clients"
             if self.tls_insecure:
                 yield f"{_class_of(TLS)} and tlsAllowInsecureConnection exclude each other; choose one"
-        yield from _suite_problems("brokerClientTls", self.broker_client_tls_protocols, self.broker_client_tls_ciphers)
         if self.broker_client_plugin and self.broker_client_plugin not in CLIENT_PLUGINS:
             known = ", ".join(CLIENT_PLUGINS)
             yield f"brokerClientAuthenticationPlugin={self.broker_client_plugin}: expected one of {known}"

@@ -343,10 +343,10 @@ def sum_stats(
     total["averageMsgSize"] = total["msgThroughputIn"] / total["msgRateIn"] if total["msgRateIn"] else 0.0
     total["msgChunkPublished"] = any(stats["msgChunkPublished"] for stats in every)
     total |= {**_NO_BACKLOG_QUOTA, **_NO_OFFLOAD, "oldestBacklogMessageAgeSeconds": 0}
-    eldest = max(every, key=lambda stats: int(stats["oldestBacklogMessageAgeSeconds"]), default=None)
-    if eldest is not None and eldest["oldestBacklogMessageAgeSeconds"] > 0:
+    eldest = max(every, key=lambda stats: int(stats.get("oldestBacklogMessageAgeSeconds", -1)), default={})
+    if eldest.get("oldestBacklogMessageAgeSeconds", -1) > 0:  # owners of other versions may not tell it
         for member in ("oldestBacklogMessageAgeSeconds", "oldestBacklogMessageSubscriptionName"):
-            total[member] = eldest[member]
+            total[member] = eldest.get(member)
     total["earliestMsgPublishTimeInBacklogs"] = _earliest(one["earliestMsgPublishTimeInBacklogs"] for one in every)
     total["publishers"] = [one for stats in every for one in stats["publishers"]]
     total["subscriptions"] = subscriptions

@@ -171,6 +171,7 @@ BASIC_PROVIDER = "org.apache.pulsar.broker.authentication.AuthenticationProvider
         ({"webServiceHaProxyProtocolEnabled": "true"}, "at the binary ports only"),
         ({"webServicePortTls": "0", "tlsRequireTrustedClientCertOnConnect": "true"}, "whom to trust"),
         ({"webServicePortTls": "0", "tlsProtocols": "SSLv3"}, "SSLv3 is not offered"),
+        ({"brokerClientTlsProtocols": "SSLv3"}, "brokerClientTlsProtocols: SSLv3 is not offered"),
         ({"brokerServicePort": ""}, "brokerServicePort or brokerServicePortTls must be set"),
         ({"brokerClientAuthenticationPlugin": "org.x.Sasl"}, "brokerClientAuthenticationPlugin=org.x.Sasl: expected"),
     ],
