@@ -198,6 +198,13 @@ def takeover() -> Rows:
     return [("kill -9 of the broker to the next acknowledged message, 2/2/2, session 2 s", f"{shown} s")]
 
 
+def many_takeovers() -> Rows:
+    """One of two brokers ends, with a thousand topics that are published to."""
+    from bench.many_takeovers import rows
+
+    return rows()
+
+
 def topic_api() -> Rows:
     """The topic API beside the official client, one client process at a time."""
     from bench.topic_api import rows
@@ -250,6 +257,7 @@ GROUPS: dict[str, Callable[[], Rows]] = {
     "policies": policies,
     "start": start,
     "takeover": takeover,
+    "many_takeovers": many_takeovers,
     "testing": testing_plugin.rows,
     "spark": spark,
     "spark_planning": spark_planning,

@@ -8,6 +8,7 @@ Rules:
 """
 
 import asyncio
+import contextlib
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine
@@ -67,7 +68,7 @@ from magnetar_core.runtime.tasks import SingleFlight, Tasks, attempt
 from magnetar_core.runtime.types import Cancellable, Corruption
 from magnetar_core.security.tls_contexts import Certificates
 from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.errors import ManagedLedgerError, ManagedLedgerNotFound
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.topic_name import TopicName
 
@@ -83,6 +84,10 @@ COMPACTIONS_MAX: Final = 2
 CLOSING_MAX: Final = 100
 
 _PRODUCER_NAMES: Final = "/counters/producer-name/-"
+
+
+class _NotStored(TopicNotFound, code=TopicNotFound.code):
+    """A topic was to be opened without being made, and is not there."""
 
 
 class Ledgers(Protocol):
@@ -461,10 +466,12 @@ class Broker:
         policies = await self.namespace(name.namespace)
         if not self.ownership.owns(name):
             raise NotReady(f"The bundle of {name} is not owned by this broker; look it up again")
-        if not await self._exists(name):
-            if not await self._may_make(name, policies, create):
-                raise TopicNotFound(missing)
-            await self.check_room_for(name)
+        if name.is_persistent:
+            with contextlib.suppress(_NotStored):
+                return await self._load(name, policies, create=False)
+        if not await self._may_make(name, policies, create):
+            raise TopicNotFound(missing)
+        await self.check_room_for(name)
         return await self._load(name, policies) if name.is_persistent else self.non_persistent.open(name, policies)
 
     async def _may_make(self, name: TopicName, policies: NamespacePolicies, create: bool) -> bool:
@@ -476,24 +483,32 @@ class Broker:
             return True
         return create and (name.is_system or self._auto_creation(policies).allowed)
 
-    async def _load(self, name: TopicName, policies: NamespacePolicies) -> Topic:
-        """The open topic; it is opened if it is not (rule 1)."""
+    async def _load(self, name: TopicName, policies: NamespacePolicies, *, create: bool = True) -> Topic:
+        """The open topic; it is opened if it is not (rule 1). Raises _NotStored if it is not to be made."""
         # Another request may have opened it since the caller looked. A second object on the same ledger would share the
         # cursors with the first, so that each delivers only part of the entries; and it would get the answers to
         # messages that were published through the first.
         loaded = self.topics.get(name)
         if loaded is not None and not loaded.is_closed:
             return loaded
-        return await self._loading.do(name, lambda: self._open(name, policies))
+        while True:
+            try:
+                return await self._loading.do(name, lambda: self._open(name, policies, create))
+            except _NotStored:
+                if not create:
+                    raise
+                # Joined one who only looked whether there is such a topic.
 
-    async def _open(self, name: TopicName, policies: NamespacePolicies) -> Topic:
+    async def _open(self, name: TopicName, policies: NamespacePolicies, create: bool) -> Topic:
         while (ending := self._ending.get(name)) is not None:  # rule 3
             await asyncio.wait([ending])
         policies = self._overlay(name, policies, await self.topic_policies.of(name))
         async with self._load_slots:
             try:
                 settings = ledger_config(self.config, policies, is_system=name.is_system)
-                ledger = await self.ledgers.open(name.managed_ledger_name, settings)
+                ledger = await self.ledgers.open(name.managed_ledger_name, settings, create=create)
+            except ManagedLedgerNotFound as error:
+                raise _NotStored(f"Topic {name} does not exist") from error
             except ManagedLedgerError as error:
                 log.warning("%s cannot be opened: %s", name, error)
                 raise storage_error(error) from error

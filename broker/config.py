@@ -458,6 +458,13 @@ class BrokerConfig:
     max_concurrent_lookups: int = setting(
         "maxConcurrentLookupRequest", 50_000, help="lookups under way in the whole broker", least=1
     )
+    # Clients give a lookup up after 30 s. Whoever is refused earlier waits out a back-off of its own.
+    takeover_wait_s: int = setting(
+        "lookupTakeoverWaitSeconds",
+        20,
+        help="a lookup waits so long for a topic whose broker is gone or gives it back",
+        least=0,
+    )
 
     max_connections: int = setting("brokerMaxConnections", 0, help="connections to the binary ports; 0 = no limit")
     max_connections_per_ip: int = setting(

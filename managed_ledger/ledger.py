@@ -137,9 +137,14 @@ class ManagedLedger:
             await self._lifecycle.recover_last()
             await self._lifecycle.change_record()  # so that a former owner sees the new version
             return
-        await self._lifecycle.recover_last()
-        self._lifecycle.leave_out_empty()
-        await self._writing.begin_ledger()
+        ahead = self._lifecycle.create_ahead()
+        try:
+            await self._lifecycle.recover_last()
+            self._lifecycle.leave_out_empty()
+        except BaseException:
+            self._lifecycle.discard(ahead)
+            raise
+        await self._writing.begin_ledger(ahead)
 
     # ------------------------------------------------------------------------------------ state
 

@@ -25,7 +25,7 @@ from magnetar_core.bookkeeper.client.errors import BookKeeperError, LedgerFenced
 from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
 from magnetar_core.runtime.clock import Clock
-from magnetar_core.runtime.tasks import FAILED, attempt
+from magnetar_core.runtime.tasks import FAILED, Tasks, attempt
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import ManagedLedgerError, ManagedLedgerFenced, RecordInDoubt, StorageUnavailable
 from managed_ledger.position import Position
@@ -66,6 +66,7 @@ class LedgerLifecycle:
         self._bookkeeper = bookkeeper
         self._clock = clock
         self._check_not_ended = check_not_ended
+        self._tasks = Tasks(f"{name}: ledgers")  # not cancelled at close
 
     # -------------------------------------------------------------------------- what a former owner left
 
@@ -102,13 +103,26 @@ class LedgerLifecycle:
 
     # ------------------------------------------------------------------------------ the present ledger
 
-    async def begin(self) -> LedgerWriteHandle:
-        """Create a ledger and put it into the record; it is the present one from here on.
+    def create_ahead(self) -> asyncio.Task[LedgerWriteHandle]:
+        """Begin to create a ledger, for `begin`, while the last one is recovered: neither waits for the other."""
+        return self._tasks.spawn(self._create(), "the next ledger", awaited=True)
 
-        Raises StorageUnavailable, ManagedLedgerFenced, ManagedLedgerClosed (the managed ledger ended meanwhile).
-        """
+    def discard(self, ahead: asyncio.Task[LedgerWriteHandle]) -> None:
+        """Delete a ledger that was created ahead and is not needed. Does not wait for that."""
+        self._tasks.spawn(self._discard(ahead), "a ledger that is not needed")
+
+    async def _discard(self, ahead: asyncio.Task[LedgerWriteHandle]) -> None:
         try:
-            handle = await self._bookkeeper.create_ledger(
+            handle = await ahead
+        except StorageUnavailable:
+            return
+        await handle.abandon()
+        await self._record.drop(handle.ledger_id)
+
+    async def _create(self) -> LedgerWriteHandle:
+        """A new ledger that no record names yet. Raises StorageUnavailable."""
+        try:
+            return await self._bookkeeper.create_ledger(
                 ensemble_size=self.config.ensemble_size,
                 write_quorum=self.config.write_quorum,
                 ack_quorum=self.config.ack_quorum,
@@ -124,6 +138,13 @@ class LedgerLifecycle:
         except BookKeeperError as error:
             self.creation_failed_ms = self._clock.wall_ms()
             raise StorageUnavailable(f"{self._name}: cannot create a ledger: {error}") from error
+
+    async def begin(self, ahead: asyncio.Task[LedgerWriteHandle] | None = None) -> LedgerWriteHandle:
+        """Put a new ledger into the record; it is the present one from here on. *ahead*: from `create_ahead`.
+
+        Raises StorageUnavailable, ManagedLedgerFenced, ManagedLedgerClosed (the managed ledger ended meanwhile).
+        """
+        handle = await (self._create() if ahead is None else ahead)
         info = ManagedLedgerInfo.LedgerInfo(ledgerId=handle.ledger_id, timestamp=0)
         try:
             async with self._record.lock:

@@ -223,9 +223,9 @@ class Writing:
 
     # ---------------------------------------------------------------------- from ledger to ledger
 
-    async def begin_ledger(self) -> None:
+    async def begin_ledger(self, ahead: asyncio.Task[LedgerWriteHandle] | None = None) -> None:
         """Begin a ledger, which `open` makes writable. Raises as `LedgerLifecycle.begin`."""
-        handle = await self._lifecycle.begin()
+        handle = await self._lifecycle.begin(ahead)
         handle.listener = _HandleListener(self, handle)
         self._appending.on_ledger_begun()
 

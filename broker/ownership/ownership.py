@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -45,7 +46,7 @@ from magnetar_core.bookkeeper.metadata.store import (
     VersionConflict,
 )
 from magnetar_core.runtime.clock import Clock
-from magnetar_core.runtime.tasks import Tasks
+from magnetar_core.runtime.tasks import SingleFlight, Tasks
 from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,14 @@ TAKEOVER_WAIT_S: Final = 20.0
 PROBE_TIMEOUT_S: Final = 0.5
 PROBE_VALID_S: Final = 0.5
 
+# An owner that did not answer is tested again after so long: it may have been busy, or have been started again.
+PROBE_AGAIN_S: Final = 1.0
+
 _RETRY_S: Final = 1.0
+
+
+class _StillAway(NoBrokerAvailable, code=NoBrokerAvailable.code):
+    """A bundle was waited for and is not served yet; another lookup may wait longer."""
 
 
 class BundleOwnership:
@@ -80,6 +88,7 @@ class BundleOwnership:
         cluster: str = "",
         persistent: bool = True,
         non_persistent: bool = True,
+        takeover_wait_s: float = TAKEOVER_WAIT_S,
     ) -> None:
         """*bundles_of* gives a namespace's bundles or raises what clients are told; *bundles_now* reads them anew.
 
@@ -108,9 +117,15 @@ class BundleOwnership:
         self._lost_callbacks: list[Callable[[list[str]], None]] = []
         self._probes: dict[str, tuple[float, bool]] = {}
         self._tasks = Tasks("ownership")
+        self._locating: SingleFlight[tuple[str, bool], Located | bool] = SingleFlight(
+            self._tasks, "finding the owner of"
+        )
+        self.takeover_wait_s = takeover_wait_s
+        """Seconds that a lookup waits for a bundle whose owner is gone, or gives it back."""
         self._cancel_session: Cancel | None = None
         self._cancel_leader: Cancel | None = None
         self.is_leader = False
+        self._is_leaving = False
 
     async def start(self, broker_id: str, address: BrokerAddress) -> None:
         """Register this broker as living at *address*; its id is `host:web port`. Raises StoreUnavailable."""
@@ -138,6 +153,17 @@ class BundleOwnership:
                 return  # each further node would wait as long for the same failure
             except MetadataError as error:
                 log.warning("%s stays until the session ends: %s", path, error)
+
+    async def leave(self) -> bool:
+        """Take no bundle any more, and be no broker that others send clients to; what is owned stays so for now.
+
+        Whether there are others. Raises MetadataError.
+        """
+        self._is_leaving = True
+        self.is_leader = False
+        await self._give_back(f"{BROKERS}/{self.broker_id}")
+        await self._give_back(LEADER)
+        return any([await self._answers(address) for address in (await self.brokers()).values()])
 
     async def _give_back(self, path: str) -> None:
         """Remove a node if it is still ours; another broker may own it by now. Raises StoreUnavailable."""
@@ -223,36 +249,62 @@ class BundleOwnership:
             raise NoBrokerAvailable("This broker is starting")
         bundles = self._bundles[topic.namespace] = await self._bundles_of(topic.namespace)
         bundle = bundles.bundle_of(topic)
-        deadline = self._clock.monotonic() + TAKEOVER_WAIT_S
+        deadline = self._clock.monotonic() + self.takeover_wait_s
+        while bundle not in self._owned or bundle in self._unloading:
+            # After a failure thousands of lookups wait for the same few bundles: one for each bundle asks for all.
+            try:
+                found = await self._locating.do(
+                    (bundle, authoritative), partial(self._locate_bundle, bundle, authoritative, deadline)
+                )
+            except _StillAway as error:
+                if self._clock.monotonic() >= deadline:
+                    raise NoBrokerAvailable(f"No broker was available to own {topic}: {error}") from error
+                continue  # another lookup has waited for as long as it may; this one came later
+            if isinstance(found, Located):
+                return found
+            if not found:
+                bundles = self._bundles[topic.namespace] = await self._bundles_now(topic.namespace)
+                bundle = bundles.bundle_of(topic)
+        return Located(here=True, broker=self.address)
+
+    async def _locate_bundle(self, bundle: str, authoritative: bool, deadline: float) -> Located | bool:
+        """Find the broker that serves a bundle, or make it this one.
+
+        False: there is no such bundle any more. Raises NoBrokerAvailable, _StillAway at *deadline*.
+        """
         while bundle not in self._owned or bundle in self._unloading:
             given_back = self._unloading.get(bundle)
             if given_back is not None:
                 if not await self._wait(given_back, deadline):
-                    raise NoBrokerAvailable(f"Namespace bundle {bundle} is being unloaded")
+                    raise _StillAway(f"Namespace bundle {bundle} is being unloaded")
                 continue
             node = await self._store.get(self._path(bundle))
             if node is None:
                 promised = self.promised.get(bundle)
                 if promised is not None and promised.native_url != self.address.native_url:
                     return Located(here=False, broker=promised, redirect=True, authoritative=True)
-                elsewhere = None if authoritative else await self._better_broker(bundle)
+                elsewhere = None if authoritative and not self._is_leaving else await self._better_broker(bundle)
                 if elsewhere is not None:
                     return Located(here=False, broker=elsewhere, redirect=True, authoritative=True)
-                bundle = await self._acquire_for(topic, bundle)
+                if not await self._acquire(bundle):
+                    return False
                 continue
             owner, unloading = decode_owner(node.value, node.path)
             if node.own and not unloading:
-                bundle = await self._acquire_for(topic, bundle)
+                if not await self._acquire(bundle):
+                    return False
             elif node.own or owner.native_url == self.address.native_url:
                 await self._remove_former(node)  # not released at an unload, or left by a dead process at our address
             elif unloading:
                 if not await self._wait_for_change(node, deadline):
-                    raise NoBrokerAvailable(f"Namespace bundle {bundle} is being unloaded by {owner.native_url}")
+                    raise _StillAway(f"Namespace bundle {bundle} is being unloaded by {owner.native_url}")
             elif await self._answers(owner):
                 return Located(here=False, broker=owner)
-            elif not await self._wait_for_change(node, deadline):
-                raise NoBrokerAvailable(f"No broker was available to own {topic}: {owner.native_url} does not answer")
-        return Located(here=True, broker=self.address)
+            elif await self._wait_for_change(node, min(deadline, self._clock.monotonic() + PROBE_AGAIN_S)):
+                self._probes.pop(owner.native_url, None)  # it may be back
+            elif self._clock.monotonic() >= deadline:
+                raise _StillAway(f"{owner.native_url} does not answer")
+        return True
 
     # ----------------------------------------------------------------------------------- bundles
 
@@ -273,7 +325,8 @@ class BundleOwnership:
         usage = {broker_id: load.usage for broker_id, (_, load) in loaded.items()}
         namespace = bundle.rpartition("/")[0]
         owned = await self._owned_by(namespace, brokers)
-        hosts = {broker_id: host_of(broker_id) for broker_id in (*brokers, self.broker_id)}
+        candidate_ids = brokers if self._is_leaving else (*brokers, self.broker_id)
+        hosts = {broker_id: host_of(broker_id) for broker_id in candidate_ids}
         policies = await self.isolation()
         while True:
             allowed = candidates(namespace, hosts, policies)
@@ -286,6 +339,8 @@ class BundleOwnership:
                 break
             for broker_id in allowed:  # dead ones: without them secondary brokers may have to serve
                 del hosts[broker_id]
+        if self._is_leaving:
+            raise NoBrokerAvailable(f"No broker was available to own {bundle}: this one is stopping")
         raise NoBrokerAvailable(
             f"No broker was available to own {bundle}: isolation policies leave none of {', '.join(sorted(brokers))}"
         )
@@ -304,14 +359,7 @@ class BundleOwnership:
 
     async def acquire(self, bundle: str) -> bool:
         """Own a bundle that is free; whether it is ours now. Raises StoreUnavailable and the like."""
-        return await self._acquire(bundle) and bundle in self._owned
-
-    async def _acquire_for(self, topic: TopicName, bundle: str) -> str:
-        """Try to become the owner of *bundle*; returns it, or the one that has *topic* since it was split."""
-        if await self._acquire(bundle):
-            return bundle
-        bundles = self._bundles[topic.namespace] = await self._bundles_now(topic.namespace)
-        return bundles.bundle_of(topic)
+        return not self._is_leaving and await self._acquire(bundle) and bundle in self._owned
 
     async def _acquire(self, bundle: str) -> bool:
         """Try to become the owner. The caller then reads the node again to see which broker is.
@@ -517,7 +565,8 @@ class BundleOwnership:
         if event is SessionEvent.LOST:
             self.is_leader = False
             self._lose(sorted(self._owned))
-            self._tasks.spawn(self._register_again(), "register again")
+            if not self._is_leaving:
+                self._tasks.spawn(self._register_again(), "register again")
 
     async def _register_again(self) -> None:
         while True:
@@ -555,6 +604,8 @@ class BundleOwnership:
             self.is_leader = node is not None and node.own
 
     def _on_leader_changed(self) -> None:
+        if self._is_leaving:
+            return
         self._tasks.spawn(self._campaign_quietly(), "leader")
 
     async def _campaign_quietly(self) -> None:

@@ -10,6 +10,7 @@ from functools import partial
 
 from broker.broker import Broker
 from broker.config import BrokerConfig
+from broker.handing_over import hand_over
 from broker.names import Bundles
 from broker.ownership.ownership import BundleOwnership
 from broker.security.doors import open_doors
@@ -76,6 +77,7 @@ async def start_broker(
         cluster=config.cluster_name,
         persistent=config.enable_persistent_topics,
         non_persistent=config.enable_non_persistent_topics,
+        takeover_wait_s=config.takeover_wait_s,
     )
     await initialise_cluster(store, config)
     web_port, secure_port = _number_of(web_socket), _number_of(secure_socket)
@@ -132,7 +134,8 @@ async def start_broker(
     async def hurry() -> None:
         store.hurry(STOP_WAIT_S)
 
-    parts.add("patience", hurry)  # the first to be stopped
+    parts.add("patience", hurry)
+    parts.add("bundles", partial(hand_over, broker, ownership))  # the first to be stopped: all ports are open still
     return broker
 
 

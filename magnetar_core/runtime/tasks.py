@@ -158,7 +158,10 @@ class SingleFlight(Generic[K, T]):
         if task is None or task.done():
             task = self._under_way[key] = self._tasks.spawn(work(), f"{self._what} {key}", awaited=True)
             task.add_done_callback(lambda task: self._ended(key, task))
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        finally:
+            del task  # else a failure would keep this frame, which keeps the task, which keeps the failure
 
     @property
     def under_way(self) -> list[K]:

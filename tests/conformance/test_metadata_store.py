@@ -442,14 +442,15 @@ async def test_r_r12_a_ledger_whose_creation_or_deletion_was_not_answered_is_mad
             raise OutcomeUnknown(f"{path}: the connection broke")
 
     direct, ledgers = LedgerStore(store), LedgerStore(FaultyStore(store, on_step))
-    lost.append("put done")
+    lost.append("multi done")
     first, made = await ledgers.create(metadata())
     assert [one async for one in direct.list()] == [first]
     assert (await direct.read(first)).metadata.ctoken == made.metadata.ctoken
     # The request did not arrive, and somebody else was faster with the same id.
     others = await direct.create_with_id(first + 1, metadata())
-    lost.append("put")
+    lost.append("multi")
     second, made = await ledgers.create(metadata())
+    assert await store.children("/ledgers/idgen") == []  # nothing is left of the id that was taken
     assert second not in (first, first + 1)
     assert (await direct.read(first + 1)).metadata.ctoken == others.metadata.ctoken != made.metadata.ctoken
     lost.append("delete done")
@@ -460,6 +461,58 @@ async def test_r_r12_a_ledger_whose_creation_or_deletion_was_not_answered_is_mad
     assert [one async for one in direct.list()] == [first + 1]
     third, _ = await ledgers.create(metadata())
     assert third > second, "no id is given twice"
+
+
+async def test_many_changes_at_once_have_each_their_own_outcome(store: MetadataStore) -> None:
+    """Stores may send them together; one that is refused must not harm the others."""
+    await store.put("/there", b"")
+    for number in range(300):
+        await store.put(f"/old/{number}", b"first")
+
+    async def change(number: int) -> object:
+        try:
+            match number % 6:
+                case 0:
+                    return await store.put(f"/new/{number}", b"%d" % number, NO_NODE)
+                case 1:
+                    return await store.put(f"/old/{number}", b"second", 0)
+                case 2:
+                    return await store.put("/there", b"", NO_NODE) if number % 100 == 2 else None
+                case 3:
+                    await store.delete(f"/old/{number}")
+                    return None
+                case 4:
+                    return await store.put_sequential("/ids/n-", b"")
+                case _:
+                    await store.multi([Put(f"/both/{number}", b"", NO_NODE), Delete(f"/old/{number}")])
+                    return None
+        except MetadataError as error:
+            return type(error)
+
+    found = await asyncio.gather(*(change(number) for number in range(300)))
+    for number, outcome in enumerate(found):
+        old, new = await store.get(f"/old/{number}"), await store.get(f"/new/{number}")
+        match number % 6:
+            case 0:
+                assert outcome == 0
+                assert new is not None
+                assert new.value == b"%d" % number
+            case 1:
+                assert outcome == 1
+                assert old is not None
+                assert (old.value, old.version) == (b"second", 1)
+            case 2:
+                assert outcome == (VersionConflict if number % 100 == 2 else None)
+            case 3:
+                assert old is None
+            case 4:
+                assert isinstance(outcome, str)
+            case _:
+                assert old is None
+                assert await store.exists(f"/both/{number}")
+    numbers = [outcome for number, outcome in enumerate(found) if number % 6 == 4]
+    assert len(set(numbers)) == 50
+    assert await store.children("/ids") == sorted(str(one).rpartition("/")[2] for one in numbers)
 
 
 # Tests of what only one store has.

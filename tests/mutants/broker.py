@@ -18,7 +18,52 @@ DELAYED = (f"{UNIT}/topic/test_delayed.py",)
 
 UNACKED = ("tests/unit/broker/topic/test_unacked.py",)
 
+HANDING_OVER = (f"{UNIT}/test_handing_over.py",)
+
 MUTANTS = (
+    # -- takeover and stop
+    Mutant(
+        "a lookup is refused when the first of those that wait has waited long enough",
+        "broker/ownership/ownership.py",
+        "                if self._clock.monotonic() >= deadline:\n                    raise",
+        "                if True:\n                    raise",
+        OWNERSHIP,
+    ),
+    Mutant(
+        "an owner that did not answer is never asked again",
+        "broker/ownership/ownership.py",
+        "min(deadline, self._clock.monotonic() + PROBE_AGAIN_S)",
+        "deadline",
+        OWNERSHIP,
+    ),
+    Mutant(
+        "a broker that goes takes bundles that it is told to take",
+        "broker/ownership/ownership.py",
+        "None if authoritative and not self._is_leaving else",
+        "None if authoritative else",
+        HANDING_OVER,
+    ),
+    Mutant(
+        "bundles are handed over where nobody is left to take them",
+        "broker/handing_over.py",
+        "    if not has_others:\n        return\n",
+        "",
+        HANDING_OVER,
+    ),
+    Mutant(
+        "who makes a topic is told that others did not find it",
+        "broker/broker.py",
+        "                if not create:\n                    raise\n                # Joined",
+        "                raise\n                # Joined",
+        WHOLE,
+    ),
+    Mutant(
+        "the answers of changes that were sent together are given to the wrong ones",
+        "magnetar_core/bookkeeper/metadata/zookeeper_groups.py",
+        "            left = iter(answers)\n",
+        "            left = reversed(answers)\n",
+        ("tests/unit/magnetar_core/bookkeeper/metadata/test_zookeeper_groups.py",),
+    ),
     # -- unacknowledged messages of the whole broker
     Mutant(
         "a subscription whose share is used up goes on",

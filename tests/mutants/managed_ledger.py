@@ -12,6 +12,14 @@ LOST = (f"{UNIT}/test_lost_data.py",)
 STEPS = (f"{UNIT}/test_order_of_steps.py",)
 
 MUTANTS = (
+    # -- a ledger made ahead
+    Mutant(
+        "a ledger made ahead stays when the last one cannot be recovered",
+        "managed_ledger/ledger.py",
+        "            self._lifecycle.discard(ahead)\n",
+        "",
+        FAULTS,
+    ),
     # -- lost data
     Mutant(
         "an entry of which nothing is known counts as lost",

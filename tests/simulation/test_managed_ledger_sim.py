@@ -477,7 +477,7 @@ def test_nothing_acknowledged_is_lost_doubled_or_skipped_whoever_owns_the_topic(
 
 def test_the_runs_reach_what_they_are_for() -> None:
     total = dict.fromkeys(("acknowledged", "takeovers", "deaths", "trimmed", "failures", "ledgers", "seeks"), 0)
-    for seed in range(20):
+    for seed in range(40):
         world = TopicUnderTakeovers(seed)
         asyncio.run(world.run())
         total["acknowledged"] += len(world.acknowledged)

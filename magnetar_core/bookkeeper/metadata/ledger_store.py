@@ -24,10 +24,12 @@ from magnetar_core.bookkeeper.metadata.ledgers import (
 )
 from magnetar_core.bookkeeper.metadata.store import (
     NO_NODE,
+    Delete,
     MetadataError,
     MetadataStore,
     NoNode,
     OutcomeUnknown,
+    Put,
     StoreUnavailable,
     VersionConflict,
     delete_empty_parents,
@@ -63,6 +65,7 @@ class LedgerStore:
         self._store = store
         self._root = root
         self._tokens = random.SystemRandom()
+        self._has_long_ids: bool | None = None
 
     async def create(self, metadata: LedgerMetadata) -> tuple[int, Versioned]:
         """Record a new ledger under an id that no ledger had before.
@@ -72,19 +75,19 @@ class LedgerStore:
         for _ in range(_ID_TRIES):
             ledger_id, id_node = await self._generate_id()
             try:
-                versioned = await self.create_with_id(ledger_id, metadata)
+                return ledger_id, await self.create_with_id(ledger_id, metadata, id_node=id_node)
             except VersionConflict:
-                versioned = None
-            finally:
-                # The node is ephemeral: if this delete is lost, the end of the session removes it.
-                with contextlib.suppress(MetadataError):
-                    await self._store.delete(id_node)
-            if versioned is not None:
-                return ledger_id, versioned
+                await self._remove(id_node)
+            except BaseException:
+                await self._remove(id_node)
+                raise
         raise MetadataError(f"{self._root}: {_ID_TRIES} generated ledger ids in a row are taken")
 
-    async def create_with_id(self, ledger_id: int, metadata: LedgerMetadata) -> Versioned:
-        """Record a new ledger under *ledger_id*. Raises VersionConflict if there is one already."""
+    async def create_with_id(self, ledger_id: int, metadata: LedgerMetadata, *, id_node: str = "") -> Versioned:
+        """Record a new ledger under *ledger_id*; *id_node*, from which the id was taken, is removed with it.
+
+        Raises VersionConflict if there is such a ledger already.
+        """
         token = self._tokens.getrandbits(63)
         metadata = dataclasses.replace(metadata, ctoken=token)
         path = ledger_path(self._root, ledger_id)
@@ -92,7 +95,12 @@ class LedgerStore:
         in_doubt = False
         for attempt in range(_TRIES):
             try:
-                return Versioned(metadata, await self._store.put(path, data, NO_NODE))
+                if not id_node:
+                    return Versioned(metadata, await self._store.put(path, data, NO_NODE))
+                await self._store.multi([Put(path, data, NO_NODE), Delete(id_node)])
+                return Versioned(metadata, 0)  # of each node that was just created
+            except NoNode:
+                id_node = ""  # it was ephemeral, and its session has ended
             except OutcomeUnknown:
                 in_doubt = True
                 if attempt == _TRIES - 1:
@@ -179,15 +187,25 @@ class LedgerStore:
                 async for ledger_id in self._walk(f"{path}/{name}", levels - 1):
                     yield ledger_id
 
+    async def _remove(self, id_node: str) -> None:
+        """Remove the node of an id that is not used. If that fails, it goes with the session: it is ephemeral."""
+        with contextlib.suppress(MetadataError):
+            await self._store.delete(id_node)
+
     async def _generate_id(self) -> tuple[int, str]:
-        """A new id and the ephemeral node that it was taken from."""
-        if not await self._store.exists(f"{self._root}/idgen-long"):
+        """A new id and the ephemeral node that it was taken from.
+
+        Whoever makes `idgen-long` does so when the numbers of `idgen` are used up; these tell it themselves.
+        """
+        if self._has_long_ids is None:
+            self._has_long_ids = await self._store.exists(f"{self._root}/idgen-long")
+        if not self._has_long_ids:
             node = await self._sequential(f"{self._root}/idgen/ID-")
             number = _suffix(node)
             if 0 <= number < SHORT_ID_LIMIT:
                 return number, node
-            with contextlib.suppress(MetadataError):
-                await self._store.delete(node)
+            self._has_long_ids = True
+            await self._remove(node)
         return await self._generate_long_id()
 
     async def _generate_long_id(self) -> tuple[int, str]:

@@ -16,6 +16,7 @@ What kazoo does not provide, and what is done instead:
   request is given up early.
 * kazoo has no watch of a tree, which ZooKeeper has since 3.6. Its request is made here, and its events are taken from
   the connection's own thread, before the answers that come after them.
+* kazoo sends each change as a request of its own. Changes of many nodes at once go as transactions (`ChangeGroups`).
 * kazoo reports a lost session only after it has reconnected. A caller that must stop earlier uses `last_answer`.
 """
 
@@ -70,6 +71,7 @@ from magnetar_core.bookkeeper.metadata.store import (
 )
 from magnetar_core.bookkeeper.metadata.tree import check_operations, check_path, check_value, parent_of
 from magnetar_core.bookkeeper.metadata.watches import Watches
+from magnetar_core.bookkeeper.metadata.zookeeper_groups import Change, ChangeGroups
 from magnetar_core.runtime.clock import Clock, Timer
 from magnetar_core.runtime.types import ConfigurationError
 
@@ -174,6 +176,7 @@ class ZooKeeperStore:
         self._last_answer = clock.monotonic()
         self._timer: Timer | None = None
         self._in_flight = asyncio.Semaphore(_IN_FLIGHT_MAX)
+        self._groups = ChangeGroups(self)
         self._session_s = session_timeout_s
         self._give_up = math.inf  # by the clock; see `hurry`
         self._waiting: set[asyncio.Timeout] = set()
@@ -249,8 +252,15 @@ class ZooKeeperStore:
         for _ in range(_ROUNDS):
             if expected_version != NO_NODE:
                 try:
-                    stat = await self._change(
-                        path, epoch, ephemeral, lambda: self._client.set_async(real, value, version)
+                    stat = await self._groups.send(
+                        Change(
+                            path,
+                            epoch,
+                            ephemeral,
+                            len(path) + len(value),
+                            lambda: self._client.set_async(real, value, version),
+                            lambda transaction: transaction.set_data(real, value, version),
+                        )
                     )
                     return int(stat.version)
                 except BadVersionError:
@@ -281,7 +291,16 @@ class ZooKeeperStore:
         if expected_version == NO_NODE:
             raise VersionConflict(f"{path}: expected no node, and was to delete it")
         try:
-            await self._change(path, self._epoch, False, lambda: self._client.delete_async(self._real(path), version))
+            await self._groups.send(
+                Change(
+                    path,
+                    self._epoch,
+                    False,
+                    len(path),
+                    lambda: self._client.delete_async(self._real(path), version),
+                    lambda transaction: transaction.delete(self._real(path), version),
+                )
+            )
         except NoNodeError:
             raise NoNode(f"{path} does not exist") from None
         except BadVersionError:
@@ -316,19 +335,28 @@ class ZooKeeperStore:
         self, operations: Sequence[Operation], creates: set[int], epoch: int
     ) -> tuple[int, Exception] | None:
         """Send one transaction; the number of the operation that was refused, with its error; None: all is done."""
-        transaction = self._client.transaction()
-        for at, one in enumerate(operations):
-            real = self._real(one.path)
-            version = -1 if one.expected_version is None else one.expected_version
-            if isinstance(one, Delete):
-                transaction.delete(real, version)
-            elif isinstance(one, Check):
-                transaction.check(real, version)
-            elif at in creates:
-                transaction.create(real, bytes(one.value))
-            else:
-                transaction.set_data(real, bytes(one.value), version)
-        answers = await self._change(operations[0].path, epoch, False, transaction.commit_async)
+
+        def join(transaction: Any) -> None:
+            for at, one in enumerate(operations):
+                real = self._real(one.path)
+                version = -1 if one.expected_version is None else one.expected_version
+                if isinstance(one, Delete):
+                    transaction.delete(real, version)
+                elif isinstance(one, Check):
+                    transaction.check(real, version)
+                elif at in creates:
+                    transaction.create(real, bytes(one.value))
+                else:
+                    transaction.set_data(real, bytes(one.value), version)
+
+        def alone() -> Any:
+            transaction = self._client.transaction()
+            join(transaction)
+            return transaction.commit_async()
+
+        size_bytes = sum(len(one.path) + (len(one.value) if isinstance(one, Put) else 0) for one in operations)
+        change = Change(operations[0].path, epoch, False, size_bytes, alone, join, len(operations))
+        answers = await self._groups.send(change)
         for at, answer in enumerate(answers):
             # Those before the refused one are rolled back, those behind it were not looked at.
             if isinstance(answer, Exception) and not isinstance(answer, RolledBackError | RuntimeInconsistency):
@@ -468,16 +496,41 @@ class ZooKeeperStore:
         except KazooException as error:
             raise MetadataError(f"{path}: {error!r}") from error
 
+    async def send_change(self, change: Change) -> Any:
+        """For `ChangeGroups`."""
+        return await self._change(change.path, change.epoch, change.of_session, change.alone)
+
+    async def send_group(self, changes: Sequence[Change]) -> Sequence[Any] | None:
+        """For `ChangeGroups`."""
+        transaction = self._client.transaction()
+        for change in changes:
+            change.join(transaction)
+        paths = f"{changes[0].path} and {len(changes) - 1} more"
+        of_session = any(change.of_session for change in changes)
+        answers = await self._change(paths, changes[0].epoch, of_session, transaction.commit_async)
+        if len(answers) != len(transaction.operations) or any(isinstance(answer, Exception) for answer in answers):
+            return None
+        return list(answers)
+
+    @property
+    def epoch(self) -> int:
+        """Counts sessions."""
+        return self._epoch
+
     async def _create(self, path: str, epoch: int, ephemeral: bool, value: bytes, sequence: bool = False) -> Any:
         """Raises NodeExistsError. Parents are made where they are missing."""
         real = self._chroot + path if sequence else self._real(path)
         for _ in range(_ROUNDS):
             try:
-                return await self._change(
-                    path,
-                    epoch,
-                    ephemeral,
-                    lambda: self._client.create_async(real, value, ephemeral=ephemeral, sequence=sequence),
+                return await self._groups.send(
+                    Change(
+                        path,
+                        epoch,
+                        ephemeral,
+                        len(path) + len(value),
+                        lambda: self._client.create_async(real, value, ephemeral=ephemeral, sequence=sequence),
+                        lambda transaction: transaction.create(real, value, ephemeral=ephemeral, sequence=sequence),
+                    )
                 )
             except NoNodeError:
                 await self._create_path(parent_of(real))

@@ -10,7 +10,7 @@ import pytest
 from broker.binary.connection import BrokerPort
 from broker.binary.server import BinaryServer
 from broker.broker import Broker
-from broker.errors import NotReady
+from broker.errors import NotReady, TopicNotFound
 from broker.memory_budget import MemoryBudget
 from broker.names import DEDUPLICATION_CURSOR
 from broker.ownership.rules import BrokerAddress, Located
@@ -57,22 +57,36 @@ async def test_many_who_ask_at_once_open_a_topic_once(world: BrokerInMemory) -> 
 async def test_who_asked_before_a_topic_was_open_and_goes_on_afterwards_gets_the_same(
     world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exists, slow = world.ledgers.exists, asyncio.Event()
+    count, slow = world.broker.partitioned.count_of_base, asyncio.Event()
 
-    async def held(name: str) -> bool:
+    async def held(name: TopicName) -> int:
         await slow.wait()
-        return await exists(name)
+        return await count(name)
 
-    monkeypatch.setattr(world.ledgers, "exists", held)
+    monkeypatch.setattr(world.broker.partitioned, "count_of_base", held)
     slow_asker = asyncio.create_task(world.broker.topic_for_consumer(NAME, create=True))
     await settle()
-    monkeypatch.setattr(world.ledgers, "exists", exists)
+    monkeypatch.setattr(world.broker.partitioned, "count_of_base", count)
     topic = await world.broker.topic_for_producer(NAME)
     await settle()
     slow.set()
     assert await slow_asker is topic
     assert world.broker.topics[NAME] is topic
     assert world.ledgers.opened == [NAME.managed_ledger_name]
+
+
+async def test_who_makes_a_topic_makes_it_while_others_look_whether_it_is_there(world: BrokerInMemory) -> None:
+    """They share the work; that there is no such topic is no answer for one who makes it."""
+    world.ledgers.hold_opening = asyncio.Event()
+    looking = asyncio.create_task(world.broker.topic_for_consumer(NAME, create=False))
+    await settle()
+    making = asyncio.create_task(world.broker.create_topic(NAME))
+    await settle()
+    world.ledgers.hold_opening.set()
+    with pytest.raises(TopicNotFound):
+        await looking
+    made = await making
+    assert world.broker.topics[NAME] is made
 
 
 async def test_a_topic_that_is_being_closed_is_opened_again_when_it_has_closed(

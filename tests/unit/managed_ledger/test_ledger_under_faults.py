@@ -1073,3 +1073,49 @@ async def test_fencing_by_bookies_during_the_opening_is_noticed(world: FaultySto
     await broker.publish(0, 1)
     assert isinstance(broker.recorder.closed[0], ManagedLedgerFenced)
     assert broker.acknowledged == []
+
+
+# ---------------------------------------------------------------- a ledger that is created while another is recovered
+
+
+async def test_a_new_ledger_is_made_while_the_last_one_is_recovered(world: FaultyStorage) -> None:
+    """Neither waits for the other: a takeover takes as long as the longer of both."""
+    first = await world.open()
+    await first.publish(0, 3)
+    second = Broker(world, CONFIG)
+    steps, recovering = list[str](), asyncio.Event()
+
+    async def step(what: str, ledger_id: int) -> None:
+        steps.append(what)
+        if what == "open":
+            await recovering.wait()
+
+    second.bookkeeper.on_step = step
+    opening = asyncio.create_task(second.open())
+    await settle()
+    assert "create" in steps
+    assert not opening.done()
+    recovering.set()
+    await opening
+    assert [bytes(entry.data) for entry in await read_all(second.ledger)] == payloads(0, 3)
+
+
+async def test_a_ledger_made_ahead_goes_if_the_last_one_cannot_be_recovered(world: FaultyStorage) -> None:
+    first = await world.open()
+    await first.publish(0, 3)
+    before = set(world.bookkeeper.ledgers)
+    second = Broker(world, CONFIG)
+
+    async def step(what: str, ledger_id: int) -> None:
+        if what == "open":
+            await settle()
+            raise BookieUnavailable("no bookie answers")
+
+    second.bookkeeper.on_step = step
+    with pytest.raises(StorageUnavailable):
+        await second.open()
+    await eventually(lambda: _same(set(world.bookkeeper.ledgers), before))
+
+
+def _same(found: set[int], expected: set[int]) -> None:
+    assert found == expected

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-import broker.ownership.ownership
 from broker.errors import TopicNotFound
 from broker.names import Bundles
 from broker.ownership.bundle_assignment import encode_owner, preference
@@ -17,7 +16,7 @@ from broker.ownership.isolation import isolation_path
 from broker.ownership.ownership import BROKERS, LEADER, BundleOwnership
 from broker.ownership.rules import BrokerAddress, NoBrokerAvailable
 from magnetar_core.bookkeeper.metadata.memory import LostAnswer, MemoryStore
-from magnetar_core.bookkeeper.metadata.store import MetadataError, StoreUnavailable
+from magnetar_core.bookkeeper.metadata.store import MetadataError, Node, StoreUnavailable
 from magnetar_core.runtime.clock import LoopClock, ManualClock
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.topic_name import TopicName
@@ -65,6 +64,7 @@ class Brokers:
     def __init__(self, stack: AsyncExitStack) -> None:
         self._stack = stack
         self.root = MemoryStore(LoopClock())
+        self._held: dict[int, socket.socket] = {}
 
     async def side(self, port: int | None = None, host: str = "127.0.0.1") -> Side:
         """Another broker, on a port where somebody listens unless *port* is given; *host* is that of its id."""
@@ -86,7 +86,12 @@ class Brokers:
         holder = self._stack.enter_context(socket.socket())
         holder.bind(("127.0.0.1", 0))
         port: int = holder.getsockname()[1]
+        self._held[port] = holder
         return port
+
+    def revive(self, port: int) -> None:
+        """From now on somebody listens there."""
+        self._held[port].listen()
 
     async def owner(self, bundle: str) -> str | None:
         node = await self.root.get(f"/namespace/{bundle}")
@@ -221,14 +226,49 @@ async def test_a_lookup_waits_until_the_session_of_a_dead_owner_ends(world: Brok
     assert await world.owner(ALL[0]) == a.ownership.address.service_url
 
 
-async def test_who_waits_too_long_is_told_which_broker_does_not_answer(
-    world: Brokers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(broker.ownership.ownership, "TAKEOVER_WAIT_S", 0.05)
+async def test_who_waits_too_long_is_told_which_broker_does_not_answer(world: Brokers) -> None:
     dead, a = await world.side(world.dead_port()), await world.side()
+    a.ownership.takeover_wait_s = 0.05
     await dead.take(TOPICS[0])
     with pytest.raises(NoBrokerAvailable, match=f"{dead.ownership.address.service_url} does not answer"):
         await a.ownership.locate(TOPICS[0], authoritative=False)
+
+
+async def test_thousands_of_lookups_of_one_bundle_ask_the_store_once(
+    world: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a failure each client of the dead broker asks at the same moment."""
+    dead, a = await world.side(world.dead_port()), await world.side()
+    await dead.take(TOPICS[0])
+    asked: list[str] = []
+    get = a.store.get
+
+    async def counted(path: str) -> Node | None:
+        asked.append(path)
+        return await get(path)
+
+    monkeypatch.setattr(a.store, "get", counted)
+    waiting = [asyncio.create_task(a.ownership.locate(TOPICS[0], authoritative=False)) for _ in range(1_000)]
+    await asyncio.sleep(0.05)
+    await dead.store.close()
+    assert all([(await one).here for one in waiting])
+    assert len(asked) < 30, f"{len(asked)} reads"
+
+
+async def test_a_lookup_that_came_later_waits_longer(world: Brokers) -> None:
+    """Those that wait for the same bundle share the work, not the end of the first one's patience."""
+    dead, a = await world.side(world.dead_port()), await world.side()
+    await dead.take(TOPICS[0])
+    a.ownership.takeover_wait_s = 0.2
+    first = asyncio.create_task(a.ownership.locate(TOPICS[0], authoritative=False))
+    await asyncio.sleep(0.1)
+    a.ownership.takeover_wait_s = 20.0
+    second = asyncio.create_task(a.ownership.locate(TOPICS[0], authoritative=False))
+    with pytest.raises(NoBrokerAvailable):
+        await first
+    assert not second.done()
+    await dead.store.close()
+    assert (await second).here
 
 
 async def test_an_owner_that_comes_back_ends_the_wait(world: Brokers) -> None:
@@ -238,14 +278,25 @@ async def test_an_owner_that_comes_back_ends_the_wait(world: Brokers) -> None:
     await dead.take(TOPICS[0])
     waiting = asyncio.create_task(a.ownership.locate(TOPICS[0], authoritative=False))
     await asyncio.sleep(0.02)
+    world.revive(port)
     restarted = Side(world.root.session())
     await restarted.start(port)
     await restarted.take(TOPICS[0])
-    a.ownership._probes[dead.ownership.address.service_url] = (LoopClock().monotonic() + 60, True)  # it listens again
     located = await waiting
     assert not located.here
     assert located.broker == restarted.ownership.address
     await restarted.ownership.stop()
+
+
+async def test_an_owner_that_did_not_answer_once_is_asked_again(world: Brokers) -> None:
+    """It was too busy for a moment; nothing about its node changes."""
+    port = world.dead_port()
+    busy, a = await world.side(port), await world.side()
+    await busy.take(TOPICS[0])
+    waiting = asyncio.create_task(a.ownership.locate(TOPICS[0], authoritative=False))
+    await asyncio.sleep(0.02)
+    world.revive(port)
+    assert (await waiting).broker == busy.ownership.address
 
 
 async def test_a_restart_at_the_same_address_takes_over_its_own_former_nodes(world: Brokers) -> None:
@@ -320,7 +371,7 @@ async def _registered(side: Side, ids: set[str]) -> bool:
 async def test_one_who_cannot_register_again_at_once_tries_until_he_can(
     world: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker.ownership.ownership, "_RETRY_S", 0.01)
+    monkeypatch.setattr("broker.ownership.ownership._RETRY_S", 0.01)
     a, b = await world.side(), await world.side()
     failures = iter([StoreUnavailable("away"), StoreUnavailable("away")])
 
@@ -379,9 +430,9 @@ async def test_lookups_wait_for_a_bundle_that_is_being_unloaded(world: Brokers) 
     assert [first.here, second.here].count(True) == 1
 
 
-async def test_a_lookup_does_not_wait_for_ever_for_an_unload(world: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker.ownership.ownership, "TAKEOVER_WAIT_S", 0.02)
+async def test_a_lookup_does_not_wait_for_ever_for_an_unload(world: Brokers) -> None:
     a, b = await world.side(), await world.side()
+    a.ownership.takeover_wait_s = b.ownership.takeover_wait_s = 0.02
     await a.take(TOPICS[0])
     closed = asyncio.Event()
 
@@ -445,7 +496,7 @@ async def test_a_bundle_whose_topics_do_not_close_is_given_back_and_reported(wor
 async def test_a_node_that_cannot_be_removed_at_once_is_removed_later(
     world: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker.ownership.ownership, "_RETRY_S", 0.01)
+    monkeypatch.setattr("broker.ownership.ownership._RETRY_S", 0.01)
     a = await world.side()
     await a.take(TOPICS[0])
 

@@ -1,0 +1,160 @@
+"""A broker of two ends, by kill -9 or politely, while one official client publishes to many topics.
+
+Of each topic the time from the kill (or the request to stop) to its next acknowledgement; of a polite stop the longest
+silence of any topic.
+"""
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from magnetar.processes.cluster import Cluster
+
+SILENCE_MIN_S: Final = 0.8
+"""Messages are half a second apart (`bench.topic_gaps`): a topic that was silent for longer was away."""
+
+SETTLE_S: Final = 3.0
+"""Before the broker ends: all topics are published to."""
+
+GONE_MAX_S: Final = 120.0
+
+
+SHARES: Final = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("last", 1.0))
+
+
+class Gaps(NamedTuple):
+    """Of the topics that were away, sorted, in seconds."""
+
+    seconds: list[float]
+    topics: int
+    """All of them, those that stayed where they were included."""
+    p99_ms: float
+    """From send to receipt."""
+
+    def at(self, share: float) -> float:
+        return self.seconds[min(int(len(self.seconds) * share), len(self.seconds) - 1)] if self.seconds else 0.0
+
+    def __str__(self) -> str:
+        shares = ", ".join(f"{name} {self.at(share):.2f} s" for name, share in SHARES)
+        return f"{len(self.seconds):,} of {self.topics:,} topics were away: {shares}"
+
+
+class Publisher:
+    """The process of the client."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self.created_s: float = self._line()["created_s"]
+
+    def _line(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, f"the client ended with {self._process.wait()}"
+        return json.loads(line)
+
+    def tell(self, word: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(word + "\n")
+        self._process.stdin.flush()
+
+    def report(self) -> tuple[dict[str, tuple[float, float, float | None]], float]:
+        self.tell("report")
+        found = self._line()
+        return found["silences"], found["p99_ms"] or 0.0
+
+    def gaps_since(self, moment_s: float) -> Gaps:
+        """Waits until every topic has been acknowledged again."""
+        deadline = moment_s + GONE_MAX_S
+        while True:
+            time.sleep(1.0)
+            now = time.monotonic()
+            silences, p99_ms = self.report()
+            away = [gone for gone, _, end in silences.values() if end is None and gone > SILENCE_MIN_S]
+            if not away or now > deadline:
+                break
+        ends = [(gone, now if end is None else end) for gone, _, end in silences.values()]
+        return Gaps(sorted(end - moment_s for gone, end in ends if gone > SILENCE_MIN_S), len(silences), p99_ms)
+
+    def silences(self) -> Gaps:
+        """The longest of each topic, whatever it is."""
+        found, p99_ms = self.report()
+        return Gaps(sorted(gone for gone, _, _ in found.values()), len(found), p99_ms)
+
+
+@contextmanager
+def publisher(url: str, topics: int, directory: Path) -> Iterator[Publisher]:
+    command = [sys.executable, "-m", "bench.topic_gaps", url, "--topics", str(topics)]
+    process = subprocess.Popen(
+        command, cwd=directory, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        yield Publisher(process)
+    finally:
+        process.kill()
+        process.wait()
+
+
+class Measured(NamedTuple):
+    created_s: float
+    """From the first producer's request until all producers were there: the topics are made by that."""
+    gaps: Gaps
+
+
+def kill(url: str, topics: int, directory: Path, end: Callable[[], None]) -> Measured:
+    """*end* kills a broker. Of each topic that was away: seconds from the kill to its next acknowledgement."""
+    with publisher(url, topics, directory) as client:
+        time.sleep(SETTLE_S)
+        client.tell("mark")
+        moment = time.monotonic()
+        end()
+        return Measured(client.created_s, client.gaps_since(moment))
+
+
+def stop(url: str, topics: int, directory: Path, end: Callable[[], None]) -> Measured:
+    """*end* stops a broker politely and returns when its process has ended. The longest silence of each topic, of which
+    up to half a second is the pause between two messages."""
+    with publisher(url, topics, directory) as client:
+        time.sleep(SETTLE_S)
+        client.tell("mark")
+        moment = time.monotonic()
+        end()
+        client.gaps_since(moment)
+        return Measured(client.created_s, client.silences())
+
+
+def rows(topics: int = 1000) -> list[tuple[str, str]]:
+    """Both on clusters of their own: three bookies, two brokers, 2/2/2, sessions of 2 s. The service URL is that of the
+    broker that stays, as behind a load balancer; with both brokers in it, lookups at the dead one wait out the client's
+    back-off."""
+    found: list[tuple[str, str]] = []
+    for measure, number, what in (
+        (kill, signal.SIGKILL, "kill -9 to the next acknowledgement"),
+        (stop, signal.SIGTERM, "stopped politely, longest silence"),
+    ):
+        with tempfile.TemporaryDirectory(prefix="magnetar-bench-") as folder:
+            cluster = Cluster(Path(folder) / "cluster")
+            cluster.up(bookies=3, brokers=2, free_ports=True)
+            try:
+                going, staying = cluster.members("broker")
+
+                def end(cluster: Cluster = cluster, name: str = going.name, number: int = number) -> None:
+                    cluster.kill(name, number)
+
+                made = measure(f"pulsar://127.0.0.1:{staying.port}", topics, Path.cwd(), end)
+                found.append((f"one of two brokers with {topics:,} topics, {what}", str(made.gaps)))
+                found.append((f"{topics:,} topics made by their producers", f"{made.created_s:.2f} s"))
+            finally:
+                cluster.down()
+    return found
+
+
+if __name__ == "__main__":
+    for label, result in rows(*map(int, sys.argv[1:])):
+        print(f"{label}: {result}", flush=True)

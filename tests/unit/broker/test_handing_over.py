@@ -1,0 +1,159 @@
+"""A broker that is stopped hands its bundles over, with others that are brokers with their HTTP."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+
+from broker.errors import NotReady
+from broker.handing_over import hand_over
+from broker.ownership.ownership import BROKERS, LEADER
+from broker.ownership.rules import NoBrokerAvailable
+from magnetar_core.bookkeeper.metadata.store import StoreUnavailable
+from managed_ledger.topic_name import TopicName
+from tests.unit.broker.admin.admin_world import AdminWorld, Side
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[AdminWorld]:
+    async with AsyncExitStack() as stack:
+        made = AdminWorld(stack)
+        await made.open()
+        yield made
+
+
+def topics(count: int) -> list[TopicName]:
+    return [TopicName.parse(f"persistent://public/default/t{number}") for number in range(count)]
+
+
+async def filled(side: Side, count: int) -> list[TopicName]:
+    """So many topics, open at *side*, which owns all bundles."""
+    names = topics(count)
+    for name in names:
+        assert (await side.ownership.locate(name, authoritative=True)).here
+        await side.broker.create_topic(name)
+    return names
+
+
+async def test_the_bundles_go_one_by_one_while_the_rest_is_served(world: AdminWorld) -> None:
+    going, staying = await world.side(), await world.side()
+    names = await filled(going, 40)
+    served: list[int] = []
+    unload = going.broker.unload_bundle
+
+    async def watched(bundle: str) -> None:
+        await unload(bundle)
+        served.append(len(going.broker.topics))
+
+    going.broker.unload_bundle = watched  # type: ignore[method-assign]
+    await hand_over(going.broker, going.ownership)
+    assert len(served) > 2, "more than two bundles had topics"
+    assert sorted(served, reverse=True) == served
+    assert served[0] > 0, "the others were served meanwhile"
+    assert served[-1] == 0
+    assert going.ownership.owned_bundles == []
+    for name in names:
+        found = await staying.ownership.locate(name, authoritative=False)
+        assert found.here, "nobody is sent back to the one that goes"
+
+
+async def test_one_that_goes_sends_clients_to_the_others_and_takes_nothing(world: AdminWorld) -> None:
+    going, staying = await world.side(), await world.side()
+    assert await going.ownership.leave()
+    name = topics(1)[0]
+    for authoritative in (False, True):
+        found = await going.ownership.locate(name, authoritative=authoritative)
+        assert (found.here, found.redirect) == (False, True)
+        assert found.broker == staying.broker.address
+    bundle = going.ownership.bundle_of(name)
+    assert bundle is not None
+    assert not await going.ownership.acquire(bundle)
+    assert await world.store.children(BROKERS) == [staying.id]
+
+
+async def test_the_leader_that_goes_is_followed_by_another(world: AdminWorld) -> None:
+    going, staying = await world.side(), await world.side()
+    assert going.ownership.is_leader
+    await going.ownership.leave()
+    async with asyncio.timeout(10):
+        while not staying.ownership.is_leader:
+            await asyncio.sleep(0.01)
+    node = await world.store.get(LEADER)
+    assert node is not None
+    assert staying.id.encode() in node.value
+    assert not going.ownership.is_leader
+
+
+async def test_a_broker_on_its_own_hands_nothing_over(world: AdminWorld) -> None:
+    going = await world.side()
+    names = await filled(going, 5)
+    await hand_over(going.broker, going.ownership)
+    assert set(going.broker.topics) == set(names)
+    with pytest.raises(NoBrokerAvailable, match="this one is stopping"):
+        await going.ownership.locate(
+            next(one for one in topics(1000) if not going.ownership.owns(one)), authoritative=True
+        )
+
+
+async def test_others_that_are_dead_are_nobody_to_hand_over_to(world: AdminWorld) -> None:
+    going, dead = await world.side(), await world.side()
+    names = await filled(going, 5)
+    await dead.broker.server.stop_listening()
+    await hand_over(going.broker, going.ownership)
+    assert set(going.broker.topics) == set(names)
+
+
+async def test_a_store_that_is_away_does_not_keep_it_from_stopping(
+    world: AdminWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    going, _ = await world.side(), await world.side()
+    names = await filled(going, 5)
+
+    async def away(path: str) -> None:
+        raise StoreUnavailable(f"{path}: no server")
+
+    monkeypatch.setattr(going.store, "get", away)
+    with caplog.at_level(logging.WARNING):
+        await hand_over(going.broker, going.ownership)
+    assert "stopping without handing bundles over" in caplog.text
+    assert set(going.broker.topics) == set(names)
+
+
+async def test_a_bundle_that_cannot_be_given_does_not_keep_the_others(
+    world: AdminWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    going, _ = await world.side(), await world.side()
+    await filled(going, 20)
+    held = going.ownership.owned_bundles[0]
+    unload = going.ownership.unload
+
+    async def refusing(bundle: str, close: object) -> None:
+        if bundle == held:
+            raise NotReady(f"Namespace bundle {bundle} is being split; retry")
+        await unload(bundle, close)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(going.ownership, "unload", refusing)
+    with caplog.at_level(logging.WARNING):
+        await hand_over(going.broker, going.ownership)
+    assert going.ownership.owned_bundles == [held]
+    assert f"{held} could not be handed over" in caplog.text
+
+
+async def test_what_takes_too_long_is_left_to_the_end(
+    world: AdminWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("broker.handing_over.HAND_OVER_S", 0.1)
+    going, _ = await world.side(), await world.side()
+    await filled(going, 20)
+    owned = len(going.ownership.owned_bundles)
+
+    async def slow(bundle: str) -> None:
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(going.broker, "unload_bundle", slow)
+    with caplog.at_level(logging.WARNING):
+        await hand_over(going.broker, going.ownership)
+    assert "could not be handed over within 0 s" in caplog.text
+    assert len(going.ownership.owned_bundles) >= owned - 1
