@@ -1,4 +1,6 @@
-"""The third protocol on a bookie's connection: protobuf requests with all operations. It is not the hot path.
+"""The third protocol on a bookie's connection: protobuf requests with all operations.
+
+Consecutive plain adds are taken as one run, without protobuf. Everything else goes through the generated messages.
 
 Rules:
 
@@ -44,7 +46,14 @@ class ProtocolV3:
             poll.cancel()
 
     def on_frames(self, frames: Sequence[memoryview], at: int) -> int:
-        while at < len(frames) and not self._peer.held_for and v3.is_v3(frames[at]):
+        writes, end = self._writes, len(frames)
+        while at < end and not self._peer.held_for and v3.is_v3(frames[at]):
+            stop = min(end, at + self._server.limits.adds - writes.adds_in_flight)
+            count, size = self._rules.add_run_v3(frames, at, stop, writes.records, writes.answers)
+            if count:
+                writes.took(count, size)
+                at += count
+                continue
             self._on_frame(frames[at])
             at += 1
         return at

@@ -29,6 +29,7 @@ from magnetar_core.bookkeeper.wire.codec_v2 import (
     add_header,
     add_responses,
 )
+from magnetar_core.bookkeeper.wire.codec_v3 import added, plain_add
 from magnetar_core.bookkeeper.wire.entry import HEADER_BYTES, MASTER_KEY_BYTES
 from magnetar_core.runtime.types import Buffer
 
@@ -163,7 +164,8 @@ class RequestRules:
                     run_word = word
                 if ledger_id != current:
                     if ledger is not None:
-                        self._took_run(ledger, entry_ids, run, top, records, answers)
+                        self._took_run(ledger, entry_ids, run, top, records)
+                        answers[current % len(answers)].extend(add_responses(current, entry_ids))
                     ledger, entry_ids, run, top = self._get_ledger(ledger_id), [], [], -1
                     if ledger is None or not ledger.is_key_journaled or ledger.master_key != key:
                         ledger = None
@@ -183,8 +185,58 @@ class RequestRules:
         except struct.error:
             pass  # too short for an add with a whole entry header
         if ledger is not None and run:
-            self._took_run(ledger, entry_ids, run, top, records, answers)
+            self._took_run(ledger, entry_ids, run, top, records)
+            answers[current % len(answers)].extend(add_responses(current, entry_ids))
         return at - start
+
+    def add_run_v3(
+        self,
+        frames: Sequence[memoryview],
+        start: int,
+        stop: int,
+        records: Sequence[list[Buffer]],
+        answers: Sequence[list[bytes]],
+    ) -> tuple[int, int]:
+        """As `add_run`, for frames of the third protocol; returns (how many, bytes of their entries).
+
+        It takes plain adds only (`codec_v3.plain_add`); recovery adds are left to `add`, too.
+        """
+        if self.read_only:
+            return 0, 0
+        at, size = start, 0
+        ledger: Ledger | None = None
+        current = last = top = -1
+        known_key = b""
+        entry_ids: list[int] = []
+        run: list[bytes] = []
+        while at < stop:
+            frame = frames[at]
+            add = plain_add(frame)
+            if add is None:
+                break
+            _, _, _, key, body_at, ledger_id, entry_id, last_add_confirmed = add
+            if ledger_id != current:
+                if ledger is not None:
+                    self._took_run(ledger, entry_ids, run, top, records)
+                ledger, entry_ids, run, top = self._get_ledger(ledger_id), [], [], -1
+                if ledger is None or not ledger.is_key_journaled or ledger.master_key != key or ledger.fenced:
+                    ledger = None
+                    break
+                current, known_key, last = ledger_id, key, ledger.last_entry_id
+            if entry_id <= last or key != known_key:
+                break
+            last = entry_id
+            if last_add_confirmed > top:
+                top = last_add_confirmed
+            entry = bytes(frame[body_at:])
+            size += len(entry)
+            entry_ids.append(entry_id)
+            run.append(entry)
+            answers[ledger_id % len(answers)].append(added(add))
+            at += 1
+        if ledger is not None and run:
+            self._took_run(ledger, entry_ids, run, top, records)
+        return at - start, size
 
     def _took_run(
         self,
@@ -193,7 +245,6 @@ class RequestRules:
         run: list[bytes],
         last_add_confirmed: int,
         records: Sequence[list[Buffer]],
-        answers: Sequence[list[bytes]],
     ) -> None:
         ledger_id = ledger.ledger_id
         self._cache.put_run(ledger_id, entry_ids, run)
@@ -205,7 +256,6 @@ class RequestRules:
             ledger.see_lac(last_add_confirmed)
         number = ledger_id % len(records)
         records[number].extend(chain.from_iterable(zip(map(_SIZE, map(len, run)), run, strict=True)))
-        answers[number].extend(add_responses(ledger_id, entry_ids))
 
     def _may_add(self, ledger_id: int, high_priority: bool) -> bool:
         """Whether the bookie, although read-only, takes this add."""

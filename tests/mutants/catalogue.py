@@ -257,6 +257,20 @@ MUTANTS = (
         ("tests/property/test_add_runs.py", "-k", "a_run_of_adds"),
     ),
     Mutant(
+        "a fenced ledger takes a run of adds of the third protocol",
+        "bookie/serving/request_rules.py",
+        "ledger.master_key != key or ledger.fenced:",
+        "ledger.master_key != key:",
+        ("tests/property/test_add_runs.py", "-k", "a_run_of_adds"),
+    ),
+    Mutant(
+        "bytes behind an entry belong to it",
+        "magnetar_core/bookkeeper/wire/codec_v3.py",
+        "        or size != _known_varint(end - body_at)\n",
+        "",
+        ("tests/property/test_add_runs.py", "-k", "taken_for_a_plain_add"),
+    ),
+    Mutant(
         "an unreadable entry is called absent",
         "bookie/storage/ledger_storage.py",
         "            except FileNotFoundError:\n                if is_last_try:\n                    raise\n",

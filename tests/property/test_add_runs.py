@@ -13,6 +13,8 @@ from bookie.serving.server import Limits, Server, ServerParts
 from bookie.storage.ledgers import Ledgers
 from bookie.storage.read_cache import ReadCache
 from bookie.storage.write_cache import WriteCache
+from magnetar_core.bookkeeper.wire import bookkeeper_pb2 as pb
+from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.bookkeeper.wire.codec_v2 import (
     FLAG_HIGH_PRIORITY,
     FLAG_RECOVERY_ADD,
@@ -75,6 +77,9 @@ class OneByOne(RequestRules):
     def add_run(self, frames: Any, start: int, stop: int, records: Any, answers: Any) -> int:
         return 0
 
+    def add_run_v3(self, frames: Any, start: int, stop: int, records: Any, answers: Any) -> tuple[int, int]:
+        return 0, 0
+
 
 async def worked_on(kind: type[RequestRules], chunks: list[bytes], fenced: set[int], journals: int) -> dict[str, Any]:
     wires: list[Any] = [Wire() for _ in range(journals)]
@@ -130,9 +135,10 @@ async def worked_on(kind: type[RequestRules], chunks: list[bytes], fenced: set[i
     st.lists(st.integers(0, 2000), max_size=4),
     st.sets(st.sampled_from((0, 2)), max_size=1),
     st.sampled_from((1, 2)),
+    st.sampled_from(("v2", "v3", "both")),
 )
 async def test_a_run_of_adds_is_what_its_adds_are(
-    wanted: list[Any], cuts: list[int], fenced: set[int], journals: int
+    wanted: list[Any], cuts: list[int], fenced: set[int], journals: int, protocol: str
 ) -> None:
     stream = b""
     at = dict.fromkeys((0, 1, 2, -1), -1)
@@ -145,7 +151,18 @@ async def test_a_run_of_adds_is_what_its_adds_are(
             ledger_id, step, behind, flags, key, size = one
             at[ledger_id] = entry_id = max(at[ledger_id] + step, -1)
             entry = HEADER.pack(ledger_id, entry_id, entry_id - behind, 7) + bytes(size)
-            stream += add_request_head(flags, KEYS[key], len(entry)) + entry
+            if protocol == "v3" or (protocol == "both" and entry_id % 3 == 0):
+                stream += v3.add_request(
+                    len(stream),
+                    ledger_id,
+                    entry_id,
+                    KEYS[key],
+                    entry,
+                    recovery=flags == FLAG_RECOVERY_ADD,
+                    priority=v3.HIGH_PRIORITY if flags == FLAG_HIGH_PRIORITY else 0,
+                )
+            else:
+                stream += add_request_head(flags, KEYS[key], len(entry)) + entry
     places = sorted({0, *(place for place in cuts if place < len(stream)), len(stream)})
     chunks = [stream[start:stop] for start, stop in pairwise(places)]
     alone = await worked_on(OneByOne, chunks, fenced, journals)
@@ -181,3 +198,63 @@ async def test_a_run_ends_where_the_connection_may_have_no_more_under_way(limit:
             done(argument, None)
     assert cache.entries == 10
     assert (server.adds_in_flight, server.add_bytes_in_flight) == (0, 0)
+
+
+numbers = st.one_of(st.integers(0, 300), st.integers(0, 2**63 - 1))
+
+
+@given(numbers, numbers, numbers, st.binary(min_size=20, max_size=20), st.binary(max_size=300))
+def test_a_plain_add_is_read_without_protobuf_as_with_it(
+    txn_id: int, ledger_id: int, entry_id: int, key: bytes, payload: bytes
+) -> None:
+    entry = HEADER.pack(ledger_id, entry_id, -1, 7) + payload
+    frame = memoryview(v3.add_request(txn_id, ledger_id, entry_id, key, entry)[4:])
+    found = v3.plain_add(frame)
+    assert found is not None
+    assert (found.ledger_id, found.entry_id, found.last_add_confirmed) == (ledger_id, entry_id, -1)
+    assert found.master_key == key
+    assert frame[found.body_at :] == entry
+    assert v3.added(found) == v3.add_response(txn_id, v3.V3Error.EOK, ledger_id, entry_id)
+
+
+@settings(max_examples=500)
+@given(st.data())
+def test_bytes_that_are_taken_for_a_plain_add_are_one(data: st.DataObject) -> None:
+    """Frames with a few bytes changed, cut or put in: what is taken is what protobuf finds in them."""
+    entry = HEADER.pack(5, 130, 129, 7) + b"payload"
+    frame = bytearray(v3.add_request(77, 5, 130, KEYS[1], entry)[4:])
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(frame) - 1))
+        match data.draw(st.sampled_from(("change", "cut", "put in"))):
+            case "change":
+                frame[at] = data.draw(st.integers(0, 255))
+            case "cut":
+                del frame[at]
+            case _:
+                frame.insert(at, data.draw(st.integers(0, 255)))
+    found = v3.plain_add(memoryview(frame))
+    if found is None:
+        return
+    request = v3.parse_request(frame)
+    header, add = request.header, request.addRequest
+    assert (header.version, header.operation, header.priority) == (3, v3.ADD_ENTRY, 0)
+    assert (add.ledgerId, add.entryId, add.masterKey) == (found.ledger_id, found.entry_id, found.master_key)
+    assert add.body == bytes(frame[found.body_at :])
+    assert not add.HasField("flag")
+    assert not add.writeFlags
+    assert v3.added(found) == v3.add_response(header.txnId, 0, add.ledgerId, add.entryId)
+    assert [field.name for field, _ in pb.Request.ListFields(request)] == ["header", "addRequest"]
+
+
+@pytest.mark.parametrize(
+    "options", [{"recovery": True}, {"write_flags": v3.DEFERRED_SYNC}, {"priority": v3.HIGH_PRIORITY}]
+)
+def test_an_add_with_anything_special_is_left_to_protobuf(options: dict[str, Any]) -> None:
+    entry = HEADER.pack(5, 6, 5, 7)
+    assert v3.plain_add(memoryview(v3.add_request(1, 5, 6, KEYS[0], entry)[4:])) is not None
+    assert v3.plain_add(memoryview(v3.add_request(1, 5, 6, KEYS[0], entry, **options)[4:])) is None
+
+
+@pytest.mark.parametrize("ids", [(5, 7), (4, 6)])
+def test_an_entry_under_other_ids_than_its_own_is_left_to_protobuf(ids: tuple[int, int]) -> None:
+    assert v3.plain_add(memoryview(v3.add_request(1, *ids, KEYS[0], HEADER.pack(5, 6, 5, 7))[4:])) is None

@@ -4,15 +4,18 @@ An answer may consist of header and status alone; the client then uses the ids o
 messages. This module makes and reads whole frames, and the parts that all operations share.
 """
 
+import re
 import struct
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Final
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError, Message
 
 from magnetar_core.bookkeeper.wire import bookkeeper_pb2 as pb
 from magnetar_core.bookkeeper.wire.codec_v2 import V2Error
+from magnetar_core.bookkeeper.wire.entry import HEADER_BYTES
 from magnetar_core.bookkeeper.wire.framing import LENGTH, MalformedFrame
 from magnetar_core.runtime.types import Buffer
 from magnetar_core.runtime.varint import varint
@@ -69,6 +72,16 @@ OF_V2: Final[dict[int, V3Error]] = {int(error): V3Error[error.name] for error in
 TO_V2: Final[dict[int, V2Error]] = {int(V3Error[error.name]): error for error in V2Error}
 
 assert len(OF_V2) == len(TO_V2) == len(V3Error)
+
+# A plain add as every client writes it, up to its body: fields in ascending order, without flags, priority and context.
+#   0a n { 08 03  10 02  18 txnId }  aa 06 n { 08 ledgerId  10 entryId  1a 14 masterKey  22 n body }
+_NUMBER_PATTERN: Final = rb"([\x80-\xff]{0,9}[\x00-\x7f])"
+_PLAIN_ADD: Final = re.compile(
+    rb"\x0a(.)\x08\x03\x10\x02\x18%(n)b\xaa\x06%(n)b\x08%(n)b\x10%(n)b\x1a\x14(.{20})\x22%(n)b"
+    % {b"n": _NUMBER_PATTERN},
+    re.DOTALL,
+).match
+_ENTRY_IDS: Final = struct.Struct(">qqq").unpack_from
 
 _AVAILABILITY_HEADER: Final = struct.Struct(">ii56x")
 _AVAILABILITY_GROUP: Final = struct.Struct(">qqii")
@@ -223,6 +236,62 @@ def response(operation: int, txn_id: int, status: int) -> pb.Response:
     header.txnId = txn_id
     made.status = status  # type: ignore[assignment]
     return made
+
+
+_known_varint = lru_cache(maxsize=4096)(varint)
+"""For lengths and ids of ledgers, most of which come again."""
+
+
+class PlainAdd(NamedTuple):
+    """An add without anything special; numbers of the frame as they stand there."""
+
+    txn_id: bytes
+    ledger: bytes
+    entry: bytes
+    master_key: bytes
+    body_at: int
+    """Where in the frame the stored entry begins; it ends with the frame."""
+    ledger_id: int
+    entry_id: int
+    last_add_confirmed: int
+
+
+def plain_add(frame: memoryview) -> PlainAdd | None:
+    """What *frame* holds if it is an add of an entry with a whole header, in the form above, whose ids are those of the
+    entry. None: whatever it is, `parse_request` reads it."""
+    found = _PLAIN_ADD(frame)
+    if found is None:
+        return None
+    header, txn_id, add, ledger, entry, key, size = found.groups()
+    body_at, end = found.end(), len(frame)
+    if end - body_at < HEADER_BYTES:
+        return None
+    ledger_id, entry_id, last_add_confirmed = _ENTRY_IDS(frame, body_at)
+    if (
+        ledger_id < 0
+        or entry_id < 0
+        or header[0] != 5 + len(txn_id)
+        or size != _known_varint(end - body_at)
+        or add != _known_varint(end - found.end(3))
+        or ledger != _known_varint(ledger_id)
+        or entry != varint(entry_id)
+    ):
+        return None
+    return PlainAdd(txn_id, ledger, entry, key, body_at, ledger_id, entry_id, last_add_confirmed)
+
+
+def added(add: PlainAdd) -> bytes:
+    """The whole answer to an add that succeeded, as `add_response` makes it."""
+    txn, ledger, entry = add.txn_id, add.ledger, add.entry
+    head, middle = _added_parts(len(txn), 4 + len(ledger) + len(entry))
+    return head + txn + middle + ledger + b"\x18" + entry
+
+
+@lru_cache(maxsize=128)
+def _added_parts(txn_bytes: int, part_bytes: int) -> tuple[bytes, bytes]:
+    """What stands before the transaction id and before the ledger's; numbers have ten bytes at most."""
+    head = LENGTH.pack(12 + txn_bytes + part_bytes) + b"\x0a%c\x08\x03\x10\x02\x18" % (5 + txn_bytes)
+    return head, b"\x10\x00\xaa\x06%c\x08\x00\x10" % part_bytes
 
 
 def add_response(txn_id: int, status: int, ledger_id: int, entry_id: int) -> bytes:
