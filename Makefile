@@ -14,7 +14,7 @@ MATRIX ?= docs/INTEROP.md
 # Where it writes what pulsar-admin was answered.
 ADMIN_TABLE ?= docs/pulsar-admin.md
 
-.PHONY: help demo demo-drain pictures test unit coverage interop crash sim abuse soak mutants lint types format docs release proto bench bench-apache bench-bookie requirements clean
+.PHONY: help demo demo-drain demo-failover pictures test unit coverage interop crash sim abuse soak mutants lint types format docs release proto bench bench-apache bench-bookie requirements clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## ?/  make \1\t/' | expand -t 24
@@ -38,6 +38,9 @@ demo: $(VENV)/demo ## the flights of 2013 through a cluster that loses a broker 
 
 demo-drain: $(VENV)/demo ## five bookies under load: one is killed, one is drained and removed, with a dashboard to watch
 	$(BIN)/python -m magnetar.demo drain
+
+demo-failover: $(VENV)/demo ## a thousand topics under load: a broker is killed, one is stopped; a plot of every topic's gap
+	$(BIN)/python -m magnetar.demo failover
 
 pictures: $(VENV)/dev ## draw the pictures of the dashboard anew (needs a Chromium)
 	$(BIN)/python -m tests.pictures

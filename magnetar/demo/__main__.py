@@ -1,7 +1,9 @@
-"""`python -m magnetar.demo [flights|drain]`."""
+"""`python -m magnetar.demo [flights|drain|failover]`."""
 
 import sys
 
-from magnetar.demo import drain, flights
+from magnetar.demo import drain, failover, flights
 
-sys.exit(drain.main() if sys.argv[1:] == ["drain"] else flights.main())
+DEMOS = {"flights": flights.main, "drain": drain.main, "failover": failover.main}
+
+sys.exit(DEMOS.get(" ".join(sys.argv[1:]), flights.main)())
