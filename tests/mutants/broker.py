@@ -388,9 +388,8 @@ MUTANTS = (
     Mutant(
         "a topic is opened twice",
         "broker/broker.py",
-        "        if loaded is not None and not loaded.is_closed:\n            return loaded\n"
-        "        return await self._loading",
-        "        return await self._loading",
+        "        if loaded is not None and not loaded.is_closed:\n            return loaded\n        while True:\n",
+        "        while True:\n",
         WHOLE,
     ),
     Mutant(

@@ -386,6 +386,7 @@ class MemoryLedgers:
         self.fail_opening: ManagedLedgerError | None = None
 
     async def open(self, name: str, config: ManagedLedgerConfig | None = None, *, create: bool = True) -> ManagedLedger:
+        self.opened.append(name)
         await asyncio.sleep(0)
         if self.hold_opening is not None:
             await self.hold_opening.wait()
@@ -394,10 +395,10 @@ class MemoryLedgers:
         ledger = self.by_name.get(name)
         if ledger is None:
             if not create:
+                self.opened.remove(name)
                 raise ManagedLedgerNotFound(f"{name} does not exist")
             ledger = self.by_name[name] = MemoryManagedLedger(name)
             ledger.by_name = self.by_name
-        self.opened.append(name)
         if ledger.entries_total == 0 or not ledger.is_open:
             ledger.begin_ledger(self.next_ledger_id)
             self.next_ledger_id += 1
