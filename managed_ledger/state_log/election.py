@@ -4,6 +4,7 @@ The election is a hint (I59): while two nodes believe to be elected, fencing and
 cannot lead resigns, so that another one may try.
 """
 
+import contextlib
 import json
 import logging
 from typing import Final
@@ -64,12 +65,9 @@ class LeaderElection:
     async def _look(self) -> None:
         node = await self._store.get(self._path)
         if node is None:
-            try:
-                await self._store.put(
-                    self._path, json.dumps({"name": self._log.name}).encode(), NO_NODE, ephemeral=True
-                )
-            except VersionConflict:
-                pass
+            vote = json.dumps({"name": self._log.name}).encode()
+            with contextlib.suppress(VersionConflict):
+                await self._store.put(self._path, vote, NO_NODE, ephemeral=True)
             self._is_stale = True  # look who it is
         elif not node.own:
             await self._log.follow()
@@ -83,10 +81,8 @@ class LeaderElection:
     async def _resign(self) -> None:
         node = await self._store.get(self._path)
         if node is not None and node.own:
-            try:
+            with contextlib.suppress(NoNode):
                 await self._store.delete(self._path, node.version)
-            except NoNode:
-                pass
 
     def _on_change(self) -> None:
         self._is_stale = True

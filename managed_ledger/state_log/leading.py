@@ -256,8 +256,7 @@ class Leading:
         try:
             if self._written:
                 await handle.wait_for(self._written[-1].entry_id)
-                while self._written and self.error is None:
-                    await asyncio.sleep(0)
+                self.on_acknowledged(handle.last_add_confirmed)
             self._check()
             handle.listener = None
             metadata = await handle.close()  # rule 3

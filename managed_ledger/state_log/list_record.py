@@ -48,12 +48,14 @@ class Term:
         self.list = claimed
 
     @classmethod
-    async def claim(cls, store: MetadataStore, root: str, leader: str, new_log: str) -> "Term":
-        """Begin a term; *new_log* is the id of the log if there is none. Raises LeadershipLost, LogUnavailable."""
+    async def claim(cls, store: MetadataStore, root: str, leader: str, new_log: str | None) -> "Term":
+        """Begin a term; *new_log* is the id of the log if there is none yet. Raises LeadershipLost, LogUnavailable."""
         for _ in range(_CLAIMS):
             record = VersionedRecord(store, list_path(root))
             found = await _read(record)
-            term = cls(record, LogList(new_log, 0, "") if found is None else found)
+            if found is None and new_log is None:
+                raise LogUnavailable(f"{record.path} is gone, and this node has a state of the log; restore the node")
+            term = cls(record, found if found is not None else LogList(new_log or "", 0, ""))
             try:
                 await term._write(term.list.claimed(leader))
             except LeadershipLost:

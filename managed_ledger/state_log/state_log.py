@@ -270,7 +270,7 @@ class StateLog:
             self._follow()
 
     async def _promote(self) -> Leading:
-        new_log = self._replica.log or f"{self._rng.getrandbits(128):032x}"
+        new_log = None if self._replica.number else f"{self._rng.getrandbits(128):032x}"
         term = await Term.claim(self._store, self.config.root, self._incarnation, new_log)
         ledgers = [one.ledger_id for one in term.list.ledgers]
         await fence(self._bookkeeper, ledgers, self.config.password, term)
@@ -393,6 +393,11 @@ class StateLog:
         except LogUnavailable as error:
             log.warning("%s: old ledgers are dropped later: %s", self._label, error)
         return snapshot.number
+
+    async def newest_snapshot(self, above: int) -> bytes | None:
+        """The file of the newest snapshot, checked, if it covers an edit behind *above*: for another node."""
+        number = self.snapshots.newest
+        return await self._in_thread(self.snapshots.read_bytes, number) if number > above else None
 
     async def truncate(self) -> None:
         """On the leader: drop the ledgers that enough snapshots cover (I122). Raises LogUnavailable."""
