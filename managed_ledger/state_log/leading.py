@@ -93,6 +93,7 @@ class Leading:
         self._on_lost = on_lost
         self._tasks = Tasks(f"leader of {name}", self.fail)
         self._handle: LedgerWriteHandle | None = None
+        self._ledger_entries = 0
         self._ledger_bytes = 0
         self._written: deque[_Written] = deque()
         self._queue: deque[_Proposal] = deque()
@@ -138,7 +139,7 @@ class Leading:
             raise
         self._replica.enter(ListedLedger(handle.ledger_id, self.term.list.term, self._replica.number + 1))
         self._handle = handle
-        self._ledger_bytes = 0
+        self._ledger_entries = self._ledger_bytes = 0
         handle.listener = self
         header = Header(self.term.list.term, self._replica.number + 1, self.term.list.leader)
         try:
@@ -169,7 +170,8 @@ class Leading:
         if waiting >= PROPOSALS_MAX or self._bytes + len(payload) > PROPOSED_BYTES_MAX:
             raise TooManyProposals(f"{self._name}: {waiting} edits are not acknowledged; propose again later")
         proposal = _Proposal(payload, token, done)
-        if self._is_rolling or self._queue:
+        self._roll_if_due()
+        if self._is_rolling:
             self._queue.append(proposal)
         else:
             self._write(proposal)
@@ -179,14 +181,20 @@ class Leading:
     async def barrier(self) -> None:
         """Return when all that any leader acknowledged before this call is in the state (rule 5).
 
-        Raises ProposalUnknown: this node leads no more.
+        Raises ProposalUnknown, LeadershipLost: this node leads no more; TooManyProposals.
         """
         self._check()
         while self._is_rolling:  # the header of the next ledger is written soon, but may be on its way already
             await self._clock.sleep(self._config.poll_s)
             self._check()
         done: Done = asyncio.get_running_loop().create_future()
-        self._append(Marker(self._next_number - 1), done)
+        try:
+            self._append(Marker(self._next_number - 1), done)
+        except TooManyPending as error:
+            raise TooManyProposals(f"{self._name}: {error}") from error
+        except BookKeeperError as error:
+            self.fail(error)
+            raise LeadershipLost(f"{self._name}: {error}") from error
         await done
 
     def _write(self, proposal: _Proposal) -> None:
@@ -205,9 +213,10 @@ class Leading:
         assert self._handle is not None
         data = encode(record)
         entry_id = self._handle.append([data])
+        self._ledger_entries += 1
         self._ledger_bytes += len(data)
         self._written.append(_Written(entry_id, record, done))
-        self._is_idle_marked = isinstance(record, Marker)
+        self._is_idle_marked = not isinstance(record, Edit)
         return entry_id
 
     # The ledger's listener
@@ -229,10 +238,8 @@ class Leading:
                 self._bytes -= len(record.payload)
             if done is not None and not done.done():
                 done.set_result(applied if applied is not None else Applied(self._replica.number, None))
-        if self._is_due() and not self._is_rolling:
-            self._is_rolling = True
-            self._tasks.spawn(self._roll(), "next ledger")
-        elif not self._written and not self._is_idle_marked and self._timer is None:
+        self._roll_if_due()
+        if not self._written and not self._is_rolling and not self._is_idle_marked and self._timer is None:
             self._timer = self._clock.call_later(self._config.marker_s, self._mark)
 
     def on_failed(self, error: BookKeeperError) -> None:
@@ -246,9 +253,12 @@ class Leading:
             except BookKeeperError as error:
                 self.fail(error)
 
-    def _is_due(self) -> bool:
-        config, position = self._config, self._replica.position
-        return position.entry_id + 1 >= config.ledger_edits or self._ledger_bytes >= config.ledger_bytes
+    def _roll_if_due(self) -> None:
+        config = self._config
+        is_due = self._ledger_entries > config.ledger_edits or self._ledger_bytes >= config.ledger_bytes
+        if is_due and not self._is_rolling:
+            self._is_rolling = True
+            self._tasks.spawn(self._roll(), "next ledger")
 
     async def _roll(self) -> None:
         handle = self._handle
@@ -268,9 +278,10 @@ class Leading:
             return
         self._is_rolling = False
         while self._queue and self.error is None:
+            self._roll_if_due()
+            if self._is_rolling:
+                return  # the rest goes into the ledger after this one
             proposal = self._queue.popleft()
-            if proposal.done.done():
-                continue
             try:
                 self._write(proposal)
             except StateLogError as error:

@@ -31,6 +31,7 @@ from managed_ledger.state_log.errors import (
     LogStopped,
     LogUnavailable,
     NotLeader,
+    ProposalUnknown,
     StateLogError,
     TokenExpired,
 )
@@ -221,7 +222,7 @@ class StateLog:
         """What is read from the state now, before the next `await`, is linearizable (I129): it has all that was
         acknowledged by any leader before this call. Without it reads are of this node's state, which may be stale.
 
-        Raises NotLeader, LogStopped.
+        Raises NotLeader, TooManyProposals, LogStopped.
         """
         self._check_running()
         leading = self._leading
@@ -229,7 +230,7 @@ class StateLog:
             raise self._not_leader()
         try:
             await leading.barrier()
-        except StateLogError as error:
+        except (ProposalUnknown, LeadershipLost) as error:
             raise self._not_leader() from error
 
     # Roles
@@ -240,6 +241,9 @@ class StateLog:
             self._check_running()
             if self.is_leader:
                 return
+            lost, self._leading = self._leading, None
+            if lost is not None:
+                await lost.stop(seal=False)
             await self._end_following()
             self._become(Role.PROMOTING)
             try:
@@ -296,14 +300,14 @@ class StateLog:
         elif self.is_leader and self.error is None:
             log.warning("%s leads no more: %s", self._label, error)
             self._become(Role.FOLLOWER)
-            self._tasks.spawn(self._after_loss(), "after the loss")
+            self._tasks.spawn(self._after_loss(self._leading), "after the loss")
 
-    async def _after_loss(self) -> None:
+    async def _after_loss(self, lost: Leading | None) -> None:
         async with self._switching:
-            leading, self._leading = self._leading, None
-            if leading is None or self.error is not None:
-                return
-            await leading.stop(seal=False)
+            if lost is None or self._leading is not lost or self.error is not None:
+                return  # this node was told to lead again meanwhile, or to end
+            self._leading = None
+            await lost.stop(seal=False)
             self._follow()
 
     # Following
