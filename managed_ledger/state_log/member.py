@@ -38,8 +38,9 @@ async def open_member(
     """Take part in a log, and in the election of its leader, until the block ends.
 
     *metadata*: the URL of the metadata store (`zk:host:port,…`). *name*: of this node, different from the others'.
-    *folder*: an absolute path, for its snapshots, its own. *host* and *port*: where the other nodes get its snapshots; port 0: a free
-    one. *secret*: see `snapshot_http`. Raises ConfigurationError, MetadataError, FolderInUse, OSError.
+    *folder*: an absolute path, for its snapshots, its own. *host* and *port*: where the other nodes get its snapshots;
+    port 0 takes a free one. *secret*: see `snapshot_http`. Raises ConfigurationError, MetadataError, FolderInUse,
+    OSError.
     """
     clock = LoopClock()
     parts = Parts()
