@@ -294,6 +294,14 @@ class Leading:
         async with self._list_lock:
             await self.term.drop(ledger_ids, self._bookkeeper)
 
+    async def check(self) -> None:
+        """Ask whether another leader has claimed the list; if so the term is over. Raises LogUnavailable."""
+        async with self._list_lock:  # a change of our own is not taken for another's
+            try:
+                await self.term.check()
+            except LeadershipLost as error:
+                self.fail(error)
+
     def fail(self, error: BaseException) -> None:
         """The term is over (rule 4)."""
         if self.error is not None:

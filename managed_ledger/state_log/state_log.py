@@ -140,9 +140,9 @@ class StateLog:
                 leading, self._leading = self._leading, None
                 await leading.stop(seal=True)
             self._cancel_watch()
+            self.error = self.error or LogStopped(f"{self._label} is closed")
             await self._tasks.cancel()
             self.snapshots.close()
-            self.error = self.error or LogStopped(f"{self._label} is closed")
             self._become(Role.STOPPED)
 
     def on_role(self, told: Callable[[Role], None]) -> None:
@@ -260,6 +260,7 @@ class StateLog:
                 raise
             self._become(Role.LEADER)
             log.info("%s leads term %d from edit %d on", self._label, self.term, self.number + 1)
+            self._tasks.spawn(self._watch_term(self._leading), "watch the term")
             if self._leading.error is not None:  # it was lost at once
                 self._on_lost(self._leading.error)
 
@@ -301,6 +302,20 @@ class StateLog:
             log.warning("%s leads no more: %s", self._label, error)
             self._become(Role.FOLLOWER)
             self._tasks.spawn(self._after_loss(self._leading), "after the loss")
+
+    async def _watch_term(self, leading: Leading) -> None:
+        """A leader to whom nobody proposes anything has to learn as well that it leads no more (I128)."""
+        while leading.error is None:
+            self._is_list_stale = False
+            try:
+                await leading.check()
+            except LogUnavailable as error:
+                log.warning("%s: cannot see whether it still leads: %s", self._label, error)
+                await self._clock.sleep(self.config.retry_s)
+                continue
+            await self._changed.until(
+                lambda: self._is_list_stale or leading.error is not None, self._clock, _LIST_LOOK_S
+            )
 
     async def _after_loss(self, lost: Leading | None) -> None:
         async with self._switching:
@@ -359,7 +374,8 @@ class StateLog:
     def _progress(self) -> None:
         """Edits were applied, perhaps."""
         self._changed.ring()
-        if self._replica.number >= self._snapshot_at + self.config.snapshot_edits and not self._is_storing:
+        is_due = self._replica.number >= self._snapshot_at + self.config.snapshot_edits
+        if is_due and not self._is_storing and self.error is None:
             self._is_storing = True
             self._snapshot_at = self._replica.number  # after a failure as well: the next try is so many edits later
             self._tasks.spawn(self._snapshot_in_background(), "snapshot")

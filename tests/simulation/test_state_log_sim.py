@@ -48,7 +48,7 @@ class Run:
             marker_s=self.rng.choice((0.001, 0.05)),
         )
         self.world.bookkeeper.survivors = lambda sent: self.rng.randint(0, sent)
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks: dict[asyncio.Task[None], Node] = {}
         self.failures: list[BaseException] = []
         self.is_healed = False
         self.edits = 0
@@ -117,26 +117,32 @@ class Run:
             for _ in range(rng.randint(1, 3)):
                 self.edits += 1
                 chosen = rng.choice(leaders)
-                self.spawn(self.propose(chosen, setting(f"k{self.edits % 7}", self.edits), chosen.log.new_token()))
+                self.spawn(
+                    chosen, self.propose(chosen, setting(f"k{self.edits % 7}", self.edits), chosen.log.new_token())
+                )
         elif action == "again" and self.unknown:
             edit, token = self.unknown.pop(rng.randrange(len(self.unknown)))
-            self.spawn(self.propose(node, edit, token))
+            self.spawn(node, self.propose(node, edit, token))
         elif action == "answer":
             self.answer(some=True)
         elif action == "lead":
             self.counts["promotions"] += 1
-            self.spawn(node.log.lead())
+            self.spawn(node, node.log.lead())
         elif action == "resign":
-            self.spawn(node.log.follow())
+            self.spawn(node, node.log.follow())
         elif action == "fail" and node.bookkeeper.handles:
             rng.choice(node.bookkeeper.handles).fail(BookieUnavailable("all gone"))
         elif action == "die":
             self.counts["deaths"] += 1
+            dying = [task for task, owner in self.tasks.items() if owner is node]
+            for task in dying:
+                task.cancel()
+            await asyncio.gather(*dying, return_exceptions=True)
             await node.die()
         elif action == "snapshot":
-            self.spawn(self.snapshot(node))
+            self.spawn(node, self.snapshot(node))
         elif action == "barrier":
-            self.spawn(self.barrier(node))
+            self.spawn(node, self.barrier(node))
         elif action == "expire":
             node.session.expire()
         elif action == "suspend":
@@ -156,6 +162,9 @@ class Run:
         except (StateLogError, ValueError):
             self.unknown.append((edit, token))  # nothing was done
             return
+        except asyncio.CancelledError:
+            self.unknown.append((edit, token))  # the node died
+            raise
         if not node.is_alive:
             return
         self.counts["acknowledged"] += 1
@@ -183,20 +192,18 @@ class Run:
 
     # Tasks
 
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+    def spawn(self, node: Node, work: Coroutine[Any, Any, Any]) -> None:
         async def guarded() -> None:
             try:
                 await work
-            except StateLogError:
-                pass
-            except asyncio.CancelledError:
+            except (StateLogError, asyncio.CancelledError):
                 pass
             except Exception as error:
                 self.failures.append(error)
 
         task = asyncio.ensure_future(guarded())
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        self.tasks[task] = node
+        task.add_done_callback(self.tasks.pop)
 
     async def turns(self, count: int) -> None:
         for _ in range(count):
