@@ -68,6 +68,7 @@ class Peers:
         self._world = world
         self._name = name
         self.fetches = 0
+        self.given = 0
 
     async def fetch(self, above: int) -> bytes | None:
         self.fetches += 1
@@ -75,6 +76,7 @@ class Peers:
             if node.name != self._name and node.is_alive:
                 data = await node.log.newest_snapshot(above)
                 if data is not None:
+                    self.given += 1
                     return data
         return None
 
@@ -110,13 +112,14 @@ class Node:
         self.is_alive = False
         for handle in self.bookkeeper.handles:
             handle.listener = None
-        self.log._tasks._closed = False
+        leading = self.log._leading
+        if leading is not None:
+            leading._on_lost = lambda error: None
+            if leading._timer is not None:
+                leading._timer.cancel()
+            await leading._tasks.cancel()
         await self.log._tasks.cancel()
         await self.members._tasks.cancel()
-        if self.log._leading is not None:
-            await self.log._leading._tasks.cancel()
-            if self.log._leading._timer is not None:
-                self.log._leading._timer.cancel()
         await self.session.close()
 
     async def set(self, key: str, value: Any) -> Any:
