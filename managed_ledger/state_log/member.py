@@ -38,7 +38,7 @@ async def open_member(
     """Take part in a log, and in the election of its leader, until the block ends.
 
     *metadata*: the URL of the metadata store (`zk:host:port,…`). *name*: of this node, different from the others'.
-    *folder*: an absolute path, for its snapshots, its own. *host* and *port*: where the other nodes get its snapshots;
+    *folder*: for its snapshots, its own. *host* and *port*: where the other nodes get its snapshots;
     port 0 takes a free one. *secret*: see `snapshot_http`. Raises ConfigurationError, MetadataError, FolderInUse,
     OSError.
     """
@@ -54,7 +54,7 @@ async def open_member(
         parts.add("bookkeeper client", bookkeeper.close)
         address = f"http://{host}:{listening.getsockname()[1]}"
         members = MemberNodes(store, config.root, name, address, clock)
-        snapshots = SnapshotStore(OsFiles(), str(folder))
+        snapshots = SnapshotStore(OsFiles(), _absolute(folder))
         state_log = StateLog(
             machine, name, config, bookkeeper=bookkeeper, store=store, clock=clock, snapshots=snapshots,
             source=HttpSnapshots(members, secret), members=members,
@@ -72,6 +72,10 @@ async def open_member(
         yield state_log
     finally:
         await parts.stop()
+
+
+def _absolute(folder: str | Path) -> str:
+    return str(Path(folder).absolute())
 
 
 def _closing(listening: socket.socket) -> Callable[[], Awaitable[None]]:

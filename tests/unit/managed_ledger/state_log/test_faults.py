@@ -255,8 +255,8 @@ class Killed(World):
         was_killed = not life.done()
         for task in (life, waiting):
             task.cancel()
-        await a.die()
         await asyncio.gather(life, waiting, return_exceptions=True)
+        await a.die()
         await b.log.lead()
         assert b.machine.edits[: len(self.acknowledged)] == self.acknowledged, f"step {self.at}, {self.steps[-1:]}"
         await b.set("after", 1)
