@@ -7,8 +7,11 @@ import pytest
 
 from magnetar_core.bookkeeper.client.errors import BookieUnavailable
 from magnetar_core.bookkeeper.metadata.memory import LostAnswer
+from magnetar_core.bookkeeper.wire.entry import StoredEntry
 from managed_ledger.state_log.errors import ApplyFailed, NotLeader, ProposalUnknown, TooManyProposals
 from managed_ledger.state_log.replica import Role, Verdict
+from managed_ledger.state_log.tail import READ_BYTES, READ_ENTRIES
+from tests.support.memory_bookkeeper import MemoryReadHandle
 from tests.support.state_log_world import World, setting
 
 
@@ -304,3 +307,25 @@ async def test_roles_are_told(world: World) -> None:
         await a.log.read_barrier()
     await a.log.close()
     assert told == [Role.PROMOTING, Role.LEADER, Role.FOLLOWER, Role.STOPPED]
+
+
+async def test_a_follower_reads_so_many_entries_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+    original = MemoryReadHandle.read_batch
+
+    async def spying(self: MemoryReadHandle, first: int, max_count: int, max_bytes: int) -> list[StoredEntry]:
+        asked.append((max_count, max_bytes))
+        found = await original(self, first, max_count, max_bytes)
+        assert len(found) <= max_count
+        return found
+
+    monkeypatch.setattr(MemoryReadHandle, "read_batch", spying)
+    a = await world.node("a")
+    await a.log.lead()
+    await asyncio.gather(*(a.set("x", number) for number in range(2 * READ_ENTRIES)))
+    await a.log.read_barrier()
+    asked.clear()
+    b = await world.node("b")
+    await b.log.reach(2 * READ_ENTRIES)
+    assert set(asked) == {(READ_ENTRIES, READ_BYTES)}
+    assert len(asked) >= 3
