@@ -13,11 +13,11 @@ from tests.support.golden import DECODES, ENCODES, Report, golden, load
 @golden(
     "state_log/*.json",
     how={DECODES, ENCODES},
-    compared="each kind of entry, the list of ledgers and a snapshot: every field, and the same bytes written again (of the"
-    " list an equal value); made by hand from the drawings, not by the code that reads them",
+    compared="each kind of entry, the list of ledgers and a snapshot: every field, and the same bytes written again (of"
+    " the list an equal value); made by hand from the drawings, not by the code that reads them",
 )
 def test_the_formats_of_the_state_log(report: Report) -> None:
-    recorded = load(report.file)
+    recorded = load(report.vector)
     for row in recorded["entries"]:
         with report.row(row["kind"]):
             expected: Record
@@ -34,7 +34,7 @@ def test_the_formats_of_the_state_log(report: Report) -> None:
         fields = recorded["decoded_list"]
         ledgers = tuple(ListedLedger(one["id"], one["term"], one["first"]) for one in fields["ledgers"])
         listed = LogList(fields["log"], fields["term"], fields["leader"], ledgers, tuple(fields["leaving"]))
-        assert decode_list(recorded["list"].encode(), report.file) == listed
+        assert decode_list(recorded["list"].encode(), report.vector) == listed
         assert json.loads(encode_list(listed)) == fields
     with report.row("snapshot"):
         row = recorded["snapshot"]
@@ -44,6 +44,6 @@ def test_the_formats_of_the_state_log(report: Report) -> None:
             row["state"].encode(),
         )  # fmt: skip
         data = bytes.fromhex(row["hex"])
-        assert decode_snapshot(data, report.file) == snapshot
+        assert decode_snapshot(data, report.vector) == snapshot
         assert encode_snapshot(snapshot) == data
         assert int.from_bytes(data[8:12], "big") == crc32c(data[12:])

@@ -80,6 +80,7 @@ async def test_a_former_leader_that_hears_of_nothing_can_never_write_again(silen
     a, b = await silent.node("a"), await silent.node("b")
     await a.log.lead()
     await a.set("x", 1)
+    a.session.suspend()  # it is cut off from the metadata store, and from nothing else
     await b.log.lead()
     assert a.log.is_leader, "nobody told it"
     with pytest.raises((NotLeader, ProposalUnknown)):
@@ -94,6 +95,7 @@ async def test_a_barrier_of_a_former_leader_fails(silent: World) -> None:
     a, b = await silent.node("a"), await silent.node("b")
     await a.log.lead()
     await a.log.read_barrier()
+    a.session.suspend()
     await b.log.lead()
     assert a.log.is_leader
     with pytest.raises(NotLeader):
