@@ -7,7 +7,7 @@ Rules:
 
 1. A ledger is listed before its header is written (I117); nobody is told anything before the header is acknowledged.
 2. Edits are folded when they are acknowledged, in their order (I118, I123): what a leader's state has, every later
-   leader will find.
+   leader will find. Their numbers go on behind the last one of the log that was fenced and read (I124).
 3. The ledger before is closed, and all of it folded, before the next is created.
 4. After the first failure nothing is written any more: the term is over, whatever the failure was. The next leader,
    perhaps this node again, finds in the log what was stored of the rest.

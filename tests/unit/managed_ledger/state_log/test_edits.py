@@ -5,14 +5,29 @@ import pytest
 from magnetar_core.runtime.types import ConfigurationError, Corruption
 from managed_ledger.position import Position
 from managed_ledger.state_log.config import StateLogConfig
-from managed_ledger.state_log.edits import EDIT_BYTES_MAX, TOKENS_KEPT, Edit, Header, Marker, Token, decode, encode
+from managed_ledger.state_log.edits import (
+    EDIT_BYTES_MAX,
+    TOKENS_KEPT,
+    Edit,
+    Header,
+    Marker,
+    Record,
+    Token,
+    decode,
+    encode,
+)
 from managed_ledger.state_log.errors import EditRefused, LogDamaged
 from managed_ledger.state_log.log_list import ListedLedger, LogList, decode_list, encode_list
 from managed_ledger.state_log.replica import Replica, Verdict
 from tests.support.state_log_world import Dictionary, setting
 
 TOKEN = Token(bytes(range(16)), 6)
-RECORDS = (Header(3, 7, "a/00000001"), Edit(7, 1_700_000_000_000, TOKEN, b"payload"), Edit(8, 0, TOKEN, b""), Marker(8))
+RECORDS: tuple[Record, ...] = (
+    Header(3, 7, "a/00000001"),
+    Edit(7, 1_700_000_000_000, TOKEN, b"payload"),
+    Edit(8, 0, TOKEN, b""),
+    Marker(8),
+)
 
 
 def test_what_is_encoded_is_decoded() -> None:

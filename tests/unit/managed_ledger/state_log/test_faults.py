@@ -88,7 +88,7 @@ class Elected:
 
     async def node(self, name: str) -> Node:
         made = await self.world.node(name)
-        self.elections[made] = LeaderElection(made.log, made.store, self.world.clock)  # type: ignore[arg-type]
+        self.elections[made] = LeaderElection(made.log, made.store, self.world.clock)
         self.elections[made].start()
         return made
 
