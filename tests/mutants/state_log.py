@@ -60,7 +60,7 @@ MUTANTS = (
         f"{ROOM}/replica.py",
         "        if seen is not None:\n",
         "        if seen == 0:\n",
-        (f"{UNIT}/test_state_log.py", "-k", "r_s6"),
+        (f"{UNIT}/test_edits.py", "-k", "i125"),
     ),
     Mutant(
         "an edit whose token was forgotten is applied",

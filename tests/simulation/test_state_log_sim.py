@@ -171,7 +171,7 @@ class Run:
         self.counts["acknowledged"] += 1
         self.counts["duplicates"] += applied.verdict is Verdict.DUPLICATE
         text = edit.decode()
-        assert self.acknowledged.setdefault(applied.number, text) == text, "two edits have one number (I123)"
+        assert self.acknowledged.setdefault(applied.number, text) == text, "two edits have one number (I124)"
 
     async def snapshot(self, node: Node) -> None:
         await node.log.take_snapshot()
