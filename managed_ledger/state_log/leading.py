@@ -12,7 +12,7 @@ Rules:
 4. After the first failure nothing is written any more: the term is over, whatever the failure was. The next leader,
    perhaps this node again, finds in the log what was stored of the rest.
 5. A barrier is a marker that was written after the barrier was asked for (I129): that it could be stored shows that no
-   later leader had read the log to its end.
+   later leader had read the log to its end. All who ask while one is under way share the next.
 """
 
 import asyncio
@@ -102,6 +102,9 @@ class Leading:
         self._last_time_ms = replica.time_ms
         self._is_rolling = False
         self._is_idle_marked = True
+        self._barrier: Done | None = None
+        """Of the marker that is written now, and of the one after it."""
+        self._next_barrier: Done | None = None
         self._timer: Timer | None = None
         self._list_lock = asyncio.Lock()
         self.error: Exception | None = None
@@ -132,7 +135,8 @@ class Leading:
             self._check()
         except LeadershipLost:
             await handle.abandon()
-            await self._discard(handle.ledger_id)  # the list does not name it, and never will
+            if not await self.term.may_be_listed(handle.ledger_id):
+                await self._discard(handle.ledger_id)
             raise
         except BaseException:
             await handle.abandon()  # it may be listed: the next leader closes it
@@ -181,21 +185,32 @@ class Leading:
     async def barrier(self) -> None:
         """Return when all that any leader acknowledged before this call is in the state (rule 5).
 
-        Raises ProposalUnknown, LeadershipLost: this node leads no more; TooManyProposals.
+        Raises ProposalUnknown, LeadershipLost: this node leads no more.
         """
         self._check()
-        while self._is_rolling:  # the header of the next ledger is written soon, but may be on its way already
-            await self._clock.sleep(self._config.poll_s)
-            self._check()
-        done: Done = asyncio.get_running_loop().create_future()
+        if self._next_barrier is None:
+            self._next_barrier = asyncio.get_running_loop().create_future()
+            if self._barrier is None:
+                asyncio.get_running_loop().call_soon(self._send_barrier)
+        await asyncio.shield(self._next_barrier)
+
+    def _send_barrier(self) -> None:
+        """One marker for all who asked since the one before was written."""
+        if self.error is not None or self._barrier is not None or self._next_barrier is None or self._is_rolling:
+            return
+        self._barrier, self._next_barrier = self._next_barrier, None
+        self._barrier.add_done_callback(self._on_barrier)
         try:
-            self._append(Marker(self._next_number - 1), done)
-        except TooManyPending as error:
-            raise TooManyProposals(f"{self._name}: {error}") from error
+            self._append(Marker(self._next_number - 1), self._barrier)
         except BookKeeperError as error:
+            self._written.append(_Written(-1, Marker(0), self._barrier))  # it fails with the rest
             self.fail(error)
-            raise LeadershipLost(f"{self._name}: {error}") from error
-        await done
+
+    def _on_barrier(self, done: Done) -> None:
+        if not done.cancelled():
+            done.exception()  # retrieved: all who asked may have been cancelled
+        self._barrier = None
+        self._send_barrier()
 
     def _write(self, proposal: _Proposal) -> None:
         self._last_time_ms = max(self._last_time_ms, self._clock.wall_ms())
@@ -277,6 +292,7 @@ class Leading:
             self.fail(error)
             return
         self._is_rolling = False
+        self._send_barrier()
         while self._queue and self.error is None:
             self._roll_if_due()
             if self._is_rolling:
@@ -316,6 +332,7 @@ class Leading:
             self._timer = None
         waiting = [(one.done, one.record.token if isinstance(one.record, Edit) else None) for one in self._written]
         waiting += [(one.done, one.token) for one in self._queue]
+        waiting.append((self._next_barrier, None))
         self._written.clear()
         self._queue.clear()
         for done, token in waiting:

@@ -11,6 +11,7 @@ from typing import Final
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import BookKeeperError, NoSuchLedger
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
+from magnetar_core.runtime.types import Corruption
 from managed_ledger.errors import ManagedLedgerFenced, StorageUnavailable
 from managed_ledger.state_log.errors import LeadershipLost, LogDamaged, LogUnavailable
 from managed_ledger.state_log.log_list import LogList, decode_list, encode_list
@@ -43,7 +44,8 @@ async def _read(record: VersionedRecord) -> LogList | None:
 class Term:
     """The right of one leader to change the list, until another one claims it."""
 
-    def __init__(self, record: VersionedRecord, claimed: LogList) -> None:
+    def __init__(self, store: MetadataStore, record: VersionedRecord, claimed: LogList) -> None:
+        self._store = store
         self._record = record
         self.list = claimed
 
@@ -55,7 +57,7 @@ class Term:
             found = await _read(record)
             if found is None and new_log is None:
                 raise LogUnavailable(f"{record.path} is gone, and this node has a state of the log; restore the node")
-            term = cls(record, found if found is not None else LogList(new_log or "", 0, ""))
+            term = cls(store, record, found if found is not None else LogList(new_log or "", 0, ""))
             try:
                 await term._write(term.list.claimed(leader))
             except LeadershipLost:
@@ -77,6 +79,16 @@ class Term:
         deleted = [one for one in self.list.leaving if await _is_deleted(bookkeeper, one)]
         if deleted:
             await self._write(self.list.with_deleted(deleted))
+
+    async def may_be_listed(self, ledger_id: int) -> bool:
+        """After `add` raised LeadershipLost: it may have been written, its answer lost, and a later leader may have
+        claimed the list with the ledger in it (I57). Its copies that are on their way cannot change the list any more.
+        """
+        try:
+            found = await _read(VersionedRecord(self._store, self._record.path))
+        except (LogUnavailable, Corruption):
+            return True
+        return found is None or found.find(ledger_id) is not None
 
     async def check(self) -> None:
         """Ask whether this is still the present term. Raises LeadershipLost, LogUnavailable."""

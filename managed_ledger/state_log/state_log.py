@@ -222,7 +222,7 @@ class StateLog:
         """What is read from the state now, before the next `await`, is linearizable (I129): it has all that was
         acknowledged by any leader before this call. Without it reads are of this node's state, which may be stale.
 
-        Raises NotLeader, TooManyProposals, LogStopped.
+        Raises NotLeader, LogStopped.
         """
         self._check_running()
         leading = self._leading

@@ -97,4 +97,11 @@ MUTANTS = (
         "        handle.append([b'early'])\n        try:\n            async with self._list_lock:\n",
         (f"{UNIT}/test_state_log.py", "-k", "i117"),
     ),
+    Mutant(
+        "a ledger that the list may name is deleted",
+        f"{ROOM}/leading.py",
+        "            if not await self.term.may_be_listed(handle.ledger_id):\n",
+        "            if True:\n",
+        (f"{UNIT}/test_state_log.py", "-k", "in_doubt"),
+    ),
 )

@@ -7,12 +7,14 @@ import pytest
 
 from magnetar_core.bookkeeper.client.errors import BookieUnavailable
 from magnetar_core.bookkeeper.metadata.memory import LostAnswer
+from magnetar_core.bookkeeper.metadata.store import OutcomeUnknown
 from magnetar_core.bookkeeper.wire.entry import StoredEntry
-from managed_ledger.state_log.errors import ApplyFailed, NotLeader, ProposalUnknown, TooManyProposals
+from managed_ledger.state_log.errors import ApplyFailed, LeadershipLost, NotLeader, ProposalUnknown, TooManyProposals
 from managed_ledger.state_log.replica import Role, Verdict
 from managed_ledger.state_log.tail import READ_BYTES, READ_ENTRIES
 from tests.support.memory_bookkeeper import MemoryReadHandle
 from tests.support.state_log_world import World, setting
+from tests.support.waiting import settle
 
 
 @pytest.fixture
@@ -331,3 +333,89 @@ async def test_a_follower_reads_so_many_entries_at_once(world: World, monkeypatc
     await b.log.reach(2 * READ_ENTRIES)
     assert set(asked) == {(READ_ENTRIES, READ_BYTES)}
     assert len(asked) >= 3
+
+
+async def test_barriers_that_are_asked_for_together_share_a_marker(silent: World) -> None:
+    a = await silent.node("a")
+    await a.log.lead()
+    await asyncio.gather(*(a.log.read_barrier() for _ in range(100)))
+    assert len(silent.bookkeeper.ledgers[0].entries) == 2, "header and one marker"
+    a.bookkeeper.hold = True
+    first = asyncio.ensure_future(a.log.read_barrier())
+    await settle()
+    late = [asyncio.ensure_future(a.log.read_barrier()) for _ in range(10)]
+    late[0].cancel()
+    await settle()
+    assert len(silent.bookkeeper.ledgers[0].sent) == 1
+    a.bookkeeper.handles[-1].release()
+    await first
+    await settle()
+    assert not any(one.done() for one in late[1:]), "they were asked for after that marker was written"
+    a.bookkeeper.handles[-1].release()
+    await asyncio.gather(*late[1:])
+    assert len(silent.bookkeeper.ledgers[0].entries) == 4
+
+
+async def test_barriers_go_on_over_the_end_of_a_ledger() -> None:
+    world = World(ledger_edits=3)
+    a = await world.node("a")
+    await a.log.lead()
+    for number in range(10):
+        await asyncio.gather(a.log.read_barrier(), a.set("x", number), a.log.read_barrier())
+    await a.log.read_barrier()
+    assert a.machine.words == {"x": 9}
+    await world.close()
+
+
+async def test_a_barrier_that_waits_for_the_next_marker_fails_with_the_leadership(silent: World) -> None:
+    a = await silent.node("a")
+    await a.log.lead()
+    a.bookkeeper.hold = True
+    first = asyncio.ensure_future(a.log.read_barrier())
+    await settle()
+    second = asyncio.ensure_future(a.log.read_barrier())
+    await settle()
+    a.bookkeeper.handles[-1].fail(BookieUnavailable("all gone"))
+    for one in (first, second):
+        with pytest.raises(NotLeader):
+            await one
+    a.bookkeeper.hold = False
+
+
+async def test_a_ledger_whose_listing_is_in_doubt_is_not_deleted_while_a_later_leader_lists_it(world: World) -> None:
+    """I57: the change is made, its answer is lost, and another node claims the list before it is sent again."""
+    a, b = await world.node("a"), await world.node("b")
+    changes = 0
+
+    async def step(what: str, path: str) -> None:
+        nonlocal changes
+        if what == "put done" and path.endswith("/log"):
+            changes += 1
+            if changes == 2:  # the claim, then the listing
+                await b.log.lead()
+                raise OutcomeUnknown("the answer is lost")
+
+    a.store.on_step = step
+    with pytest.raises(LeadershipLost):
+        await a.log.lead()
+    assert world.bookkeeper.deleted == []
+    assert [one.ledger_id for one in (await world.list()).ledgers] == [0, 1]
+    await b.set("x", 1)
+    await a.log.lead()
+    assert a.machine.words == {"x": 1}
+
+
+async def test_a_ledger_that_another_leader_kept_off_the_list_is_deleted(world: World) -> None:
+    a, b = await world.node("a"), await world.node("b")
+
+    async def step(what: str, ledger_id: int) -> None:
+        if what == "created":
+            a.bookkeeper.on_step = None
+            await b.log.lead()
+
+    a.bookkeeper.on_step = step
+    with pytest.raises(LeadershipLost):
+        await a.log.lead()
+    assert world.bookkeeper.deleted == [0]
+    assert [one.ledger_id for one in (await world.list()).ledgers] == [1]
+    await b.set("x", 1)
