@@ -1,5 +1,6 @@
 """The dictionary of docs/state-log.md as three real processes, with kill -9 of leaders and bookies."""
 
+import asyncio
 import http.client
 import os
 import signal
@@ -7,14 +8,21 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from magnetar.processes.cluster import Cluster
+from managed_ledger.state_log.config import StateLogConfig
+from managed_ledger.state_log.member import open_member
+from managed_ledger.state_log.state_log import StateLog
 from tests.support.pages import blocks_of
 from tests.support.processes import PATIENCE_S, cluster_of, until
+from tests.support.state_log_world import Dictionary as Words
+from tests.support.state_log_world import setting
+from tests.support.waiting import eventually
 from tests.support.zookeeper import why_not
 
 pytestmark = [pytest.mark.process, pytest.mark.skipif(why_not() is not None, reason=str(why_not()))]
@@ -150,3 +158,40 @@ def test_a_leader_that_slept_while_another_one_took_over_writes_nothing(tmp_path
             raise
         finally:
             words.stop()
+
+
+async def test_a_newcomer_gets_a_snapshot_over_http_when_the_ledgers_are_gone(tmp_path: Path) -> None:
+    """Members in this process; ZooKeeper and bookies are real."""
+    config = StateLogConfig(
+        root="/words", ledger_edits=10, snapshot_edits=1_000, retry_s=0.1, poll_s=0.01, poll_idle_s=0.05
+    )
+
+    def member(name: str) -> tuple[Words, AbstractAsyncContextManager[StateLog]]:
+        machine = Words()
+        opened = open_member(
+            machine, name, tmp_path / name, config, metadata=cluster.metadata_url, secret="ours", session_timeout_s=4
+        )
+        return machine, opened
+
+    with cluster_of(tmp_path / "cluster", bookies=3, brokers=1) as cluster:
+        (first, a), (second, b), (late, c) = member("a"), member("b"), member("c")
+        async with a as log_a, b as log_b:
+            await eventually(lambda: log_a.is_leader or log_b.is_leader)
+            leader = log_a if log_a.is_leader else log_b
+            for _ in range(3):
+                await asyncio.gather(*(leader.propose(setting(f"k{number % 7}", number)) for number in range(20)))
+                for log in (log_a, log_b):
+                    await log.reach(leader.number)
+                    await log.take_snapshot()
+            await leader.truncate()
+            listed = leader.listed
+            assert listed is not None
+            assert listed.ledgers[0].first_number > 20
+            assert listed.leaving == ()
+            async with c as log_c:
+                await log_c.reach(60)
+                assert log_c.state_hash() == leader.state_hash()
+                assert late.history == first.history == second.history
+                await leader.propose(setting("after", 1))
+                await log_c.reach(61)
+            await leader.read_barrier()
