@@ -1,6 +1,5 @@
 """The nodes that are there, and snapshots over real HTTP."""
 
-import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NamedTuple
@@ -16,7 +15,7 @@ from managed_ledger.state_log.errors import LogUnavailable
 from managed_ledger.state_log.members import MemberNode, MemberNodes
 from managed_ledger.state_log.snapshot_format import decode_snapshot
 from managed_ledger.state_log.snapshot_http import HttpSnapshots, SnapshotServer
-from tests.support.state_log_world import World
+from tests.support.state_log_world import Node, World
 from tests.support.waiting import eventually
 
 ROOT = "/dictionary"
@@ -140,11 +139,8 @@ async def other() -> AsyncIterator[Callable[[bytes], Awaitable[str]]]:
 
 
 async def test_a_snapshot_that_is_damaged_on_the_way_is_not_taken(
-    served: Served, other: Callable[[bytes], Awaitable[str]]
+    served: Served, other: Callable[[bytes], Awaitable[str]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    good = await served.world.nodes[0].log.newest_snapshot(0)
-    assert good is not None
-    snapshots = await source(served, await other(good[:-1] + b"!"))
     world = World(ledger_edits=1, snapshot_copies=1)
     a = await world.node("a")
     await a.log.lead()
@@ -152,9 +148,14 @@ async def test_a_snapshot_that_is_damaged_on_the_way_is_not_taken(
         await a.set("x", number)
         await a.log.take_snapshot()
     assert (await world.list()).ledgers[0].first_number > 1
-    late = await world.node("late")
-    late.log._tail._source = snapshots
-    await asyncio.sleep(0.05)
+    good = await a.log.newest_snapshot(0)
+    assert good is not None
+    late = Node(world, "late")
+    late.log._tail._source = await source(served, await other(good[:-1] + b"!"))
+    world.nodes.append(late)
+    await late.open()
+    await eventually(lambda: "checksum" in caplog.text)
+    assert late.log.number == 0
     late.log._tail._source = late.peers
     await late.log.reach(6)
     assert late.machine.history == a.machine.history

@@ -1,5 +1,6 @@
 """Snapshots: what survives a power cut or a full disk, truncation, and newcomers that are too far behind."""
 
+import asyncio
 import errno
 import random
 from collections.abc import AsyncIterator
@@ -236,3 +237,48 @@ async def test_a_ledger_that_could_not_be_deleted_is_deleted_by_a_later_leader(w
     await b.log.truncate()
     assert (await world.list()).leaving == ()
     assert world.bookkeeper.deleted == list(leaving)
+
+
+async def test_a_follower_that_lags_behind_what_is_dropped_goes_on_with_a_snapshot(world: World) -> None:
+    a, b, lagging = await world.node("a"), await world.node("b"), await world.node("lagging")
+    await a.log.lead()
+    for number in range(5):
+        await a.set("early", number)
+    await lagging.log.reach(3)
+    may_go_on = asyncio.Event()
+
+    async def wait(what: str, ledger_id: int) -> None:
+        await may_go_on.wait()
+
+    lagging.bookkeeper.on_step = wait
+    for _ in range(4):
+        for number in range(15):
+            await a.set("x", number)
+        await b.log.reach(a.log.number)
+        await a.log.take_snapshot()
+        await b.log.take_snapshot()
+    await a.log.truncate()
+    stood = lagging.log.number
+    assert stood <= 5
+    assert (await world.list()).ledgers[0].first_number > stood + 1
+    may_go_on.set()
+    await lagging.log.reach(a.log.number)
+    assert lagging.peers.given >= 1
+    assert lagging.machine.history == a.machine.history
+    assert lagging.log.state_hash() == a.log.state_hash()
+
+
+async def test_a_follower_whose_newest_snapshot_is_bad_goes_on_from_the_one_before_without_help(world: World) -> None:
+    """I121, I122: what was dropped is behind both snapshots that a node keeps."""
+    a, b = await world.node("a"), await world.node("b")
+    await a.log.lead()
+    await fill(world)
+    await b.die()
+    newest = b.log.snapshots.newest
+    bad = b.files.open(f"/snapshots/snapshot-{newest:020d}", writable=True)
+    bad.write_at(bad.size_bytes() - 1, b"!")
+    again = await world.node("b", b.files)
+    assert again.log.snapshots.newest < newest
+    await again.log.reach(a.log.number)
+    assert again.peers.fetches == 0
+    assert again.log.state_hash() == a.log.state_hash()
