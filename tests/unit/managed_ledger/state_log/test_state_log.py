@@ -419,3 +419,35 @@ async def test_a_ledger_that_another_leader_kept_off_the_list_is_deleted(world: 
     assert world.bookkeeper.deleted == [0]
     assert [one.ledger_id for one in (await world.list()).ledgers] == [1]
     await b.set("x", 1)
+
+
+async def test_the_time_of_edits_never_goes_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ms = [2_000]
+    monkeypatch.setattr(type(world.clock), "wall_ms", lambda self: now_ms[0])
+    a, b = await world.node("a"), await world.node("b")
+    await a.log.lead()
+    await a.set("x", 1)
+    now_ms[0] = 1_000
+    await a.set("x", 2)
+    await b.log.lead()  # another machine, whose clock is behind
+    await b.set("x", 3)
+    now_ms[0] = 3_000
+    await b.set("x", 4)
+    assert [time_ms for _, time_ms in b.machine.history] == [2_000, 2_000, 2_000, 3_000]
+
+
+async def test_an_edit_proposed_by_a_caller_that_gave_up_may_still_be_applied_and_holds_up_nobody(
+    silent: World,
+) -> None:
+    a = await silent.node("a")
+    await a.log.lead()
+    a.bookkeeper.hold = True
+    given_up = asyncio.ensure_future(a.set("x", 1))
+    await settle()
+    given_up.cancel()
+    waiting = asyncio.ensure_future(a.set("x", 2))
+    await settle()
+    a.bookkeeper.hold = False
+    a.bookkeeper.handles[-1].release()
+    assert await waiting == 1
+    assert a.machine.edits == [setting("x", 1).decode(), setting("x", 2).decode()]
