@@ -1,9 +1,10 @@
 """A replicated dictionary on three nodes, whoever leads and whatever fails: a seed is a whole run.
 
 Fault model: nodes are promoted at any time, also several at once; a node dies (its disk keeps what was synced, and
-some of the rest) and comes back; ledgers' writers fail; entries that were sent and not acknowledged are found by a
-recovery or not; sessions expire, the metadata store is silent to a node, answers to changes are lost (the change done
-or not); bookies refuse at any step. What is never lost: acknowledged entries, and the metadata.
+some of the rest) and comes back; one disk is lost for good where two nodes hold what was dropped; ledgers' writers
+fail; entries that were sent and not acknowledged are found by a recovery or not; sessions expire, the metadata store is
+silent to a node, answers to changes are lost (the change done or not); bookies refuse at any step. What is never lost:
+acknowledged entries, and the metadata.
 
 Clients propose numbered edits at drawn nodes; after an unknown outcome they propose the same edit again with its token.
 """
@@ -47,6 +48,8 @@ class Run:
             snapshot_copies=self.rng.choice((1, 2, 3)),
             marker_s=self.rng.choice((0.001, 0.05)),
         )
+        # With two copies of what was dropped, one disk may be lost for good (I122).
+        self.disks_to_lose = int(self.world.config.snapshot_copies > 1)
         self.world.bookkeeper.survivors = lambda sent: self.rng.randint(0, sent)
         self.tasks: dict[asyncio.Task[None], Node] = {}
         self.failures: list[BaseException] = []
@@ -83,6 +86,9 @@ class Run:
 
     async def start(self, name: str, node: Node | None = None) -> None:
         files = None if node is None else node.files.crash(self.rng, self.rng.choice((0.0, 0.5, 1.0)))
+        if node is not None and self.disks_to_lose and self.rng.random() < 0.3:
+            self.disks_to_lose -= 1
+            files = None
         try:
             made = await self.world.node(name, files)
         except LogUnavailable:  # it could not tell of itself: it died at once, as it were
@@ -143,11 +149,13 @@ class Run:
         elif action == "snapshot":
             self.spawn(node, self.snapshot(node))
         elif action == "barrier":
-            self.spawn(node, self.barrier(node))
+            # Of several nodes that believe to lead, the one that was told least.
+            chosen = min([one for one in self.alive if one.log.is_leader] or [node], key=lambda one: one.log.term)
+            self.spawn(chosen, self.barrier(chosen))
         elif action == "expire":
             node.session.expire()
         elif action == "suspend":
-            node.session.suspend()
+            rng.choice([one for one in self.alive if one.log.is_leader] or [node]).session.suspend()
         elif action == "resume":
             node.session.resume()
         elif action == "lose":
