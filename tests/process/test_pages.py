@@ -42,6 +42,9 @@ PORTS = (
     8080,
     8081,
     8082,
+    8101,
+    8102,
+    8103,
     8443,
 )
 
@@ -125,6 +128,14 @@ def test_the_page_of_the_topic_api_can_be_copied(tmp_path: Path) -> None:
     assert "customer-7 b'payload'" in said
 
 
+def test_the_page_of_replicated_state_can_be_copied(tmp_path: Path) -> None:
+    said = follow("docs/state-log.md", tmp_path)
+    assert "1 words\n" in said
+    assert said.count("a heavy star\n") == 2, "before and after a process was killed"
+    assert "2 words\n" in said
+    assert "a light star\n" in said
+
+
 def test_the_page_of_permissions_can_be_copied(tmp_path: Path) -> None:
     said = follow("docs/permissions.md", tmp_path)
     assert '{"shop": ["produce", "consume"], "report": ["consume"]}' in said
@@ -155,7 +166,7 @@ def test_blocks_that_are_not_run_say_what_they_are(page: str) -> None:
     for block in blocks_of((ROOT / page).read_text()):
         if not block.language and not block.file and page not in not_followed:
             first = block.text.split()[0]
-            known = ("magnetar", "seq", "echo", "pip", "python", "grpcurl", "source", "curl")
+            known = ("magnetar", "seq", "echo", "pip", "python", "grpcurl", "source", "curl", "kill")
             assert first in known, f"{page}: {block.text}"
 
 

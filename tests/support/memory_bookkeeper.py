@@ -45,6 +45,8 @@ class StoredLedger:
     segments: tuple[Segment, ...] = (Segment(),)
     lost: set[int] = field(default_factory=set)
     """Entries of which no copy is left."""
+    lacs: list[int] = field(default_factory=list)
+    """The LAC that went with each entry that was sent."""
 
     @property
     def last_entry_id(self) -> int:
@@ -81,10 +83,14 @@ class MemoryBookKeeper:
         `add`, `added`, `read`, `delete`. It may wait, or raise what a client would get at that point."""
         self.survivors: Callable[[int], int] = lambda sent: 0
         """How many of the entries that were sent and not acknowledged a recovery finds."""
+        self.lac_goes_with_entries = False
+        """A reader without recovery sees the last entry only when another follows, as with the real client."""
 
     def session(self) -> "MemoryBookKeeper":
         """Another client of the same cluster."""
-        return MemoryBookKeeper(self._shared)
+        made = MemoryBookKeeper(self._shared)
+        made.lac_goes_with_entries = self.lac_goes_with_entries
+        return made
 
     @property
     def ledgers(self) -> dict[int, StoredLedger]:
@@ -169,6 +175,7 @@ class MemoryWriteHandle:
             raise self._failed
         first = self.last_add_confirmed + 1 + len(self._sent)
         self._sent.extend(bytes(payload) for payload in payloads)
+        self._ledger.lacs.extend(self.last_add_confirmed for _ in payloads)
         self._schedule()
         return first
 
@@ -215,6 +222,7 @@ class MemoryWriteHandle:
         if self._failed is not None or self._is_closed:
             raise self._failed or LedgerClosed("closed")
         self._sent.append(bytes(payload))
+        self._ledger.lacs.append(self.last_add_confirmed)
         if self._owner.on_step is not None:
             try:
                 await self._owner.step("add", self.ledger_id)
@@ -264,14 +272,31 @@ class MemoryReadHandle:
         self._owner = owner
         self._ledger = ledger
         self.ledger_id = ledger.ledger_id
-        self.last_add_confirmed = ledger.last_entry_id
+        self.last_add_confirmed = self._confirmed()
         self.is_closed = ledger.closed
         self.length = ledger.length
         self.metadata = ledger
 
+    def _confirmed(self) -> int:
+        last = self._ledger.last_entry_id
+        if not self._owner.lac_goes_with_entries or self._ledger.closed:
+            return last
+        return self._ledger.lacs[last] if last >= 0 else -1
+
+    async def read_last_confirmed(self) -> int:
+        await self._owner.step("read", self.ledger_id)
+        if self.ledger_id not in self._owner.ledgers:
+            raise NoSuchLedger(f"ledger {self.ledger_id} does not exist")
+        self.is_closed = self._ledger.closed
+        self.last_add_confirmed = self._confirmed()
+        return self.last_add_confirmed
+
     async def read_batch(self, first: int, max_count: int, max_bytes: int) -> list[StoredEntry]:
         await self._owner.step("read", self.ledger_id)
         self._owner.reads += 1
+        if self._owner.lac_goes_with_entries:
+            assert first <= self.last_add_confirmed, "beyond the last confirmed entry"
+            max_count = min(max_count, self.last_add_confirmed - first + 1)
         found: list[StoredEntry] = []
         for entry_id in range(first, min(first + max_count, len(self._ledger.entries))):
             if entry_id in self._ledger.lost:
