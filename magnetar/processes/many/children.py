@@ -86,7 +86,7 @@ class Children:
         self._changed = Bell()
         self._failure: MagnetarError | None = None
         self._was_ready = False
-        self._is_stopping = False
+        self._stopping = asyncio.Event()
 
     @property
     def ready(self) -> list[Child]:
@@ -105,7 +105,7 @@ class Children:
 
     async def stop(self) -> None:
         """Tell all to end, and wait until they have (rule 3)."""
-        self._is_stopping = True
+        self._stopping.set()
         for child in self.all:
             child.terminate()
         self._changed.ring()
@@ -115,10 +115,10 @@ class Children:
     async def _keep(self, child: Child) -> None:
         try:
             pause = _FIRST_PAUSE_S
-            while not self._is_stopping:
+            while not self._stopping.is_set():
                 began = self._clock.monotonic()
                 code = await self._run(child)
-                if self._is_stopping:
+                if self._stopping.is_set():
                     return
                 if not self._was_ready:
                     self._failure = self._failure or _failure(self._what, child, code)
@@ -128,7 +128,7 @@ class Children:
                     "%s process %d (pid %d) ended (%s); it is started again in %.1f s",
                     self._what, child.number, child.pid, _ending(code), pause,
                 )  # fmt: skip
-                await self._changed.until(lambda: self._is_stopping, self._clock, pause)
+                await self._changed.until(self._stopping.is_set, self._clock, pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
         finally:
             asyncio.get_running_loop().call_soon(self._changed.ring)
@@ -136,7 +136,7 @@ class Children:
     async def _run(self, child: Child) -> int:
         """One life of a process; returns its exit code, negative for a signal."""
         process = await child.launch()
-        if self._is_stopping:
+        if self._stopping.is_set():
             child.terminate()
         assert process.stdout is not None, "its output is a pipe"
         while line := await process.stdout.readline():
