@@ -3,6 +3,8 @@
 import asyncio
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -148,3 +150,39 @@ def test_bookies_of_a_service_are_asked_one_by_one_or_together(stored: Service) 
     assert status == 200
     assert _ask(f"{api}/bookie/state/readonly") == {"mine": {"readOnly": False}, "mine-1": {"readOnly": True}}
     assert _ask(f"{api}/bookie/state/readonly?bookie=mine") == {"readOnly": False}
+
+
+def _type(*arguments: str) -> str:
+    found = subprocess.run(
+        [sys.executable, "-m", "magnetar", *arguments], capture_output=True, text=True, timeout=90, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    return found.stdout
+
+
+def test_fewer_bookies_start_only_when_the_others_are_drained(tmp_path: Path, zookeeper: str) -> None:
+    store = f"zk://{zookeeper}/ledgers"
+    with bookies(tmp_path / "bookies", zookeeper, 1) as service:
+        service.stop()
+        service.start("--processes", "2")  # what one had stays where it is
+        with brokers(tmp_path / "brokers", zookeeper) as served:
+            client = pulsar.Client(served.service_url, logger=QUIET)
+            _publish(client, 1)
+            client.close()
+            served.stop()
+        held = [_ask(f"{service.url}/api/v1/magnetar/ledgers?bookie={one}") for one in ("mine", "mine-1")]
+        assert all(held), "both bookies store ledgers"
+        service.stop()
+        code, said = service.refused("--processes", "1")
+        assert code == 1
+        assert "mine-1" in said
+        assert "magnetar bookies drain mine-1" in said
+        service.start("--processes", "2")
+        _type("bookies", "drain", "mine-1", "--wait", "--timeout", "60", "--metadata", store)
+        service.stop()
+        service.start("--processes", "1")
+        with brokers(tmp_path / "brokers", zookeeper) as served:
+            client = pulsar.Client(served.service_url, logger=QUIET)
+            for topic in TOPICS:
+                assert _read(client, topic, 1) == [f"{topic} 1".encode()]
+            client.close()

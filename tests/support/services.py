@@ -1,5 +1,6 @@
 """`magnetar broker --processes N` and `magnetar bookie --processes N` as real processes, beside a real ZooKeeper."""
 
+import json
 import os
 import re
 import signal
@@ -142,9 +143,11 @@ async def get(url: str) -> tuple[int, Any]:
 
 async def call(method: str, url: str, body: Any = None) -> tuple[int, Any]:
     async with aiohttp.ClientSession() as session, session.request(method, url, json=body) as answer:
-        if answer.content_type == "application/json":
-            return answer.status, await answer.json(content_type=None)
-        return answer.status, await answer.text()
+        text = await answer.text()
+        try:
+            return answer.status, json.loads(text)
+        except ValueError:
+            return answer.status, text
 
 
 def wait_until_gone(service: Service) -> None:
