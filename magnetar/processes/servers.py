@@ -139,6 +139,7 @@ def run_broker(config_path: Path | None, processes: str | None = None) -> int:
         say_ready(
             f"magnetar broker is ready at {broker.address.native_url}"
             + (f", HTTP {http}" if (http := broker.address.web_url(secure=False)) else "")
+            + (f", HTTPS {https}" if http != (https := broker.address.web_url(secure=True)) else "")
             + (f", gRPC {grpc}" if (grpc := grpc_address(broker)) else "")
             + f", metadata {config.metadata_store_url}"
         )

@@ -186,3 +186,21 @@ def test_fewer_bookies_start_only_when_the_others_are_drained(tmp_path: Path, zo
             for topic in TOPICS:
                 assert _read(client, topic, 1) == [f"{topic} 1".encode()]
             client.close()
+
+
+def test_brokers_with_https_alone_speak_at_one_https_address(tmp_path: Path, zookeeper: str, stored: Service) -> None:
+    authority = Authority(tmp_path / "authority")
+    shown = authority.issue("broker", san="IP:127.0.0.1")
+    tls = {"webServicePort": "", "webServicePortTls": "0", "tlsCertificateFilePath": str(shown.certificate)}
+    tls["tlsKeyFilePath"] = str(shown.key)
+    with brokers(tmp_path / "brokers", zookeeper, **tls) as served:
+        found = re.search(r"HTTPS (https://[^\s,]+)", served.ready_line)
+        assert found is not None
+        trusted = ssl.create_default_context(cafile=str(authority.certificate))
+        client = pulsar.Client(served.service_url, logger=QUIET)
+        _publish(client, 1)
+        client.close()
+        for topic in TOPICS:  # those of the other broker are redirects, which are followed inside
+            status, stats = asyncio.run(get(f"{found[1]}/admin/v2/{topic.replace('://', '/')}/stats", trusted))
+            assert status == 200
+            assert stats["msgInCounter"] == 1

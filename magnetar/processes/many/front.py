@@ -11,8 +11,10 @@ Rules:
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -23,13 +25,20 @@ from yarl import URL
 from magnetar.processes.many.calls import READING, Way, named_broker
 from magnetar.processes.many.children import Child, Children
 from magnetar.processes.many.merged import merged_json, merged_metrics
+from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.http_server import HttpServer
 from magnetar_core.runtime.json_text import parse_json
+from magnetar_core.security.tls_contexts import Certificates, server_context
+from magnetar_core.security.tls_files import TlsFiles
+from magnetar_core.security.tls_port import TlsPort
 
 log = logging.getLogger(__name__)
 
 # The largest body that a broker's admin takes; a bookie's takes less.
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+
+# Connections that wait for HTTPS, as at a broker.
+BACKLOG: Final = 128
 
 # Owners of a topic that may change while it is asked for.
 _REDIRECTS_MAX: Final = 5
@@ -48,6 +57,23 @@ _TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 _NOT_ADDED: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 
 
+class Place(NamedTuple):
+    """Where the HTTP of a process is, as far as it is known."""
+
+    plain: str = ""
+    """http://host:port; empty: not there, or not known yet."""
+    secure: str = ""
+    """https://host:port, the same."""
+    names: frozenset[str] = frozenset()
+    """host:port as it tells others, for redirects."""
+
+    def base(self, request: web.Request) -> str:
+        """Who came over TLS is sent on over TLS: redirects to other hosts then name their HTTPS."""
+        if request.secure:
+            return self.secure or self.plain
+        return self.plain or self.secure
+
+
 class _Silent(Exception):
     """A process did not answer."""
 
@@ -59,11 +85,18 @@ class Front:
         self,
         children: Children,
         way_of: Callable[[str, str], Way],
-        place_of: Callable[[Child], tuple[str, str]],
+        place_of: Callable[[Child], Place],
         name_of: Callable[[Child], str],
+        clock: Clock,
+        tls: TlsFiles | None = None,
     ) -> None:
-        """*place_of* a process: where its HTTP is asked, and the host:port that it tells others; both empty if it is
-        not known yet. *name_of*: the id of its bookie, or broker."""
+        """*name_of* a process: the id of its bookie. *tls*: the files of HTTPS, here and at the processes."""
+        self._clock = clock
+        self._certificates = self._own = None
+        if tls is not None:
+            self._certificates = Certificates(tls, partial(server_context, client_certificates=False), clock)
+            self._own = Certificates(tls, _own_context, clock)
+        self._tls: TlsPort | None = None
         self._children = children
         self._way_of = way_of
         self._place_of = place_of
@@ -80,8 +113,8 @@ class Front:
             Way.FIRST: self._ask_first,
         }
 
-    async def start(self, listening: socket.socket) -> None:
-        """Listen on a bound socket."""
+    async def start(self, listening: socket.socket | None, secure: socket.socket | None = None) -> None:
+        """Listen on bound sockets; *secure* is for HTTPS."""
         self._session = aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -92,9 +125,16 @@ class Front:
         app = web.Application(client_max_size=BODY_BYTES_MAX)
         app.router.add_route("*", "/{anything:.*}", self._answer)
         self._http = HttpServer(app)
-        await self._http.start(listening)
+        if listening is not None:
+            await self._http.start(listening)
+        if secure is not None:
+            assert self._certificates is not None, "HTTPS needs certificates"
+            self._tls = TlsPort(self._certificates, await self._http.new_connection(), self._clock)
+            self._tls.serve(secure, BACKLOG)
 
     async def stop(self) -> None:
+        if self._tls is not None:
+            await self._tls.close()
         if self._http is not None:
             await self._http.stop()
         if self._session is not None:
@@ -120,7 +160,7 @@ class Front:
 
     async def _ask_named(self, request: web.Request, body: bytes) -> web.StreamResponse:
         wanted = named_broker(request.path)
-        named = next((child for child in self._children.ready if self._place_of(child)[1] == wanted), None)
+        named = next((child for child in self._children.ready if wanted in self._place_of(child).names), None)
         return await (self._ask_any(request, body) if named is None else self._ask(request, body, named))
 
     async def _ask_one(self, request: web.Request, body: bytes) -> web.StreamResponse:
@@ -145,7 +185,7 @@ class Front:
         return "the ids are " + ", ".join(self._name_of(child) or "not known yet" for child in self._children.all)
 
     async def _ask(self, request: web.Request, body: bytes, child: Child) -> web.StreamResponse:
-        if not self._place_of(child)[0]:
+        if not self._place_of(child).base(request):
             return _refused(503, f"process {child.number} is not ready")
         try:
             return await self._pass_on(request, body, child)
@@ -171,10 +211,11 @@ class Front:
         headers = CIMultiDict(
             (name, text) for name, text in request.headers.items() if name.lower() not in _OF_CONNECTION | _SET_HERE
         )
-        url = URL(self._place_of(child)[0] + path, encoded=True)
+        url = URL(self._place_of(child).base(request) + path, encoded=True)
+        context = self._own.context if self._own is not None and url.scheme == "https" else True
         try:
             return await self._session.request(
-                request.method, url, headers=headers, data=body or None, allow_redirects=False
+                request.method, url, headers=headers, data=body or None, allow_redirects=False, ssl=context
             )
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             log.warning("process %d does not answer at %s: %r", child.number, url, error)
@@ -186,7 +227,7 @@ class Front:
             return None
         where = urlsplit(answer.headers.get("Location", ""))
         for child in self._children.ready:
-            if where.scheme == "http" and where.netloc == self._place_of(child)[1]:
+            if where.netloc in self._place_of(child).names:
                 return child, where.path + (f"?{where.query}" if where.query else "")
         return None
 
@@ -197,7 +238,7 @@ class Front:
 
     async def _read(self, request: web.Request, child: Child) -> web.Response:
         """The whole answer of one process; 503 if it does not answer."""
-        if not self._place_of(child)[0]:
+        if not self._place_of(child).base(request):
             return _refused(503, f"process {child.number} is not ready")
         try:
             answer = await self._send(request, b"", child, _path_of(request))
@@ -227,6 +268,15 @@ class Front:
         answers = await self._read_all(request)
         refused = next((one for one in answers if one.status != 200), None)
         return refused or web.json_response(merged_json([_json_of(one) for one in answers]))
+
+
+def _own_context(files: TlsFiles) -> ssl.SSLContext:
+    """For connections to the processes of this service: they show the very certificate of *files*."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False  # they are asked at this machine's own address; the certificate is compared whole
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.load_verify_locations(files.certificate)
+    return context
 
 
 def _path_of(request: web.Request) -> str:

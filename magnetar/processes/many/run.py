@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from magnetar.processes.many.calls import Way, bookie_way, broker_way
+from magnetar.processes.many.calls import bookie_way, broker_way
 from magnetar.processes.many.children import Child, Children
 from magnetar.processes.many.merged import joined_addresses
 from magnetar.processes.many.recorded import check_surplus, record_processes, recorded_processes
@@ -25,10 +25,13 @@ from magnetar_core.runtime.tasks import Parts
 if TYPE_CHECKING:
     from bookie.config import BookieConfig
     from broker.config import BrokerConfig
+    from magnetar.processes.many.front import Place
+    from magnetar.processes.many.shares import Share
 
 _ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 _ADDRESS: Final = re.compile(r"at (\S+?),? ")
 _HTTP: Final = re.compile(r"HTTP http://([^\s,]+)")
+_HTTPS: Final = re.compile(r"HTTPS? https://([^\s,]+)")
 _GRPC: Final = re.compile(r"gRPC ([^\s,]+)")
 _BOOKIE: Final = re.compile(r"magnetar bookie (\S+) is ready")
 
@@ -47,15 +50,23 @@ def run_brokers(config: "BrokerConfig", config_path: Path | None, processes: int
     async def start(parts: Parts, shutdown: Shutdown) -> None:
         from magnetar.processes.bookie import bind_http
 
-        listening = None
+        listening = secure = None
         if config.web_port is not None:
             listening = bind_http(config.bind_address, config.web_port, ("bindAddress", "webServicePort"))
-        children = Children("broker", _command("broker", config_path), shares, new_clock())
+        if config.web_port_tls is not None:
+            secure = bind_http(config.bind_address, config.web_port_tls, ("bindAddress", "webServicePortTls"))
+        clock = new_clock()
+        children = Children("broker", _command("broker", config_path), shares, clock)
         parts.add("processes", children.stop)
-        bases = _places(config.bind_address, [share.get("webServicePort", "0") for share in shares])
-        await _serve(children, listening, broker_way, bases, lambda child: bases(child)[1], parts)
+        if listening is not None or secure is not None:
+            from magnetar.processes.many.front import Front  # here: loading the HTTP library costs time and memory
+
+            place_of = _places(config.bind_address, shares, "webServicePort", "webServicePortTls")
+            front = Front(children, broker_way, place_of, lambda child: "", clock, config.web_tls)
+            await front.start(listening, secure)
+            parts.add("HTTP", front.stop)
         await children.start()
-        _say_ready("brokers", children, listening, f"metadata {config.metadata_store_url}")
+        _say_ready("brokers", children, listening, secure, f"metadata {config.metadata_store_url}")
 
     return run(start)
 
@@ -74,13 +85,18 @@ def run_bookies(config: "BookieConfig", config_path: Path | None, processes: int
             host, port = config.http_address
             listening = bind_http(host, port, ("httpServerHost or prometheusStatsHttpAddress", name))
         await keep_recorded(config, processes, url, root)
-        children = Children("bookie", _command("bookie", config_path), shares, new_clock())
+        clock = new_clock()
+        children = Children("bookie", _command("bookie", config_path), shares, clock)
         parts.add("processes", children.stop)
-        bases = _places(host, [share.get(name, "0") for share in shares])
-        await _serve(children, listening, bookie_way, bases, _bookie_of, parts)
+        if listening is not None:
+            from magnetar.processes.many.front import Front
+
+            front = Front(children, bookie_way, _places(host, shares, name), _bookie_of, clock)
+            await front.start(listening)
+            parts.add("HTTP", front.stop)
         await children.start()
         ids = ", ".join(_bookie_of(child) for child in children.all)
-        _say_ready("bookies", children, listening, f"ids {ids}, metadata {url}{root}")
+        _say_ready("bookies", children, listening, None, f"ids {ids}, metadata {url}{root}")
 
     return run(start)
 
@@ -105,34 +121,23 @@ def _command(verb: str, config_path: Path | None) -> list[str]:
     return python_command("magnetar", verb, *([] if config_path is None else ["--config", str(config_path)]))
 
 
-async def _serve(
-    children: Children,
-    listening: socket.socket | None,
-    way_of: Callable[[str, str], Way],
-    place_of: Callable[[Child], tuple[str, str]],
-    name_of: Callable[[Child], str],
-    parts: Parts,
-) -> None:
-    if listening is None:
-        return
-    from magnetar.processes.many.front import Front  # here: loading the HTTP library costs time and memory
+def _places(host: str, shares: "list[Share]", plain: str, secure: str = "") -> "Callable[[Child], Place]":
+    """Where the HTTP of each process is; *plain*, *secure*: the settings with its ports. A port that is configured is
+    known before the process is ready."""
+    from magnetar.processes.many.front import Place
 
-    front = Front(children, way_of, place_of, name_of)
-    await front.start(listening)
-    parts.add("HTTP", front.stop)
-
-
-def _places(host: str, ports: list[str]) -> Callable[[Child], tuple[str, str]]:
-    """Where the HTTP of a process is asked, and what it tells others; the first is known early where its port is."""
     asked = _ANY_ADDRESS.get(host, host)
     asked = f"[{asked}]" if ":" in asked else asked
 
-    def place_of(child: Child) -> tuple[str, str]:
-        told = _found(_HTTP, child)
-        port = ports[child.number]
-        if port == "0":
-            port = told.rpartition(":")[2]
-        return (f"http://{asked}:{port}" if port else ""), told
+    def base(scheme: str, setting: str, told: str, child: Child) -> str:
+        port = shares[child.number].get(setting, "0")
+        port = told.rpartition(":")[2] if port == "0" else port
+        return f"{scheme}://{asked}:{port}" if port else ""
+
+    def place_of(child: Child) -> Place:
+        http, https = _found(_HTTP, child), _found(_HTTPS, child)
+        names = frozenset(name for name in (http, https) if name)
+        return Place(base("http", plain, http, child), base("https", secure, https, child), names)
 
     return place_of
 
@@ -146,7 +151,9 @@ def _found(pattern: re.Pattern[str], child: Child) -> str:
     return "" if found is None else found[1]
 
 
-def _say_ready(what: str, children: Children, listening: socket.socket | None, rest: str) -> None:
+def _say_ready(
+    what: str, children: Children, listening: socket.socket | None, secure: socket.socket | None, rest: str
+) -> None:
     """One line, as a single broker or bookie says it."""
     from magnetar.processes.servers import say_ready
 
@@ -155,6 +162,9 @@ def _say_ready(what: str, children: Children, listening: socket.socket | None, r
     if listening is not None:
         host = _found(_HTTP, children.all[0]).rpartition(":")[0] or "127.0.0.1"
         line += f", HTTP http://{host}:{listening.getsockname()[1]}"
+    if secure is not None:
+        host = _found(_HTTPS, children.all[0]).rpartition(":")[0]
+        line += f", HTTPS https://{host}:{secure.getsockname()[1]}"
     if grpc := ",".join(one for child in children.all if (one := _found(_GRPC, child))):
         line += f", gRPC {grpc}"
     say_ready(f"{line}, {rest}")

@@ -1,9 +1,9 @@
 """The settings of each process of a service that was asked for several brokers or bookies. No IO.
 
     process        0                    1                              i
-    binary port    brokerServicePort    brokerServicePort + 1          + i      (TLS, gRPC, HTTPS: alike)
+    binary port    brokerServicePort    brokerServicePort + 1          + i      (TLS and gRPC alike)
     bookie port    bookiePort           bookiePort + 1                 + i
-    HTTP           the service has the configured port; processes have the ports above it: + 1 + i
+    HTTP, HTTPS    the service has the configured port; processes have the ports above it: + 1 + i
     directories    DIR                  DIR/process-1                  DIR/process-<i>
     bookie id      bookieId             bookieId-1                     bookieId-<i>; empty: host and port, as ever
 
@@ -44,16 +44,21 @@ def broker_shares(config: BrokerConfig, processes: int) -> list[Share]:
         "brokerServicePortTls": config.service_port_tls,
         "grpcServicePort": config.grpc_port,
         "grpcServicePortTls": config.grpc_port_tls,
-        "webServicePortTls": config.web_port_tls,
     }
+    web = {"webServicePort": config.web_port, "webServicePortTls": config.web_port_tls}
+    if config.web_port_tls is not None and config.tls_client_required:
+        raise ConfigurationError(
+            f"{PROCESSES}={processes}: tlsRequireTrustedClientCertOnConnect asks for certificates that the one address "
+            "of the service cannot show its processes; leave webServicePortTls empty and set webServicePort"
+        )
     shares: list[Share] = []
     for number in range(processes):
-        ports = {**_moved(own, number), **_moved({"webServicePort": config.web_port}, number + 1)}
+        ports = {**_moved(own, number), **_moved(web, number + 1)}
         share = {name: str(port) for name, port in ports.items()}
         if config.advertised_listeners:
             share["advertisedListeners"] = _listeners(config.advertised_listeners, number)
         shares.append({**share, PROCESSES: "1"})
-    _check_ports(shares, {"webServicePort": config.web_port}, processes)
+    _check_ports(shares, web, processes)
     return shares
 
 

@@ -131,7 +131,9 @@ def test_our_errors_are_one_line_and_an_exit_code(
 
 
 def test_a_daemon_ends_with_its_own_exit_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("magnetar.processes.servers.run_broker", lambda path: 7 if path == tmp_path / "b.conf" else 1)
+    monkeypatch.setattr(
+        "magnetar.processes.servers.run_broker", lambda path, processes: 7 if path == tmp_path / "b.conf" else 1
+    )
     assert run("broker", "--config", str(tmp_path / "b.conf")).exit_code == 7
 
 

@@ -24,7 +24,7 @@ def test_each_broker_has_ports_counted_up_from_the_configured_ones() -> None:
         "brokerServicePort": "6650",
         "grpcServicePort": "6750",
         "webServicePort": "8081",
-        "webServicePortTls": "8443",
+        "webServicePortTls": "8444",
         "advertisedListeners": "a:pulsar://h:7000,b:pulsar+ssl://h:7100",
         "magnetarProcesses": "1",
     }
@@ -32,7 +32,7 @@ def test_each_broker_has_ports_counted_up_from_the_configured_ones() -> None:
         "brokerServicePort": "6651",
         "grpcServicePort": "6751",
         "webServicePort": "8082",
-        "webServicePortTls": "8444",
+        "webServicePortTls": "8445",
         "advertisedListeners": "a:pulsar://h:7001,b:pulsar+ssl://h:7101",
         "magnetarProcesses": "1",
     }
@@ -113,3 +113,9 @@ def test_a_number_of_processes_is_a_number_or_auto(text: str) -> None:
 def test_too_many_processes_are_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"magnetarProcesses \(65\) must be 0 to 64"):
         load(BookieConfig, {"magnetarProcesses": "65"})
+
+
+def test_certificates_of_clients_that_the_one_address_cannot_pass_on_are_refused() -> None:
+    config = BrokerConfig(web_port_tls=8443, tls_client_required=True)
+    with pytest.raises(ConfigurationError, match="tlsRequireTrustedClientCertOnConnect"):
+        broker_shares(config, 2)
