@@ -79,7 +79,7 @@ config_option = click.option(
 @click.option("--port", type=PORT, help="Port of the binary protocol (brokerServicePort); 0 takes a free one.")
 @click.option("--web-port", type=PORT, help="Port of HTTP (webServicePort); 0 takes a free one.")
 @click.option("--bookie-port", type=PORT, help="Port of the first bookie (bookiePort); 0 takes free ones.")
-@click.option("--processes", hidden=True, help="Refused: a standalone is one process.")
+@click.option("--processes", metavar="N", help="Refused: a standalone is one process.")
 @click.option("--secure", type=click.Path(path_type=Path, file_okay=False),
               help="Folder of keys, certificates and a token, made once; clients use TLS and a token.")  # fmt: skip
 def standalone(

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import signal
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 
 from tests.support.processes import QUIET, until
 from tests.support.services import Service, bookies, brokers, call, get, wait_until_gone
+from tests.support.tls_files import Authority
 from tests.support.zookeeper import ZooKeeperServer, why_not
 
 pytestmark = [
@@ -190,9 +192,9 @@ def test_fewer_bookies_start_only_when_the_others_are_drained(tmp_path: Path, zo
 
 def test_brokers_with_https_alone_speak_at_one_https_address(tmp_path: Path, zookeeper: str, stored: Service) -> None:
     authority = Authority(tmp_path / "authority")
-    shown = authority.issue("broker", san="IP:127.0.0.1")
-    tls = {"webServicePort": "", "webServicePortTls": "0", "tlsCertificateFilePath": str(shown.certificate)}
-    tls["tlsKeyFilePath"] = str(shown.key)
+    shown = authority.folder("broker", host="IP:127.0.0.1")
+    tls = {"webServicePort": "", "webServicePortTls": "0", "tlsCertificateFilePath": str(shown / "tls.crt")}
+    tls["tlsKeyFilePath"] = str(shown / "tls.key")
     with brokers(tmp_path / "brokers", zookeeper, **tls) as served:
         found = re.search(r"HTTPS (https://[^\s,]+)", served.ready_line)
         assert found is not None

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -136,13 +137,13 @@ def bookies(folder: Path, zookeeper: str, processes: int = 2, **more: str) -> Se
     return Service(folder, "bookie", {**settings, **more}, "--processes", str(processes))
 
 
-async def get(url: str) -> tuple[int, Any]:
+async def get(url: str, tls: ssl.SSLContext | bool = True) -> tuple[int, Any]:
     """Status, and the answer: JSON where it is, else text."""
-    return await call("GET", url)
+    return await call("GET", url, tls=tls)
 
 
-async def call(method: str, url: str, body: Any = None) -> tuple[int, Any]:
-    async with aiohttp.ClientSession() as session, session.request(method, url, json=body) as answer:
+async def call(method: str, url: str, body: Any = None, tls: ssl.SSLContext | bool = True) -> tuple[int, Any]:
+    async with aiohttp.ClientSession() as session, session.request(method, url, json=body, ssl=tls) as answer:
         text = await answer.text()
         try:
             return answer.status, json.loads(text)
