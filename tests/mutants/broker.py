@@ -19,6 +19,20 @@ DELAYED = (f"{UNIT}/topic/test_delayed.py",)
 UNACKED = ("tests/unit/broker/topic/test_unacked.py",)
 
 MUTANTS = (
+    Mutant(
+        "processes of a service share their ports",
+        "magnetar/processes/many/shares.py",
+        "return {name: port + by if port else 0 for name",
+        "return {name: port if port else 0 for name",
+        ("tests/unit/magnetar/processes/many/test_shares.py",),
+    ),
+    Mutant(
+        "fewer bookies start although the others still hold entries",
+        "magnetar/processes/many/recorded.py",
+        ".lifecycle.state is not State.DRAINED:",
+        ".lifecycle.state is State.DRAINED:",
+        ("tests/unit/magnetar/processes/many/test_recorded.py",),
+    ),
     # -- unacknowledged messages of the whole broker
     Mutant(
         "a subscription whose share is used up goes on",

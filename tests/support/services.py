@@ -111,20 +111,20 @@ class Service:
             os.kill(pid, signal.SIGKILL)
 
 
-def brokers(folder: Path, zookeeper: str, *, copies: int = 1, **more: str) -> Service:
+def brokers(folder: Path, zookeeper: str, **more: str) -> Service:
     """A service of two brokers."""
     settings = {
         "brokerServicePort": "0", "webServicePort": "0", "bindAddress": "127.0.0.1", "clusterName": "local",
         "advertisedAddress": "127.0.0.1", "metadataStoreUrl": f"zk:{zookeeper}",
         "metadataStoreSessionTimeoutMillis": str(SESSION_MS),
-        "managedLedgerDefaultEnsembleSize": str(copies), "managedLedgerDefaultWriteQuorum": str(copies),
-        "managedLedgerDefaultAckQuorum": str(copies), "defaultRetentionTimeInMinutes": "-1",
+        "managedLedgerDefaultEnsembleSize": "1", "managedLedgerDefaultWriteQuorum": "1",
+        "managedLedgerDefaultAckQuorum": "1", "defaultRetentionTimeInMinutes": "-1",
         "defaultRetentionSizeInMB": "-1", "brokerDeleteInactiveTopicsEnabled": "false",
     }  # fmt: skip
     return Service(folder, "broker", {**settings, **more}, "--processes", "2")
 
 
-def bookies(folder: Path, zookeeper: str, processes: int = 2, **more: str) -> Service:
+def bookies(folder: Path, zookeeper: str, processes: int = 2) -> Service:
     """A service of bookies called `mine`, `mine-1` …, which runs auto-recovery."""
     settings = {
         "bookiePort": "0", "bookieListenAddress": "127.0.0.1", "advertisedAddress": "127.0.0.1", "bookieId": "mine",
@@ -134,7 +134,7 @@ def bookies(folder: Path, zookeeper: str, processes: int = 2, **more: str) -> Se
         # The disk of the machine that runs the tests may be full.
         "diskUsageThreshold": "0.999", "diskUsageWarnThreshold": "0.998",
     }  # fmt: skip
-    return Service(folder, "bookie", {**settings, **more}, "--processes", str(processes))
+    return Service(folder, "bookie", settings, "--processes", str(processes))
 
 
 async def get(url: str, tls: ssl.SSLContext | bool = True) -> tuple[int, Any]:

@@ -295,3 +295,16 @@ def test_without_a_cluster_the_way_to_one_is_told(tmp_path: Path, verb: str) -> 
     found = run("cluster", verb, "--directory", str(tmp_path / "c"))
     assert found.exit_code == 2
     assert f"no cluster in {tmp_path / 'c'}; start one with `magnetar cluster up" in found.stderr
+
+
+def test_a_standalone_says_that_it_is_one_process() -> None:
+    found = run("standalone", "--processes", "2")
+    assert found.exit_code == 2
+    assert "a standalone is one process" in found.output
+
+
+@pytest.mark.parametrize("verb", ["broker", "bookie"])
+def test_a_number_of_processes_that_is_none_is_refused(verb: str) -> None:
+    found = run(verb, "--processes", "0")
+    assert found.exit_code == 2
+    assert "expected a number, 1 or more, or auto" in found.output
