@@ -69,17 +69,17 @@ def processes_setting() -> Any:
     return setting(
         PROCESSES,
         1,
-        help="processes of this service, each a broker or bookie of its own (--processes); auto: one for each core",
+        help="processes of this service, each a broker or bookie (--processes); auto or 0: one for each core",
         parse=parse_processes,
         most=64,
     )
 
 
 def parse_processes(text: str) -> int:
-    """The number of processes in a setting or option: 1 or more, or `auto`. Raises ValueError."""
+    """The number of processes in a setting or option; `auto` and 0 are AUTO. Raises ValueError."""
     if text.strip() == "auto":
         return AUTO
-    if not re.fullmatch(r"[1-9][0-9]{0,3}", text.strip()):
+    if not re.fullmatch(r"-?[0-9]{1,40}", text.strip()):
         raise ValueError("expected a number, 1 or more, or auto")
     return int(text)
 
