@@ -24,7 +24,7 @@ from broker.policy_types import (
 )
 from magnetar_core.bookkeeper.client.quorum import ENSEMBLE_SIZE_MAX
 from magnetar_core.bookkeeper.client.topology import RACKS_MIN
-from magnetar_core.runtime.config import ENVIRONMENT_PREFIX, load, setting
+from magnetar_core.runtime.config import ENVIRONMENT_PREFIX, load, processes_setting, setting
 from magnetar_core.runtime.types import MIB, ConfigurationError
 from magnetar_core.security.authentication import BASIC, TLS, TOKEN
 from magnetar_core.security.tls_files import (
@@ -104,6 +104,7 @@ class BrokerConfig:
     web_port_tls: int | None = setting("webServicePortTls", None, help="port of the HTTP admin API over TLS")
     grpc_port: int | None = setting("grpcServicePort", None, help="port of the topic API over gRPC; 0 = any free one")
     grpc_port_tls: int | None = setting("grpcServicePortTls", None, help="port of the topic API over gRPC, with TLS")
+    processes: int = processes_setting()
     bind_address: str = setting("bindAddress", "0.0.0.0", help="address that the ports are opened on")
     advertised_address: str | None = setting(
         "advertisedAddress", None, help="host name that clients are told; default: the address bound"

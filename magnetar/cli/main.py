@@ -16,7 +16,7 @@ from magnetar.cli.doctor import doctor
 from magnetar.cli.guesses import Guessing
 from magnetar.cli.ledgers import ledgers
 from magnetar.cli.messages import consume, produce, read, tail
-from magnetar.cli.options import json_option, print_json
+from magnetar.cli.options import json_option, print_json, processes_option
 from magnetar.cli.permissions import namespaces, topics  # with their commands about permissions
 from magnetar.cli.tenancy import brokers, schemas, tenants
 from magnetar.cli.tokens import tokens
@@ -79,6 +79,7 @@ config_option = click.option(
 @click.option("--port", type=PORT, help="Port of the binary protocol (brokerServicePort); 0 takes a free one.")
 @click.option("--web-port", type=PORT, help="Port of HTTP (webServicePort); 0 takes a free one.")
 @click.option("--bookie-port", type=PORT, help="Port of the first bookie (bookiePort); 0 takes free ones.")
+@click.option("--processes", metavar="N", help="Refused: a standalone is one process.")
 @click.option("--secure", type=click.Path(path_type=Path, file_okay=False),
               help="Folder of keys, certificates and a token, made once; clients use TLS and a token.")  # fmt: skip
 def standalone(
@@ -88,6 +89,7 @@ def standalone(
     port: int | None,
     web_port: int | None,
     bookie_port: int | None,
+    processes: str | None,
     secure: Path | None,
 ) -> None:
     """Run broker, bookies and metadata in one process.
@@ -98,6 +100,11 @@ def standalone(
     """
     from magnetar.processes.standalone import run_standalone
 
+    if processes is not None:
+        raise click.UsageError(
+            "a standalone is one process; `magnetar bookie --processes N` and `magnetar broker --processes N` with a "
+            "ZooKeeper use more cores"
+        )
     sys.exit(
         run_standalone(
             data,
@@ -118,14 +125,17 @@ main.add_command(tokens)
 
 @main.command()
 @config_option
-def broker(config: Path | None) -> None:
+@processes_option
+def broker(config: Path | None, processes: str | None) -> None:
     """Run a broker, which serves topics to Pulsar clients.
+
+    With --processes N it is a service of N brokers, each with ports of its own, and one HTTP address.
 
     Example:  magnetar broker --config broker.conf
     """
     from magnetar.processes.servers import run_broker
 
-    sys.exit(run_broker(config))
+    sys.exit(run_broker(config, processes))
 
 
 # --------------------------------------------------------------------------------------- cluster

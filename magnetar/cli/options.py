@@ -31,6 +31,24 @@ def admin_option(command: F) -> F:
     )(command)  # fmt: skip
 
 
+def check_processes(ctx: click.Context, param: click.Parameter, text: str | None) -> str | None:
+    """The value of --processes. Raises BadParameter."""
+    from magnetar_core.runtime.config import parse_processes
+
+    if text is not None:
+        try:
+            parse_processes(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+    return text
+
+
+processes_option: Final = click.option(
+    "--processes", metavar="N", callback=check_processes,
+    help="Processes of this service (magnetarProcesses): a number, or auto for one for each core. Default: 1.",
+)  # fmt: skip
+
+
 def service_option(command: F) -> F:
     return click.option(
         "--service-url", default=SERVICE_URL, show_default=True, envvar="MAGNETAR_SERVICE_URL",

@@ -1,5 +1,6 @@
 """What is read from a `bookkeeper.conf`: one file for a bookie, for the auto-recovery in it, and for a node alone."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -45,9 +46,9 @@ _BOOKIE: Final = names_of(BookieConfig) | IGNORED_BY_BOOKIES
 _AUTO_RECOVERY: Final = names_of(AutoRecoveryConfig) | IGNORED_BY_AUTO_RECOVERY
 
 
-def read_bookie_settings(path: Path | None) -> BookieConfig:
-    """The bookie's settings. Raises ConfigurationError."""
-    return read_settings(BookieConfig, path, ignored=IGNORED_BY_BOOKIES | _AUTO_RECOVERY)
+def read_bookie_settings(path: Path | None, overrides: Mapping[str, str] | None = None) -> BookieConfig:
+    """The bookie's settings; *overrides* win over file and environment. Raises ConfigurationError."""
+    return read_settings(BookieConfig, path, ignored=IGNORED_BY_BOOKIES | _AUTO_RECOVERY, overrides=overrides)
 
 
 def read_auto_recovery_settings(path: Path | None) -> AutoRecoveryConfig:

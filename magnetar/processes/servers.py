@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from magnetar import __version__
-from magnetar_core.runtime.daemon import Shutdown, new_clock, read_properties, run
+from magnetar_core.runtime.config import PROCESSES
+from magnetar_core.runtime.daemon import PART_OF_SERVICE, Shutdown, new_clock, read_properties, run
 from magnetar_core.runtime.files import OsFiles
 from magnetar_core.runtime.observe import start_logging
 from magnetar_core.runtime.tasks import Parts
@@ -44,22 +45,31 @@ def start_server_logging() -> None:
     start_logging(os.environ.get("MAGNETAR_LOG_LEVEL", "INFO").upper(), as_json=as_json)
 
 
-def run_bookie(config_path: Path | None) -> int:
-    """Run a bookie until it is told to stop; returns the exit code. Raises ConfigurationError."""
+def run_bookie(config_path: Path | None, processes: str | None = None) -> int:
+    """Run a bookie until it is told to stop; returns the exit code. Raises ConfigurationError.
+
+    *processes* wins over the setting `magnetarProcesses`; more than one: a service of so many bookies.
+    """
     from magnetar.processes.autorecovery import open_client, start_embedded
     from magnetar.processes.bookie import start_bookie
     from magnetar.processes.bookie_settings import read_auto_recovery_settings, read_bookie_settings
+    from magnetar.processes.many.run import keep_recorded, number_of, run_bookies
     from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
     from magnetar_core.bookkeeper.metadata.url import open_store, split_service_uri
 
     start_server_logging()
-    config = read_bookie_settings(config_path)
+    config = read_bookie_settings(config_path, _processes(processes))
     auto_recovery = read_auto_recovery_settings(config_path)  # read in any case: a mistake in it is told at once
     if not config.metadata_service_uri:
         raise ConfigurationError("metadataServiceUri is not set, for example zk://127.0.0.1:2181/ledgers")
     url, root = split_service_uri(config.metadata_service_uri)
+    count = number_of(config.processes)
+    if count > 1:
+        return run_bookies(config, config_path, count, url, root)
 
     async def start(parts: Parts, shutdown: Shutdown) -> None:
+        if PART_OF_SERVICE not in os.environ:
+            await keep_recorded(config, 1, url, root)
         clock = new_clock()
         store = await open_store(url, clock, session_timeout_s=config.session_timeout_ms / 1000)
         parts.add("metadata", store.close)
@@ -89,16 +99,24 @@ def run_bookie(config_path: Path | None) -> int:
     return run(start)
 
 
-def run_broker(config_path: Path | None) -> int:
-    """Run a broker until it is told to stop; returns the exit code. Raises ConfigurationError."""
+def _processes(given: str | None) -> dict[str, str]:
+    return {} if given is None else {PROCESSES: given}
+
+
+def run_broker(config_path: Path | None, processes: str | None = None) -> int:
+    """Run a broker, or a service of several (as `run_bookie`); returns the exit code. Raises ConfigurationError."""
     from magnetar.processes.broker import grpc_address, start_broker
+    from magnetar.processes.many.run import number_of, run_brokers
     from magnetar_core.bookkeeper.client.client import BookKeeper
     from magnetar_core.bookkeeper.client.config import ClientConfig
     from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster as initialise_ledgers
     from magnetar_core.bookkeeper.metadata.url import open_store
 
     start_server_logging()
-    config = read_broker_settings(config_path)
+    config = read_broker_settings(config_path, overrides=_processes(processes))
+    count = number_of(config.processes)
+    if count > 1:
+        return run_brokers(config, config_path, count)
 
     async def start(parts: Parts, shutdown: Shutdown) -> None:
         clock = new_clock()
@@ -121,6 +139,7 @@ def run_broker(config_path: Path | None) -> int:
         say_ready(
             f"magnetar broker is ready at {broker.address.native_url}"
             + (f", HTTP {http}" if (http := broker.address.web_url(secure=False)) else "")
+            + (f", HTTPS {https}" if http != (https := broker.address.web_url(secure=True)) else "")
             + (f", gRPC {grpc}" if (grpc := grpc_address(broker)) else "")
             + f", metadata {config.metadata_store_url}"
         )

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from bookie.config import IGNORED_SETTINGS, BookieConfig
 from broker import apache_settings
 from broker.config import APACHE_SETTINGS_WITHOUT_EFFECT, REFUSED_WHEN_ON, BrokerConfig, load_broker_config
-from magnetar_core.runtime.config import from_environment, load, names_of, unknown_setting, with_origin
+from magnetar_core.runtime.config import PROCESSES, from_environment, load, names_of, unknown_setting, with_origin
 from magnetar_core.runtime.daemon import read_properties
 from magnetar_core.runtime.types import ConfigurationError
 
@@ -122,6 +122,8 @@ def standalone_settings(data: Path, values: Mapping[str, str], *, bookies: int) 
         if name not in BROKER_NAMES and name not in BOOKIE_NAMES
     ]
     problems += [f"{name}={values[name]}: {why}" for name, why in _DECIDED.items() if values.get(name)]
+    if values.get(PROCESSES, "1") not in ("", "1"):
+        problems.append(f"{PROCESSES}={values[PROCESSES]}: a standalone is one process; {_OWN_PROCESS}")
     broker: BrokerConfig | None = None
     made: list[BookieConfig] = []
     try:

@@ -58,6 +58,32 @@ def setting(
     return dataclasses.field(default=default, metadata=metadata, repr=not secret)
 
 
+PROCESSES: Final = "magnetarProcesses"
+
+AUTO: Final = 0
+"""As many processes as the machine has cores."""
+
+
+def processes_setting() -> Any:
+    """The field with the number of processes of a service of brokers or bookies; AUTO: one for each core."""
+    return setting(
+        PROCESSES,
+        1,
+        help="processes of this service, each a broker or bookie (--processes); auto or 0: one for each core",
+        parse=parse_processes,
+        most=64,
+    )
+
+
+def parse_processes(text: str) -> int:
+    """The number of processes in a setting or option; `auto` and 0 are AUTO. Raises ValueError."""
+    if text.strip() == "auto":
+        return AUTO
+    if not re.fullmatch(r"-?[0-9]{1,40}", text.strip()):
+        raise ValueError("expected a number, 1 or more, or auto")
+    return int(text)
+
+
 def parse_properties(text: str, source: str) -> dict[str, str]:
     """The `name=value` lines of *text*; a later line wins. *source* names the file in errors."""
     values: dict[str, str] = {}

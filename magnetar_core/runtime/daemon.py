@@ -25,6 +25,10 @@ EXIT_OK = 0
 EXIT_CONFIGURATION = 1
 EXIT_FAILED = 2
 
+# Set in a process that another one of ours has started as its part: it ends when its standard input does, which is when
+# the other one has ended in whatever way. The value is its number in the service.
+PART_OF_SERVICE = "MAGNETAR_PROCESS"
+
 # The collector runs after so many new objects; after so many of these runs it also searches the older generations.
 _COLLECTOR_THRESHOLDS = (10_000, 20, 20)
 
@@ -97,6 +101,8 @@ async def _main(start: Callable[[Parts, Shutdown], Awaitable[None]]) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, shutdown.request)
+    if PART_OF_SERVICE in os.environ:
+        _end_with_input(loop, shutdown)
     starting = asyncio.ensure_future(_as_coroutine(start(parts, shutdown)))
     stopping = asyncio.ensure_future(shutdown.wait())
     try:
@@ -119,6 +125,18 @@ async def _main(start: Callable[[Parts, Shutdown], Awaitable[None]]) -> int:
         print(f"magnetar: {shutdown.failure}", file=sys.stderr)
         return EXIT_FAILED
     return EXIT_OK
+
+
+def _end_with_input(loop: asyncio.AbstractEventLoop, shutdown: Shutdown) -> None:
+    """Stop when standard input ends."""
+
+    def look() -> None:
+        if not os.read(0, 1):
+            loop.remove_reader(0)
+            log.warning("the process that started this one has ended; stopping")
+            shutdown.request()
+
+    loop.add_reader(0, look)
 
 
 def _calm_collector() -> None:

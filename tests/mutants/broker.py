@@ -64,6 +64,20 @@ MUTANTS = (
         "            left = reversed(answers)\n",
         ("tests/unit/magnetar_core/bookkeeper/metadata/test_zookeeper_groups.py",),
     ),
+    Mutant(
+        "processes of a service share their ports",
+        "magnetar/processes/many/shares.py",
+        "return {name: port + by if port else 0 for name",
+        "return {name: port if port else 0 for name",
+        ("tests/unit/magnetar/processes/many/test_shares.py",),
+    ),
+    Mutant(
+        "fewer bookies start although the others still hold entries",
+        "magnetar/processes/many/recorded.py",
+        ".lifecycle.state is not State.DRAINED:",
+        ".lifecycle.state is State.DRAINED:",
+        ("tests/unit/magnetar/processes/many/test_recorded.py",),
+    ),
     # -- unacknowledged messages of the whole broker
     Mutant(
         "a subscription whose share is used up goes on",

@@ -26,6 +26,7 @@ from magnetar.cli.bookie.rebuild_index import rebuild_index
 from magnetar.cli.bookie.sanity import sanity
 from magnetar.cli.bookie.scrub import scrub
 from magnetar.cli.bookie.status import status
+from magnetar.cli.options import processes_option
 
 __all__ = ["bookie"]
 
@@ -34,21 +35,25 @@ __all__ = ["bookie"]
 @click.option(
     "--config", type=click.Path(path_type=Path, dir_okay=False), help="File of name=value lines, with Apache's names."
 )
+@processes_option
 @click.pass_context
-def bookie(context: click.Context, config: Path | None) -> None:
+def bookie(context: click.Context, config: Path | None, processes: str | None) -> None:
     """Run a bookie, which stores ledgers and serves BookKeeper's protocol.
+
+    With --processes N it is a service of N bookies, each with a port and directories of its own, and one HTTP address.
 
     The commands below show and control a running bookie through its HTTP admin.
 
     Example:  magnetar bookie --config bookie.conf
     """
     if context.invoked_subcommand is not None:
-        if config is not None:
-            raise click.UsageError("--config runs a bookie; the commands ask one that runs, see --admin-url")
+        if config is not None or processes is not None:
+            name = "--config" if config is not None else "--processes"
+            raise click.UsageError(f"{name} runs a bookie; the commands ask one that runs, see --admin-url")
         return
     from magnetar.processes.servers import run_bookie
 
-    sys.exit(run_bookie(config))
+    sys.exit(run_bookie(config, processes))
 
 
 for _command in (

@@ -140,7 +140,9 @@ async def test_metrics_come_as_they_are(run: Run) -> None:
 
 
 def test_a_file_of_settings_runs_a_bookie(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.setattr("magnetar.processes.servers.run_bookie", lambda path: 7 if path == tmp_path / "b.conf" else 1)
+    monkeypatch.setattr(
+        "magnetar.processes.servers.run_bookie", lambda path, _: 7 if path == tmp_path / "b.conf" else 1
+    )
     assert CliRunner().invoke(cli.main, ["bookie", "--config", str(tmp_path / "b.conf")]).exit_code == 7
     found = CliRunner().invoke(cli.main, ["bookie", "--config", str(tmp_path / "b.conf"), "status"])
     assert found.exit_code == 2

@@ -131,7 +131,9 @@ def test_our_errors_are_one_line_and_an_exit_code(
 
 
 def test_a_daemon_ends_with_its_own_exit_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("magnetar.processes.servers.run_broker", lambda path: 7 if path == tmp_path / "b.conf" else 1)
+    monkeypatch.setattr(
+        "magnetar.processes.servers.run_broker", lambda path, processes: 7 if path == tmp_path / "b.conf" else 1
+    )
     assert run("broker", "--config", str(tmp_path / "b.conf")).exit_code == 7
 
 
@@ -293,3 +295,16 @@ def test_without_a_cluster_the_way_to_one_is_told(tmp_path: Path, verb: str) -> 
     found = run("cluster", verb, "--directory", str(tmp_path / "c"))
     assert found.exit_code == 2
     assert f"no cluster in {tmp_path / 'c'}; start one with `magnetar cluster up" in found.stderr
+
+
+def test_a_standalone_says_that_it_is_one_process() -> None:
+    found = run("standalone", "--processes", "2")
+    assert found.exit_code == 2
+    assert "a standalone is one process" in found.output
+
+
+@pytest.mark.parametrize("verb", ["broker", "bookie"])
+def test_a_number_of_processes_that_is_none_is_refused(verb: str) -> None:
+    found = run(verb, "--processes", "many")
+    assert found.exit_code == 2
+    assert "expected a number, 1 or more, or auto" in found.output

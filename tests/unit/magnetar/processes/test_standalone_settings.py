@@ -117,3 +117,10 @@ def test_a_secured_standalone_speaks_tls_alone_and_decides_its_files(tmp_path: P
     assert (broker.service_port, broker.service_port_tls, broker.web_port_tls, broker.grpc_port_tls) == (6650, 0, 1, 0)
     with pytest.raises(ConfigurationError, match="tlsKeyFilePath: --secure decides this"):
         read(tmp_path, "tlsKeyFilePath=/other\n", secure=secure)
+
+
+@pytest.mark.parametrize("number", ["2", "auto"])
+def test_a_standalone_of_several_processes_is_refused(tmp_path: Path, number: str) -> None:
+    (problem,) = problems(tmp_path, f"magnetarProcesses={number}\n")
+    assert "a standalone is one process" in problem
+    read(tmp_path, "magnetarProcesses=1\n")

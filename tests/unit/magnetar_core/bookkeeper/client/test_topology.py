@@ -124,3 +124,14 @@ def test_the_settings_have_pulsars_names() -> None:
         2,
         False,
     )
+
+
+def test_two_bookies_of_a_service_on_each_of_two_hosts_never_hold_both_copies_on_one() -> None:
+    """Ids as a service gives them: host and port, or one id counted up; the host is that of the registration."""
+    by_port = [f"{host}:{port}" for host in ("10.0.0.1", "10.0.0.2") for port in (3181, 3182)]
+    counted = {"a": "m1", "a-1": "m1", "b": "m2", "b-1": "m2"}
+    by_id = Topology({bookie: Location(DEFAULT_RACK, host) for bookie, host in counted.items()})
+    for topology, bookies in ((Topology(), by_port), (by_id, list(counted))):
+        for seed in range(50):
+            chosen = choose_ensemble(bookies, 2, (), random.Random(seed), write_quorum=2, topology=topology)
+            assert len(topology.hosts(chosen)) == 2

@@ -1,0 +1,170 @@
+"""`magnetar broker --processes N` and `magnetar bookie --processes N`: a service of several processes.
+
+The processes are ordinary `magnetar broker` and `magnetar bookie`, with settings that `shares` derives. This one keeps
+them running (`children`) and serves the one HTTP address (`front`); it stores and serves no messages.
+"""
+
+import os
+import re
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from magnetar.processes.many.calls import bookie_way, broker_way
+from magnetar.processes.many.children import Child, Children
+from magnetar.processes.many.merged import joined_addresses
+from magnetar.processes.many.recorded import check_surplus, record_processes, recorded_processes
+from magnetar.processes.many.shares import bookie_shares, broker_shares, http_setting
+from magnetar_core.runtime.config import AUTO
+from magnetar_core.runtime.daemon import Shutdown, new_clock, run
+from magnetar_core.runtime.files import OsFiles
+from magnetar_core.runtime.own_packages import python_command
+from magnetar_core.runtime.tasks import Parts
+
+if TYPE_CHECKING:
+    from bookie.config import BookieConfig
+    from broker.config import BrokerConfig
+    from magnetar.processes.many.front import Place
+    from magnetar.processes.many.shares import Share
+
+_ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+_ADDRESS: Final = re.compile(r"at (\S+?),? ")
+_HTTP: Final = re.compile(r"HTTP http://([^\s,]+)")
+_HTTPS: Final = re.compile(r"HTTPS? https://([^\s,]+)")
+_GRPC: Final = re.compile(r"gRPC ([^\s,]+)")
+_BOOKIE: Final = re.compile(r"magnetar bookie (\S+) is ready")
+
+
+def number_of(processes: int) -> int:
+    """The number of processes that a setting means: as many as this process may use cores, where it says `auto`."""
+    if processes != AUTO:
+        return processes
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_brokers(config: "BrokerConfig", config_path: Path | None, processes: int) -> int:
+    """Run a service of brokers until it is told to stop; returns the exit code. Raises ConfigurationError."""
+    shares = broker_shares(config, processes)
+
+    async def start(parts: Parts, shutdown: Shutdown) -> None:
+        from magnetar.processes.bookie import bind_http
+
+        listening = secure = None
+        if config.web_port is not None:
+            listening = bind_http(config.bind_address, config.web_port, ("bindAddress", "webServicePort"))
+        if config.web_port_tls is not None:
+            secure = bind_http(config.bind_address, config.web_port_tls, ("bindAddress", "webServicePortTls"))
+        clock = new_clock()
+        children = Children("broker", _command("broker", config_path), shares, clock)
+        parts.add("processes", children.stop)
+        if listening is not None or secure is not None:
+            from magnetar.processes.many.front import Front  # here: loading the HTTP library costs time and memory
+
+            place_of = _places(config.bind_address, shares, "webServicePort", "webServicePortTls")
+            front = Front(children, broker_way, place_of, lambda child: "", clock, config.web_tls)
+            await front.start(listening, secure)
+            parts.add("HTTP", front.stop)
+        await children.start()
+        _say_ready("brokers", children, listening, secure, f"metadata {config.metadata_store_url}")
+
+    return run(start)
+
+
+def run_bookies(config: "BookieConfig", config_path: Path | None, processes: int, url: str, root: str) -> int:
+    """Run a service of bookies, as above. *url*, *root*: the metadata store, and where the ledgers' part begins."""
+    shares = bookie_shares(config, processes)
+    name, _ = http_setting(config)
+
+    async def start(parts: Parts, shutdown: Shutdown) -> None:
+        from magnetar.processes.bookie import bind_http
+
+        listening = None
+        host = ""
+        if config.http_address is not None:
+            host, port = config.http_address
+            listening = bind_http(host, port, ("httpServerHost or prometheusStatsHttpAddress", name))
+        await keep_recorded(config, processes, url, root)
+        clock = new_clock()
+        children = Children("bookie", _command("bookie", config_path), shares, clock)
+        parts.add("processes", children.stop)
+        if listening is not None:
+            from magnetar.processes.many.front import Front
+
+            front = Front(children, bookie_way, _places(host, shares, name), _bookie_of, clock)
+            await front.start(listening)
+            parts.add("HTTP", front.stop)
+        await children.start()
+        ids = ", ".join(_bookie_of(child) for child in children.all)
+        _say_ready("bookies", children, listening, None, f"ids {ids}, metadata {url}{root}")
+
+    return run(start)
+
+
+async def keep_recorded(config: "BookieConfig", processes: int, url: str, root: str) -> None:
+    """Check the number of bookies against what the directories tell, and store it. Raises MagnetarError."""
+    from magnetar_core.bookkeeper.metadata.url import open_store
+
+    files = OsFiles()
+    recorded = recorded_processes(files, config)
+    if recorded > processes:
+        store = await open_store(url, new_clock(), session_timeout_s=config.session_timeout_ms / 1000)
+        try:
+            await check_surplus(files, config, processes, store, root)
+        finally:
+            await store.close()
+    if recorded != processes:
+        record_processes(files, config, processes)
+
+
+def _command(verb: str, config_path: Path | None) -> list[str]:
+    return python_command("magnetar", verb, *([] if config_path is None else ["--config", str(config_path)]))
+
+
+def _places(host: str, shares: "list[Share]", plain: str, secure: str = "") -> "Callable[[Child], Place]":
+    """Where the HTTP of each process is; *plain*, *secure*: the settings with its ports. A port that is configured is
+    known before the process is ready."""
+    from magnetar.processes.many.front import Place
+
+    asked = _ANY_ADDRESS.get(host, host)
+    asked = f"[{asked}]" if ":" in asked else asked
+
+    def base(scheme: str, setting: str, told: str, child: Child) -> str:
+        port = shares[child.number].get(setting, "0")
+        port = told.rpartition(":")[2] if port == "0" else port
+        return f"{scheme}://{asked}:{port}" if port else ""
+
+    def place_of(child: Child) -> Place:
+        http, https = _found(_HTTP, child), _found(_HTTPS, child)
+        names = frozenset(name for name in (http, https) if name)
+        return Place(base("http", plain, http, child), base("https", secure, https, child), names)
+
+    return place_of
+
+
+def _bookie_of(child: Child) -> str:
+    return _found(_BOOKIE, child)
+
+
+def _found(pattern: re.Pattern[str], child: Child) -> str:
+    found = pattern.search(child.last_line)
+    return "" if found is None else found[1]
+
+
+def _say_ready(
+    what: str, children: Children, listening: socket.socket | None, secure: socket.socket | None, rest: str
+) -> None:
+    """One line, as a single broker or bookie says it."""
+    from magnetar.processes.servers import say_ready
+
+    line = f"magnetar service of {len(children.all)} {what} is ready at "
+    line += joined_addresses(_found(_ADDRESS, child) for child in children.all)
+    if listening is not None:
+        host = _found(_HTTP, children.all[0]).rpartition(":")[0] or "127.0.0.1"
+        line += f", HTTP http://{host}:{listening.getsockname()[1]}"
+    if secure is not None:
+        host = _found(_HTTPS, children.all[0]).rpartition(":")[0]
+        line += f", HTTPS https://{host}:{secure.getsockname()[1]}"
+    if grpc := ",".join(one for child in children.all if (one := _found(_GRPC, child))):
+        line += f", gRPC {grpc}"
+    say_ready(f"{line}, {rest}")
