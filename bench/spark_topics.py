@@ -22,7 +22,7 @@ from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.messages import compress, encode_entry
 from managed_ledger.messages_pb2 import ZSTD, MessageMetadata, SingleMessageMetadata
-from managed_ledger.retention import RolloverRule
+from managed_ledger.retention import RetentionRule, RolloverRule
 
 BATCH: Final = 1_000
 COPIES: Final = 2
@@ -155,6 +155,7 @@ async def write_topic(metadata_url: str, topic: Topic) -> None:
         ensemble_size=COPIES,
         write_quorum=COPIES,
         ack_quorum=COPIES,
+        retention=RetentionRule(time_ms=-1, bytes_max=-1),
         rollover=RolloverRule(entries_max=entries_max, bytes_max=2**40, age_max_ms=FOREVER_MS, age_min_ms=0),
     )
     factory = ManagedLedgerFactory(bookkeeper, store, clock, config)

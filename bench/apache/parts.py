@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-SPARK_SIZES: Final = ((1_000, 300_000), (100, 2_000_000))
+SPARK_SIZES: Final = ((1_000, 600_000), (100, 3_000_000))
 """(bytes of a message, messages in the topic)"""
 SPARK_PARTITIONS: Final = (1, 4, 16)
 

@@ -19,7 +19,7 @@ from bench.spark_topics import Topic, write_topic
 BATCH_ROWS: Final[Mapping[int, int]] = {1_000: 8_000, 100: 10_000}
 """Rows of a prepared batch: those of the source's, which ends a batch at 8 MiB or 10,000 rows."""
 
-BROKER_ROWS_MAX: Final = 400_000
+BROKER_ROWS_MAX: Final = 200_000
 """So many are read through a broker at most, in all partitions: some seconds' worth. The rate is that of these."""
 
 SHARE_GOAL: Final = ">= 0.6 ×"
@@ -164,10 +164,10 @@ def add_ratios(table: Table, topic: Topic, query: Query, rates: Mapping[tuple[st
         beside: Sequence[tuple[str, Side, str]] = (
             (ways.CEILING, "ours", SHARE_GOAL if topic.size == 1_000 and not query.is_hour else ""),
             (ways.PARQUET, "ours", ""),
-            (ways.BROKER, side, TIMES_GOAL),
+            (ways.BROKER, side, "" if query.is_hour else TIMES_GOAL),
         )
         for way, of_side, goal in beside:
             other = rates.get((query.name, way, of_side))
             if own and other:
-                what = row_name(topic, query, f"{ways.SOURCE}, by {way}")
+                what = row_name(topic, query, f"{ways.SOURCE} ÷ {way}")
                 table.add(what, "×", side, own / other, goal=goal)
