@@ -143,6 +143,8 @@ class TopicsPattern:
     local: str
     includes_internal: bool = False
     """Topics of brokers, and others whose names begin with `__`."""
+    names_namespace: bool = False
+    """It was written out; else it is the default one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -386,7 +388,10 @@ def _pattern(given: Mapping[str, str], problems: list[str]) -> TopicsPattern | N
         re.compile(found["local"])
     except re.error as error:
         problems.append(f"topicsPattern={text}: {error}")
-    return TopicsPattern(found["tenant"] or "public", found["namespace"] or "default", found["local"], internal)
+    return TopicsPattern(
+        found["tenant"] or "public", found["namespace"] or "default", found["local"], internal,
+        names_namespace=found["tenant"] is not None,
+    )  # fmt: skip
 
 
 def _starting(
