@@ -5,16 +5,17 @@ from contextlib import closing
 
 import pulsar
 import pytest
+from pyspark.sql import types as t
 
 from connectors.spark.exactly_once import Attempt, OnceSender
 from connectors.spark.message import Outgoing, size_of
 from connectors.spark.sending import Brokers
 from connectors.spark.sequences import java_hash
+from connectors.spark.sink import StreamTopicWriter, Written
 from connectors.spark.write_options import HELD_BYTES, parse_write_options
 from magnetar.inspect.broker_admin import AdminClient
 from magnetar_core.runtime.types import MIB
-from tests.spark.test_standalone import received
-from tests.support.processes import Standalone
+from tests.support.processes import Standalone, received
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark")]
 
@@ -64,6 +65,34 @@ def make(standalone: Standalone, topic: str, partitions: int) -> None:
     admin = AdminClient([standalone.admin_url])
     admin.create_topic(topic, partitions)
     admin.call("POST", f"/admin/v2/{AdminClient.path_of(topic)}/deduplicationEnabled", True)
+
+
+def test_a_repeated_task_with_other_rows_is_told_in_its_own_log_and_in_that_of_the_driver(
+    standalone: Standalone, client: pulsar.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    make(standalone, "held-others", 2)
+    sent = rows(2, 30, 100)
+    Task(standalone, "held-others", sent[:40], ends=False)
+    caplog.clear()
+    second = Task(standalone, "held-others", sent[::-1], ends=True)
+    assert second.repeated == len(sent), "both partitions have rows of the former attempt"
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    told = "the rows, or their order, differ from those of a former attempt; all are sent, and some will be there twice"
+    assert sorted(warnings) == [
+        f"persistent://public/default/held-others-partition-{number}, batch 0, task 0: {told}" for number in range(2)
+    ]
+    found = Counter(message.data() for message in received(client, "held-others"))
+    assert set(found) == {message.value for message in sent}, "never fewer"
+
+    caplog.clear()
+    options = parse_write_options({"service.url": standalone.service_url, "topic": "held-others"})
+    driver = StreamTopicWriter(options, t.StructType([t.StructField("value", t.BinaryType())]))
+    driver.commit([Written(len(sent), second.repeated), Written(5, 0)], 7)
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert line.startswith("batch 7 was repeated with other rows, or in another order: of its messages up to 60 are")
+    caplog.clear()
+    driver.commit([Written(5, 0)], 8)
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
 @pytest.mark.timeout(300)

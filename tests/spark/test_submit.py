@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from magnetar.inspect.broker_admin import AdminClient
-from tests.spark.test_standalone import numbers, received, send_all
-from tests.support.processes import client_of, cluster_of
+from tests.spark.test_standalone import numbers, send_all
+from tests.support.processes import client_of, cluster_of, received
 from tests.support.spark_cluster import SparkCluster, bare_python, packed
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark")]
