@@ -67,7 +67,7 @@ class _Driver:
         self._process: subprocess.Popen[str] | None = None
 
     def _command(self, mode: str) -> list[str]:
-        return self._spark.submit(JOB, mode, *self._arguments, py_files=self._archive)
+        return self._spark.submit(JOB, mode, *self._arguments, options=["--py-files", str(self._archive)])
 
     def start(self) -> None:
         """Raises AssertionError if it does not come up."""
