@@ -1,5 +1,6 @@
 """Option `backlogOf` beside Apache's broker: what its subscriptions have not acknowledged, as it stores it."""
 
+import contextlib
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,8 @@ Cell = Callable[[str, str], None]
 TOPIC = "persistent://public/default/backlog"
 ADMIN = "/admin/v2/persistent/public/default/backlog"
 COUNT = 400
+ALONE = {number for number in range(COUNT) if number % 200 < 100}
+"""Those that are no part of a batch."""
 EARLIEST = pulsar.InitialPosition.Earliest
 
 
@@ -37,6 +40,15 @@ def receive(consumer: pulsar.Consumer, count: int) -> dict[int, pulsar.Message]:
     """By number, in order."""
     messages = (consumer.receive(30_000) for _ in range(count))
     return {int(message.data()): message for message in messages}
+
+
+def drained(consumer: pulsar.Consumer) -> set[int]:
+    """All that the broker gives."""
+    found = set()
+    with contextlib.suppress(pulsar.Timeout):
+        while True:
+            found.add(int(consumer.receive(3_000).data()))
+    return found
 
 
 def backlog(cluster: MixedCluster, subscription: str) -> list[int]:
@@ -75,16 +87,18 @@ def test_the_backlog_of_subscriptions_of_apaches_broker(cluster: MixedCluster, c
         http_json(f"{broker.admin_url}{ADMIN}/unload", "PUT")  # what the broker knows is stored then
         found = {"single": backlog(cluster, "single"), "cumulative": backlog(cluster, "cumulative")}
 
-        # The broker gives the same messages to who subscribes again.
+        # The broker gives the same messages to who subscribes again; of batches of which its cursor stores a part as
+        # acknowledged Apache's 4.0.8 gives all after it has loaded the topic anew.
         for name, kind in (("single", pulsar.ConsumerType.Shared), ("cumulative", pulsar.ConsumerType.Exclusive)):
             again = client.subscribe(TOPIC, name, consumer_type=kind, **more)
-            assert sorted(receive(again, len(found[name]))) == found[name]
-            with pytest.raises(pulsar.Timeout):
-                again.receive(1_000)
+            given = drained(again)
             again.close()
+            assert given >= set(found[name])
+            assert given & ALONE == set(found[name]) & ALONE
+            assert by_index or given == set(found[name])
     if by_index:
         assert found == {"single": sorted(singles), "cumulative": list(range(250, COUNT))}
     else:
         assert set(found["single"]) >= set(singles), "a batch of which a part was acknowledged counts as a whole"
-        alone = {number for number in range(COUNT) if number % 200 < 100}
-        assert set(found["single"]) & alone == set(singles) & alone
+        assert set(found["single"]) & ALONE == set(singles) & ALONE
+        assert set(found["cumulative"]) & ALONE == set(range(250, COUNT)) & ALONE
