@@ -15,7 +15,7 @@ from typing import Final
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from bench.spark_read import batch_entry
+from bench.spark_topics import DAY_BEGINS_MS, batch_entry
 from connectors.spark.source import MagnetarSource
 from magnetar.processes.cluster import Cluster
 from magnetar_core.bookkeeper.client.client import BookKeeper
@@ -38,7 +38,7 @@ async def write_topic(metadata_url: str, topic: str) -> None:
     bookkeeper = BookKeeper(store, clock)
     await bookkeeper.open()
     handle = await bookkeeper.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2)
-    first = handle.append([batch_entry(number, 100) for number in range(10)])
+    first = handle.append([batch_entry(number, DAY_BEGINS_MS, size=100) for number in range(10)])
     await handle.wait_for(first + 9)
     info = ManagedLedgerInfo()
     for number in range(LEDGERS - 1):  # ids before that of the open one; nobody reads them

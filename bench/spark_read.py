@@ -1,14 +1,11 @@
 """From the bookies into Spark's `noop` sink, rows a second.
 
-The topics are written beforehand, directly through the ledger client: entries as the official client makes them, of
-1,000 messages each, with a key of 8 bytes and a sequence id for every message. What is timed is one `save()` after a
+The topics are written beforehand (`bench.spark_topics`). What is timed is one `save()` after a
 warm-up: planning of the tasks, bookies, network, decoding, Arrow into the JVM. `local[2]`; bookies run on the same two
 cores.
 """
 
 import asyncio
-import json
-import os
 import statistics
 import tempfile
 import time
@@ -16,89 +13,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from bench.spark_topics import BATCH, COPIES, Topic, write_topic
 from magnetar.processes.cluster import Cluster
-from magnetar_core.bookkeeper.client.client import BookKeeper
-from magnetar_core.bookkeeper.metadata.url import open_store
-from magnetar_core.runtime.clock import LoopClock
-from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.factory import ManagedLedgerFactory
-from managed_ledger.ledger import ManagedLedger
-from managed_ledger.messages import encode_entry
-from managed_ledger.messages_pb2 import MessageMetadata, SingleMessageMetadata
 from tests.support.spark_session import spark_session
 
 Rows = list[tuple[str, str]]
 
-BATCH: Final = 1_000
 ROUNDS: Final = 3
-COPIES: Final = 2
 SIZES: Final = ((100, 2_000_000), (1_000, 300_000))
 PARTITIONS: Final = (1, 2, 4)
-
-# Appended and not acknowledged yet: some 20 MB at most.
-IN_FLIGHT_MAX: Final = 20
-
-
-def batch_entry(number: int, size: int) -> bytes:
-    """An entry of BATCH messages of *size* bytes."""
-    first = number * BATCH
-    value = os.urandom(size - 8)
-    messages: list[bytes] = []
-    for sequence_id in range(first, first + BATCH):
-        single = SingleMessageMetadata(
-            partition_key=f"k{sequence_id % 9_999_991:07d}", payload_size=size, sequence_id=sequence_id
-        ).SerializeToString()
-        messages += (len(single).to_bytes(4, "big"), single, sequence_id.to_bytes(8, "big"), value)
-    payload = b"".join(messages)
-    metadata = MessageMetadata(
-        producer_name="bench", sequence_id=first, publish_time=1_700_000_000_000 + first, num_messages_in_batch=BATCH,
-        uncompressed_size=len(payload),
-    )  # fmt: skip
-    return encode_entry(metadata, payload)
-
-
-class _Receipts:
-    """Limits the number of appends under way."""
-
-    def __init__(self) -> None:
-        self.room = asyncio.Semaphore(IN_FLIGHT_MAX)
-
-    def on_appended(self, ledger_id: int, first_entry_id: int, contexts: Sequence[Any]) -> None:
-        for _ in contexts:
-            self.room.release()
-
-    def on_append_failed(self, contexts: Sequence[Any], error: Exception) -> None:
-        raise error
-
-    def on_closed(self, error: Exception) -> None:
-        raise error
-
-
-async def write_topic(metadata_url: str, topic: str, partitions: int, size: int, count: int) -> None:
-    """*count* messages in public/default/*topic*, spread over its partitions; the ledgers are closed at the end."""
-    clock = LoopClock()
-    store = await open_store(metadata_url, clock)
-    bookkeeper = BookKeeper(store, clock)
-    await bookkeeper.open()
-    config = ManagedLedgerConfig(ensemble_size=COPIES, write_quorum=COPIES, ack_quorum=COPIES)
-    factory = ManagedLedgerFactory(bookkeeper, store, clock, config)
-    await store.put(
-        f"/admin/partitioned-topics/public/default/persistent/{topic}", json.dumps({"partitions": partitions}).encode()
-    )
-    receipts = _Receipts()
-    ledgers: list[ManagedLedger] = []
-    for partition in range(partitions):
-        ledger = await factory.open(f"public/default/persistent/{topic}-partition-{partition}")
-        ledger.listener = receipts
-        ledgers.append(ledger)
-    for number in range(count // BATCH):
-        await receipts.room.acquire()
-        ledgers[number % partitions].append([batch_entry(number, size)], [number])
-    for _ in range(IN_FLIGHT_MAX):
-        await receipts.room.acquire()
-    await factory.close()
-    await bookkeeper.close()
-    await store.close()
 
 
 def measure(spark: Any, metadata_url: str, topic: str, count: int, columns: str | None) -> list[float]:
@@ -120,7 +43,7 @@ def run(metadata_url: str, sizes: Sequence[tuple[int, int]] = SIZES, partitions:
     found: Rows = []
     topics = [(f"spark-{size}-{parts}", size, count, parts) for size, count in sizes for parts in partitions]
     for topic, size, count, parts in topics:
-        asyncio.run(write_topic(metadata_url, topic, parts, size, count))
+        asyncio.run(write_topic(metadata_url, Topic(name=topic, partitions=parts, size=size, count=count)))
     with spark_session("bench", validated=False) as spark:
         for topic, size, count, parts in topics:
             for columns, name in (("value", "value only"), (None, "default columns")):

@@ -7,11 +7,11 @@
     repair     kill -9 of a bookie, and its ledgers copied to the others by auto-recovery
     reads      entries read back: single and batch, cold and cached
     disk       what the disk can do with every write synced
-    spark      rows a second from the bookies into Spark
+    spark      topics into Spark, beside a read through the brokers, Parquet and the most that Spark takes; in parts
     profile    where our servers spend their time
 
 Results gather in out/bench-apache.json, so a later run of one group keeps the others; `--write-docs` renders
-docs/BENCHMARKS.md and a picture a group from there.
+docs/BENCHMARKS.md and a picture a group from there. A group that is run in parts (`--part`) keeps its other rows.
 """
 
 import argparse
@@ -23,21 +23,24 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
+from bench.apache.parts import MANY_ROWS, PARTS
 from bench.apache.rig import ROOT, memory_mb
-from bench.apache.table import Table, merged, plain, row_to
+from bench.apache.table import Table, merged, merged_rows, plain, row_to
 from deploy.fetch_apache import BENCHMARK_JAR, BENCHMARK_VERSION
 from tests.support.mixed_cluster import is_there, versions
 
 GROUPS: Final = ("disk", "bookie", "perf", "start", "takeover", "repair", "reads", "spark", "profile")
 RESULTS: Final = ROOT / "out" / "bench-apache.json"
 
-Group = Callable[[Path, int, float, Table], list[str]]
-"""(folder for data, rounds, seconds a run, where the rows go) → notes for the document."""
+Group = Callable[..., list[str]]
+"""(folder for data, rounds, seconds a run, where the rows go, what only groups with parts take) → notes for the
+document."""
 
 
 def machine() -> dict[str, Any]:
@@ -63,10 +66,13 @@ def save_results(name: str, found: dict[str, Any]) -> None:
     temporary.replace(RESULTS)
 
 
-def run_group(name: str, directory: Path, rounds: int, seconds: float) -> None:
+def run_group(name: str, directory: Path, rounds: int, seconds: float, parts: Sequence[str] = (), **more: Any) -> None:
+    """*parts* and *more* go to a group with parts; then rows of an earlier run of other parts are kept."""
     table, notes, began = Table(), list[str](), time.perf_counter()
     print(f"{name}: {rounds} rounds, {seconds:g} s a run", flush=True)
     group: Group = import_module(f"bench.apache.{name}").run
+    if name in PARTS:
+        group = partial(group, parts=parts, **more)
     failed = ""
     try:
         notes = group(directory / name, rounds, seconds, table)
@@ -76,14 +82,16 @@ def run_group(name: str, directory: Path, rounds: int, seconds: float) -> None:
     finally:
         shutil.rmtree(directory / name, ignore_errors=True)
     found = {
-        "rows": [row_to(row) for row in table.rows],
+        "rows": merged_rows(load_results().get(name, {}).get("rows", ()) if parts else (), map(row_to, table.rows)),
         "notes": notes,
         "failed": failed,
         "rounds": rounds,
         "seconds": seconds,
         "took_s": round(time.perf_counter() - began),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "command": f"python -m bench.apache {name} --rounds {rounds} --seconds {seconds:g}",
+        "command": " ".join(
+            [f"python -m bench.apache {name} --rounds {rounds} --seconds {seconds:g}", *(f"--part {p}" for p in parts)]
+        ),
         "machine": machine(),
     }
     save_results(name, found)
@@ -95,6 +103,7 @@ def _interrupt(number: int, _: object) -> None:
 
 
 def main() -> None:
+    known = "; ".join(f"{name} has {', '.join(parts)}" for name, parts in PARTS.items())
     parser = argparse.ArgumentParser(
         prog="python -m bench.apache", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -102,12 +111,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="counted rounds; what warms up is not counted (3)")
     parser.add_argument("--seconds", type=float, default=8.0, help="of one run (8)")
     parser.add_argument("--directory", type=Path, default=ROOT / "out", help="data go to a new folder in there (out)")
+    parser.add_argument(
+        "--part", action="append", default=[], metavar="PART", dest="parts",
+        help=f"only this part of a group; may be given more than once; {known}",
+    )  # fmt: skip
+    parser.add_argument("--rows", type=int, default=MANY_ROWS, help=f"in spark's part many ({MANY_ROWS:,})")
+    parser.add_argument("--share", type=float, default=1.0, help="of the messages in spark's other parts (1)")
     parser.add_argument("--write-docs", action="store_true", help="render docs/BENCHMARKS.md and its pictures")
     parser.add_argument("--docs-only", action="store_true", help="run nothing, render what is known")
     options = parser.parse_args()
     unknown = [name for name in options.groups if name not in GROUPS]
     if unknown:
         parser.error(f"unknown group {', '.join(unknown)}; there are {', '.join(GROUPS)}")
+    stray = [part for part in options.parts if not any(part in PARTS.get(name, ()) for name in options.groups)]
+    if stray:
+        parser.error(f"{', '.join(stray)}: no part of the groups that are named; {known}")
     if options.rounds < 1 or options.seconds < 1:
         parser.error("at least one round of one second")
     if not is_there() or not BENCHMARK_JAR.exists():
@@ -117,7 +135,9 @@ def main() -> None:
     options.directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="bench-apache-", dir=options.directory) as folder:
         for name in wanted:
-            run_group(name, Path(folder), options.rounds, options.seconds)
+            parts = [part for part in options.parts if part in PARTS.get(name, ())]
+            more = {"many_rows": options.rows, "share": options.share} if name in PARTS else {}
+            run_group(name, Path(folder), options.rounds, options.seconds, parts, **more)
     if options.write_docs or options.docs_only:
         from bench.apache.document import write
 

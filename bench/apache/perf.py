@@ -86,16 +86,17 @@ def _prepare(table: Table) -> None:
     table.row(f"publish at {LATENCY_PER_S:,} msg/s, 1,024 B, send to receipt", "p99 ms", goal="<= 0.5")
 
 
-def attempt(table: Table, side: Side, what: str, unit: str, work: Work) -> None:
-    """Runs *work*; a failure becomes the cell of its row."""
+def attempt(table: Table, side: Side, what: str, unit: str, work: Work) -> bool:
+    """Runs *work*; a failure becomes the cell of its row. Whether it went well."""
     began = time.perf_counter()
     try:
         found = work(table)
     except Exception as error:
         print(f"  {what}, {side}: {error}"[:600], flush=True)
         table.fail(what, unit, side, str(error))
-    else:
-        print(f"  {what}, {side}: {found} ({time.perf_counter() - began:.0f} s)", flush=True)
+        return False
+    print(f"  {what}, {side}: {found} ({time.perf_counter() - began:.0f} s)", flush=True)
+    return True
 
 
 def name_of(topic: Topic, number: int) -> str:

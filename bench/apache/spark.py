@@ -1,106 +1,70 @@
-"""Rows a second from our bookies into Spark's `noop` sink, beside what Spark takes at most from any Python source.
+"""Topics into Spark: our source beside a read through the brokers, Parquet, and the most that Spark takes from Python.
 
-The ceiling is a source that yields the same prepared Arrow batch again and again, with the same columns, on the same
-number of partitions: no bookies, no network, no decoding.
+Parts, each to be run alone (`--part NAME`), in minutes:
+
+    read-SIZE-PARTITIONS    every query in every way (`bench.apache.spark_ways`), on Apache's servers and on ours
+    many                    one job over 100 million rows (`--rows`) of 100 B, and an hour of its day
+    stages                  one job, and where its time went
+    planning                a topic of 10,000 ledgers, from options to tasks
+
+The column of Apache has its bookies and broker, that of ours ours; Spark, the source and the client are the same. The
+topics, too: both sides get theirs from the same writer. Ratios are made of figures of one round.
 """
 
-import asyncio
-import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from bench.apache.perf import attempt
+from bench.apache.parts import MANY_ROWS, PARTS, SPARK_PARTITIONS, SPARK_SIZES
+from bench.apache.rig import Pair
+from bench.apache.spark_jobs import many, planning, stages
+from bench.apache.spark_reads import BROKER_ROWS_MAX, Bench, read
 from bench.apache.table import Table
-from bench.spark_read import write_topic
-from magnetar.processes.cluster import Cluster
+from bench.spark_topics import BATCH, Topic
 from tests.support.spark_session import spark_session
 
-# (bytes of a message, messages in the topic)
-SIZES: Final = ((1_000, 300_000), (100, 2_000_000))
-PARTITIONS: Final = (1, 2, 4)
-BATCH_ROWS: Final = {1_000: 1_000, 100: 10_000}
+MANY_PARTITIONS: Final = 4
+ENTRIES_MIN: Final = 24
+"""Of each partition: so that every hour of the day has one."""
 
 
-def ceiling_source(size: int, rows: int, partitions: int) -> Any:
-    """A data source class that does nothing but yield; defined here because PySpark is needed for it."""
-    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-
-    batch_rows = BATCH_ROWS[size]
-
-    class Reader(DataSourceReader):  # type: ignore[misc, unused-ignore]
-        def partitions(self) -> list[InputPartition]:
-            return [InputPartition(number) for number in range(partitions)]
-
-        def read(self, partition: InputPartition) -> Iterator[Any]:
-            import pyarrow as pa
-
-            batch = pa.record_batch({"value": pa.array([bytes(size)] * batch_rows, pa.binary())})
-            for _ in range(rows // partitions // batch_rows):
-                yield batch
-
-    class Ceiling(DataSource):  # type: ignore[misc, unused-ignore]
-        @classmethod
-        def name(cls) -> str:
-            return "ceiling"
-
-        def schema(self) -> str:
-            return "value binary"
-
-        def reader(self, schema: Any) -> DataSourceReader:
-            return Reader()
-
-    return Ceiling
-
-
-def timed(frame: Any) -> float:
-    began = time.perf_counter()
-    frame.write.format("noop").mode("overwrite").save()
-    return time.perf_counter() - began
+def run(
+    directory: Path,
+    rounds: int,
+    seconds: float,
+    table: Table,
+    *,
+    parts: Sequence[str] = (),
+    many_rows: int = MANY_ROWS,
+    share: float = 1.0,
+) -> list[str]:
+    """All parts without *parts*. *share*: of the messages that each topic has but that of `many`; below 1 to try it."""
+    chosen = parts or PARTS["spark"]
+    directory.mkdir(parents=True)
+    with Pair(directory / "pair", bookies=3, brokers=1) as pair, spark_session("bench", validated=False) as spark:
+        bench = Bench(pair, spark, directory, table)
+        for size, count in SPARK_SIZES:
+            for partitions in SPARK_PARTITIONS:
+                if f"read-{size}-{partitions}" in chosen:
+                    read(bench, topic_of("read", size, int(count * share), partitions), rounds)
+        if "many" in chosen:
+            many(bench, topic_of("many", 100, many_rows, MANY_PARTITIONS, packed=True), rounds)
+        if "stages" in chosen:
+            for size, count in SPARK_SIZES:
+                stages(bench, topic_of("stages", size, int(count * share), 4), rounds)
+        if "planning" in chosen:
+            planning(bench, rounds)
+        return [
+            f"Apache's servers: {pair.memory_note}; Spark is `local[2]` on the same two cores; 2/2/2",
+            "topics: batches of 1,000 messages, not compressed; publish times over one day; ten ledgers a partition",
+            f"through a broker: the official Python client, one task a partition, {BROKER_ROWS_MAX:,} rows at most",
+            "Parquet counts by the footers of its files, and leaves out what it need not read",
+        ]
 
 
-def run(directory: Path, rounds: int, seconds: float, table: Table) -> list[str]:
-    cluster = Cluster(directory / "cluster")
-    cluster.up(bookies=3, brokers=1, free_ports=True)
-    try:
-        for size, count in SIZES:
-            for parts in PARTITIONS:
-                asyncio.run(write_topic(cluster.metadata_url, f"spark-{size}-{parts}", parts, size, count))
-        with spark_session("bench", validated=False) as spark:
-            for number in range(rounds + 1):
-                kept = table if number else Table()  # round 0 warms up
-                for size, count in SIZES:
-                    for parts in PARTITIONS:
-                        _measure(spark, cluster.metadata_url, size, count, parts, kept)
-    finally:
-        cluster.down()
-    return [
-        "only ours: Apache's source for Spark is written for Spark 2 and 3; 2/2/2, batches of 1,000 messages; local[2]",
-        "measured elsewhere, on a machine of the same size: 1,557,000 rows/s of 1 KB (value and one long) and "
-        "9,125,000 of 100 B from prepared Arrow batches; 628,000 of 1 KB with decoding from memory, 11 columns",
-    ]
-
-
-def _measure(spark: Any, metadata_url: str, size: int, count: int, parts: int, table: Table) -> None:
-    partitions = f"{parts} partition{'s' if parts > 1 else ''}"
-    for columns, shown in (("value", "value only"), (None, "default columns")):
-        what = f"bookies to Spark, {size:,} B, {partitions}, {shown}"
-
-        def work(found: Table, columns: str | None = columns, what: str = what) -> str:
-            reader = spark.read.format("magnetar").option("metadata.url", metadata_url)
-            reader = reader.option("topic", f"spark-{size}-{parts}")
-            rate = count / timed((reader.option("columns", columns) if columns else reader).load())
-            found.add(what, "rows/s", "ours", rate)
-            return f"{rate:,.0f} rows/s"
-
-        attempt(table, "ours", what, "rows/s", work)
-
-    what = f"Spark's ceiling, {size:,} B, {partitions}, value only, no bookies"
-
-    def ceiling(found: Table) -> str:
-        spark.dataSource.register(ceiling_source(size, count, parts))
-        rate = count / timed(spark.read.format("ceiling").load())
-        found.add(what, "rows/s", "ours", rate)
-        return f"{rate:,.0f} rows/s"
-
-    attempt(table, "ours", what, "rows/s", ceiling)
+def topic_of(kind: str, size: int, count: int, partitions: int, *, packed: bool = False) -> Topic:
+    """With as many entries in each partition, at least ENTRIES_MIN."""
+    entries = max(count // BATCH // partitions, ENTRIES_MIN) * partitions
+    return Topic(
+        name=f"{kind}-{size}-{partitions}", partitions=partitions, size=size, count=entries * BATCH, packed=packed
+    )

@@ -91,6 +91,12 @@ def merged(kept: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
     return {**kept, **found}
 
 
+def merged_rows(kept: Iterable[Mapping[str, Any]], found: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of an earlier run with those of this one in their place, new ones behind them."""
+    rows = {(row["what"], row["unit"]): dict(row) for row in kept}
+    return list((rows | {(row["what"], row["unit"]): dict(row) for row in found}).values())
+
+
 def one_line(text: str, limit: int = 200) -> str:
     """The words of an error without line breaks, cut in the middle."""
     words = " ".join(text.split()).replace("|", "/")

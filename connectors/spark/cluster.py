@@ -99,7 +99,7 @@ async def freeze(options: ReadOptions) -> list[FrozenTopic]:
         client,
         clock,
     ):
-        freezer = _Freezer(options, store, client)
+        freezer = Freezer(options, store, client)
         topics = options.topics if options.pattern is None else await topics_like(store, options.pattern)
         registry = SchemaRegistry(client, store, clock)
         return [
@@ -113,7 +113,9 @@ async def freeze(options: ReadOptions) -> list[FrozenTopic]:
         ]
 
 
-class _Freezer:
+class Freezer:
+    """Finds what there is of topics now."""
+
     def __init__(self, options: ReadOptions, store: MetadataStore, bookkeeper: BookKeeper) -> None:
         self._options = options
         self._store = store
@@ -123,21 +125,25 @@ class _Freezer:
 
     async def ranges(self, topic: TopicName) -> tuple[TopicRange, ...]:
         """What is to be read of each partition. A partition that nobody has used yet has no ledgers."""
-        count = await partition_count(self._store, topic)
-        parts = [topic] if count is None else [topic.with_partition(number) for number in range(count)]
+        count, parts = await self.parts(topic)
         for offsets in (self._options.starting, self._options.ending):
             unknown = sorted(offsets.get(topic, {}).keys() - set(range(len(parts))))
             if unknown:
                 raise ConfigurationError(f"offsets for partition {unknown[0]} of {topic}, which has {len(parts)}")
-        found = await asyncio.gather(*(self._range(topic, part, number) for number, part in enumerate(parts)))
+        found = await asyncio.gather(*(self.range(topic, part, number) for number, part in enumerate(parts)))
         if count is None and found[0] is None:
             raise TopicMissing(f"topic {topic} does not exist in {self._options.metadata_url}")
         if self._options.backlog_of and not any(found):
             raise await missing(self._store, parts[0], self._options.backlog_of)
         return tuple(one or TopicRange(str(part), part.partition, ()) for one, part in zip(found, parts, strict=True))
 
-    async def _range(self, topic: TopicName, part: TopicName, number: int) -> TopicRange | None:
-        """None if the topic has no record."""
+    async def parts(self, topic: TopicName) -> tuple[int | None, list[TopicName]]:
+        """(how many partitions there are, their names); (None, the topic itself) without partitions."""
+        count = await partition_count(self._store, topic)
+        return count, [topic] if count is None else [topic.with_partition(number) for number in range(count)]
+
+    async def range(self, topic: TopicName, part: TopicName, number: int) -> TopicRange | None:
+        """What is to be read of one partition; None if it has no record."""
         record = await stored_record(self._store, part.managed_ledger_name)
         if record is None:
             return None
@@ -183,7 +189,8 @@ class _Freezer:
             return TopicRange(str(part), part.partition, (*first, *later), earlier)
         raise AssertionError("the last look returns or raises")
 
-    async def _ledgers(self, part: TopicName) -> list[int] | None:
+    async def ledgers(self, part: TopicName) -> list[int] | None:
+        """Those that its record lists; None if it has no record."""
         record = await stored_record(self._store, part.managed_ledger_name)
         return None if record is None else [info.ledgerId for info in record.ledgerInfo]
 
@@ -232,7 +239,7 @@ class _Freezer:
 
     async def _gone(self, part: TopicName, ledger_id: int) -> None:
         """Raises DataLoss unless the topic has given the ledger up in the meantime, or the user does not mind."""
-        if ledger_id not in (await self._ledgers(part) or ()):
+        if ledger_id not in (await self.ledgers(part) or ()):
             return  # trimmed since the read was planned: the same as if it had been trimmed before
         text = f"ledger {ledger_id} of {part} is gone, although the topic lists it"
         if self._options.fail_on_data_loss:

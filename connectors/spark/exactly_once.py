@@ -6,18 +6,20 @@
 Names of producers are `spark-QUERY-TASK`, with `.1`, `.2` … behind the first 262,144 rows of a batch: they do not grow
 with the batches. One attempt of a task runs at a time: a second one with the same name is refused by the broker until
 the first has gone.
+
+Rows wait in memory within one budget for the whole task (`connectors.spark.room`). The largest partition gives up its
+own: rows that wait for their comparison go into a temporary file, and a group that is not complete is sent as it is.
 """
 
 import logging
-import pickle
-from collections.abc import Iterator
 from contextlib import suppress
-from tempfile import SpooledTemporaryFile
 from typing import Any, Final, NamedTuple
 
 from connectors.spark.message import Outgoing
+from connectors.spark.room import Room
 from connectors.spark.sending import Brokers, Deliveries, NotWritten, check_topics
 from connectors.spark.sequences import Group, Numbering, State, partition_of
+from connectors.spark.spool import SpillFile, Spool
 from connectors.spark.write_options import WriteOptions
 from magnetar_core.runtime.types import MIB
 
@@ -29,9 +31,6 @@ GROUP_BYTES: Final = MIB
 
 _NEVER_MS: Final = 2**31 - 1
 """For the client's own end of a batch by time: it would cut a group in two."""
-
-HELD_BYTES: Final = 16 * MIB
-"""Rows that wait for their comparison stay in memory up to this size, and go into a temporary file then."""
 
 
 class Attempt(NamedTuple):
@@ -54,36 +53,11 @@ class Attempt(NamedTuple):
         return cls(query, int(batch), context.partitionId())
 
 
-class Spool:
-    """Messages in order; those that do not fit into memory are in a temporary file."""
-
-    def __init__(self) -> None:
-        self._file = SpooledTemporaryFile(max_size=HELD_BYTES)  # noqa: SIM115 (closed by `close`)
-        self._count = 0
-
-    def append(self, message: Outgoing) -> None:
-        pickle.dump(tuple(message), self._file, pickle.HIGHEST_PROTOCOL)
-        self._count += 1
-
-    def clear(self) -> None:
-        self._file.seek(0)
-        self._file.truncate()
-        self._count = 0
-
-    def __iter__(self) -> Iterator[Outgoing]:
-        self._file.seek(0)
-        for _ in range(self._count):
-            yield Outgoing(*pickle.load(self._file))
-
-    def close(self) -> None:
-        self._file.close()
-
-
 class _Partition:
     """The messages of one task for one topic partition."""
 
     def __init__(
-        self, topic: str, attempt: Attempt, options: WriteOptions, brokers: Brokers, deliveries: Deliveries
+        self, topic: str, attempt: Attempt, options: WriteOptions, brokers: Brokers, deliveries: Deliveries, held: Spool
     ) -> None:
         """Raises NotWritten, CheckpointSetBack."""
         self._topic = topic
@@ -94,8 +68,9 @@ class _Partition:
         self._is_batched = bool(told["batching_enabled"])
         self._group_rows = int(told.get("batching_max_messages", GROUP_ROWS)) if self._is_batched else 1
         self._group_bytes = min(int(told.get("batching_max_allowed_size_in_bytes", GROUP_BYTES)), GROUP_BYTES)
-        self._held = Spool()
-        self._lane = 0
+        self._held = held
+        self._names_before = 0
+        """Names of this task whose numbers are used up."""
         self.repeated = 0
         """Messages that may be in the topic twice, since the rows differ from those of a former attempt."""
         self._begin()
@@ -108,7 +83,7 @@ class _Partition:
         self._numbering.opened(self._producer.last_sequence_id())
 
     def _open(self) -> Any:
-        suffix = f".{self._lane}" if self._lane else ""
+        suffix = f".{self._names_before}" if self._names_before else ""
         name = f"spark-{self._attempt.query}-{self._attempt.task}{suffix}"
         more: dict[str, Any] = {}
         if self._is_batched:  # the client must end a batch where a group ends, and nowhere else
@@ -119,6 +94,16 @@ class _Partition:
             }
         return self._brokers.producer(self._topic, name, more)
 
+    @property
+    def memory_bytes(self) -> int:
+        """What its rows take that wait: for a comparison, or for the rest of their group."""
+        return self._held.memory_bytes + self._numbering.open_bytes
+
+    def give_up_memory(self) -> None:
+        """Raises NotWritten, OSError."""
+        self._held.spill()
+        self._send(self._numbering.cut())
+
     def send(self, message: Outgoing) -> None:
         """Raises NotWritten, CheckpointSetBack."""
         if self._numbering.state is State.REPEATING:
@@ -127,7 +112,8 @@ class _Partition:
         if self._numbering.is_full:
             self._deliveries.flush(self._producer)
             self._producer.close()
-            self._lane += 1
+            self._names_before += 1
+            self._held.clear()  # all rows of the name are stored, or sent
             self._begin()
         group = self._numbering.add(message)
         if self._numbering.state is State.SENDING:
@@ -203,9 +189,6 @@ class _Partition:
             self._begin_to_repeat()
         self._deliveries.flush(self._producer)
 
-    def close(self) -> None:
-        self._held.close()
-
 
 class OnceSender:
     """A producer for each topic partition, for one task of a batch of a stream."""
@@ -220,6 +203,9 @@ class OnceSender:
         self._keyless: dict[str | None, int] = {}
         """Rows without a key so far."""
         self._partitions: dict[str, _Partition] = {}
+        self._file = SpillFile()
+        self.room = Room(options.held_bytes)
+        """Of the rows that wait, of all partitions."""
 
     def send(self, message: Outgoing) -> None:
         """Raises NotWritten, CheckpointSetBack."""
@@ -235,9 +221,15 @@ class OnceSender:
         partition = self._partitions.get(name)
         if partition is None:
             check_topics(len(self._partitions))
-            partition = _Partition(name, self._attempt, self._options, self._brokers, self._deliveries)
+            partition = _Partition(
+                name, self._attempt, self._options, self._brokers, self._deliveries, Spool(self._file)
+            )
             self._partitions[name] = partition
         partition.send(message)
+        self.room.set(name, partition.memory_bytes)
+        while (largest := self.room.too_large) is not None:
+            self._partitions[largest].give_up_memory()
+            self.room.set(largest, self._partitions[largest].memory_bytes)
 
     def check(self) -> None:
         """Raises NotWritten if a message is known to have failed."""
@@ -250,6 +242,5 @@ class OnceSender:
         return sum(partition.repeated for partition in self._partitions.values())
 
     def close(self) -> None:
-        for partition in self._partitions.values():
-            with suppress(OSError):
-                partition.close()
+        with suppress(OSError):
+            self._file.close()

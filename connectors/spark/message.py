@@ -12,3 +12,9 @@ class Outgoing(NamedTuple):
     key: str | None
     event_time_ms: int | None
     properties: dict[str, str] | None
+
+
+def size_of(message: Outgoing) -> int:
+    """About the bytes that it has in an entry, and in memory."""
+    properties = sum(len(name) + len(text) for name, text in (message.properties or {}).items())
+    return len(message.value or b"") + len(message.key or "") + properties + 32

@@ -143,6 +143,8 @@ class TopicsPattern:
     local: str
     includes_internal: bool = False
     """Topics of brokers, and others whose names begin with `__`."""
+    names_namespace: bool = False
+    """It was written out; else it is the default one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +232,7 @@ def parse_options(options: Mapping[str, str], kind: Kind = Kind.BATCH) -> ReadOp
     maximum = _number(given, "maxPartitions", max(PARTITIONS_MAX, minimum), problems)
     if minimum > maximum:
         problems.append(f"minPartitions={minimum} is more than maxPartitions={maximum}")
-    target_bytes = _size(given, "targetPartitionBytes", TARGET_BYTES, problems)
+    target_bytes = size_option(given, "targetPartitionBytes", TARGET_BYTES, problems)
     read_timeout_s = _number(given, "bookkeeper.readTimeoutMs", 30_000, problems) / 1000
     fail_on_data_loss = _flag(given, "failOnDataLoss", True, problems)
     starting, starts_latest = _starting(given, kind, topics, problems)
@@ -252,7 +254,7 @@ def parse_options(options: Mapping[str, str], kind: Kind = Kind.BATCH) -> ReadOp
     if compacted and backlog_of:
         problems.append("backlogOf and compacted cannot both be given: what compaction kept is not what was consumed")
     max_messages = _number(given, "maxMessagesPerTrigger", 1, problems) if "maxMessagesPerTrigger" in given else None
-    max_bytes = _size(given, "maxBytesPerTrigger", 1, problems) if "maxBytesPerTrigger" in given else None
+    max_bytes = size_option(given, "maxBytesPerTrigger", 1, problems) if "maxBytesPerTrigger" in given else None
     if "subscription" in given and not given.get("service.url"):
         problems.append("subscription needs service.url, the address of the brokers: pulsar://host:6650")
     if problems:
@@ -386,7 +388,10 @@ def _pattern(given: Mapping[str, str], problems: list[str]) -> TopicsPattern | N
         re.compile(found["local"])
     except re.error as error:
         problems.append(f"topicsPattern={text}: {error}")
-    return TopicsPattern(found["tenant"] or "public", found["namespace"] or "default", found["local"], internal)
+    return TopicsPattern(
+        found["tenant"] or "public", found["namespace"] or "default", found["local"], internal,
+        names_namespace=found["tenant"] is not None,
+    )  # fmt: skip
 
 
 def _starting(
@@ -457,7 +462,8 @@ def _number(given: Mapping[str, str], name: str, default: int, problems: list[st
     return int(text)
 
 
-def _size(given: Mapping[str, str], name: str, default: int, problems: list[str]) -> int:
+def size_option(given: Mapping[str, str], name: str, default: int, problems: list[str]) -> int:
+    """An option such as 128m, in bytes; what is wrong with it goes to *problems*."""
     text = given.get(name)
     if text is None:
         return default

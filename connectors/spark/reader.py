@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from connectors.spark.cluster import DataLoss, connected
 from connectors.spark.entries import HeadlessChunk, Opened, Wants, check_chunked_bytes, open_entry
+from connectors.spark.laps import Laps
 from connectors.spark.options import ReadOptions
 from connectors.spark.planning import LOOK_BACK_ENTRIES, Run, Split, clip
 from connectors.spark.rows import RowBuilder
@@ -150,7 +151,7 @@ class _Task:
         self._bookkeeper = connection.bookkeeper
         self._clock = connection.clock
         self._retries_before = self._bookkeeper.read_retries  # a worker runs one task at a time
-        self._waited_s = 0.0
+        self._waited_s = self._opened_s = 0.0
         self._handle: LedgerReadHandle | None = None
         self._entries = self._bytes = self._rows = self._dropped = 0
 
@@ -167,8 +168,10 @@ class _Task:
             permissive=self._options.permissive,
         )
         rows = ROWS_FIRST
+        laps = Laps(self._clock.monotonic)
         with closing(self._loop.iterate(self._fetch(), FETCH_AHEAD)) as fetched:
             for group in fetched:
+                laps.end("fetched_s")
                 for opened in group:
                     try:
                         builder.add(opened)
@@ -176,15 +179,25 @@ class _Task:
                         if self._split.acked is None or not self._split.acked.has(opened.ledger_id, opened.entry_id):
                             self._add_headless(builder, opened)
                     if builder.row_count >= rows or builder.payload_bytes >= BATCH_BYTES_MAX:
-                        yield self._take(builder)
+                        batch = self._take(builder)
+                        laps.end("built_s")
+                        yield batch
+                        laps.end("handed_s")
                         rows = min(rows * 4, ROWS_MAX)
+                laps.end("built_s")
+        laps.end("fetched_s")
         if builder.row_count:
-            yield self._take(builder)
-        self._summarise(builder.corrupt_count)
+            batch = self._take(builder)
+            laps.end("built_s")
+            yield batch
+            laps.end("handed_s")
+        self._summarise(builder.corrupt_count, laps)
 
-    def _summarise(self, corrupt: int) -> None:
+    def _summarise(self, corrupt: int, laps: Laps) -> None:
         """One line about what was read: entries and bytes as they are stored, messages in chunks that are incomplete,
-        requests for which another bookie was asked as well, seconds in which nothing had come from the bookies yet."""
+        requests for which another bookie was asked as well. Then seconds of the thread that fetches: in which nothing
+        had come from the bookies yet (`waited_s`), and of decompression (`opened_s`); and of the task's own thread: in
+        which nothing had been fetched yet, in which columns were built, and in which Spark took them."""
         summary = {
             "topic": self._split.topic,
             "runs": len(self._split.runs),
@@ -195,6 +208,8 @@ class _Task:
             "corrupt": corrupt,
             "retries": self._bookkeeper.read_retries - self._retries_before,
             "waited_s": round(self._waited_s, 3),
+            "opened_s": round(self._opened_s, 3),
+            **laps.rounded(),
         }
         let_through()
         log.info(json.dumps(summary))
@@ -226,7 +241,9 @@ class _Task:
                         self._entries += len(group)
                         self._bytes += sum(len(entry.payload) for entry in group)
                         begin = group[-1].entry_id + 1
-                        opened = (self._open(run, entry, self._wants) for entry in group)
+                        began = self._clock.monotonic()
+                        opened = [self._open(run, entry, self._wants) for entry in group]
+                        self._opened_s += self._clock.monotonic() - began
                         yield [entry for entry in opened if entry is not None]
             except (NoSuchLedger, NoSuchEntry) as error:
                 text = f"{topic}: entries {begin} to {run.last} of ledger {run.ledger_id} are gone ({error})"

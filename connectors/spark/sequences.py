@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
-from connectors.spark.message import Outgoing
+from connectors.spark.message import Outgoing, size_of
 from magnetar_core.runtime.types import ConfigurationError, MagnetarError
 
 _CHECKSUM_BITS: Final = 18
@@ -82,6 +82,8 @@ class Held(Protocol):
 
     def append(self, message: Outgoing) -> None: ...
     def clear(self) -> None: ...
+    @property
+    def last(self) -> Outgoing | None: ...
     def __iter__(self) -> Iterator[Outgoing]: ...
 
 
@@ -108,7 +110,6 @@ class Numbering:
         self._group: list[Outgoing] = []
         self._size_bytes = 0
         """Of the group."""
-        self._last: Outgoing | None = None
         self._stored: Place | None = None
         """Of this batch; None: nothing of it is stored."""
 
@@ -129,7 +130,7 @@ class Numbering:
             )
         self._stored = place if place is not None and place.batch == self._batch else None
         self.state = State.HOLDING
-        return None if self._last is None else self._compare(self._last)
+        return self._compare() if self._rows else None
 
     def add(self, message: Outgoing) -> Group | None:
         """Returns the group that is to be sent now, if one is complete. While repeating nothing is to be added, and
@@ -140,14 +141,13 @@ class Numbering:
         self._rows += 1
         if self.state is State.HOLDING:
             self._held.append(message)
-            self._last = message
-            return self._compare(message)
+            return self._compare()
         self._group.append(message)
-        self._size_bytes += _size_of(message)
+        self._size_bytes += size_of(message)
         is_complete = len(self._group) == self._group_rows or self._size_bytes >= self._group_bytes
         return self._take() if is_complete or self.is_full else None
 
-    def _compare(self, last: Outgoing) -> Group | None:
+    def _compare(self) -> Group | None:
         """Look at the last row, with what is stored."""
         row, stored = self._rows - 1, self._stored
         if stored is not None and row < stored.row:
@@ -156,6 +156,8 @@ class Numbering:
             if stored.checksum != self._checksum():
                 self.state = State.REPEATING
             return None
+        last = self._held.last
+        assert last is not None, "every row is held until one is stored"
         self.state = State.PROBING
         return Group(self._id(), [last])
 
@@ -165,12 +167,21 @@ class Numbering:
         self.state = State.SENDING
         self._held.clear()
 
+    @property
+    def open_bytes(self) -> int:
+        """What the rows of the group take that is not complete yet."""
+        return self._size_bytes
+
+    def cut(self) -> Group | None:
+        """The group ends here, before it is complete: where groups end means nothing to a task that is repeated."""
+        return self._take() if self._group else None
+
     def ended(self) -> Group | None:
         """No more rows come. Returns the last group; the state is REPEATING afterwards if a former attempt had sent
         more rows."""
         if self.state is State.HOLDING and self._stored is not None and self._rows <= self._stored.row:
             self.state = State.REPEATING
-        return self._take() if self._group else None
+        return self.cut()
 
     def _take(self) -> Group:
         group, self._group, self._size_bytes = Group(self._id(), self._group), [], 0
@@ -181,12 +192,6 @@ class Numbering:
 
     def _checksum(self) -> int:
         return int.from_bytes(self._digest[:4], "big") >> (32 - _CHECKSUM_BITS)
-
-
-def _size_of(message: Outgoing) -> int:
-    """About the bytes that it has in an entry."""
-    properties = sum(len(name) + len(text) for name, text in (message.properties or {}).items())
-    return len(message.value or b"") + len(message.key or "") + properties + 32
 
 
 def _chained(before: bytes, message: Outgoing) -> bytes:
@@ -209,6 +214,8 @@ KEYLESS_ROWS: Final = 1_000
 
 def partition_of(key: str | None, row: int, count: int) -> int:
     """Where a message goes: by its key as Java's producers have it, else (none, or empty) by the number of its row."""
+    if count == 1:
+        return 0
     if not key:
         return row // KEYLESS_ROWS % count
     return java_hash(key) % count

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from connectors.spark.options import BROKER_PREFIXES, parse_topic, without_table_properties
+from connectors.spark.options import BROKER_PREFIXES, parse_topic, size_option, without_table_properties
 from connectors.spark.options import KNOWN as READING
-from magnetar_core.runtime.types import ConfigurationError
+from magnetar_core.runtime.types import MIB, ConfigurationError
 from managed_ledger.topic_name import TopicName
 
 # name as documented → other accepted names
@@ -16,6 +16,7 @@ KNOWN: Final[dict[str, tuple[str, ...]]] = {
     "topic": ("path",),
     "valueFormat": (),
     "deduplication": (),
+    "deduplicationHeldBytes": (),
 }
 # Those that reading needs and Spark's own; so that one set of options serves both.
 UNUSED: Final = (
@@ -24,6 +25,12 @@ UNUSED: Final = (
 )  # fmt: skip
 
 VALUE_FORMATS: Final = ("binary", "avro", "json")
+
+# Rows of one task of a stream with deduplication that wait, in all topic partitions together. Each waits for its
+# comparison with a former attempt, or for the rest of its entry (1 MiB at most). 64 MiB are entries of 64 KiB and more
+# for a thousand partitions.
+HELD_BYTES: Final = 64 * MIB
+HELD_BYTES_MIN: Final = MIB
 
 COMPRESSIONS: Final = ("NONE", "LZ4", "ZLib", "ZSTD", "SNAPPY")
 
@@ -79,6 +86,8 @@ class WriteOptions:
     value_format: str = "binary"
     deduplication: bool = False
     """Batches of a stream that are repeated are in the topics once."""
+    held_bytes: int = HELD_BYTES
+    """Of rows that one task keeps in memory for that."""
     producer: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the official client; the compression by its name."""
     broker_options: Mapping[str, str] = field(default_factory=dict)
@@ -129,6 +138,9 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         deduplication = _truth(given.get("deduplication", "false"))
     except ValueError as error:
         problems.append(f"deduplication={given['deduplication']}: {error}")
+    held_bytes = size_option(given, "deduplicationHeldBytes", HELD_BYTES, problems)
+    if held_bytes < HELD_BYTES_MIN:
+        problems.append(f"deduplicationHeldBytes={given['deduplicationHeldBytes']}: at least 1m")
     if deduplication and producer.get("chunking_enabled"):
         problems.append(
             "deduplication and pulsar.producer.chunkingEnabled cannot both be on: chunks of a message have one number"
@@ -140,6 +152,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         topic=topic,
         value_format=value_format,
         deduplication=deduplication,
+        held_bytes=held_bytes,
         producer=producer,
         broker_options={key.lower(): one for key, one in options.items() if key.lower().startswith("pulsar.client.")},
     )

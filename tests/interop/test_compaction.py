@@ -7,7 +7,7 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from tests.support.mixed_cluster import Brand, MixedCluster, Server, http_json
+from tests.support.mixed_cluster import Brand, MixedCluster, Server, cluster_with, http_json
 from tests.support.processes import client_of, until
 
 Cell = Callable[[str, str], None]
@@ -17,13 +17,7 @@ TIMEOUT_MS = 20_000
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[MixedCluster]:
-    with MixedCluster(tmp_path / "cluster") as made:
-        made.start_zookeeper()
-        made.initialise("apache")
-        for brand in ("ours", "apache", "ours"):
-            made.add("bookie", brand, wait=False)
-        for server in made.of("bookie"):
-            server.wait_ready()
+    with cluster_with(tmp_path / "cluster", "ours", "apache", "ours") as made:
         yield made
 
 

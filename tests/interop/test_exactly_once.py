@@ -5,15 +5,14 @@ from contextlib import closing
 from pathlib import Path
 from urllib.request import Request, urlopen
 
-import pulsar
 import pytest
 
 from connectors.spark.exactly_once import Attempt, OnceSender
 from connectors.spark.message import Outgoing
 from connectors.spark.sending import Brokers
 from connectors.spark.write_options import parse_write_options
-from tests.support.mixed_cluster import Brand, MixedCluster, Server
-from tests.support.processes import client_of
+from tests.support.mixed_cluster import Brand, MixedCluster, Server, cluster_with
+from tests.support.processes import client_of, received
 
 Cell = Callable[[str, str], None]
 
@@ -23,13 +22,7 @@ ROWS = 700
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[MixedCluster]:
-    with MixedCluster(tmp_path / "cluster") as made:
-        made.start_zookeeper()
-        made.initialise("apache")
-        for brand in ("ours", "apache", "ours"):
-            made.add("bookie", brand, wait=False)
-        for server in made.of("bookie"):
-            server.wait_ready()
+    with cluster_with(tmp_path / "cluster", "ours", "apache", "ours") as made:
         yield made
 
 
@@ -62,11 +55,7 @@ def attempt(broker: Server, batch: int, sent: int | None = None) -> int:
 
 def stored(broker: Server) -> list[int]:
     with client_of(broker.service_url) as client:
-        reader = client.create_reader(TOPIC, pulsar.MessageId.earliest)
-        found = []
-        while reader.has_message_available():
-            found.append(int(reader.read_next(20_000).data()))
-    return found
+        return [int(message.data()) for message in received(client, TOPIC)]
 
 
 @pytest.mark.parametrize(("first", "second"), [("apache", "ours"), ("ours", "apache")])

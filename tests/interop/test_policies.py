@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.mixed_cluster import Brand, MixedCluster, Server, http_json
+from tests.support.mixed_cluster import Brand, MixedCluster, Server, cluster_with, http_json
 from tests.support.processes import client_of, until
 
 Cell = Callable[[str, str], None]
@@ -61,13 +61,7 @@ OF_TOPIC: dict[str, Any] = {
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[MixedCluster]:
-    with MixedCluster(tmp_path / "cluster") as made:
-        made.start_zookeeper()
-        made.initialise("apache")
-        for brand in ("ours", "apache"):
-            made.add("bookie", brand, wait=False)
-        for server in made.of("bookie"):
-            server.wait_ready()
+    with cluster_with(tmp_path / "cluster", "ours", "apache") as made:
         yield made
 
 

@@ -8,6 +8,7 @@ UNIT = "tests/unit/connectors/spark"
 BACKLOG = (f"{UNIT}/test_backlog.py",)
 FILTERS = ("tests/property/test_spark_filters.py",)
 
+_SPOOL = ("tests/unit/connectors/spark/test_spool.py",)
 _SEQUENCES = ("tests/unit/connectors/spark/test_sequences.py",)
 
 _UNIT: Final = "tests/unit/connectors/spark"
@@ -89,9 +90,32 @@ MUTANTS = (
     Mutant(
         "a repeated task with fewer rows is taken for the same",
         "connectors/spark/sequences.py",
-        "            self.state = State.REPEATING\n        return self._take() if self._group else None\n",
-        "            pass\n        return self._take() if self._group else None\n",
+        "            self.state = State.REPEATING\n        return self.cut()\n",
+        "            pass\n        return self.cut()\n",
         _SEQUENCES,
+    ),
+    Mutant(
+        "the smallest gives up its memory",
+        "connectors/spark/room.py",
+        "        return max(self._sizes, key=self._sizes.__getitem__)\n",
+        "        return min(self._sizes, key=self._sizes.__getitem__)\n",
+        _SPOOL,
+    ),
+    Mutant(
+        "rows in the file come behind those in memory",
+        "connectors/spark/spool.py",
+        "        for offset, count in self._pieces:\n            yield from self._file.read(offset, count)\n"
+        "        yield from self._rows\n",
+        "        yield from self._rows\n"
+        "        for offset, count in self._pieces:\n            yield from self._file.read(offset, count)\n",
+        _SPOOL,
+    ),
+    Mutant(
+        "a namespace in a pattern is passed over",
+        "connectors/spark/catalog.py",
+        "        return None if named is None else pattern\n",
+        "        return None\n",
+        (f"{UNIT}/test_catalog.py",),
     ),
     Mutant(
         "a group has the number of its first row",

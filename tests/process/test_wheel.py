@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.wheel import built_wheel
+
 pytest.importorskip("hatchling", reason="the builder belongs to the tools of development")
 
 pytestmark = pytest.mark.process
@@ -40,14 +42,7 @@ def started() -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("wheel")
-    made = subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(place)], cwd=ROOT, capture_output=True,
-        text=True, timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
-    assert made.returncode == 0, made.stderr
-    (found,) = place.glob("*.whl")
-    return found
+    return built_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 def test_the_wheel_says_that_it_has_types(wheel: Path) -> None:

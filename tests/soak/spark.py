@@ -21,11 +21,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-import pulsar
-
 from magnetar.inspect.broker_admin import AdminClient, AdminError
 from magnetar.processes.cluster import Cluster
-from tests.support.processes import client_of, cluster_of, prepare
+from tests.support.processes import client_of, cluster_of, prepare, received
 from tests.support.spark_cluster import SparkCluster, bare_python, packed
 from tests.support.zookeeper import why_not
 
@@ -69,7 +67,7 @@ class _Driver:
         self._process: subprocess.Popen[str] | None = None
 
     def _command(self, mode: str) -> list[str]:
-        return self._spark.submit(JOB, mode, *self._arguments, py_files=self._archive)
+        return self._spark.submit(JOB, mode, *self._arguments, options=["--py-files", str(self._archive)])
 
     def start(self) -> None:
         """Raises AssertionError if it does not come up."""
@@ -177,18 +175,8 @@ def rounds(directory: Path, *, count: int, seed: str, remark: Remark) -> None:
             driver.kill()
         driver.finish()
         _compare("files", Counter(int(line) for line in (directory / "values").read_text().split()), sent)
-        _compare(OTHER, Counter(int(one) for one in received(client, OTHER)), sent)
+        _compare(OTHER, Counter(int(one.data()) for one in received(client, OTHER)), sent)
         remark(f"{sent} messages, each once in the files and in the other topic")
-
-
-def received(client: pulsar.Client, topic: str) -> list[bytes]:
-    """Everything in a topic, as the client hands it out."""
-    reader = client.create_reader(topic, pulsar.MessageId.earliest)
-    found = []
-    while reader.has_message_available():
-        found.append(bytes(reader.read_next(30_000).data()))
-    reader.close()
-    return found
 
 
 def _compare(where: str, found: Counter[int], sent: int) -> None:

@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 
 from magnetar.inspect.broker_admin import AdminClient
 from tests.spark.conftest import Load
-from tests.support.processes import Standalone
+from tests.support.processes import Standalone, received
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark")]
 
@@ -40,16 +40,6 @@ def numbers(first: int, count: int) -> list[bytes]:
 
 def values_of(frame: DataFrame) -> list[Any]:
     return sorted(row[0] for row in frame.select("value").collect())
-
-
-def received(client: pulsar.Client, topic: str) -> list[pulsar.Message]:
-    """Everything in a topic, as the client hands it out."""
-    reader = client.create_reader(topic, pulsar.MessageId.earliest)
-    found = []
-    while reader.has_message_available():
-        found.append(reader.read_next(10_000))
-    reader.close()
-    return found
 
 
 def milliseconds(time: datetime.datetime | None) -> int | None:

@@ -189,3 +189,5 @@ def test_a_driver_that_is_killed_at_any_moment_leaves_every_message_once(
     )  # fmt: skip
     assert last.returncode == 0, last.stderr[-2000:]
     assert written(spark, tmp_path) == numbers(0, sent)
+    left = {path.name.partition("-")[0] for path in (tmp_path / "scratch").iterdir()}
+    assert {"artifacts", "blockmgr"} <= left, "what killed drivers leave is in the folder of the test"

@@ -3,21 +3,46 @@
 import json
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from magnetar.inspect.broker_admin import AdminClient
-from tests.spark.test_standalone import numbers, received, send_all
-from tests.support.processes import client_of, cluster_of
-from tests.support.spark_cluster import SparkCluster, bare_python, packed
+from tests.spark.test_standalone import numbers, send_all
+from tests.support.processes import client_of, cluster_of, received
+from tests.support.spark_cluster import SparkCluster, bare_python, packed, packed_environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark")]
 
 JOB = Path(__file__).parents[1] / "support" / "spark_job.py"
 
 
-def test_a_submitted_job_reads_writes_and_follows_topics_on_two_workers(tmp_path: Path) -> None:
+class Way(NamedTuple):
+    """How the project comes to the workers."""
+
+    options: list[str]
+    environment: dict[str, str]
+
+
+def with_the_job(folder: Path) -> Way:
+    """The wheel goes with the job; the workers have the libraries."""
+    archive = packed(folder)
+    # PYTHONPATH is for the driver, where Spark looks for formats and plans streams.
+    return Way(["--py-files", str(archive)], {"PYTHONPATH": str(archive), "PYSPARK_PYTHON": str(bare_python(folder))})
+
+
+def in_an_environment(folder: Path) -> Way:
+    """A packed environment goes with the job. It lies unpacked where the driver starts, too."""
+    archive = packed_environment(folder / "environment")
+    return Way(["--archives", f"{archive}#environment"], {"PYSPARK_PYTHON": "./environment/bin/python"})
+
+
+@pytest.mark.parametrize("way", [with_the_job, in_an_environment])
+def test_a_submitted_job_reads_writes_and_follows_topics_on_two_workers(
+    tmp_path: Path, way: Callable[[Path], Way]
+) -> None:
     with (
         cluster_of(tmp_path / "cluster", bookies=2, brokers=1) as cluster,
         client_of(cluster.service_url) as client,
@@ -26,14 +51,14 @@ def test_a_submitted_job_reads_writes_and_follows_topics_on_two_workers(tmp_path
         AdminClient(cluster.admin_urls).create_topic("submitted", 2)
         for _ in range(4):
             send_all(client, "submitted", numbers(0, 500))
-        archive = packed(tmp_path)
+        options, environment = way(tmp_path)
         command = spark.submit(
             JOB, cluster.metadata_url, cluster.service_url, "submitted", "copied", str(tmp_path / "files"),
-            py_files=archive,
+            options=options,
         )  # fmt: skip
-        # Of the driver, where Spark looks for formats and plans streams.
-        environment = {**os.environ, "PYTHONPATH": str(archive), "PYSPARK_PYTHON": str(bare_python(tmp_path))}
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=tmp_path, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stdout[:3000] + done.stderr[-3000:]
         found = json.loads(done.stdout.strip().splitlines()[-1])
         assert found == {"rows": 2_000, "tasks": 4, "executors": 2, "in_files": 2_000}

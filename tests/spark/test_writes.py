@@ -13,8 +13,8 @@ from pyspark.sql import functions as f
 
 from magnetar.inspect.broker_admin import AdminClient
 from tests.spark.conftest import Load
-from tests.spark.test_standalone import numbers, received, send_all
-from tests.support.processes import Standalone
+from tests.spark.test_standalone import numbers, send_all
+from tests.support.processes import Standalone, received
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark")]
 

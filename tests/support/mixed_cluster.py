@@ -22,7 +22,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, Self, cast
 
@@ -424,6 +424,19 @@ class MixedCluster:
         )  # fmt: skip
         assert done.returncode == 0, f"java {name} {' '.join(arguments)} failed:\n{done.stdout[-4000:]}"
         return done.stdout
+
+
+@contextlib.contextmanager
+def cluster_with(directory: Path, *brands: Brand) -> Iterator[MixedCluster]:
+    """A bookie of each of *brands*, ready, on a layout that Apache's tool made; no broker yet."""
+    with MixedCluster(directory) as made:
+        made.start_zookeeper()
+        made.initialise("apache")
+        for brand in brands:
+            made.add("bookie", brand, wait=False)
+        for server in made.of("bookie"):
+            server.wait_ready()
+        yield made
 
 
 def compile_java(sources: Sequence[Path], classes: Path) -> Path:

@@ -169,6 +169,16 @@ def _close(client: pulsar.Client) -> None:
     closing.join(5)
 
 
+def received(client: pulsar.Client, topic: str) -> list[pulsar.Message]:
+    """Everything in *topic*, in all its partitions, as the client hands it out."""
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    found = []
+    while reader.has_message_available():
+        found.append(reader.read_next(int(PATIENCE_S * 1000)))
+    reader.close()
+    return found
+
+
 class Place(NamedTuple):
     """Where a message is. Without the partition, which not every receipt knows: a ledger's id says enough."""
 

@@ -4,17 +4,21 @@ import contextlib
 import os
 import re
 import signal
+import site
 import subprocess
 import sys
+import tarfile
 import time
+import venv
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
 import pyspark
 
-from magnetar_core.runtime.own_packages import NAMES
+from tests.support.wheel import built_wheel
 
 ROOT: Final = Path(__file__).parents[2]
 HOME: Final = Path(pyspark.__file__).parent
@@ -26,14 +30,23 @@ _EXECUTOR: Final = b"CoarseGrainedExecutorBackend"
 
 
 def packed(folder: Path) -> Path:
-    """Our packages in one file, as `--py-files` takes it."""
-    path = folder / "magnetar.zip"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.write(ROOT / "pyspark_magnetar.py", "pyspark_magnetar.py")
-        for name in NAMES:
-            for file in sorted((ROOT / name).rglob("*.py")):
-                archive.write(file, file.relative_to(ROOT))
-    return path
+    """The wheel under a name that `--py-files` takes, as docs/spark.md says."""
+    return built_wheel(folder).rename(folder / "magnetar.zip")
+
+
+def packed_environment(folder: Path) -> Path:
+    """An environment at *folder* that has the project, and the archive of it. The libraries are those of this one."""
+    venv.create(folder, with_pip=False)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    libraries = [one for one in site.getsitepackages() if one != str(packages)]
+    # A folder that a .pth names is searched, and its own .pth, by which this tree would be found, are not run.
+    (packages / "libraries.pth").write_text("".join(f"{one}\n" for one in libraries))
+    with zipfile.ZipFile(built_wheel(folder)) as wheel:
+        wheel.extractall(packages)
+    archive = folder.with_suffix(".tar.gz")
+    with tarfile.open(archive, "w:gz", compresslevel=1) as made:
+        made.add(folder, arcname=".")
+    return archive
 
 
 def bare_python(folder: Path) -> Path:
@@ -54,6 +67,8 @@ class SparkCluster:
 
     def __init__(self, folder: Path, workers: int = 2) -> None:
         self._folder = folder
+        self._scratch = folder / "scratch"
+        """Temporary files of all its processes: those that are killed leave them."""
         self._count = workers
         self._processes: list[subprocess.Popen[bytes]] = []
         self.url = ""
@@ -61,7 +76,10 @@ class SparkCluster:
 
     def _start(self, name: str, *arguments: str) -> Path:
         log = self._folder / f"{name}.log"
-        environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(HOME)}
+        environment = {
+            **os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(HOME),
+            "SPARK_LOCAL_DIRS": str(self._scratch), "SPARK_DAEMON_JAVA_OPTS": f"-Djava.io.tmpdir={self._scratch}",
+        }  # fmt: skip
         with log.open("wb") as file:
             self._processes.append(subprocess.Popen(
                 [str(HOME / "bin" / "spark-class"), *arguments], stdout=file, stderr=file, env=environment,
@@ -70,6 +88,7 @@ class SparkCluster:
         return log
 
     def __enter__(self) -> "SparkCluster":
+        self._scratch.mkdir(exist_ok=True)
         try:
             place = "org.apache.spark.deploy"
             ports = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
@@ -112,10 +131,13 @@ class SparkCluster:
                     found.append(int(entry.name))
         return sorted(found)
 
-    def submit(self, job: Path, *arguments: str, py_files: Path, **conf: str) -> list[str]:
+    def submit(self, job: Path, *arguments: str, options: Sequence[str], **conf: str) -> list[str]:
         """The command that runs *job* on the cluster with `spark-submit`; the driver runs where the command does."""
         settings = {
             "spark.executor.memory": "600m",
+            "spark.local.dir": str(self._scratch),
+            "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={self._scratch}",
+            "spark.executor.extraJavaOptions": f"-Djava.io.tmpdir={self._scratch}",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.ui.enabled": "false",
@@ -125,8 +147,7 @@ class SparkCluster:
         }
         told = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
         return [
-            str(HOME / "bin" / "spark-submit"), "--master", self.url, "--py-files", str(py_files), *told, str(job),
-            *arguments,
+            str(HOME / "bin" / "spark-submit"), "--master", self.url, *options, *told, str(job), *arguments,
         ]  # fmt: skip
 
 

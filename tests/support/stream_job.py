@@ -5,12 +5,13 @@ Writes the values of a topic to Parquet files in FOLDER/rows, with the checkpoin
 
 import os
 import sys
+from pathlib import Path
 
 from tests.support.spark_session import spark_session
 
 
 def main(url: str, topic: str, folder: str, available_now: bool) -> None:
-    with spark_session("a job that is killed") as spark:
+    with spark_session("a job that is killed", scratch=Path(folder) / "scratch") as spark:
         stream = spark.readStream.format("magnetar").option("metadata.url", url).option("topic", topic)
         stream = stream.option("startingOffsets", "earliest").option("maxMessagesPerTrigger", "1000")
         writer = stream.load().select("value").writeStream.format("parquet")

@@ -8,6 +8,10 @@ from bench.apache.bookie import FIXED_PER_S, Cell, cells, record
 from bench.apache.document import document
 from bench.apache.outputs import Latency, Load, NoResult, parse_adds, parse_consume, parse_our_adds, parse_produce
 from bench.apache.profile import report
+from bench.apache.spark import topic_of
+from bench.apache.spark_jobs import summed
+from bench.apache.spark_reads import Rates, add_ratios
+from bench.apache.spark_ways import BROKER, CEILING, SOURCE, VALUES
 from bench.apache.table import (
     Row,
     Table,
@@ -16,12 +20,14 @@ from bench.apache.table import (
     goal_text,
     markdown,
     merged,
+    merged_rows,
     one_line,
     percentile,
     row_from,
     row_to,
     spread,
 )
+from bench.spark_topics import DAY_BEGINS_MS, DAY_MS
 
 GENERATOR = """\
 2026-11-21T16:16:59,069+0000 [main-EventThread] INFO  LedgerCreateOp - Ensemble: [127.0.0.1:1] for ledger: 7
@@ -213,3 +219,43 @@ def test_a_profile_leaves_out_what_everything_is_called_from() -> None:
     assert "main" not in text
     assert "MainThread 3.0" in text
     assert "idle" not in text
+
+
+def test_a_run_of_one_part_replaces_its_rows_and_keeps_the_others() -> None:
+    kept = [row_to(Row("a", "s", {"ours": [1.0]})), row_to(Row("b", "s", {"ours": [2.0]}))]
+    found = [row_to(Row("b", "s", {"ours": [3.0]})), row_to(Row("b", "MB", {"ours": [4.0]}))]
+    rows = [row_from(raw) for raw in merged_rows(kept, found)]
+    assert [(row.what, row.unit, row.values["ours"]) for row in rows] == [
+        ("a", "s", [1.0]), ("b", "s", [3.0]), ("b", "MB", [4.0]),
+    ]  # fmt: skip
+
+
+def test_topics_for_spark_spread_over_a_day_of_which_an_hour_has_its_share() -> None:
+    topic = topic_of("t", 100, 2_400_000, 4)
+    assert (topic.count, topic.entries) == (2_400_000, 2_400)
+    assert topic.hour_count == 100_000
+    times = [topic.published_ms(number) for number in range(topic.entries)]
+    assert times[0] == DAY_BEGINS_MS
+    assert max(times) < DAY_BEGINS_MS + DAY_MS
+    assert topic_of("t", 100, 1, 16).count == 24_000 * 16, "every partition has messages of each hour"
+
+
+def test_a_ratio_is_made_of_figures_of_one_round_and_side() -> None:
+    topic, table = topic_of("t", 1_000, 96_000, 4), Table()
+    rates: Rates = {
+        ("value only", SOURCE, "ours"): 60.0,
+        ("value only", SOURCE, "apache"): 30.0,
+        ("value only", CEILING, "ours"): 100.0,
+        ("value only", BROKER, "ours"): 10.0,
+    }
+    add_ratios(table, topic, VALUES, rates)
+    found = {row.what.partition(" ÷ ")[2]: row for row in table.rows}
+    assert found[CEILING].values == {"apache": [0.3], "ours": [0.6]}
+    assert found[CEILING].goal_met
+    assert found[BROKER].values == {"ours": [6.0]}, "nothing was read through Apache's broker"
+    assert found[BROKER].goal_met
+
+
+def test_what_tasks_tell_is_summed() -> None:
+    told = [{"topic": "a", "rows": 2, "built_s": 0.5}, {"topic": "b", "rows": 3, "built_s": 0.25}]
+    assert summed(told) == {"rows": 5, "built_s": 0.75}

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.spark import sequences
-from connectors.spark.exactly_once import Spool
 from connectors.spark.message import Outgoing
 from connectors.spark.sequences import (
     BATCHES_MAX,
@@ -22,6 +21,7 @@ from connectors.spark.sequences import (
     partition_of,
     unpack,
 )
+from connectors.spark.spool import SpillFile, Spool
 from magnetar_core.runtime.types import ConfigurationError
 
 
@@ -59,11 +59,14 @@ class Broker:
 def attempt(broker: Broker, batch: int, values: Sequence[int], sent: int | None, settled: int) -> bool:
     """A task that dies when it has sent *sent* groups (None: it ends). Whether its rows were those of former attempts;
     what it sent last may be stored only when the next attempt has opened its producer."""
-    numbering = Numbering(batch, held := Spool(), 3, 10_000)
+    numbering = Numbering(batch, held := Spool(SpillFile()), 3, 10_000)
     numbering.opened(broker.open(settled))
     left = len(values) + 1 if sent is None else sent
     for value in values:
         group = numbering.add(row(value))
+        if not (value + settled) % 4:  # there is no room in memory
+            held.spill()
+            group = group or numbering.cut()
         while group is not None:
             if not left:
                 return True
@@ -136,12 +139,12 @@ def test_a_sequence_id_says_batch_row_and_checksum_and_rises_with_them() -> None
 
 def test_a_checkpoint_that_was_set_back_is_refused() -> None:
     with pytest.raises(CheckpointSetBack, match=r"this is batch 3 .* batch 4"):
-        Numbering(3, Spool(), 9, 9).opened(pack(Place(4, 0, 0)))
+        Numbering(3, Spool(SpillFile()), 9, 9).opened(pack(Place(4, 0, 0)))
 
 
 def test_each_part_of_a_message_counts_for_the_checksum() -> None:
     def first_id(message: Outgoing) -> int:
-        numbering = Numbering(0, Spool(), 9, 10_000)
+        numbering = Numbering(0, Spool(SpillFile()), 9, 10_000)
         numbering.opened(-1)
         probe = numbering.add(message)
         assert probe is not None
@@ -161,7 +164,7 @@ def test_each_part_of_a_message_counts_for_the_checksum() -> None:
 
 def test_a_name_is_full_when_its_rows_cannot_be_numbered_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sequences, "ROWS_MAX", 2)
-    numbering = Numbering(0, Spool(), 9, 10_000)
+    numbering = Numbering(0, Spool(SpillFile()), 9, 10_000)
     numbering.opened(-1)
     numbering.add(row(1))
     numbering.stored()
@@ -174,7 +177,7 @@ def test_a_name_is_full_when_its_rows_cannot_be_numbered_any_more(monkeypatch: p
 
 
 def test_a_group_has_the_id_of_its_last_row_and_ends_by_rows_or_by_bytes() -> None:
-    numbering = Numbering(5, Spool(), 3, 100)
+    numbering = Numbering(5, Spool(SpillFile()), 3, 100)
     numbering.opened(-1)
     groups = [numbering.add(row(0))]
     numbering.stored()
@@ -194,14 +197,30 @@ def test_keys_have_the_partition_that_java_producers_give_them() -> None:
     assert partition_of("", 1_000, 2) == 1
 
 
-def test_what_does_not_fit_into_memory_is_kept_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    spool = Spool()
-    messages = [Outgoing("t", b"x" * 100_000, "k", number, {"a": "b"}) for number in range(200)]
-    for message in messages:
-        spool.append(message)
-    assert list(spool) == messages == list(spool)
-    spool.clear()
-    assert not list(spool)
-    spool.append(messages[3])
-    assert list(spool) == [messages[3]]
-    spool.close()
+def test_where_there_is_one_partition_keys_are_not_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[str] = []
+
+    def java_hash_of(text: str) -> int:
+        hashed.append(text)
+        return 7
+
+    monkeypatch.setattr(sequences, "java_hash", java_hash_of)
+    assert [partition_of(key, 5_000, 1) for key in ("a", "b", None)] == [0, 0, 0]
+    assert not hashed
+    assert partition_of("a", 0, 2) == 1
+    assert hashed == ["a"]
+
+
+def test_a_group_that_is_cut_has_the_id_of_its_last_row() -> None:
+    numbering = Numbering(5, Spool(SpillFile()), 100, 100_000)
+    numbering.opened(-1)
+    numbering.add(row(0))
+    numbering.stored()
+    assert numbering.cut() is None, "there is nothing to be sent"
+    assert numbering.add(row(1)) is None
+    assert numbering.open_bytes > 0
+    group = numbering.cut()
+    assert group is not None
+    assert unpack(group.sequence_id) is not None
+    assert (unpack(group.sequence_id) or Place(0, 0, 0)).row == 1
+    assert (numbering.open_bytes, numbering.ended()) == (0, None)
