@@ -15,8 +15,7 @@ class Process(NamedTuple):
     parent: int
     is_python: bool
     cpu_s: float
-    """User and system, with those of its children that have ended and were waited for."""
-    own_cpu_s: float
+    """User and system, without its children."""
     peak_mb: float
     """The most memory it had at once (VmHWM), with pages that it shares with the process that it was forked from."""
 
@@ -31,11 +30,11 @@ def _process(pid: int) -> Process | None:
     except OSError:
         return None
     tick = os.sysconf("SC_CLK_TCK")
-    own, children = int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
+    ticks = int(fields[11]) + int(fields[12])
     peak = status.partition("VmHWM:")[2].split()
     is_python = "python" in Path(os.fsdecode(words[0])).name
     peak_mb = int(peak[0]) / 1024 if peak else 0.0
-    return Process(pid, int(fields[1]), is_python, (own + children) / tick, own / tick, peak_mb)
+    return Process(pid, int(fields[1]), is_python, ticks / tick, peak_mb)
 
 
 def below(ancestor: int) -> Iterator[Process]:
@@ -63,15 +62,11 @@ class Jvm(NamedTuple):
     @property
     def cpu_s(self) -> float:
         found = _process(self.pid)
-        return found.own_cpu_s if found else 0.0
+        return found.cpu_s if found else 0.0
 
     @property
     def workers(self) -> list[Process]:
         return [one for one in below(self.pid) if one.is_python]
-
-    @property
-    def workers_cpu_s(self) -> float:
-        return sum(one.cpu_s for one in self.workers)
 
 
 class Peak:
