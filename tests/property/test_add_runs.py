@@ -258,3 +258,12 @@ def test_an_add_with_anything_special_is_left_to_protobuf(options: dict[str, Any
 @pytest.mark.parametrize("ids", [(5, 7), (4, 6)])
 def test_an_entry_under_other_ids_than_its_own_is_left_to_protobuf(ids: tuple[int, int]) -> None:
     assert v3.plain_add(memoryview(v3.add_request(1, *ids, KEYS[0], HEADER.pack(5, 6, 5, 7))[4:])) is None
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_an_add_that_tells_another_size_of_its_entry_is_left_to_protobuf(change: int) -> None:
+    frame = bytearray(v3.add_request(1, 5, 6, KEYS[0], HEADER.pack(5, 6, 5, 7) + b"payload")[4:])
+    found = v3.plain_add(memoryview(frame))
+    assert found is not None
+    frame[found.body_at - 1] += change
+    assert v3.plain_add(memoryview(frame)) is None
