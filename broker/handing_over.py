@@ -8,12 +8,12 @@ them take to be closed here and opened there. Where there is no other broker not
 
 import asyncio
 import logging
+from collections import Counter
 from functools import partial
 from typing import Final
 
 from broker.broker import Broker
 from broker.errors import BrokerError
-from broker.names import BundleSet
 from broker.ownership.ownership import BundleOwnership
 from magnetar_core.bookkeeper.metadata.store import MetadataError
 from magnetar_core.runtime.types import Corruption
@@ -25,7 +25,6 @@ ASK_S: Final = 3.0
 
 # After so long the rest is closed at once; service managers kill after 30 s or more.
 HAND_OVER_S: Final = 20.0
-
 
 # Time for the others to open a topic, some 200 a second, before the next bundle follows.
 PAUSE_PER_TOPIC_S: Final = 0.005
@@ -43,7 +42,8 @@ async def hand_over(broker: Broker, ownership: BundleOwnership) -> None:
     if not has_others:
         return
     deadline = broker.clock.monotonic() + HAND_OVER_S
-    going = sorted(((_topics(broker, bundle), bundle) for bundle in ownership.owned_bundles), reverse=True)
+    open_topics = Counter(ownership.bundle_of(name) for name in broker.topics)
+    going = sorted(((open_topics[bundle], bundle) for bundle in ownership.owned_bundles), reverse=True)
     try:
         async with asyncio.timeout(HAND_OVER_S):
             for number, (topics, bundle) in enumerate(going):  # a bundle without open topics is missed by nobody
@@ -60,8 +60,3 @@ async def _give(broker: Broker, ownership: BundleOwnership, bundle: str) -> None
         await ownership.unload(bundle, partial(broker.unload_bundle, bundle))
     except (BrokerError, MetadataError, Corruption) as error:
         log.warning("%s could not be handed over: %s", bundle, error)
-
-
-def _topics(broker: Broker, bundle: str) -> int:
-    here = BundleSet([bundle])
-    return sum(here.has(name) for name in broker.topics)

@@ -6,4 +6,5 @@ from magnetar.demo import drain, failover, flights
 
 DEMOS = {"flights": flights.main, "drain": drain.main, "failover": failover.main}
 
-sys.exit(DEMOS.get(" ".join(sys.argv[1:]), flights.main)())
+name = " ".join(sys.argv[1:]) or "flights"
+sys.exit(DEMOS[name]() if name in DEMOS else f"no demo {name}; there are {', '.join(DEMOS)}")
