@@ -31,6 +31,10 @@ log = logging.getLogger(__name__)
 # must fit into memory. One round trip covers a window of what a pipelining writer had under way.
 _WINDOW: Final = 16
 
+# It begins with so many and doubles with each entry that is found: most ledgers end one entry behind the LAC, and a
+# broker that takes over thousands of them would ask for thousands of windows of entries that nobody wrote.
+_WINDOW_FIRST: Final = 2
+
 # Clients that recover or re-replicate the same ledger at the same time cause conflicts; each conflict is one's
 # progress.
 _CONFLICTS_MAX: Final = 20
@@ -91,9 +95,9 @@ async def _find_end(
     writer = LedgerWriteHandle(ledger_id, versioned, ledgers, pool, rng, last_add_confirmed=floor, recovery=True)
     reads: deque[asyncio.Future[Found | Absent]] = deque()
     try:
-        entry_id = floor
+        entry_id, window = floor, _WINDOW_FIRST
         while True:
-            while len(reads) < _WINDOW:
+            while len(reads) < window:
                 reads.append(fetcher.recovery_read(segment.ensemble, entry_id + len(reads) + 1, key))
             entry_id += 1
             try:
@@ -103,6 +107,7 @@ async def _find_end(
             reads.popleft()
             if isinstance(verdict, Absent):
                 break
+            window = min(window * 2, _WINDOW)
             entry = verdict.entry
             writer.set_length(entry.length - len(entry.payload))
             try:

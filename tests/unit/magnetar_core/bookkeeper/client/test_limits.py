@@ -219,6 +219,16 @@ async def test_a_recovery_reads_and_writes_so_many_entries_at_a_time(
     assert in_flight.most == recover._WINDOW
 
 
+async def test_a_recovery_that_finds_one_entry_asks_for_few(
+    cluster: FakeCluster, client: BookKeeper, in_flight: InFlight
+) -> None:
+    ledger = await unconfirmed(client, 1)
+    other = await cluster.client()
+    reader = await other.open_ledger(ledger.ledger_id, recovery=True)
+    assert reader.last_add_confirmed == 0
+    assert in_flight.most <= 2 * recover._WINDOW_FIRST
+
+
 @pytest.fixture
 def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of entries that each batch read requests."""
