@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from broker.binary.connection import LookupAnswer
+from broker.binary.flow import WaitingRequests
 from broker.binary.server import BinaryServer
 from broker.config import PARTITIONS_MAX, BrokerConfig, parse_listeners
 from broker.dynamic_settings import DynamicSettings
@@ -97,6 +98,8 @@ class Ledgers(Protocol):
         self, name: str, config: ManagedLedgerConfig | None = None, *, create: bool = True
     ) -> ManagedLedger: ...
 
+    def prepare(self, name: str, config: ManagedLedgerConfig | None = None) -> None: ...
+
     async def exists(self, name: str) -> bool: ...
 
     async def list(self, namespace: str) -> list[str]: ...
@@ -160,6 +163,7 @@ class Broker:
         memory = memory_bytes()
         self.publishes = MemoryBudget(config.publish_buffer_bytes(memory), clock.call_later)
         self.reads = MemoryBudget(config.read_buffer_bytes(memory), clock.call_later)
+        self.waiting = WaitingRequests()
         self.unacked = UnackedBudget(config.max_unacked_per_broker, config.max_unacked_part)
         self.publish_throttle = PublishThrottle()
         """The rate of all topics together."""
@@ -498,6 +502,13 @@ class Broker:
                 if not create:
                     raise
                 # Joined one who only looked whether there is such a topic.
+
+    async def prepare(self, name: TopicName) -> None:
+        """Begin to get what opening a topic will need, whoever serves it now. Raises BrokerError."""
+        if name.is_persistent and name not in self.topics and not self._is_stopping:
+            policies = await self.policies_of(name)
+            settings = ledger_config(self.config, policies, is_system=name.is_system)
+            self.ledgers.prepare(name.managed_ledger_name, settings)
 
     async def _open(self, name: TopicName, policies: NamespacePolicies, create: bool) -> Topic:
         while (ending := self._ending.get(name)) is not None:  # rule 3

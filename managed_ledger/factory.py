@@ -13,6 +13,7 @@ from managed_ledger.entry_cache import EntryCache
 from managed_ledger.errors import StorageUnavailable
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.names import ROOT, ledger_path
+from managed_ledger.preparing import Preparations
 from managed_ledger.records import decode_cursor_info, decode_ledger_info
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,8 @@ class ManagedLedgerFactory:
         self._open: dict[str, ManagedLedger] = {}
         self._opening: SingleFlight[str, ManagedLedger] = SingleFlight(Tasks("managed ledgers"), "opening")
         self._tasks = Tasks("managed ledgers")
+        self.preparations = Preparations(bookkeeper, store, clock)
+        """What was prepared for topics that are opened soon."""
 
     def start(self) -> None:
         """Begin the periodic maintenance."""
@@ -75,7 +78,7 @@ class ManagedLedgerFactory:
         ledger = ManagedLedger(name, self._bookkeeper, self._store, self._clock, config, self._cache, self._on_damage)
         ledger.on_ended = self._forget_ended
         try:
-            await ledger.open(create=create)
+            await ledger.open(create=create, prepared=await self.preparations.take(name, config))
         except MetadataError as error:
             raise StorageUnavailable(f"cannot open {name}: {error}") from error
         assert name not in self._open, f"{name} is open twice"
@@ -85,6 +88,11 @@ class ManagedLedgerFactory:
     def _forget_ended(self, ledger: ManagedLedger) -> None:
         if self._open.get(ledger.name) is ledger:
             del self._open[ledger.name]
+
+    def prepare(self, name: str, config: ManagedLedgerConfig | None = None) -> None:
+        """Get what opening a topic will need, whoever owns it now (`managed_ledger.preparing`). Does not wait."""
+        if name not in self._open:
+            self.preparations.begin(name, config or self._config)
 
     async def exists(self, name: str) -> bool:
         """Whether the topic is stored. Raises StoreUnavailable."""
@@ -134,6 +142,7 @@ class ManagedLedgerFactory:
     async def close(self) -> None:
         """Close all open managed ledgers, also those that are being opened."""
         await self._tasks.cancel()
+        await self.preparations.close()
         for name in self._opening.under_way:
             await self._opening.settle(name)
         ledgers, self._open = self._open, {}

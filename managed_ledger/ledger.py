@@ -46,6 +46,7 @@ from managed_ledger.errors import (
 )
 from managed_ledger.ledger_lifecycle import LedgerLifecycle
 from managed_ledger.position import LATEST, Position
+from managed_ledger.preparing import Prepared
 from managed_ledger.reading import Entry, Reading
 from managed_ledger.record import TopicRecord, set_properties
 from managed_ledger.retention import RetentionRule
@@ -107,15 +108,16 @@ class ManagedLedger:
 
     # ---------------------------------------------------------------------------------- opening
 
-    async def open(self, *, create: bool) -> None:
+    async def open(self, *, create: bool, prepared: Prepared | None = None) -> None:
         """Take over: recover and close the last ledger, begin a new one, recover the cursors.
 
-        Raises ManagedLedgerNotFound, StorageUnavailable, ManagedLedgerFenced (another owner was faster).
+        *prepared*: what is used for the first attempt. Raises ManagedLedgerNotFound, StorageUnavailable,
+        ManagedLedgerFenced (another owner was faster).
         """
         try:
             for number in range(OPEN_ATTEMPTS_MAX):
                 try:
-                    await self._open_once(create)
+                    await self._open_once(create, prepared if number == 0 else None)
                     break
                 except ManagedLedgerFenced:
                     if number == OPEN_ATTEMPTS_MAX - 1:
@@ -130,16 +132,21 @@ class ManagedLedger:
         if self._appending.state is State.CREATING:
             self._writing.open()
 
-    async def _open_once(self, create: bool) -> None:
-        await self._record.read(create=create)
+    async def _open_once(self, create: bool, prepared: Prepared | None) -> None:
+        try:
+            await self._record.read(create=create, known=None if prepared is None else prepared.record)
+        except BaseException:
+            if prepared is not None:
+                self._lifecycle.discard(prepared.ahead)
+            raise
         if self._record.is_terminated:
             self._writing.end_appends(State.TERMINATED, ManagedLedgerTerminated(f"{self.name} was terminated"))
             await self._lifecycle.recover_last()
             await self._lifecycle.change_record()  # so that a former owner sees the new version
             return
-        ahead = self._lifecycle.create_ahead()
+        ahead = self._lifecycle.create_ahead() if prepared is None else prepared.ahead
         try:
-            await self._lifecycle.recover_last()
+            await self._lifecycle.recover_last(None if prepared is None else prepared.last)
             self._lifecycle.leave_out_empty()
         except BaseException:
             self._lifecycle.discard(ahead)

@@ -23,11 +23,13 @@ from collections.abc import Callable, Collection, Sequence
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import BookKeeperError, LedgerFenced, MetadataConflict, NoSuchLedger
 from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
+from magnetar_core.bookkeeper.metadata.ledger_store import Versioned
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import FAILED, Tasks, attempt
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import ManagedLedgerError, ManagedLedgerFenced, RecordInDoubt, StorageUnavailable
+from managed_ledger.new_ledger import new_ledger
 from managed_ledger.position import Position
 from managed_ledger.reading import Reading
 from managed_ledger.record import TopicRecord
@@ -70,17 +72,20 @@ class LedgerLifecycle:
 
     # -------------------------------------------------------------------------- what a former owner left
 
-    async def recover_last(self) -> None:
+    async def recover_last(self, known: Versioned | None = None) -> None:
         """Fence and close the last ledger, which a former owner may still be writing to. Raises StorageUnavailable.
 
-        Its length is noted in the list; the next write of the record stores it (rule 2).
+        *known*: its record as it was read before (`BookKeeper.open_ledger`). Its length is noted in the list; the next
+        write of the record stores it (rule 2).
         """
         infos = list(self._ledgers)
         if not infos:
             return
         last = infos[-1]
         try:
-            handle = await self._bookkeeper.open_ledger(last.ledgerId, password=self.config.password, recovery=True)
+            handle = await self._bookkeeper.open_ledger(
+                last.ledgerId, password=self.config.password, recovery=True, known=known
+            )
         except NoSuchLedger:
             log.warning("%s: ledger %s is in its record but does not exist; leaving it out", self._name, last.ledgerId)
             self._ledgers.remove(last.ledgerId)
@@ -122,22 +127,10 @@ class LedgerLifecycle:
     async def _create(self) -> LedgerWriteHandle:
         """A new ledger that no record names yet. Raises StorageUnavailable."""
         try:
-            return await self._bookkeeper.create_ledger(
-                ensemble_size=self.config.ensemble_size,
-                write_quorum=self.config.write_quorum,
-                ack_quorum=self.config.ack_quorum,
-                digest_type=self.config.digest_type,
-                password=self.config.password,
-                custom_metadata=(
-                    ("application", b"pulsar"),
-                    ("component", b"managed-ledger"),
-                    ("pulsar/managed-ledger", self._name.encode()),
-                    *self.config.placement,
-                ),
-            )
-        except BookKeeperError as error:
+            return await new_ledger(self._bookkeeper, self._name, self.config)
+        except StorageUnavailable:
             self.creation_failed_ms = self._clock.wall_ms()
-            raise StorageUnavailable(f"{self._name}: cannot create a ledger: {error}") from error
+            raise
 
     async def begin(self, ahead: asyncio.Task[LedgerWriteHandle] | None = None) -> LedgerWriteHandle:
         """Put a new ledger into the record; it is the present one from here on. *ahead*: from `create_ahead`.

@@ -21,9 +21,15 @@ from broker.topic.ports import Outbox
 from broker.topic.throttling import HOLD_STEP_MS, PublishThrottle
 from magnetar_core.runtime.types import KIB, MIB, Buffer, Cancellable
 
-# Requests of one connection that wait for something (topics being opened, lookups). A client that reconnects asks
-# for each of its topics at once. Above this number the socket is not read until half are answered. Each takes 6 KB.
-REQUESTS_MAX: Final = 500
+# Requests of one connection that wait for something (topics being opened, lookups). A client that reconnects asks for
+# each of its topics at once, and lookups wait as long as the session of a dead broker lasts; what the client sends to
+# its other topics meanwhile comes through the same socket. Each takes 6 KB. Above this number the socket is not read
+# until half are answered.
+REQUESTS_MAX: Final = 10_000
+
+# The same for all connections together: above it each may have the first number only.
+REQUESTS_ALL_MAX: Final = 50_000
+REQUESTS_SHARE: Final = 500
 
 # Share of one connection in the memory for sends that storage has not answered: a fast client must not take all of it
 # from the others.
@@ -40,6 +46,15 @@ OUTBOX_LOW_BYTES: Final = 256 * KIB
 assert OUTBOX_LOW_BYTES < OUTBOX_HIGH_BYTES
 
 
+class WaitingRequests:
+    """The requests of all connections that have no answer yet."""
+
+    __slots__ = ("total",)
+
+    def __init__(self) -> None:
+        self.total = 0
+
+
 class FlowPort(Protocol):
     """The limits that the connections of a broker share."""
 
@@ -48,6 +63,8 @@ class FlowPort(Protocol):
     """Sends of all clients that have no receipt yet."""
     reads: MemoryBudget
     """Reads under way, and frames that the clients have not taken yet."""
+
+    waiting: "WaitingRequests"
 
     def now_ms(self) -> int: ...
 
@@ -161,12 +178,16 @@ class ClientFlow:
     def on_request(self) -> None:
         """A request waits for its answer."""
         self._requests += 1
+        self._broker.waiting.total += 1
         if not self.is_paused:
             self.throttle()
 
     def on_answer(self) -> None:
         """A request that waited is answered."""
+        if self.is_closed:  # `on_lost` has counted it
+            return
         self._requests -= 1
+        self._broker.waiting.total -= 1
         assert self._requests >= 0, "more requests were answered than asked"
         if self.is_paused:
             self.throttle()
@@ -203,7 +224,7 @@ class ClientFlow:
             if (
                 self._publishes > limit
                 or self._publish_bytes > share
-                or self._requests > REQUESTS_MAX
+                or self._requests > self._requests_max()
                 or self.unsent_bytes > OUTBOX_HIGH_BYTES
                 or self._holds
             ):
@@ -214,7 +235,7 @@ class ClientFlow:
         elif (
             self._publishes <= limit // 2
             and self._publish_bytes <= share // 2
-            and self._requests <= REQUESTS_MAX // 2
+            and self._requests <= self._requests_max() // 2
             # Not OUTBOX_LOW_BYTES: between the two marks the socket may have nothing more to report.
             and self.unsent_bytes <= OUTBOX_HIGH_BYTES
             and not self._holds
@@ -223,6 +244,9 @@ class ClientFlow:
                 publishes.wait(self, self._resume, first=bool(self._partial_bytes))
             elif not publishes.is_waiting(self):
                 self._resume()
+
+    def _requests_max(self) -> int:
+        return REQUESTS_MAX if self._broker.waiting.total <= REQUESTS_ALL_MAX else REQUESTS_SHARE
 
     def _pause(self) -> None:
         self.is_paused = True
@@ -236,6 +260,8 @@ class ClientFlow:
     def on_lost(self, holder: Holder) -> None:
         """The connection is gone: nothing it makes the broker hold is left but sends that are on their way."""
         self.is_closed = True
+        self._broker.waiting.total -= self._requests
+        self._requests = 0
         self._broker.publishes.forget(self)
         self.on_partial(0)
         self.count_unsent(0, holder)

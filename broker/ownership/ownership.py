@@ -120,6 +120,10 @@ class BundleOwnership:
         self._locating: SingleFlight[tuple[str, bool], Located | bool] = SingleFlight(
             self._tasks, "finding the owner of"
         )
+        self.on_awaited: Callable[[TopicName], None] = lambda topic: None
+        """Called with a topic that is asked for, whose owner does not answer and which this broker will take."""
+        self._asked: dict[str, set[TopicName]] = {}  # bundle → topics for which its owner is being looked for
+        self._away: set[str] = set()  # those of them whose owner does not answer and which will be ours
         self.takeover_wait_s = takeover_wait_s
         """Seconds that a lookup waits for a bundle whose owner is gone, or gives it back."""
         self._cancel_session: Cancel | None = None
@@ -252,6 +256,9 @@ class BundleOwnership:
         deadline = self._clock.monotonic() + self.takeover_wait_s
         while bundle not in self._owned or bundle in self._unloading:
             # After a failure thousands of lookups wait for the same few bundles: one for each bundle asks for all.
+            self._asked.setdefault(bundle, set()).add(topic)
+            if bundle in self._away:
+                self.on_awaited(topic)
             try:
                 found = await self._locating.do(
                     (bundle, authoritative), partial(self._locate_bundle, bundle, authoritative, deadline)
@@ -272,6 +279,13 @@ class BundleOwnership:
 
         False: there is no such bundle any more. Raises NoBrokerAvailable, _StillAway at *deadline*.
         """
+        try:
+            return await self._find_or_take(bundle, authoritative, deadline)
+        finally:
+            self._away.discard(bundle)
+            self._asked.pop(bundle, None)
+
+    async def _find_or_take(self, bundle: str, authoritative: bool, deadline: float) -> Located | bool:
         while bundle not in self._owned or bundle in self._unloading:
             given_back = self._unloading.get(bundle)
             if given_back is not None:
@@ -300,6 +314,10 @@ class BundleOwnership:
                     raise _StillAway(f"Namespace bundle {bundle} is being unloaded by {owner.native_url}")
             elif await self._answers(owner):
                 return Located(here=False, broker=owner)
+            elif bundle not in self._away and await self._better_broker(bundle) is None:
+                self._away.add(bundle)
+                for topic in self._asked.get(bundle, ()):
+                    self.on_awaited(topic)
             elif await self._wait_for_change(node, min(deadline, self._clock.monotonic() + PROBE_AGAIN_S)):
                 self._probes.pop(owner.native_url, None)  # it may be back
             elif self._clock.monotonic() >= deadline:

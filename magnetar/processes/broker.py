@@ -14,6 +14,7 @@ from broker.handing_over import hand_over
 from broker.names import Bundles
 from broker.ownership.ownership import BundleOwnership
 from broker.security.doors import open_doors
+from broker.takeovers import Takeovers
 from broker.tenancy import initialise_cluster
 from broker.tracing import open_tracing
 from magnetar_core.bookkeeper.client.client import BookKeeper
@@ -107,6 +108,9 @@ async def start_broker(
     await ownership.start(f"{host}:{web_port or secure_port}", broker.address)
     parts.add("ownership", ownership.stop)
     parts.add("broker", broker.close)
+    takeovers = Takeovers(broker, ownership)
+    takeovers.start()
+    parts.add("takeovers", takeovers.stop)
     if web_socket is not None or secure_socket is not None:
         from broker.admin.server import AdminServer
 

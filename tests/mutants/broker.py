@@ -748,6 +748,20 @@ MUTANTS = (
         (f"{UNIT}/ownership/test_isolation.py",),
     ),
     Mutant(
+        "requests that wait count although their connection is gone",
+        "broker/binary/flow.py",
+        "        self._broker.waiting.total -= self._requests\n        self._requests = 0\n",
+        "        self._requests = 0\n",
+        (f"{UNIT}/binary/test_flow.py",),
+    ),
+    Mutant(
+        "a topic is prepared that another broker will take",
+        "broker/ownership/ownership.py",
+        "elif bundle not in self._away and await self._better_broker(bundle) is None:",
+        "elif bundle not in self._away:",
+        (f"{UNIT}/ownership/test_ownership.py",),
+    ),
+    Mutant(
         "a bundle moves where it may not be",
         "broker/ownership/balancing.py",
         "            if may_move(name)\n",

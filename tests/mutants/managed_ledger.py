@@ -416,6 +416,20 @@ MUTANTS = (
         ("tests/unit/managed_ledger/test_ledger.py",),
     ),
     Mutant(
+        "an old preparation is used for the second attempt as well",
+        "managed_ledger/ledger.py",
+        "prepared if number == 0 else None",
+        "prepared",
+        ("tests/unit/managed_ledger/test_preparing.py",),
+    ),
+    Mutant(
+        "a ledger that was prepared for nothing stays",
+        "managed_ledger/preparing.py",
+        "        await handle.abandon()\n        if await attempt(",
+        "        await handle.abandon()\n        return\n        if await attempt(",
+        ("tests/unit/managed_ledger/test_preparing.py",),
+    ),
+    Mutant(
         "the end of an empty topic names no ledger",
         "managed_ledger/writing.py",
         "            await self._close_present(for_ever=True)\n",

@@ -199,7 +199,7 @@ class TopicUnderTakeovers:
         self.sought: dict[str, Position] = dict.fromkeys(CURSORS, EARLIEST)
         self.excused: dict[str, set[Position]] = {name: set() for name in CURSORS}
         self.seeks = 0
-        self.takeovers = self.deaths = self.trimmed = self.failures = 0
+        self.prepared = self.takeovers = self.deaths = self.trimmed = self.failures = 0
 
     # ------------------------------------------------------------------------------ what is stored
 
@@ -280,9 +280,26 @@ class TopicUnderTakeovers:
         broker = self.brokers[self.owner] if rng.random() < 0.8 else rng.choice(self.brokers)
         ledger = broker.ledger
         action = rng.choices(
-            ("append", "answer", "fail", "acknowledge", "flush", "seek", "trim", "close", "die", "terminate"),
-            (30, 50, 1.5, 15, 10, 1, 6, 1, 1, 0.1),
+            (
+                "append",
+                "answer",
+                "fail",
+                "acknowledge",
+                "flush",
+                "seek",
+                "trim",
+                "close",
+                "die",
+                "terminate",
+                "prepare",
+            ),
+            (30, 50, 1.5, 15, 10, 1, 6, 1, 1, 0.1, 5),
         )[0]
+        if action == "prepare":  # somebody believes that the owner is gone
+            other = rng.choice(self.brokers)
+            self.prepared += not other.factory.preparations.names
+            other.factory.prepare(NAME)
+            return
         if (ledger is None or not ledger.is_open) and broker is self.brokers[self.owner] and rng.random() < 0.5:
             self.takeovers += not broker.is_opening
             self.quietly(broker.open())
@@ -476,7 +493,9 @@ def test_nothing_acknowledged_is_lost_doubled_or_skipped_whoever_owns_the_topic(
 
 
 def test_the_runs_reach_what_they_are_for() -> None:
-    total = dict.fromkeys(("acknowledged", "takeovers", "deaths", "trimmed", "failures", "ledgers", "seeks"), 0)
+    total = dict.fromkeys(
+        ("acknowledged", "takeovers", "deaths", "trimmed", "failures", "ledgers", "seeks", "prepared"), 0
+    )
     for seed in range(40):
         world = TopicUnderTakeovers(seed)
         asyncio.run(world.run())
@@ -487,9 +506,11 @@ def test_the_runs_reach_what_they_are_for() -> None:
         total["failures"] += world.failures
         total["ledgers"] += len(world.listed())
         total["seeks"] += world.seeks
+        total["prepared"] += world.prepared
     assert total["acknowledged"] > 200
     assert total["takeovers"] > 100
     assert total["deaths"] > 20
     assert total["trimmed"] > 10
     assert total["failures"] > 50
     assert total["seeks"] > 5
+    assert total["prepared"] > 100

@@ -9,7 +9,7 @@ Several clients may share one set of ledgers (`session`). As with the real one:
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import (
@@ -22,6 +22,8 @@ from magnetar_core.bookkeeper.client.errors import (
     NoSuchLedger,
     NotEnoughBookies,
 )
+from magnetar_core.bookkeeper.metadata.ledger_store import Versioned
+from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
 from magnetar_core.bookkeeper.wire.entry import StoredEntry
 from magnetar_core.runtime.types import Buffer
 
@@ -53,8 +55,19 @@ class StoredLedger:
         return len(self.entries) - 1
 
     @property
+    def is_closed(self) -> bool:
+        return self.closed
+
+    @property
     def length(self) -> int:
         return sum(map(len, self.entries))
+
+
+class RecordThen(NamedTuple):
+    """A ledger's record when it was read."""
+
+    ledger_id: int
+    is_closed: bool
 
 
 class Ledgers:
@@ -123,7 +136,17 @@ class MemoryBookKeeper:
         self.handles.append(handle)
         return handle
 
-    async def open_ledger(self, ledger_id: int, *, password: bytes = b"", recovery: bool) -> "MemoryReadHandle":
+    async def record_of(self, ledger_id: int) -> Versioned:
+        await self.step("record", ledger_id)
+        ledger = await self.read_metadata(ledger_id)
+        return Versioned(cast(LedgerMetadata, RecordThen(ledger_id, ledger.closed)), 0)
+
+    async def open_ledger(
+        self, ledger_id: int, *, password: bytes = b"", recovery: bool, known: Versioned | None = None
+    ) -> "MemoryReadHandle":
+        if known is not None:  # the real client finds the state of now when it changes the record
+            assert recovery, "nothing would tell that it is old"
+            assert not known.metadata.is_closed, known
         await self.step("open", ledger_id)
         ledger = self.ledgers.get(ledger_id)
         if ledger is None:

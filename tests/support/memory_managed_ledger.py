@@ -382,6 +382,7 @@ class MemoryLedgers:
         self.by_name: dict[str, MemoryManagedLedger] = {}
         self.next_ledger_id = 1
         self.opened: list[str] = []
+        self.prepared: list[str] = []
         self.hold_opening: asyncio.Event | None = None
         self.fail_opening: ManagedLedgerError | None = None
 
@@ -405,6 +406,9 @@ class MemoryLedgers:
         if not ledger.is_open:
             ledger.reopen()
         return cast(ManagedLedger, ledger)
+
+    def prepare(self, name: str, config: ManagedLedgerConfig | None = None) -> None:
+        self.prepared.append(name)
 
     async def exists(self, name: str) -> bool:
         return name in self.by_name

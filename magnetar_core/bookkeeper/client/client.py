@@ -134,15 +134,20 @@ class BookKeeper:
             raise MetadataUnavailable(f"no ledger was created: {error}") from error
         return LedgerWriteHandle(ledger_id, versioned, self.ledgers, pool, self._rng)
 
-    async def open_ledger(self, ledger_id: int, *, password: bytes = b"", recovery: bool) -> LedgerReadHandle:
+    async def open_ledger(
+        self, ledger_id: int, *, password: bytes = b"", recovery: bool, known: Versioned | None = None
+    ) -> LedgerReadHandle:
         """Open a ledger for reading.
 
         With *recovery* an open ledger is taken over: its writer is fenced, its end found, and it is closed.
-        Without, its writer goes on undisturbed, and the handle knows the LAC of this moment. Raises NoSuchLedger,
-        Unauthorized, RecoveryFailed, MetadataUnavailable.
+        Without, its writer goes on undisturbed, and the handle knows the LAC of this moment.
+
+        *known*: the record of an open ledger that was read before; recovery finds out if it is old. Raises
+        NoSuchLedger, Unauthorized, RecoveryFailed, MetadataUnavailable.
         """
+        assert known is None or (recovery and not known.metadata.is_closed), "nothing would tell that it is old"
         pool = self._open_pool()
-        versioned = await self._read(ledger_id)
+        versioned = await self.record_of(ledger_id) if known is None else known
         metadata = versioned.metadata
         # A record of format 1 does not hold the password; there only the bookies can check it.
         if metadata.format_version > 1 and metadata.password != password:
@@ -158,7 +163,7 @@ class BookKeeper:
 
     async def open_as_administrator(self, ledger_id: int, *, recovery: bool) -> LedgerReadHandle:
         """As `open_ledger`, with the password that the ledger's record holds."""
-        password = (await self._read(ledger_id)).metadata.password
+        password = (await self.record_of(ledger_id)).metadata.password
         return await self.open_ledger(ledger_id, password=password, recovery=recovery)
 
     def replicas(self, ledger_id: int, metadata: LedgerMetadata) -> LedgerReplicas:
@@ -266,13 +271,14 @@ class BookKeeper:
 
     async def read_metadata(self, ledger_id: int) -> LedgerMetadata:
         """Raises NoSuchLedger, MetadataUnavailable."""
-        return (await self._read(ledger_id)).metadata
+        return (await self.record_of(ledger_id)).metadata
 
     async def is_open(self, ledger_id: int) -> bool:
         """The ledger's record says OPEN. Raises NoSuchLedger, MetadataUnavailable."""
         return (await self.read_metadata(ledger_id)).state is LedgerState.OPEN
 
-    async def _read(self, ledger_id: int) -> Versioned:
+    async def record_of(self, ledger_id: int) -> Versioned:
+        """A ledger's record with its version. Raises NoSuchLedger, MetadataUnavailable."""
         self._open_pool()
         try:
             return await self.ledgers.read(ledger_id)

@@ -5,7 +5,15 @@ from typing import Any
 
 import pytest
 
-from broker.binary.flow import OUTBOX_HIGH_BYTES, PARTIAL_BYTES_MIN, REQUESTS_MAX, ClientFlow
+from broker.binary.flow import (
+    OUTBOX_HIGH_BYTES,
+    PARTIAL_BYTES_MIN,
+    REQUESTS_ALL_MAX,
+    REQUESTS_MAX,
+    REQUESTS_SHARE,
+    ClientFlow,
+    WaitingRequests,
+)
 from broker.config import BrokerConfig
 from broker.memory_budget import MemoryBudget
 from magnetar_core.runtime.clock import ManualClock, Timer
@@ -50,6 +58,7 @@ class FakeBroker:
         self.clock = ManualClock()
         self.publishes = MemoryBudget(BUDGET_BYTES, self.clock.call_later)
         self.reads = MemoryBudget(BUDGET_BYTES, self.clock.call_later)
+        self.waiting = WaitingRequests()
 
     def now_ms(self) -> int:
         return self.clock.wall_ms()
@@ -99,6 +108,28 @@ def test_too_many_requests_stop_the_reading() -> None:
     for _ in range(REQUESTS_MAX // 2 + 1):
         flow.on_answer()
     assert socket.reads()
+
+
+def test_requests_of_others_leave_a_share() -> None:
+    flow, socket, broker = make()
+    broker.waiting.total = REQUESTS_ALL_MAX
+    for _ in range(REQUESTS_SHARE):
+        flow.on_request()
+    assert socket.reads()
+    flow.on_request()
+    assert not socket.reads()
+    broker.waiting.total -= 1_000  # others are answered
+    flow.on_answer()
+    assert socket.reads()
+
+
+def test_requests_of_a_lost_connection_do_not_count() -> None:
+    flow, socket, broker = make()
+    for _ in range(3):
+        flow.on_request()
+    flow.on_lost(socket)
+    flow.on_answer()  # of one whose work went on
+    assert broker.waiting.total == 0
 
 
 def test_half_a_large_frame_is_counted_and_a_small_one_is_not() -> None:

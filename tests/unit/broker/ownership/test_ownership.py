@@ -39,6 +39,15 @@ def topic_in(bundle: str) -> TopicName:
     return next(name for name in names if BUNDLES.bundle_of(name) == bundle)
 
 
+def another_topic_in(bundle: str) -> TopicName:
+    names = (TopicName.parse(f"persistent://{NAMESPACE}/u{number}") for number in range(1000))
+    return next(name for name in names if BUNDLES.bundle_of(name) == bundle)
+
+
+def _equal(found: object, expected: object) -> None:
+    assert found == expected
+
+
 ALL = [f"{NAMESPACE}/{text}" for text in BUNDLES.ranges]
 TOPICS = [topic_in(bundle) for bundle in ALL]
 
@@ -224,6 +233,38 @@ async def test_a_lookup_waits_until_the_session_of_a_dead_owner_ends(world: Brok
     assert (await waiting).here
     assert (await another).here
     assert await world.owner(ALL[0]) == a.ownership.address.service_url
+
+
+async def test_topics_that_wait_for_a_dead_owner_are_told(world: Brokers) -> None:
+    dead, a = await world.side(world.dead_port()), await world.side()
+    told: list[TopicName] = []
+    a.ownership.on_awaited = told.append
+    await dead.take(TOPICS[0])
+    waiting = [asyncio.create_task(a.ownership.locate(TOPICS[0], authoritative=False))]
+    await eventually(lambda: _equal(told, [TOPICS[0]]))
+    another = another_topic_in(ALL[0])
+    waiting.append(asyncio.create_task(a.ownership.locate(another, authoritative=False)))
+    await eventually(lambda: _equal(told, [TOPICS[0], another]))
+    await dead.store.close()
+    assert all([(await one).here for one in waiting])
+    assert (a.ownership._asked, a.ownership._away) == ({}, set())
+
+
+async def test_a_topic_whose_owner_lives_or_that_another_will_take_is_not_told(world: Brokers) -> None:
+    dead, a, b = await world.side(world.dead_port()), await world.side(), await world.side()
+    told: list[TopicName] = []
+    a.ownership.on_awaited = b.ownership.on_awaited = told.append
+    await b.take(TOPICS[1])
+    assert not (await a.ownership.locate(TOPICS[1], authoritative=False)).here
+    await dead.take(TOPICS[0])
+    free = [one for one in (a, b) if one.id == preference(ALL[0], [a.id, b.id], {b.id: 1})[0]]
+    (other,) = {a, b} - set(free)
+    waiting = asyncio.create_task(other.ownership.locate(TOPICS[0], authoritative=False))
+    await asyncio.sleep(0.1)
+    assert told == []
+    await dead.store.close()
+    sent = await waiting
+    assert (sent.redirect, sent.broker) == (True, free[0].ownership.address)
 
 
 async def test_who_waits_too_long_is_told_which_broker_does_not_answer(world: Brokers) -> None:

@@ -1,0 +1,212 @@
+"""Topics that are prepared before they are opened: what is saved, what is old by then, what is left behind."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from magnetar_core.bookkeeper.client.errors import BookieUnavailable
+from managed_ledger import preparing
+from managed_ledger.errors import StorageUnavailable
+from managed_ledger.position import EARLIEST
+from tests.support.waiting import eventually, settle
+from tests.unit.managed_ledger.test_ledger import payloads, read_all
+from tests.unit.managed_ledger.test_ledger_under_faults import CONFIG, NAME, Broker, FaultyStorage, world
+
+__all__ = ["world"]
+
+
+class Successor(Broker):
+    """Notes what it asks of the metadata store and of the bookies."""
+
+    def __init__(self, world: FaultyStorage) -> None:
+        super().__init__(world, CONFIG)
+        world.brokers.append(self)
+        self.asked: list[str] = []
+
+        async def store_step(what: str, path: str) -> None:
+            self.asked.append(what)
+
+        async def bookkeeper_step(what: str, ledger_id: int) -> None:
+            self.asked.append(what)
+            await asyncio.sleep(0)
+
+        self.store.on_step, self.bookkeeper.on_step = store_step, bookkeeper_step
+
+    async def prepare(self) -> None:
+        self.factory.prepare(NAME)
+        await settle()
+
+    async def contents(self) -> list[bytes]:
+        return [bytes(entry.data) for entry in await read_all(self.ledger)]
+
+
+def empty_ledgers(world: FaultyStorage) -> set[int]:
+    return {one.ledger_id for one in world.bookkeeper.ledgers.values() if not one.entries and not one.sent}
+
+
+async def test_what_was_prepared_is_neither_read_nor_created_again(world: FaultyStorage) -> None:
+    owner = await world.open()
+    await owner.publish(0, 3)
+    successor = Successor(world)
+    await successor.prepare()
+    assert sorted(successor.asked) == ["create", "created", "get", "record"]
+    successor.asked.clear()
+    await successor.open()
+    assert "create" not in successor.asked
+    assert "record" not in successor.asked
+    assert successor.asked.count("get") == 0
+    assert await successor.contents() == payloads(0, 3)
+    await world.check_record()
+
+
+async def test_the_owner_goes_on_while_a_successor_prepares(world: FaultyStorage) -> None:
+    owner = await world.open()
+    await owner.publish(0, 2)
+    successor = Successor(world)
+    await successor.prepare()
+    await owner.publish(2, 4)
+    assert owner.acknowledged == [0, 1, 2, 3]
+    await successor.open()
+    assert await successor.contents() == payloads(0, 4)
+
+
+async def test_ledgers_that_came_after_the_preparation_are_found(world: FaultyStorage) -> None:
+    """The record has another version by now: the opening begins anew, and its first new ledger goes."""
+    owner = await world.open()
+    await owner.publish(0, 2)
+    successor = Successor(world)
+    await successor.prepare()
+    await owner.publish(2, 13)  # five entries a ledger
+    await eventually(lambda: _all_answered(owner, 13))
+    await successor.open()
+    assert await successor.contents() == payloads(0, 13)
+    await world.check_record()
+    await eventually(lambda: _left(world, 1))  # that which is written next
+
+
+async def test_a_cursor_that_came_after_the_preparation_is_there(world: FaultyStorage) -> None:
+    owner = await world.open()
+    await owner.publish(0, 3)
+    successor = Successor(world)
+    await successor.prepare()
+    await owner.ledger.open_cursor("late", EARLIEST)
+    await successor.open()
+    assert successor.ledger.cursors["late"].backlog() == 3
+
+
+async def test_what_is_not_used_is_deleted(world: FaultyStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparing, "PREPARED_S", 0.02)
+    owner = await world.open()
+    await owner.publish(0, 1)
+    successor = Successor(world)
+    await successor.prepare()
+    assert len(empty_ledgers(world)) == 1
+    await eventually(lambda: _left(world, 0))
+    assert successor.factory.preparations.names == []
+    await owner.publish(1, 2)
+    assert owner.acknowledged == [0, 1]
+
+
+async def test_closing_deletes_what_was_prepared(world: FaultyStorage) -> None:
+    owner = await world.open()
+    await owner.publish(0, 1)
+    successor = Successor(world)
+    await successor.prepare()
+    await successor.factory.close()
+    assert empty_ledgers(world) == set()
+
+
+async def test_a_ledger_with_other_settings_is_not_used(world: FaultyStorage) -> None:
+    owner = await world.open()
+    await owner.publish(0, 1)
+    successor = Successor(world)
+    await successor.prepare()
+    prepared = empty_ledgers(world)
+    successor.ledger = await successor.factory.open(NAME, replace(CONFIG, write_quorum=1, ack_quorum=1))
+    await eventually(lambda: _gone(world, prepared))
+    assert await successor.contents() == payloads(0, 1)
+
+
+async def test_nothing_is_prepared_for_a_topic_that_is_not_there_or_has_ended(world: FaultyStorage) -> None:
+    successor = Successor(world)
+    await successor.prepare()
+    assert world.bookkeeper.ledgers == {}
+    await successor.factory.preparations.take(NAME, CONFIG)
+    owner = await world.open()
+    await owner.publish(0, 1)
+    await owner.ledger.terminate()
+    before = set(world.bookkeeper.ledgers)
+    await successor.prepare()
+    assert set(world.bookkeeper.ledgers) == before
+
+
+async def test_without_bookies_there_is_nothing_to_use_and_the_opening_tells_why(world: FaultyStorage) -> None:
+    owner = await world.open()
+    await owner.publish(0, 1)
+    successor = Successor(world)
+    successor.bookkeeper.out_of_bookies = True
+    await successor.prepare()
+    with pytest.raises(StorageUnavailable, match="too few bookies"):
+        await successor.open()
+    successor.bookkeeper.out_of_bookies = False
+    await successor.open()
+    assert await successor.contents() == payloads(0, 1)
+
+
+async def test_a_prepared_ledger_goes_if_the_last_one_cannot_be_recovered(world: FaultyStorage) -> None:
+    owner = await world.open()
+    await owner.publish(0, 3)
+    successor = Successor(world)
+    await successor.prepare()
+
+    async def step(what: str, ledger_id: int) -> None:
+        if what == "open":
+            raise BookieUnavailable("no bookie answers")
+
+    successor.bookkeeper.on_step = step
+    with pytest.raises(StorageUnavailable):
+        await successor.open()
+    await eventually(lambda: _left(world, 0))
+
+
+async def test_so_many_topics_are_prepared_and_no_more(world: FaultyStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparing, "PREPARED_MAX", 2)
+    successor = Successor(world)
+    for number in range(3):
+        successor.factory.prepare(f"{NAME}{number}")
+    assert successor.factory.preparations.names == [f"{NAME}0", f"{NAME}1"]
+
+
+async def test_so_many_topics_are_being_prepared_at_once(world: FaultyStorage) -> None:
+    successor = Successor(world)
+    waiting = asyncio.Event()
+    reading: list[str] = []
+
+    async def step(what: str, path: str) -> None:
+        reading.append(path)
+        await waiting.wait()
+
+    successor.store.on_step = step
+    for number in range(preparing.PREPARING_AT_ONCE + 5):
+        successor.factory.prepare(f"{NAME}{number}")
+    await settle()
+    assert len(reading) == preparing.PREPARING_AT_ONCE
+    waiting.set()
+    await eventually(lambda: _equal(len(reading), preparing.PREPARING_AT_ONCE + 5))
+
+
+def _all_answered(owner: Broker, count: int) -> None:
+    assert owner.acknowledged == list(range(count))
+
+
+def _left(world: FaultyStorage, count: int) -> None:
+    assert len(empty_ledgers(world)) == count
+
+
+def _gone(world: FaultyStorage, ledger_ids: set[int]) -> None:
+    assert not ledger_ids & set(world.bookkeeper.ledgers)
+
+
+def _equal(found: int, expected: int) -> None:
+    assert found == expected
