@@ -98,7 +98,7 @@ class Ledgers(Protocol):
         self, name: str, config: ManagedLedgerConfig | None = None, *, create: bool = True
     ) -> ManagedLedger: ...
 
-    def prepare(self, name: str, config: ManagedLedgerConfig | None = None) -> None: ...
+    def prepare(self, name: str, config: ManagedLedgerConfig | None = None, *, is_dead: bool = True) -> None: ...
 
     async def exists(self, name: str) -> bool: ...
 
@@ -503,12 +503,18 @@ class Broker:
                     raise
                 # Joined one who only looked whether there is such a topic.
 
-    async def prepare(self, name: TopicName) -> None:
-        """Begin to get what opening a topic will need, whoever serves it now. Raises BrokerError."""
+    async def prepare(self, name: TopicName, *, is_dead: bool) -> None:
+        """Begin to get what opening a topic will need, whose owner is dead or will close it. Raises BrokerError."""
         if name.is_persistent and name not in self.topics and not self._is_stopping:
             policies = await self.policies_of(name)
             settings = ledger_config(self.config, policies, is_system=name.is_system)
-            self.ledgers.prepare(name.managed_ledger_name, settings)
+            self.ledgers.prepare(name.managed_ledger_name, settings, is_dead=is_dead)
+
+    async def open_again(self, name: TopicName) -> None:
+        """Open a topic that another broker served, if it is still there and ours. Raises BrokerError."""
+        with contextlib.suppress(_NotStored):
+            if self.ownership.owns(name) and not self._is_stopping:
+                await self._load(name, await self.namespace(name.namespace), create=False)
 
     async def _open(self, name: TopicName, policies: NamespacePolicies, create: bool) -> Topic:
         while (ending := self._ending.get(name)) is not None:  # rule 3

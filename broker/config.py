@@ -467,6 +467,12 @@ class BrokerConfig:
         least=0,
     )
 
+    tells_what_it_serves: bool = setting(
+        "magnetarServingLog",
+        True,
+        help="tell other brokers which topics this one serves, and make ready for theirs",
+    )
+
     max_connections: int = setting("brokerMaxConnections", 0, help="connections to the binary ports; 0 = no limit")
     max_connections_per_ip: int = setting(
         "brokerMaxConnectionsPerIp", 0, help="connections from one address; 0 = no limit"

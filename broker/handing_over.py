@@ -26,6 +26,12 @@ ASK_S: Final = 3.0
 # After so long the rest is closed at once; service managers kill after 30 s or more.
 HAND_OVER_S: Final = 20.0
 
+# Time for the others to make ready (`broker.takeovers`), while everything is served here; they prepare some 500 topics
+# a second.
+READY_S: Final = 0.3
+READY_PER_TOPIC_S: Final = 0.002
+READY_S_MAX: Final = 5.0
+
 # Time for the others to open a topic, some 200 a second, before the next bundle follows.
 PAUSE_PER_TOPIC_S: Final = 0.005
 
@@ -41,15 +47,17 @@ async def hand_over(broker: Broker, ownership: BundleOwnership) -> None:
         return
     if not has_others:
         return
+    if broker.config.tells_what_it_serves:
+        await broker.clock.sleep(min(READY_S + len(broker.topics) * READY_PER_TOPIC_S, READY_S_MAX))
     deadline = broker.clock.monotonic() + HAND_OVER_S
     open_topics = Counter(ownership.bundle_of(name) for name in broker.topics)
-    going = sorted(((open_topics[bundle], bundle) for bundle in ownership.owned_bundles), reverse=True)
+    going = sorted((-open_topics[bundle], bundle) for bundle in ownership.owned_bundles)
     try:
         async with asyncio.timeout(HAND_OVER_S):
-            for number, (topics, bundle) in enumerate(going):  # a bundle without open topics is missed by nobody
+            for number, (negative, bundle) in enumerate(going):  # a bundle without open topics is missed by nobody
                 await _give(broker, ownership, bundle)
                 left_s = (deadline - broker.clock.monotonic()) / (len(going) - number)
-                await broker.clock.sleep(min(topics * PAUSE_PER_TOPIC_S, max(left_s, 0.0)))
+                await broker.clock.sleep(min(-negative * PAUSE_PER_TOPIC_S, max(left_s, 0.0)))
     except TimeoutError:
         left = len(ownership.owned_bundles)
         log.warning("%d bundles could not be handed over within %.0f s; they are closed now", left, HAND_OVER_S)

@@ -1,46 +1,195 @@
-"""Makes ready to serve the topics of a broker that does not answer, while its session with the metadata store lasts.
+"""Makes ready to serve the topics of a broker that is dead or stops, and opens them as soon as they are ours.
 
-a client asks for a topic ──▶ its owner does not answer ──▶ what opening it needs is prepared
-                                                      … the session ends, the bundle is ours ──▶ it is opened
+    a broker does not answer, or is registered no more ──▶ its topics that shall be ours are prepared, busiest first
+    its session ends, or it gives a bundle back        ──▶ the bundle is taken, and those topics are opened
+
+Which topics a broker serves it has told in its log (`broker.serving`). A topic that a client asks for while its owner
+does not answer is prepared as well, log or not. Nothing here decides who owns what, and whatever fails costs time only:
+topics are opened when their clients come.
 """
 
+import asyncio
 import logging
+from collections.abc import Iterable
+from typing import Final
 
 from broker.broker import Broker
 from broker.errors import BrokerError
-from broker.ownership.ownership import BundleOwnership
-from magnetar_core.runtime.tasks import Tasks
+from broker.ownership.ownership import BROKERS, BundleOwnership
+from broker.ownership.rules import BrokerAddress
+from broker.serving.log import OtherLogs, OwnLog
+from broker.serving.roster import traffic_of
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataError, MetadataStore
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.tasks import Bell, Tasks
+from magnetar_core.runtime.types import Corruption, MagnetarError
+from managed_ledger.state_log.errors import LogUnavailable
 from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 
+# How often each of the other brokers is asked whether it lives (by a connection that is closed at once).
+LOOK_S: Final = 1.0
+
+# The list of brokers is read anew so often, beside what a watch tells.
+LIST_S: Final = 10.0
+
+# How long a bundle of a broker that is gone is waited for: sessions take 2 to 30 s, a stop up to 20 s.
+FREE_S: Final = 60.0
+
+# Topics that nobody has asked for yet and that are opened at the same time; those with clients do not wait for these.
+OPENED_AT_ONCE: Final = 16
+
+# The log of a broker that has been gone for so long is removed.
+FORGOTTEN_S: Final = 600.0
+
+
+def _nothing() -> None:
+    pass
+
 
 class Takeovers:
-    """For one broker. Whatever fails here costs time at the takeover and nothing else."""
+    """For one broker."""
 
-    def __init__(self, broker: Broker, ownership: BundleOwnership) -> None:
+    def __init__(
+        self, broker: Broker, ownership: BundleOwnership, store: MetadataStore, bookkeeper: BookKeeper, clock: Clock
+    ) -> None:
         self._broker = broker
         self._ownership = ownership
+        self._store = store
+        self._clock = clock
         self._tasks = Tasks("takeovers")
         self._preparing: set[TopicName] = set()
+        self._slots = asyncio.Semaphore(OPENED_AT_ONCE)
+        self._brokers: dict[str, BrokerAddress] = {}
+        self._last_addresses: dict[str, BrokerAddress] = {}  # where they answered
+        self._is_list_stale = True
+        self._listed_s = 0.0
+        self._gone: dict[str, float] = {}  # broker id → since when
+        self._stop_watching: Cancel = _nothing
+        self._bell = Bell()
+        own_id, config = ownership.broker_id, broker.config
+        self._own_log: OwnLog | None = None
+        self._others: OtherLogs | None = None
+        if config.tells_what_it_serves:
+            self._own_log = OwnLog(own_id, config, self._serves, store, bookkeeper, clock)
+            self._others = OtherLogs(own_id, config, store, bookkeeper, clock)
 
     def start(self) -> None:
         self._ownership.on_awaited = self.prepare
+        if self._own_log is not None and self._others is not None:
+            self._own_log.start()
+            self._others.start()
+            self._stop_watching = self._store.watch_children(BROKERS, self._on_brokers_changed)
+            self._tasks.spawn(self._watch(self._others), "watch the other brokers")
 
     async def stop(self) -> None:
         self._ownership.on_awaited = lambda topic: None
+        self._stop_watching()
         await self._tasks.cancel()
+        if self._own_log is not None and self._others is not None:
+            await self._own_log.stop()
+            await self._others.stop()
 
-    def prepare(self, topic: TopicName) -> None:
-        """Begin to prepare a topic that will be ours. Does not wait."""
+    def prepare(self, topic: TopicName, *, is_dead: bool = True) -> None:
+        """Begin to prepare a topic that will be ours. Does not wait. Not *is_dead*: its owner will close it."""
         if topic not in self._preparing:
             self._preparing.add(topic)
-            self._tasks.spawn(self._prepare(topic), f"prepare {topic}")
+            self._tasks.spawn(self._prepare(topic, is_dead), f"prepare {topic}")
 
-    async def _prepare(self, topic: TopicName) -> None:
+    async def _prepare(self, topic: TopicName, is_dead: bool) -> None:
         try:
-            await self._broker.prepare(topic)
+            await self._broker.prepare(topic, is_dead=is_dead)
         except BrokerError as error:
             log.info("%s is not prepared: %s", topic, error)
         finally:
             self._preparing.discard(topic)
+
+    def _serves(self) -> dict[str, int] | None:
+        """What the own log tells; nothing new while bundles are given away, whose takers read it."""
+        if self._ownership.is_leaving:
+            return None
+        rates = {name: self._broker.topic_rates(name) for name in self._broker.topics}
+        return {name.full: traffic_of(one.messages_in + one.messages_out) for name, one in rates.items()}
+
+    # ------------------------------------------------------------------------------ who is gone
+
+    def _on_brokers_changed(self) -> None:
+        self._is_list_stale = True
+        self._bell.ring()
+
+    async def _watch(self, others: OtherLogs) -> None:
+        while True:
+            await self._bell.until(lambda: self._is_list_stale, self._clock, LOOK_S)
+            if self._ownership.is_leaving:
+                return
+            try:
+                await self._look(others)
+            except (MetadataError, Corruption, LogUnavailable) as error:
+                log.info("the other brokers are not watched: %s", error)
+
+    async def _look(self, others: OtherLogs) -> None:
+        """Raises MetadataError, Corruption, LogUnavailable."""
+        now_s = self._clock.monotonic()
+        if self._is_list_stale or now_s - self._listed_s > LIST_S:
+            self._is_list_stale, self._listed_s = False, now_s
+            self._brokers = await self._ownership.brokers()
+        for broker_id in others.known:
+            address = self._brokers.get(broker_id)
+            if address is not None and await self._ownership.answers(address):
+                self._gone.pop(broker_id, None)
+                self._last_addresses[broker_id] = address
+            elif broker_id not in self._gone:
+                self._gone[broker_id] = now_s
+                names = others.topics_of(broker_id)
+                if names:
+                    log.info("%s is gone or stops; making ready to serve %d topics", broker_id, len(names))
+                    former = self._last_addresses.get(broker_id)
+                    is_dead = former is None or not await self._ownership.answers(former)
+                    self._tasks.spawn(self._take_over(names, is_dead), f"take over from {broker_id}")
+            elif now_s - self._gone[broker_id] > FORGOTTEN_S and self._ownership.is_leader and address is None:
+                del self._gone[broker_id]
+                await others.remove(broker_id)
+
+    # ------------------------------------------------------------------------------ their topics
+
+    async def _take_over(self, names: Iterable[str], is_dead: bool) -> None:
+        by_bundle: dict[str, list[TopicName]] = {}
+        for text in names:
+            try:
+                topic = TopicName.parse(text)
+                bundles = await self._broker.bundles_of(topic.namespace)
+            except (BrokerError, ValueError) as error:
+                log.info("%s is left to its clients: %s", text, error)
+                continue
+            by_bundle.setdefault(bundles.bundle_of(topic), []).append(topic)
+        ours = []
+        for bundle, topics in by_bundle.items():
+            try:
+                if await self._ownership.would_take(bundle):
+                    ours.append((bundle, topics))
+            except MagnetarError as error:
+                log.info("%s is left to its clients: %s", bundle, error)
+        ours.sort(key=lambda one: (-len(one[1]), one[0]))  # the order in which they are given away
+        for bundle, topics in ours:
+            self._tasks.spawn(self._take(bundle, topics), f"take {bundle}")
+        for _, topics in ours:
+            for topic in topics:
+                self.prepare(topic, is_dead=is_dead)
+
+    async def _take(self, bundle: str, topics: Iterable[TopicName]) -> None:
+        try:
+            is_ours = await self._ownership.take_when_free(bundle, FREE_S)
+        except MagnetarError as error:
+            log.info("%s is left to its clients: %s", bundle, error)
+            return
+        if is_ours:
+            await asyncio.gather(*map(self._open, topics))
+
+    async def _open(self, topic: TopicName) -> None:
+        async with self._slots:
+            try:
+                await self._broker.open_again(topic)
+            except BrokerError as error:
+                log.info("%s is not opened until a client asks for it: %s", topic, error)

@@ -89,10 +89,10 @@ class ManagedLedgerFactory:
         if self._open.get(ledger.name) is ledger:
             del self._open[ledger.name]
 
-    def prepare(self, name: str, config: ManagedLedgerConfig | None = None) -> None:
-        """Get what opening a topic will need, whoever owns it now (`managed_ledger.preparing`). Does not wait."""
+    def prepare(self, name: str, config: ManagedLedgerConfig | None = None, *, is_dead: bool = True) -> None:
+        """Get what opening a topic will need, whoever owns it now (`Preparations.begin`). Does not wait."""
         if name not in self._open:
-            self.preparations.begin(name, config or self._config)
+            self.preparations.begin(name, config or self._config, is_dead=is_dead)
 
     async def exists(self, name: str) -> bool:
         """Whether the topic is stored. Raises StoreUnavailable."""

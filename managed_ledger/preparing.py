@@ -41,8 +41,9 @@ PREPARED_S: Final = 30.0
 # How long closing waits for ledgers that are not needed to be deleted.
 CLOSE_S: Final = 3.0
 
-# Topics that are prepared at the same time, so that those that are served go on.
-PREPARING_AT_ONCE: Final = 32
+# Topics that are prepared at the same time, so that those that are served go on; many of them go to the metadata store
+# in one request.
+PREPARING_AT_ONCE: Final = 128
 
 
 class Prepared(NamedTuple):
@@ -52,7 +53,7 @@ class Prepared(NamedTuple):
     """The settings with which the ledger was created."""
     record: Node
     last: Versioned | None
-    """The record of the last ledger, if it was open; None: it was closed, or there is none."""
+    """The record of the last ledger, if it was open; None: it was closed, there is none, or it was not read."""
     ahead: asyncio.Task[LedgerWriteHandle]
     """The next ledger."""
 
@@ -72,10 +73,13 @@ class Preparations:
     def names(self) -> list[str]:
         return list(self._prepared)
 
-    def begin(self, name: str, config: ManagedLedgerConfig) -> None:
-        """Prepare a topic, unless that is done or under way. Does not wait."""
+    def begin(self, name: str, config: ManagedLedgerConfig, *, is_dead: bool = True) -> None:
+        """Prepare a topic, unless that is done or under way. Does not wait.
+
+        Not *is_dead*: its owner will close the last ledger, so the record of that is not read.
+        """
         if name not in self._prepared and len(self._prepared) < PREPARED_MAX:
-            task = self._prepared[name] = self._tasks.spawn(self._prepare(name, config), f"prepare {name}")
+            task = self._prepared[name] = self._tasks.spawn(self._prepare(name, config, is_dead), f"prepare {name}")
             self._clock.call_later(PREPARED_S, lambda: self._give_up(name, task))
 
     async def take(self, name: str, config: ManagedLedgerConfig) -> Prepared | None:
@@ -110,7 +114,7 @@ class Preparations:
         if prepared is not None:
             await self._discard(prepared)
 
-    async def _prepare(self, name: str, config: ManagedLedgerConfig) -> Prepared | None:
+    async def _prepare(self, name: str, config: ManagedLedgerConfig, is_dead: bool) -> Prepared | None:
         async with self._slots:
             try:
                 node = await self._store.get(ledger_path(name))
@@ -120,7 +124,9 @@ class Preparations:
                 if info.HasField("terminatedPosition"):
                     return None  # it gets no further ledger
                 ahead = self._tasks.spawn(new_ledger(self._bookkeeper, name, config), "the next ledger", awaited=True)
-                last = await self._open_record(info.ledgerInfo[-1].ledgerId) if info.ledgerInfo else None
+                last = None
+                if is_dead and info.ledgerInfo:
+                    last = await self._open_record(info.ledgerInfo[-1].ledgerId)
                 await asyncio.wait([ahead])
             except (MetadataError, BookKeeperError, Corruption) as error:
                 log.info("%s is not prepared: %s", name, error)

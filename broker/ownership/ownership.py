@@ -129,7 +129,7 @@ class BundleOwnership:
         self._cancel_session: Cancel | None = None
         self._cancel_leader: Cancel | None = None
         self.is_leader = False
-        self._is_leaving = False
+        self._is_leaving = False  # and gives its bundles to others
 
     async def start(self, broker_id: str, address: BrokerAddress) -> None:
         """Register this broker as living at *address*; its id is `host:web port`. Raises StoreUnavailable."""
@@ -167,7 +167,7 @@ class BundleOwnership:
         self.is_leader = False
         await self._give_back(f"{BROKERS}/{self.broker_id}")
         await self._give_back(LEADER)
-        return any([await self._answers(address) for address in (await self.brokers()).values()])
+        return any([await self.answers(address) for address in (await self.brokers()).values()])
 
     async def _give_back(self, path: str) -> None:
         """Remove a node if it is still ours; another broker may own it by now. Raises StoreUnavailable."""
@@ -192,6 +192,11 @@ class BundleOwnership:
     def owned_bundles(self) -> list[str]:
         return sorted(self._owned)
 
+    @property
+    def is_leaving(self) -> bool:
+        """Whether this broker takes no bundles any more, and gives away those that it has."""
+        return self._is_leaving
+
     def may_acknowledge(self) -> bool:
         """The session rule (see `bundle_assignment`)."""
         return session_has_time(self._clock.monotonic(), self._store.last_answer, self._store.session_timeout_s)
@@ -214,12 +219,13 @@ class BundleOwnership:
 
     async def loaded_brokers(self) -> dict[str, tuple[BrokerAddress, BrokerLoad]]:
         """The registered brokers by id, and the load that each has told. Raises Corruption."""
-        found = {}
-        for broker_id in await self._store.children(BROKERS):
-            node = await self._store.get(f"{BROKERS}/{broker_id}")
-            if node is not None:
-                found[broker_id] = decode_loaded_broker(node.value, node.path)
-        return found
+        ids = await self._store.children(BROKERS)
+        nodes = await asyncio.gather(*(self._store.get(f"{BROKERS}/{broker_id}") for broker_id in ids))
+        return {
+            broker_id: decode_loaded_broker(node.value, node.path)
+            for broker_id, node in zip(ids, nodes, strict=True)
+            if node is not None
+        }
 
     @property
     def report(self) -> bytes:
@@ -312,7 +318,7 @@ class BundleOwnership:
             elif unloading:
                 if not await self._wait_for_change(node, deadline):
                     raise _StillAway(f"Namespace bundle {bundle} is being unloaded by {owner.native_url}")
-            elif await self._answers(owner):
+            elif await self.answers(owner):
                 return Located(here=False, broker=owner)
             elif bundle not in self._away and await self._better_broker(bundle) is None:
                 self._away.add(bundle)
@@ -351,7 +357,7 @@ class BundleOwnership:
             for broker_id in preference(bundle, allowed, owned, usage):
                 if broker_id == self.broker_id:
                     return None
-                if await self._answers(brokers[broker_id]):
+                if await self.answers(brokers[broker_id]):
                     return brokers[broker_id]
             if not policies or not allowed:
                 break
@@ -367,8 +373,8 @@ class BundleOwnership:
         """How many bundles of a namespace each broker owns."""
         ids = {address.native_url: broker_id for broker_id, address in brokers.items()}
         owned: dict[str, int] = {}
-        for name in await self._store.children(f"{NAMESPACE}/{namespace}"):
-            node = await self._store.get(f"{NAMESPACE}/{namespace}/{name}")
+        names = await self._store.children(f"{NAMESPACE}/{namespace}")
+        for node in await asyncio.gather(*(self._store.get(f"{NAMESPACE}/{namespace}/{name}") for name in names)):
             if node is not None and node.value:
                 owner = ids.get(decode_owner(node.value, node.path)[0].native_url)
                 if owner is not None:
@@ -378,6 +384,25 @@ class BundleOwnership:
     async def acquire(self, bundle: str) -> bool:
         """Own a bundle that is free; whether it is ours now. Raises StoreUnavailable and the like."""
         return not self._is_leaving and await self._acquire(bundle) and bundle in self._owned
+
+    async def would_take(self, bundle: str) -> bool:
+        """Whether this broker is the one that shall have the bundle once it is free. Raises MetadataError, Corruption,
+        NoBrokerAvailable."""
+        return not self._is_leaving and await self._better_broker(bundle) is None
+
+    async def take_when_free(self, bundle: str, wait_s: float) -> bool:
+        """Own a bundle, for which `would_take` has said yes, as soon as its owner has given it back or is dead.
+
+        Whether it is ours; False if another broker was quicker, or after *wait_s*. Raises MetadataError, Corruption.
+        """
+        deadline = self._clock.monotonic() + wait_s
+        while bundle not in self._owned:
+            node = await self._store.get(self._path(bundle))
+            if node is None:
+                return await self.acquire(bundle)
+            if not await self._wait_for_change(node, deadline):
+                return False
+        return True
 
     async def _acquire(self, bundle: str) -> bool:
         """Try to become the owner. The caller then reads the node again to see which broker is.
@@ -394,13 +419,14 @@ class BundleOwnership:
                     return True
             try:
                 namespace, _, text = bundle.rpartition("/")
-                is_current = text in (await self._bundles_now(namespace)).ranges
+                bundles = await self._bundles_now(namespace)
             except BaseException:
                 await self._give_back(self._path(bundle))
                 raise
-            if not is_current:
+            if text not in bundles.ranges:
                 await self._give_back(self._path(bundle))
                 return False
+            self._bundles[namespace] = bundles  # so that it is known which topics are ours, before any is asked for
             self._adopt(bundle)
             log.info("owning %s", bundle)
             return True
@@ -556,7 +582,7 @@ class BundleOwnership:
             return False
         return True
 
-    async def _answers(self, broker: BrokerAddress) -> bool:
+    async def answers(self, broker: BrokerAddress) -> bool:
         """Whether a process listens at *broker*'s address."""
         url = broker.native_url
         checked_s, answered = self._probes.get(url, (float("-inf"), False))

@@ -108,7 +108,7 @@ async def start_broker(
     await ownership.start(f"{host}:{web_port or secure_port}", broker.address)
     parts.add("ownership", ownership.stop)
     parts.add("broker", broker.close)
-    takeovers = Takeovers(broker, ownership)
+    takeovers = Takeovers(broker, ownership, store, bookkeeper, clock)
     takeovers.start()
     parts.add("takeovers", takeovers.stop)
     if web_socket is not None or secure_socket is not None:

@@ -9,6 +9,7 @@ The parts are the same as in a cluster and talk over loopback sockets as they do
 
 import contextlib
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -99,8 +100,9 @@ async def start_standalone(data: Path, settings: StandaloneSettings, parts: Part
     bookkeeper = BookKeeper(store, clock)
     await bookkeeper.open()
     parts.add("ledger client", bookkeeper.close)
+    alone = replace(settings.broker, tells_what_it_serves=False)  # nobody takes over from it
     broker = await start_broker(
-        settings.broker, store, bookkeeper, clock, parts, version=__version__, preferred_grpc_port=GRPC_PORT
+        alone, store, bookkeeper, clock, parts, version=__version__, preferred_grpc_port=GRPC_PORT
     )
     say_ready(
         f"magnetar standalone is ready after {clock.monotonic() - began_s:.2f} s: {broker.address.native_url}, "

@@ -15,6 +15,7 @@ All calls block; but for `open` they are made on a worker thread, one at a time.
 """
 
 import contextlib
+import errno
 import logging
 import posixpath
 from typing import Final
@@ -141,6 +142,26 @@ class SnapshotStore:
 
     def _path(self, name: str) -> str:
         return posixpath.join(self._folder, name)
+
+
+class NoSnapshots(SnapshotStore):
+    """For a log that is begun anew before it becomes long, and whose nodes keep nothing on their disks."""
+
+    def __init__(self) -> None:
+        self._good = ()
+
+    def open(self) -> Snapshot | None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+    def read_bytes(self, number: int) -> bytes | None:
+        return None
+
+    def write(self, snapshot: Snapshot) -> None:
+        """Raises OSError: there is no place for it."""
+        raise OSError(errno.ENOTSUP, "this node of a state log keeps no snapshots")
 
 
 def _name(number: int) -> str:

@@ -538,7 +538,7 @@ MUTANTS = (
     Mutant(
         "a bundle that was split meanwhile is taken",
         "broker/ownership/ownership.py",
-        "            if not is_current:\n",
+        "            if text not in bundles.ranges:\n",
         "            if False:\n",
         ("tests/unit/broker/test_bundles.py",),
     ),

@@ -407,7 +407,7 @@ class MemoryLedgers:
             ledger.reopen()
         return cast(ManagedLedger, ledger)
 
-    def prepare(self, name: str, config: ManagedLedgerConfig | None = None) -> None:
+    def prepare(self, name: str, config: ManagedLedgerConfig | None = None, *, is_dead: bool = True) -> None:
         self.prepared.append(name)
 
     async def exists(self, name: str) -> bool:

@@ -86,6 +86,26 @@ async def test_the_leader_that_goes_is_followed_by_another(world: AdminWorld) ->
     assert not going.ownership.is_leader
 
 
+@pytest.mark.parametrize(("is_on", "expected_s"), [(True, 0.5), (False, None)])
+async def test_the_others_are_given_time_to_make_ready(
+    world: AdminWorld, monkeypatch: pytest.MonkeyPatch, is_on: bool, expected_s: float | None
+) -> None:
+    monkeypatch.setattr("broker.handing_over.READY_S_MAX", 0.5)
+    monkeypatch.setattr("broker.handing_over.READY_PER_TOPIC_S", 1.0)
+    going, staying = await world.side(tells_what_it_serves=is_on), await world.side()
+    names = await filled(going, 4)
+    slept: list[tuple[float, int]] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append((seconds, len(going.broker.topics)))
+
+    monkeypatch.setattr(going.broker.clock, "sleep", sleep)
+    await hand_over(going.broker, going.ownership)
+    assert slept[0][1] == (len(names) if is_on else slept[0][1]), "all of them are served meanwhile"
+    assert (slept[0][0] == expected_s) is is_on
+    assert (await staying.ownership.locate(names[0], authoritative=False)).here
+
+
 async def test_a_broker_on_its_own_hands_nothing_over(world: AdminWorld) -> None:
     going = await world.side()
     names = await filled(going, 5)

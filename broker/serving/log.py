@@ -1,0 +1,195 @@
+"""Who serves what: each broker tells it in a log of its own, which the others read.
+
+    /magnetar/serving/<broker id>     the log (`managed_ledger.state_log`); only that broker ever leads it
+
+A log begins anew when its broker starts, after an error, and before it becomes long; so nobody needs snapshots of it.
+Whoever reads it may be a second behind. Nothing is decided by it: what a broker owns stands in its nodes.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from broker.config import BrokerConfig
+from broker.serving.roster import Roster, edits
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.metadata.store import MetadataError, MetadataStore
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.tasks import Bell, Tasks
+from managed_ledger.state_log.config import StateLogConfig
+from managed_ledger.state_log.errors import LogStopped, StateLogError
+from managed_ledger.state_log.removal import remove_log
+from managed_ledger.state_log.snapshots import NoSnapshots
+from managed_ledger.state_log.state_log import StateLog
+
+log = logging.getLogger(__name__)
+
+ROOT: Final = "/magnetar/serving"
+
+# How often a broker tells what has changed.
+TELL_S: Final = 1.0
+
+# A log that has so many edits begins anew: some 20 MB, and what a broker that starts has to read of it.
+EDITS_MAX: Final = 20_000
+
+# After an error of bookies or metadata store.
+AGAIN_S: Final = 10.0
+
+# How often the list of logs is looked at, beside what a watch tells.
+LOOK_S: Final = 5.0
+
+# At least so long between two looks.
+PAUSE_S: Final = 0.2
+
+
+def log_config(broker_id: str, config: BrokerConfig) -> StateLogConfig:
+    """The settings of one broker's log: as safe as its topics, read every 0.2 to 2 seconds."""
+    return StateLogConfig(
+        root=f"{ROOT}/{broker_id}",
+        ensemble_size=config.ensemble_size,
+        write_quorum=config.write_quorum,
+        ack_quorum=config.ack_quorum,
+        snapshot_edits=1 << 60,  # none are taken
+        poll_s=0.2,
+        poll_idle_s=2.0,
+    )
+
+
+class OwnLog:
+    """Tells what this broker serves."""
+
+    def __init__(
+        self,
+        broker_id: str,
+        config: BrokerConfig,
+        serves: Callable[[], dict[str, int] | None],
+        store: MetadataStore,
+        bookkeeper: BookKeeper,
+        clock: Clock,
+    ) -> None:
+        """*serves* gives topics and traffic (`roster`) as they are now; None: what was told is to stay."""
+        self._config = log_config(broker_id, config)
+        self._name = broker_id
+        self._serves = serves
+        self._store = store
+        self._bookkeeper = bookkeeper
+        self._clock = clock
+        self._tasks = Tasks("who serves what")
+        self._told = ""
+
+    def start(self) -> None:
+        self._tasks.spawn(self._run(), "tell")
+
+    async def stop(self) -> None:
+        """The log stays, for those who take over."""
+        await self._tasks.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._write_one()
+                self._told = ""
+            except StateLogError as error:
+                if str(error) != self._told:
+                    log.warning("others are not told what this broker serves: %s; trying again", error)
+                self._told = str(error)
+                await self._clock.sleep(AGAIN_S)
+
+    async def _write_one(self) -> None:
+        """One log, until it is long enough. Raises StateLogError."""
+        await remove_log(self._store, self._bookkeeper, self._config.root)
+        roster = Roster()
+        own = StateLog(
+            roster, self._name, self._config,
+            bookkeeper=self._bookkeeper, store=self._store, clock=self._clock, snapshots=NoSnapshots(),
+        )  # fmt: skip
+        await own.open()
+        try:
+            await own.lead()
+            while own.number < EDITS_MAX:
+                now = self._serves()
+                if now is not None:
+                    for edit in edits(roster.topics, now):
+                        await own.propose(edit)
+                await self._clock.sleep(TELL_S)
+        finally:
+            await own.close()
+
+
+class OtherLogs:
+    """Reads what the other brokers tell."""
+
+    def __init__(
+        self, broker_id: str, config: BrokerConfig, store: MetadataStore, bookkeeper: BookKeeper, clock: Clock
+    ) -> None:
+        self._own_id = broker_id
+        self._config = config
+        self._store = store
+        self._bookkeeper = bookkeeper
+        self._clock = clock
+        self._tasks = Tasks("who serves what: the others")
+        self._bell = Bell()
+        self._is_stale = True
+        self._followed: dict[str, tuple[Roster, StateLog]] = {}
+
+    def start(self) -> None:
+        self._cancel = self._store.watch_children(ROOT, self._on_change)
+        self._tasks.spawn(self._run(), "follow")
+
+    async def stop(self) -> None:
+        self._cancel()
+        await self._tasks.cancel()
+        for broker_id in list(self._followed):
+            await self._leave(broker_id)
+
+    @property
+    def known(self) -> list[str]:
+        """The brokers whose logs are read."""
+        return list(self._followed)
+
+    def topics_of(self, broker_id: str) -> list[str]:
+        """What a broker has told that it serves, the busiest first; empty if nothing is known."""
+        followed = self._followed.get(broker_id)
+        return [] if followed is None else followed[0].by_traffic()
+
+    async def remove(self, broker_id: str) -> None:
+        """Remove the log of a broker that is gone for good. Raises LogUnavailable."""
+        await self._leave(broker_id)
+        await remove_log(self._store, self._bookkeeper, f"{ROOT}/{broker_id}")
+
+    async def _run(self) -> None:
+        while True:
+            self._is_stale = False
+            try:
+                listed = set(await self._store.children(ROOT)) - {self._own_id}
+                for broker_id, (_, followed) in list(self._followed.items()):
+                    if broker_id not in listed or followed.error is not None:
+                        await self._leave(broker_id)
+                for broker_id in listed - self._followed.keys():
+                    await self._follow(broker_id)
+            except MetadataError as error:
+                log.info("who serves what is not known: %s", error)
+            await self._bell.until(lambda: self._is_stale, self._clock, LOOK_S)
+            await self._clock.sleep(PAUSE_S)
+
+    async def _follow(self, broker_id: str) -> None:
+        roster = Roster()
+        followed = StateLog(
+            roster, self._own_id, log_config(broker_id, self._config),
+            bookkeeper=self._bookkeeper, store=self._store, clock=self._clock, snapshots=NoSnapshots(),
+        )  # fmt: skip
+        await followed.open()
+        followed.on_role(lambda role: self._on_change())
+        self._followed[broker_id] = (roster, followed)
+
+    async def _leave(self, broker_id: str) -> None:
+        _, followed = self._followed.pop(broker_id)
+        try:
+            await followed.close()
+        except (LogStopped, asyncio.InvalidStateError) as error:
+            log.debug("%s: %s", broker_id, error)
+
+    def _on_change(self) -> None:
+        self._is_stale = True
+        self._bell.ring()

@@ -1,0 +1,176 @@
+"""A broker makes ready for the topics of others that die or stop, and opens them before anybody asks."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+
+from broker import takeovers
+from broker.handing_over import hand_over
+from broker.serving import log as serving
+from broker.takeovers import Takeovers
+from managed_ledger.topic_name import TopicName
+from tests.support.waiting import eventually
+from tests.unit.broker.admin.admin_world import AdminWorld, Side
+
+TOPICS = [TopicName.parse(f"persistent://public/default/t{number}") for number in range(12)]
+
+
+class World:
+    def __init__(self, stack: AsyncExitStack) -> None:
+        self._stack = stack
+        self.lab = AdminWorld(stack)
+
+    async def side(self, **changes: object) -> tuple[Side, Takeovers]:
+        side = await self.lab.side(**changes)
+        bookkeeper = self.lab.bookkeeper.session()
+        made = Takeovers(side.broker, side.ownership, side.store, bookkeeper.client, self.lab.clock)
+        made.start()
+        self._stack.push_async_callback(made.stop)
+        return side, made
+
+
+@pytest.fixture
+async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    for name in ("TELL_S", "AGAIN_S", "PAUSE_S"):
+        monkeypatch.setattr(serving, name, 0.02)
+    monkeypatch.setattr(takeovers, "LOOK_S", 0.05)
+    async with AsyncExitStack() as stack:
+        made = World(stack)
+        await made.lab.open()
+        yield made
+
+
+async def serve(side: Side) -> None:
+    for name in TOPICS:
+        assert (await side.ownership.locate(name, authoritative=True)).here
+        await side.broker.create_topic(name)
+
+
+def _knows(reader: Takeovers, side: Side, names: list[TopicName]) -> None:
+    assert reader._others is not None
+    assert sorted(reader._others.topics_of(side.id)) == sorted(name.full for name in names)
+
+
+def _has_open(side: Side, names: list[TopicName]) -> None:
+    assert set(side.broker.topics) == set(names)
+
+
+async def test_the_topics_of_a_dead_broker_are_open_before_a_client_asks(world: World) -> None:
+    (dying, told), (staying, heard) = await world.side(), await world.side()
+    await serve(dying)
+    await eventually(lambda: _knows(heard, dying, TOPICS))
+    await told.stop()
+    await dying.broker.server.stop_listening()
+    await eventually(lambda: _prepared(staying, len(TOPICS)))
+    assert staying.broker.topics == {}, "the session of the dead one has not ended"
+    await dying.store.close()
+    await eventually(lambda: _has_open(staying, TOPICS))
+    assert staying.broker.ledgers.preparations.names == []  # type: ignore[attr-defined]
+
+
+async def test_the_topics_of_a_broker_that_stops_are_open_as_soon_as_it_gave_them_away(world: World) -> None:
+    (going, _), (staying, heard) = await world.side(), await world.side()
+    await serve(going)
+    await eventually(lambda: _knows(heard, going, TOPICS))
+    await hand_over(going.broker, going.ownership)
+    await eventually(lambda: _has_open(staying, TOPICS))
+    _knows(heard, going, TOPICS)  # what it told stays until it starts again
+
+
+async def test_a_topic_that_was_deleted_meanwhile_is_not_made_again(world: World) -> None:
+    (dying, told), (staying, heard) = await world.side(), await world.side()
+    await serve(dying)
+    await eventually(lambda: _knows(heard, dying, TOPICS))
+    await told.stop()
+    await dying.broker.delete_topic(TOPICS[0], force=True)
+    await dying.broker.server.stop_listening()
+    await dying.store.close()
+    await eventually(lambda: _has_open(staying, TOPICS[1:]))
+    assert not await staying.broker.ledgers.exists(TOPICS[0].managed_ledger_name)
+
+
+async def test_two_that_stay_share_what_the_dead_one_had(world: World) -> None:
+    (dying, told), (a, heard_a), (b, heard_b) = await world.side(), await world.side(), await world.side()
+    await serve(dying)
+    await eventually(lambda: _knows(heard_a, dying, TOPICS))
+    await eventually(lambda: _knows(heard_b, dying, TOPICS))
+    await told.stop()
+    await dying.broker.server.stop_listening()
+    await dying.store.close()
+    await eventually(lambda: _share(a, b))
+
+
+async def test_so_many_topics_that_nobody_asked_for_are_opened_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takeovers, "OPENED_AT_ONCE", 3)
+    (dying, told), (staying, heard) = await world.side(), await world.side()
+    await serve(dying)
+    await eventually(lambda: _knows(heard, dying, TOPICS))
+    waiting, opening = asyncio.Event(), list[TopicName]()
+
+    async def slow(topic: TopicName) -> None:
+        opening.append(topic)
+        await waiting.wait()
+
+    monkeypatch.setattr(staying.broker, "open_again", slow)
+    await told.stop()
+    await dying.broker.server.stop_listening()
+    await dying.store.close()
+    await eventually(lambda: _count(opening, 3))
+    await asyncio.sleep(0.1)
+    _count(opening, 3)
+    waiting.set()
+    await eventually(lambda: _count(opening, len(TOPICS)))
+
+
+async def test_with_the_setting_off_nothing_is_told_and_clients_come_first(world: World) -> None:
+    (dying, told), (staying, heard) = await world.side(tells_what_it_serves=False), await world.side()
+    await serve(dying)
+    await told.stop()
+    await dying.broker.server.stop_listening()
+    await dying.store.close()
+    assert heard._others is not None
+    assert heard._others.topics_of(dying.id) == []
+    assert (await staying.ownership.locate(TOPICS[0], authoritative=False)).here
+    assert staying.broker.topics == {}
+
+
+async def test_the_log_of_a_broker_that_does_not_come_back_is_removed_by_the_leader(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takeovers, "FORGOTTEN_S", 0.2)
+    (staying, heard), (dying, told) = await world.side(), await world.side()
+    assert staying.ownership.is_leader
+    assert heard._others is not None
+    await eventually(lambda: _listed(heard, dying))
+    await told.stop()
+    await dying.broker.server.stop_listening()
+    await dying.store.close()
+    for _ in range(1_000):
+        if await staying.store.children(serving.ROOT) == [staying.id]:
+            break
+        await asyncio.sleep(0.01)
+    assert await staying.store.children(serving.ROOT) == [staying.id]
+
+
+def _count(found: list[TopicName], expected: int) -> None:
+    assert len(found) == expected
+
+
+def _prepared(side: Side, count: int) -> None:
+    assert len(side.broker.ledgers.preparations.names) == count  # type: ignore[attr-defined]
+
+
+def _share(a: Side, b: Side) -> None:
+    assert set(a.broker.topics) | set(b.broker.topics) == set(TOPICS)
+    assert not set(a.broker.topics) & set(b.broker.topics)
+    assert a.broker.topics
+    assert b.broker.topics
+
+
+def _listed(heard: Takeovers, side: Side) -> None:
+    assert heard._others is not None
+    assert side.id in heard._others.known
