@@ -18,6 +18,9 @@ def owner_of(metadata: LedgerMetadata) -> str:
     schema = told.get("pulsar/schemaId", "")
     if schema:
         return f"schema of {schema}"
+    state_log = told.get("magnetar/state-log", "").partition(" ")[0]
+    if state_log:
+        return f"state log {state_log}"
     return " ".join(told[name] for name in ("application", "component") if told.get(name))
 
 

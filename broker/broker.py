@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from broker.binary.connection import LookupAnswer
-from broker.binary.flow import WaitingRequests
+from broker.binary.flow import Arrivals
 from broker.binary.server import BinaryServer
 from broker.config import PARTITIONS_MAX, BrokerConfig, parse_listeners
 from broker.dynamic_settings import DynamicSettings
@@ -163,7 +163,7 @@ class Broker:
         memory = memory_bytes()
         self.publishes = MemoryBudget(config.publish_buffer_bytes(memory), clock.call_later)
         self.reads = MemoryBudget(config.read_buffer_bytes(memory), clock.call_later)
-        self.waiting = WaitingRequests()
+        self.arrivals = Arrivals()
         self.unacked = UnackedBudget(config.max_unacked_per_broker, config.max_unacked_part)
         self.publish_throttle = PublishThrottle()
         """The rate of all topics together."""

@@ -43,11 +43,16 @@ class Answers:
         self._flow.write(error_frame(request_id, code, text))
 
     def later(
-        self, work: Callable[[], Awaitable[bytes | None]], failed: Callable[[int, str], bytes | None], what: str
+        self,
+        work: Callable[[], Awaitable[bytes | None]],
+        failed: Callable[[int, str], bytes | None],
+        what: str,
+        *,
+        arrives: bool = False,
     ) -> None:
         """Run *work* in a task and send the frame it returns, or the one that *failed* makes of its error.
 
-        None sends nothing. *what* names the task in the log.
+        None sends nothing. *what* names the task in the log. *arrives*: a lookup, or a client that comes to a topic.
         """
         flow = self._flow
 
@@ -62,11 +67,11 @@ class Answers:
                 log.exception("%s: %s failed", self._address, what)
                 answer = failed(wire.UnknownError, f"{type(error).__name__}: {error}")
             finally:
-                flow.on_answer()
+                flow.on_answer(arrives=arrives)
             if answer is not None:
                 flow.write(answer)
 
-        flow.on_request()
+        flow.on_request(arrives=arrives)
         self._spawn(run(), what)
 
     def later_or_error(self, work: Callable[[], Awaitable[bytes | None]], request_id: int, what: str) -> None:

@@ -109,7 +109,9 @@ class ConnectionConsumers:
                 del self._consumers[request.consumer_id]
             return None if coming.is_cancelled else error_frame(request.request_id, code, text)
 
-        self._answers.later(lambda: self._make_consumer(request, coming, sink, client), failed, "subscribe")
+        self._answers.later(
+            lambda: self._make_consumer(request, coming, sink, client), failed, "subscribe", arrives=True
+        )
 
     async def _make_consumer(
         self, request: wire.CommandSubscribe, coming: Coming, sink: Sink, client: ClientFacts

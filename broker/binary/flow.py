@@ -21,15 +21,17 @@ from broker.topic.ports import Outbox
 from broker.topic.throttling import HOLD_STEP_MS, PublishThrottle
 from magnetar_core.runtime.types import KIB, MIB, Buffer, Cancellable
 
-# Requests of one connection that wait for something (topics being opened, lookups). A client that reconnects asks for
-# each of its topics at once, and lookups wait as long as the session of a dead broker lasts; what the client sends to
-# its other topics meanwhile comes through the same socket. Each takes 6 KB. Above this number the socket is not read
-# until half are answered.
-REQUESTS_MAX: Final = 10_000
+# Requests of one connection that have no answer yet; each takes 6 KB. Above this number the socket is not read until
+# half are answered.
+REQUESTS_MAX: Final = 500
 
-# The same for all connections together: above it each may have the first number only.
-REQUESTS_ALL_MAX: Final = 50_000
-REQUESTS_SHARE: Final = 500
+# The same of lookups and of clients that come to a topic. A client that reconnects asks for each of its topics at once,
+# and those of a dead broker are waited for as long as its session lasts; what the client sends to its other topics
+# meanwhile comes through the same socket.
+ARRIVALS_MAX: Final = 10_000
+
+# The same of all connections together: above it each may have `REQUESTS_MAX` only.
+ARRIVALS_ALL_MAX: Final = 20_000
 
 # Share of one connection in the memory for sends that storage has not answered: a fast client must not take all of it
 # from the others.
@@ -46,8 +48,8 @@ OUTBOX_LOW_BYTES: Final = 256 * KIB
 assert OUTBOX_LOW_BYTES < OUTBOX_HIGH_BYTES
 
 
-class WaitingRequests:
-    """The requests of all connections that have no answer yet."""
+class Arrivals:
+    """The lookups of all connections, and clients that come to topics, which have no answer yet."""
 
     __slots__ = ("total",)
 
@@ -64,7 +66,7 @@ class FlowPort(Protocol):
     reads: MemoryBudget
     """Reads under way, and frames that the clients have not taken yet."""
 
-    waiting: "WaitingRequests"
+    arrivals: "Arrivals"
 
     def now_ms(self) -> int: ...
 
@@ -75,6 +77,7 @@ class ClientFlow:
     """The counts of one connection, and the decision to read its socket or not."""
 
     __slots__ = (
+        "_arrivals",
         "_broker",
         "_holds",
         "_outbox",
@@ -101,6 +104,7 @@ class ClientFlow:
         self._outbox = outbox
         self._partial_bytes = 0
         self._requests = 0
+        self._arrivals = 0
         self._publishes = 0
         self._publish_bytes = 0
 
@@ -175,20 +179,26 @@ class ClientFlow:
         if self.is_paused:
             self.throttle()
 
-    def on_request(self) -> None:
-        """A request waits for its answer."""
-        self._requests += 1
-        self._broker.waiting.total += 1
+    def on_request(self, *, arrives: bool = False) -> None:
+        """A request waits for its answer; *arrives*: a lookup, or a client that comes to a topic."""
+        if arrives:
+            self._arrivals += 1
+            self._broker.arrivals.total += 1
+        else:
+            self._requests += 1
         if not self.is_paused:
             self.throttle()
 
-    def on_answer(self) -> None:
+    def on_answer(self, *, arrives: bool = False) -> None:
         """A request that waited is answered."""
         if self.is_closed:  # `on_lost` has counted it
             return
-        self._requests -= 1
-        self._broker.waiting.total -= 1
-        assert self._requests >= 0, "more requests were answered than asked"
+        if arrives:
+            self._arrivals -= 1
+            self._broker.arrivals.total -= 1
+        else:
+            self._requests -= 1
+        assert min(self._requests, self._arrivals) >= 0, "more requests were answered than asked"
         if self.is_paused:
             self.throttle()
 
@@ -224,7 +234,8 @@ class ClientFlow:
             if (
                 self._publishes > limit
                 or self._publish_bytes > share
-                or self._requests > self._requests_max()
+                or self._requests > REQUESTS_MAX
+                or self._arrivals > self._arrivals_max()
                 or self.unsent_bytes > OUTBOX_HIGH_BYTES
                 or self._holds
             ):
@@ -235,7 +246,8 @@ class ClientFlow:
         elif (
             self._publishes <= limit // 2
             and self._publish_bytes <= share // 2
-            and self._requests <= self._requests_max() // 2
+            and self._requests <= REQUESTS_MAX // 2
+            and self._arrivals <= self._arrivals_max() // 2
             # Not OUTBOX_LOW_BYTES: between the two marks the socket may have nothing more to report.
             and self.unsent_bytes <= OUTBOX_HIGH_BYTES
             and not self._holds
@@ -245,8 +257,8 @@ class ClientFlow:
             elif not publishes.is_waiting(self):
                 self._resume()
 
-    def _requests_max(self) -> int:
-        return REQUESTS_MAX if self._broker.waiting.total <= REQUESTS_ALL_MAX else REQUESTS_SHARE
+    def _arrivals_max(self) -> int:
+        return ARRIVALS_MAX if self._broker.arrivals.total <= ARRIVALS_ALL_MAX else REQUESTS_MAX
 
     def _pause(self) -> None:
         self.is_paused = True
@@ -260,8 +272,8 @@ class ClientFlow:
     def on_lost(self, holder: Holder) -> None:
         """The connection is gone: nothing it makes the broker hold is left but sends that are on their way."""
         self.is_closed = True
-        self._broker.waiting.total -= self._requests
-        self._requests = 0
+        self._broker.arrivals.total -= self._arrivals
+        self._requests = self._arrivals = 0
         self._broker.publishes.forget(self)
         self.on_partial(0)
         self.count_unsent(0, holder)

@@ -96,7 +96,9 @@ class ConnectionProducers:
                 del self._producers[request.producer_id]
             return None if coming.is_cancelled else error_frame(request.request_id, code, text)
 
-        self._answers.later(lambda: self._make_producer(request, coming, sink, client), failed, "producer")
+        self._answers.later(
+            lambda: self._make_producer(request, coming, sink, client), failed, "producer", arrives=True
+        )
 
     async def _make_producer(
         self, request: wire.CommandProducer, coming: Coming, sink: Sink, client: ClientFacts

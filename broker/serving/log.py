@@ -2,7 +2,8 @@
 
     /magnetar/serving/<broker id>     the log (`managed_ledger.state_log`); only that broker ever leads it
 
-A log begins anew when its broker starts, after an error, and before it becomes long; so nobody needs snapshots of it.
+A log begins anew when its broker starts, after an error, and before it becomes long; so nobody needs snapshots of it. A
+broker that serves nothing has none, and one whose topics stay what they are has no open ledger.
 Whoever reads it may be a second behind. Nothing is decided by it: what a broker owns stands in its nodes.
 """
 
@@ -32,6 +33,11 @@ TELL_S: Final = 1.0
 
 # A log that has so many edits begins anew: some 20 MB, and what a broker that starts has to read of it.
 EDITS_MAX: Final = 20_000
+
+# A log to which nothing came for so long is closed until the next edit: an open ledger would hold up the repair and the
+# drain of its bookies. Each time begins a ledger; with so many of them the log begins anew.
+IDLE_S: Final = 5.0
+LEDGERS_MAX: Final = 20
 
 # After an error of bookies or metadata store.
 AGAIN_S: Final = 10.0
@@ -106,12 +112,16 @@ class OwnLog:
         )  # fmt: skip
         await own.open()
         try:
-            await own.lead()
-            while own.number < EDITS_MAX:
+            changed_s = self._clock.monotonic()
+            while own.number < EDITS_MAX and (own.listed is None or len(own.listed.ledgers) < LEDGERS_MAX):
                 now = self._serves()
-                if now is not None:
-                    for edit in edits(roster.topics, now):
-                        await own.propose(edit)
+                for edit in [] if now is None else edits(roster.topics, now):
+                    if not own.is_leader:
+                        await own.lead()
+                    await own.propose(edit)
+                    changed_s = self._clock.monotonic()
+                if own.is_leader and self._clock.monotonic() - changed_s > IDLE_S:
+                    await own.follow()
                 await self._clock.sleep(TELL_S)
         finally:
             await own.close()

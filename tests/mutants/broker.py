@@ -748,10 +748,31 @@ MUTANTS = (
         (f"{UNIT}/ownership/test_isolation.py",),
     ),
     Mutant(
+        "a broker that stops tells that it serves nothing, before its topics are open elsewhere",
+        "broker/takeovers.py",
+        "        if self._ownership.is_leaving:\n            return None\n",
+        "",
+        (f"{UNIT}/test_takeovers.py",),
+    ),
+    Mutant(
+        "topics of a bundle that was taken before anybody asked are not known to be ours",
+        "broker/ownership/ownership.py",
+        "            self._bundles[namespace] = bundles  #",
+        "            #",
+        (f"{UNIT}/test_takeovers.py",),
+    ),
+    Mutant(
+        "topics of a broker that lives are opened elsewhere",
+        "broker/takeovers.py",
+        "            if address is not None and await self._ownership.answers(address):\n",
+        "            if False:\n",
+        (f"{UNIT}/test_takeovers.py",),
+    ),
+    Mutant(
         "requests that wait count although their connection is gone",
         "broker/binary/flow.py",
-        "        self._broker.waiting.total -= self._requests\n        self._requests = 0\n",
-        "        self._requests = 0\n",
+        "        self._broker.arrivals.total -= self._arrivals\n",
+        "",
         (f"{UNIT}/binary/test_flow.py",),
     ),
     Mutant(

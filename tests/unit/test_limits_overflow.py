@@ -171,6 +171,7 @@ async def test_keys_that_wait_are_looked_past_up_to_a_limit(monkeypatch: pytest.
 async def test_requests_that_wait_stop_the_reading(
     world: BrokerInMemory, raw: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("broker.binary.flow.ARRIVALS_MAX", 4)
     monkeypatch.setattr("broker.binary.flow.REQUESTS_MAX", 4)
     world.ledgers.hold_opening = asyncio.Event()
     for number in range(8):

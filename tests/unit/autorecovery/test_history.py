@@ -65,6 +65,7 @@ def test_what_is_no_history_counts_as_none(told: object) -> None:
         ({"pulsar/managed-ledger": b"somebody's own"}, "somebody's own"),
         ({"pulsar/schemaId": b"public/default/x"}, "schema of public/default/x"),
         ({"application": b"pulsar", "component": b"schema"}, "pulsar schema"),
+        ({"application": b"magnetar", "magnetar/state-log": b"/dictionary 0123abcd"}, "state log /dictionary"),
         ({"pulsar/managed-ledger": b"\xff"}, "�"),
         ({}, ""),
     ],

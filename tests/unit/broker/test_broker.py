@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from broker.binary.connection import BrokerPort
-from broker.binary.flow import WaitingRequests
+from broker.binary.flow import Arrivals
 from broker.binary.server import BinaryServer
 from broker.broker import Broker
 from broker.errors import NotReady, TopicNotFound
@@ -589,7 +589,7 @@ async def test_the_silent_are_asked_once_and_then_disconnected() -> None:
             self.config = config
             self.doors = None
             self.publishes = self.reads = MemoryBudget(1 << 30, clock.call_later)
-            self.waiting = WaitingRequests()
+            self.arrivals = Arrivals()
             self.access = None  # no command is worked on here
 
         def now_ms(self) -> int:

@@ -145,6 +145,7 @@ async def test_the_log_of_a_broker_that_does_not_come_back_is_removed_by_the_lea
     (staying, heard), (dying, told) = await world.side(), await world.side()
     assert staying.ownership.is_leader
     assert heard._others is not None
+    await serve(dying)
     await eventually(lambda: _listed(heard, dying))
     await told.stop()
     await dying.broker.server.stop_listening()
@@ -174,3 +175,12 @@ def _share(a: Side, b: Side) -> None:
 def _listed(heard: Takeovers, side: Side) -> None:
     assert heard._others is not None
     assert side.id in heard._others.known
+
+
+async def test_a_broker_that_lives_is_left_alone(world: World) -> None:
+    (serving_it, _), (other, heard) = await world.side(), await world.side()
+    await serve(serving_it)
+    await eventually(lambda: _knows(heard, serving_it, TOPICS))
+    await asyncio.sleep(0.5)  # ten looks
+    assert other.broker.ledgers.preparations.names == []  # type: ignore[attr-defined]
+    assert len(serving_it.broker.topics) == len(TOPICS)

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from broker.binary.connection import BrokerPort, Connection, State
-from broker.binary.flow import WaitingRequests
+from broker.binary.flow import Arrivals
 from broker.config import BrokerConfig
 from broker.memory_budget import MemoryBudget
 from broker.wire import pulsar_pb2 as wire
@@ -30,7 +30,7 @@ class FakeBroker:
     doors = None
     publishes = MemoryBudget(1 << 30, ManualClock().call_later)
     reads = MemoryBudget(1 << 30, ManualClock().call_later)
-    waiting = WaitingRequests()
+    arrivals = Arrivals()
 
     access = None  # no command is worked on here
 

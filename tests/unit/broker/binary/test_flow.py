@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from broker.binary.flow import (
+    ARRIVALS_ALL_MAX,
+    ARRIVALS_MAX,
     OUTBOX_HIGH_BYTES,
     PARTIAL_BYTES_MIN,
-    REQUESTS_ALL_MAX,
     REQUESTS_MAX,
-    REQUESTS_SHARE,
+    Arrivals,
     ClientFlow,
-    WaitingRequests,
 )
 from broker.config import BrokerConfig
 from broker.memory_budget import MemoryBudget
@@ -58,7 +58,7 @@ class FakeBroker:
         self.clock = ManualClock()
         self.publishes = MemoryBudget(BUDGET_BYTES, self.clock.call_later)
         self.reads = MemoryBudget(BUDGET_BYTES, self.clock.call_later)
-        self.waiting = WaitingRequests()
+        self.arrivals = Arrivals()
 
     def now_ms(self) -> int:
         return self.clock.wall_ms()
@@ -110,26 +110,39 @@ def test_too_many_requests_stop_the_reading() -> None:
     assert socket.reads()
 
 
-def test_requests_of_others_leave_a_share() -> None:
+def test_many_clients_may_come_to_their_topics_at_once() -> None:
     flow, socket, broker = make()
-    broker.waiting.total = REQUESTS_ALL_MAX
-    for _ in range(REQUESTS_SHARE):
-        flow.on_request()
+    for _ in range(ARRIVALS_MAX):
+        flow.on_request(arrives=True)
     assert socket.reads()
-    flow.on_request()
+    flow.on_request(arrives=True)
     assert not socket.reads()
-    broker.waiting.total -= 1_000  # others are answered
-    flow.on_answer()
+    for _ in range(ARRIVALS_MAX // 2 + 1):
+        flow.on_answer(arrives=True)
+    assert socket.reads()
+    assert broker.arrivals.total == ARRIVALS_MAX // 2
+
+
+def test_arrivals_of_others_leave_a_share() -> None:
+    flow, socket, broker = make()
+    broker.arrivals.total = ARRIVALS_ALL_MAX
+    for _ in range(REQUESTS_MAX):
+        flow.on_request(arrives=True)
+    assert socket.reads()
+    flow.on_request(arrives=True)
+    assert not socket.reads()
+    broker.arrivals.total -= 1_000  # others are answered
+    flow.on_answer(arrives=True)
     assert socket.reads()
 
 
 def test_requests_of_a_lost_connection_do_not_count() -> None:
     flow, socket, broker = make()
     for _ in range(3):
-        flow.on_request()
+        flow.on_request(arrives=True)
     flow.on_lost(socket)
-    flow.on_answer()  # of one whose work went on
-    assert broker.waiting.total == 0
+    flow.on_answer(arrives=True)  # of one whose work went on
+    assert broker.arrivals.total == 0
 
 
 def test_half_a_large_frame_is_counted_and_a_small_one_is_not() -> None:

@@ -101,6 +101,34 @@ async def test_a_long_log_begins_anew(world: World, monkeypatch: pytest.MonkeyPa
     assert len(world.bookkeeper.ledgers) <= 2
 
 
+async def test_a_log_to_which_nothing_comes_has_no_open_ledger(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "IDLE_S", 0.05)
+    serves: dict[str, int] = {}
+    world.tell("a", serves)
+    others = world.read("b")
+    await asyncio.sleep(0.1)
+    assert world.bookkeeper.ledgers == {}, "there is nothing to tell"
+    for number in range(4):
+        serves[f"t{number}"] = 0
+        await eventually(lambda: _reads(others, "a", sorted(serves)))
+        await eventually(lambda: all(one.closed for one in world.bookkeeper.ledgers.values()))
+    assert len(world.bookkeeper.ledgers) == 4
+
+
+async def test_a_log_of_many_ledgers_begins_anew(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "IDLE_S", 0.05)
+    monkeypatch.setattr(serving, "LEDGERS_MAX", 3)
+    serves: dict[str, int] = {}
+    world.tell("a", serves)
+    others = world.read("b")
+    for number in range(8):
+        serves[f"t{number}"] = 0
+        await eventually(lambda: _reads(others, "a", sorted(serves)))
+        await eventually(lambda: all(one.closed for one in world.bookkeeper.ledgers.values()))
+    assert len(world.bookkeeper.ledgers) <= 3
+    assert len(world.bookkeeper.deleted) >= 3
+
+
 async def test_without_bookies_it_is_told_later(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.bookkeeper.out_of_bookies = True
     told = OwnLog("a", CONFIG, lambda: {"t": 1}, world.store, world.bookkeeper.client, world.clock)
