@@ -34,6 +34,7 @@ from broker.memory_budget import MemoryBudget
 from broker.names import Bundles, BundleSet
 from broker.namespaces import Namespaces
 from broker.non_persistent_topics import NonPersistentTopics
+from broker.open_topics import OpenTopics
 from broker.ownership.rules import BrokerAddress, Ownership
 from broker.partitions import Partitions
 from broker.permissions import Permissions
@@ -168,7 +169,7 @@ class Broker:
         self.publish_throttle = PublishThrottle()
         """The rate of all topics together."""
         self.publish_throttle.use(config.broker_publish_rate, self.now_ms())
-        self.topics: dict[TopicName, Topic] = {}
+        self.topics = OpenTopics()
         """The persistent topics that are open."""
         self.non_persistent = NonPersistentTopics(config, clock, ownership)
         self.server = BinaryServer(self, clock, config)

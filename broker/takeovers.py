@@ -67,6 +67,9 @@ class Takeovers:
         self._is_list_stale = True
         self._listed_s = 0.0
         self._gone: dict[str, float] = {}  # broker id → since when
+        self._served: dict[str, int] = {}
+        self._seen_changes = -1
+        self._rates_due_s = 0.0  # rates change as seldom as they are taken
         self._stop_watching: Cancel = _nothing
         self._bell = Bell()
         own_id, config = ownership.broker_id, broker.config
@@ -107,11 +110,19 @@ class Takeovers:
             self._preparing.discard(topic)
 
     def _serves(self) -> dict[str, int] | None:
-        """What the own log tells; nothing new while bundles are given away, whose takers read it."""
+        """What the own log tells, the same object as long as nothing changes; nothing new while bundles are given away,
+        whose takers read it."""
         if self._ownership.is_leaving:
             return None
-        rates = {name: self._broker.topic_rates(name) for name in self._broker.topics}
-        return {name.full: traffic_of(one.messages_in + one.messages_out) for name, one in rates.items()}
+        topics, now_s = self._broker.topics, self._clock.monotonic()
+        if now_s >= self._rates_due_s:
+            self._rates_due_s = now_s + self._broker.config.stats_update_s
+            rates = {name: self._broker.topic_rates(name) for name in topics}
+            self._served = {name.full: traffic_of(one.messages_in + one.messages_out) for name, one in rates.items()}
+        elif topics.changes != self._seen_changes:
+            self._served = {name.full: self._served.get(name.full, 0) for name in topics}
+        self._seen_changes = topics.changes
+        return self._served
 
     # ------------------------------------------------------------------------------ who is gone
 

@@ -47,6 +47,7 @@ from magnetar_core.bookkeeper.metadata.store import (
 )
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import SingleFlight, Tasks
+from magnetar_core.runtime.types import Corruption
 from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)
@@ -320,7 +321,7 @@ class BundleOwnership:
                     raise _StillAway(f"Namespace bundle {bundle} is being unloaded by {owner.native_url}")
             elif await self.answers(owner):
                 return Located(here=False, broker=owner)
-            elif bundle not in self._away and await self._better_broker(bundle) is None:
+            elif bundle not in self._away and await self._will_be_ours(bundle):
                 self._away.add(bundle)
                 for topic in self._asked.get(bundle, ()):
                     self.on_awaited(topic)
@@ -384,6 +385,13 @@ class BundleOwnership:
     async def acquire(self, bundle: str) -> bool:
         """Own a bundle that is free; whether it is ours now. Raises StoreUnavailable and the like."""
         return not self._is_leaving and await self._acquire(bundle) and bundle in self._owned
+
+    async def _will_be_ours(self, bundle: str) -> bool:
+        """As `would_take`, for a lookup that waits: what is wrong with it is told when the bundle is free."""
+        try:
+            return await self.would_take(bundle)
+        except (NoBrokerAvailable, MetadataError, Corruption):
+            return False
 
     async def would_take(self, bundle: str) -> bool:
         """Whether this broker is the one that shall have the bundle once it is free. Raises MetadataError, Corruption,

@@ -74,7 +74,8 @@ class OwnLog:
         bookkeeper: BookKeeper,
         clock: Clock,
     ) -> None:
-        """*serves* gives topics and traffic (`roster`) as they are now; None: what was told is to stay."""
+        """*serves* gives topics and traffic (`roster`) as they are now, the same object if nothing has changed since it
+        was called last; None: what was told is to stay."""
         self._config = log_config(broker_id, config)
         self._name = broker_id
         self._serves = serves
@@ -112,14 +113,15 @@ class OwnLog:
         )  # fmt: skip
         await own.open()
         try:
-            changed_s = self._clock.monotonic()
+            changed_s, told = self._clock.monotonic(), None
             while own.number < EDITS_MAX and (own.listed is None or len(own.listed.ledgers) < LEDGERS_MAX):
                 now = self._serves()
-                for edit in [] if now is None else edits(roster.topics, now):
+                for edit in [] if now is None or now is told else edits(roster.topics, now):
                     if not own.is_leader:
                         await own.lead()
                     await own.propose(edit)
                     changed_s = self._clock.monotonic()
+                told = told if now is None else now
                 if own.is_leader and self._clock.monotonic() - changed_s > IDLE_S:
                     await own.follow()
                 await self._clock.sleep(TELL_S)

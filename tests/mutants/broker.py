@@ -778,7 +778,7 @@ MUTANTS = (
     Mutant(
         "a topic is prepared that another broker will take",
         "broker/ownership/ownership.py",
-        "elif bundle not in self._away and await self._better_broker(bundle) is None:",
+        "elif bundle not in self._away and await self._will_be_ours(bundle):",
         "elif bundle not in self._away:",
         (f"{UNIT}/ownership/test_ownership.py",),
     ),

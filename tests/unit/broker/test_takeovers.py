@@ -184,3 +184,21 @@ async def test_a_broker_that_lives_is_left_alone(world: World) -> None:
     await asyncio.sleep(0.5)  # ten looks
     assert other.broker.ledgers.preparations.names == []  # type: ignore[attr-defined]
     assert len(serving_it.broker.topics) == len(TOPICS)
+
+
+async def test_what_is_served_is_looked_through_only_when_it_changes(world: World) -> None:
+    side, told = await world.side()
+    await serve(side)
+    first = told._serves()
+    assert first is not None
+    assert first.keys() == {name.full for name in TOPICS}
+    assert told._serves() is first
+    await side.broker.unload(TOPICS[0])
+    second = told._serves()
+    assert second is not None
+    assert second.keys() == {name.full for name in TOPICS[1:]}
+    assert told._serves() is second
+    await side.broker.create_topic(TOPICS[0])
+    third = told._serves()
+    assert third is not None
+    assert third.keys() == first.keys()
