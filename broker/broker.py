@@ -320,12 +320,11 @@ class Broker:
             self._tasks.spawn(self._reload_topic(base), f"policies of {base}")
 
     async def _reload_topic(self, base: TopicName) -> None:
-        for name, topic in list(self.topics.items()):
-            if name.base == base:
-                try:
-                    await self._apply(topic, await self.namespace(name.namespace))
-                except BrokerError as error:
-                    log.warning("the policies of %s changed and could not be applied: %s", name, error)
+        for topic in self.topics.of_base(base):
+            try:
+                await self._apply(topic, await self.namespace(base.namespace))
+            except BrokerError as error:
+                log.warning("the policies of %s changed and could not be applied: %s", topic.name, error)
 
     async def _apply(self, topic: Topic, policies: NamespacePolicies) -> None:
         """Raises BrokerError."""

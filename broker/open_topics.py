@@ -1,25 +1,43 @@
-"""The persistent topics that a broker has open, and how often that has changed."""
+"""The persistent topics that a broker has open."""
 
 from broker.topic.topic import Topic
 from managed_ledger.topic_name import TopicName
 
 
 class OpenTopics(dict[TopicName, Topic]):
-    """A dictionary that counts its changes, so that whoever looks each second need not compare ten thousand names."""
+    """A dictionary that counts its changes and knows partitions by their topic, so that nobody has to look through ten
+    thousand names each second, or for each policy that is set."""
 
     def __init__(self) -> None:
         super().__init__()
         self.changes = 0
+        self._by_base: dict[TopicName, set[TopicName]] = {}
+
+    def of_base(self, base: TopicName) -> list[Topic]:
+        """The topic of that name, or the partitions of it that are open."""
+        return [self[name] for name in self._by_base.get(base, ())]
 
     def __setitem__(self, name: TopicName, topic: Topic) -> None:
         self.changes += 1
+        self._by_base.setdefault(name.base, set()).add(name)
         super().__setitem__(name, topic)
 
     def __delitem__(self, name: TopicName) -> None:
-        self.changes += 1
         super().__delitem__(name)
+        self._forget(name)
 
     def pop(self, name: TopicName, default: Topic | None = None) -> Topic | None:  # type: ignore[override]
         """The topic, which is in it no more; *default* if it was not."""
+        if name not in self:
+            return default
+        topic = super().pop(name)
+        self._forget(name)
+        return topic
+
+    def _forget(self, name: TopicName) -> None:
         self.changes += 1
-        return super().pop(name, default)
+        base = name.base
+        names = self._by_base[base]
+        names.discard(name)
+        if not names:
+            del self._by_base[base]
