@@ -7,11 +7,12 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from magnetar_core.runtime.clock import LoopClock
+from magnetar_core.runtime.clock import LoopClock, block
 from magnetar_core.runtime.config import load, parse_properties, with_origin
 from magnetar_core.runtime.tasks import Parts
 from magnetar_core.runtime.types import ConfigurationError, MagnetarError
@@ -28,6 +29,9 @@ EXIT_FAILED = 2
 # Set in a process that another one of ours has started as its part: it ends when its standard input does, which is when
 # the other one has ended in whatever way. The value is its number in the service.
 PART_OF_SERVICE = "MAGNETAR_PROCESS"
+
+# How long such a process may take to stop after that. A broker hands over for 20 s at most and closes what is left.
+END_S = 60.0
 
 # The collector runs after so many new objects; after so many of these runs it also searches the older generations.
 _COLLECTOR_THRESHOLDS = (10_000, 20, 20)
@@ -128,15 +132,19 @@ async def _main(start: Callable[[Parts, Shutdown], Awaitable[None]]) -> int:
 
 
 def _end_with_input(loop: asyncio.AbstractEventLoop, shutdown: Shutdown) -> None:
-    """Stop when standard input ends."""
+    """Stop when standard input ends; a loop that hangs does not keep the process alive."""
 
     def look() -> None:
-        if not os.read(0, 1):
-            loop.remove_reader(0)
-            log.warning("the process that started this one has ended; stopping")
-            shutdown.request()
+        while os.read(0, 1):
+            pass
+        log.warning("the process that started this one has ended; stopping")
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends anyway
+            loop.call_soon_threadsafe(shutdown.request)
+        block(END_S)
+        log.critical("it does not stop within %.0f s; ended without", END_S)
+        os._exit(EXIT_FAILED)
 
-    loop.add_reader(0, look)
+    threading.Thread(target=look, name="end with input", daemon=True).start()
 
 
 def _calm_collector() -> None:

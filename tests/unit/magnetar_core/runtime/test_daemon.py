@@ -1,7 +1,13 @@
 """The behaviour of a server process after its start."""
 
+import os
 import subprocess
 import sys
+import time
+
+import pytest
+
+from magnetar_core.runtime.daemon import EXIT_FAILED, EXIT_OK, PART_OF_SERVICE
 
 PROGRAM = """
 import gc
@@ -22,3 +28,39 @@ raise SystemExit(run(start))
 def test_a_server_that_is_up_searches_for_cycles_seldom_and_not_in_what_its_start_made() -> None:
     ran = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=60)
     assert ran.stdout == "True 10000\n"
+
+
+PART = """
+import asyncio, time
+from magnetar_core.runtime import daemon
+
+daemon.END_S = 0.2
+
+async def start(parts, shutdown):
+    print("up", flush=True)
+    asyncio.get_running_loop().call_later(0.1, {what})
+
+raise SystemExit(daemon.run(start))
+"""
+
+
+@pytest.mark.parametrize(("what", "code"), [("int", EXIT_OK), ("time.sleep, 600", EXIT_FAILED)])
+def test_a_part_of_a_service_ends_with_it_even_if_its_loop_hangs(what: str, code: int) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PART.format(what=what)],
+        env={**os.environ, PART_OF_SERVICE: "0"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as part:
+        try:
+            assert part.stdout is not None
+            assert part.stdout.readline() == "up\n"
+            time.sleep(0.3)  # it hangs now
+            assert part.poll() is None
+            assert part.stdin is not None
+            part.stdin.close()  # as when the service is killed
+            assert part.wait(60) == code
+        finally:
+            part.kill()
