@@ -134,11 +134,14 @@ class ManagedLedger:
 
     async def _open_once(self, create: bool, prepared: Prepared | None) -> None:
         try:
-            await self._record.read(create=create, known=None if prepared is None else prepared.record)
+            await self._record.read(create=create)
         except BaseException:
             if prepared is not None:
                 self._lifecycle.discard(prepared.ahead)
             raise
+        if prepared is not None and (self._record.is_terminated or not prepared.may_follow(self._record.ledger_ids)):
+            self._lifecycle.discard(prepared.ahead)
+            prepared = None
         if self._record.is_terminated:
             self._writing.end_appends(State.TERMINATED, ManagedLedgerTerminated(f"{self.name} was terminated"))
             await self._lifecycle.recover_last()
@@ -146,7 +149,7 @@ class ManagedLedger:
             return
         ahead = self._lifecycle.create_ahead() if prepared is None else prepared.ahead
         try:
-            await self._lifecycle.recover_last(None if prepared is None else prepared.last)
+            await self._lifecycle.recover_last({} if prepared is None else prepared.open)
             self._lifecycle.leave_out_empty()
         except BaseException:
             self._lifecycle.discard(ahead)

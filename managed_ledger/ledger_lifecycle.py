@@ -18,7 +18,9 @@ StorageUnavailable.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import BookKeeperError, LedgerFenced, MetadataConflict, NoSuchLedger
@@ -37,6 +39,8 @@ from managed_ledger.records_pb2 import ManagedLedgerInfo
 from managed_ledger.retention import LedgerSummary, RetentionRule, trimmable
 
 log = logging.getLogger(__name__)
+
+NOTHING_KNOWN: Final[Mapping[int, Versioned]] = MappingProxyType({})
 
 
 class LedgerLifecycle:
@@ -72,11 +76,11 @@ class LedgerLifecycle:
 
     # -------------------------------------------------------------------------- what a former owner left
 
-    async def recover_last(self, known: Versioned | None = None) -> None:
+    async def recover_last(self, known: Mapping[int, Versioned] = NOTHING_KNOWN) -> None:
         """Fence and close the last ledger, which a former owner may still be writing to. Raises StorageUnavailable.
 
-        *known*: its record as it was read before (`BookKeeper.open_ledger`). Its length is noted in the list; the next
-        write of the record stores it (rule 2).
+        *known*: records of open ledgers that were read before (`BookKeeper.open_ledger`). Its length is noted in the
+        list; the next write of the record stores it (rule 2).
         """
         infos = list(self._ledgers)
         if not infos:
@@ -84,7 +88,7 @@ class LedgerLifecycle:
         last = infos[-1]
         try:
             handle = await self._bookkeeper.open_ledger(
-                last.ledgerId, password=self.config.password, recovery=True, known=known
+                last.ledgerId, password=self.config.password, recovery=True, known=known.get(last.ledgerId)
             )
         except NoSuchLedger:
             log.warning("%s: ledger %s is in its record but does not exist; leaving it out", self._name, last.ledgerId)

@@ -6,21 +6,23 @@
 Rules:
 
 1. The owner, if it lives, is not disturbed: nothing is fenced, closed or replaced.
-2. What was read may be old when it is used. Record and ledger are changed only in the version that was read, as always;
-   where that fails the opening begins anew, without what was prepared.
+2. What was read may be old when it is used. The topic's record is read again by whoever opens it: the topic may have
+   been deleted and made anew. A ledger's record is replaced only in the version that was read, and ids of ledgers are
+   not used twice.
 3. Cursors are not prepared: an old list of them would hide a new one, and nothing would tell.
 4. A ledger that was prepared and not used is deleted, unless this process dies first.
 """
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import BookKeeperError
 from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
 from magnetar_core.bookkeeper.metadata.ledger_store import Versioned
-from magnetar_core.bookkeeper.metadata.store import MetadataError, MetadataStore, Node
+from magnetar_core.bookkeeper.metadata.store import MetadataError, MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import FAILED, Tasks, attempt
 from magnetar_core.runtime.types import Corruption
@@ -51,11 +53,14 @@ class Prepared(NamedTuple):
 
     config: ManagedLedgerConfig
     """The settings with which the ledger was created."""
-    record: Node
-    last: Versioned | None
-    """The record of the last ledger, if it was open; None: it was closed, there is none, or it was not read."""
+    open: dict[int, Versioned]
+    """The record of the last ledger by its id, if it was open and was read."""
     ahead: asyncio.Task[LedgerWriteHandle]
-    """The next ledger."""
+    """The next ledger; it is there."""
+
+    def may_follow(self, ledger_ids: Iterable[int]) -> bool:
+        """Whether the ledger may come behind those of the topic: positions grow with the ids of ledgers."""
+        return self.ahead.result().ledger_id > max(ledger_ids, default=-1)
 
 
 class Preparations:
@@ -124,9 +129,8 @@ class Preparations:
                 if info.HasField("terminatedPosition"):
                     return None  # it gets no further ledger
                 ahead = self._tasks.spawn(new_ledger(self._bookkeeper, name, config), "the next ledger", awaited=True)
-                last = None
-                if is_dead and info.ledgerInfo:
-                    last = await self._open_record(info.ledgerInfo[-1].ledgerId)
+                last_id = info.ledgerInfo[-1].ledgerId if is_dead and info.ledgerInfo else None
+                found = {} if last_id is None else await self._open_record(last_id)
                 await asyncio.wait([ahead])
             except (MetadataError, BookKeeperError, Corruption) as error:
                 log.info("%s is not prepared: %s", name, error)
@@ -134,12 +138,12 @@ class Preparations:
             if ahead.exception() is not None:
                 log.info("%s is not prepared: %s", name, ahead.exception())
                 return None
-            return Prepared(config, node, last, ahead)
+            return Prepared(config, found, ahead)
 
-    async def _open_record(self, ledger_id: int) -> Versioned | None:
-        """None for a closed ledger: whoever opens it reads where its entries are now."""
+    async def _open_record(self, ledger_id: int) -> dict[int, Versioned]:
+        """Nothing for a closed ledger: whoever opens it reads where its entries are now."""
         versioned = await self._bookkeeper.record_of(ledger_id)
-        return None if versioned.metadata.is_closed else versioned
+        return {} if versioned.metadata.is_closed else {ledger_id: versioned}
 
     async def _discard(self, prepared: Prepared) -> None:
         handle = await prepared.ahead

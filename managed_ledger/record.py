@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import BookKeeperError, NoSuchLedger
-from magnetar_core.bookkeeper.metadata.store import MetadataStore, Node
+from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.runtime.tasks import Tasks
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.errors import ManagedLedgerNotFound, RecordUnreadable
@@ -57,17 +57,12 @@ class TopicRecord:
         """All ledgers of the topic, including those that wait to be deleted."""
         return [info.ledgerId for info in self.ledgers] + list(self._orphans)
 
-    async def read(self, *, create: bool, known: Node | None = None) -> None:
-        """Read the stored record; *create* makes one if there is none. *known*: as it was read before.
+    async def read(self, *, create: bool) -> None:
+        """Read the stored record; *create* makes one if there is none.
 
         Raises ManagedLedgerNotFound, RecordUnreadable, ManagedLedgerFenced, StorageUnavailable.
         """
-        value: bytes | None
-        if known is None:
-            value = await self._node.read()
-        else:
-            self._node.take(known)
-            value = known.value
+        value = await self._node.read()
         if value is None:
             if not create:
                 raise ManagedLedgerNotFound(f"{self._name} does not exist")

@@ -6,7 +6,6 @@ from magnetar_core.bookkeeper.metadata.store import (
     NO_NODE,
     MetadataError,
     MetadataStore,
-    Node,
     NoNode,
     OutcomeUnknown,
     VersionConflict,
@@ -39,13 +38,9 @@ class VersionedRecord:
             node = await self._store.get(self.path)
         except MetadataError as error:
             raise StorageUnavailable(f"cannot read {self.path}: {error}") from error
-        self.take(node)
-        return None if node is None else node.value
-
-    def take(self, node: Node | None) -> None:
-        """Go on from what was read before. If it is old, the next change is a conflict."""
         self.version = NO_NODE if node is None else node.version
         self._doubtful.clear()
+        return None if node is None else node.value
 
     async def write(self, value: bytes) -> None:
         """Replace (or create) the node.

@@ -416,10 +416,10 @@ MUTANTS = (
         ("tests/unit/managed_ledger/test_ledger.py",),
     ),
     Mutant(
-        "an old preparation is used for the second attempt as well",
-        "managed_ledger/ledger.py",
-        "prepared if number == 0 else None",
-        "prepared",
+        "a prepared ledger comes behind one with a higher id",
+        "managed_ledger/preparing.py",
+        "        return self.ahead.result().ledger_id > max(ledger_ids, default=-1)\n",
+        "        return True\n",
         ("tests/unit/managed_ledger/test_preparing.py",),
     ),
     Mutant(
