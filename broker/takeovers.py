@@ -32,6 +32,10 @@ log = logging.getLogger(__name__)
 # How often each of the other brokers is asked whether it lives (by a connection that is closed at once).
 LOOK_S: Final = 1.0
 
+# A broker that does not answer so often in a row, and is registered, is taken for dead. One whose port refuses is at
+# once; otherwise it, or this process, may be busy, and to prepare thousands of topics would make that worse.
+MISSES_MAX: Final = 3
+
 # The list of brokers is read anew so often, beside what a watch tells.
 LIST_S: Final = 10.0
 
@@ -66,6 +70,7 @@ class Takeovers:
         self._last_addresses: dict[str, BrokerAddress] = {}  # where they answered
         self._is_list_stale = True
         self._listed_s = 0.0
+        self._missed: dict[str, int] = {}  # broker id → how often in a row it did not answer
         self._gone: dict[str, float] = {}  # broker id → since when
         self._served: dict[str, int] = {}
         self._seen_changes = -1
@@ -150,7 +155,10 @@ class Takeovers:
             address = self._brokers.get(broker_id)
             if address is not None and await self._ownership.answers(address):
                 self._gone.pop(broker_id, None)
+                self._missed.pop(broker_id, None)
                 self._last_addresses[broker_id] = address
+            elif address is not None and not self._is_gone(broker_id, address):
+                continue
             elif broker_id not in self._gone:
                 self._gone[broker_id] = now_s
                 names = others.topics_of(broker_id)
@@ -162,6 +170,11 @@ class Takeovers:
             elif now_s - self._gone[broker_id] > FORGOTTEN_S and self._ownership.is_leader and address is None:
                 del self._gone[broker_id]
                 await others.remove(broker_id)
+
+    def _is_gone(self, broker_id: str, address: BrokerAddress) -> bool:
+        """Whether a registered broker that does not answer is taken for dead."""
+        self._missed[broker_id] = self._missed.get(broker_id, 0) + 1
+        return self._ownership.refused(address) or self._missed[broker_id] >= MISSES_MAX
 
     # ------------------------------------------------------------------------------ their topics
 

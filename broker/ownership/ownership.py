@@ -117,6 +117,7 @@ class BundleOwnership:
         self._unloading: dict[str, asyncio.Event] = {}  # bundle → set when it has been given back
         self._lost_callbacks: list[Callable[[list[str]], None]] = []
         self._probes: dict[str, tuple[float, bool]] = {}
+        self._refusing: set[str] = set()  # addresses where the last probe was refused
         self._tasks = Tasks("ownership")
         self._locating: SingleFlight[tuple[str, bool], Located | bool] = SingleFlight(
             self._tasks, "finding the owner of"
@@ -602,10 +603,17 @@ class BundleOwnership:
                 _, writer = await asyncio.open_connection(parts.hostname, parts.port)
             writer.close()
             answered = True
-        except (OSError, TimeoutError, ValueError):
+        except (OSError, TimeoutError, ValueError) as error:
             answered = False
+            self._refusing.discard(url)
+            if isinstance(error, ConnectionRefusedError):
+                self._refusing.add(url)
         self._probes[url] = (self._clock.monotonic(), answered)
         return answered
+
+    def refused(self, broker: BrokerAddress) -> bool:
+        """After `answers` said no: nobody has that port. Else the broker or its machine, or this one, may be slow."""
+        return broker.native_url in self._refusing
 
     @staticmethod
     def _path(bundle: str) -> str:

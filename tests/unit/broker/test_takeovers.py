@@ -177,6 +177,38 @@ def _listed(heard: Takeovers, side: Side) -> None:
     assert side.id in heard._others.known
 
 
+async def test_a_broker_that_is_slow_to_answer_is_not_taken_for_dead_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (busy, _), (other, heard) = await world.side(), await world.side()
+    await serve(busy)
+    await eventually(lambda: _knows(heard, busy, TOPICS))
+    looks, enough = 0, asyncio.Event()
+
+    async def silent(address: object) -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == takeovers.MISSES_MAX:  # the last look before it would be taken for dead
+            enough.set()
+            await asyncio.Event().wait()
+        return False
+
+    monkeypatch.setattr(other.ownership, "answers", silent)
+    await enough.wait()
+    assert other.broker.ledgers.preparations.names == []  # type: ignore[attr-defined]
+    again = 0
+
+    async def silent_once_more(address: object) -> bool:
+        nonlocal again
+        again += 1
+        return False
+
+    monkeypatch.setattr(other.ownership, "answers", silent_once_more)
+    await heard._look(heard._others)  # type: ignore[arg-type]
+    await eventually(lambda: _prepared(other, len(TOPICS)))
+    assert again >= 1
+
+
 async def test_a_broker_that_lives_is_left_alone(world: World) -> None:
     (serving_it, _), (other, heard) = await world.side(), await world.side()
     await serve(serving_it)
