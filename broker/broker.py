@@ -39,7 +39,7 @@ from broker.ownership.rules import BrokerAddress, Ownership
 from broker.partitions import Partitions
 from broker.permissions import Permissions
 from broker.policies import AutoCreation, NamespacePolicies
-from broker.records import RecordError, RecordExists
+from broker.records import RecordError, RecordExists, RecordInUse
 from broker.schemas import SchemaRules, Schemas, has_no_schema
 from broker.security.access import Access
 from broker.security.authorization import Rules
@@ -495,13 +495,17 @@ class Broker:
         loaded = self.topics.get(name)
         if loaded is not None and not loaded.is_closed:
             return loaded
-        while True:
-            try:
-                return await self._loading.do(name, lambda: self._open(name, policies, create))
-            except _NotStored:
-                if not create:
-                    raise
-                # Joined one who only looked whether there is such a topic.
+        try:
+            async with asyncio.timeout(self.config.topic_load_s):
+                while True:
+                    try:
+                        return await self._loading.do(name, lambda: self._open(name, policies, create))
+                    except _NotStored:
+                        if not create:
+                            raise
+                        # Joined one who only looked whether there is such a topic.
+        except TimeoutError:  # it is opened all the same, for those who come later
+            raise NotReady(f"Failed to load topic {name} within {self.config.topic_load_s} s; retry") from None
 
     async def prepare(self, name: TopicName, *, is_dead: bool) -> None:
         """Begin to get what opening a topic will need, whose owner is dead or will close it. Raises BrokerError."""
@@ -785,8 +789,20 @@ class Broker:
             try:
                 await self.delete_topic(name, force=True)
                 log.info("%s was deleted: nobody used it for %d s", name, topic.limits.inactive.idle_s)
+                if self.config.delete_inactive_partitioned and name.partition >= 0:
+                    await self._forget_partitioned(name.base)
             except BrokerError as error:
                 log.warning("%s is not used and could not be deleted: %s", name, error)
+
+    async def _forget_partitioned(self, base: TopicName) -> None:
+        """Delete what is stored of a partitioned topic none of whose partitions is there. Raises BrokerError."""
+        try:
+            await self.partitioned.delete(base)
+        except RecordInUse:
+            return
+        except (RecordError, MetadataError, Corruption) as error:
+            raise MetadataFailure(f"{base} has no partitions left and could not be deleted: {error}") from error
+        log.info("%s was deleted: none of its partitions is there any more", base)
 
 
 def rules_of(config: BrokerConfig) -> Rules | None:

@@ -473,6 +473,15 @@ class BrokerConfig:
         help="tell other brokers which topics this one serves, and make ready for theirs",
     )
 
+    http_requests_limited: bool = setting(
+        "httpRequestsLimitEnabled", False, help="whether httpRequestsMaxPerSecond is in force"
+    )
+    http_requests_per_s: float = setting(
+        "httpRequestsMaxPerSecond", 100.0, help="HTTP requests a second, of all clients; more are answered with 429"
+    )
+    http_header_bytes: int = setting(
+        "httpMaxRequestHeaderSize", 8192, help="one header, or the first line, of an HTTP request", least=1024
+    )
     max_connections: int = setting("brokerMaxConnections", 0, help="connections to the binary ports; 0 = no limit")
     max_connections_per_ip: int = setting(
         "brokerMaxConnectionsPerIp", 0, help="connections from one address; 0 = no limit"
@@ -502,6 +511,11 @@ class BrokerConfig:
     )
     delete_inactive_topics: bool = setting(
         "brokerDeleteInactiveTopicsEnabled", True, help="delete topics that nobody uses or subscribes to"
+    )
+    delete_inactive_partitioned: bool = setting(
+        "brokerDeleteInactivePartitionedTopicMetadataEnabled",
+        False,
+        help="a partitioned topic is deleted when the last of its partitions was",
     )
     delete_inactive_topics_s: int = setting(
         "brokerDeleteInactiveTopicsFrequencySeconds", 60, help="how often such topics are looked for", least=1
@@ -549,6 +563,9 @@ class BrokerConfig:
     max_consumers_per_subscription: int = setting("maxConsumersPerSubscription", 0, help="0 = no limit")
     max_concurrent_topic_loads: int = setting(
         "maxConcurrentTopicLoadRequest", 5000, help="topics being opened at the same time", least=1
+    )
+    topic_load_s: int = setting(
+        "topicLoadTimeoutSeconds", 60, help="a client is refused if its topic takes longer to open", least=1
     )
 
     # Ledgers.
@@ -629,6 +646,15 @@ class BrokerConfig:
         "bookkeeperClientSlowAddMillis",
         1_000,
         help="an add that takes longer is logged with its stages and bookies, one line a second at most; 0: none",
+    )
+    bookkeeper_timeout_s: int = setting(
+        "bookkeeperClientTimeoutInSeconds", 30, help="an add or read that a bookie does not answer fails then", least=1
+    )
+    append_timeout_s: int = setting(
+        "managedLedgerAddEntryTimeoutSeconds",
+        0,
+        help="a message that cannot be stored for so long is given back to its producer's client; 0: 30",
+        least=0,
     )
     bookkeeper_rackaware: bool = setting(
         "bookkeeperClientRackawarePolicyEnabled",
@@ -1198,9 +1224,9 @@ _TUNING: Final = """
     bookkeeperClientHealthCheckErrorThresholdPerInterval bookkeeperClientHealthCheckIntervalSeconds
     bookkeeperClientHealthCheckQuarantineTimeInSeconds bookkeeperClientNumIoThreads bookkeeperClientNumWorkerThreads
     bookkeeperClientReorderReadSequenceEnabled bookkeeperClientSpeculativeReadTimeoutInMillis
-    bookkeeperClientTimeoutInSeconds bookkeeperEnableStickyReads bookkeeperExplicitLacIntervalInMills
+    bookkeeperEnableStickyReads bookkeeperExplicitLacIntervalInMills
     bookkeeperNumberOfChannelsPerBookie bookkeeperTLSTrustStorePasswordPath
-    bookkeeperUseV2WireProtocol brokerDeleteInactivePartitionedTopicMetadataEnabled
+    bookkeeperUseV2WireProtocol
     brokerServiceCompactionPhaseOneLoopTimeInSeconds brokerShutdownTimeoutMs cgroupsSubscriptionName
     clientLibraryVersionCheckEnabled delayedDeliveryFixedDelayDetectionLookahead
     delayedDeliveryTrackerFactoryClassName disableHttpDebugMethods
@@ -1211,11 +1237,10 @@ _TUNING: Final = """
     enableRunBookieAutoRecoveryTogether exposeConsumerLevelMetricsInPrometheus
     exposeManagedCursorMetricsInPrometheus exposeManagedLedgerMetricsInPrometheus exposePreciseBacklogInPrometheus
     exposeProducerLevelMetricsInPrometheus exposeSubscriptionBacklogSizeInPrometheus
-    httpMaxRequestHeaderSize
     internalConfigurationStoreSessionTimeoutMillis isAuthorizationStateless
     keySharedLookAheadMsgInReplayThresholdPerConsumer keySharedLookAheadMsgInReplayThresholdPerSubscription
     loadBalancerHostUsageCheckIntervalMinutes loadBalancerResourceQuotaUpdateIntervalMinutes
-    managedLedgerAddEntryTimeoutSeconds managedLedgerCacheCopyEntries
+    managedLedgerCacheCopyEntries
     managedLedgerCacheEvictionFrequency managedLedgerCacheEvictionIntervalMs
     managedLedgerCacheEvictionTimeThresholdMillis managedLedgerCacheEvictionWatermark
     managedLedgerMetadataOperationsTimeoutSeconds managedLedgerNumSchedulerThreads managedLedgerNumWorkerThreads
@@ -1231,7 +1256,7 @@ _TUNING: Final = """
     skipBrokerShutdownOnOOM splitTopicAndPartitionLabelInPrometheus
     statsUpdateInitialDelayInSecs statusFilePath
     subscriptionKeySharedUseClassicPersistentImplementation subscriptionPatternMaxLength
-    subscriptionSharedUseClassicPersistentImplementation topicLoadTimeoutSeconds unblockStuckSubscriptionEnabled
+    subscriptionSharedUseClassicPersistentImplementation unblockStuckSubscriptionEnabled
     webSocketNumIoThreads zooKeeperCacheExpirySeconds zooKeeperOperationTimeoutSeconds zooKeeperSessionTimeoutMillis
     zookeeperSessionExpiredPolicy athenzDomainNames brokerClientSslProvider brokerClientTlsKeyStore
     brokerClientTlsKeyStorePassword brokerClientTlsKeyStoreType brokerClientTlsTrustStore

@@ -3,13 +3,14 @@
 from broker.config import BrokerConfig
 from broker.policies import NamespacePolicies
 from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.client.config import ClientConfig
 from magnetar_core.bookkeeper.client.isolation import Isolation
 from magnetar_core.bookkeeper.metadata.damage_reports import OnDamage
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.types import MIB
-from managed_ledger.config import MINUTE_MS, ManagedLedgerConfig
+from managed_ledger.config import APPEND_TIMEOUT_S, MINUTE_MS, ManagedLedgerConfig
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.retention import RetentionRule, RolloverRule
 from managed_ledger.schemas.registry import SchemaRegistry
@@ -69,6 +70,7 @@ def ledger_config(
             time_ms=retention_minutes * MINUTE_MS if retention_minutes >= 0 else -1,
             bytes_max=retention_mbytes * MIB if retention_mbytes >= 0 else -1,
         ),
+        append_timeout_s=config.append_timeout_s or APPEND_TIMEOUT_S,
         mark_delete_interval_s=min(1 / mark_delete_rate, MARK_DELETE_S_MAX) if mark_delete_rate > 0 else 0.0,
         cursor_ledger_entries_max=config.cursor_ledger_entries,
         cursor_ledger_age_max_s=config.cursor_ledger_s,
@@ -76,6 +78,20 @@ def ledger_config(
         cursor_ranges_max=config.max_unacked_ranges,
         passes_over_lost=config.skip_lost_data,
         forces_recovery=config.force_recovery,
+    )
+
+
+def client_config(config: BrokerConfig) -> ClientConfig:
+    """How a broker treats bookies."""
+    return ClientConfig(
+        timeout_s=config.bookkeeper_timeout_s,
+        tls=config.bookie_tls,
+        slow_add_ms=config.bookkeeper_slow_add_ms,
+        rackaware_policy_enabled=config.bookkeeper_rackaware,
+        isolation_groups=config.bookkeeper_groups,
+        secondary_isolation_groups=config.bookkeeper_secondary_groups,
+        racks_min=config.bookkeeper_racks_min,
+        racks_enforced=config.bookkeeper_racks_enforced,
     )
 
 

@@ -9,6 +9,7 @@ from magnetar_core.runtime.types import MIB
 from managed_ledger.retention import RetentionRule, RolloverRule
 
 MINUTE_MS = 60_000
+APPEND_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,7 @@ class ManagedLedgerConfig:
     forces_recovery: bool = False
 
     # How long appends wait for bookies or the metadata store before their producers are told.
-    append_timeout_s: float = 30.0
+    append_timeout_s: float = APPEND_TIMEOUT_S
     # Ledgers that are kept open for reading. One costs its metadata, about 1 KB.
     read_handles_max: int = 32
 

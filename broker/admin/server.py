@@ -18,6 +18,7 @@ from broker.admin.brokers import BrokersApi
 from broker.admin.bundles import BundlesApi
 from broker.admin.clusters import ClustersApi
 from broker.admin.http import REFUSED_SUBJECTS, answer_errors, check_request, not_there, refusing
+from broker.admin.limiting import limiting
 from broker.admin.load import LoadApi
 from broker.admin.lookups import LookupsApi
 from broker.admin.messages import MessagesApi
@@ -104,7 +105,8 @@ class AdminServer:
         """Serve on bound sockets; *secure* is for HTTPS."""
         await self.load.start()
         self._tasks.spawn(self._page.remember(), "the last hour")
-        self._http = HttpServer(self.application())
+        header_bytes_max = self._broker.config.http_header_bytes
+        self._http = HttpServer(self.application(), header_bytes_max=header_bytes_max)
         if listening is not None:
             await self._http.start(listening)
         if secure is not None:
@@ -115,6 +117,9 @@ class AdminServer:
     def application(self) -> web.Application:
         """The routes, and what every request goes through before its handler."""
         middlewares: list[Any] = [answer_errors, check_request, asking(self._access, self.operations)]
+        config = self._broker.config
+        if config.http_requests_limited:
+            middlewares.insert(0, limiting(config.http_requests_per_s, self._broker.clock))
         if self._broker.doors is not None:
             middlewares.insert(1, authenticating(self._broker.doors, self._broker.config))
         app = web.Application(middlewares=middlewares, client_max_size=BODY_BYTES_MAX)

@@ -105,10 +105,10 @@ def _processes(given: str | None) -> dict[str, str]:
 
 def run_broker(config_path: Path | None, processes: str | None = None) -> int:
     """Run a broker, or a service of several (as `run_bookie`); returns the exit code. Raises ConfigurationError."""
+    from broker.storage import client_config
     from magnetar.processes.broker import grpc_address, start_broker
     from magnetar.processes.many.run import number_of, run_brokers
     from magnetar_core.bookkeeper.client.client import BookKeeper
-    from magnetar_core.bookkeeper.client.config import ClientConfig
     from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster as initialise_ledgers
     from magnetar_core.bookkeeper.metadata.url import open_store
 
@@ -123,16 +123,7 @@ def run_broker(config_path: Path | None, processes: str | None = None) -> int:
         store = await open_store(config.metadata_store_url, clock, session_timeout_s=config.session_timeout_ms / 1000)
         parts.add("metadata", store.close)
         await initialise_ledgers(store, "/ledgers")
-        client = ClientConfig(
-            tls=config.bookie_tls,
-            slow_add_ms=config.bookkeeper_slow_add_ms,
-            rackaware_policy_enabled=config.bookkeeper_rackaware,
-            isolation_groups=config.bookkeeper_groups,
-            secondary_isolation_groups=config.bookkeeper_secondary_groups,
-            racks_min=config.bookkeeper_racks_min,
-            racks_enforced=config.bookkeeper_racks_enforced,
-        )
-        bookkeeper = BookKeeper(store, clock, client)
+        bookkeeper = BookKeeper(store, clock, client_config(config))
         await bookkeeper.open()
         parts.add("ledger client", bookkeeper.close)
         broker = await start_broker(config, store, bookkeeper, clock, parts, version=__version__)

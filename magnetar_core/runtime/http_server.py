@@ -20,6 +20,9 @@ _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 # The types a page may send anywhere without a request for permission ("CORS-safelisted" in the fetch standard).
 _SENT_BY_PAGES: Final = ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data")
 
+# What aiohttp and Apache's servers take where nothing else is set.
+HEADER_BYTES_MAX: Final = 8_192
+
 # How long answers that are under way may take when the server stops.
 _STOP_S: Final = 2.0
 
@@ -41,8 +44,15 @@ logging.getLogger("aiohttp.server").addFilter(_shortened)
 class HttpServer:
     """Serves one application."""
 
-    def __init__(self, application: web.Application) -> None:
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=_STOP_S)
+    def __init__(self, application: web.Application, *, header_bytes_max: int = HEADER_BYTES_MAX) -> None:
+        """*header_bytes_max*: of one header, and of the first line of a request; longer ones are answered with 400."""
+        self._runner = web.AppRunner(
+            application,
+            access_log=None,
+            shutdown_timeout=_STOP_S,
+            max_line_size=header_bytes_max,
+            max_field_size=header_bytes_max,
+        )
 
     async def start(self, listening: socket.socket) -> None:
         """Listen on a bound socket. Raises OSError. May be called for several sockets."""

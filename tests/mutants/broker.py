@@ -53,8 +53,8 @@ MUTANTS = (
     Mutant(
         "who makes a topic is told that others did not find it",
         "broker/broker.py",
-        "                if not create:\n                    raise\n                # Joined",
-        "                raise\n                # Joined",
+        "                        if not create:\n                            raise\n                        # Joined",
+        "                        raise\n                        # Joined",
         WHOLE,
     ),
     Mutant(
@@ -402,8 +402,8 @@ MUTANTS = (
     Mutant(
         "a topic is opened twice",
         "broker/broker.py",
-        "        if loaded is not None and not loaded.is_closed:\n            return loaded\n        while True:\n",
-        "        while True:\n",
+        "        if loaded is not None and not loaded.is_closed:\n            return loaded\n        try:\n            async with asyncio.timeout",
+        "        try:\n            async with asyncio.timeout",
         WHOLE,
     ),
     Mutant(
@@ -767,6 +767,13 @@ MUTANTS = (
         "            if address is not None and await self._ownership.answers(address):\n",
         "            if False:\n",
         (f"{UNIT}/test_takeovers.py",),
+    ),
+    Mutant(
+        "a partitioned topic goes although that is not set",
+        "broker/broker.py",
+        "if self.config.delete_inactive_partitioned and name.partition >= 0:",
+        "if name.partition >= 0:",
+        (f"{UNIT}/test_broker.py",),
     ),
     Mutant(
         "requests that wait count although their connection is gone",

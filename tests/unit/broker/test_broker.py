@@ -460,6 +460,41 @@ async def test_topics_that_nobody_uses_are_deleted(world: BrokerInMemory, raw: R
     ]
 
 
+@pytest.mark.parametrize("is_on", [True, False])
+async def test_a_partitioned_topic_goes_with_its_last_partition_where_that_is_set(
+    world: BrokerInMemory, is_on: bool
+) -> None:
+    await world.restart(delete_inactive_partitioned=is_on)
+    raw = await RawClient.connect(world.broker.port)
+    await world.store.put(NAME.partitions_path, b'{"partitions":2,"deleted":false}')
+    for number in range(2):
+        await raw.produce(f"{TOPIC}-partition-{number}", number)
+    for number in range(2):
+        raw.send(BaseCommand.CLOSE_PRODUCER, producer_id=number, request_id=9)
+        await raw.expect(BaseCommand.SUCCESS)
+        for one in world.broker.topics.values():
+            idle = InactiveTopics(one.name.partition <= number, NO_SUBSCRIPTIONS, -1)
+            await one.apply_policies(replace(one.policies, inactive_topics=idle))
+        await world.broker.delete_inactive_topics()
+        assert len(world.broker.topics) == 1 - number
+        assert await world.store.exists(NAME.partitions_path) is (number == 0 or not is_on)
+    raw.close()
+
+
+async def test_a_topic_that_takes_too_long_to_open_is_refused_and_there_for_those_who_come_later(
+    world: BrokerInMemory,
+) -> None:
+    await world.restart(topic_load_s=0.05)
+    raw = await RawClient.connect(world.broker.port)
+    world.ledgers.hold_opening = asyncio.Event()
+    raw.send(BaseCommand.PRODUCER, topic=TOPIC, producer_id=1, request_id=1)
+    assert await raw.refused() == wire.ServiceNotReady
+    world.ledgers.hold_opening.set()
+    await raw.produce(TOPIC, 2)
+    assert world.ledgers.opened.count(NAME.managed_ledger_name) == 1, "it was opened once"
+    raw.close()
+
+
 async def test_an_initial_subscription_is_made_for_the_producer(world: BrokerInMemory, raw: RawClient) -> None:
     await raw.produce(TOPIC, initial_subscription_name="dlq")
     assert list(world.ledger(TOPIC).cursors) == ["dlq"]

@@ -15,7 +15,7 @@ from broker.config import (
 from broker.policies import NamespacePolicies, new_policies, parse_policies
 from broker.records import to_json
 from broker.security.authorization import Rules
-from broker.storage import ledger_config
+from broker.storage import client_config, ledger_config
 from broker.tenancy import initial_nodes
 from magnetar_core.runtime.config import HIDDEN, describe, shown_value
 from magnetar_core.runtime.types import ConfigurationError, Corruption
@@ -231,6 +231,14 @@ def test_the_settings_of_subscriptions_ledgers_are_in_force() -> None:
     )
     made = ledger_config(config)
     assert (made.cursor_ledger_entries_max, made.cursor_ledger_age_max_s, made.cursor_ranges_in_node_max) == (7, 8, 9)
+
+
+def test_the_time_limits_of_ledgers_are_in_force() -> None:
+    config = load_broker_config({"bookkeeperClientTimeoutInSeconds": "7", "managedLedgerAddEntryTimeoutSeconds": "8"})
+    assert client_config(config).timeout_s == 7
+    assert ledger_config(config).append_timeout_s == 8
+    assert ledger_config(load_broker_config({})).append_timeout_s == 30
+    assert client_config(load_broker_config({})).timeout_s == 30
 
 
 # ------------------------------------------------------------------------------------- files that Apache ships
