@@ -402,7 +402,8 @@ MUTANTS = (
     Mutant(
         "a topic is opened twice",
         "broker/broker.py",
-        "        if loaded is not None and not loaded.is_closed:\n            return loaded\n        try:\n            async with asyncio.timeout",
+        "        if loaded is not None and not loaded.is_closed:\n            return loaded\n"
+        "        try:\n            async with asyncio.timeout",
         "        try:\n            async with asyncio.timeout",
         WHOLE,
     ),
