@@ -11,13 +11,14 @@ Rules:
 2. A lock is given back on every way out (I70).
 3. Ledgers are chosen in random order, so that several workers seldom meet.
 4. While auto-recovery is off for the cluster nothing new is begun; what is under way is finished.
-5. A ledger that waits for its writer (OPEN) is tried again when the grace period is over, and then recovered.
+5. A ledger that waits for its writer (OPEN) is looked at again at growing intervals: most are closed, or are moved off
+   the bookie, within seconds. It is recovered once the grace period that began with the first look is over.
 """
 
 import logging
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from autorecovery.board_watch import MarkWatch
@@ -53,6 +54,8 @@ class Waiting:
     """Wall clock of the first of them."""
     due_s: float | None
     """Clock of the next attempt; None: after a change in the cluster."""
+    grace_ends_s: float | None = None
+    """Clock from which it may be recovered although it has no end yet; None: it was not found open (rule 5)."""
 
 
 @dataclass(slots=True)
@@ -144,8 +147,7 @@ class ReplicationWorker:
     def retry_now(self) -> None:
         """Try every waiting ledger again at once: an operator asks."""
         for ledger_id, waiting in self._waiting.items():
-            if waiting.outcome.kind is not Hindrance.OPEN:
-                self._make_due(ledger_id, waiting)
+            self._make_due(ledger_id, waiting)
         self._wake()
 
     # ------------------------------------------------------------------------------------------ waking
@@ -166,8 +168,7 @@ class ReplicationWorker:
         self._wake()
 
     def _make_due(self, ledger_id: int, waiting: Waiting) -> None:
-        now = self._clock.monotonic()
-        self._waiting[ledger_id] = Waiting(ledger_id, waiting.outcome, waiting.failures, waiting.since_ms, now)
+        self._waiting[ledger_id] = replace(waiting, due_s=self._clock.monotonic())
 
     # ---------------------------------------------------------------------------------------- choosing
 
@@ -228,8 +229,7 @@ class ReplicationWorker:
     async def _repair_locked(self, ledger_id: int) -> None:
         try:
             if await self._has_mark(ledger_id):
-                waiting = self._waiting.get(ledger_id)
-                may_recover = waiting is not None and waiting.outcome.kind is Hindrance.OPEN
+                may_recover = self._has_waited_for_writer(ledger_id)
                 self._note(ledger_id, await self._repair.repair(ledger_id, may_recover=may_recover))
         except MetadataError as error:
             self._note(ledger_id, Hindered(Hindrance.METADATA, str(error)))
@@ -238,6 +238,13 @@ class ReplicationWorker:
             self._note(ledger_id, Hindered(Hindrance.DEFECT, f"{type(error).__name__}: {error}"))
         finally:
             await self._unlock(ledger_id)
+
+    def _has_waited_for_writer(self, ledger_id: int) -> bool:
+        """Rule 5."""
+        waiting = self._waiting.get(ledger_id)
+        if waiting is None or waiting.grace_ends_s is None:
+            return False
+        return self._clock.monotonic() >= waiting.grace_ends_s
 
     async def _has_mark(self, ledger_id: int) -> bool:
         """A directory without a mark is removed. Raises MetadataError."""
@@ -281,10 +288,15 @@ class ReplicationWorker:
         failures = before.failures + 1 if before is not None and before.outcome.kind is outcome.kind else 1
         since_ms = before.since_ms if before is not None else self._clock.wall_ms()
         wait_s = retry_after_s(outcome, failures, self._retry_s_max)
+        now = self._clock.monotonic()
+        due_s = None if wait_s is None else now + wait_s
+        grace_ends_s = before.grace_ends_s if before is not None else None
         if outcome.kind is Hindrance.OPEN:
-            wait_s = self._open_grace_s
-        due_s = None if wait_s is None else self._clock.monotonic() + wait_s
-        self._waiting[ledger_id] = Waiting(ledger_id, outcome, failures, since_ms, due_s)
+            assert due_s is not None
+            if grace_ends_s is None:
+                grace_ends_s = now + self._open_grace_s
+            due_s = min(due_s, grace_ends_s)
+        self._waiting[ledger_id] = Waiting(ledger_id, outcome, failures, since_ms, due_s, grace_ends_s)
         if outcome.kind is Hindrance.LOST:
             self._on_lost(ledger_id, outcome.lost, outcome.text)
         if before is None or before.outcome.kind is not outcome.kind:

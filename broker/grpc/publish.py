@@ -542,9 +542,14 @@ def _producer_request(producer: Producer) -> ProducerRequest:
 
 
 def schema_of(schema: api.Schema) -> wire.Schema | None:
-    """*schema* as the binary port has it. None for a schema of type 0 without data, which means no schema."""
+    """*schema* as the binary port has it. None for a schema of type 0 without data, which means no schema.
+
+    Raises Refused for a number that is no type of Pulsar's: a field of that protocol cannot hold it.
+    """
     if schema.type == wire.Schema.NoType and not schema.data:
         return None
+    if schema.type not in wire.Schema.Type.values():
+        raise Refused(Status.INVALID_ARGUMENT, f"there is no schema type {schema.type}")
     made = wire.Schema(name="", type=schema.type, schema_data=schema.data)  # type: ignore[arg-type]
     for key, value in schema.properties.items():
         made.properties.add(key=key, value=value)

@@ -100,8 +100,22 @@ MUTANTS: Final = (
     Mutant(
         "the grace period never ends",
         "autorecovery/worker.py",
-        "may_recover = waiting is not None and waiting.outcome.kind is Hindrance.OPEN",
-        "may_recover = False",
+        "return self._clock.monotonic() >= waiting.grace_ends_s",
+        "return False",
+        _NODE,
+    ),
+    Mutant(
+        "an open ledger is recovered at the second look",
+        "autorecovery/worker.py",
+        "return self._clock.monotonic() >= waiting.grace_ends_s",
+        "return True",
+        _NODE,
+    ),
+    Mutant(
+        "an open ledger is not looked at within its grace period",
+        "autorecovery/worker.py",
+        "            due_s = min(due_s, grace_ends_s)\n",
+        "            due_s = grace_ends_s\n",
         _NODE,
     ),
     Mutant(

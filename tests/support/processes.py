@@ -219,7 +219,8 @@ class Load:
     # A tick sends so many and sleeps; about 4,000 a second, so that a test's interventions fall into the middle.
     BURST: Final = 40
     PAUSE_S: Final = 0.01
-    MESSAGES_MAX: Final = 100_000
+    # A minute of them, which is longer than any wait of a test.
+    MESSAGES_MAX: Final = 240_000
 
     def __init__(
         self, service_url: str, topic: str, *, name: str = "load", first: int = 0, pause_s: float = PAUSE_S

@@ -216,6 +216,14 @@ async def test_schemas_are_registered_and_checked(world: BrokerInMemory, client:
         assert (await consumer.receive(5)).schema_version == b"\x00" * 8
 
 
+@pytest.mark.parametrize("number", [-(2**31), -1, 23, 2**31 - 1])
+async def test_a_schema_type_that_pulsar_does_not_have_is_refused(client: AsyncClient, number: int) -> None:
+    with pytest.raises(TopicError, match=f"there is no schema type {number}"):
+        await client.producer("t", schema=Schema(number)).open()
+    with pytest.raises(TopicError, match=f"there is no schema type {number}"):
+        await client.consumer("t", "s", schema=Schema(number)).open()
+
+
 async def test_messages_are_sent_again_when_their_topic_was_closed(world: BrokerInMemory, client: AsyncClient) -> None:
     await world.set_policies("public/default", deduplicationEnabled=True)
     async with client.consumer("t", "s") as consumer, client.producer("t", name="p") as producer:
