@@ -51,6 +51,7 @@ from broker.system_client import Dialed, SystemClient
 from broker.tenancy import Tenancy
 from broker.tenants import TenantAdmins
 from broker.topic.non_persistent.topic import NonPersistentTopic
+from broker.topic.ports import NOT_KNOWN, NextBroker
 from broker.topic.producer import ProducerTopic
 from broker.topic.throttling import PublishThrottle
 from broker.topic.topic import Topic
@@ -468,8 +469,7 @@ class Broker:
         if name.is_persistent and not self.config.enable_persistent_topics:
             raise NotAllowed(f"{name}: this broker has enablePersistentTopics=false")
         policies = await self.namespace(name.namespace)
-        if not self.ownership.owns(name):
-            raise NotReady(f"The bundle of {name} is not owned by this broker; look it up again")
+        await self._check_owned(name)
         if name.is_persistent:
             with contextlib.suppress(_NotStored):
                 return await self._load(name, policies, create=False)
@@ -477,6 +477,17 @@ class Broker:
             raise TopicNotFound(missing)
         await self.check_room_for(name)
         return await self._load(name, policies) if name.is_persistent else self.non_persistent.open(name, policies)
+
+    async def _check_owned(self, name: TopicName) -> None:
+        """Raises NotReady unless the topic's bundle is ours, or comes to us now; MetadataFailure."""
+        if self.ownership.owns(name):
+            return
+        try:
+            is_ours = await self.ownership.is_coming(name)
+        except (MetadataError, Corruption) as error:
+            raise MetadataFailure(str(error)) from error
+        if not is_ours:
+            raise NotReady(f"The bundle of {name} is not owned by this broker; look it up again")
 
     async def _may_make(self, name: TopicName, policies: NamespacePolicies, create: bool) -> bool:
         if name.partition >= 0:
@@ -588,18 +599,19 @@ class Broker:
                 topic.abandon("its bundle is not ours any more")
                 self._on_dropped(topic)
 
-    async def unload(self, name: TopicName) -> None:
-        """Close a topic; its clients look it up again. Does nothing if it is not open."""
+    async def unload(self, name: TopicName, next_broker: NextBroker = NOT_KNOWN) -> None:
+        """Close a topic; its clients go on at *next_broker*, or look it up. Does nothing if it is not open."""
         await self._loading.settle(name)
         topic = self.topics.pop(name, None)
         if topic is not None:
-            await self._end(name, topic.close(), "close")
+            await self._end(name, topic.close(next_broker), "close")
 
-    async def unload_bundle(self, bundle: str) -> None:
-        """Close all topics of `tenant/namespace/range`."""
+    async def unload_bundle(self, bundle: str, next_broker: NextBroker = NOT_KNOWN) -> None:
+        """Close all topics of `tenant/namespace/range`, as `unload`."""
         here = BundleSet([bundle])
         names = [name for name in self.topics if here.has(name)]
-        await asyncio.gather(*(self.unload(name) for name in names), self.non_persistent.close_bundle(bundle))
+        closing = [self.unload(name, next_broker) for name in names]
+        await asyncio.gather(*closing, self.non_persistent.close_bundle(bundle, next_broker))
 
     async def delete_topic(self, name: TopicName, *, force: bool = False) -> None:
         """Delete a topic with its data and subscriptions. Raises TopicNotFound, NotAllowed (it is in use)."""

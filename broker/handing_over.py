@@ -2,6 +2,9 @@
 
     leave: clients are sent to others ──▶ for each bundle: close its topics ──▶ give it back ──▶ give others time
 
+Clients are told who will have the topic (PIP-307), if that is a broker that is already waiting for it: they go there at
+once, without the back-off and the lookup that they do otherwise.
+
 All at once would be quicker for the broker and worse for its clients: each topic would be away for as long as all of
 them take to be closed here and opened there. Where there is no other broker nothing is handed over.
 """
@@ -9,12 +12,15 @@ them take to be closed here and opened there. Where there is no other broker not
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
 from broker.broker import Broker
 from broker.errors import BrokerError
 from broker.ownership.ownership import BundleOwnership
+from broker.ownership.rules import NoBrokerAvailable
+from broker.topic.ports import NOT_KNOWN, NextBroker
 from magnetar_core.bookkeeper.metadata.store import MetadataError
 from magnetar_core.runtime.types import Corruption
 
@@ -36,9 +42,11 @@ READY_S_MAX: Final = 5.0
 PAUSE_PER_TOPIC_S: Final = 0.005
 
 
-async def hand_over(broker: Broker, ownership: BundleOwnership) -> None:
+async def hand_over(
+    broker: Broker, ownership: BundleOwnership, takers: Callable[[], Collection[str]] = lambda: ()
+) -> None:
     """Give away all bundles if there is anybody to take them. What cannot be given stays, and goes when all is
-    closed."""
+    closed. *takers*: ids of the brokers that wait for bundles which are given back, and take them unasked."""
     try:
         async with asyncio.timeout(ASK_S):
             has_others = await ownership.leave()
@@ -52,10 +60,12 @@ async def hand_over(broker: Broker, ownership: BundleOwnership) -> None:
     deadline = broker.clock.monotonic() + HAND_OVER_S
     open_topics = Counter(ownership.bundle_of(name) for name in broker.topics)
     going = sorted((-open_topics[bundle], bundle) for bundle in ownership.owned_bundles)
+    among = frozenset(takers())
+    successors = {bundle: await _successor(ownership, bundle, among) for negative, bundle in going if negative}
     try:
         async with asyncio.timeout(HAND_OVER_S):
             for number, (negative, bundle) in enumerate(going):  # a bundle without open topics is missed by nobody
-                await _give(broker, ownership, bundle)
+                await _give(broker, ownership, bundle, successors.get(bundle, NOT_KNOWN))
                 left_s = (deadline - broker.clock.monotonic()) / (len(going) - number)
                 await broker.clock.sleep(min(-negative * PAUSE_PER_TOPIC_S, max(left_s, 0.0)))
     except TimeoutError:
@@ -63,8 +73,25 @@ async def hand_over(broker: Broker, ownership: BundleOwnership) -> None:
         log.warning("%d bundles could not be handed over within %.0f s; they are closed now", left, HAND_OVER_S)
 
 
-async def _give(broker: Broker, ownership: BundleOwnership, bundle: str) -> None:
+async def _successor(ownership: BundleOwnership, bundle: str, takers: Collection[str]) -> NextBroker:
+    """Who will take the bundle. Others work it out in the same way (`BundleOwnership.would_take`), from what has not
+    changed since; a client that was sent to the wrong one looks the topic up."""
+    if not takers:
+        return NOT_KNOWN
     try:
-        await ownership.unload(bundle, partial(broker.unload_bundle, bundle))
+        found = await ownership.better_broker(bundle)
+    except (NoBrokerAvailable, MetadataError, Corruption):
+        return NOT_KNOWN
+    if found is None or found[0] not in takers:
+        return NOT_KNOWN
+    address = found[1]
+    if address.has_listeners:
+        return NOT_KNOWN  # which of its addresses a client can reach is known from its lookups only
+    return NextBroker(address.service_url, address.service_url_tls)
+
+
+async def _give(broker: Broker, ownership: BundleOwnership, bundle: str, successor: NextBroker) -> None:
+    try:
+        await ownership.unload(bundle, partial(broker.unload_bundle, bundle, successor))
     except (BrokerError, MetadataError, Corruption) as error:
         log.warning("%s could not be handed over: %s", bundle, error)

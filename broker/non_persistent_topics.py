@@ -15,6 +15,7 @@ from broker.names import BundleSet
 from broker.ownership.rules import Ownership
 from broker.policies import NamespacePolicies
 from broker.topic.non_persistent.topic import NonPersistentTopic
+from broker.topic.ports import NOT_KNOWN, NextBroker
 from magnetar_core.runtime.clock import Clock
 from managed_ledger.topic_name import TopicName
 
@@ -55,17 +56,17 @@ class NonPersistentTopics:
             found = [topic for topic in found if here.has(topic.name)]
         return sorted(topic.name.full for topic in found if not topic.name.is_system)
 
-    async def close(self, name: TopicName) -> None:
-        """Disconnect the clients of a topic and forget it."""
+    async def close(self, name: TopicName, next_broker: NextBroker = NOT_KNOWN) -> None:
+        """Disconnect the clients of a topic, which go on at *next_broker*, and forget it."""
         topic = self.by_name.pop(name, None)
         if topic is not None:
-            await topic.close()
+            await topic.close(next_broker)
 
-    async def close_bundle(self, bundle: str) -> None:
-        """Close all topics of `tenant/namespace/range`."""
+    async def close_bundle(self, bundle: str, next_broker: NextBroker = NOT_KNOWN) -> None:
+        """Close all topics of `tenant/namespace/range`, as `close`."""
         here = BundleSet([bundle])
         names = [name for name in self.by_name if here.has(name)]
-        await asyncio.gather(*(self.close(name) for name in names))
+        await asyncio.gather(*(self.close(name, next_broker) for name in names))
 
     async def close_all(self) -> None:
         await asyncio.gather(*(self.close(name) for name in list(self.by_name)))

@@ -100,6 +100,11 @@ class Takeovers:
             await self._own_log.stop()
             await self._others.stop()
 
+    @property
+    def takers(self) -> list[str]:
+        """Ids of brokers that take bundles that are given back by themselves, as they read what this one serves."""
+        return [] if self._others is None else self._others.known
+
     def prepare(self, topic: TopicName, *, is_dead: bool = True) -> None:
         """Begin to prepare a topic that will be ours. Does not wait. Not *is_dead*: its owner will close it."""
         if topic not in self._preparing:

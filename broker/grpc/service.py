@@ -25,6 +25,7 @@ from broker.grpc.publish import Publisher
 from broker.grpc.secure_port import server_credentials
 from broker.grpc.status import Refused, Status, refusal
 from broker.names import parse_namespace, parse_topic
+from broker.ownership.rules import GRPC_LISTENER
 from broker.records import RecordExists, RecordInUse
 from broker.security.authorization import Need, Operation, about_namespace, about_topic
 from broker.security.doors import Doors
@@ -35,9 +36,6 @@ from magnetar_core.topics import topics_pb2 as api
 log = logging.getLogger(__name__)
 
 SERVICE: Final = "magnetar.topics.v1.Topics"
-
-# The listener under which other brokers find a broker's gRPC port.
-LISTENER: Final = "magnetar-grpc"
 
 # Bytes that a client may send ahead on a stream that we do not read.
 STREAM_WINDOW_BYTES: Final = 256 * KIB
@@ -166,9 +164,9 @@ class GrpcServer:
     async def _lookup(self, request: api.LookupRequest) -> api.LookupResponse:
         name = parse_topic(request.topic)
         try:
-            answer = await self._broker.lookup(name, authoritative=request.authoritative, listener=LISTENER)
+            answer = await self._broker.lookup(name, authoritative=request.authoritative, listener=GRPC_LISTENER)
         except NotReady as error:
-            if LISTENER not in str(error):
+            if GRPC_LISTENER not in str(error):
                 raise
             text = f"{name} is served by a broker without a gRPC port; set grpcServicePort there"
             raise Refused(Status.FAILED_PRECONDITION, text) from None

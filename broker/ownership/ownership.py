@@ -115,6 +115,7 @@ class BundleOwnership:
         self.promised: dict[str, BrokerAddress] = {}
         """Bundles that are being moved → who shall have them: whoever asks for one that nobody owns is sent there."""
         self._unloading: dict[str, asyncio.Event] = {}  # bundle → set when it has been given back
+        self._coming: set[str] = set()  # bundles that this broker waits for, to take them
         self._lost_callbacks: list[Callable[[list[str]], None]] = []
         self._probes: dict[str, tuple[float, bool]] = {}
         self._refusing: set[str] = set()  # addresses where the last probe was refused
@@ -207,6 +208,13 @@ class BundleOwnership:
         """Call *lost* with the names of bundles that this broker does not own any more; returns how to stop."""
         self._lost_callbacks.append(lost)
         return lambda: self._lost_callbacks.remove(lost)
+
+    async def is_coming(self, topic: TopicName) -> bool:
+        """Whether the topic's bundle is ours, after waiting for it if it is being given to this broker."""
+        bundle = (await self._bundles_of(topic.namespace)).bundle_of(topic)
+        if bundle in self._coming and bundle not in self._owned:
+            return (await self.locate(topic, authoritative=True)).here
+        return self.owns(topic)
 
     async def owner_of(self, bundle: str) -> BrokerAddress | None:
         """The owner of a bundle; None if it is free. Acquires nothing. Raises StoreUnavailable, Corruption."""
@@ -305,9 +313,9 @@ class BundleOwnership:
                 promised = self.promised.get(bundle)
                 if promised is not None and promised.native_url != self.address.native_url:
                     return Located(here=False, broker=promised, redirect=True, authoritative=True)
-                elsewhere = None if authoritative and not self._is_leaving else await self._better_broker(bundle)
+                elsewhere = None if authoritative and not self._is_leaving else await self.better_broker(bundle)
                 if elsewhere is not None:
-                    return Located(here=False, broker=elsewhere, redirect=True, authoritative=True)
+                    return Located(here=False, broker=elsewhere[1], redirect=True, authoritative=True)
                 if not await self._acquire(bundle):
                     return False
                 continue
@@ -341,10 +349,12 @@ class BundleOwnership:
         node = await self._store.get(isolation_path(self._cluster))
         return () if node is None else parse_isolation(node.value, node.path)
 
-    async def _better_broker(self, bundle: str) -> BrokerAddress | None:
-        """The living broker that comes before this one in the bundle's order; None if this one is first.
+    async def better_broker(self, bundle: str) -> tuple[str, BrokerAddress] | None:
+        """Id and address of the living broker that comes before this one in the bundle's order, in which a broker that
+        leaves has no place; None if this one is first.
 
-        Raises NoBrokerAvailable: isolation policies leave none of those that live.
+        Raises NoBrokerAvailable: there is none, or isolation policies leave none of those that live; MetadataError,
+        Corruption.
         """
         loaded = await self.loaded_brokers()
         brokers = {broker_id: address for broker_id, (address, _) in loaded.items()}
@@ -360,7 +370,7 @@ class BundleOwnership:
                 if broker_id == self.broker_id:
                     return None
                 if await self.answers(brokers[broker_id]):
-                    return brokers[broker_id]
+                    return broker_id, brokers[broker_id]
             if not policies or not allowed:
                 break
             for broker_id in allowed:  # dead ones: without them secondary brokers may have to serve
@@ -397,7 +407,7 @@ class BundleOwnership:
     async def would_take(self, bundle: str) -> bool:
         """Whether this broker is the one that shall have the bundle once it is free. Raises MetadataError, Corruption,
         NoBrokerAvailable."""
-        return not self._is_leaving and await self._better_broker(bundle) is None
+        return not self._is_leaving and await self.better_broker(bundle) is None
 
     async def take_when_free(self, bundle: str, wait_s: float) -> bool:
         """Own a bundle, for which `would_take` has said yes, as soon as its owner has given it back or is dead.
@@ -405,13 +415,17 @@ class BundleOwnership:
         Whether it is ours; False if another broker was quicker, or after *wait_s*. Raises MetadataError, Corruption.
         """
         deadline = self._clock.monotonic() + wait_s
-        while bundle not in self._owned:
-            node = await self._store.get(self._path(bundle))
-            if node is None:
-                return await self.acquire(bundle)
-            if not await self._wait_for_change(node, deadline):
-                return False
-        return True
+        self._coming.add(bundle)
+        try:
+            while bundle not in self._owned:
+                node = await self._store.get(self._path(bundle))
+                if node is None:
+                    return await self.acquire(bundle)
+                if not await self._wait_for_change(node, deadline):
+                    return False
+            return True
+        finally:
+            self._coming.discard(bundle)
 
     async def _acquire(self, bundle: str) -> bool:
         """Try to become the owner. The caller then reads the node again to see which broker is.

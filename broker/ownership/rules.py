@@ -2,7 +2,8 @@
 
 Rules the rest of the broker relies on:
 
-1. `owns` is asked before a topic is loaded and before a producer or consumer is attached; it never waits.
+1. `owns` is asked before a topic is loaded and before a producer or consumer is attached; it never waits. A client that
+   was sent here by the former owner (PIP-307) may come before the bundle does: `is_coming` waits for that.
 2. While `may_acknowledge` is false no receipt is sent: the broker's session with the metadata store may have ended
    unnoticed, and another broker may serve the topic.
 3. A bundle that was reported as lost is closed at once: its clients are told to look up again, and no receipt
@@ -10,10 +11,13 @@ Rules the rest of the broker relies on:
 """
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from broker.errors import NotReady
 from managed_ledger.topic_name import TopicName
+
+# The listener under which brokers find each other's ports of the topic API over gRPC.
+GRPC_LISTENER: Final = "magnetar-grpc"
 
 
 class NoBrokerAvailable(NotReady, code=NotReady.code):
@@ -36,6 +40,11 @@ class BrokerAddress(NamedTuple):
     def native_url(self) -> str:
         """The URL of the binary protocol, over TLS if there is no other: what tells brokers apart."""
         return self.service_url or self.service_url_tls
+
+    @property
+    def has_listeners(self) -> bool:
+        """Whether clients of the binary protocol reach it at several addresses, by the listener that they ask for."""
+        return bool(self.listeners.keys() - {GRPC_LISTENER})
 
     def web_url(self, *, secure: bool) -> str:
         """The URL of HTTP: over TLS if *secure* or if there is no other. Empty if there is none."""
@@ -63,6 +72,13 @@ class Ownership(Protocol):
 
     def owns(self, topic: TopicName) -> bool:
         """Whether the topic's bundle is ours now."""
+        ...
+
+    async def is_coming(self, topic: TopicName) -> bool:
+        """Whether the topic's bundle is ours, after waiting for it if this broker is about to take it.
+
+        Raises NoBrokerAvailable, StoreUnavailable, Corruption.
+        """
         ...
 
     def may_acknowledge(self) -> bool:

@@ -4,11 +4,22 @@ The pure parts import these Protocols instead of the classes that implement them
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from broker.topic.unacked import UnackedBudget
 from magnetar_core.runtime.types import Buffer, Cancellable
 from managed_ledger.position import Position
+
+
+class NextBroker(NamedTuple):
+    """Where the clients of a topic that is closed go on, without a lookup (PIP-307)."""
+
+    service_url: str = ""
+    service_url_tls: str = ""
+
+
+NOT_KNOWN: Final = NextBroker()
+"""Clients look the topic up."""
 
 
 class EntryLike(Protocol):

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from broker.errors import NotReady, ProducerBusy, storage_error
 from broker.topic.limits import TopicLimits, has_room_for_host
+from broker.topic.ports import NOT_KNOWN, NextBroker
 from broker.topic.producer import Producer
 from broker.topic.producer_access import EPOCH_PROPERTY, Access, ProducerAccess
 from broker.topic.requests import Attached, ProducerRequest
@@ -218,19 +219,25 @@ class Producers:
         if self._access.waiting and not self._is_closed:
             self._tasks.spawn(self._promote(), "promote")
 
-    def disconnect(self, producer: Producer) -> None:
-        """Close a producer from the side of the broker; its client looks the topic up again."""
+    def disconnect(self, producer: Producer, next_broker: NextBroker = NOT_KNOWN) -> None:
+        """Close a producer from the side of the broker; its client goes to *next_broker*, or looks the topic up."""
         if producer.is_closed:
             return
         producer.sink.write(
-            command(wire.BaseCommand.CLOSE_PRODUCER, producer_id=producer.producer_id, request_id=NO_ID)
+            command(
+                wire.BaseCommand.CLOSE_PRODUCER,
+                producer_id=producer.producer_id,
+                request_id=NO_ID,
+                assignedBrokerServiceUrl=next_broker.service_url or None,
+                assignedBrokerServiceUrlTls=next_broker.service_url_tls or None,
+            )
         )
         producer.sink.on_producer_closed(producer)
         self.detach(producer)
 
-    def disconnect_all(self) -> None:
+    def disconnect_all(self, next_broker: NextBroker = NOT_KNOWN) -> None:
         for producer in list(self.by_name.values()):
-            self.disconnect(producer)
+            self.disconnect(producer, next_broker)
 
     def close(self) -> None:
         """The topic ends: producers that wait for a name stop waiting."""

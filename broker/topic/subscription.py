@@ -26,7 +26,7 @@ from broker.topic.dispatchers.dispatcher import Dispatcher, DispatchLimits, Read
 from broker.topic.dispatchers.key_shared import KeySharedDispatcher, make_selector
 from broker.topic.dispatchers.shared import SharedDispatcher
 from broker.topic.dispatchers.single_active import SingleActiveDispatcher
-from broker.topic.ports import CursorPort, Entries, Host, LedgerPort
+from broker.topic.ports import NOT_KNOWN, CursorPort, Entries, Host, LedgerPort, NextBroker
 from broker.topic.rates import Rates
 from broker.topic.throttling import DispatchThrottle
 from broker.wire import pulsar_pb2 as wire
@@ -347,11 +347,11 @@ class Subscription:
             self._dispatcher.redeliver(consumer, positions, epoch)
             self.pump()
 
-    def disconnect_consumers(self) -> list[Consumer]:
-        """Detach all consumers and tell their clients, which subscribe again by themselves."""
+    def disconnect_consumers(self, next_broker: NextBroker = NOT_KNOWN) -> list[Consumer]:
+        """Detach all consumers and tell their clients, which subscribe again by themselves, at *next_broker*."""
         gone = list(self.consumers)
         for consumer in gone:
-            tell_closed(consumer)
+            tell_closed(consumer, next_broker)
             self._gone = self._gone.plus(consumer.counted)
             if self._dispatcher is not None:
                 self._dispatcher.remove(consumer)
@@ -625,8 +625,16 @@ def check_same_policy(present: KeySharedPolicy, policy: KeySharedPolicy) -> None
         raise ConsumerBusy("The connected consumers share out their keys in another way")
 
 
-def tell_closed(consumer: Consumer) -> None:
-    consumer.sink.write(command(wire.BaseCommand.CLOSE_CONSUMER, consumer_id=consumer.consumer_id, request_id=NO_ID))
+def tell_closed(consumer: Consumer, next_broker: NextBroker = NOT_KNOWN) -> None:
+    consumer.sink.write(
+        command(
+            wire.BaseCommand.CLOSE_CONSUMER,
+            consumer_id=consumer.consumer_id,
+            request_id=NO_ID,
+            assignedBrokerServiceUrl=next_broker.service_url or None,
+            assignedBrokerServiceUrlTls=next_broker.service_url_tls or None,
+        )
+    )
 
 
 def _checked(message_id: MessageIdData) -> Position:

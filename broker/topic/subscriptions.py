@@ -26,7 +26,7 @@ from broker.names import is_internal_subscription, is_reserved_subscription
 from broker.topic.compacted_view import CompactedView, start_of
 from broker.topic.consumer import Consumer, ConsumerSubscription, Counted
 from broker.topic.limits import TopicLimits, has_room_for_host
-from broker.topic.ports import Host
+from broker.topic.ports import NOT_KNOWN, Host, NextBroker
 from broker.topic.positions import position_at_ms, reader_start
 from broker.topic.requests import SubscribeRequest
 from broker.topic.subscription import REPLICATED, Subscription, check_type, tell_closed
@@ -301,10 +301,10 @@ class Subscriptions:
             if not subscription.is_durable:  # rule 2
                 self._clock.call_later(self._config.keep_alive_s, lambda: self._drop_if_unused(subscription))
 
-    def close(self) -> None:
+    def close(self, next_broker: NextBroker = NOT_KNOWN) -> None:
         """The topic ends: disconnect all consumers, start no more reads and timers."""
         for subscription in self.by_name.values():
-            for consumer in subscription.disconnect_consumers():
+            for consumer in subscription.disconnect_consumers(next_broker):
                 consumer.sink.on_consumer_closed(consumer)
             subscription.close()
 

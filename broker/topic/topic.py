@@ -37,6 +37,7 @@ from broker.topic.deduplication import Deduplication
 from broker.topic.host import TopicHost
 from broker.topic.limits import TopicLimits, limits_of
 from broker.topic.passing import expire, nth_open
+from broker.topic.ports import NOT_KNOWN, NextBroker
 from broker.topic.positions import last_kept_index, last_message, position_at_ms
 from broker.topic.producer import Producer
 from broker.topic.producers import Producers
@@ -559,15 +560,15 @@ class Topic:
         self._subscriptions.tell_the_end()
         return last
 
-    async def close(self) -> None:
-        """Wait for pending messages, disconnect the clients (they look the topic up again), store cursors and
-        sequence ids, and close the managed ledger."""
+    async def close(self, next_broker: NextBroker = NOT_KNOWN) -> None:
+        """Wait for pending messages, disconnect the clients (they go on at *next_broker*, or look the topic up), store
+        cursors and sequence ids, and close the managed ledger."""
         if self.is_closed or self._is_closing:
             return
         self._is_closing = True
         await self._wait_for_answers()
         self.snapshot_deduplication()
-        self._disconnect_all()
+        self._disconnect_all(next_broker)
         await attempt(f"{self.name}: closing its ledger", self.ledger.close())
         await self._tasks.cancel()
         self._untie()
@@ -609,7 +610,7 @@ class Topic:
         self.ledger.forget_owner()
         self._stop_watching = do_nothing
 
-    def _disconnect_all(self) -> None:
+    def _disconnect_all(self, next_broker: NextBroker = NOT_KNOWN) -> None:
         if self.is_closed:
             return
         self.is_closed = True
@@ -620,5 +621,5 @@ class Topic:
             self._withheld_timer.cancel()
         self._publishing.forget_withheld()
         self._answered.ring()
-        self._producers.disconnect_all()
-        self._subscriptions.close()
+        self._producers.disconnect_all(next_broker)
+        self._subscriptions.close(next_broker)

@@ -13,6 +13,7 @@ from broker.config import BrokerConfig
 from broker.handing_over import hand_over
 from broker.names import Bundles
 from broker.ownership.ownership import BundleOwnership
+from broker.ownership.rules import GRPC_LISTENER
 from broker.security.doors import open_doors
 from broker.takeovers import Takeovers
 from broker.tenancy import initialise_cluster
@@ -26,10 +27,6 @@ from magnetar_core.runtime.tasks import Parts
 from magnetar_core.runtime.types import ConfigurationError, MagnetarError
 
 log = logging.getLogger(__name__)
-
-
-# The listener under which brokers find each other's gRPC ports (`broker.grpc.service.LISTENER`).
-GRPC_LISTENER = "magnetar-grpc"
 
 
 # How long a broker that stops waits, in all, for a metadata store that does not answer. It would seal ledgers and
@@ -139,7 +136,9 @@ async def start_broker(
         store.hurry(STOP_WAIT_S)
 
     parts.add("patience", hurry)
-    parts.add("bundles", partial(hand_over, broker, ownership))  # the first to be stopped: all ports are open still
+    parts.add(
+        "bundles", partial(hand_over, broker, ownership, lambda: takeovers.takers)
+    )  # the first to be stopped: all ports are open still
     return broker
 
 

@@ -44,6 +44,20 @@ MUTANTS = (
         HANDING_OVER,
     ),
     Mutant(
+        "clients are sent to a broker that waits for no bundles",
+        "broker/handing_over.py",
+        "if found is None or found[0] not in takers:",
+        "if found is None:",
+        HANDING_OVER,
+    ),
+    Mutant(
+        "a client that comes before its bundle does is sent away",
+        "broker/ownership/ownership.py",
+        "if bundle in self._coming and bundle not in self._owned:",
+        "if False:",
+        HANDING_OVER,
+    ),
+    Mutant(
         "bundles are handed over where nobody is left to take them",
         "broker/handing_over.py",
         "    if not has_others:\n        return\n",

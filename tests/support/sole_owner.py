@@ -20,6 +20,9 @@ class SoleOwner:
     def owns(self, topic: TopicName) -> bool:
         return topic not in self.elsewhere
 
+    async def is_coming(self, topic: TopicName) -> bool:
+        return self.owns(topic)
+
     def may_acknowledge(self) -> bool:
         return self.acknowledges
 

@@ -16,6 +16,7 @@ from broker.errors import ConsumerBusy
 from broker.topic.consumer import Consumer
 from broker.topic.dispatchers.dispatcher import Facts
 from broker.topic.non_persistent.delivery import ByKey, Delivery, InTurn, OneActive
+from broker.topic.ports import NOT_KNOWN, NextBroker
 from broker.topic.rates import Rates
 from broker.topic.subscription import SINGLE_ACTIVE, KeySharedPolicy, check_same_kind, check_same_policy, tell_closed
 from broker.wire import pulsar_pb2 as wire
@@ -127,11 +128,11 @@ class NonPersistentSubscription:
             self.bytes_out += consumer.bytes_out
             self._delivery.remove(consumer)
 
-    def disconnect_consumers(self) -> list[Consumer]:
-        """Detach all consumers and tell their clients, which subscribe again by themselves."""
+    def disconnect_consumers(self, next_broker: NextBroker = NOT_KNOWN) -> list[Consumer]:
+        """Detach all consumers and tell their clients, which subscribe again by themselves, at *next_broker*."""
         gone = list(self.consumers)
         for consumer in gone:
-            tell_closed(consumer)
+            tell_closed(consumer, next_broker)
             self.remove_consumer(consumer)
         return gone
 

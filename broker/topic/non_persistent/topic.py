@@ -32,6 +32,7 @@ from broker.topic.consumer import Consumer, ConsumerSubscription
 from broker.topic.dispatchers.dispatcher import facts_of
 from broker.topic.limits import has_room_for_host, limits_of
 from broker.topic.non_persistent.subscription import POSITION, NonPersistentSubscription
+from broker.topic.ports import NOT_KNOWN, NextBroker
 from broker.topic.producer import Producer
 from broker.topic.producers import Producers
 from broker.topic.requests import Attached, ProducerRequest, SubscribeRequest
@@ -274,21 +275,21 @@ class NonPersistentTopic:
 
     # -------------------------------------------------------------------------------- the end
 
-    def disconnect_all(self) -> None:
-        """The topic ends: its clients look it up again."""
+    def disconnect_all(self, next_broker: NextBroker = NOT_KNOWN) -> None:
+        """The topic ends: its clients go on at *next_broker*, or look it up again."""
         if self.is_closed:
             return
         self.is_closed = True
         self._producers.close()
-        self._producers.disconnect_all()
+        self._producers.disconnect_all(next_broker)
         for subscription in self.subscriptions.values():
-            for consumer in subscription.disconnect_consumers():
+            for consumer in subscription.disconnect_consumers(next_broker):
                 consumer.sink.on_consumer_closed(consumer)
         self.subscriptions.clear()
 
-    async def close(self) -> None:
+    async def close(self, next_broker: NextBroker = NOT_KNOWN) -> None:
         """Disconnect the clients and end what is under way."""
-        self.disconnect_all()
+        self.disconnect_all(next_broker)
         await self._tasks.cancel()
 
 

@@ -11,9 +11,12 @@ from broker.errors import NotReady
 from broker.handing_over import hand_over
 from broker.ownership.ownership import BROKERS, LEADER
 from broker.ownership.rules import NoBrokerAvailable
+from broker.topic.ports import NextBroker
+from broker.wire import pulsar_pb2 as wire
 from magnetar_core.bookkeeper.metadata.store import StoreUnavailable
 from managed_ledger.topic_name import TopicName
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
+from tests.unit.broker.raw_client import RawClient
 
 
 @pytest.fixture
@@ -43,11 +46,11 @@ async def test_the_bundles_go_one_by_one_while_the_rest_is_served(world: AdminWo
     served: list[int] = []
     unload = going.broker.unload_bundle
 
-    async def watched(bundle: str) -> None:
-        await unload(bundle)
+    async def watched(bundle: str, next_broker: NextBroker) -> None:
+        await unload(bundle, next_broker)
         served.append(len(going.broker.topics))
 
-    going.broker.unload_bundle = watched  # type: ignore[method-assign]
+    going.broker.unload_bundle = watched  # type: ignore[method-assign, assignment]
     await hand_over(going.broker, going.ownership)
     assert len(served) > 2, "more than two bundles had topics"
     assert sorted(served, reverse=True) == served
@@ -169,7 +172,7 @@ async def test_what_takes_too_long_is_left_to_the_end(
     await filled(going, 20)
     owned = len(going.ownership.owned_bundles)
 
-    async def slow(bundle: str) -> None:
+    async def slow(bundle: str, next_broker: NextBroker) -> None:
         await asyncio.sleep(60)
 
     monkeypatch.setattr(going.broker, "unload_bundle", slow)
@@ -177,3 +180,70 @@ async def test_what_takes_too_long_is_left_to_the_end(
         await hand_over(going.broker, going.ownership)
     assert "could not be handed over within 0 s" in caplog.text
     assert len(going.ownership.owned_bundles) >= owned - 1
+
+
+async def told(going: Side, takers: list[str]) -> set[tuple[str, str]]:
+    """(kind of command, URL in it) that the clients of a producer and of a consumer get as *going* hands over."""
+    (name,) = await filled(going, 1)
+    client = await RawClient.connect(going.broker.port)
+    await client.produce(name.full)
+    await client.subscribe(name.full, permits=1)
+    await hand_over(going.broker, going.ownership, lambda: takers)
+    found = set()
+    for _ in range(2):
+        answer = await client.answer()
+        body = answer.close_producer if answer.type == wire.BaseCommand.CLOSE_PRODUCER else answer.close_consumer
+        found.add((wire.BaseCommand.Type.Name(answer.type), body.assignedBrokerServiceUrl))
+        assert body.request_id == 2**64 - 1
+    client.close()
+    return found
+
+
+def both(url: str) -> set[tuple[str, str]]:
+    return {("CLOSE_PRODUCER", url), ("CLOSE_CONSUMER", url)}
+
+
+async def test_clients_are_told_who_will_have_the_topic(world: AdminWorld) -> None:
+    going, staying = await world.side(), await world.side()
+    assert await told(going, [staying.id]) == both(staying.broker.address.service_url)
+
+
+async def test_clients_are_not_sent_to_a_broker_that_does_not_wait_for_bundles(world: AdminWorld) -> None:
+    going, _ = await world.side(), await world.side()
+    assert await told(going, ["apache.example:8080"]) == both("")
+
+
+async def test_clients_are_not_told_where_it_depends_on_their_listener(world: AdminWorld) -> None:
+    going, staying = await world.side(), await world.side()
+    address = staying.broker.address._replace(listeners={"outside": ("pulsar://pulsar.example:6650", "")})
+    staying.ownership.address = address
+    await staying.ownership.tell_load({})
+    assert await told(going, [staying.id]) == both("")
+
+
+async def test_a_client_that_comes_before_the_bundle_does_is_waited_with(world: AdminWorld) -> None:
+    going, staying = await world.side(), await world.side()
+    (name,) = await filled(going, 1)
+    bundle = going.ownership.bundle_of(name)
+    assert bundle is not None
+    assert not await staying.ownership.is_coming(name), "it takes only what it waits for"
+    await going.ownership.leave()
+    taking = asyncio.ensure_future(staying.ownership.take_when_free(bundle, 30))
+    closing, may_close = asyncio.Event(), asyncio.Event()
+
+    async def close() -> None:
+        closing.set()
+        await may_close.wait()
+        await going.broker.unload_bundle(bundle)
+
+    giving = asyncio.ensure_future(going.ownership.unload(bundle, close))
+    await closing.wait()
+    client = await RawClient.connect(staying.broker.port)
+    client.send(wire.BaseCommand.PRODUCER, topic=name.full, producer_id=1, request_id=1)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(client.answer(), 0.2)
+    may_close.set()
+    assert (await client.expect(wire.BaseCommand.PRODUCER_SUCCESS)).producer_success.request_id == 1
+    assert await taking
+    await giving
+    client.close()

@@ -4,7 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from broker.grpc.service import LISTENER, GrpcServer
+from broker.grpc.service import GrpcServer
+from broker.ownership.rules import GRPC_LISTENER
 from magnetar.client.async_client import AsyncClient
 from tests.unit.broker.conftest import BrokerInMemory, world
 
@@ -15,7 +16,7 @@ async def open_grpc(made: BrokerInMemory) -> GrpcServer:
     """The gRPC door of the world's broker; other brokers' lookups find it."""
     server = GrpcServer(made.broker)
     port = await server.start("127.0.0.1", 0)
-    listeners = {**made.broker.address.listeners, LISTENER: (f"grpc://127.0.0.1:{port}", "")}
+    listeners = {**made.broker.address.listeners, GRPC_LISTENER: (f"grpc://127.0.0.1:{port}", "")}
     made.broker.address = made.broker.address._replace(listeners=listeners)
     return server
 

@@ -10,7 +10,8 @@ import pytest
 
 from broker.errors import NotAuthorized
 from broker.grpc.callers import caller_of, is_secure
-from broker.grpc.service import LISTENER, GrpcServer
+from broker.grpc.service import GrpcServer
+from broker.ownership.rules import GRPC_LISTENER
 from broker.security.authorization import Need, Operation
 from magnetar.client.async_client import AsyncClient
 from magnetar.client.errors import AccessDenied, TopicUnavailable
@@ -47,7 +48,7 @@ async def open_door(world: BrokerInMemory, *, secure: bool = False) -> Door:
     server = GrpcServer(world.broker)
     await server.start("127.0.0.1", 0, 0 if secure else None)
     urls = (f"grpc://localhost:{server.port}", f"grpc+ssl://localhost:{server.port_tls}" if secure else "")
-    world.broker.address = world.broker.address._replace(listeners={LISTENER: urls})
+    world.broker.address = world.broker.address._replace(listeners={GRPC_LISTENER: urls})
     return Door(server)
 
 
