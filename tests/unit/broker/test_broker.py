@@ -17,6 +17,7 @@ from broker.names import DEDUPLICATION_CURSOR
 from broker.ownership.rules import BrokerAddress, Located
 from broker.policy_types import NO_SUBSCRIPTIONS, InactiveTopics
 from broker.tenancy import initialise_cluster
+from broker.topic.ports import NextBroker
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
@@ -96,9 +97,9 @@ async def test_a_topic_that_is_being_closed_is_opened_again_when_it_has_closed(
     former = await world.broker.topic_for_producer(NAME)
     closed, close = asyncio.Event(), former.close
 
-    async def slow() -> None:
+    async def slow(next_broker: NextBroker) -> None:
         await closed.wait()
-        await close()
+        await close(next_broker)
 
     monkeypatch.setattr(former, "close", slow)
     unloading = asyncio.create_task(world.broker.unload(NAME))
