@@ -115,17 +115,8 @@ class Balancer:
         whole = load.total
         if not load.bundles or not (whole.bytes or whole.messages):
             return None
-
-        def usage_of(bundle: BundleLoad) -> float:
-            share = bundle.bytes / whole.bytes if whole.bytes else bundle.messages / whole.messages
-            return share * load.usage
-
-        found = {
-            name: usage_of(one)
-            for name, one in load.bundles.items()
-            if name not in self._moved_ms and 0 < usage_of(one) < difference
-            if may_move(name)
-        }
+        usages = ((name, load.usage_of(name)) for name in load.bundles if name not in self._moved_ms)
+        found = {name: usage for name, usage in usages if 0 < usage < difference and may_move(name)}
         # Nearest to half of the difference: that leaves the two most alike.
         return min(found, key=lambda name: (abs(found[name] - difference / 2), name), default=None)
 

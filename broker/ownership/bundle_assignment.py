@@ -5,7 +5,9 @@
 
 Brokers that use much more of their machine than the least loaded one come last. Of the others the broker with the
 fewest bundles of the namespace comes first; among equals a hash of the names of bundle and broker
-decides (rendezvous hashing), so that brokers that are asked at the same moment agree without communicating.
+decides (rendezvous hashing), so that brokers that are asked at the same moment agree without communicating. How much a
+broker uses is what it told last, less what went with the bundles that it has given away since, and with what comes with
+those that it took: else all bundles of a namespace that is unloaded would go to whoever told the least.
 
 A broker's session with the metadata store ends when the store has not heard from it for the session's time. Counted
 from the sending of the last request that was answered, by the broker's own clock, that moment is never after
@@ -15,7 +17,7 @@ second guard, behind this rule.)
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -42,6 +44,30 @@ def preference(
         return (more if more > EQUAL_USAGE else 0.0, owned.get(broker, 0), _weight(bundle, broker), broker)
 
     return sorted(every, key=place)
+
+
+def expected_usage(
+    namespace: str, loads: Mapping[str, BrokerLoad], owned: Mapping[str, Collection[str]]
+) -> dict[str, float]:
+    """The share of its machine that each broker of *loads* will use with the bundles of *namespace* that it owns now.
+
+    *owned*: their names by the id of the broker. What a bundle brings is known from the broker that told of it; one of
+    which nobody told brings nothing.
+    """
+    brings: dict[str, float] = {}
+    expected: dict[str, float] = {}
+    for broker, load in loads.items():
+        expected[broker] = load.usage
+        here = owned.get(broker, ())
+        for bundle in load.bundles:
+            if bundle.rpartition("/")[0] == namespace and bundle not in here:
+                brings[bundle] = load.usage_of(bundle)
+                expected[broker] -= brings[bundle]
+    for broker, load in loads.items():
+        expected[broker] += sum(
+            brings.get(bundle, 0.0) for bundle in owned.get(broker, ()) if bundle not in load.bundles
+        )
+    return {broker: max(usage, 0.0) for broker, usage in expected.items()}
 
 
 def _weight(bundle: str, broker: str) -> bytes:

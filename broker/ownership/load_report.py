@@ -55,6 +55,18 @@ class BrokerLoad(NamedTuple):
         """The share of what is scarcest."""
         return max(self.cpu, self.memory, self.bandwidth)
 
+    def usage_of(self, bundle: str) -> float:
+        """The part of `usage` that goes with a bundle of the report: its share of the bytes, or of the messages where
+        there are no bytes; without any traffic all bundles count alike."""
+        whole, one = self.total, self.bundles[bundle]
+        if whole.bytes:
+            share = one.bytes / whole.bytes
+        elif whole.messages:
+            share = one.messages / whole.messages
+        else:
+            share = 1 / len(self.bundles)
+        return share * self.usage
+
     @property
     def total(self) -> BundleLoad:
         """Of all its bundles."""

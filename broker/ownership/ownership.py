@@ -26,6 +26,7 @@ from broker.ownership.bundle_assignment import (
     encode_broker,
     encode_leader,
     encode_owner,
+    expected_usage,
     preference,
     session_has_time,
 )
@@ -358,9 +359,10 @@ class BundleOwnership:
         """
         loaded = await self.loaded_brokers()
         brokers = {broker_id: address for broker_id, (address, _) in loaded.items()}
-        usage = {broker_id: load.usage for broker_id, (_, load) in loaded.items()}
         namespace = bundle.rpartition("/")[0]
-        owned = await self._owned_by(namespace, brokers)
+        owners = await self._owned_by(namespace, brokers)
+        owned = {broker_id: len(bundles) for broker_id, bundles in owners.items()}
+        usage = expected_usage(namespace, {broker_id: load for broker_id, (_, load) in loaded.items()}, owners)
         candidate_ids = brokers if self._is_leaving else (*brokers, self.broker_id)
         hosts = {broker_id: host_of(broker_id) for broker_id in candidate_ids}
         policies = await self.isolation()
@@ -381,16 +383,17 @@ class BundleOwnership:
             f"No broker was available to own {bundle}: isolation policies leave none of {', '.join(sorted(brokers))}"
         )
 
-    async def _owned_by(self, namespace: str, brokers: Mapping[str, BrokerAddress]) -> dict[str, int]:
-        """How many bundles of a namespace each broker owns."""
+    async def _owned_by(self, namespace: str, brokers: Mapping[str, BrokerAddress]) -> dict[str, set[str]]:
+        """The bundles of a namespace that each broker owns."""
         ids = {address.native_url: broker_id for broker_id, address in brokers.items()}
-        owned: dict[str, int] = {}
-        names = await self._store.children(f"{NAMESPACE}/{namespace}")
-        for node in await asyncio.gather(*(self._store.get(f"{NAMESPACE}/{namespace}/{name}") for name in names)):
+        owned: dict[str, set[str]] = {}
+        bundles = [f"{namespace}/{text}" for text in await self._store.children(f"{NAMESPACE}/{namespace}")]
+        nodes = await asyncio.gather(*(self._store.get(self._path(bundle)) for bundle in bundles))
+        for bundle, node in zip(bundles, nodes, strict=True):
             if node is not None and node.value:
                 owner = ids.get(decode_owner(node.value, node.path)[0].native_url)
                 if owner is not None:
-                    owned[owner] = owned.get(owner, 0) + 1
+                    owned.setdefault(owner, set()).add(bundle)
         return owned
 
     async def acquire(self, bundle: str) -> bool:

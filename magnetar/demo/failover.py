@@ -9,6 +9,7 @@ differs ends the program with exit code 1.
 
 import signal
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -61,7 +62,11 @@ class Demo(Steps):
         self.cluster.start(going.name)
         admin.call("PUT", f"{admin.namespace_path('public/default')}/unload")
         self.settled(load)
-        self.done("both brokers serve again")
+        with ThreadPoolExecutor(READING_AT_ONCE) as pool:
+            spread = sorted(Counter(pool.map(admin.owner_url, topics)).values())
+        if len(spread) != 2:
+            raise DemoFailed("the topics were not spread: one broker has all of them")
+        self.done(f"both brokers serve again: {spread[0]} topics at one, {spread[1]} at the other")
         stopped = self.ended(load, going.name, signal.SIGTERM)
         self.tell("stopped politely", stopped)
 

@@ -44,6 +44,13 @@ MUTANTS = (
         HANDING_OVER,
     ),
     Mutant(
+        "a broker counts as used as it told, whatever it has given away since",
+        "broker/ownership/bundle_assignment.py",
+        "                expected[broker] -= brings[bundle]\n",
+        "",
+        (f"{UNIT}/ownership",),
+    ),
+    Mutant(
         "clients are sent to a broker that waits for no bundles",
         "broker/handing_over.py",
         "if found is None or found[0] not in takers:",

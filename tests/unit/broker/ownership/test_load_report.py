@@ -5,7 +5,13 @@ from typing import Any
 
 import pytest
 
-from broker.ownership.bundle_assignment import EQUAL_USAGE, decode_loaded_broker, encode_broker, preference
+from broker.ownership.bundle_assignment import (
+    EQUAL_USAGE,
+    decode_loaded_broker,
+    encode_broker,
+    expected_usage,
+    preference,
+)
 from broker.ownership.load_report import BrokerLoad, BundleLoad, decode_load, encode_load
 from broker.ownership.rules import BrokerAddress
 from tests.support.vectors import load
@@ -64,3 +70,27 @@ def test_a_bundle_goes_to_the_least_loaded_brokers_and_among_them_to_that_with_t
     assert preference("t/n/x", ["a", "b", "c"], {"b": 5}, usage) == ["c", "b", "a"]
     assert preference("t/n/x", ["a", "b", "c"], {}, usage)[-1] == "a"
     assert preference("t/n/x", ["a", "b"], {}, {"a": 0.9, "b": 0.3}) == ["b", "a"]
+
+
+def busy(usage: float, **bundles: BundleLoad) -> BrokerLoad:
+    return BrokerLoad(usage, bundles={f"t/n/{name}": one for name, one in bundles.items()})
+
+
+def test_what_a_bundle_uses_is_its_share_of_the_traffic() -> None:
+    load = busy(0.8, a=BundleLoad(bytes_in=30.0, messages_in=1.0), b=BundleLoad(bytes_out=10.0, messages_in=99.0))
+    assert [load.usage_of(f"t/n/{name}") for name in "ab"] == pytest.approx([0.6, 0.2])
+    load = busy(0.8, a=BundleLoad(messages_in=1.0), b=BundleLoad(messages_out=3.0))
+    assert [load.usage_of(f"t/n/{name}") for name in "ab"] == pytest.approx([0.2, 0.6])
+    assert busy(0.8, a=BundleLoad(topics=9), b=BundleLoad()).usage_of("t/n/a") == pytest.approx(0.4)
+
+
+def test_bundles_that_went_take_their_part_of_the_usage_with_them() -> None:
+    even = BundleLoad(bytes_in=1.0)
+    loads = {"a": busy(0.8, w=even, x=even, y=even, z=even), "b": busy(0.1)}
+    everything = {f"t/n/{name}" for name in "wxyz"}
+    assert expected_usage("t/n", loads, {"a": everything}) == pytest.approx({"a": 0.8, "b": 0.1})
+    moved = {"a": {"t/n/w"}, "b": {"t/n/x", "t/n/y"}}
+    assert expected_usage("t/n", loads, moved) == pytest.approx({"a": 0.2, "b": 0.5})
+    assert expected_usage("t/n", loads, {}) == pytest.approx({"a": 0.0, "b": 0.1})
+    assert expected_usage("t/other", loads, {}) == pytest.approx({"a": 0.8, "b": 0.1}), "of other namespaces none went"
+    assert expected_usage("t/n", loads, {"a": everything, "b": {"t/n/new"}}) == pytest.approx({"a": 0.8, "b": 0.1})

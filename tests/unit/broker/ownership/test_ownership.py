@@ -13,6 +13,7 @@ from broker.errors import TopicNotFound
 from broker.names import Bundles
 from broker.ownership.bundle_assignment import encode_owner, preference
 from broker.ownership.isolation import isolation_path
+from broker.ownership.load_report import BrokerLoad, BundleLoad, encode_load
 from broker.ownership.ownership import BROKERS, LEADER, BundleOwnership
 from broker.ownership.rules import BrokerAddress, NoBrokerAvailable
 from magnetar_core.bookkeeper.metadata.memory import LostAnswer, MemoryStore
@@ -698,3 +699,19 @@ async def test_a_namespace_without_a_broker_that_may_serve_it_is_refused_and_ser
     with pytest.raises(NoBrokerAvailable, match="isolation policies"):
         await a.ownership.locate(TOPICS[1], authoritative=False)
     assert await sent_to(a, TOPICS[0]) == a.id
+
+
+async def test_the_bundles_of_a_namespace_that_is_unloaded_do_not_all_go_to_the_broker_that_told_the_least(
+    world: Brokers,
+) -> None:
+    busy, idle = await world.side(), await world.side()
+    for topic in TOPICS:
+        await busy.take(topic)
+    told = BrokerLoad(0.9, bundles={bundle: BundleLoad(bytes_in=100.0) for bundle in ALL})
+    await busy.ownership.tell_load(encode_load(told, memory_limit_bytes=1 << 30))
+    for bundle in ALL:
+        await busy.ownership.unload(bundle, lambda: asyncio.sleep(0))
+    for topic in TOPICS:
+        await busy.ownership.locate(topic, authoritative=False)
+        await idle.ownership.locate(topic, authoritative=False)
+    assert (len(busy.ownership.owned_bundles), len(idle.ownership.owned_bundles)) == (2, 2)
