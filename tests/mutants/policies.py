@@ -200,15 +200,15 @@ MUTANTS: Final = (
     Mutant(
         "a bundle is moved although that makes the other broker the more loaded one",
         "broker/ownership/balancing.py",
-        "            if name not in self._moved_ms and 0 < usage_of(one) < difference\n",
-        "            if name not in self._moved_ms and 0 < usage_of(one)\n",
+        "if 0 < usage < difference and may_move(name)}",
+        "if 0 < usage and may_move(name)}",
         _BALANCING,
     ),
     Mutant(
         "a bundle goes to and fro",
         "broker/ownership/balancing.py",
-        "            if name not in self._moved_ms and 0 < usage_of(one) < difference\n",
-        "            if 0 < usage_of(one) < difference\n",
+        " for name in load.bundles if name not in self._moved_ms)",
+        " for name in load.bundles)",
         _BALANCING,
     ),
     # -- topics that store nothing
