@@ -15,7 +15,7 @@ import json
 import sys
 
 from bench.client_load import client_of
-from magnetar.demo.gaps import Load
+from magnetar.demo.gaps import PERIOD_S, Load
 from magnetar_core.runtime.daemon import new_clock
 
 
@@ -23,9 +23,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("url")
     parser.add_argument("--topics", type=int, default=1000)
+    parser.add_argument("--period", type=float, default=PERIOD_S, help="s between two messages of a topic")
     parser.add_argument("--prefix", default="persistent://public/default/gap-")
     options = parser.parse_args()
-    load = Load(client_of(options.url), [f"{options.prefix}{number}" for number in range(options.topics)], new_clock())
+    topics = [f"{options.prefix}{number}" for number in range(options.topics)]
+    load = Load(client_of(options.url), topics, new_clock(), options.period)
     print(json.dumps({"created_s": load.created_s}), flush=True)
     for line in sys.stdin:
         word = line.strip()

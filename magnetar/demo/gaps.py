@@ -51,15 +51,16 @@ class TopicSilence:
 
 
 class Load:
-    """Sends numbered messages to all topics, twice a second to each, until it is ended."""
+    """Sends numbered messages to all topics, one to each every *period_s*, until it is ended."""
 
-    def __init__(self, client: Any, topics: Sequence[str], clock: Clock) -> None:
+    def __init__(self, client: Any, topics: Sequence[str], clock: Clock, period_s: float = PERIOD_S) -> None:
         """*client* is the official one; the producers are made at once, and make the topics."""
         import pulsar
 
         self._ok = pulsar.Result.Ok
         self._client = client
         self._clock = clock
+        self._period_s = period_s
         self._silences = {topic: TopicSilence() for topic in topics}
         self.acknowledged: dict[str, set[int]] = {topic: set() for topic in topics}
         """The numbers of each topic's messages that were acknowledged."""
@@ -80,7 +81,7 @@ class Load:
         )
 
     def _publish(self) -> None:
-        pause_s = PERIOD_S / len(self._producers)
+        pause_s = self._period_s / len(self._producers)
         due_s, number = self._clock.monotonic(), 0
         while True:
             for topic, producer in self._producers.items():
