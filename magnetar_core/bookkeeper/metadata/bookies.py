@@ -251,7 +251,7 @@ class BookieDirectory:
         self._clock = clock
         self._writable: frozenset[str] = frozenset()
         self._read_only: frozenset[str] = frozenset()
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: dict[object, Callable[[], None]] = {}  # by a token: each open ledger is one of them
         self._addresses: dict[str, tuple[str, int]] = {}
         self._hosts: dict[str, str] = {}
         self._tasks = Tasks("bookie directory")
@@ -302,11 +302,11 @@ class BookieDirectory:
 
     def watch(self, changed: Callable[[], None]) -> Cancel:
         """Call *changed* whenever `writable` or `read_only` has changed."""
-        self._listeners.append(changed)
+        token = object()
+        self._listeners[token] = changed
 
         def cancel() -> None:
-            if changed in self._listeners:
-                self._listeners.remove(changed)
+            self._listeners.pop(token, None)
 
         return cancel
 
@@ -397,7 +397,7 @@ class BookieDirectory:
         if (writable, read_only) == (self._writable, self._read_only):
             return
         self._writable, self._read_only = writable, read_only
-        for changed in tuple(self._listeners):
+        for changed in tuple(self._listeners.values()):
             try:
                 changed()
             except Exception:
