@@ -4,8 +4,8 @@
     bundle owned ──▶ its owner; if the owner does not answer, wait until its session ends, then as above
 
 Brokers that use much more of their machine than the least loaded one come last. Of the others the broker with the
-fewest bundles of the namespace comes first; among equals a hash of the names of bundle and broker
-decides (rendezvous hashing), so that brokers that are asked at the same moment agree without communicating. How much a
+fewest bundles of the namespace comes first; among equals they have turns by the place of the bundle in the range of
+hashes, so that brokers that are asked at the same moment agree without communicating, and each gets as many. How much a
 broker uses is what it told last, less what went with the bundles that it has given away since, and with what comes with
 those that it took: else all bundles of a namespace that is unloaded would go to whoever told the least.
 
@@ -18,6 +18,7 @@ second guard, behind this rule.)
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping
+from itertools import groupby
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -36,14 +37,35 @@ def preference(
 ) -> list[str]:
     """Ids of *brokers*, the one that should serve *bundle* first; *owned* counts the bundles that each has, *usage* is
     the share of its machine that each uses."""
-    every, used = list(brokers), usage or {}
+    every, used = sorted(brokers), usage or {}
     least = min((used.get(broker, 0.0) for broker in every), default=0.0)
 
-    def place(broker: str) -> tuple[float, int, bytes, str]:
+    def load(broker: str) -> tuple[float, int]:
         more = used.get(broker, 0.0) - least
-        return (more if more > EQUAL_USAGE else 0.0, owned.get(broker, 0), _weight(bundle, broker), broker)
+        return (more if more > EQUAL_USAGE else 0.0, owned.get(broker, 0))
 
-    return sorted(every, key=place)
+    found: list[str] = []
+    for _, group in groupby(sorted(every, key=load), key=load):  # each in the order of the ids still
+        equals = list(group)
+        turn = _turn(bundle, len(equals))
+        found += equals[turn:] + equals[:turn]
+    return found
+
+
+def _turn(bundle: str, count: int) -> int:
+    """Which of *count* equal brokers, 0 for the first, a bundle goes to.
+
+    Bundles are asked for at the same moment by hundreds of clients, when nobody owns any: a hash of the name would give
+    one of two brokers ten of sixteen as often as not. The bits of the lower end of the range in reverse order number 2^k
+    equal bundles from 0 to 2^k - 1; the namespace says with whom that begins, so that those of one bundle are spread.
+    """
+    namespace, _, text = bundle.rpartition("/")
+    first = int.from_bytes(hashlib.blake2b(namespace.encode(), digest_size=8).digest()) % count
+    try:
+        low = int(text.partition("_")[0], 16)
+    except ValueError:
+        low = 0  # no range: its node was made by hand
+    return (first + int(f"{low % 2**32:032b}"[::-1], 2)) % count
 
 
 def expected_usage(
@@ -68,10 +90,6 @@ def expected_usage(
             brings.get(bundle, 0.0) for bundle in owned.get(broker, ()) if bundle not in load.bundles
         )
     return {broker: max(usage, 0.0) for broker, usage in expected.items()}
-
-
-def _weight(bundle: str, broker: str) -> bytes:
-    return hashlib.blake2b(f"{bundle}\0{broker}".encode(), digest_size=8).digest()
 
 
 def session_has_time(now_s: float, last_answer_s: float, session_timeout_s: float) -> bool:

@@ -51,6 +51,13 @@ MUTANTS = (
         (f"{UNIT}/ownership/test_load_report.py",),
     ),
     Mutant(
+        "bundles that nobody owns are given to brokers by the upper bits of their ranges",
+        "broker/ownership/bundle_assignment.py",
+        "int(f\"{low % 2**32:032b}\"[::-1], 2)",
+        "low",
+        (f"{UNIT}/ownership/test_bundle_assignment.py",),
+    ),
+    Mutant(
         "clients are sent to a broker that waits for no bundles",
         "broker/handing_over.py",
         "if found is None or found[0] not in takers:",

@@ -42,10 +42,27 @@ def test_among_equals_the_order_is_the_same_for_whoever_asks_and_differs_between
         assert preference(bundle, reversed(brokers), {}) == preference(bundle, brokers, {})
 
 
-def test_a_broker_that_goes_moves_only_its_own_bundles() -> None:
-    for bundle in BUNDLES:
-        before = preference(bundle, ["a", "b", "c"], {})
-        assert preference(bundle, ["a", "c"], {}) == [name for name in before if name != "b"]
+@pytest.mark.parametrize("bundles", [4, 16, 64, 128])
+@pytest.mark.parametrize("brokers", [["a", "b"], ["a", "b", "c"], ["a", "b", "c", "d", "e"]])
+def test_bundles_that_are_asked_for_at_the_same_moment_are_spread_evenly(bundles: int, brokers: list[str]) -> None:
+    names = [f"t/n/{text}" for text in Bundles.equal(bundles).ranges]
+    counts = Counter(preference(name, brokers, {})[0] for name in names)
+    assert max(counts.values()) - min(counts[broker] for broker in brokers) <= 1
+    assert all(sorted(preference(name, brokers, {})) == brokers for name in names)
+
+
+def test_namespaces_of_one_bundle_are_spread() -> None:
+    firsts = Counter(preference(f"t/n{number}/0x00000000_0xffffffff", ["a", "b"], {})[0] for number in range(100))
+    assert min(firsts["a"], firsts["b"]) > 25
+
+
+def test_brokers_with_equal_usage_have_turns_although_another_uses_more() -> None:
+    firsts = Counter(preference(bundle, ["a", "b", "c"], {}, {"b": 0.9})[0] for bundle in BUNDLES)
+    assert firsts == {"a": 32, "c": 32}
+
+
+def test_a_node_that_names_no_range_has_its_place_as_well() -> None:
+    assert sorted(preference("t/n/what", ["a", "b"], {})) == ["a", "b"]
 
 
 @pytest.mark.parametrize(("now_s", "has_time"), [(10.0, True), (11.99, True), (12.0, False), (99.0, False)])
