@@ -17,6 +17,7 @@ second guard, behind this rule.)
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from itertools import groupby
 from typing import Any, Final
@@ -31,12 +32,36 @@ from magnetar_core.runtime.types import Corruption
 # once after a start.
 EQUAL_USAGE: Final = 0.2
 
+# With more free bundles than this each is assigned by itself: so many are spread well enough by their places.
+FREE_MAX: Final = 128
+
 
 def preference(
-    bundle: str, brokers: Iterable[str], owned: Mapping[str, int], usage: Mapping[str, float] | None = None
+    bundle: str,
+    brokers: Iterable[str],
+    owned: Mapping[str, int],
+    usage: Mapping[str, float] | None = None,
+    free: Collection[str] = (),
 ) -> list[str]:
     """Ids of *brokers*, the one that should serve *bundle* first; *owned* counts the bundles that each has, *usage* is
-    the share of its machine that each uses."""
+    the share of its machine that each uses.
+
+    *free*: the bundles of the namespace that nobody owns. They are assigned as well, in an order that all brokers know,
+    those before this one first: many are asked for at the same moment, and would all go to who has the fewest.
+    """
+    every, counts = tuple(brokers), Counter(owned)
+    if len(free) <= FREE_MAX and every:
+        place = (_place(bundle), bundle)
+        for _, other in sorted((_place(one), one) for one in free):
+            if (_place(other), other) >= place:
+                break
+            counts[_ranked(other, every, counts, usage)[0]] += 1
+    return _ranked(bundle, every, counts, usage)
+
+
+def _ranked(
+    bundle: str, brokers: Iterable[str], owned: Mapping[str, int], usage: Mapping[str, float] | None
+) -> list[str]:
     every, used = sorted(brokers), usage or {}
     least = min((used.get(broker, 0.0) for broker in every), default=0.0)
 
@@ -56,16 +81,21 @@ def _turn(bundle: str, count: int) -> int:
     """Which of *count* equal brokers, 0 for the first, a bundle goes to.
 
     Bundles are asked for at the same moment by hundreds of clients, when nobody owns any: a hash of the name would give
-    one of two brokers ten of sixteen as often as not. The bits of the lower end of the range in reverse order number 2^k
-    equal bundles from 0 to 2^k - 1; the namespace says with whom that begins, so that those of one bundle are spread.
+    one of two brokers ten of sixteen as often as not. The namespace says with whom it begins, so that namespaces of one
+    bundle are spread.
     """
-    namespace, _, text = bundle.rpartition("/")
+    namespace = bundle.rpartition("/")[0]
     first = int.from_bytes(hashlib.blake2b(namespace.encode(), digest_size=8).digest()) % count
+    return (first + _place(bundle)) % count
+
+
+def _place(bundle: str) -> int:
+    """The bits of the lower end of a bundle's range in reverse order: 2^k equal bundles have the numbers below 2^k."""
     try:
-        low = int(text.partition("_")[0], 16)
+        low = int(bundle.rpartition("/")[2].partition("_")[0], 16)
     except ValueError:
         low = 0  # no range: its node was made by hand
-    return (first + int(f"{low % 2**32:032b}"[::-1], 2)) % count
+    return int(f"{low % 2**32:032b}"[::-1], 2)
 
 
 def expected_usage(

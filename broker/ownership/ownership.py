@@ -363,12 +363,13 @@ class BundleOwnership:
         owners = await self._owned_by(namespace, brokers)
         owned = {broker_id: len(bundles) for broker_id, bundles in owners.items()}
         usage = expected_usage(namespace, {broker_id: load for broker_id, (_, load) in loaded.items()}, owners)
+        free = self._free_of(namespace, owners)
         candidate_ids = brokers if self._is_leaving else (*brokers, self.broker_id)
         hosts = {broker_id: host_of(broker_id) for broker_id in candidate_ids}
         policies = await self.isolation()
         while True:
             allowed = candidates(namespace, hosts, policies)
-            for broker_id in preference(bundle, allowed, owned, usage):
+            for broker_id in preference(bundle, allowed, owned, usage, free):
                 if broker_id == self.broker_id:
                     return None
                 if await self.answers(brokers[broker_id]):
@@ -382,6 +383,13 @@ class BundleOwnership:
         raise NoBrokerAvailable(
             f"No broker was available to own {bundle}: isolation policies leave none of {', '.join(sorted(brokers))}"
         )
+
+    def _free_of(self, namespace: str, owners: Mapping[str, set[str]]) -> frozenset[str]:
+        """The bundles of a namespace that no living broker owns."""
+        bundles = self._bundles.get(namespace)
+        if bundles is None:
+            return frozenset()
+        return frozenset(f"{namespace}/{text}" for text in bundles.ranges).difference(*owners.values())
 
     async def _owned_by(self, namespace: str, brokers: Mapping[str, BrokerAddress]) -> dict[str, set[str]]:
         """The bundles of a namespace that each broker owns."""

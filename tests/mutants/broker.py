@@ -53,9 +53,16 @@ MUTANTS = (
     Mutant(
         "bundles that nobody owns are given to brokers by the upper bits of their ranges",
         "broker/ownership/bundle_assignment.py",
-        "int(f\"{low % 2**32:032b}\"[::-1], 2)",
+        'int(f"{low % 2**32:032b}"[::-1], 2)',
         "low",
         (f"{UNIT}/ownership/test_bundle_assignment.py",),
+    ),
+    Mutant(
+        "each free bundle goes to who has the fewest, whatever else is free",
+        "broker/ownership/bundle_assignment.py",
+        "if len(free) <= FREE_MAX and every:",
+        "if False:",
+        (f"{UNIT}/ownership/test_bundle_assignment.py", f"{UNIT}/ownership/test_ownership.py"),
     ),
     Mutant(
         "clients are sent to a broker that waits for no bundles",

@@ -5,6 +5,7 @@ import pytest
 
 from broker.names import Bundles
 from broker.ownership.bundle_assignment import (
+    FREE_MAX,
     decode_broker,
     decode_leader,
     decode_owner,
@@ -49,6 +50,24 @@ def test_bundles_that_are_asked_for_at_the_same_moment_are_spread_evenly(bundles
     counts = Counter(preference(name, brokers, {})[0] for name in names)
     assert max(counts.values()) - min(counts[broker] for broker in brokers) <= 1
     assert all(sorted(preference(name, brokers, {})) == brokers for name in names)
+
+
+@pytest.mark.parametrize("owned", [{}, {"a": 1}, {"b": 5}, {"a": 3, "b": 4}])
+@pytest.mark.parametrize("brokers", [["a", "b"], ["a", "b", "c"]])
+def test_free_bundles_even_out_what_brokers_have(owned: dict[str, int], brokers: list[str]) -> None:
+    """Decided at the same moment, each by somebody else, while some are owned already."""
+    free = BUNDLES[sum(owned.values()) :]
+    counts = Counter(owned)
+    for bundle in free:
+        counts[preference(bundle, brokers, owned, None, free)[0]] += 1
+    assert max(counts.values()) - min(counts[broker] for broker in brokers) <= 1
+
+
+def test_among_very_many_free_bundles_each_is_assigned_by_itself() -> None:
+    free = [f"t/n/{text}" for text in Bundles.equal(2 * FREE_MAX).ranges]
+    assert [preference(one, ["a", "b"], {}, None, free) for one in free] == [
+        preference(one, ["a", "b"], {}) for one in free
+    ]
 
 
 def test_namespaces_of_one_bundle_are_spread() -> None:
