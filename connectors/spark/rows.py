@@ -16,15 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from connectors.spark.backlog import Acked
-from connectors.spark.columnar import (
-    PADDING,
-    Messages,
-    Numbers,
-    UnusualLayout,
-    framed,
-    normalised,
-    walk,
-)
+from connectors.spark.borders import Numbers, UnusualLayout, borders
+from connectors.spark.columnar import PADDING, Messages, framed, normalised
 from connectors.spark.decoding import CORRUPT, Decoded, decode_all
 from connectors.spark.encryption import ENCRYPTION_COLUMNS, value_of
 from connectors.spark.entries import Chunks, Opened, Wants
@@ -300,16 +293,16 @@ class _Rows:
         """Raises UnusualLayout."""
         self.entries = entries
         data = b"".join(chain(chain.from_iterable(entry.pieces for entry in entries), (PADDING,)))
-        borders: list[int] = []
+        found: list[Numbers] = []
         at = 0
         for entry in entries:
             end = at + sum(map(len, entry.pieces))
             if entry.is_batch:
-                walk(data, at, end, entry.messages, borders)
+                found.append(borders(data, at, end, entry.messages))
             else:
-                borders += (end - len(entry.opened.payload), end)
+                found.append(np.array((end - len(entry.opened.payload), end), np.int32))
             at = end
-        self.messages = Messages(data, borders)
+        self.messages = Messages(data, np.concatenate(found))
         self.count = self.messages.count
         self.null_value: Numbers | None = None
         self._counts = np.array([entry.messages for entry in entries], np.int64)
