@@ -23,6 +23,7 @@ from connectors.spark.options import ReadOptions
 from connectors.spark.planning import LOOK_BACK_ENTRIES, Run, Split, clip
 from connectors.spark.rows import RowBuilder
 from connectors.spark.values import Values
+from connectors.spark.worker_heap import settle
 from connectors.spark.worker_log import let_through
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import BookKeeperError, DigestMismatch, NoSuchEntry, NoSuchLedger
@@ -112,6 +113,7 @@ def read_split(
     options: ReadOptions, split: Split, schema: pa.Schema, values: Values | None, pushed: "Pushed | None" = None
 ) -> Generator[pa.RecordBatch, None, None]:
     """The rows of *split* in order of position. Raises DataLoss, Corruption, MagnetarError with topic and entry."""
+    settle()
     try:
         yield from _Task(options, split, _connection(options), pushed).batches(schema, values)
     except (BookKeeperError, MetadataError) as error:
