@@ -56,6 +56,13 @@ MUTANTS = (
         "return count",
         ("tests/property/test_spark_borders.py",),
     ),
+    Mutant(
+        "a ledger that was closed soon after the time hides those behind it",
+        "connectors/spark/times.py",
+        "stored_behind = times.until_ms + times.slack_ms",
+        "stored_behind = times.until_ms",
+        (f"{UNIT}/test_times.py",),
+    ),
     # -- faults
     Mutant(
         "connections to bookies that failed are kept for the next attempt",
