@@ -15,7 +15,8 @@ from typing import Any, Final, Protocol
 import numpy as np
 import pyarrow as pa
 
-from connectors.spark.columnar import Numbers, UnusualLayout, taken, varints
+from connectors.spark.borders import Numbers, UnusualLayout
+from connectors.spark.columnar import taken, varints
 
 # Values beyond these do not fit Arrow's microseconds.
 _MILLIS_MAX: Final = (2**63 - 1) // 1000

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from connectors.spark.columnar import Numbers
+from connectors.spark.borders import Numbers
 from connectors.spark.planning import Position, Run
 from managed_ledger.ack_ranges import AckRange, AckRanges, mask_of
 from managed_ledger.position import Position as At

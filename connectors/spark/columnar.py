@@ -1,11 +1,8 @@
 """The messages of batch entries as columns, without a Python object for each message. No IO.
 
-    joined    │size│metadata│payload│size│metadata│payload│ …       batches, one directly behind the other
-    borders   0             p0      e0             p1      e1
-
-`walk` finds the borders; it is the only loop over messages. Arrow then makes the column of the values: offsets over the
-joined buffer, and one `take` of every second element. The metadata are parsed for all messages together, one field of
-each message in a step of numpy.
+Where they start and end is known (`connectors.spark.borders`). Arrow then makes the column of the values: offsets over
+the joined buffer, and one `take` of every second element. The metadata are parsed for all messages together, one field
+of each message in a step of numpy.
 
 Protobuf would do the same message by message, several times slower. Metadata that are not written as the known clients
 write them (known fields only, in the order of their numbers) raise UnusualLayout. `normalised` then reads them with
@@ -14,21 +11,17 @@ protobuf and writes them anew, or reports what is wrong with them.
 
 import struct
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
+from connectors.spark.borders import PARTITION_KEY, PROPERTIES, Numbers, UnusualLayout
 from magnetar_core.runtime.types import Buffer, Corruption
 from managed_ledger.messages_pb2 import SingleMessageMetadata
 
-Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-
-# Fields of SingleMessageMetadata, and of KeyValue.
-PROPERTIES: Final = 1
-PARTITION_KEY: Final = 2
-PAYLOAD_SIZE: Final = 3
+# Further fields of SingleMessageMetadata, and those of KeyValue.
 COMPACTED_OUT: Final = 4
 EVENT_TIME: Final = 5
 KEY_IS_BASE64: Final = 6
@@ -41,10 +34,6 @@ _VALUE: Final = 2
 # A tag is field << 3 | wire type; 0 is a number, 2 is bytes after their length.
 _NUMBER: Final = 0
 _BYTES: Final = 2
-_TAG_PROPERTIES: Final = PROPERTIES << 3 | _BYTES
-_TAG_KEY: Final = PARTITION_KEY << 3 | _BYTES
-_SKIPPED: Final = (_TAG_KEY, _TAG_PROPERTIES)
-_TAG_PAYLOAD_SIZE: Final = PAYLOAD_SIZE << 3 | _NUMBER
 
 # The two flags that say that a message was removed or has no value, as the metadata encode them when they are set.
 _FLAGS: Final = tuple(bytes((field << 3 | _NUMBER, 1)) for field in (COMPACTED_OUT, NULL_VALUE))
@@ -55,60 +44,8 @@ PADDING: Final = bytes(16)
 _SIZE: Final = struct.Struct(">I")
 
 
-class UnusualLayout(Exception):
-    """Metadata are not written in the layout that the fast form reads; `normalised` rewrites them."""
-
-
-# ------------------------------------------------------------------------------------------ borders
-
-
-def walk(data: bytes, begin: int, end: int, count: int, borders: list[int]) -> None:
-    """Append where the payload of each of *count* messages starts and ends, for the batch from *begin* to *end*.
-
-    Raises UnusualLayout; *borders* is undefined then.
-    """
-    size_at, push = _SIZE.unpack_from, borders.append
-    at = begin
-    try:
-        for _ in range(count):
-            field = at + 4
-            start = field + size_at(data, at)[0]
-            tag = data[field]
-            while tag in _SKIPPED:
-                length = data[field + 1]
-                field += 2
-                if length >= 0x80:
-                    length, field = _varint(data, field - 1)
-                field += length
-                tag = data[field]
-            if tag != _TAG_PAYLOAD_SIZE or field >= start:
-                raise UnusualLayout
-            length = data[field + 1]
-            if length >= 0x80:
-                length, _ = _varint(data, field + 1)
-            at = start + length
-            push(start)
-            push(at)
-    except (IndexError, struct.error):
-        raise UnusualLayout from None
-    if at != end:
-        raise UnusualLayout
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at *at*, and the position behind it."""
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-
-
 def normalised(payload: Buffer, count: int) -> bytes:
-    """The same messages in the layout that `walk` and `Messages` know. Raises Corruption."""
+    """The same messages in the layout that `borders` and `Messages` know. Raises Corruption."""
     data = bytes(payload)
     made = bytearray()  # pieces in a list would take ten times the bytes of small messages
     at = 0
@@ -222,8 +159,8 @@ def _every_second(data: bytes, offsets: Numbers, absent: Numbers | None) -> pa.B
 class Messages:
     """All messages of a joined buffer, as columns. Its methods raise UnusualLayout."""
 
-    def __init__(self, data: bytes, borders: list[int]) -> None:
-        """*borders* are those of `walk`; *data* ends with PADDING."""
+    def __init__(self, data: bytes, borders: Numbers) -> None:
+        """*borders*: see `connectors.spark.borders`; *data* ends with PADDING."""
         assert len(data) < 1 << 31, "Arrow's binary columns have 32 bit offsets"
         self.count = len(borders) // 2
         self._data = data

@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from connectors.spark.columnar import Messages, Numbers, UnusualLayout
+from connectors.spark.borders import Numbers, UnusualLayout
+from connectors.spark.columnar import Messages
 from connectors.spark.values import Decode, Values
 from magnetar_core.runtime.types import Corruption
 

@@ -17,7 +17,8 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from connectors.spark.columnar import Messages, Numbers
+from connectors.spark.borders import Numbers
+from connectors.spark.columnar import Messages
 from connectors.spark.values import Decode, Values
 from magnetar_core.runtime.types import ConfigurationError, Corruption
 from managed_ledger.errors import IncompatibleSchema

@@ -27,7 +27,8 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from pyspark.sql import types as t
 
-from connectors.spark.columnar import Messages, Numbers
+from connectors.spark.borders import Numbers
+from connectors.spark.columnar import Messages
 from connectors.spark.values import Decode
 from magnetar_core.runtime.types import ConfigurationError, Corruption
 from managed_ledger.schemas.registry import StoredSchema

@@ -21,8 +21,9 @@ from connectors.spark.entries import HeadlessChunk, Opened, Wants, check_chunked
 from connectors.spark.laps import Laps
 from connectors.spark.options import ReadOptions
 from connectors.spark.planning import LOOK_BACK_ENTRIES, Run, Split, clip
-from connectors.spark.rows import RowBuilder
+from connectors.spark.rows import RowBuilder, signed
 from connectors.spark.values import Values
+from connectors.spark.worker_heap import settle
 from connectors.spark.worker_log import let_through
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import BookKeeperError, DigestMismatch, NoSuchEntry, NoSuchLedger
@@ -112,6 +113,7 @@ def read_split(
     options: ReadOptions, split: Split, schema: pa.Schema, values: Values | None, pushed: "Pushed | None" = None
 ) -> Generator[pa.RecordBatch, None, None]:
     """The rows of *split* in order of position. Raises DataLoss, Corruption, MagnetarError with topic and entry."""
+    settle()
     try:
         yield from _Task(options, split, _connection(options), pushed).batches(schema, values)
     except (BookKeeperError, MetadataError) as error:
@@ -146,7 +148,8 @@ class _Task:
         self._options = options
         self._split = split
         self._pushed = pushed
-        self._wants: Wants | None = None if pushed is None and split.acked is None else self._is_wanted
+        takes_all = pushed is None and split.acked is None and options.times is None
+        self._wants: Wants | None = None if takes_all else self._is_wanted
         self._loop = connection.loop
         self._bookkeeper = connection.bookkeeper
         self._clock = connection.clock
@@ -226,6 +229,9 @@ class _Task:
         acked = self._split.acked
         if acked is not None and acked.has(ledger_id, entry_id):
             return False
+        times = self._options.times
+        if times is not None and not times.has(signed(metadata.publish_time)):
+            return False  # before it is decompressed: around the border of a time there is as much that is not of it
         return self._pushed is None or self._pushed.admits(ledger_id, entry_id, metadata)
 
     # Entries; on the loop's thread

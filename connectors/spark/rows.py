@@ -16,15 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from connectors.spark.backlog import Acked
-from connectors.spark.columnar import (
-    PADDING,
-    Messages,
-    Numbers,
-    UnusualLayout,
-    framed,
-    normalised,
-    walk,
-)
+from connectors.spark.borders import Numbers, UnusualLayout, borders
+from connectors.spark.columnar import PADDING, Messages, framed, normalised
 from connectors.spark.decoding import CORRUPT, Decoded, decode_all
 from connectors.spark.encryption import ENCRYPTION_COLUMNS, value_of
 from connectors.spark.entries import Chunks, Opened, Wants
@@ -90,7 +83,7 @@ class RowBuilder:
             "__topic": lambda rows, field: pa.repeat(pa.scalar(topic, pa.string()), rows.count),
             "__messageId": self._message_ids,
             "__publishTime": lambda rows, field: _timestamps(
-                rows.repeated([_signed(entry.opened.metadata.publish_time) for entry in rows.entries]), field
+                rows.repeated([signed(entry.opened.metadata.publish_time) for entry in rows.entries]), field
             ),
             "__eventTime": _event_times,
             "__messageProperties": lambda rows, field: rows.messages.fields.properties(field.type),
@@ -103,7 +96,7 @@ class RowBuilder:
             "__index": _indexes,
             "__sequenceId": lambda rows, field: pa.array(
                 rows.messages.fields.sequence_id(
-                    rows.repeated([_signed(e.opened.metadata.sequence_id) for e in rows.entries]) + rows.places
+                    rows.repeated([signed(e.opened.metadata.sequence_id) for e in rows.entries]) + rows.places
                 )
             ),
             "__producerName": lambda rows, field: rows.spread([e.opened.metadata.producer_name for e in rows.entries],
@@ -134,7 +127,7 @@ class RowBuilder:
             if self._wants is not None and not self._wants(opened.ledger_id, opened.entry_id, opened.metadata):
                 return
         metadata, payload = opened.metadata, opened.payload
-        if self._times is not None and not self._times.has(_signed(metadata.publish_time)):
+        if self._times is not None and not self._times.has(signed(metadata.publish_time)):
             return
         if is_batch(metadata) and not metadata.encryption_keys:
             count = metadata.num_messages_in_batch
@@ -300,16 +293,16 @@ class _Rows:
         """Raises UnusualLayout."""
         self.entries = entries
         data = b"".join(chain(chain.from_iterable(entry.pieces for entry in entries), (PADDING,)))
-        borders: list[int] = []
+        found: list[Numbers] = []
         at = 0
         for entry in entries:
             end = at + sum(map(len, entry.pieces))
             if entry.is_batch:
-                walk(data, at, end, entry.messages, borders)
+                found.append(borders(data, at, end, entry.messages))
             else:
-                borders += (end - len(entry.opened.payload), end)
+                found.append(np.array((end - len(entry.opened.payload), end), np.int32))
             at = end
-        self.messages = Messages(data, borders)
+        self.messages = Messages(data, np.concatenate(found))
         self.count = self.messages.count
         self.null_value: Numbers | None = None
         self._counts = np.array([entry.messages for entry in entries], np.int64)
@@ -392,7 +385,7 @@ def _timestamps(times_ms: Numbers, field: pa.Field, absent: Numbers | None = Non
 
 def _indexes(rows: _Rows, field: pa.Field) -> pa.Array:
     """The broker numbers all messages of a topic, and writes that of an entry's last one into it."""
-    bases = [0 if e.opened.last_index is None else _signed(e.opened.last_index) - e.messages + 1 for e in rows.entries]
+    bases = [0 if e.opened.last_index is None else signed(e.opened.last_index) - e.messages + 1 for e in rows.entries]
     absent = rows.repeated([e.opened.last_index is None for e in rows.entries])
     return pa.array(rows.repeated(bases) + rows.places, mask=absent)
 
@@ -416,6 +409,6 @@ KEPT_TAILS_MAX: Final = 10_000
 _kept_id_tails = lru_cache(maxsize=128)(_made_id_tails)
 
 
-def _signed(number: int) -> int:
+def signed(number: int) -> int:
     """An unsigned number of 64 bits as Java reads it."""
     return number - 2**64 if number >= 2**63 else number

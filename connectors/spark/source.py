@@ -61,8 +61,10 @@ class MagnetarSource(DataSource):
 
     def _plan_once(self) -> tuple[ReadOptions, "list[FrozenTopic]"]:
         from connectors.spark.cluster import freeze, positions
+        from connectors.spark.worker_heap import settle
         from connectors.spark.worker_log import let_through
 
+        settle()
         if self._parsed is None:
             self._parsed = parse_options(self.options, Kind.EITHER)
             if self._parsed.unused:

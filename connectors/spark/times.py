@@ -43,21 +43,30 @@ async def bounds(
     """
     starts = [0, *accumulate(run.entries for run in runs)]
     first, last = 0, starts[-1]
+    seen: dict[int, int | None] = {}
 
     def position(number: int) -> Position:
         place = bisect_right(starts, number) - 1
         return runs[place].ledger_id, runs[place].first + number - starts[place]
 
     async def time_at(number: int) -> int | None:
-        return await time_of(*position(number))
+        if number not in seen:
+            seen[number] = await time_of(*position(number))
+        return seen[number]
 
     start = end = None
+    if times.until_ms is not None:
+        stored_behind = times.until_ms + times.slack_ms
+        for number, run in enumerate(runs):
+            if closed_ms.get(run.ledger_id, 0) >= stored_behind:  # s ≥ until + slack for all behind it
+                last = starts[number + 1]
+                break
     if times.since_ms is not None and runs:
         stored_before = times.since_ms - times.slack_ms
         for number, run in enumerate(runs):
             if not 0 < closed_ms.get(run.ledger_id, 0) < stored_before:
                 break
-            first = starts[number + 1]
+            first = min(starts[number + 1], last)
         low, high = first - 1, last
         while high - low > 1:
             middle = (low + high) // 2
@@ -67,15 +76,19 @@ async def bounds(
             else:
                 high = middle
         first = low + 1
-        start = position(first) if first < last else (runs[-1].ledger_id, runs[-1].last + 1)
+        start = position(first) if first < starts[-1] else (runs[-1].ledger_id, runs[-1].last + 1)
     if times.until_ms is not None and runs:
-        low, high = first - 1, last
+        behind = times.until_ms + 2 * times.slack_ms
+        # What the search for the start has seen need not be asked again, nor what lies beside it.
+        beyond = {number for number, found in seen.items() if found is not None and found >= behind}
+        high = min((number for number in beyond if number >= first), default=last)
+        low = max((number for number in seen.keys() - beyond if first <= number < high), default=first - 1)
         while high - low > 1:
             middle = (low + high) // 2
             found = await time_at(middle)
-            if found is not None and found >= times.until_ms + 2 * times.slack_ms:
+            if found is not None and found >= behind:
                 high = middle
             else:
                 low = middle
-        end = position(high) if high < last else None
+        end = position(high) if high < starts[-1] else None
     return start, end

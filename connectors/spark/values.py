@@ -23,7 +23,8 @@ from pyspark.sql import types as t
 
 from connectors.spark import avro_unions as unions
 from connectors.spark.avro_columns import AvroColumns
-from connectors.spark.columnar import Messages, Numbers, taken
+from connectors.spark.borders import Numbers
+from connectors.spark.columnar import Messages, taken
 from magnetar_core.runtime.types import ConfigurationError, Corruption
 from managed_ledger.schemas.compatibility import SchemaType
 from managed_ledger.schemas.registry import StoredSchema

@@ -42,6 +42,27 @@ MUTANTS = (
         "    if begin > runs[first].last:\n        before.append(",
         ("tests/property/test_spark_planning.py",),
     ),
+    Mutant(
+        "messages of one size count as a run, whatever the length of their keys",
+        "connectors/spark/borders.py",
+        "        found += range(field, behind)\n",
+        "        found += range(field, field + 1)\n",
+        ("tests/property/test_spark_borders.py",),
+    ),
+    Mutant(
+        "a run is as long as the batch leaves room for",
+        "connectors/spark/borders.py",
+        "return count if same.all() else int(same.argmin())",
+        "return count",
+        ("tests/property/test_spark_borders.py",),
+    ),
+    Mutant(
+        "a ledger that was closed soon after the time hides those behind it",
+        "connectors/spark/times.py",
+        "stored_behind = times.until_ms + times.slack_ms",
+        "stored_behind = times.until_ms",
+        (f"{UNIT}/test_times.py",),
+    ),
     # -- faults
     Mutant(
         "connections to bookies that failed are kept for the next attempt",

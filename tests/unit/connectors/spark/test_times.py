@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connectors.spark.entries import open_entry
 from connectors.spark.options import Kind, parse_options
 from connectors.spark.planning import Run, clip
 from connectors.spark.times import Times, bounds
@@ -79,6 +80,25 @@ def test_ledgers_that_were_closed_before_are_not_looked_at() -> None:
     assert end is None
 
 
+@pytest.mark.parametrize("minute", [0, 500, 990])
+def test_ledgers_behind_the_time_are_not_looked_at(minute: int) -> None:
+    runs = [Run(number, 0, 999, 1_000) for number in range(1_000)]
+    closed = {number: (number + 1) * MINUTE for number in range(999)}
+    asked: list[tuple[int, int]] = []
+
+    async def time_of(ledger_id: int, entry_id: int) -> int:
+        asked.append((ledger_id, entry_id))
+        return ledger_id * MINUTE + entry_id * 60
+
+    times = Times(minute * MINUTE, (minute + 1) * MINUTE, MINUTE // 10)
+    start, end = asyncio.run(bounds(runs, closed, times, time_of))
+    assert {ledger for ledger, _ in asked} <= {minute - 1, minute, minute + 1}
+    assert len(asked) == len(set(asked)), "an entry is asked for its time once"
+    assert len(asked) <= 12 + 11  # of three ledgers, and of the half in which the end is
+    kept, _ = clip(runs, start, end)
+    assert sum(run.entries for run in kept) <= 1_000 + 4 * 100 + 1
+
+
 # ------------------------------------------------------------------------------------------ whole reads
 
 
@@ -141,3 +161,20 @@ def test_a_time_without_a_zone_is_one_of_utc() -> None:
 def test_a_stream_has_no_end_by_time() -> None:
     with pytest.raises(ConfigurationError, match="endingTimestamp has no meaning"):
         parse_options({"metadata.url": "zk:x", "topic": "t", "endingTimestamp": "100000"}, Kind.STREAM)
+
+
+async def test_what_is_not_of_the_time_is_not_decompressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[int] = []
+
+    def counted(*of: Any, **given: Any) -> Any:
+        found = open_entry(*of, **given)
+        if found is not None:
+            opened.append(found.metadata.publish_time // MINUTE)
+        return found
+
+    monkeypatch.setattr("connectors.spark.reader.open_entry", counted)
+    async with spark_world(tmp_path) as world:
+        await clock_topic(world)
+        given = {"startingTimestamp": str(12 * MINUTE), "endingTimestamp": str(15 * MINUTE), "publishTimeSlack": "2m"}
+        assert sorted(map(int, await world.values("t", **given))) == [12, 13, 14]
+    assert sorted(opened) == [12, 13, 14]
