@@ -99,6 +99,17 @@ def test_ledgers_behind_the_time_are_not_looked_at(minute: int) -> None:
     assert sum(run.entries for run in kept) <= 1_000 + 4 * 100 + 1
 
 
+def test_a_ledger_that_was_closed_within_the_slack_behind_the_time_does_not_end_it() -> None:
+    runs = [Run(0, 0, 0, 100), Run(1, 0, 0, 100)]
+    published = {0: 900, 1: 960}  # the second was stored at 1,001, behind the first ledger's end
+
+    async def time_of(ledger_id: int, entry_id: int) -> int:
+        return published[ledger_id]
+
+    _, end = asyncio.run(bounds(runs, {0: 1_000}, Times(None, 990, 50), time_of))
+    assert end is None
+
+
 # ------------------------------------------------------------------------------------------ whole reads
 
 
