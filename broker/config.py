@@ -489,6 +489,9 @@ class BrokerConfig:
     proxy_protocol: bool = setting(
         "haProxyProtocolEnabled", False, help="the PROXY header of a load balancer is read before the first command"
     )
+    web_proxy_protocol: bool = setting(
+        "webServiceHaProxyProtocolEnabled", False, help="the same for HTTP, and before the TLS of HTTPS"
+    )
 
     # Topics.
     enable_persistent_topics: bool = setting("enablePersistentTopics", True, help="serve topics that are stored")
@@ -1211,7 +1214,6 @@ REFUSED_WHEN_ON: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
         ("false",),
         "Java's key stores are not read; see brokerClientTrustCertsFilePath",
     ),
-    "webServiceHaProxyProtocolEnabled": (("false",), "the PROXY protocol is understood at the binary ports only"),
     "saslJaasServerRoleTokenSignerSecretPath": (("",), "SASL is not there"),
     "tlsEnabledWithKeyStore": (
         ("false",),

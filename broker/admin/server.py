@@ -17,6 +17,7 @@ from broker.admin.broker_stats import BrokerStatsApi
 from broker.admin.brokers import BrokersApi
 from broker.admin.bundles import BundlesApi
 from broker.admin.clusters import ClustersApi
+from broker.admin.forwarded import ForwardedConnections
 from broker.admin.http import REFUSED_SUBJECTS, answer_errors, check_request, not_there, refusing
 from broker.admin.limiting import limiting
 from broker.admin.load import LoadApi
@@ -65,6 +66,8 @@ class AdminServer:
         self.operations: Operations = {}
         """What each route needs, by its handler."""
         self._tls: TlsPort | None = None
+        self._forwarded: ForwardedConnections | None = None
+        """Only behind a load balancer that says for whom it connects."""
         owners = Owners(broker, ownership)
         self.bundle_work = BundleWork(broker, ownership, owners)
         self.load = LoadManager(broker, ownership, owners, self.bundle_work)
@@ -107,11 +110,18 @@ class AdminServer:
         self._tasks.spawn(self._page.remember(), "the last hour")
         header_bytes_max = self._broker.config.http_header_bytes
         self._http = HttpServer(self.application(), header_bytes_max=header_bytes_max)
-        if listening is not None:
+        admit = await self._http.new_connection()
+        before = None
+        if self._broker.config.web_proxy_protocol:
+            self._forwarded = ForwardedConnections(admit, self._broker.clock)
+            before = self._forwarded.before_tls
+            if listening is not None:
+                await self._forwarded.serve(listening, BACKLOG)
+        elif listening is not None:
             await self._http.start(listening)
         if secure is not None:
             assert self._broker.web_certificates is not None, "HTTPS needs certificates"
-            self._tls = TlsPort(self._broker.web_certificates, await self._http.new_connection(), self._broker.clock)
+            self._tls = TlsPort(self._broker.web_certificates, admit, self._broker.clock, before=before)
             self._tls.serve(secure, BACKLOG)
 
     def application(self) -> web.Application:
@@ -138,5 +148,7 @@ class AdminServer:
         await self.load.stop()
         if self._tls is not None:
             await self._tls.close()
+        if self._forwarded is not None:
+            await self._forwarded.close()
         if self._http is not None:
             await self._http.stop()

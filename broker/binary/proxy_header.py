@@ -45,6 +45,15 @@ def parse_proxy_header(data: bytes) -> ProxyHeader | None:
     return ProxyHeader(None, 0)
 
 
+def missing_bytes(data: bytes) -> int:
+    """How many bytes may be read after *data*, the beginning of a header, without taking what stands behind it."""
+    if not data.startswith(_SIGNATURE[:1]):
+        return 1
+    if len(data) < _HEAD.size:
+        return _HEAD.size - len(data)
+    return max(_HEAD.size + int(_HEAD.unpack_from(data)[3]) - len(data), 1)
+
+
 def _line(data: bytes) -> ProxyHeader | None:
     end = data.find(b"\r\n", 0, LINE_BYTES_MAX)
     if end < 0:

@@ -17,7 +17,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from magnetar_core.runtime.clock import Clock
@@ -45,8 +45,12 @@ class TlsPort:
         clock: Clock,
         *,
         handshake_s: float = HANDSHAKE_S,
+        before: Callable[[socket.socket], Awaitable[Callable[[], asyncio.BaseProtocol]]] | None = None,
     ) -> None:
-        """*admit* makes the protocol object of a connection."""
+        """*admit* makes the protocol object of a connection.
+
+        *before* reads what a load balancer sends before the handshake, and tells what makes it instead.
+        """
         self.certificates = certificates
         self.handshake_s = handshake_s
         self.waiting = 0
@@ -56,6 +60,7 @@ class TlsPort:
         self.refused = 0
         """Connections closed because too many handshakes were under way."""
         self._admit = admit
+        self._before = before
         self._clock = clock
         self._listening: socket.socket | None = None
         self._tasks = Tasks("TLS port")
@@ -115,8 +120,12 @@ class TlsPort:
         try:
             accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            admit = self._admit
+            if self._before is not None:
+                async with asyncio.timeout(self.handshake_s):
+                    admit = await self._before(accepted)
             await asyncio.get_running_loop().connect_accepted_socket(
-                self._admit, accepted, ssl=self.certificates.context, ssl_handshake_timeout=self.handshake_s
+                admit, accepted, ssl=self.certificates.context, ssl_handshake_timeout=self.handshake_s
             )
         except ConnectionResetError:
             # It said nothing and went: other brokers and load balancers look whether the port is there.

@@ -10,8 +10,23 @@ _PROVIDERS: Final = ("tests/unit/magnetar_core/security/test_authentication.py",
 _BINARY: Final = ("tests/unit/broker/test_security.py",)
 _OPENID: Final = ("tests/unit/broker/security/test_openid.py",)
 _HTTP: Final = ("tests/unit/broker/admin/test_authentication.py",)
+_FORWARDED: Final = ("tests/unit/broker/admin/test_forwarded.py",)
 
 MUTANTS: Final = (
+    Mutant(
+        "a request behind a load balancer comes from the load balancer",
+        "broker/admin/forwarded.py",
+        'return self._peer if name == "peername" else',
+        'return self._peer if name == "peer" else',
+        _FORWARDED,
+    ),
+    Mutant(
+        "the header before a handshake takes some of the handshake",
+        "broker/binary/proxy_header.py",
+        "return max(_HEAD.size + int(_HEAD.unpack_from(data)[3]) - len(data), 1)",
+        "return LINE_BYTES_MAX",
+        _FORWARDED,
+    ),
     Mutant(
         "a token is taken without a valid signature",
         "magnetar_core/security/tokens.py",

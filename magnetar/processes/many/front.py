@@ -22,6 +22,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
+from broker.admin.forwarded import ForwardedConnections
 from magnetar.processes.many.calls import READING, Way, named_broker
 from magnetar.processes.many.children import Child, Children
 from magnetar.processes.many.merged import merged_json, merged_metrics
@@ -89,9 +90,16 @@ class Front:
         name_of: Callable[[Child], str],
         clock: Clock,
         tls: TlsFiles | None = None,
+        *,
+        is_behind_proxy: bool = False,
     ) -> None:
-        """*name_of* a process: the id of its bookie. *tls*: the files of HTTPS, here and at the processes."""
+        """*name_of* a process: the id of its bookie. *tls*: the files of HTTPS, here and at the processes.
+
+        *is_behind_proxy*: connections may begin with the header of a load balancer.
+        """
         self._clock = clock
+        self._is_behind_proxy = is_behind_proxy
+        self._forwarded: ForwardedConnections | None = None
         self._certificates = self._own = None
         if tls is not None:
             self._certificates = Certificates(tls, partial(server_context, client_certificates=False), clock)
@@ -125,16 +133,25 @@ class Front:
         app = web.Application(client_max_size=BODY_BYTES_MAX)
         app.router.add_route("*", "/{anything:.*}", self._answer)
         self._http = HttpServer(app)
-        if listening is not None:
+        admit = await self._http.new_connection()
+        before = None
+        if self._is_behind_proxy:
+            self._forwarded = ForwardedConnections(admit, self._clock)
+            before = self._forwarded.before_tls
+            if listening is not None:
+                await self._forwarded.serve(listening, BACKLOG)
+        elif listening is not None:
             await self._http.start(listening)
         if secure is not None:
             assert self._certificates is not None, "HTTPS needs certificates"
-            self._tls = TlsPort(self._certificates, await self._http.new_connection(), self._clock)
+            self._tls = TlsPort(self._certificates, admit, self._clock, before=before)
             self._tls.serve(secure, BACKLOG)
 
     async def stop(self) -> None:
         if self._tls is not None:
             await self._tls.close()
+        if self._forwarded is not None:
+            await self._forwarded.close()
         if self._http is not None:
             await self._http.stop()
         if self._session is not None:

@@ -62,7 +62,15 @@ def run_brokers(config: "BrokerConfig", config_path: Path | None, processes: int
             from magnetar.processes.many.front import Front  # here: loading the HTTP library costs time and memory
 
             place_of = _places(config.bind_address, shares, "webServicePort", "webServicePortTls")
-            front = Front(children, broker_way, place_of, lambda child: "", clock, config.web_tls)
+            front = Front(
+                children,
+                broker_way,
+                place_of,
+                lambda child: "",
+                clock,
+                config.web_tls,
+                is_behind_proxy=config.web_proxy_protocol,
+            )
             await front.start(listening, secure)
             parts.add("HTTP", front.stop)
         await children.start()

@@ -168,7 +168,6 @@ BASIC_PROVIDER = "org.apache.pulsar.broker.authentication.AuthenticationProvider
         ({"brokerServicePortTls": "0"}, "tlsCertificateFilePath is not set"),
         ({"tlsEnabled": "true"}, "tlsEnabled=true: no port speaks TLS"),
         ({"tlsEnabledWithKeyStore": "true"}, "convert them to PEM"),
-        ({"webServiceHaProxyProtocolEnabled": "true"}, "at the binary ports only"),
         ({"webServicePortTls": "0", "tlsRequireTrustedClientCertOnConnect": "true"}, "whom to trust"),
         ({"webServicePortTls": "0", "tlsProtocols": "SSLv3"}, "SSLv3 is not offered"),
         ({"brokerClientTlsProtocols": "SSLv3"}, "brokerClientTlsProtocols: SSLv3 is not offered"),

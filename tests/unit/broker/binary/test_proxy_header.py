@@ -3,7 +3,13 @@ import struct
 
 import pytest
 
-from broker.binary.proxy_header import EXTENSION_BYTES_MAX, LINE_BYTES_MAX, ProxyHeader, parse_proxy_header
+from broker.binary.proxy_header import (
+    EXTENSION_BYTES_MAX,
+    LINE_BYTES_MAX,
+    ProxyHeader,
+    missing_bytes,
+    parse_proxy_header,
+)
 from magnetar_core.bookkeeper.wire.framing import MalformedFrame
 
 LINE = b"PROXY TCP4 203.0.113.7 10.0.0.1 56324 6650\r\n"
@@ -35,6 +41,14 @@ def test_a_header_names_the_client_however_it_is_cut(header: bytes, address: str
         assert parse_proxy_header(header[:end]) is None
     assert parse_proxy_header(header) == ProxyHeader(address, len(header))
     assert parse_proxy_header(header + FRAME) == ProxyHeader(address, len(header))
+
+
+@pytest.mark.parametrize("header", [LINE, LINE_6, binary("2001:db8::1", 1, extensions=b"\x04\0\x01x")])
+def test_a_header_is_read_without_taking_what_stands_behind_it(header: bytes) -> None:
+    data = b""
+    while parse_proxy_header(data) is None:
+        data += (header + FRAME)[len(data) :][: missing_bytes(data)]
+    assert data == header
 
 
 def test_a_connection_without_a_header_is_taken_as_it_is() -> None:

@@ -1,5 +1,6 @@
 """The one HTTP address of a service, before real HTTP servers in the place of its processes."""
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from yarl import URL
 
 from magnetar.processes.many.calls import Way, bookie_way, broker_way
 from magnetar.processes.many.children import Child, Children
@@ -43,8 +45,15 @@ class World:
             return Place()
         return Place(f"http://127.0.0.1:{port}", "", frozenset({f"host-{child.number}:80"}))
 
-    async def front(self, way_of: Callable[[str, str], Way]) -> str:
-        made = Front(self.children, way_of, self._place, lambda child: f"b-{child.number}", LoopClock())
+    async def front(self, way_of: Callable[[str, str], Way], *, is_behind_proxy: bool = False) -> str:
+        made = Front(
+            self.children,
+            way_of,
+            self._place,
+            lambda child: f"b-{child.number}",
+            LoopClock(),
+            is_behind_proxy=is_behind_proxy,
+        )
         listening = _bound()
         await made.start(listening)
         self._fronts.append(made)
@@ -105,6 +114,15 @@ async def test_a_call_is_passed_on_and_its_answer_back(world: World) -> None:
     url = await world.front(broker_way)
     status, text, headers = await _call("POST", f"{url}/admin/x?a=%2Fb", data="body")
     assert (status, text, headers["X-Mine"]) == (200, "first POST /admin/x?a=/b body", "first")
+
+
+async def test_a_call_behind_a_load_balancer_is_passed_on_without_its_header(world: World) -> None:
+    await world.serve(0, _telling("first"))
+    url = URL(await world.front(broker_way, is_behind_proxy=True))
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    writer.write(b"PROXY TCP4 203.0.113.7 10.0.0.1 56324 80\r\nGET /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+    assert (await reader.read()).endswith(b"first GET /a")
+    writer.close()
 
 
 async def test_a_redirect_to_another_process_is_followed_with_the_body(world: World) -> None:
