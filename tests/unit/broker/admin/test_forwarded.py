@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 
 from broker.admin.forwarded import ForwardedConnections
+from broker.admin.page.files import FILES
 from broker.admin.rights import Routes
 from broker.admin.server import AdminServer
 from broker.security.authorization import Operation
@@ -126,10 +127,10 @@ async def test_a_request_comes_from_the_address_that_the_load_balancer_names(
     assert over_tls == f"from {address}"
 
 
-async def test_files_of_the_page_are_sent_behind_a_load_balancer(world: AdminWorld) -> None:
+async def test_all_requests_of_a_connection_come_from_its_client_and_files_are_sent(world: AdminWorld) -> None:
     side = await world.side(web_proxy_protocol=True)
     reader, writer = await asyncio.open_connection("127.0.0.1", side.broker.config.web_port)
-    for path in (b"/status.html", b"/metrics", b"/from"):  # one connection, several requests
+    for path in (b"/status.html", b"/page/" + next(iter(FILES)).encode(), b"/from"):  # one connection, several requests
         writer.write((LINE if path == b"/status.html" else b"") + b"GET " + path + b" HTTP/1.1\r\nHost: a\r\n\r\n")
         head = await reader.readuntil(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200 ")
