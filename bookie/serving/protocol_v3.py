@@ -25,6 +25,7 @@ from magnetar_core.bookkeeper.wire import bookkeeper_pb2 as pb
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.runtime.types import Buffer
+from magnetar_core.runtime.varint import unvarint
 
 log = logging.getLogger(__name__)
 
@@ -54,9 +55,29 @@ class ProtocolV3:
                 writes.took(count, size)
                 at += count
                 continue
-            self._on_frame(frames[at])
+            read = v3.plain_read(frames[at])
+            if read is not None:
+                self._plain_read(read)
+            else:
+                self._on_frame(frames[at])
             at += 1
         return at
+
+    def _plain_read(self, read: v3.PlainRead) -> None:
+        """Does the same as `_read_v3`."""
+        _, ledger_id, entry_id = read
+        ledger = self._rules.ledgers.get(ledger_id)
+        found = None
+        if ledger is not None and ledger.is_tail_known:
+            found = self._rules.read(ledger_id, entry_id)
+        if ledger is None or not isinstance(found, bytes):
+            self._read_v3(unvarint(read.txn_id), ledger_id, entry_id)
+            return
+        self._server.counters.reads += 1
+        before, behind = v3.read_parts(read, len(found), ledger.last_add_confirmed)
+        self._send(before)
+        self._send(found)
+        self._send(behind)
 
     def _on_frame(self, frame: memoryview) -> None:
         request = v3.parse_request(frame)

@@ -21,3 +21,11 @@ def varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+def unvarint(data: bytes) -> int:
+    """The number (below 2⁶³) in *data*, which holds one of nine bytes at most and nothing else."""
+    value = data[-1]
+    for byte in data[-2::-1]:
+        value = value << 7 | byte & 0x7F
+    return value

@@ -271,6 +271,13 @@ MUTANTS = (
         ("tests/property/test_add_runs.py", "-k", "another_size"),
     ),
     Mutant(
+        "a read of the third protocol is taken whatever length it tells",
+        "magnetar_core/bookkeeper/wire/codec_v3.py",
+        "    if header[0] != 5 + len(txn_id) or read[0] != 2 + len(ledger) + len(entry):\n",
+        "    if header[0] != 5 + len(txn_id):\n",
+        ("tests/property/test_add_runs.py", "-k", "plain_read"),
+    ),
+    Mutant(
         "an unreadable entry is called absent",
         "bookie/storage/ledger_storage.py",
         "            except FileNotFoundError:\n                if is_last_try:\n                    raise\n",

@@ -22,7 +22,9 @@ from magnetar_core.bookkeeper.wire.codec_v2 import (
     read_request,
 )
 from magnetar_core.bookkeeper.wire.entry import HEADER
+from magnetar_core.bookkeeper.wire.framing import FrameSplitter
 from magnetar_core.runtime.clock import ManualClock
+from magnetar_core.runtime.varint import unvarint
 
 KEYS = (bytes(20), b"k" * 20)
 
@@ -217,12 +219,9 @@ def test_a_plain_add_is_read_without_protobuf_as_with_it(
     assert v3.added(found) == v3.add_response(txn_id, v3.V3Error.EOK, ledger_id, entry_id)
 
 
-@settings(max_examples=500)
-@given(st.data())
-def test_bytes_that_are_taken_for_a_plain_add_are_one(data: st.DataObject) -> None:
-    """Frames with a few bytes changed, cut or put in: what is taken is what protobuf finds in them."""
-    entry = HEADER.pack(5, 130, 129, 7) + b"payload"
-    frame = bytearray(v3.add_request(77, 5, 130, KEYS[1], entry)[4:])
+def changed(data: st.DataObject, whole: bytes) -> bytearray:
+    """*whole* with a few bytes changed, cut or put in."""
+    frame = bytearray(whole)
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(frame) - 1))
         match data.draw(st.sampled_from(("change", "cut", "put in"))):
@@ -232,6 +231,15 @@ def test_bytes_that_are_taken_for_a_plain_add_are_one(data: st.DataObject) -> No
                 del frame[at]
             case _:
                 frame.insert(at, data.draw(st.integers(0, 255)))
+    return frame
+
+
+@settings(max_examples=500)
+@given(st.data())
+def test_bytes_that_are_taken_for_a_plain_add_are_one(data: st.DataObject) -> None:
+    """Frames with a few bytes changed, cut or put in: what is taken is what protobuf finds in them."""
+    entry = HEADER.pack(5, 130, 129, 7) + b"payload"
+    frame = changed(data, v3.add_request(77, 5, 130, KEYS[1], entry)[4:])
     found = v3.plain_add(memoryview(frame))
     if found is None:
         return
@@ -267,3 +275,60 @@ def test_an_add_that_tells_another_size_of_its_entry_is_left_to_protobuf(change:
     assert found is not None
     frame[found.body_at - 1] += change
     assert v3.plain_add(memoryview(frame)) is None
+
+
+@given(numbers, numbers, numbers, st.binary(max_size=300), st.one_of(st.just(-1), numbers))
+def test_a_plain_read_is_read_and_answered_without_protobuf_as_with_it(
+    txn_id: int, ledger_id: int, entry_id: int, body: bytes, max_lac: int
+) -> None:
+    found = v3.plain_read(memoryview(v3.read_request(txn_id, ledger_id, entry_id)[4:]))
+    assert found is not None
+    assert (found.ledger_id, found.entry_id) == (ledger_id, entry_id)
+    before, behind = v3.read_parts(found, len(body), max_lac)
+    whole = v3.read_response(txn_id, v3.V3Error.EOK, ledger_id, entry_id, body=body, max_lac=max_lac)
+    assert before + body + behind == whole
+
+
+@settings(max_examples=500)
+@given(st.data())
+def test_bytes_that_are_taken_for_a_plain_read_are_one(data: st.DataObject) -> None:
+    frame = changed(data, v3.read_request(300, 1, 130)[4:])
+    found = v3.plain_read(memoryview(frame))
+    if found is None:
+        return
+    request = v3.parse_request(frame)
+    header, read = request.header, request.readRequest
+    assert (header.version, header.operation, header.priority) == (3, v3.READ_ENTRY, 0)
+    assert (read.ledgerId, read.entryId) == (found.ledger_id, found.entry_id)
+    assert unvarint(found.txn_id) % 2**64 == header.txnId
+    assert [field.name for field, _ in pb.ReadRequest.ListFields(read)] == ["ledgerId", "entryId"]
+    assert [field.name for field, _ in pb.Request.ListFields(request)] == ["header", "readRequest"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"fence_with": KEYS[1]}, {"previous_lac": 3}, {"timeout_ms": 9}, {"piggyback": True}, {"priority": 100}],
+)
+def test_a_read_with_anything_special_is_left_to_protobuf(options: dict[str, Any]) -> None:
+    assert v3.plain_read(memoryview(v3.read_request(1, 5, 6)[4:])) is not None
+    assert v3.plain_read(memoryview(v3.read_request(1, 5, 6, **options)[4:])) is None
+    assert v3.plain_read(memoryview(v3.read_request(1, 5, -1)[4:])) is None
+
+
+@pytest.mark.parametrize(("ledger_id", "entry_id"), [(7, 0), (7, 2), (7, 3), (8, 0)])
+async def test_a_plain_read_is_answered_like_one_that_protobuf_reads(ledger_id: int, entry_id: int) -> None:
+    """One with a priority goes through protobuf, and its answer tells nothing of that."""
+    entries = [HEADER.pack(7, number, number - 1, 7) + b"payload" for number in range(3)]
+    adds = [v3.add_request(number, 7, number, KEYS[0], entry) for number, entry in enumerate(entries)]
+    sent = []
+    for priority in (0, v3.HIGH_PRIORITY):
+        asked = v3.read_request(300, ledger_id, entry_id, priority=priority)
+        sent.append((await worked_on(RequestRules, [*adds, asked], set(), 1))["sent"])
+    assert sent[0] == sent[1]
+    (answer,) = (
+        one for frame in FrameSplitter(1000).feed(sent[0]) if (one := v3.parse_response(frame)).header.txnId == 300
+    )
+    there = ledger_id == 7 and entry_id < 3
+    assert answer.status == (v3.V3Error.EOK if there else v3.V3Error.ENOENTRY if ledger_id == 7 else 402)
+    assert answer.readResponse.body == (entries[entry_id] if there else b"")
+    assert answer.readResponse.maxLAC == (1 if there else 0)

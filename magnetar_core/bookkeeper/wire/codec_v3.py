@@ -18,7 +18,7 @@ from magnetar_core.bookkeeper.wire.codec_v2 import V2Error
 from magnetar_core.bookkeeper.wire.entry import HEADER_BYTES
 from magnetar_core.bookkeeper.wire.framing import LENGTH, MalformedFrame
 from magnetar_core.runtime.types import Buffer
-from magnetar_core.runtime.varint import varint
+from magnetar_core.runtime.varint import unvarint, varint
 
 # Field 1, length-delimited: the header of every Request. A frame of the second protocol starts with 2, 1 or 0,
 # none of which is a legal tag, so one byte tells them apart.
@@ -81,6 +81,13 @@ _PLAIN_ADD: Final = re.compile(
     % {b"n": _NUMBER_PATTERN},
     re.DOTALL,
 ).match
+
+# A plain read, whole, likewise; ids are not negative.
+#   0a n { 08 03  10 01  18 txnId }  a2 06 n { 08 ledgerId  10 entryId }
+_ID_PATTERN: Final = rb"([\x80-\xff]{0,8}[\x00-\x7f])"
+_PLAIN_READ: Final = re.compile(
+    rb"\x0a(.)\x08\x03\x10\x01\x18%(id)b\xa2\x06(.)\x08%(id)b\x10%(id)b" % {b"id": _ID_PATTERN}, re.DOTALL
+).fullmatch
 _ENTRY_IDS: Final = struct.Struct(">qqq").unpack_from
 
 _AVAILABILITY_HEADER: Final = struct.Struct(">ii56x")
@@ -300,6 +307,36 @@ def add_response(txn_id: int, status: int, ledger_id: int, entry_id: int) -> byt
     part = b"\x08%b\x10%b\x18%b" % (code, varint(ledger_id & _U64), varint(entry_id & _U64))
     body = b"\x0a%c\x08\x03\x10\x02\x18%b\x10%b\xaa\x06%c%b" % (5 + len(txn), txn, code, len(part), part)
     return LENGTH.pack(len(body)) + body
+
+
+class PlainRead(NamedTuple):
+    """A read of an entry by its number, without fencing, waiting or priority."""
+
+    txn_id: bytes
+    """As it stands in the frame."""
+    ledger_id: int
+    entry_id: int
+
+
+def plain_read(frame: memoryview) -> PlainRead | None:
+    """What *frame* asks for if it is a read in the form above. None: whatever it is, `parse_request` reads it."""
+    found = _PLAIN_READ(frame)
+    if found is None:
+        return None
+    header, txn_id, read, ledger, entry = found.groups()
+    if header[0] != 5 + len(txn_id) or read[0] != 2 + len(ledger) + len(entry):
+        return None
+    return PlainRead(txn_id, unvarint(ledger), unvarint(entry))
+
+
+def read_parts(read: PlainRead, body_bytes: int, max_lac: int) -> tuple[bytes, bytes]:
+    """What stands before and behind the entry of *body_bytes* in the answer to *read*, as `read_response` makes it."""
+    txn, size = read.txn_id, _known_varint(body_bytes)
+    part = b"\x08\x00\x10%b\x18%b\x22%b" % (_known_varint(read.ledger_id), varint(read.entry_id), size)
+    behind = b"\x28%b" % varint(max_lac & _U64)
+    part_bytes = varint(len(part) + body_bytes + len(behind))
+    before = b"\x0a%c\x08\x03\x10\x01\x18%b\x10\x00\xa2\x06%b%b" % (5 + len(txn), txn, part_bytes, part)
+    return LENGTH.pack(len(before) + body_bytes + len(behind)) + before, behind
 
 
 def read_response(

@@ -1,5 +1,6 @@
 """Which ledgers and logs garbage collection may delete: the decisions, and a whole bookie that deletes."""
 
+import asyncio
 import errno
 
 import pytest
@@ -197,6 +198,7 @@ async def rounds(bookie: Bookie, count: int = 1, **how: bool) -> GcStatus:
     for _ in range(count):
         bookie.operations.trigger_gc(**how)
         status = await bookie.operations.gc_settled()
+        await asyncio.sleep(0.002)  # longer than gc_over_replicated_wait_ms, so that the next round looks again
     return status
 
 
