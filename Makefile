@@ -9,6 +9,8 @@ MINUTES ?= 10
 SEED ?=
 # How many rounds its part with Spark has.
 ROUNDS ?= 50
+# Which groups `make bench-apache` runs; all without.
+ONLY ?=
 # Where `make interop` writes its matrix.
 MATRIX ?= docs/INTEROP.md
 # Where it writes what pulsar-admin was answered.
@@ -110,9 +112,9 @@ bench: $(VENV)/dev ## speed and memory, as a table of ratios (about ten minutes)
 bench-bookie: $(VENV)/dev ## one bookie: reads, background work, replay, ten million entries (minutes)
 	$(BIN)/python -m bench.bookie
 
-bench-apache: $(VENV)/dev ## the same beside Apache's servers; writes docs/BENCHMARKS.md (long; leave the machine alone meanwhile)
+bench-apache: $(VENV)/dev ## the same beside Apache's servers; writes docs/BENCHMARKS.md (long; ONLY=takeover: one group; leave the machine alone meanwhile)
 	$(BIN)/python deploy/fetch_apache.py
-	$(BIN)/python -m bench.apache --write-docs
+	$(BIN)/python -m bench.apache $(ONLY) --write-docs
 
 requirements: ## pin the dependencies anew
 	sh requirements/compile.sh

@@ -95,9 +95,13 @@ class Publisher:
 
 
 @contextmanager
-def publisher(url: str, topics: int, directory: Path) -> Iterator[Publisher]:
+def publisher(url: str, topics: int, directory: Path, name: str = "gap") -> Iterator[Publisher]:
+    """The topics begin with *name*."""
     period_s = max(0.5, topics / MESSAGES_PER_S)
-    command = [sys.executable, "-m", "bench.topic_gaps", url, "--topics", str(topics), "--period", str(period_s)]
+    command = [
+        sys.executable, "-m", "bench.topic_gaps", url, "--topics", str(topics), "--period", str(period_s),
+        "--prefix", f"persistent://public/default/{name}-",
+    ]  # fmt: skip
     process = subprocess.Popen(
         command, cwd=directory, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -114,9 +118,9 @@ class Measured(NamedTuple):
     gaps: Gaps
 
 
-def kill(url: str, topics: int, directory: Path, end: Callable[[], None]) -> Measured:
+def kill(url: str, topics: int, directory: Path, end: Callable[[], None], name: str = "gap") -> Measured:
     """*end* kills a broker. Of each topic that was away: seconds from the kill to its next acknowledgement."""
-    with publisher(url, topics, directory) as client:
+    with publisher(url, topics, directory, name) as client:
         time.sleep(max(SETTLE_S, 1.5 * client.period_s))
         client.tell("mark")
         moment = time.monotonic()
@@ -124,10 +128,10 @@ def kill(url: str, topics: int, directory: Path, end: Callable[[], None]) -> Mea
         return Measured(client.created_s, client.gaps_since(moment))
 
 
-def stop(url: str, topics: int, directory: Path, end: Callable[[], None]) -> Measured:
+def stop(url: str, topics: int, directory: Path, end: Callable[[], None], name: str = "gap") -> Measured:
     """*end* stops a broker politely and returns when its process has ended. The longest silence of each topic, of which
     a part is the pause between two messages (half a second for 1,000 topics)."""
-    with publisher(url, topics, directory) as client:
+    with publisher(url, topics, directory, name) as client:
         time.sleep(max(SETTLE_S, 1.5 * client.period_s))
         client.tell("mark")
         moment = time.monotonic()

@@ -136,7 +136,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-apache-", dir=options.directory) as folder:
         for name in wanted:
             parts = [part for part in options.parts if part in PARTS.get(name, ())]
-            more = {"many_rows": options.rows, "share": options.share} if name in PARTS else {}
+            more = {"many_rows": options.rows, "share": options.share} if name == "spark" else {}
             run_group(name, Path(folder), options.rounds, options.seconds, parts, **more)
     if options.write_docs or options.docs_only:
         from bench.apache.document import write

@@ -40,7 +40,8 @@ From the command to the first acknowledged message, over a plain socket. Apache'
 three times and `VmRSS` counts it three times; `Pss` counts a page once.""",
     "takeover": """\
 Two brokers, three bookies, 2/2/2; the official Python client publishes a message every 5 ms. The broker that
-owns the topic is killed with `kill -9`; what counts is the time until the next acknowledgement.""",
+owns the topic is killed with `kill -9`; what counts is the time until the next acknowledgement. With many topics
+each has a producer and a message every half a second; the client knows the address of the broker that stays.""",
     "repair": """\
 Four bookies and one node of auto-recovery; ledgers of two copies; one bookie is killed with `kill -9`. Rates
 count what the dead bookie held, from the end of its session (ours 2 s, Apache's 6 s) to the last changed record;

@@ -13,7 +13,8 @@ PARTS: Final[Mapping[str, Sequence[str]]] = {
         "many",
         "stages",
         "planning",
-    )
+    ),
+    "takeover": ("one", "many"),
 }
 
 MANY_ROWS: Final = 100_000_000

@@ -2,18 +2,22 @@
 
 The official Python client publishes a message every 5 ms and prints when each is acknowledged. Afterwards the killed
 broker is started again and the next round kills the other one.
+
+Part `many`: a thousand topics with a producer each, a message every half a second; one broker is killed, or stopped
+politely, and the clients know the other one's address, as behind a load balancer.
 """
 
 import shutil
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 from bench.apache.perf import attempt
 from bench.apache.rig import ROOT, BenchError, System, module, owner_of, started
-from bench.apache.table import Side, Table
+from bench.apache.table import SIDES, Side, Table
+from bench.many_takeovers import SHARES, kill, stop
 
 # (side, session, ZooKeeper's tick): it grants sessions of 2 to 20 ticks.
 VARIANTS: Final[tuple[tuple[Side, int, int], ...]] = (
@@ -65,7 +69,62 @@ def gap(system: System, number: int) -> float:
     return found
 
 
-def run(directory: Path, rounds: int, seconds: float, table: Table) -> list[str]:
+TOPICS: Final = 1_000
+KILLED: Final = f"{TOPICS:,} topics on two brokers, kill -9 of one to the next acknowledgement"
+STOPPED: Final = f"{TOPICS:,} topics on two brokers, one stopped politely, longest silence"
+CREATED: Final = f"{TOPICS:,} topics made by their producers"
+GOALS: Final = {(KILLED, "p50"): "<= 3 s", (KILLED, "p99"): "<= 4 s", (KILLED, "last"): "<= 5 s"}
+
+
+def run(directory: Path, rounds: int, seconds: float, table: Table, parts: Sequence[str] = ()) -> list[str]:
+    notes: list[str] = []
+    if not parts or "one" in parts:
+        notes += one_topic(directory, rounds, table)
+    if not parts or "many" in parts:
+        notes += many_topics(directory, rounds, table)
+    return notes
+
+
+def many_topics(directory: Path, rounds: int, table: Table) -> list[str]:
+    for what in (KILLED, STOPPED):
+        for share, _ in SHARES:
+            table.row(f"{what}, {share}", "s", goal=GOALS.get((what, share), ""))
+    table.row(CREATED, "s", goal="<= 5 s")
+    for side in SIDES:
+        place = directory / f"{side}-many"
+        system = System(side, place, tick_ms=500, session_ms=2_000)
+        try:
+            system.start(bookies=3, brokers=2)
+            for number in range(rounds):
+                for what in (KILLED, STOPPED):
+
+                    def work(found: Table, system: System = system, number: int = number, what: str = what) -> str:
+                        return ends(system, number, what, found)
+
+                    attempt(table, side, f"{what}, p50", "s", work)
+        except Exception as error:
+            table.fail(f"{KILLED}, p50", "s", side, str(error))
+        finally:
+            system.close()
+            shutil.rmtree(place, ignore_errors=True)
+    return [f"{TOPICS:,} topics: sessions of 2 s on both sides; a silence holds up to 0.5 s between two messages"]
+
+
+def ends(system: System, number: int, what: str, table: Table) -> str:
+    """One broker ends, the other stays; then the first is started again."""
+    going, staying = system.brokers if number % 2 else system.brokers[::-1]
+    measure, end, name = (kill, going.kill, "killed") if what == KILLED else (stop, going.stop, "stopped")
+    try:
+        measured = measure(staying.service_url, TOPICS, ROOT, end, f"{name}-{number}")
+    finally:
+        going.start()
+    for share, part in SHARES:
+        table.add(f"{what}, {share}", "s", system.side, measured.gaps.at(part))
+    table.add(CREATED, "s", system.side, measured.created_s)
+    return str(measured.gaps)
+
+
+def one_topic(directory: Path, rounds: int, table: Table) -> list[str]:
     table.row(ALIKE, "s", goal="<= 3 s")
     table.row(DEFAULT, "s")
     notes: list[str] = []
