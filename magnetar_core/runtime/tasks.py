@@ -56,11 +56,11 @@ class Bell:
     """Wakes those who wait for a condition; each checks its own condition. For one event loop."""
 
     def __init__(self) -> None:
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: dict[asyncio.Future[None], None] = {}  # in order: a simulation has to repeat itself
 
     def ring(self) -> None:
         """Something has changed: wake all waiters."""
-        waiters, self._waiters = self._waiters, set()
+        waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -85,11 +85,11 @@ class Bell:
     async def rung(self) -> None:
         """Wait for the next ring."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.add(waiter)
+        self._waiters[waiter] = None
         try:
             await waiter
         finally:
-            self._waiters.discard(waiter)
+            self._waiters.pop(waiter, None)
 
 
 class Tasks:

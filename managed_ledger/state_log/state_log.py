@@ -111,6 +111,7 @@ class StateLog:
         self._switching = asyncio.Lock()
         self._changed = Bell()
         self._is_list_stale = True
+        self._has_news = False
         self._cancel_watch: Callable[[], None] = lambda: None
         self._list: LogList | None = None
         self._snapshot_at = 0
@@ -142,6 +143,7 @@ class StateLog:
             self._cancel_watch()
             self.error = self.error or LogStopped(f"{self._label} is closed")
             await self._tasks.cancel()
+            await self._tail.unwatch()
             self.snapshots.close()
             self._become(Role.STOPPED)
 
@@ -337,10 +339,12 @@ class StateLog:
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
+        await self._tail.unwatch()
 
     async def _run(self) -> None:
         wait_s, looked_s, told = self.config.poll_s, self._clock.monotonic(), ""
         while True:
+            told_of_news, self._has_news = self._has_news, False
             try:
                 if self._is_list_stale or self._clock.monotonic() - looked_s >= _LIST_LOOK_S:
                     self._is_list_stale = False
@@ -363,7 +367,14 @@ class StateLog:
                 return
             self._progress()
             wait_s = self.config.poll_s if moved else min(wait_s * 2, self.config.poll_idle_s)
-            await self._changed.until(lambda: self._is_list_stale, self._clock, wait_s)
+            if told_of_news and not moved:
+                await self._clock.sleep(self.config.poll_s)  # it is not to be seen yet, and would be told again at once
+            self._tail.watch(self._on_news)
+            await self._changed.until(lambda: self._is_list_stale or self._has_news, self._clock, wait_s)
+
+    def _on_news(self) -> None:
+        self._has_news = True
+        self._changed.ring()
 
     def _on_list_changed(self) -> None:
         self._is_list_stale = True

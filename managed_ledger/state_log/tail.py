@@ -5,10 +5,12 @@ read. Where BookKeeper says nothing of the last entry yet, the leader's marker w
 """
 
 import logging
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import BookKeeperError, DigestMismatch, NoSuchLedger
+from magnetar_core.bookkeeper.client.long_poll import LongPoll
 from magnetar_core.bookkeeper.client.read_handle import LedgerReadHandle
 from magnetar_core.runtime.types import MIB, Corruption
 from managed_ledger.position import Position
@@ -52,6 +54,23 @@ class Tail:
         self._password = password
         self._name = name
         self._handle: LedgerReadHandle | None = None
+        self._poll: LongPoll | None = None
+
+    def watch(self, told: Callable[[], None]) -> None:
+        """Let a bookie wait for what comes behind the entries that are known now, and call *told* once it may be there.
+
+        Errors are not told: who waits looks by the clock, too."""
+        handle = self._handle
+        if handle is None or handle.is_closed:
+            return
+        if self._poll is None:
+            self._poll = self._bookkeeper.long_poll(told)
+        self._poll.begin(handle.ledger_id, handle.metadata.last_segment.ensemble, handle.last_add_confirmed)
+
+    async def unwatch(self) -> None:
+        poll, self._poll = self._poll, None
+        if poll is not None:
+            await poll.close()
 
     def forget(self) -> None:
         """Open the present ledger anew: it may have been closed."""

@@ -104,4 +104,18 @@ MUTANTS = (
         "            if True:\n",
         (f"{UNIT}/test_state_log.py", "-k", "in_doubt"),
     ),
+    Mutant(
+        "a follower looks by the clock alone",
+        f"{ROOM}/state_log.py",
+        "            self._tail.watch(self._on_news)\n",
+        "",
+        ("tests/unit/magnetar_core/bookkeeper/client/test_long_poll.py", "-k", "follower"),
+    ),
+    Mutant(
+        "a long poll that ends without news is news",
+        "magnetar_core/bookkeeper/client/long_poll.py",
+        "return answer.readResponse.maxLAC > asked.last_add_confirmed",
+        "return answer.readResponse.maxLAC >= asked.last_add_confirmed",
+        ("tests/unit/magnetar_core/bookkeeper/client/test_long_poll.py", "-k", "no_news"),
+    ),
 )

@@ -49,6 +49,17 @@ class StoredLedger:
     """Entries of which no copy is left."""
     lacs: list[int] = field(default_factory=list)
     """The LAC that went with each entry that was sent."""
+    polls: "dict[MemoryLongPoll, None]" = field(default_factory=dict)
+
+    def stored(self, *entries: bytes) -> None:
+        """These are on the bookies; who waits for their LAC is told."""
+        self.entries.extend(entries)
+        for poll in list(self.polls):
+            poll.look(self.lacs[self.last_entry_id])
+
+    @property
+    def last_segment(self) -> Segment:
+        return self.segments[-1]
 
     @property
     def last_entry_id(self) -> int:
@@ -164,6 +175,9 @@ class MemoryBookKeeper:
             raise NoSuchLedger(f"ledger {ledger_id} does not exist")
         return ledger
 
+    def long_poll(self, told: Callable[[], None]) -> "MemoryLongPoll":
+        return MemoryLongPoll(self.ledgers, told)
+
     async def delete_ledger(self, ledger_id: int) -> None:
         if self.on_step is not None:
             await self.step("delete", ledger_id)
@@ -171,6 +185,39 @@ class MemoryBookKeeper:
             raise NoSuchLedger(f"ledger {ledger_id} does not exist")
         del self.ledgers[ledger_id]
         self.deleted.append(ledger_id)
+
+
+class MemoryLongPoll:
+    """Tells of a larger LAC, once for each `begin`; of nothing else, as bookies do."""
+
+    def __init__(self, ledgers: dict[int, StoredLedger], told: Callable[[], None]) -> None:
+        self._ledgers = ledgers
+        self._told = told
+        self._waits_at: StoredLedger | None = None
+        self._known = -1
+
+    def begin(self, ledger_id: int, ensemble: Sequence[str], last_add_confirmed: int) -> None:
+        self._stop()
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is None:
+            return
+        self._known, self._waits_at = last_add_confirmed, ledger
+        ledger.polls[self] = None
+        if ledger.entries:
+            self.look(ledger.lacs[ledger.last_entry_id])
+
+    def look(self, last_add_confirmed: int) -> None:
+        if last_add_confirmed > self._known:
+            self._stop()
+            asyncio.get_running_loop().call_soon(self._told)
+
+    async def close(self) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._waits_at is not None:
+            self._waits_at.polls.pop(self, None)
+            self._waits_at = None
 
 
 class MemoryWriteHandle:
@@ -229,7 +276,7 @@ class MemoryWriteHandle:
             self.fail(LedgerFenced("fenced"))
             return
         count = len(self._sent) if count is None else count
-        self._ledger.entries.extend(self._sent[:count])
+        self._ledger.stored(*self._sent[:count])
         del self._sent[:count]
         self.last_add_confirmed += count
         if self.listener is not None:
@@ -255,7 +302,7 @@ class MemoryWriteHandle:
         if self._ledger.closed:
             self._failed = LedgerFenced("fenced")
             raise self._failed
-        self._ledger.entries.append(self._sent.pop(0))
+        self._ledger.stored(self._sent.pop(0))
         self.last_add_confirmed += 1
         added = self.last_add_confirmed
         if self._owner.on_step is not None:

@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from magnetar_core.bookkeeper.client.config import ClientConfig
 from magnetar_core.bookkeeper.client.entry_lists import EntryLists, Group
@@ -15,6 +15,7 @@ from magnetar_core.bookkeeper.client.errors import (
 )
 from magnetar_core.bookkeeper.client.isolation import Isolation, isolation_in, usable
 from magnetar_core.bookkeeper.client.ledger_record import as_client_error
+from magnetar_core.bookkeeper.client.long_poll import LongPoll
 from magnetar_core.bookkeeper.client.placement import choose_ensemble, choose_moves, choose_replacements
 from magnetar_core.bookkeeper.client.pool import ConnectionPool
 from magnetar_core.bookkeeper.client.quorum import check_quorum
@@ -179,6 +180,10 @@ class BookKeeper:
         if self._entry_lists is None:
             self._entry_lists = EntryLists(pool)
         return await self._entry_lists.of(bookie_id, ledger_id)
+
+    def long_poll(self, told: Callable[[], None]) -> LongPoll:
+        """Calls *told* when an open ledger may be confirmed further; the caller closes it."""
+        return LongPoll(self._open_pool(), told)
 
     def topology(self) -> Topology:
         """Where the bookies stand, as far as it is known now, and what is to be kept."""

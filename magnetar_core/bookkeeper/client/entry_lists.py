@@ -10,7 +10,7 @@ silent is therefore not asked again for a while: what it has is unknown, at once
 """
 
 import asyncio
-from typing import Final, TypeAlias, cast
+from typing import Final, TypeAlias
 
 from magnetar_core.bookkeeper.client.errors import (
     BookieUnavailable,
@@ -19,10 +19,10 @@ from magnetar_core.bookkeeper.client.errors import (
     error_of,
 )
 from magnetar_core.bookkeeper.client.pool import ConnectionPool
+from magnetar_core.bookkeeper.client.questions import Questions
 from magnetar_core.bookkeeper.metadata.store import MetadataError
-from magnetar_core.bookkeeper.tls.start_tls import connect
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
-from magnetar_core.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
+from magnetar_core.bookkeeper.wire.framing import MalformedFrame
 
 # How long a bookie that did not answer is left alone. Each of its ledgers would cost a whole time-out otherwise, and a
 # check of 10,000 ledgers half a day; a bookie that was only slow is asked again within the check.
@@ -50,14 +50,13 @@ class EntryLists:
         self._silent_until_s.pop(bookie_id, None)
         what = f"bookie {bookie_id}, list of entries of ledger {ledger_id}"
         try:
-            async with asyncio.timeout(self._pool.config.connect_timeout_ms / 1000):
-                answer = await self._connect(bookie_id)
+            wire = await Questions.connected(self._pool, bookie_id)
         except (OSError, MetadataError, TimeoutError) as error:
             why = "no connection in time" if isinstance(error, TimeoutError) else error
             raise BookieUnavailable(f"bookie {bookie_id} cannot be reached: {why}") from error
         try:
             async with asyncio.timeout(self._pool.config.timeout_s):
-                frame = await answer.ask(v3.list_of_entries_request(1, ledger_id))
+                frame = await wire.ask(v3.list_of_entries_request(1, ledger_id))
             return _read(frame, ledger_id, what)
         except NoSuchLedger:
             return []
@@ -70,17 +69,7 @@ class EntryLists:
         except (ConnectionError, MalformedFrame) as error:
             raise BookieUnavailable(f"{what}: {error or 'the connection broke'}") from error
         finally:
-            answer.close()
-
-    async def _connect(self, bookie_id: str) -> "_Answer":
-        """Raises OSError, MetadataError."""
-        answer = _Answer(self._pool.config.frame_bytes_max)
-        host, port = await self._pool.directory.address_of(bookie_id)
-        if self._pool.certificates is None:
-            await asyncio.get_running_loop().create_connection(lambda: answer, host, port)
-        else:
-            await connect(answer, host, port, self._pool.certificates)
-        return answer
+            wire.close()
 
 
 def _read(frame: memoryview, ledger_id: int, what: str) -> list[Group]:
@@ -96,44 +85,3 @@ def _read(frame: memoryview, ledger_id: int, what: str) -> list[Group]:
     if listed.ledgerId != ledger_id:
         raise MalformedFrame(f"a list of ledger {listed.ledgerId}")
     return v3.decode_availability(listed.availabilityOfEntriesOfLedger)
-
-
-class _Answer(asyncio.Protocol):
-    """A connection that asks once."""
-
-    def __init__(self, frame_bytes_max: int) -> None:
-        self._splitter = FrameSplitter(frame_bytes_max)
-        self._answer: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
-        self._transport: asyncio.Transport | None = None
-
-    async def ask(self, request: bytes) -> memoryview:
-        """The whole frame of the answer. Raises ConnectionError, MalformedFrame."""
-        assert self._transport is not None
-        self._transport.write(request)
-        return await self._answer
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-        if self._answer.done() and not self._answer.cancelled():
-            self._answer.exception()  # told already, or nobody waits for it any more
-        self._answer.cancel()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
-
-    def data_received(self, data: bytes) -> None:
-        if self._answer.done():
-            return
-        try:
-            frames = self._splitter.feed(data)
-        except MalformedFrame as error:
-            self._answer.set_exception(error)
-            return
-        if frames:
-            # The chunk is the loop's; the answer is read in a later turn.
-            self._answer.set_result(memoryview(bytes(frames[0])))
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if not self._answer.done():
-            self._answer.set_exception(ConnectionError(str(error or "it closed the connection")))
