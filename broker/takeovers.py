@@ -29,12 +29,14 @@ from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 
-# How often each of the other brokers is asked whether it lives (by a connection that is closed at once).
-LOOK_S: Final = 1.0
+# Each of the other brokers is asked so often whether it lives (by a connection that is closed at once); where there are
+# more than LOOKED_AT_QUICKLY of them, less often.
+LOOK_S: Final = 0.25
+LOOKED_AT_QUICKLY: Final = 5
 
 # A broker that does not answer so often in a row, and is registered, is taken for dead. One whose port refuses is at
 # once; otherwise it, or this process, may be busy, and to prepare thousands of topics would make that worse.
-MISSES_MAX: Final = 3
+MISSES_MAX: Final = 6
 
 # The list of brokers is read anew so often, beside what a watch tells.
 LIST_S: Final = 10.0
@@ -142,7 +144,8 @@ class Takeovers:
 
     async def _watch(self, others: OtherLogs) -> None:
         while True:
-            await self._bell.until(lambda: self._is_list_stale, self._clock, LOOK_S)
+            pause_s = LOOK_S * max(1.0, len(others.known) / LOOKED_AT_QUICKLY)
+            await self._bell.until(lambda: self._is_list_stale, self._clock, pause_s)
             if self._ownership.is_leaving:
                 return
             try:

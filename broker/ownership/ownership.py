@@ -64,7 +64,7 @@ TAKEOVER_WAIT_S: Final = 20.0
 # Time-out of the connection that tests whether an owner listens, and how long the result is used. A dead process on a
 # machine that lives refuses at once.
 PROBE_TIMEOUT_S: Final = 0.5
-PROBE_VALID_S: Final = 0.5
+PROBE_VALID_S: Final = 0.2
 
 # An owner that did not answer is tested again after so long: it may have been busy, or have been started again.
 PROBE_AGAIN_S: Final = 1.0
