@@ -5,8 +5,8 @@
 Prints a JSON line `{"created_s": …}` when all producers are there. Then it publishes and reads lines:
 
     mark      begin to look
-    report    print one JSON line: for each topic [longest silence in s, when it began, when it ended or null], and the
-              99th percentile of the time from send to receipt in ms
+    report    print one JSON line: for each topic [longest silence in s, when it began, when it ended or null]; of each
+              topic the longest time from send to receipt in s, ascending; and the 99th percentile of all in ms
     end       close the producers and end
 """
 
@@ -34,7 +34,9 @@ def main() -> None:
         if word == "mark":
             load.mark()
         elif word == "report":
-            print(json.dumps({"silences": load.silences(), "p99_ms": load.p99_ms()}), flush=True)
+            print(
+                json.dumps({"silences": load.silences(), "waits": load.waits(), "p99_ms": load.p99_ms()}), flush=True
+            )
         elif word == "end":
             break
     load.end()

@@ -35,10 +35,14 @@ class TopicSilence:
 
     def mark(self, now_s: float) -> None:
         """Begin to look."""
+        self.longest_wait_s = 0.0
+        """From sending a message to its receipt."""
         self._last_s = now_s
         self._longest = Silence(0.0, now_s, now_s)
 
-    def acknowledged(self, now_s: float) -> None:
+    def acknowledged(self, now_s: float, wait_s: float = 0.0) -> None:
+        """A message was, which was sent *wait_s* before."""
+        self.longest_wait_s = max(self.longest_wait_s, wait_s)
         gone_s = now_s - self._last_s
         if gone_s > self._longest.seconds:
             self._longest = Silence(gone_s, self._last_s, now_s)
@@ -100,7 +104,7 @@ class Load:
         def done(result: Any, _: Any) -> None:
             if result == self._ok:
                 now_s = self._clock.monotonic()
-                self._silences[topic].acknowledged(now_s)
+                self._silences[topic].acknowledged(now_s, now_s - sent_s)
                 self._latencies_s.append(now_s - sent_s)
                 self.acknowledged[topic].add(number)
             else:
@@ -119,6 +123,10 @@ class Load:
         """Of each topic, since `mark`."""
         now_s = self._clock.monotonic()
         return {topic: silence.longest(now_s) for topic, silence in self._silences.items()}
+
+    def waits(self) -> list[float]:
+        """The longest time from send to receipt of each topic since `mark`, in s, ascending."""
+        return sorted(silence.longest_wait_s for silence in self._silences.values())
 
     def p99_ms(self) -> float | None:
         """From send to receipt, since `mark`; None without any."""

@@ -103,3 +103,6 @@ def test_silences_are_those_of_each_topic(client: Client) -> None:
     assert found["b"].seconds == pytest.approx(2.5)
     assert found["b"].ended_s is None
     assert load.p99_ms() == pytest.approx(2000.0)
+    assert load.waits() == pytest.approx([0.0, 2.0])
+    load.mark()
+    assert load.waits() == [0.0, 0.0]
