@@ -34,9 +34,7 @@ def main() -> None:
         if word == "mark":
             load.mark()
         elif word == "report":
-            print(
-                json.dumps({"silences": load.silences(), "waits": load.waits(), "p99_ms": load.p99_ms()}), flush=True
-            )
+            print(json.dumps({"silences": load.silences(), "waits": load.waits(), "p99_ms": load.p99_ms()}), flush=True)
         elif word == "end":
             break
     load.end()

@@ -73,7 +73,12 @@ TOPICS: Final = 1_000
 KILLED: Final = f"{TOPICS:,} topics on two brokers, kill -9 of one to the next acknowledgement"
 STOPPED: Final = f"{TOPICS:,} topics on two brokers, one stopped politely, longest wait for a receipt"
 CREATED: Final = f"{TOPICS:,} topics made by their producers"
-GOALS: Final = {(KILLED, "p50"): "<= 3 s", (KILLED, "p99"): "<= 4 s", (KILLED, "last"): "<= 5 s", (STOPPED, "last"): "<= 0.5 s"}
+GOALS: Final = {
+    (KILLED, "p50"): "<= 3 s",
+    (KILLED, "p99"): "<= 4 s",
+    (KILLED, "last"): "<= 5 s",
+    (STOPPED, "last"): "<= 0.5 s",
+}
 
 
 def run(directory: Path, rounds: int, seconds: float, table: Table, parts: Sequence[str] = ()) -> list[str]:
