@@ -200,9 +200,9 @@ def takeover() -> Rows:
 
 def many_takeovers() -> Rows:
     """One of two brokers ends, with a thousand topics that are published to."""
-    from bench.many_takeovers import rows
+    from bench.many_takeovers import rolling, rows
 
-    return rows()
+    return rows() + rolling()
 
 
 def topic_api() -> Rows:

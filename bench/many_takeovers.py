@@ -57,6 +57,9 @@ class Report(NamedTuple):
     waits: list[float]
     """Of each topic the longest, s, ascending."""
     p99_ms: float
+    """Of all messages."""
+    failed: dict[str, int]
+    """Messages by the reason why they failed; since the beginning."""
 
 
 class Publisher:
@@ -82,7 +85,7 @@ class Publisher:
     def report(self) -> Report:
         self.tell("report")
         found = self._line()
-        return Report(found["silences"], found["waits"], found["p99_ms"] or 0.0)
+        return Report(found["silences"], found["waits"], found["p99_ms"] or 0.0, found["failed"])
 
     def gaps_since(self, moment_s: float) -> Gaps:
         """Waits until every topic has been acknowledged again."""
@@ -90,7 +93,7 @@ class Publisher:
         while True:
             time.sleep(1.0)
             now = time.monotonic()
-            silences, _, p99_ms = self.report()
+            silences, _, p99_ms, _ = self.report()
             away = [gone for gone, _, end in silences.values() if end is None and gone > self._silence_min_s]
             is_seen = now > moment_s + self._silence_min_s + 1.0  # of a topic that never came back, too
             if (is_seen and not away) or now > deadline:
@@ -181,6 +184,32 @@ def rows(topics: int = 1000) -> list[tuple[str, str]]:
     return found
 
 
+def rolling(topics: int = 1000) -> list[tuple[str, str]]:
+    """All brokers of a cluster are restarted politely, one after the other, then all bookies; 2/2/2. The client knows
+    the addresses of all brokers."""
+    found: list[tuple[str, str]] = []
+    with tempfile.TemporaryDirectory(prefix="magnetar-bench-") as folder:
+        cluster = Cluster(Path(folder) / "cluster")
+        cluster.up(bookies=3, brokers=3, free_ports=True)
+        try:
+            with publisher(cluster.service_url, topics, Path.cwd()) as client:
+                time.sleep(SETTLE_S)
+                for kind in ("broker", "bookie"):
+                    client.tell("mark")
+                    for member in cluster.members(kind):
+                        cluster.kill(member.name, signal.SIGTERM)
+                        cluster.start(member.name)
+                        time.sleep(SETTLE_S)
+                    _, waits, p99_ms, failed = client.report()
+                    shown = (
+                        f"p99 of publishing {p99_ms:,.0f} ms, longest {waits[-1]:.2f} s, {sum(failed.values())} failed"
+                    )
+                    found.append((f"{topics:,} topics, each {kind} of three restarted in turn", shown))
+        finally:
+            cluster.down()
+    return found
+
+
 if __name__ == "__main__":
-    for label, result in rows(*map(int, sys.argv[1:])):
+    for label, result in [*rows(*map(int, sys.argv[1:])), *rolling(*map(int, sys.argv[1:]))]:
         print(f"{label}: {result}", flush=True)

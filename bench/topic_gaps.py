@@ -6,7 +6,8 @@ Prints a JSON line `{"created_s": …}` when all producers are there. Then it pu
 
     mark      begin to look
     report    print one JSON line: for each topic [longest silence in s, when it began, when it ended or null]; of each
-              topic the longest time from send to receipt in s, ascending; and the 99th percentile of all in ms
+              topic the longest time from send to receipt in s, ascending; the 99th percentile of all in ms; and the
+              messages that failed, by reason
     end       close the producers and end
 """
 

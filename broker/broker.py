@@ -391,6 +391,20 @@ class Broker:
         except (MetadataError, Corruption) as error:
             raise MetadataFailure(str(error)) from error
 
+    async def check_new(self, topic: TopicName, count: int = 1) -> None:
+        """Raises NotAllowed if *topic*, with *count* partitions, may not be made; TopicNotFound, MetadataFailure."""
+        await self.check_name(topic)
+        await self.check_room_for(topic, count)
+
+    async def check_name(self, topic: TopicName) -> None:
+        """Raises NotAllowed if a new topic may not be called so; MetadataFailure."""
+        if not self.config.strict_topic_names or topic.is_system:
+            return
+        is_partition = 0 <= topic.partition < await self._partitions_of_base(topic)
+        problem = topic.strict_problem(is_partition=is_partition)
+        if problem is not None:
+            raise NotAllowed(f"Invalid topic name {topic}: {problem} (strictTopicNameEnabled)")
+
     async def check_room_for(self, topic: TopicName, count: int = 1) -> None:
         """Raises NotAllowed if the namespace may not have *count* topics more, TopicNotFound, MetadataFailure."""
         policies = await self.namespace(topic.namespace)
@@ -402,7 +416,7 @@ class Broker:
             raise NotAllowed(f"Exceed maximum number of topics in namespace {topic.namespace}: it may have {most}")
 
     async def _create_partitioned(self, topic: TopicName, partitions: int) -> int:
-        await self.check_room_for(topic, partitions)
+        await self.check_new(topic, partitions)
         if not 1 <= partitions <= PARTITIONS_MAX:  # a policy that another broker or tool has stored
             raise NotAllowed(
                 f"{topic} is not made: autoTopicCreation of its namespace says {partitions} partitions; set it to 1 "
@@ -475,7 +489,7 @@ class Broker:
                 return await self._load(name, policies, create=False)
         if not await self._may_make(name, policies, create):
             raise TopicNotFound(missing)
-        await self.check_room_for(name)
+        await self.check_new(name)
         return await self._load(name, policies) if name.is_persistent else self.non_persistent.open(name, policies)
 
     async def _check_owned(self, name: TopicName) -> None:

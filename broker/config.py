@@ -499,6 +499,11 @@ class BrokerConfig:
         "enableNonPersistentTopics", True, help="serve topics whose messages are not stored"
     )
     allow_auto_topic_creation: bool = setting("allowAutoTopicCreation", True, help="make topics when they are used")
+    strict_topic_names: bool = setting(
+        "strictTopicNameEnabled",
+        False,
+        help="new topics have no -partition- in their names, but as partitions, and only letters, digits and _ - = : .",
+    )
     auto_topic_creation_type: str = setting(
         "allowAutoTopicCreationType", "non-partitioned", help="partitioned or non-partitioned"
     )
@@ -1189,7 +1194,6 @@ REFUSED_WHEN_ON: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "entryFilterNames": (("",), "entry filters are Java classes; remove them"),
     "functionsWorkerEnabled": (("false",), "functions are not there; run a functions worker beside the broker"),
     "replicateSubscriptionsState": (("false",), "subscriptions are not replicated"),
-    "strictTopicNameEnabled": (("false",), "names are not checked beyond the protocol's rules"),
     "failureDomainsEnabled": (("false",), "failure domains of brokers are stored, and nothing is spread over them"),
     "loadManagerClassName": (
         (

@@ -31,6 +31,7 @@ NON_PERSISTENT: Final = "non-persistent"
 PARTITIONED_TOPICS: Final = "/admin/partitioned-topics"
 """The records below it say how many partitions each topic has."""
 
+_PARTITION_WORD: Final = "-partition-"
 _PARTITION: Final = re.compile(r"(?<!\A)-partition-(0|[1-9][0-9]{0,8})\Z")
 _ENTITY: Final = re.compile(r"[-=:.\w]+\Z", re.ASCII)
 
@@ -109,6 +110,19 @@ class TopicName:
         if match is None:
             return self
         return TopicName(self.domain, self.tenant, self.namespace_local, self.local[: match.start()])
+
+    def strict_problem(self, *, is_partition: bool) -> str | None:
+        """Why a topic of this name may not be made where names are strict; None: it may. *is_partition*: of a
+        partitioned topic that is there, or being made.
+
+        The rule is that of Pulsar's documentation of `strictTopicNameEnabled`; its brokers of 4.0 do not apply it.
+        """
+        local = self.base.local if is_partition else self.local
+        if _PARTITION_WORD in local:
+            return f'"{_PARTITION_WORD}" is only for partitions of a partitioned topic that is there'
+        if _ENTITY.match(local) is None:
+            return "only letters of the alphabet, digits and _ - = : . may be in it"
+        return None
 
     def with_partition(self, number: int) -> "TopicName":
         assert number >= 0, "partitions are numbered from 0"

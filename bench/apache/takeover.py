@@ -10,6 +10,7 @@ politely, and the clients know the other one's address, as behind a load balance
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
@@ -70,6 +71,7 @@ def gap(system: System, number: int) -> float:
 
 
 TOPICS: Final = 1_000
+OWNERS_SEEN: Final = 100
 KILLED: Final = f"{TOPICS:,} topics on two brokers, kill -9 of one to the next acknowledgement"
 STOPPED: Final = f"{TOPICS:,} topics on two brokers, one stopped politely, longest wait for a receipt"
 CREATED: Final = f"{TOPICS:,} topics made by their producers"
@@ -116,11 +118,14 @@ def many_topics(directory: Path, rounds: int, table: Table) -> list[str]:
 
 
 def ends(system: System, number: int, what: str, table: Table) -> str:
-    """One broker ends, the other stays; then the first is started again."""
-    going, staying = system.brokers if number % 2 else system.brokers[::-1]
-    measure, end, name = (kill, going.kill, "killed") if what == KILLED else (stop, going.stop, "stopped")
+    """The broker with most topics ends, the other stays; then the first is started again."""
+    measure, name = (kill, f"killed-{number}") if what == KILLED else (stop, f"stopped-{number}")
+    topics = [f"persistent://public/default/{name}-{number}" for number in range(OWNERS_SEEN)]
+    owners = Counter(owner_of(system.brokers, topic).name for topic in topics)  # Apache's may leave all to one of them
+    going, staying = sorted(system.brokers, key=lambda broker: owners[broker.name], reverse=True)
+    end = going.kill if what == KILLED else going.stop
     try:
-        measured = measure(staying.service_url, TOPICS, ROOT, end, f"{name}-{number}")
+        measured = measure(staying.service_url, TOPICS, ROOT, end, name)
     finally:
         going.start()
     for share, part in SHARES:

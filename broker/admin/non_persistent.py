@@ -132,6 +132,7 @@ class NonPersistentTopicsApi:
         await self._owners.here(request, name)
         if self._topics.get(name) is not None:
             raise Refused(409, "This topic already exists")
+        await self._broker.check_name(name)
         await self._broker.open_non_persistent(name)
         return done()
 

@@ -74,7 +74,7 @@ class PartitionedTopicsApi:
         properties = properties_from_json(body.get("properties") if isinstance(body, dict) else None)
         if self._broker.non_persistent.get(name) is not None:
             raise Refused(409, "This topic already exists")
-        await self._broker.check_room_for(name, count)
+        await self._broker.check_new(name, count)
         await self._partitioned.create(name, count, properties)
         return done()
 

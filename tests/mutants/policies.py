@@ -226,4 +226,18 @@ MUTANTS: Final = (
         """    host = address\n    return not most or sum(other == host""",
         ("tests/unit/broker/topic/test_producers.py",),
     ),
+    Mutant(
+        "strict names are asked of partitions of a topic that is there",
+        "broker/broker.py",
+        "is_partition = 0 <= topic.partition < await self._partitions_of_base(topic)",
+        "is_partition = False",
+        ("tests/unit/broker/admin/test_strict_names.py",),
+    ),
+    Mutant(
+        "strict names may have any characters",
+        "managed_ledger/topic_name.py",
+        '        if _ENTITY.match(local) is None:\n            return "only letters',
+        '        if not local:\n            return "only letters',
+        ("tests/unit/broker/admin/test_strict_names.py",),
+    ),
 )
