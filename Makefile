@@ -21,17 +21,20 @@ ADMIN_TABLE ?= docs/pulsar-admin.md
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## ?/  make \1\t/' | expand -t 24
 
+# Every package is pinned with its hashes, so pip resolves nothing (--no-deps): older ones stop at an extra of a package
+# that has a newer version than the pinned one. `pip check` shows that nothing is missing.
 $(VENV)/dev: requirements/dev.txt pyproject.toml
 	@$(PYTHON) deploy/check_machine.py
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/dev.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/pip check
 	@touch $@
 
 $(VENV)/demo: requirements/demo.txt pyproject.toml
 	@$(PYTHON) deploy/check_machine.py
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@test -e $(VENV)/dev || $(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/demo.txt
+	@test -e $(VENV)/dev || $(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/demo.txt
 	@test -e $(VENV)/dev || $(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -94,7 +97,7 @@ coverage: $(VENV)/dev ## branch coverage of the tests without processes, as a re
 $(VENV)/docs: requirements/docs.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@test -x $(VENV)/site/bin/python || $(PYTHON) -m venv $(VENV)/site
-	$(VENV)/site/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/docs.txt
+	$(VENV)/site/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/docs.txt
 	@touch $@
 
 docs: $(VENV)/docs ## the pages as a site in out/site; fails for a broken link

@@ -35,7 +35,8 @@ def main() -> None:
         if word == "mark":
             load.mark()
         elif word == "report":
-            print(json.dumps({"silences": load.silences(), "waits": load.waits(), "p99_ms": load.p99_ms()}), flush=True)
+            found = {"silences": load.silences(), "waits": load.waits(), "p99_ms": load.p99_ms()}
+            print(json.dumps(found | {"failed": load.failures}), flush=True)
         elif word == "end":
             break
     load.end()

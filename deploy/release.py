@@ -100,7 +100,7 @@ def try_wheel(wheel: Path, scratch: Path) -> None:
     environment = scratch / "environment"
     venv.create(environment, with_pip=True)
     pip = [environment / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check"]
-    run([*pip, "--require-hashes", "-r", ROOT / "requirements" / "dev.txt"], scratch)
+    run([*pip, "--no-deps", "--require-hashes", "-r", ROOT / "requirements" / "dev.txt"], scratch)
     run([*pip, "--no-deps", wheel], scratch)
     place = scratch / "elsewhere"
     place.mkdir()
