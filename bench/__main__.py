@@ -20,6 +20,7 @@ from typing import Any
 from bench import bookie, testing_plugin
 from bench.first_message import first_receipt
 from bench.groups import Rows, run_groups
+from bench.process_facts import cpu_seconds, resident_mb
 from magnetar.inspect.broker_admin import AdminClient
 from magnetar.processes.cluster import Cluster
 
@@ -147,11 +148,10 @@ def start() -> Rows:
                 first_receipt("127.0.0.1", 26651)
                 seconds.append(time.perf_counter() - began)
                 time.sleep(2)
-                status = Path(f"/proc/{started.pid}/status").read_text()
-                resident = int(status.partition("VmRSS:")[2].split()[0]) / 1024
-                before = _cpu_ticks(started.pid)
+                resident = resident_mb(started.pid)
+                before = cpu_seconds(started.pid)
                 time.sleep(10)
-                idle = (_cpu_ticks(started.pid) - before) / os.sysconf("SC_CLK_TCK") / 10
+                idle = (cpu_seconds(started.pid) - before) / 10
             finally:
                 started.send_signal(signal.SIGINT)
                 started.wait(20)
@@ -160,11 +160,6 @@ def start() -> Rows:
         ("standalone, resident memory after start", f"{resident:.0f} MB"),
         ("standalone, CPU while idle", f"{idle * 100:.2f} % of a core"),
     ]
-
-
-def _cpu_ticks(pid: int) -> int:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])
 
 
 def takeover() -> Rows:

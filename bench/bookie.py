@@ -13,6 +13,7 @@ from pathlib import Path
 
 from bench.bookie_rig import BookieProcess, delete_ledgers, load, loading, make_ledgers
 from bench.groups import Rows, run_groups
+from bench.process_facts import resident_mb
 
 ROUNDS = 3
 
@@ -151,7 +152,7 @@ def replay() -> Rows:
         size = sum(path.stat().st_size for path in (bookie.folder / "journal").rglob("*.txn"))
         bookie.kill()
         full_s = bookie.start()
-        high_mb = _high_mb(bookie)
+        high_mb = resident_mb(bookie.pid, "VmHWM")
         (last,) = load(bookie, "reads", first_ledger=99, entries=REPLAY_ENTRIES // 100)
         assert last["entries"] == REPLAY_ENTRIES // 100
         bookie.stop()
@@ -161,11 +162,6 @@ def replay() -> Rows:
             f"{full_s:.1f} s, empty {empty_s:.1f} s, at most {high_mb:.0f} MB resident",
         )
     ]
-
-
-def _high_mb(bookie: BookieProcess) -> float:
-    text = Path(f"/proc/{bookie.pid}/status").read_text()
-    return int(text.partition("VmHWM:")[2].split()[0]) / 1024
 
 
 def scale() -> Rows:
@@ -187,7 +183,7 @@ def scale() -> Rows:
                     cpu_us.append((bookie.cpu_s - before) / step * 1e6)
                     before = bookie.cpu_s
         assert len(rates) == STEPS, "the load ended early"
-        high_mb = _high_mb(bookie)
+        high_mb = resident_mb(bookie.pid, "VmHWM")
         began = time.perf_counter()
         bookie.stop()
         stop_s = time.perf_counter() - began

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
+from bench.process_facts import cpu_seconds, resident_mb
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, initialise_cluster
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, Segment
 from magnetar_core.bookkeeper.metadata.url import open_store
@@ -76,12 +77,11 @@ class BookieProcess:
 
     @property
     def resident_mb(self) -> float:
-        return _status_kb(self.pid, "VmRSS") / 1024
+        return resident_mb(self.pid)
 
     @property
     def cpu_s(self) -> float:
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_seconds(self.pid)
 
     def stop(self) -> None:
         """In order; returns when everything is flushed."""
@@ -129,12 +129,8 @@ class BookieProcess:
     def _watch(self, process: "subprocess.Popen[str]") -> None:
         while process.poll() is None:
             with contextlib.suppress(OSError, ValueError, IndexError):
-                self.resident_mb_max = max(self.resident_mb_max, _status_kb(process.pid, "VmRSS") / 1024)
+                self.resident_mb_max = max(self.resident_mb_max, resident_mb(process.pid))
             time.sleep(0.1)
-
-
-def _status_kb(pid: int, name: str) -> int:
-    return int(Path(f"/proc/{pid}/status").read_text().partition(f"{name}:")[2].split()[0])
 
 
 def load(bookie: BookieProcess, what: str, **options: object) -> list[dict[str, Any]]:

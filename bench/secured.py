@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.groups import Rows
+from bench.process_facts import resident_mb
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import parse_frame, simple_frame
 from magnetar.processes.secure_folder import SecureFolder
@@ -40,8 +41,7 @@ class Standalone:
 
     @property
     def resident_mb(self) -> float:
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+        return resident_mb(self.process.pid)
 
 
 def free_ports(count: int) -> list[int]:

@@ -9,6 +9,7 @@
     disk       what the disk can do with every write synced
     spark      topics into Spark, beside a read through the brokers, Parquet and the most that Spark takes; in parts
     profile    where our servers spend their time
+    growth     our servers from one ledger, topic, consumer or entry to very many; in parts, and long
 
 Results gather in out/bench-apache.json, so a later run of one group keeps the others; `--write-docs` renders
 docs/BENCHMARKS.md and a picture a group from there. A group that is run in parts (`--part`) keeps its other rows.
@@ -29,13 +30,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from bench.apache.parts import MANY_ROWS, PARTS
+from bench.apache.parts import MANY_ROWS, MOST_ENTRIES, PARTS
 from bench.apache.rig import ROOT, memory_mb
 from bench.apache.table import Table, merged, merged_rows, plain, row_to
 from deploy.fetch_apache import BENCHMARK_JAR, BENCHMARK_VERSION
 from tests.support.mixed_cluster import is_there, versions
 
-GROUPS: Final = ("disk", "bookie", "perf", "start", "takeover", "repair", "reads", "spark", "profile")
+GROUPS: Final = ("disk", "bookie", "perf", "start", "takeover", "repair", "reads", "spark", "profile", "growth")
 RESULTS: Final = ROOT / "out" / "bench-apache.json"
 
 Group = Callable[..., list[str]]
@@ -116,6 +117,9 @@ def main() -> None:
         help=f"only this part of a group; may be given more than once; {known}",
     )  # fmt: skip
     parser.add_argument("--rows", type=int, default=MANY_ROWS, help=f"in spark's part many ({MANY_ROWS:,})")
+    parser.add_argument(
+        "--entries", type=int, default=MOST_ENTRIES, help=f"in growth's part entries ({MOST_ENTRIES:,})"
+    )
     parser.add_argument("--share", type=float, default=1.0, help="of the messages in spark's other parts (1)")
     parser.add_argument("--write-docs", action="store_true", help="render docs/BENCHMARKS.md and its pictures")
     parser.add_argument("--docs-only", action="store_true", help="run nothing, render what is known")
@@ -133,10 +137,11 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _interrupt)  # so that `with` blocks end what they started
     wanted = [] if options.docs_only else options.groups or list(GROUPS)
     options.directory.mkdir(parents=True, exist_ok=True)
+    own = {"spark": {"many_rows": options.rows, "share": options.share}, "growth": {"most": options.entries}}
     with tempfile.TemporaryDirectory(prefix="bench-apache-", dir=options.directory) as folder:
         for name in wanted:
             parts = [part for part in options.parts if part in PARTS.get(name, ())]
-            more = {"many_rows": options.rows, "share": options.share} if name == "spark" else {}
+            more = own.get(name, {})
             run_group(name, Path(folder), options.rounds, options.seconds, parts, **more)
     if options.write_docs or options.docs_only:
         from bench.apache.document import write

@@ -1,5 +1,6 @@
 """Renders docs/BENCHMARKS.md and a picture for each group from the results in out/bench-apache.json."""
 
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,7 @@ TITLES: Final = {
     "disk": "The disk",
     "spark": "Into Spark",
     "profile": "Where our servers spend their time",
+    "growth": "From one to very many",
 }
 
 TEXTS: Final = {
@@ -62,6 +64,10 @@ source that yields one prepared Arrow batch of the same columns again and again;
 figure by that. What is left of the time stands in the stages: seconds of both cores for a million rows.""",
     "profile": """\
 Samples of the main thread's processor time, the load as above.""",
+    "growth": """\
+One bookie, or one broker on one bookie, from one ledger, topic, consumer or entry to very many; 1/1/1, 100 B, loads
+that speak the wire protocols on the same cores. Apache's servers do not run here. A flat line means that one more costs
+what the first did.""",
 }
 
 INTRODUCTION: Final = """\
@@ -85,6 +91,7 @@ PICTURED: Final = {
     "reads": ("entries/s",),
     "disk": ("MB/s", "writes/s"),
     "spark": ("rows/s", "×"),
+    "growth": (),
 }
 
 
@@ -93,7 +100,9 @@ def write(results: Mapping[str, Any]) -> None:
     DOCS.mkdir(exist_ok=True)
     for name, units in PICTURED.items():
         rows = [row_from(raw) for raw in results.get(name, {}).get("rows", ())]
-        if any(row.values for row in rows):
+        if any(row.curve for row in rows):
+            draw_curves(rows, TITLES[name], DOCS / f"bench-{name}.png")
+        elif any(row.values for row in rows):
             draw(rows, units, TITLES[name], DOCS / f"bench-{name}.png")
     (DOCS / "BENCHMARKS.md").write_text(document(results))
 
@@ -182,5 +191,50 @@ def draw(rows: Sequence[Row], units: Sequence[str], title: str, path: Path) -> N
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
         axes.set_xlabel(unit)
         axes.grid(axis="x", which="both", alpha=0.25)
+    picture.savefig(path, dpi=110)
+    pyplot.close(picture)
+
+
+def draw_curves(rows: Sequence[Row], title: str, path: Path) -> None:
+    """A line of panels a curve, a panel a unit: our median with a bar from least to most. Both axes are logarithmic;
+    a panel spans a factor of ten at least, so that what is flat looks flat."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    curves = list(dict.fromkeys(row.curve for row in rows if row.curve))
+    units = {curve: list(dict.fromkeys(row.unit for row in rows if row.curve == curve)) for curve in curves}
+    width = max(map(len, units.values()))
+    picture, all_axes = pyplot.subplots(
+        len(curves), width, figsize=(4 * width, 2.6 * len(curves)), layout="constrained", squeeze=False
+    )
+    picture.suptitle(title)
+    for line, curve in zip(all_axes, curves, strict=True):
+        for axes, unit in zip(line, [*units[curve], *[""] * (width - len(units[curve]))], strict=True):
+            found = sorted((row.at, row.values["ours"]) for row in rows if (row.curve, row.unit) == (curve, unit))
+            if not found:
+                axes.set_axis_off()
+                continue
+            places = [at for at, _ in found]
+            medians = [statistics.median(values) for _, values in found]
+            axes.vlines(
+                places, [min(values) for _, values in found], [max(values) for _, values in found],
+                color=COLOURS["ours"], alpha=0.5,
+            )  # fmt: skip
+            axes.plot(places, medians, "o-", color=COLOURS["ours"], markersize=4)
+            axes.set_xscale("log")
+            axes.set_yscale("log")
+            middle = (min(medians) * max(medians)) ** 0.5
+            axes.set_ylim(min(min(medians) / 1.2, middle / 10**0.5), max(max(medians) * 1.2, middle * 10**0.5))
+            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            for axis in (axes.xaxis, axes.yaxis):
+                axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+                axis.set_minor_formatter(NullFormatter())
+            axes.set_ylabel(unit, fontsize=8)
+            axes.grid(which="both", alpha=0.25)
+            axes.tick_params(labelsize=7, which="both")
+        line[0].set_title(curve, fontsize=9, loc="left")
     picture.savefig(path, dpi=110)
     pyplot.close(picture)

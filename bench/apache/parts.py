@@ -15,6 +15,9 @@ PARTS: Final[Mapping[str, Sequence[str]]] = {
         "planning",
     ),
     "takeover": ("one", "many"),
+    "growth": ("ledgers", "entries", "topics", "consumers", "backlog"),
 }
 
 MANY_ROWS: Final = 100_000_000
+
+MOST_ENTRIES: Final = 100_000_000

@@ -28,6 +28,9 @@ class Row:
     """`>= 1.5` or `<= 0.5` for the ratio; `<= 3 s` for our figure itself."""
     note: str = ""
     """A remark for readers of the row: a ceiling, a limit of the tool."""
+    curve: str = ""
+    """Rows with the same curve and unit are drawn as one line; `at` is where this row stands on it."""
+    at: float = 0.0
 
     def add(self, side: Side, value: float) -> None:
         self.values.setdefault(side, []).append(value)
@@ -71,8 +74,13 @@ class Table:
         row.note = note or row.note
         return row
 
-    def add(self, what: str, unit: str, side: Side, value: float, *, goal: str = "", note: str = "") -> None:
-        self.row(what, unit, goal=goal, note=note).add(side, value)
+    def add(
+        self, what: str, unit: str, side: Side, value: float, *, goal: str = "", note: str = "", curve: str = "",
+        at: float = 0.0,
+    ) -> None:  # fmt: skip
+        row = self.row(what, unit, goal=goal, note=note)
+        row.curve, row.at = curve, at
+        row.add(side, value)
 
     def fail(self, what: str, unit: str, side: Side, reason: str) -> None:
         self.row(what, unit).failures[side] = one_line(reason)

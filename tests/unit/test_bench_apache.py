@@ -1,11 +1,13 @@
 """The parts of bench/apache that decide: reading what the tools print, medians, tables."""
 
+import argparse
 import json
+from pathlib import Path
 
 import pytest
 
 from bench.apache.bookie import FIXED_PER_S, Cell, cells, record
-from bench.apache.document import document
+from bench.apache.document import document, draw_curves
 from bench.apache.outputs import Latency, Load, NoResult, parse_adds, parse_consume, parse_our_adds, parse_produce
 from bench.apache.profile import report
 from bench.apache.spark import topic_of
@@ -27,7 +29,10 @@ from bench.apache.table import (
     row_to,
     spread,
 )
+from bench.broker_load import Publish
 from bench.spark_topics import DAY_BEGINS_MS, DAY_MS
+from broker.wire.frames import parse_send
+from managed_ledger.messages import messages_of
 
 GENERATOR = """\
 2026-11-21T16:16:59,069+0000 [main-EventThread] INFO  LedgerCreateOp - Ensemble: [127.0.0.1:1] for ledger: 7
@@ -259,3 +264,25 @@ def test_a_ratio_is_made_of_figures_of_one_round_and_side() -> None:
 def test_what_tasks_tell_is_summed() -> None:
     told = [{"topic": "a", "rows": 2, "built_s": 0.5}, {"topic": "b", "rows": 3, "built_s": 0.25}]
     assert summed(told) == {"rows": 5, "built_s": 0.75}
+
+
+def test_a_point_of_a_curve_keeps_its_place_in_the_file_of_results(tmp_path: Path) -> None:
+    table = Table()
+    for at in (1, 100):
+        table.add(f"adds, {at} ledgers", "adds/s", "ours", 1000.0 / at, curve="adds, by ledgers", at=at)
+    rows = [row_from(json.loads(json.dumps(row_to(row)))) for row in table.rows]
+    assert [(row.curve, row.at) for row in rows] == [("adds, by ledgers", 1), ("adds, by ledgers", 100)]
+    draw_curves(rows, "growth", tmp_path / "growth.png")
+    assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_the_load_sends_is_what_the_broker_reads() -> None:
+    for batch, size in ((1, 100), (1000, 10)):
+        options = argparse.Namespace(count=4000, batch=batch, size=size, topics=300, connections=1, window=1)
+        frame = memoryview(Publish(options).frame(299))
+        assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+        send = parse_send(frame[4:])
+        assert send is not None
+        assert (send.producer_id, send.sequence_id, send.num_messages) == (299, 0, batch)
+        _, messages = messages_of(send.entry)
+        assert [bytes(message.payload) for message in messages] == [bytes(size)] * batch
