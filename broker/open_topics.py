@@ -11,15 +11,18 @@ class OpenTopics(dict[TopicName, Topic]):
     def __init__(self) -> None:
         super().__init__()
         self.changes = 0
-        self._by_base: dict[TopicName, set[TopicName]] = {}
+        self._partitions: dict[TopicName, set[TopicName]] = {}
 
     def of_base(self, base: TopicName) -> list[Topic]:
         """The topic of that name, or the partitions of it that are open."""
-        return [self[name] for name in self._by_base.get(base, ())]
+        found = [self[name] for name in self._partitions.get(base, ())]
+        return [self[base], *found] if base in self else found
 
     def __setitem__(self, name: TopicName, topic: Topic) -> None:
         self.changes += 1
-        self._by_base.setdefault(name.base, set()).add(name)
+        base = name.base
+        if base != name:
+            self._partitions.setdefault(base, set()).add(name)
         super().__setitem__(name, topic)
 
     def __delitem__(self, name: TopicName) -> None:
@@ -37,7 +40,9 @@ class OpenTopics(dict[TopicName, Topic]):
     def _forget(self, name: TopicName) -> None:
         self.changes += 1
         base = name.base
-        names = self._by_base[base]
+        if base == name:
+            return
+        names = self._partitions[base]
         names.discard(name)
         if not names:
-            del self._by_base[base]
+            del self._partitions[base]

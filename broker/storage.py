@@ -9,7 +9,7 @@ from magnetar_core.bookkeeper.metadata.damage_reports import OnDamage
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from magnetar_core.runtime.clock import Clock
-from magnetar_core.runtime.types import MIB
+from magnetar_core.runtime.types import MIB, shared
 from managed_ledger.config import APPEND_TIMEOUT_S, MINUTE_MS, ManagedLedgerConfig
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.retention import RetentionRule, RolloverRule
@@ -53,7 +53,7 @@ def ledger_config(
     bookie_groups = None if policies is None else policies.bookie_groups
     if bookie_groups is None and config.strict_affinity:
         bookie_groups = Isolation("*", "*") if is_system else Isolation("", "")
-    return ManagedLedgerConfig(
+    found = ManagedLedgerConfig(
         bookie_groups=bookie_groups,
         ensemble_size=ensemble_size,
         write_quorum=write_quorum,
@@ -79,6 +79,7 @@ def ledger_config(
         passes_over_lost=config.skip_lost_data,
         forces_recovery=config.force_recovery,
     )
+    return shared(found)
 
 
 def client_config(config: BrokerConfig) -> ClientConfig:

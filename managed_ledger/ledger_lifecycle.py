@@ -72,7 +72,7 @@ class LedgerLifecycle:
         self._bookkeeper = bookkeeper
         self._clock = clock
         self._check_not_ended = check_not_ended
-        self._tasks = Tasks(f"{name}: ledgers")  # not cancelled at close
+        self._tasks = Tasks(name)  # not cancelled at close
 
     # -------------------------------------------------------------------------- what a former owner left
 

@@ -41,8 +41,9 @@ class TopicRecord:
         self._node = VersionedRecord(store, ledger_path(name))
         self._info = ManagedLedgerInfo()  # as last read or written, with fields unknown to us
         # Ledgers to be deleted after the next write: the record does not name them, or will not then (rule 2).
-        self._orphans: set[int] = set()
-        self._deletions = Tasks(f"{name}: deletions")  # not cancelled at close
+        # As the keys of a dictionary: an empty set takes three times as much.
+        self._orphans: dict[int, None] = {}
+        self._deletions = Tasks(name)  # not cancelled at close
 
     @property
     def is_terminated(self) -> bool:
@@ -93,8 +94,10 @@ class TopicRecord:
             change(record)
         await self._node.write(encode_record(record))
         self._info = record
-        going = self._orphans - {info.ledgerId for info in infos}  # rule 2; orphans may be new since the write began
-        self._orphans -= going
+        # Rule 2; orphans may be new since the write began.
+        going = self._orphans.keys() - {info.ledgerId for info in infos}
+        for ledger_id in going:
+            del self._orphans[ledger_id]
         self.drop_soon(going)
 
     async def check_unchanged(self) -> None:
@@ -107,12 +110,12 @@ class TopicRecord:
 
     def orphan(self, ledger_id: int) -> None:
         """Delete this ledger after the next write that does not name it."""
-        self._orphans.add(ledger_id)
+        self._orphans[ledger_id] = None
 
     def leave_out(self, ledger_id: int) -> None:
         """The topic does not need this ledger, which the record may still name."""
         self.ledgers.remove(ledger_id)
-        self._orphans.add(ledger_id)
+        self._orphans[ledger_id] = None
 
     def drop_soon(self, ledger_ids: Iterable[int]) -> list[asyncio.Task[None]]:
         """Begin to delete ledgers that the record does not name."""
@@ -126,7 +129,7 @@ class TopicRecord:
             pass
         except BookKeeperError as error:
             log.warning("%s: ledger %s could not be deleted: %s", self._name, ledger_id, error)
-            self._orphans.add(ledger_id)  # tried again when the record is written next
+            self._orphans[ledger_id] = None  # tried again when the record is written next
 
 
 async def stored_record(store: MetadataStore, name: str) -> ManagedLedgerInfo | None:

@@ -125,16 +125,18 @@ class ConnectionProducers:
             caller=client.caller,
         )
 
+        request_id = request.request_id  # what waits with the producer does not keep the whole request
+
         def ready(epoch: int | None) -> None:
             if epoch is None:
                 self._producers.pop(producer.producer_id, None)
                 self._attached.pop(producer.producer_id, None)
-                self._answers.error(request.request_id, wire.ProducerFenced, "Fenced out by a later exclusive producer")
+                self._answers.error(request_id, wire.ProducerFenced, "Fenced out by a later exclusive producer")
                 return
             producer.is_waiting = False
             attached = Attached(self._attached[producer.producer_id].last_sequence_id, epoch, ready=True)
             self._attached[producer.producer_id] = attached
-            self._answers.write(_producer_success(request.request_id, producer, attached))
+            self._answers.write(_producer_success(request_id, producer, attached))
 
         attached = await topic.attach_producer(
             ProducerRequest(

@@ -6,6 +6,7 @@ of the last whole period, not of all time.
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from functools import cache
 from typing import Final, NamedTuple
 
 from magnetar_core.runtime.types import KIB, MIB
@@ -34,6 +35,12 @@ class Period(NamedTuple):
         return sum(self.counts)
 
 
+@cache
+def _empty(buckets: int) -> Period:
+    """The same object for all that counted nothing."""
+    return Period((0,) * buckets, 0)
+
+
 class Buckets:
     """Counts values up to each of some bounds."""
 
@@ -43,7 +50,7 @@ class Buckets:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0
-        self.last = Period(tuple(self._counts), 0)
+        self.last = _empty(len(self._counts))
         """The last whole period."""
 
     def add(self, value: int, times: int = 1) -> None:
@@ -66,6 +73,9 @@ class Buckets:
 
     def end_period(self) -> None:
         """What was counted since the last call becomes `last`."""
+        if not any(self._counts):
+            self.last = _empty(len(self._counts))
+            return
         self.last = Period(tuple(self._counts), self._sum)
         self._counts = [0] * len(self._counts)
         self._sum = 0

@@ -35,6 +35,9 @@ class Counted(NamedTuple):
         return Counted(*(a + b for a, b in zip(self, other, strict=True)))
 
 
+NOTHING_COUNTED: Final = Counted()
+
+
 class ConsumerSubscription(Protocol):
     """A consumer's subscription, as its connection uses it (`broker.topic.subscription.Subscription`)."""
 

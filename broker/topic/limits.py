@@ -4,13 +4,14 @@ A policy of the namespace wins over the broker's setting; where the namespace ha
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from broker.config import SUBSCRIPTION_TYPES, BrokerConfig
 from broker.policies import NamespacePolicies
 from broker.policy_types import HOLD, BacklogQuota, DispatchRate, InactiveTopics, PublishRate, SubscribeRate
 from broker.topic.dispatchers.dispatcher import DispatchLimits
+from magnetar_core.runtime.types import shared
 
 T = TypeVar("T")
 
@@ -60,7 +61,7 @@ class TopicLimits:
     publish_rate: PublishRate
     dispatch_rate: DispatchRate
     subscription_rate: DispatchRate
-    subscription_rates: Mapping[str, DispatchRate]
+    subscription_rates: Mapping[str, DispatchRate] = field(hash=False)
     """For single subscriptions."""
     subscribe_rate: SubscribeRate
     dispatch: DispatchLimits
@@ -74,7 +75,7 @@ def has_room_for_host(address: str, others: Iterable[str], most: int) -> bool:
 
 def limits_of(config: BrokerConfig, policies: NamespacePolicies, *, is_system: bool) -> TopicLimits:
     """The limits of a topic; *is_system*: it belongs to the broker, and any number of producers may write it."""
-    return TopicLimits(
+    limits = TopicLimits(
         producers_max=0 if is_system else _first(policies.max_producers_per_topic, config.max_producers_per_topic),
         consumers_max=0 if is_system else _first(policies.max_consumers_per_topic, config.max_consumers_per_topic),
         consumers_per_subscription_max=0
@@ -128,6 +129,7 @@ def limits_of(config: BrokerConfig, policies: NamespacePolicies, *, is_system: b
             delayed_strict=config.delayed_delivery_strict,
         ),
     )
+    return shared(limits)
 
 
 def types_of(config: BrokerConfig, policies: NamespacePolicies) -> frozenset[str]:

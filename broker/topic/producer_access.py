@@ -13,7 +13,6 @@ Rules:
 2. When the holder leaves, the producer that waits longest is next.
 """
 
-from collections import deque
 from collections.abc import Hashable
 from enum import Enum, auto
 from typing import Final, Generic, NamedTuple, TypeVar
@@ -49,7 +48,7 @@ class ProducerAccess(Generic[P]):
     def __init__(self, epoch: int | None) -> None:
         self.epoch = epoch
         self.holder: P | None = None
-        self.waiting: deque[tuple[P, int | None]] = deque()
+        self.waiting: list[tuple[P, int | None]] = []
 
     def decide(self, mode: int, topic_epoch: int | None, producers: int) -> Decision:
         """What a new producer gets; changes nothing. *producers*: how many are attached.
@@ -95,7 +94,7 @@ class ProducerAccess(Generic[P]):
         if self.holder == producer:
             self.holder = None
             return True
-        remaining = deque(item for item in self.waiting if item[0] != producer)
+        remaining = [item for item in self.waiting if item[0] != producer]
         changed = len(remaining) != len(self.waiting)
         self.waiting = remaining
         return changed
@@ -104,7 +103,7 @@ class ProducerAccess(Generic[P]):
         """Take the next producer from the queue; returns it and the epoch to be stored. None if nobody is next."""
         if self.holder is not None or producers or not self.waiting:
             return None
-        producer, topic_epoch = self.waiting.popleft()
+        producer, topic_epoch = self.waiting.pop(0)
         return producer, self._epoch_for(topic_epoch)
 
     def _epoch_for(self, topic_epoch: int | None) -> int:

@@ -57,6 +57,7 @@ class Producers:
         self._answered = answered
         self._access: ProducerAccess[Producer] = ProducerAccess(_stored_epoch(store.properties))
         self._ready_calls: dict[Producer, Callable[[int | None], None]] = {}
+        """Of those that wait for exclusive access."""
         # Name → a producer that has left while entries of it were pending.
         self._departing: dict[str, Producer] = {}
         self._is_closed = False
@@ -134,7 +135,8 @@ class Producers:
         decision = self._access.decide(producer.access_mode, request.topic_epoch, self._attached_count())
         if decision.access is Access.WAITS:
             self._access.wait(producer, request.topic_epoch)
-            self._put(request)
+            self._ready_calls[producer] = request.on_ready
+            self._put(producer)
             return Attached(last_sequence_id, None, ready=False)
         if decision.access is Access.EXCLUSIVE_AFTER_FENCING:
             for waiter in self._access.fence():
@@ -145,13 +147,11 @@ class Producers:
             await self._store_epoch(decision.epoch)  # rule 1
             check_open()
             self._access.grant(producer, decision.epoch)
-        self._put(request)
+        self._put(producer)
         return Attached(last_sequence_id, decision.epoch, ready=True)
 
-    def _put(self, request: ProducerRequest) -> None:
-        producer = request.producer
+    def _put(self, producer: Producer) -> None:
         self.by_name[producer.name] = producer
-        self._ready_calls[producer] = request.on_ready
         self.last_active_ms = self._clock.wall_ms()
 
     def _attached_count(self) -> int:
@@ -181,7 +181,7 @@ class Producers:
                 self._tasks.spawn(self._promote(), "promote")
                 return
             self._access.grant(producer, epoch)
-            self._ready_calls[producer](epoch)
+            self._ready_calls.pop(producer)(epoch)
 
     # ----------------------------------------------------------------------------------- leaving
 

@@ -5,6 +5,13 @@ Whoever counts adds to plain numbers. Rates are worked out for all topics of a b
 """
 
 from collections.abc import Sequence
+from functools import cache
+
+
+@cache
+def _zeros(count: int) -> tuple[float, ...]:
+    """The same tuple for all that have nothing to tell."""
+    return (0.0,) * count
 
 
 class Rates:
@@ -14,8 +21,8 @@ class Rates:
 
     def __init__(self, count: int, since_ms: int) -> None:
         """*count* counters, which were all 0 at *since_ms* (wall clock)."""
-        self.values: tuple[float, ...] = (0.0,) * count
-        self._counted: tuple[int, ...] = (0,) * count
+        self.values: tuple[float, ...] = _zeros(count)
+        self._counted: tuple[float, ...] = self.values
         self._since_ms = since_ms
 
     def take(self, counted: Sequence[int], now_ms: int) -> None:
@@ -27,7 +34,11 @@ class Rates:
         period_ms, self._since_ms = now_ms - self._since_ms, now_ms
         if period_ms <= 0:
             return
+        counted = tuple(counted)
+        if counted == self._counted:  # thousands of topics at which nothing happens
+            self.values = _zeros(len(counted))
+            return
         self.values = tuple(
             (now - before) * 1000 / period_ms for now, before in zip(counted, self._counted, strict=True)
         )
-        self._counted = tuple(counted)
+        self._counted = counted

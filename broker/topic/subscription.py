@@ -21,7 +21,7 @@ from typing import Final
 from broker.errors import ConsumerBusy, MetadataFailure, NotAllowed, NotReady
 from broker.topic.batch_sizes import BatchSizes
 from broker.topic.compacted_view import CompactedCursor, CompactedView
-from broker.topic.consumer import Consumer, Counted
+from broker.topic.consumer import NOTHING_COUNTED, Consumer, Counted
 from broker.topic.dispatchers.dispatcher import Dispatcher, DispatchLimits, Read, count_bits
 from broker.topic.dispatchers.key_shared import KeySharedDispatcher, make_selector
 from broker.topic.dispatchers.shared import SharedDispatcher
@@ -112,7 +112,7 @@ class Subscription:
         self._messages_per_entry = 1.0
         self.rates = Rates(6, host.now_ms())
         """Those of `counted`, and entries expired."""
-        self._gone = Counted()
+        self._gone = NOTHING_COUNTED
         """What went to consumers that have left."""
         self.entries_read = 0
         self.entries_read_cold = 0

@@ -24,7 +24,7 @@ from broker.errors import (
 )
 from broker.names import is_internal_subscription, is_reserved_subscription
 from broker.topic.compacted_view import CompactedView, start_of
-from broker.topic.consumer import Consumer, ConsumerSubscription, Counted
+from broker.topic.consumer import NOTHING_COUNTED, Consumer, ConsumerSubscription
 from broker.topic.limits import TopicLimits, has_room_for_host
 from broker.topic.ports import NOT_KNOWN, Host, NextBroker
 from broker.topic.positions import position_at_ms, reader_start
@@ -58,9 +58,9 @@ class Subscriptions:
         """*compacted*: for consumers that want what compaction kept."""
         self.by_name: dict[str, Subscription] = {}
         self.last_active_ms = clock.wall_ms()
-        self.gone = Counted()
+        self.gone = NOTHING_COUNTED
         """What went to consumers of subscriptions that were removed."""
-        self.gone_internal = Counted()
+        self.gone_internal = NOTHING_COUNTED
         """The part of it that went to readers of the system."""
         self._topic = topic
         self._ledger = ledger

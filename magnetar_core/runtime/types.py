@@ -1,7 +1,8 @@
 """Types that every package uses: buffers, size units, the base of all errors and the class for damaged data."""
 
 from collections.abc import Sequence
-from typing import Final, Protocol, TypeAlias, TypeVar
+from functools import lru_cache
+from typing import Final, Protocol, TypeAlias, TypeVar, cast
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """Bytes that are not changed after they were handed over (I54)."""
@@ -25,6 +26,7 @@ class MagnetarError(Exception):
     """Root of every error that this package raises on purpose."""
 
 
+T = TypeVar("T")
 E = TypeVar("E", bound=MagnetarError)
 
 
@@ -48,6 +50,20 @@ class Corruption(MagnetarError):
 
 class ConfigurationError(MagnetarError):
     """A setting or option is unknown or not possible; the text lists all problems at once."""
+
+
+# The settings of a topic are the same for nearly all topics of a namespace, so few are in use at the same time.
+_SHARED_MAX: Final = 1024
+
+_shared = lru_cache(maxsize=_SHARED_MAX, typed=True)(lambda value: value)
+
+
+def shared(value: T) -> T:
+    """An object that is equal to *value*, a value that nobody changes: the same one for all callers.
+
+    Ten thousand topics that each keep the same settings then keep one copy of them.
+    """
+    return cast(T, _shared(value))
 
 
 def do_nothing() -> None:

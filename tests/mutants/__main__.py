@@ -148,6 +148,8 @@ def main() -> int:
     )
     options = parser.parse_args()
     mutants = [mutant for mutant in MUTANTS if options.k in mutant.name or options.k in mutant.path]
+    if not mutants:
+        parser.error(f"no mutant has {options.k!r} in its name or place")
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutants-") as temporary:
         workshops: SimpleQueue[Workshop] = SimpleQueue()

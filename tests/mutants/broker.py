@@ -18,9 +18,33 @@ DELAYED = (f"{UNIT}/topic/test_delayed.py",)
 
 UNACKED = ("tests/unit/broker/topic/test_unacked.py",)
 
+TASKS = ("tests/unit/magnetar_core/runtime/test_tasks.py",)
+
 HANDING_OVER = (f"{UNIT}/test_handing_over.py",)
 
 MUTANTS = (
+    # -- memory of quiet topics
+    Mutant(
+        "the end of one task forgets the others of its owner",
+        "magnetar_core/runtime/tasks.py",
+        "        if not self._tasks:\n            self._tasks = None",
+        "        self._tasks = None",
+        TASKS,
+    ),
+    Mutant(
+        "a period without values shows those of the one before",
+        "broker/topic/buckets.py",
+        "            self.last = _empty(len(self._counts))\n            return",
+        "            return",
+        (f"{UNIT}/topic/test_buckets.py",),
+    ),
+    Mutant(
+        "a rate that has ended stays what it was",
+        "broker/topic/rates.py",
+        "            self.values = _zeros(len(counted))\n            return",
+        "            return",
+        (f"{UNIT}/topic/test_rates.py",),
+    ),
     # -- takeover and stop
     Mutant(
         "a lookup is refused when the first of those that wait has waited long enough",
@@ -211,7 +235,7 @@ MUTANTS = (
     Mutant(
         "who waits last is next",
         "broker/topic/producer_access.py",
-        "producer, topic_epoch = self.waiting.popleft()",
+        "producer, topic_epoch = self.waiting.pop(0)",
         "producer, topic_epoch = self.waiting.pop()",
         RULES,
     ),

@@ -220,8 +220,8 @@ MUTANTS = (
     Mutant(
         "who waits for the last entry is not woken",
         f"{CLIENT}/write_handle.py",
-        "while waiting and waiting[0][0] <= confirmed:",
-        "while waiting and waiting[0][0] < confirmed:",
+        "            if waiting and waiting[0][0] <= confirmed:\n                count = bisect_right(",
+        "            if waiting and waiting[0][0] < confirmed:\n                count = bisect_right(",
         WHOLE,
     ),
     Mutant(

@@ -272,15 +272,15 @@ MUTANTS = (
     Mutant(
         "what waits again after a failure comes behind what is newer",
         "managed_ledger/appending.py",
-        "self._queued.extendleft(reversed(self._pending))  # rule 1",
+        "self._queued[:0] = self._pending  # rule 1",
         "self._queued.extend(self._pending)  # rule 1",
         FAULTS,
     ),
     Mutant(
         "what was sent to a failed ledger is sent in the wrong order",
         "managed_ledger/appending.py",
-        "self._queued.extendleft(reversed(self._pending))  # rule 1",
-        "self._queued.extendleft(self._pending)  # rule 1",
+        "self._queued[:0] = self._pending  # rule 1",
+        "self._queued[:0] = self._pending[::-1]  # rule 1",
         FAULTS,
     ),
     Mutant(

@@ -49,8 +49,8 @@ def entry(place: tuple[int, int], size: int) -> bytes:
     return batch(*(message(value) for value in values)) if size else single(values[0])
 
 
-def read(topic: dict[tuple[int, int], int], cursor: CursorState, gap: int, tasks: int) -> list[bytes]:
-    """As a job does it: the stored state, planned, each task's rows."""
+def read(topic: dict[tuple[int, int], int], cursor: CursorState, gap: int, tasks: int) -> list[list[bytes]]:
+    """As a job does it: the stored state, planned, each task's rows. Tasks come in any order."""
     runs = []
     for ledger_id in LEDGERS:
         count = sum(1 for place in topic if place[0] == ledger_id)
@@ -60,7 +60,7 @@ def read(topic: dict[tuple[int, int], int], cursor: CursorState, gap: int, tasks
     at = cursor.mark_delete_position
     kept, before = clip(runs, (at.ledger_id, at.entry_id + 1), None)
     whole = TopicRange("t", -1, kept, before, acked)
-    values: list[bytes] = []
+    values: list[list[bytes]] = []
     for split in plan(pieces(whole, acked.left_of(kept), gap), min_partitions=tasks, max_partitions=100):
 
         def wants(ledger_id: int, entry_id: int, _: Any, of: Acked | None = split.acked) -> bool:
@@ -73,7 +73,8 @@ def read(topic: dict[tuple[int, int], int], cursor: CursorState, gap: int, tasks
                 opened = open_entry(TOPIC, *place, entry(place, topic[place]), wants)
                 if opened is not None:
                     builder.add(opened)
-        values += builder.take().column("value").to_pylist()
+        if builder.row_count:
+            values.append(builder.take().column("value").to_pylist())
     return values
 
 
@@ -102,4 +103,7 @@ def test_the_rows_are_all_messages_but_those_that_were_acknowledged(
         else:
             cursor.delete([position])
     expected = [b"%d:%d:%d" % one for one in everything if one not in acked]
-    assert read(topic, cursor, gap, tasks) == expected
+    found = read(topic, cursor, gap, tasks)
+    assert sorted(value for rows in found for value in rows) == sorted(expected)
+    for rows in found:
+        assert rows == [value for value in expected if value in rows], "a task has its rows in the topic's order"

@@ -6,6 +6,7 @@ Coverage answers "could there be Qa bookies, all of one write set, that we have 
 acknowledged entry has at least one holder among those heard, and no Qa unheard ones can acknowledge another.
 """
 
+from functools import lru_cache
 from typing import Final
 
 from magnetar_core.bookkeeper.client.errors import BookKeeperError
@@ -54,6 +55,11 @@ class Quorum:
         """The write set of entry e as a bit mask, at e mod E."""
         return self._masks
 
+    @property
+    def write_sets(self) -> tuple[tuple[int, ...], ...]:
+        """The write set of entry e, at e mod E."""
+        return self._sets
+
     def write_set(self, entry_id: int) -> tuple[int, ...]:
         """Positions that hold *entry_id*, in the order in which they are asked."""
         return self._sets[entry_id % self.ensemble_size]
@@ -69,6 +75,12 @@ class Quorum:
     def can_acknowledge_without(self, missing: int) -> bool:
         """Every entry can still reach Qa if the positions in *missing* (bit mask) never answer."""
         return all((mask & ~missing).bit_count() >= self.ack for mask in self._masks)
+
+
+@lru_cache(maxsize=256)
+def quorum_of(ensemble_size: int, write: int, ack: int) -> Quorum:
+    """The same object for all ledgers of these sizes. Raises ImpossibleQuorum."""
+    return Quorum(ensemble_size, write, ack)
 
 
 class ImpossibleQuorum(BookKeeperError, ValueError):

@@ -8,7 +8,7 @@ from magnetar_core.bookkeeper.client.errors import BeyondLastConfirmed, BookKeep
 from magnetar_core.bookkeeper.client.fetch import LedgerFetcher
 from magnetar_core.bookkeeper.client.ledger_record import as_client_error
 from magnetar_core.bookkeeper.client.pool import ConnectionPool
-from magnetar_core.bookkeeper.client.quorum import Quorum
+from magnetar_core.bookkeeper.client.quorum import quorum_of
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, Versioned
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
 from magnetar_core.bookkeeper.metadata.store import MetadataError
@@ -44,7 +44,7 @@ class LedgerReadHandle:
         self._frame_bytes_max = pool.config.frame_bytes_max
         self._fetcher = LedgerFetcher(
             ledger_id,
-            Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum),
+            quorum_of(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum),
             EntryCodec(metadata.digest_type, metadata.password),
             pool,
         )

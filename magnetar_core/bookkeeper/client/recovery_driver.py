@@ -16,7 +16,7 @@ from magnetar_core.bookkeeper.client.errors import (
 from magnetar_core.bookkeeper.client.fetch import LedgerFetcher
 from magnetar_core.bookkeeper.client.ledger_record import as_client_error
 from magnetar_core.bookkeeper.client.pool import ConnectionPool
-from magnetar_core.bookkeeper.client.quorum import Quorum
+from magnetar_core.bookkeeper.client.quorum import quorum_of
 from magnetar_core.bookkeeper.client.recovery import Absent, Found, recovery_error
 from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, Versioned
@@ -81,7 +81,7 @@ async def _find_end(
     key = master_key(metadata.password)
     fetcher = LedgerFetcher(
         ledger_id,
-        Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum),
+        quorum_of(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum),
         EntryCodec(metadata.digest_type, metadata.password),
         pool,
     )

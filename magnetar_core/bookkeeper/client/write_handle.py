@@ -10,8 +10,9 @@ An ensemble change and the close change the ledger's record (`LedgerRecord`), on
 import asyncio
 import logging
 import random
-from collections import deque
+from bisect import bisect_right, insort
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Final, Protocol
 
 from magnetar_core.bookkeeper.client.add_stages import AddWatch, SlowAdd
@@ -28,7 +29,7 @@ from magnetar_core.bookkeeper.client.errors import (
 from magnetar_core.bookkeeper.client.ledger_record import LedgerRecord, as_client_error
 from magnetar_core.bookkeeper.client.placement import choose_replacements
 from magnetar_core.bookkeeper.client.pool import ConnectionPool
-from magnetar_core.bookkeeper.client.quorum import Quorum
+from magnetar_core.bookkeeper.client.quorum import quorum_of
 from magnetar_core.bookkeeper.client.writer import (
     Acknowledge,
     ChangeEnsemble,
@@ -50,6 +51,8 @@ log = logging.getLogger(__name__)
 # How often positions without a bookie are checked again. They are also checked whenever the set of registered bookies
 # changes.
 _LEFT_OUT_S: Final = 2.0
+
+_entry_id = itemgetter(0)
 
 
 class LedgerListener(Protocol):
@@ -92,7 +95,7 @@ class LedgerWriteHandle:
         self._tasks = Tasks(f"ledger {ledger_id}", self._on_broken)
         self._writer = LedgerWriter(
             ledger_id,
-            Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum),
+            quorum_of(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum),
             metadata.last_segment.ensemble,
             EntryCodec(metadata.digest_type, metadata.password),
             master_key(metadata.password),
@@ -106,7 +109,7 @@ class LedgerWriteHandle:
         quorum = self._writer.quorum
         self._watch = None if slow is None else AddWatch(quorum.ensemble_size, quorum.is_striped, slow.threshold_s)
         self._now = pool.clock.monotonic
-        self._write_sets = [self._writer.quorum.write_set(first) for first in range(metadata.ensemble_size)]
+        self._write_sets = quorum.write_sets
         # Ensemble changes and the close update the record one after the other.
         self._record_lock = asyncio.Lock()
         # A recovery fails at once instead of waiting for bookies: its caller tries it again.
@@ -120,7 +123,7 @@ class LedgerWriteHandle:
         self._notifying = False
         self._failure: BookKeeperError | None = None
         self._failure_reported = False
-        self._waiting: deque[tuple[int, asyncio.Future[int]]] = deque()
+        self._waiting: list[tuple[int, asyncio.Future[int]]] = []  # in the order of their entries
         self._left_out_timer: Timer | None = None
         self._closing: asyncio.Task[LedgerMetadata] | None = None
         self._cancel_watch = pool.directory.watch(self._retry_left_out)
@@ -220,7 +223,7 @@ class LedgerWriteHandle:
         if self._failure is not None:
             raise bare(self._failure)
         done: asyncio.Future[int] = self._loop.create_future()
-        self._waiting.append((entry_id, done))
+        insort(self._waiting, (entry_id, done), key=_entry_id)
         try:
             return await done
         finally:
@@ -418,10 +421,12 @@ class LedgerWriteHandle:
                 if slow is not None:
                     self._report_slow_add(slow)
             waiting = self._waiting
-            while waiting and waiting[0][0] <= confirmed:
-                entry_id, done = waiting.popleft()
-                if not done.done():
-                    done.set_result(entry_id)
+            if waiting and waiting[0][0] <= confirmed:
+                count = bisect_right(waiting, confirmed, key=_entry_id)
+                for entry_id, done in waiting[:count]:
+                    if not done.done():
+                        done.set_result(entry_id)
+                del waiting[:count]
             if self.listener is not None:
                 self.listener.on_acknowledged(confirmed)
         if self._failure is not None and not self._failure_reported:

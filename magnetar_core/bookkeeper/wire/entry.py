@@ -18,6 +18,7 @@ import hmac
 import struct
 from collections.abc import Callable
 from enum import IntEnum
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from magnetar_core.bookkeeper.wire.checksum import crc32, crc32c
@@ -136,6 +137,7 @@ class EntryCodec:
         return int(last_add_confirmed)
 
 
+@lru_cache(maxsize=256)
 def _digest_of(digest_type: DigestType, password: bytes) -> tuple[Callable[[Buffer, Buffer], bytes], int]:
     match digest_type:
         case DigestType.CRC32C:

@@ -8,6 +8,7 @@ import pytest
 from broker.config import BrokerConfig
 from broker.errors import NotAllowed
 from broker.policies import parse_policies
+from broker.policy_types import DispatchRate
 from broker.topic.limits import TopicLimits, limits_of, types_of
 from broker.topic.subscription import check_type
 from broker.wire import pulsar_pb2 as wire
@@ -97,3 +98,11 @@ def test_encryption_is_required_by_the_broker_or_by_the_namespace(of_broker: boo
         is_system=False,
     )
     assert found.requires_encryption == (of_broker or of_namespace)
+
+
+def test_topics_with_the_same_policies_keep_the_same_object() -> None:
+    assert limits(max_producers_per_topic=3) is limits(max_producers_per_topic=3)
+    assert limits(max_producers_per_topic=3) != limits(max_producers_per_topic=4)
+    rate = DispatchRate(1, 2, 3)
+    assert limits(rates_of_subscriptions={"s": rate}).subscription_rates == {"s": rate}
+    assert limits().subscription_rates == {}

@@ -29,3 +29,12 @@ def test_a_clock_that_stands_or_goes_back_loses_nothing(now_ms: int) -> None:
     assert rates.values == (10.0,)
     rates.take((70,), now_ms + 1_000)
     assert rates.values == (20.0,)
+
+
+def test_a_rate_ends_when_nothing_comes_any_more() -> None:
+    rates = Rates(2, since_ms=0)
+    rates.take((10, 100), 1_000)
+    rates.take((10, 100), 2_000)
+    assert rates.values == (0.0, 0.0)
+    rates.take((20, 100), 4_000)
+    assert rates.values == (5.0, 0.0)

@@ -110,3 +110,25 @@ async def test_who_gives_up_does_not_end_it_for_the_others() -> None:
     assert await second == 1
     await settling
     await flight.settle("a")  # nothing is under way: at once
+
+
+async def test_the_tasks_that_are_left_are_kept_and_cancelled_after_others_have_ended() -> None:
+    tasks, ended = Tasks("owner"), asyncio.Event()
+    first = tasks.spawn(ended.wait(), "first")
+    second = tasks.spawn(asyncio.Event().wait(), "second", awaited=True)
+    ended.set()
+    await first
+    await asyncio.sleep(0)
+    assert len(tasks) == 1
+    await tasks.cancel()
+    assert second.cancelled()
+    assert len(tasks) == 0
+
+
+async def test_an_owner_whose_tasks_have_all_ended_may_begin_others() -> None:
+    tasks = Tasks("owner")
+    for _ in range(2):
+        assert await tasks.spawn(asyncio.sleep(0, "done"), "one") == "done"
+        await asyncio.sleep(0)
+        assert len(tasks) == 0
+    await tasks.cancel()
