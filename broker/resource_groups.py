@@ -8,11 +8,13 @@ Rules:
    and what a group owes is not forgotten while its topics come and go.
 2. A record that cannot be read changes nothing: its group keeps the rates that it had, and none at first.
 3. A group that is deleted limits nobody any more; topics join it again if it is made again.
+4. A change that cannot be read, since the metadata store does not answer, is read again until it can.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
 
 from broker.policies import parse_resource_group
 from broker.policy_types import NO_GROUP_RATES
@@ -20,10 +22,17 @@ from broker.tenancy import RESOURCE_GROUPS, RESOURCE_GROUPS_MAX
 from broker.topic.resource_group import ResourceGroup
 from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataStore
 from magnetar_core.runtime.clock import Clock
-from magnetar_core.runtime.tasks import Tasks, attempt
+from magnetar_core.runtime.tasks import Failed, Tasks, attempt
 from magnetar_core.runtime.types import Cancellable, Corruption
 
 log = logging.getLogger(__name__)
+
+# Groups that are read at the same time when the broker starts.
+READS_AT_ONCE: Final = 100
+
+# How long to wait before a change is read again; doubles from the first to the last.
+RETRY_FIRST_S: Final = 1.0
+RETRY_LAST_S: Final = 30.0
 
 
 class ResourceGroups:
@@ -38,6 +47,8 @@ class ResourceGroups:
         self._known: dict[str, tuple[ResourceGroup, Cancel]] = {}
         self._cancel: Cancel | None = None
         self._turn = asyncio.Lock()
+        self._retrying: set[str] = set()
+        """What will be read again (rule 4), by its path."""
         self._is_closed = False
 
     @property
@@ -63,9 +74,20 @@ class ResourceGroups:
             cancel()
 
     def _on_children(self) -> None:
-        if not self._is_closed:
-            work = attempt(f"{RESOURCE_GROUPS}: reading which resource groups there are", self._read_all())
-            self._tasks.spawn(work, "resource groups")
+        self._follow(RESOURCE_GROUPS, self._read_all)
+
+    def _follow(self, path: str, step: Callable[[], Awaitable[None]]) -> None:
+        """*path* has changed."""
+        if not self._is_closed and path not in self._retrying:
+            self._tasks.spawn(self._insist(path, step), path)
+
+    async def _insist(self, path: str, step: Callable[[], Awaitable[None]]) -> None:
+        wait_s = RETRY_FIRST_S
+        while isinstance(await attempt(f"{path}: applying a change", step()), Failed) and path not in self._retrying:
+            self._retrying.add(path)
+            await self._clock.sleep(wait_s)
+            self._retrying.discard(path)
+            wait_s = min(wait_s * 2, RETRY_LAST_S)
 
     async def _read_all(self) -> None:
         async with self._turn:
@@ -79,9 +101,9 @@ class ResourceGroups:
             wanted = there[:RESOURCE_GROUPS_MAX]
             for name in [name for name in self._known if name not in set(wanted)]:
                 self._forget(name)
-            for name in wanted:
-                if name not in self._known:
-                    await self._add(name)
+            new = [name for name in wanted if name not in self._known]
+            for at in range(0, len(new), READS_AT_ONCE):
+                await asyncio.gather(*(self._add(name) for name in new[at : at + READS_AT_ONCE]))
 
     def _forget(self, name: str) -> None:
         group, cancel = self._known.pop(name)
@@ -93,9 +115,7 @@ class ResourceGroups:
         group = ResourceGroup(name, self._clock.wall_ms, self._later)
 
         def on_change() -> None:
-            if not self._is_closed:
-                work = attempt(f"{_path(name)}: applying a changed resource group", self._reload(group))
-                self._tasks.spawn(work, f"resource group {name}")
+            self._follow(_path(name), lambda: self._reload(group))
 
         # The watch is set before the node is read, so that no change is missed in between.
         cancel = self._store.watch_node(_path(name), on_change)

@@ -36,6 +36,7 @@ class ResourceGroup:
 
     __slots__ = (
         "_dispatches",
+        "_is_resuming",
         "_later",
         "_now_ms",
         "_publishes",
@@ -54,7 +55,8 @@ class ResourceGroup:
     def __init__(
         self, name: str, now_ms: Callable[[], int], later: Callable[[float, Callable[[], None]], Cancellable]
     ) -> None:
-        """*now_ms* is the wall clock; *later* calls a function after a number of milliseconds."""
+        """*now_ms* is the wall clock; *later* calls a function after a number of milliseconds. What those who wait are
+        resumed by must not raise."""
         self.name = name
         self.rates = NO_GROUP_RATES
         self.updates = 0
@@ -70,6 +72,7 @@ class ResourceGroup:
         self._waiting: dict[Hashable, Callable[[], None]] = {}
         self._turn: Hashable | None = None
         self._timer: Cancellable | None = None
+        self._is_resuming = False
 
     def use(self, rates: GroupRates) -> None:
         """These rates hold from now on."""
@@ -120,7 +123,7 @@ class ResourceGroup:
     def settle(self, reserved: tuple[int, int], messages: int, size_bytes: int) -> None:
         """Of what was *reserved*, so many messages and bytes were dispatched."""
         self._dispatches.spend(messages - reserved[0], size_bytes - reserved[1], self._now_ms())
-        if self._waiting:
+        if messages < reserved[0] or size_bytes < reserved[1]:  # those who wait may go on earlier
             self._set_timer()
 
     def count_dispatched(self, messages: int, size_bytes: int) -> None:
@@ -143,6 +146,7 @@ class ResourceGroup:
 
     def _resume(self) -> None:
         self._timer = None
+        self._is_resuming = True
         count = 0
         while self._waiting and count < RESUMED_AT_ONCE and self._dispatches.wait_ms(self._now_ms()) <= 0:
             count += 1
@@ -151,9 +155,13 @@ class ResourceGroup:
             self._turn = waiter
             resume()
             self._turn = None
+        self._is_resuming = False
         self._set_timer()
 
     def _set_timer(self) -> None:
+        """Resume those who wait when there is room; one timer, set anew when that changes."""
+        if self._is_resuming:
+            return
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
