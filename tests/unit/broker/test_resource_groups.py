@@ -286,12 +286,14 @@ async def test_another_rate_reaches_open_topics_and_is_counted(stage: Stage) -> 
     assert group.updates == 1
 
 
-async def test_topics_of_the_brokers_are_in_no_group(stage: Stage) -> None:
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+async def test_topics_of_the_brokers_are_in_no_group(stage: Stage, domain: str) -> None:
     await stage.group(publishRateInMsgs=1)
     await stage.call("POST", f"{ONE}/resourcegroup/g")
     client = await stage.client()
-    await client.produce(topic_of(ONE, "__change_events"))
-    topic = stage.topic(topic_of(ONE, "__change_events"))
+    name = topic_of(ONE, "__change_events", domain)
+    await client.produce(name)
+    topic = stage.topic(name)
     assert topic is not None
     assert topic.membership.group is None
 
@@ -321,6 +323,27 @@ async def test_a_broker_that_starts_later_knows_the_groups(stage: Stage) -> None
     group = other.broker.resource_groups.get("g")
     assert group is not None
     assert group.rates.publish == PublishRate(4, 0)
+
+
+async def test_groups_are_read_some_at_a_time(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(7):
+        await stage.call("PUT", f"{GROUPS}/g{number}", {"publishRateInMsgs": number + 1})
+    monkeypatch.setattr(resource_groups, "READS_AT_ONCE", 3)
+    under_way, most = 0, 0
+    read = resource_groups.ResourceGroups._read
+
+    async def counted(self: resource_groups.ResourceGroups, group: ResourceGroup) -> None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        await read(self, group)
+        under_way -= 1
+
+    monkeypatch.setattr(resource_groups.ResourceGroups, "_read", counted)
+    groups = (await stage.world.side()).broker.resource_groups.by_name
+    assert [groups[f"g{number}"].rates.publish.messages for number in range(7)] == [1, 2, 3, 4, 5, 6, 7]
+    assert most == 3
 
 
 async def test_a_record_that_cannot_be_read_changes_nothing(stage: Stage) -> None:

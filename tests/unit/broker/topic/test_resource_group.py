@@ -73,16 +73,22 @@ async def test_each_subscription_has_its_turn_however_many_wait() -> None:
 
 
 async def test_who_comes_while_others_wait_goes_to_the_end() -> None:
-    world = Group(rates(dispatch=(1, 0)))
-    first, waiting = await world.topic(10), await world.topic(10)
-    late = await world.topic(10, joins=False)
-    assert delivered(first, waiting) == [1, 0]
-    late.join(1, SHARED, permits=10)
-    for _ in range(2):
-        world.pass_time(1)
-    assert delivered(first, waiting, late) == [2, 1, 0]
-    world.pass_time(1)
-    assert delivered(first, waiting, late) == [2, 1, 1]
+    world = Group(rates(dispatch=(10, 0)))
+    await world.topic(20, cold=True)
+    waiting, late = await world.topic(20), await world.topic(20, joins=False)
+    fail(world)  # so there is room, and `waiting` is resumed a moment later
+    assert world.group.room() == (10, None)
+    late.join(1, SHARED, permits=100)
+    assert delivered(waiting, late) == [0, 0]
+    world.pass_time(0.001)
+    assert delivered(waiting, late) == [10, 0]
+
+
+def fail(world: Group) -> None:
+    """The read from bookies that is under way fails."""
+    work, done = world.host.fetching.pop()
+    work.close()  # type: ignore[attr-defined]
+    done(None)
 
 
 async def test_there_is_one_timer_however_many_wait() -> None:
@@ -125,9 +131,7 @@ async def test_what_is_read_from_bookies_is_spent_before_it_is_there() -> None:
 async def test_a_read_that_fails_or_is_not_needed_any_more_gives_its_share_back() -> None:
     world = Group(rates(dispatch=(10, 0)))
     one, other = await world.topic(100, cold=True), await world.topic(5)
-    work, done = world.host.fetching.pop()
-    work.close()  # type: ignore[attr-defined]
-    done(None)
+    fail(world)
     world.pass_time(0.002)
     assert delivered(one, other) == [0, 5]
     closing = await Group(rates(dispatch=(10, 0))).topic(100, cold=True)
