@@ -317,12 +317,17 @@ async def test_topics_that_store_nothing_publish_by_the_rate_and_are_counted(sta
     await eventually(lambda: not stage.is_member(topic))
 
 
-async def test_a_broker_that_starts_later_knows_the_groups(stage: Stage) -> None:
+async def test_a_broker_that_starts_later_knows_the_groups_and_follows_them(stage: Stage) -> None:
     await stage.group(publishRateInMsgs=4)
     other = await stage.world.side()
     group = other.broker.resource_groups.get("g")
     assert group is not None
     assert group.rates.publish == PublishRate(4, 0)
+    await stage.group(publishRateInMsgs=5)
+    await eventually(lambda: group.rates.publish == PublishRate(5, 0))
+    await stage.call("DELETE", f"{GROUPS}/g")
+    await eventually(lambda: other.broker.resource_groups.get("g") is None)
+    assert group.rates == NO_GROUP_RATES
 
 
 async def test_groups_are_read_some_at_a_time(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
