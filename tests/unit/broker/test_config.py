@@ -269,7 +269,7 @@ def test_brokers_do_not_tell_each_other_what_the_topics_of_a_resource_group_used
     given = {"resourceUsageTransportClassName": "", "resourceUsageTransportPublishIntervalInSecs": "60"}
     load_broker_config(given)
     transport = "org.apache.pulsar.broker.resourcegroup.ResourceUsageTopicTransportManager"
-    with pytest.raises(ConfigurationError, match="resourceUsageTransportClassName=org.*each keeps the rates"):
+    with pytest.raises(ConfigurationError, match=r"resourceUsageTransportClassName=org.*each keeps the rates"):
         load_broker_config({**given, "resourceUsageTransportClassName": transport})
 
 
