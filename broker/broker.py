@@ -40,6 +40,7 @@ from broker.partitions import Partitions
 from broker.permissions import Permissions
 from broker.policies import AutoCreation, NamespacePolicies
 from broker.records import RecordError, RecordExists, RecordInUse
+from broker.resource_groups import ResourceGroups
 from broker.schemas import SchemaRules, Schemas, has_no_schema
 from broker.security.access import Access
 from broker.security.authorization import Rules
@@ -53,7 +54,7 @@ from broker.tenants import TenantAdmins
 from broker.topic.non_persistent.topic import NonPersistentTopic
 from broker.topic.ports import NOT_KNOWN, NextBroker
 from broker.topic.producer import ProducerTopic
-from broker.topic.throttling import PublishThrottle
+from broker.topic.throttling import PublishHold, PublishThrottle
 from broker.topic.topic import Topic
 from broker.topic.topic_rates import NO_RATES, TopicRates, rates_of
 from broker.topic.trace_context import Tracing
@@ -188,6 +189,7 @@ class Broker:
         )
         self._tasks = Tasks("broker")
         self.settings = DynamicSettings(config, store, self._on_settings_changed, self._tasks)
+        self.resource_groups = ResourceGroups(store, clock, self._on_resource_group_changed, self._tasks)
         self._loading: SingleFlight[TopicName, Topic] = SingleFlight(self._tasks, "open")
         self._ending: dict[TopicName, asyncio.Task[Any]] = {}
         self._compactions = asyncio.Semaphore(COMPACTIONS_MAX)
@@ -217,6 +219,7 @@ class Broker:
         self.address = BrokerAddress(plain, tls, http, https, listeners)
         self._stop_watching = self.ownership.watch_lost(self._on_lost)
         await self.settings.start()
+        await self.resource_groups.start()
         self._tasks.spawn(self._housekeeping(), "housekeeping")
         self._tasks.spawn(self._rates(), "rates")
         self._tasks.spawn(self._expire_messages(), "expiry")
@@ -240,6 +243,7 @@ class Broker:
         if self._stop_watching is not None:
             self._stop_watching()
         self.settings.close()
+        self.resource_groups.close()
         await self.server.stop_listening()
         slots = asyncio.Semaphore(CLOSING_MAX)
 
@@ -300,6 +304,7 @@ class Broker:
                 await self._apply(topic, policies)
             for other in passing:
                 await other.apply_policies(policies)
+                self._join(other)
         except TopicNotFound:
             return  # the namespace was deleted, and its topics before it
         except BrokerError as error:
@@ -332,6 +337,17 @@ class Broker:
         effective = self._overlay(topic.name, policies, await self.topic_policies.of(topic.name))
         topic.ledger.config = ledger_config(self.config, effective, is_system=topic.name.is_system)
         await topic.apply_policies(effective)
+        self._join(topic)
+
+    def _join(self, topic: Topic | NonPersistentTopic) -> None:
+        """Put a topic into the resource group that its policies name; one of the system is in none."""
+        topic.join(None if topic.name.is_system else self.resource_groups.get(topic.policies.resource_group))
+
+    def _on_resource_group_changed(self, name: str) -> None:
+        every: list[Topic | NonPersistentTopic] = [*self.topics.values(), *self.non_persistent.by_name.values()]
+        for topic in every:
+            if topic.policies.resource_group == name:
+                self._join(topic)
 
     def _overlay(self, name: TopicName, policies: NamespacePolicies, own: Record | None) -> NamespacePolicies:
         """Raises MetadataFailure."""
@@ -490,7 +506,7 @@ class Broker:
         if not await self._may_make(name, policies, create):
             raise TopicNotFound(missing)
         await self.check_new(name)
-        return await self._load(name, policies) if name.is_persistent else self.non_persistent.open(name, policies)
+        return await self._load(name, policies) if name.is_persistent else self._open_non_persistent(name, policies)
 
     async def _check_owned(self, name: TopicName) -> None:
         """Raises NotReady unless the topic's bundle is ours, or comes to us now; MetadataFailure."""
@@ -583,8 +599,15 @@ class Broker:
                 topic.abandon("it was not opened")
                 await topic.finish()
                 raise
+            self._join(topic)
             self.topics[name] = topic
             return topic
+
+    def _open_non_persistent(self, name: TopicName, policies: NamespacePolicies) -> NonPersistentTopic:
+        """Raises NotAllowed."""
+        topic = self.non_persistent.open(name, policies)
+        self._join(topic)
+        return topic
 
     def _end(self, name: TopicName, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[Any]:
         """Run the task that closes or deletes a topic; the topic is not opened again before it has ended (rule 3)."""
@@ -678,7 +701,7 @@ class Broker:
         policies = await self.namespace(name.namespace)
         if not self.ownership.owns(name):
             raise NotReady(f"The bundle of {name} is not owned by this broker; look it up again")
-        return self.non_persistent.open(name, policies)
+        return self._open_non_persistent(name, policies)
 
     async def delete_non_persistent(self, topic: TopicName) -> None:
         """Disconnect the clients of a non-persistent topic and forget it, with what was granted on it."""
@@ -702,12 +725,15 @@ class Broker:
         return Dialed(reader, writer, method, data)
 
     def count_published(
-        self, topic: ProducerTopic, messages: int, size_bytes: int, hold: Callable[[PublishThrottle], None]
+        self, topic: ProducerTopic, messages: int, size_bytes: int, hold: Callable[[PublishHold], None]
     ) -> None:
         """A client has published so much; *hold* is called with a rate that is used up."""
         for throttle in (topic.publish_throttle, self.publish_throttle):
             if throttle.is_on and throttle.spend(messages, size_bytes, self.now_ms()) > 0:
                 hold(throttle)
+        group = topic.membership.group
+        if group is not None and group.count_published(messages, size_bytes) > 0:
+            hold(topic.membership)
 
     # -------------------------------------------------------------------------------- names
 

@@ -1207,6 +1207,10 @@ REFUSED_WHEN_ON: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
         ("", "org.apache.pulsar.broker.service.schema.bookkeeperschemastoragefactory"),
         "schemas are stored in ledgers; other storages are Java classes",
     ),
+    "resourceUsageTransportClassName": (
+        ("",),
+        "brokers do not tell each other what their topics used; each keeps the rates of a resource group by itself",
+    ),
     "enableRunBookieTogether": (("false",), "run a bookie in its own process"),
     "webSocketServiceEnabled": (("false",), "the WebSocket API is not there"),
     "bookkeeperClientRegionawarePolicyEnabled": (
@@ -1259,6 +1263,7 @@ _TUNING: Final = """
     numExecutorThreadPoolSize numHttpServerThreads numIOThreads numOrderedExecutorThreads
     persistentUnackedRangesWithMultipleEntriesEnabled preciseDispatcherFlowControl preciseTimeBasedBacklogQuotaCheck
     replicationConnectionsPerBroker replicationMetricsEnabled replicationProducerQueueSize replicatorPrefix
+    resourceUsageTransportPublishIntervalInSecs
     skipBrokerShutdownOnOOM splitTopicAndPartitionLabelInPrometheus
     statsUpdateInitialDelayInSecs statusFilePath
     subscriptionKeySharedUseClassicPersistentImplementation subscriptionPatternMaxLength

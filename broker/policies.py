@@ -15,6 +15,7 @@ from broker.policy_types import (
     NO_SUBSCRIPTIONS,
     BacklogQuota,
     DispatchRate,
+    GroupRates,
     InactiveTopics,
     PublishRate,
     SubscribeRate,
@@ -22,6 +23,17 @@ from broker.policy_types import (
 from magnetar_core.bookkeeper.client.isolation import Isolation
 from magnetar_core.runtime.json_text import parse_json
 from magnetar_core.runtime.types import Corruption
+
+RESOURCE_GROUP: Final = "resource_group_name"
+"""The member of a namespace's record that names its resource group."""
+
+RESOURCE_GROUP_MEMBERS: Final = (
+    "publishRateInMsgs",
+    "publishRateInBytes",
+    "dispatchRateInMsgs",
+    "dispatchRateInBytes",
+)
+"""The members of a resource group's record: messages and bytes a second; absent, 0 or less: any number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +92,8 @@ class NamespacePolicies:
     dispatch_rate: DispatchRate | None = None
     subscription_dispatch_rate: DispatchRate | None = None
     subscribe_rate: SubscribeRate | None = None
+    resource_group: str | None = None
+    """The name of its resource group; None: it is in none."""
     max_message_bytes: int | None = None
     """Only a topic has it, as what follows."""
     rates_of_subscriptions: Mapping[str, DispatchRate] = field(default_factory=dict)
@@ -184,9 +198,21 @@ def _policies(raw: dict[str, Any], cluster: str) -> NamespacePolicies:
         dispatch_rate=dispatch_rate(of_cluster("topicDispatchRate")),
         subscription_dispatch_rate=dispatch_rate(of_cluster("subscriptionDispatchRate")),
         subscribe_rate=subscribe_rate(of_cluster("clusterSubscribeRate")),
+        resource_group=_text(raw, RESOURCE_GROUP),
         deleted=bool(raw.get("deleted")),
         raw=raw,
     )
+
+
+def parse_resource_group(value: bytes, path: str) -> GroupRates:
+    """The rates of a resource group, from the node *path*. Raises Corruption."""
+    try:
+        raw = parse_json(value) if value else {}
+        numbers = [_integer(raw, name) or 0 for name in RESOURCE_GROUP_MEMBERS]
+    except (ValueError, TypeError, AttributeError) as error:
+        raise Corruption(f"{path}: expected the JSON of a resource group, found {value[:80]!r} ({error})") from error
+    publish_messages, publish_bytes, dispatch_messages, dispatch_bytes = numbers
+    return GroupRates(PublishRate(publish_messages, publish_bytes), DispatchRate(dispatch_messages, dispatch_bytes, 1))
 
 
 def publish_rate(value: dict[str, Any] | None) -> PublishRate | None:
@@ -240,6 +266,14 @@ def inactive_topics(value: dict[str, Any] | None) -> InactiveTopics | None:
         str(value.get("inactiveTopicDeleteMode") or NO_SUBSCRIPTIONS),
         _integer(value, "maxInactiveDurationSeconds") or 0,
     )
+
+
+def _text(record: dict[str, Any], name: str) -> str | None:
+    """A member that is a text, or absent. Raises ValueError."""
+    value = record.get(name)
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{name} is {str(value)[:80]}, not a text")
+    return value
 
 
 def _integer(record: dict[str, Any], name: str) -> int | None:

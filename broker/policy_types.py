@@ -40,6 +40,17 @@ class DispatchRate:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupRates:
+    """What all topics of a resource group may take and give together on one broker, in a second."""
+
+    publish: PublishRate
+    dispatch: DispatchRate
+
+
+NO_GROUP_RATES: Final = GroupRates(PublishRate(0, 0), DispatchRate(0, 0, 1))
+
+
+@dataclass(frozen=True, slots=True)
 class SubscribeRate:
     """How often one consumer may subscribe in a period; 0 or less: any number of times."""
 

@@ -113,6 +113,15 @@ def record(members: Mapping[str, tuple[Read, Any]]) -> Read:
     return read
 
 
+def _or_none(of: Read) -> Read:
+    """As *of*, but null stays null."""
+
+    def read(value: Any) -> Any:
+        return None if value is None else of(value)
+
+    return read
+
+
 publish_rate: Final = record({"publishThrottlingRateInMsg": (whole, -1), "publishThrottlingRateInByte": (long, -1)})
 
 dispatch_rate: Final = record(
@@ -125,6 +134,16 @@ dispatch_rate: Final = record(
 )
 
 subscribe_rate: Final = record({"subscribeThrottlingRatePerConsumer": (whole, -1), "ratePeriodInSecond": (whole, 30)})
+
+# Members that are not given are left out, and stay as they are where a group is changed.
+resource_group: Final = record(
+    {
+        "publishRateInMsgs": (_or_none(whole), None),
+        "publishRateInBytes": (_or_none(long), None),
+        "dispatchRateInMsgs": (_or_none(whole), None),
+        "dispatchRateInBytes": (_or_none(long), None),
+    }
+)
 
 _quota: Final = record(
     {

@@ -5,10 +5,12 @@
     /admin/policies/<tenant>/<namespace>            its policies (`policies.py` reads them)
     /admin/local-policies/<tenant>/<namespace>      its bundles (if it is not there, those in the policies count), and
                                                     what this cluster alone keeps of it
+    /admin/resourcegroups/<name>                    rates that all topics of some namespaces have together
 
 Rules:
 
-1. Nothing is deleted that something else needs: a cluster that a tenant or namespace names, a tenant with namespaces.
+1. Nothing is deleted that something else needs: a cluster that a tenant or namespace names, a tenant with namespaces,
+   a resource group that a namespace is in.
 2. Nothing is stored that the brokers could not read afterwards (`policy_rules.py`).
 
 A broker keeps the policies that it uses in memory (`Broker.namespace`) and watches their nodes.
@@ -24,7 +26,14 @@ from broker.names import COORDINATORS, Bundles
 from broker.ownership.isolation import isolation_path
 from broker.partitions import partitions_record
 from broker.permissions import forget_topic
-from broker.policies import NamespacePolicies, new_cluster, new_policies, parse_local_policies, parse_policies
+from broker.policies import (
+    RESOURCE_GROUP,
+    NamespacePolicies,
+    new_cluster,
+    new_policies,
+    parse_local_policies,
+    parse_policies,
+)
 from broker.policy_rules import (
     UNSET,
     NotRemovable,
@@ -38,6 +47,7 @@ from broker.policy_rules import (
     tenant_members,
 )
 from broker.policy_types import QUOTA_TYPES
+from broker.policy_values import resource_group
 from broker.records import (
     InvalidRecord,
     JsonRecords,
@@ -54,6 +64,10 @@ from managed_ledger.topic_name import TopicName
 CLUSTERS: Final = "/admin/clusters"
 POLICIES_ROOT: Final = "/admin/policies"
 LOCAL_POLICIES_ROOT: Final = "/admin/local-policies"
+RESOURCE_GROUPS: Final = "/admin/resourcegroups"
+
+# Resource groups of a cluster. Each broker keeps all of them with a watch each, about 2 KiB.
+RESOURCE_GROUPS_MAX: Final = 10_000
 
 # The number of bundles of `public/default` and `pulsar/system` when a cluster is initialised.
 INITIAL_BUNDLES: Final = 16
@@ -64,6 +78,10 @@ TRANSACTION_COORDINATORS: Final = 16
 
 class ClusterInUse(RecordInUse):
     """A tenant, a namespace or a running broker still needs the record of the cluster."""
+
+
+class ResourceGroupInUse(RecordInUse):
+    """A namespace is in the resource group."""
 
 
 def namespace_path(namespace: str) -> str:
@@ -88,6 +106,7 @@ class Tenancy:
         self._clusters = JsonRecords(store, "Cluster")
         self._tenants = JsonRecords(store, "Tenant")
         self._namespaces = JsonRecords(store, "Namespace")
+        self._resource_groups = JsonRecords(store, "ResourceGroup")
         self.known = policies_of(config.cluster_name)
         """The policies that can be set, by their names in the admin API."""
 
@@ -346,6 +365,48 @@ class Tenancy:
         """The namespaces of *tenant* whose local policy is *value*. Raises NoRecord: there is no such tenant."""
         names = await self.namespaces(tenant)
         return [name for name in names if await self.local_policy(name, member) == value]
+
+    # -------------------------------------------------------------------------------- resource groups
+
+    async def resource_groups(self) -> list[str]:
+        return sorted(await self._store.children(RESOURCE_GROUPS))
+
+    async def resource_group(self, name: str) -> dict[str, Any]:
+        """Raises NoRecord."""
+        return await self._resource_groups.get(f"{RESOURCE_GROUPS}/{name}")
+
+    async def put_resource_group(self, name: str, given: Any) -> None:
+        """Create a resource group, or change the members that are *given* of one that is there.
+
+        Raises NotAValue, RecordExists and RecordChanged (others write it too), InvalidRecord (there are too many).
+        """
+        path, members = f"{RESOURCE_GROUPS}/{name}", resource_group(given)
+        node = await self._store.get(path)
+        if node is not None and node.value:
+            await self._resource_groups.change(path, lambda old: {**old, **members})
+            return
+        if len(await self._store.children(RESOURCE_GROUPS)) >= RESOURCE_GROUPS_MAX:
+            raise InvalidRecord(f"There may be {RESOURCE_GROUPS_MAX} resource groups, and there are; delete one first")
+        await self._resource_groups.create(path, members, "ResourceGroup already exists")
+
+    async def delete_resource_group(self, name: str) -> None:
+        """Raises NoRecord, ResourceGroupInUse."""
+        await self.resource_group(name)
+        for tenant in await self._store.children(POLICIES_ROOT):
+            for namespace in await self._store.children(f"{POLICIES_ROOT}/{tenant}"):
+                node = await self._store.get(f"{POLICIES_ROOT}/{tenant}/{namespace}")
+                if node is not None and parse_record(node).get(RESOURCE_GROUP) == name:
+                    raise ResourceGroupInUse(f"ResourceGroup is in use: namespace {tenant}/{namespace} is in it")
+        await self._resource_groups.delete(f"{RESOURCE_GROUPS}/{name}")
+
+    async def set_resource_group(self, namespace: str, name: str | None) -> None:
+        """Put a namespace into a resource group; None: into none. Raises NoRecord, RecordChanged, InvalidRecord."""
+        if name is None:
+            await self.change(namespace, lambda old: {one: old[one] for one in old if one != RESOURCE_GROUP})
+            return
+        if await self._store.get(f"{RESOURCE_GROUPS}/{name}") is None:
+            raise InvalidRecord("ResourceGroup does not exist")
+        await self.change(namespace, lambda old: {**old, RESOURCE_GROUP: name})
 
     # -------------------------------------------------------------------------------- permissions
 

@@ -31,7 +31,7 @@ from broker.permissions import NotAListOfNames
 from broker.policy_rules import InvalidQuorums, InvalidRetention, NoSuchCluster, NotAnObject
 from broker.policy_values import NotAValue
 from broker.records import InvalidRecord, NoRecord, RecordError
-from broker.tenancy import ClusterInUse
+from broker.tenancy import ClusterInUse, ResourceGroupInUse
 from magnetar_core.bookkeeper.metadata.store import MetadataError, VersionConflict
 from magnetar_core.runtime.http_server import foreign_origin, unwanted_type
 from magnetar_core.runtime.json_text import parse_json
@@ -235,6 +235,7 @@ _STATUSES: Final[Mapping[type[Exception], int]] = {
     BrokerError: 500,
     NoRecord: 404,
     ClusterInUse: 412,
+    ResourceGroupInUse: 412,
     NotAnObject: 400,
     NotAListOfNames: 400,
     InvalidQuorums: 400,

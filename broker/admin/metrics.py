@@ -131,6 +131,7 @@ def broker_samples(broker: Broker, bundles: Sequence[str]) -> Iterator[Sample]:
         text = _HELP.get(f"pulsar_{name}", "topics that this broker has open")
         yield Sample(f"pulsar_broker_{name}", every[name], (cluster,), f"{text}: the whole broker")
     yield Sample("pulsar_lb_bundles_owned", len(bundles), (cluster,), "bundles that this broker owns")
+    yield from _of_resource_groups(broker, cluster)
     yield from _of_security(broker)
 
 
@@ -223,6 +224,20 @@ def _of_subscription(subscription: Subscription) -> dict[str, float]:
         "pulsar_out_messages_total": counted.messages,
         "pulsar_out_bytes_total": counted.bytes,
     }
+
+
+def _of_resource_groups(broker: Broker, cluster: tuple[str, str]) -> Iterator[Sample]:
+    for name, group in sorted(broker.resource_groups.by_name.items()):
+        labels = (cluster, ("ResourceGroup", name))
+        for way, messages, size_bytes in (
+            ("Publish", group.published_messages, group.published_bytes),
+            ("Dispatch", group.dispatched_messages, group.dispatched_bytes),
+        ):
+            of_way = (*labels, ("MonitoringClass", way))
+            what = "the topics of the group took or gave on this broker"
+            yield Sample("pulsar_resource_group_messages_used_total", messages, of_way, f"messages that {what}")
+            yield Sample("pulsar_resource_group_bytes_used_total", size_bytes, of_way, f"bytes that {what}")
+        yield Sample("pulsar_resource_group_updates_total", group.updates, labels, "changes of the group's rates")
 
 
 def _of_security(broker: Broker) -> Iterator[Sample]:

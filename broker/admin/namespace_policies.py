@@ -10,6 +10,7 @@ from aiohttp import web
 
 from broker.admin.http import ADMIN, Refused, body_of, done, json_answer, namespace_of, not_there, word_answer
 from broker.admin.rights import Routes
+from broker.policies import RESOURCE_GROUP
 from broker.policy_rules import NO_CONTENT, NOTHING, QUOTAS, UNSET
 from broker.policy_types import QUOTA_TYPES, STORAGE
 from broker.policy_values import bookie_affinity
@@ -161,17 +162,15 @@ class NamespacePoliciesApi:
         return json_answer(await self._tenancy.namespaces_with(tenant, ANTI_AFFINITY_GROUP, group))
 
     async def resource_group(self, request: web.Request) -> web.Response:
-        """There are no resource groups, so no namespace is in one."""
-        await self._tenancy.namespace(namespace_of(request))
-        return web.Response(status=200)
+        found = (await self._tenancy.namespace(namespace_of(request))).get(RESOURCE_GROUP)
+        return word_answer(found or "")
 
     async def set_resource_group(self, request: web.Request) -> web.Response:
-        raise Refused(
-            412, f"ResourceGroup does not exist: there are no resource groups here ({request.match_info['group']})"
-        )
+        await self._tenancy.set_resource_group(namespace_of(request), request.match_info["group"])
+        return done()
 
     async def remove_resource_group(self, request: web.Request) -> web.Response:
-        await self._tenancy.namespace(namespace_of(request))
+        await self._tenancy.set_resource_group(namespace_of(request), None)
         return done()
 
 

@@ -30,6 +30,7 @@ from broker.admin.non_persistent import NonPersistentTopicsApi
 from broker.admin.owners import Owners
 from broker.admin.page.calls import PageApi
 from broker.admin.partitioned_topics import PartitionedTopicsApi
+from broker.admin.resource_groups import ResourceGroupsApi
 from broker.admin.rights import Operations, Routes, asking
 from broker.admin.schemas import SchemasApi
 from broker.admin.subscriptions import SubscriptionsApi
@@ -87,6 +88,7 @@ class AdminServer:
             BookiesApi(broker),
             LoadApi(broker, ownership, self.load),
             ClustersApi(broker, ownership),
+            ResourceGroupsApi(broker.tenancy),
             TenantsApi(broker.config, broker.tenancy, namespaces),
             BacklogApi(broker, ownership, owners),  # before that of namespaces, which takes any name for a policy
             bundles,

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 from broker.config import BrokerConfig
 from broker.memory_budget import Holder, MemoryBudget
 from broker.topic.ports import Outbox
-from broker.topic.throttling import HOLD_STEP_MS, PublishThrottle
+from broker.topic.throttling import HOLD_STEP_MS, PublishHold
 from magnetar_core.runtime.types import KIB, MIB, Buffer, Cancellable
 
 # Requests of one connection that have no answer yet; each takes 6 KB. Above this number the socket is not read until
@@ -100,7 +100,7 @@ class ClientFlow:
         self.reserved_bytes = 0
         """Being read from storage for this client's consumers."""
         self._broker = broker
-        self._holds: set[PublishThrottle] = set()
+        self._holds: set[PublishHold] = set()
         self._outbox = outbox
         self._partial_bytes = 0
         self._requests = 0
@@ -202,11 +202,11 @@ class ClientFlow:
         if self.is_paused:
             self.throttle()
 
-    def hold(self, throttle: PublishThrottle) -> None:
-        """Read the socket no more while *throttle* says so: what its client publishes has used it up (rule 4)."""
-        if throttle in self._holds:
+    def hold(self, by: PublishHold) -> None:
+        """Read the socket no more while *by* says so: what its client publishes has used it up (rule 4)."""
+        if by in self._holds:
             return
-        self._holds.add(throttle)
+        self._holds.add(by)
         if len(self._holds) == 1:
             self._check_holds()
         elif not self.is_paused:

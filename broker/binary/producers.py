@@ -24,7 +24,7 @@ from broker.security.authorization import Operation, about_topic
 from broker.topic.ports import Sink
 from broker.topic.producer import Producer, ProducerTopic
 from broker.topic.requests import Attached, ProducerRequest, TopicPort
-from broker.topic.throttling import PublishThrottle
+from broker.topic.throttling import PublishHold
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID, Send, checksum_verdict, command, is_well_formed, send_receipt
 from magnetar_core.bookkeeper.wire.framing import MalformedFrame
@@ -49,7 +49,7 @@ class ProducerBroker(Protocol):
     async def producer_schema(self, topic: TopicName, schema: wire.Schema | None) -> bytes: ...
 
     def count_published(
-        self, topic: ProducerTopic, messages: int, size_bytes: int, hold: Callable[[PublishThrottle], None]
+        self, topic: ProducerTopic, messages: int, size_bytes: int, hold: Callable[[PublishHold], None]
     ) -> None: ...
 
 

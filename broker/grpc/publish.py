@@ -34,7 +34,7 @@ from broker.security.authorization import Operation, about_topic
 from broker.security.rechecks import still_may
 from broker.topic.producer import Producer
 from broker.topic.requests import ProducerRequest
-from broker.topic.throttling import HOLD_STEP_MS, PublishThrottle
+from broker.topic.throttling import HOLD_STEP_MS, PublishHold
 from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID, Send, parse_frame
@@ -88,7 +88,7 @@ class Writer:
         self._is_named = is_named
         self._next_sequence_id = 0
         self._under_way: dict[int, Group] = {}
-        self._holds: set[PublishThrottle] = set()
+        self._holds: set[PublishHold] = set()
         """Rates that are used up."""
         self._timer: Timer | None = None
         self.producer = Producer(

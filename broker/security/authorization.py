@@ -60,6 +60,7 @@ class Operation(StrEnum):
     CLUSTER = "read or change clusters"
     BROKER = "read or change what concerns the brokers"
     BOOKIES = "read or change where bookies stand"
+    RESOURCE_GROUPS = "read or change resource groups"
     # TenantOperation.
     LIST_TENANTS = "list tenants"
     CREATE_TENANT = "create the tenant"
@@ -123,8 +124,8 @@ RIGHTS: Final[Mapping[Operation, Right]] = {
     _O.METRICS: Right.OPEN,  # as Apache's, unless authenticateMetricsEndpoint
     **dict.fromkeys((_O.ASK_BROKER, _O.LIST_CLUSTERS), Right.AUTHENTICATED),
     **dict.fromkeys(
-        (_O.CLUSTER, _O.BROKER, _O.BOOKIES, _O.LIST_TENANTS, _O.CREATE_TENANT, _O.UPDATE_TENANT, _O.DELETE_TENANT,
-         _O.UNLOAD_NAMESPACE, _O.WRITE_BROKER_POLICY),
+        (_O.CLUSTER, _O.BROKER, _O.BOOKIES, _O.RESOURCE_GROUPS, _O.LIST_TENANTS, _O.CREATE_TENANT,
+         _O.UPDATE_TENANT, _O.DELETE_TENANT, _O.UNLOAD_NAMESPACE, _O.WRITE_BROKER_POLICY),
         Right.SUPER_USER,
     ),
     **dict.fromkeys(

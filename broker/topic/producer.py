@@ -5,6 +5,7 @@ from typing import Protocol
 
 from broker.topic.ports import Sink
 from broker.topic.rates import Rates
+from broker.topic.resource_group import Membership
 from broker.topic.throttling import PublishThrottle
 from broker.wire.frames import Send
 from magnetar_core.security.caller import TRUSTED, Caller
@@ -14,6 +15,7 @@ class ProducerTopic(Protocol):
     """The topic of a producer, as the producer's connection uses it."""
 
     publish_throttle: PublishThrottle
+    membership: Membership
 
     @property
     def is_persistent(self) -> bool:

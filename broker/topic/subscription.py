@@ -28,6 +28,7 @@ from broker.topic.dispatchers.shared import SharedDispatcher
 from broker.topic.dispatchers.single_active import SingleActiveDispatcher
 from broker.topic.ports import NOT_KNOWN, CursorPort, Entries, Host, LedgerPort, NextBroker
 from broker.topic.rates import Rates
+from broker.topic.resource_group import Membership, ResourceGroup
 from broker.topic.throttling import DispatchThrottle
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID, command
@@ -81,14 +82,19 @@ class Subscription:
         points: int = 100,
         consumers_max: int = 0,
         throttles: tuple[DispatchThrottle, DispatchThrottle] | None = None,
+        membership: Membership | None = None,
     ) -> None:
-        """*throttles*: the rates of the topic and of this subscription."""
+        """*throttles*: the rates of the topic and of this subscription; *membership*: the topic's in a resource
+        group."""
         self.name = name
         self._dispatching = f"dispatching of {name}"
         self.cursor = cursor
         self.limits = limits
         self.consumers_max = consumers_max
         self.throttles = throttles or (DispatchThrottle(), DispatchThrottle())
+        self._membership = membership or Membership()
+        self._reserved: tuple[ResourceGroup, int, int] | None = None
+        """What the read that is under way may dispatch, in messages and bytes of the group."""
         self.last_active_ms = host.now_ms()
         """When a consumer last came or left."""
         self.is_fenced = False
@@ -385,6 +391,7 @@ class Subscription:
     def _disconnect_after_failure(self) -> None:
         """Rule 4. The dispatcher is dropped, since its state may be inconsistent."""
         gone, self._dispatcher = self.consumers, None
+        self._settle(0, 0)
         self._share.clear()
         self.cursor.rewind()
         for consumer in gone:
@@ -404,13 +411,16 @@ class Subscription:
             if read is None:
                 self._set_timer()
                 return
-            if self._is_throttled:
+            group = self._limiting_group
+            if group is not None or self._is_throttled:
                 now_ms = self._host.now_ms()
                 wait_ms = max(one.wait_ms(now_ms) for one in self.throttles)
                 if wait_ms > 0:
                     self._arm(now_ms + math.ceil(wait_ms))
                     return
-                read = self._within_rates(read, now_ms)
+                if group is not None and not group.may_dispatch(self, self.pump):
+                    return
+                read = self._within_rates(read, now_ms, group)
             sink = dispatcher.sink_of_reads()
             room_bytes = self._host.read_room_bytes
             if room_bytes <= 0:
@@ -421,6 +431,10 @@ class Subscription:
                 read = read._replace(entries_max=1)
             elif room_bytes < read.bytes_max:
                 read = read._replace(bytes_max=room_bytes)
+            if group is not None:
+                messages = math.ceil(read.entries_max * self._messages_per_entry)
+                self._reserved = (group, messages, read.bytes_max)
+                group.reserve(messages, read.bytes_max)
             found = self._read(read)
             if not isinstance(found, Sequence):
                 self._is_reading = True
@@ -442,6 +456,7 @@ class Subscription:
         def done(entries: Entries | None) -> None:
             self._is_reading = self.is_replaying = False
             if entries is None:
+                self._settle(0, 0)
                 self._retry_ms = min(max(self._retry_ms * 2, READ_RETRY_FIRST_MS), READ_RETRY_LAST_MS)
                 self._arm(self._host.now_ms() + self._retry_ms)
                 return
@@ -452,6 +467,7 @@ class Subscription:
                 if not self._host.guard(lambda: self._on_entries(dispatcher, read, fetched), self._dispatching):
                     self._disconnect_after_failure()
                     return
+            self._settle(0, 0)  # of a read that was dropped
             self.pump()
 
         return done
@@ -465,15 +481,25 @@ class Subscription:
 
     @property
     def _is_throttled(self) -> bool:
-        if not any(one.is_on for one in self.throttles):
-            return False
+        return any(one.is_on for one in self.throttles) and self._rates_hold
+
+    @property
+    def _limiting_group(self) -> ResourceGroup | None:
+        group = self._membership.group
+        return group if group is not None and group.limits_dispatch and self._rates_hold else None
+
+    @property
+    def _rates_hold(self) -> bool:
+        """Whether the rates hold for this subscription, which may be about at the end."""
         limits = self.limits
         return limits.throttles_caught_up or self.cursor.unread() > limits.backlogged_entries
 
-    def _within_rates(self, read: Read, now_ms: int) -> Read:
+    def _within_rates(self, read: Read, now_ms: int, group: ResourceGroup | None) -> Read:
         """*read*, cut to what may be dispatched now; at least one entry."""
-        for throttle in self.throttles:
-            messages, size = throttle.room(now_ms)
+        rooms = [throttle.room(now_ms) for throttle in self.throttles]
+        if group is not None:
+            rooms.append(group.room())
+        for messages, size in rooms:
             if messages is not None:
                 entries = max(int(messages / self._messages_per_entry), 1)
                 read = read._replace(entries_max=min(read.entries_max, entries))
@@ -482,13 +508,18 @@ class Subscription:
         return read
 
     def _on_entries(self, dispatcher: Dispatcher, read: Read, entries: Entries) -> None:
-        if self._is_throttled:
-            before = self.counted
+        group = self._membership.group
+        if group is not None or self._reserved is not None or self._is_throttled:
+            is_throttled, before = self._is_throttled, self.counted
             dispatcher.on_entries(read, entries)
             after, now_ms = self.counted, self._host.now_ms()
-            messages = after.messages - before.messages
-            for throttle in self.throttles:
-                throttle.spend(messages, after.bytes - before.bytes, now_ms)
+            messages, size_bytes = after.messages - before.messages, after.bytes - before.bytes
+            if is_throttled:
+                for throttle in self.throttles:
+                    throttle.spend(messages, size_bytes, now_ms)
+            if group is not None:
+                group.count_dispatched(messages, size_bytes)
+            self._settle(messages, size_bytes)
             if entries and messages:
                 self._messages_per_entry = max(messages / len(entries), 1.0)
         else:
@@ -498,6 +529,18 @@ class Subscription:
             self.last_consumed_ms = now_ms = self._host.now_ms()
             for consumer in dispatcher.consumers:
                 consumer.note_sent(now_ms)
+
+    def _settle(self, messages: int, size_bytes: int) -> None:
+        """So much of what was reserved was dispatched; the rest is free again."""
+        if self._reserved is not None:
+            (group, *reserved), self._reserved = self._reserved, None
+            group.settle((reserved[0], reserved[1]), messages, size_bytes)
+
+    def change_group(self, before: ResourceGroup | None) -> None:
+        """The topic is in another resource group than *before*."""
+        if before is not None:
+            before.forget(self)
+        self.pump()
 
     def _set_timer(self) -> None:
         at_ms = None if self._dispatcher is None else self._dispatcher.next_timer_ms()
@@ -525,6 +568,9 @@ class Subscription:
     def close(self) -> None:
         """Start no more reads and timers."""
         self.is_fenced = True
+        self._settle(0, 0)
+        if self._membership.group is not None:
+            self._membership.group.forget(self)
         self._share.end()
         if self._timer is not None:
             self._timer.cancel()
@@ -605,6 +651,8 @@ class Subscription:
         """Whether rule 3 is broken: a consumer could take an entry and no read or timer is under way (for tests)."""
         dispatcher = self._dispatcher
         if dispatcher is None or self._is_reading or self.is_fenced or self._timer is not None or self.waits_for_room:
+            return False
+        if self._membership.group is not None and self._membership.group.is_waiting(self):
             return False
         return dispatcher.next_read() is not None
 

@@ -29,6 +29,7 @@ from broker.topic.limits import TopicLimits, has_room_for_host
 from broker.topic.ports import NOT_KNOWN, Host, NextBroker
 from broker.topic.positions import position_at_ms, reader_start
 from broker.topic.requests import SubscribeRequest
+from broker.topic.resource_group import Membership, ResourceGroup
 from broker.topic.subscription import REPLICATED, Subscription, check_type, tell_closed
 from broker.topic.throttling import DispatchThrottle, SubscribeThrottle
 from magnetar_core.runtime.clock import Clock
@@ -54,8 +55,9 @@ class Subscriptions:
         config: BrokerConfig,
         limits: TopicLimits,
         compacted: CompactedView,
+        membership: Membership,
     ) -> None:
-        """*compacted*: for consumers that want what compaction kept."""
+        """*compacted*: for consumers that want what compaction kept; *membership*: the topic's in a resource group."""
         self.by_name: dict[str, Subscription] = {}
         self.last_active_ms = clock.wall_ms()
         self.gone = NOTHING_COUNTED
@@ -69,6 +71,7 @@ class Subscriptions:
         self._config = config
         self._limits = limits
         self._compacted = compacted
+        self._membership = membership
         self.dispatch_throttle = DispatchThrottle()
         """The rate of all subscriptions together."""
         self._subscribe_throttle = SubscribeThrottle()
@@ -94,11 +97,16 @@ class Subscriptions:
         self._subscribe_throttle.use(limits.subscribe_rate)
         self.dispatch_throttle.use(limits.dispatch_rate, self._published, now_ms)
         for name, subscription in self.by_name.items():
-            self._use_rate(name, subscription.throttles[-1])
+            self._use_rate(name, subscription.throttles[1])
 
     def _use_rate(self, name: str, throttle: DispatchThrottle) -> None:
         rate = self._limits.subscription_rates.get(name, self._limits.subscription_rate)
         throttle.use(rate, self._published, self._clock.wall_ms())
+
+    def change_group(self, before: ResourceGroup | None) -> None:
+        """The topic is in another resource group than *before*."""
+        for subscription in list(self.by_name.values()):
+            subscription.change_group(before)
 
     # ------------------------------------------------------------------------------- consumers come
 
@@ -216,6 +224,7 @@ class Subscriptions:
             topic=str(self._topic),
             partition=self._topic.partition,
             throttles=(self.dispatch_throttle, throttle),
+            membership=self._membership,
             consistent_hashing=self._config.key_shared_consistent_hashing,
             points=self._config.key_shared_points,
             consumers_max=self._limits.consumers_per_subscription_max,

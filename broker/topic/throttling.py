@@ -3,7 +3,7 @@
 A rate that is not set costs one comparison.
 """
 
-from typing import Final
+from typing import Final, Protocol
 
 from broker.errors import NotAllowed
 from broker.policy_types import DispatchRate, PublishRate, SubscribeRate
@@ -15,6 +15,14 @@ SUBSCRIBERS_MAX: Final = 10_000
 
 # A client that has to wait longer is looked at again after so long: the rate may have been raised meanwhile.
 HOLD_STEP_MS: Final = 1_000
+
+
+class PublishHold(Protocol):
+    """Something for whose sake a client sends nothing for a while."""
+
+    def wait_ms(self, now_ms: int) -> float:
+        """How long nothing may be published; 0 or less: the client may go on."""
+        ...
 
 
 class PublishThrottle:

@@ -44,6 +44,7 @@ from broker.topic.producers import Producers
 from broker.topic.publishing import Pending, Publishing
 from broker.topic.rates import Rates
 from broker.topic.requests import Attached, ProducerRequest, SubscribeRequest
+from broker.topic.resource_group import Membership, ResourceGroup
 from broker.topic.stored_deduplication import StoredDeduplication
 from broker.topic.subscription import Subscription
 from broker.topic.subscriptions import Subscriptions
@@ -108,7 +109,10 @@ class Topic:
         self._publishing = Publishing(ownership, self._producers)
         self.compactor = Compactor(name, ledger, clock, self._tasks, compactions or asyncio.Semaphore())
         self.publish_throttle = PublishThrottle()
-        self._subscriptions = Subscriptions(name, ledger, self._host, clock, config, self._limits, self.compactor)
+        self.membership = Membership()
+        self._subscriptions = Subscriptions(
+            name, ledger, self._host, clock, config, self._limits, self.compactor, self.membership
+        )
         self._use_rates()
         # What the parts call back must not refer to this object: a topic that has ended is freed at once.
         publishing, producers = self._publishing, self._producers
@@ -485,6 +489,12 @@ class Topic:
 
     def _use_rates(self) -> None:
         self.publish_throttle.use(self._limits.publish_rate, self._clock.wall_ms())
+
+    def join(self, group: ResourceGroup | None) -> None:
+        """The topic is in this resource group from now on; None: in none."""
+        before, self.membership.group = self.membership.group, group
+        if group is not before:
+            self._subscriptions.change_group(before)
 
     @property
     def limits(self) -> TopicLimits:

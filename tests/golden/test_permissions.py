@@ -14,7 +14,7 @@ from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import BODY_OF_TYPE
 from tests.support.callers import believe_everybody
 from tests.support.golden import REPLAYS, Report, golden, load
-from tests.support.permission_calls import ROLES, Call, http_calls, world
+from tests.support.permission_calls import RESOURCE_GROUP_CALLS, ROLES, Call, http_calls, world
 from tests.support.permission_commands import COMMANDS, Asked
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
 from tests.unit.broker.raw_client import RawClient
@@ -89,6 +89,13 @@ async def test_a_route_without_a_declared_right_cannot_be_added(admin: tuple[Adm
     app = server.application()
     missing = [str(route) for route in app.router.routes() if route.handler not in server.operations]
     assert not missing
+
+
+async def test_resource_groups_are_for_super_users_alone(admin: tuple[AdminWorld, Side]) -> None:
+    for call in RESOURCE_GROUP_CALLS:
+        told = {role: (await ask(*admin, call, role))[0] for role in ROLES}
+        assert told.pop("admin") in (200, 204), call
+        assert set(told.values()) == {401}, (call, told)
 
 
 async def answer_of(side: Side, asked: Asked, role: str) -> str:

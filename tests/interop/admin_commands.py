@@ -27,6 +27,7 @@ WORLD: Final = (
     "topics create-subscription t/n/top --subscription s2 --messageId earliest",
     "topics create-subscription t/n/parted --subscription s --messageId earliest",
     "schemas upload t/n/spare --filename {files}/schema.json",
+    "resourcegroups create kept --msg-publish-rate 1000000 --byte-publish-rate 1000000000",
 )
 """What is there before the first line; ten messages are then sent to t/n/top."""
 
@@ -67,7 +68,7 @@ _NAMESPACE_SUBJECTS: Final = {
         "--bookkeeper-ensemble 1 --bookkeeper-write-quorum 1 --bookkeeper-ack-quorum 1 --ml-mark-delete-max-rate 2",
     "publish-rate": "--msg-publish-rate 100 --byte-publish-rate 10000",
     "replicator-dispatch-rate": _RATE,
-    "resource-group": "--resource-group-name rg",
+    "resource-group": "--resource-group-name kept",
     "retention": "--time 1h --size 1G",
     "subscribe-rate": "--subscribe-rate 10 --subscribe-rate-period 30",
     "subscription-dispatch-rate": _RATE,
@@ -212,6 +213,10 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         "get rg",
         "delete rg",
         "get rg",
+        "list",
+        "get kept",
+        "update kept --byte-dispatch-rate 1000000000",
+        "get kept",
     ),
     "namespaces": (
         "list t",

@@ -54,8 +54,6 @@ REFUSED: Final[dict[str, str]] = {
     "clusters update-cluster-migration": _MIGRATION,
     "broker-stats mbeans": _NO_JAVA,
     "broker-stats allocator-stats": _NO_JAVA,
-    "resourcegroups": "there are no resource groups; limits are set on namespaces and topics",
-    "namespaces set-resource-group": "there are no resource groups; limits are set on namespaces and topics",
     "namespaces set-entry-filters": _ENTRY_FILTERS,
     "namespaces update-migration-state": _MIGRATION,
     "topicPolicies set-entry-filters-per-topic": _ENTRY_FILTERS,

@@ -27,7 +27,7 @@ class Result(NamedTuple):
 
 
 _REFUSAL: Final = re.compile(
-    r"is not supported by this broker|are not served by this broker|are not there|there are no resource groups"
+    r"is not supported by this broker|are not served by this broker|are not there"
     r"|is no Java process|HTTP 50[13]"
 )
 _WORD: Final = re.compile(r"[A-Za-z]{4,}|\b[45]\d\d\b")

@@ -14,6 +14,8 @@ _RULES: Final = (f"{_UNIT}/test_policy_rules.py",)
 _BALANCING: Final = (f"{_UNIT}/ownership/test_balancing.py",)
 _BUNDLES: Final = (f"{_UNIT}/test_bundles.py",)
 _NON_PERSISTENT: Final = (f"{_UNIT}/test_non_persistent.py",)
+_GROUP: Final = (f"{_UNIT}/topic/test_resource_group.py",)
+_GROUPS: Final = (f"{_UNIT}/test_resource_groups.py",)
 _BACKLOG: Final = (
     "tests/unit/managed_ledger/test_backlog_size.py",
     "tests/unit/managed_ledger/test_position_leaving.py",
@@ -70,6 +72,77 @@ MUTANTS: Final = (
         "        bucket.spend(1, 0, now_ms)\n",
         "",
         _THROTTLING,
+    ),
+    # -- resource groups
+    Mutant(
+        "who comes while others wait in a resource group goes before them",
+        "broker/topic/resource_group.py",
+        "        if (is_its_turn or not self._waiting) and self._dispatches",
+        "        if self._dispatches",
+        _GROUP,
+    ),
+    Mutant(
+        "what a resource group's topics read from bookies is spent when it is there",
+        "broker/topic/subscription.py",
+        "                group.reserve(messages, read.bytes_max)\n",
+        "",
+        _GROUP,
+    ),
+    Mutant(
+        "a subscription that is closed keeps what it reserved of its resource group",
+        "broker/topic/subscription.py",
+        "        self.is_fenced = True\n        self._settle(0, 0)\n",
+        "        self.is_fenced = True\n",
+        _GROUP,
+    ),
+    Mutant(
+        "a subscription whose topic leaves its resource group waits on",
+        "broker/topic/subscription.py",
+        "            before.forget(self)\n        self.pump()\n",
+        "            before.forget(self)\n",
+        _GROUP,
+    ),
+    Mutant(
+        "a resource group that is deleted holds its topics",
+        "broker/resource_groups.py",
+        "        group.use(NO_GROUP_RATES)  # rule 3\n        self._changed(name)\n",
+        "",
+        _GROUPS,
+    ),
+    Mutant(
+        "a change of a resource group that cannot be read is forgotten",
+        "broker/resource_groups.py",
+        '        while isinstance(await attempt(f"{path}: applying a change", step()), Failed)',
+        '        if isinstance(await attempt(f"{path}: applying a change", step()), Failed)',
+        _GROUPS,
+    ),
+    Mutant(
+        "a resource group that a namespace is in is deleted",
+        "broker/tenancy.py",
+        "                if node is not None and parse_record(node).get(RESOURCE_GROUP) == name:\n",
+        "                if node is not None and parse_record(node).get(RESOURCE_GROUP) == namespace:\n",
+        _GROUPS,
+    ),
+    Mutant(
+        "members of a resource group that are not given are lost when it is changed",
+        "broker/tenancy.py",
+        "            await self._resource_groups.change(path, lambda old: {**old, **members})\n",
+        "            await self._resource_groups.change(path, lambda old: dict(members))\n",
+        _GROUPS,
+    ),
+    Mutant(
+        "topics of the brokers are in resource groups",
+        "broker/broker.py",
+        "topic.join(None if topic.name.is_system else self.resource_groups",
+        "topic.join(self.resource_groups",
+        _GROUPS,
+    ),
+    Mutant(
+        "each client is held by the topic's own rates alone",
+        "broker/broker.py",
+        "            hold(topic.membership)\n",
+        "            pass\n",
+        _GROUPS,
     ),
     # -- quotas
     Mutant(

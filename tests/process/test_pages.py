@@ -150,6 +150,7 @@ def test_the_page_of_policies_can_be_copied(tmp_path: Path) -> None:
     assert '"destination_storage"' in said
     assert '"maxTopicsPerNamespace"' in said
     assert '{"maxTenants": "100"}' in said
+    assert '{"publishRateInBytes": 10000000, "dispatchRateInMsgs": 50000}' in said
 
 
 def test_the_page_about_access_can_be_copied(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ cumulatively; inside batches; before the first message of a batch by naming the 
 of a ledger); late; twice; messages from before a reconnect; messages of ledgers that were trimmed since.
 
 What may happen: publishing, permits, acks in any order, redelivery, consumers that connect and disconnect, seeks,
-trims, an orderly unload of the topic, a takeover by another broker while the former owner lives.
+trims, an orderly unload of the topic, a takeover by another broker while the former owner lives. In some runs the topic
+comes into a resource group and leaves it, and the group's rates change.
 
 What must hold after each event (`Machine.check`):
 
@@ -34,10 +35,12 @@ import pytest
 from broker.config import BrokerConfig
 from broker.memory_budget import MemoryBudget
 from broker.policies import new_policies, parse_policies
+from broker.policy_types import DispatchRate, GroupRates, PublishRate
 from broker.records import to_json
 from broker.topic.consumer import Consumer
 from broker.topic.dispatchers.shared import SharedDispatcher
 from broker.topic.requests import SubscribeRequest
+from broker.topic.resource_group import ResourceGroup
 from broker.topic.subscription import KeySharedPolicy, Subscription
 from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
@@ -149,7 +152,8 @@ def message_id(position: Position, ack_set: Sequence[int] = (), size: int = 0) -
 class Machine:
     """The world of one seed."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, in_groups: bool = False) -> None:
+        """*in_groups*: the topic comes into a resource group and leaves it. What is drawn else stays the same."""
         self.rng = rng = random.Random(seed)
         self.clock = LoopClock()
         self.store = MemoryStore(self.clock)
@@ -171,6 +175,9 @@ class Machine:
         self.numbers = 0
         self.sequence = 0
         self.append_errors: list[Exception] = []
+        self.group_rng = random.Random(seed) if in_groups else None
+        self.group = ResourceGroup("g", self.clock.wall_ms, lambda ms, step: self.clock.call_later(ms / 1000, step))
+        self.is_in_group = False
         self.topic: Topic
         self.former: list[tuple[Topic, ManagedLedgerFactory]] = []
         self.factory: ManagedLedgerFactory
@@ -190,6 +197,7 @@ class Machine:
         policies = parse_policies(to_json(new_policies("lab", 4)), "public/default")
         self.topic = Topic(NAME, ledger, self.config, policies, SoleOwner(), self.clock, lambda topic: None, budget)
         await self.topic.load()
+        self.topic.join(self.group if self.is_in_group else None)
         ledger.listener = self  # publishing is ours
 
     @property
@@ -414,6 +422,16 @@ class Machine:
             if position < subscription.cursor.read_position and not subscription.cursor.is_deleted(position):
                 assert position in held or position in waiting, f"rule 2: {model.name} passed over {position}"
 
+    def change_group(self, rng: random.Random) -> None:
+        """Rates are low beside what a run dispatches in its time: most of it waits in the group."""
+        if rng.random() < 0.5:
+            self.group.use(
+                GroupRates(PublishRate(0, 0), DispatchRate(rng.choice([0, 20, 500]), rng.choice([0, 1_000, 50_000]), 1))
+            )
+        else:
+            self.is_in_group = not self.is_in_group
+            self.topic.join(self.group if self.is_in_group else None)
+
     async def settle(self) -> None:
         for _ in range(60):
             await asyncio.sleep(0)
@@ -480,9 +498,14 @@ class Machine:
                 self.models[reader] = Model(reader, EXCLUSIVE, False)
                 await self.join(self.models[reader])
             await self.step()
+            if self.group_rng is not None and self.group_rng.random() < 0.2:
+                self.change_group(self.group_rng)
             if self.rng.random() < 0.7:
                 await self.settle()
             self.check()
+        self.is_in_group = False
+        self.topic.join(None)
+        assert self.group.waiting_count == 0 or self.former, "whoever left the group waits there no more"
         await self.end()
 
     async def end(self) -> None:
@@ -523,6 +546,15 @@ class Machine:
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_what_no_client_acknowledged_is_delivered_whatever_happens_in_between(seed: int) -> None:
     machine = Machine(seed)
+    try:
+        await machine.run(steps=120)
+    finally:
+        await machine.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS[: len(SEEDS) // 2 + 1])
+async def test_nothing_is_lost_in_a_resource_group_and_nobody_waits_there_who_has_left(seed: int) -> None:
+    machine = Machine(seed, in_groups=True)
     try:
         await machine.run(steps=120)
     finally:

@@ -36,6 +36,7 @@ from broker.topic.ports import NOT_KNOWN, NextBroker
 from broker.topic.producer import Producer
 from broker.topic.producers import Producers
 from broker.topic.requests import Attached, ProducerRequest, SubscribeRequest
+from broker.topic.resource_group import Membership, ResourceGroup
 from broker.topic.subscription import check_type, tell_closed
 from broker.topic.subscriptions import check_name
 from broker.topic.throttling import PublishThrottle
@@ -83,6 +84,7 @@ class NonPersistentTopic:
         self._tasks = Tasks(str(name))
         self.publish_throttle = PublishThrottle()
         self.publish_throttle.use(self._limits.publish_rate, clock.wall_ms())
+        self.membership = Membership()
         self._producers = Producers(name, Epoch(), clock, self._tasks, Bell())
         self._consumers_changed_ms = clock.wall_ms()
 
@@ -94,7 +96,8 @@ class NonPersistentTopic:
 
     def publish(self, run: Sequence[tuple[Producer, Send]]) -> None:
         """Give a run of messages to the subscriptions, in order, and confirm them (rule 1)."""
-        subscriptions = list(self.subscriptions.values())
+        subscriptions, group = list(self.subscriptions.values()), self.membership.group
+        before = (self.messages_out, self.bytes_out) if group is not None else (0, 0)
         for producer, send in run:
             size = len(send.entry)
             if not self.is_closed:  # rule 2
@@ -112,6 +115,8 @@ class NonPersistentTopic:
                     for subscription in subscriptions:
                         subscription.deliver(send.entry, facts)
             producer.sink.on_published(1, size)
+        if group is not None:
+            group.count_dispatched(self.messages_out - before[0], self.bytes_out - before[1])
 
     # -------------------------------------------------------------------------------- producers
 
@@ -255,6 +260,11 @@ class NonPersistentTopic:
         self.publish_throttle.use(self._limits.publish_rate, self._clock.wall_ms())
         for subscription in self.subscriptions.values():
             subscription.consumers_max = self._limits.consumers_per_subscription_max
+
+    def join(self, group: ResourceGroup | None) -> None:
+        """The topic is in this resource group from now on; None: in none. Its rate of dispatching is not kept here:
+        nothing can wait."""
+        self.membership.group = group
 
     def take_rates(self, now_ms: int) -> None:
         """Work out the rates of the period that ends now."""

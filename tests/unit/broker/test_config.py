@@ -265,6 +265,14 @@ def test_a_type_of_subscriptions_that_does_not_exist_is_told() -> None:
         load_broker_config({"subscriptionTypesEnabled": "Shared,Some"})
 
 
+def test_brokers_do_not_tell_each_other_what_the_topics_of_a_resource_group_used() -> None:
+    given = {"resourceUsageTransportClassName": "", "resourceUsageTransportPublishIntervalInSecs": "60"}
+    load_broker_config(given)
+    transport = "org.apache.pulsar.broker.resourcegroup.ResourceUsageTopicTransportManager"
+    with pytest.raises(ConfigurationError, match=r"resourceUsageTransportClassName=org.*each keeps the rates"):
+        load_broker_config({**given, "resourceUsageTransportClassName": transport})
+
+
 def test_a_number_that_is_left_open_has_its_default() -> None:
     assert load_broker_config({"managedLedgerCacheSizeMB": " "}).cache_mbytes == BrokerConfig().cache_mbytes
 

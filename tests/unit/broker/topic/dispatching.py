@@ -7,6 +7,7 @@ from typing import Any, cast
 from broker.topic.consumer import Consumer
 from broker.topic.dispatchers.dispatcher import DispatchLimits
 from broker.topic.ports import CursorPort, Entries, LedgerPort, Sink
+from broker.topic.resource_group import Membership
 from broker.topic.subscription import KeySharedPolicy, Subscription
 from broker.topic.throttling import DispatchThrottle
 from broker.topic.unacked import UnackedBudget
@@ -134,9 +135,11 @@ class Bench:
         partition: int = -1,
         unacked: UnackedBudget | None = None,
         throttles: tuple[DispatchThrottle, DispatchThrottle] | None = None,
+        membership: Membership | None = None,
+        host: "FakeHost | None" = None,
         **limits: Any,
     ) -> None:
-        self.host = FakeHost()
+        self.host = host or FakeHost()
         self.host.unacked = unacked or self.host.unacked
         self.ledger = MemoryManagedLedger("bench")
         self.ledger.begin_ledger(1)
@@ -150,6 +153,7 @@ class Bench:
             topic="persistent://public/default/t",
             partition=partition,
             throttles=throttles,
+            membership=membership,
         )
         self.log: list[int] = []
         self.peers: dict[int, Peer] = {}
