@@ -418,6 +418,26 @@ class BrokerConfig:
     expose_topic_metrics: bool = setting(
         "exposeTopicLevelMetricsInPrometheus", True, help="metrics for each topic; false: the sums of namespaces"
     )
+    expose_consumer_metrics: bool = setting(
+        "exposeConsumerLevelMetricsInPrometheus", False, help="metrics for each consumer, where those of topics are"
+    )
+    expose_producer_metrics: bool = setting(
+        "exposeProducerLevelMetricsInPrometheus", False, help="metrics for each producer, where those of topics are"
+    )
+    split_partition_label: bool = setting(
+        "splitTopicAndPartitionLabelInPrometheus",
+        False,
+        help="partitions have the label topic of their topic and a label partition; -1 for other topics",
+    )
+    expose_backlog_size: bool = setting(
+        "exposeSubscriptionBacklogSizeInPrometheus", False, help="the bytes behind each subscription, estimated"
+    )
+    expose_ledger_metrics: bool = setting(
+        "exposeManagedLedgerMetricsInPrometheus", True, help="metrics of managed ledgers (pulsar_ml_…), by namespace"
+    )
+    expose_cursor_metrics: bool = setting(
+        "exposeManagedCursorMetricsInPrometheus", False, help="metrics of each cursor (pulsar_ml_cursor_…)"
+    )
 
     # Who may do what.
     authorization_enabled: bool = setting("authorizationEnabled", False, help="each request needs a permission")
@@ -1240,9 +1260,7 @@ _TUNING: Final = """
     dispatcherReadFailureBackoffInitialTimeInMs dispatcherReadFailureBackoffMandatoryStopTimeInMs
     dispatcherReadFailureBackoffMaxTimeInMs enableBrokerSideSubscriptionPatternEvaluation enableBusyWait
     enableReplicatedSubscriptions
-    enableRunBookieAutoRecoveryTogether exposeConsumerLevelMetricsInPrometheus
-    exposeManagedCursorMetricsInPrometheus exposeManagedLedgerMetricsInPrometheus exposePreciseBacklogInPrometheus
-    exposeProducerLevelMetricsInPrometheus exposeSubscriptionBacklogSizeInPrometheus
+    enableRunBookieAutoRecoveryTogether exposePreciseBacklogInPrometheus
     internalConfigurationStoreSessionTimeoutMillis isAuthorizationStateless
     keySharedLookAheadMsgInReplayThresholdPerConsumer keySharedLookAheadMsgInReplayThresholdPerSubscription
     loadBalancerHostUsageCheckIntervalMinutes loadBalancerResourceQuotaUpdateIntervalMinutes
@@ -1259,7 +1277,7 @@ _TUNING: Final = """
     numExecutorThreadPoolSize numHttpServerThreads numIOThreads numOrderedExecutorThreads
     persistentUnackedRangesWithMultipleEntriesEnabled preciseDispatcherFlowControl preciseTimeBasedBacklogQuotaCheck
     replicationConnectionsPerBroker replicationMetricsEnabled replicationProducerQueueSize replicatorPrefix
-    skipBrokerShutdownOnOOM splitTopicAndPartitionLabelInPrometheus
+    skipBrokerShutdownOnOOM
     statsUpdateInitialDelayInSecs statusFilePath
     subscriptionKeySharedUseClassicPersistentImplementation subscriptionPatternMaxLength
     subscriptionSharedUseClassicPersistentImplementation unblockStuckSubscriptionEnabled

@@ -10,24 +10,26 @@ from collections.abc import Sequence
 class Rates:
     """The rates of some counters, in the order in which they are given."""
 
-    __slots__ = ("_counted", "_since_ms", "values")
+    __slots__ = ("_counted", "_since_ms", "counts", "values")
 
     def __init__(self, count: int, since_ms: int) -> None:
         """*count* counters, which were all 0 at *since_ms* (wall clock)."""
         self.values: tuple[float, ...] = (0.0,) * count
+        self.counts: tuple[int, ...] = (0,) * count
+        """How much was counted in the last period."""
         self._counted: tuple[int, ...] = (0,) * count
         self._since_ms = since_ms
 
     def take(self, counted: Sequence[int], now_ms: int) -> None:
         """Set `values` for the time since the last call, or since the beginning; *counted* is what the counters say.
 
-        If the clock was set back, the values stay, and what was counted meanwhile is part of the next period.
+        If the clock was set back, the values stay, and what was counted meanwhile is part of the next period. A sum
+        that fell, since a part of it has gone (a subscription was removed), counts as 0.
         """
         assert len(counted) == len(self.values), (counted, self.values)
         period_ms, self._since_ms = now_ms - self._since_ms, now_ms
         if period_ms <= 0:
             return
-        self.values = tuple(
-            (now - before) * 1000 / period_ms for now, before in zip(counted, self._counted, strict=True)
-        )
+        self.counts = tuple(max(now - before, 0) for now, before in zip(counted, self._counted, strict=True))
+        self.values = tuple(count * 1000 / period_ms for count in self.counts)
         self._counted = tuple(counted)

@@ -20,7 +20,38 @@ UNACKED = ("tests/unit/broker/topic/test_unacked.py",)
 
 HANDING_OVER = (f"{UNIT}/test_handing_over.py",)
 
+METRICS = (f"{UNIT}/admin/test_metrics.py",)
+
 MUTANTS = (
+    # -- what is told
+    Mutant(
+        "consumers are told where topics are not",
+        "broker/admin/metrics.py",
+        "            return\n        labels = (self._cluster,",
+        "        labels = (self._cluster,",
+        METRICS,
+    ),
+    Mutant(
+        "a partition is told under its own name beside its number",
+        "broker/admin/metrics.py",
+        '("topic", name.base.full), ("partition"',
+        '("topic", name.full), ("partition"',
+        METRICS,
+    ),
+    Mutant(
+        "what a scrape has told counts for nothing in the limit",
+        "broker/admin/metrics.py",
+        "        self._clients += len(clients)\n",
+        "",
+        METRICS,
+    ),
+    Mutant(
+        "an eviction for the size of a backlog is told as one for its age",
+        "broker/topic/topic.py",
+        "            self.size_evictions += 1",
+        "            self.age_evictions += 1",
+        METRICS,
+    ),
     # -- takeover and stop
     Mutant(
         "a lookup is refused when the first of those that wait has waited long enough",

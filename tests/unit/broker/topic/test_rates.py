@@ -29,3 +29,13 @@ def test_a_clock_that_stands_or_goes_back_loses_nothing(now_ms: int) -> None:
     assert rates.values == (10.0,)
     rates.take((70,), now_ms + 1_000)
     assert rates.values == (20.0,)
+
+
+def test_the_number_of_the_last_period_is_told_and_a_sum_that_fell_is_none() -> None:
+    rates = Rates(2, since_ms=0)
+    rates.take((60, 5), 10_000)
+    assert rates.counts == (60, 5)
+    rates.take((20, 6), 20_000)
+    assert (rates.counts, rates.values) == ((0, 1), (0.0, 0.1)), "a subscription was removed"
+    rates.take((30, 6), 30_000)
+    assert rates.counts == (10, 0)
