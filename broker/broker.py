@@ -66,12 +66,14 @@ from broker.wire import pulsar_pb2 as wire
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.metadata.damage_reports import OnDamage, ignore_damage
 from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataError, MetadataStore
+from magnetar_core.runtime.buckets import QUOTA_CHECK_BOUNDS, Buckets
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.memory import memory_bytes
 from magnetar_core.runtime.tasks import SingleFlight, Tasks, attempt
 from magnetar_core.runtime.types import Cancellable, Corruption
 from magnetar_core.security.tls_contexts import Certificates
 from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.entry_cache import EntryCache
 from managed_ledger.errors import ManagedLedgerError, ManagedLedgerNotFound
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.topic_name import TopicName
@@ -96,6 +98,8 @@ class _NotStored(TopicNotFound, code=TopicNotFound.code):
 
 class Ledgers(Protocol):
     """Opens managed ledgers (`managed_ledger.factory.ManagedLedgerFactory`)."""
+
+    cache: EntryCache
 
     async def open(
         self, name: str, config: ManagedLedgerConfig | None = None, *, create: bool = True
@@ -173,6 +177,8 @@ class Broker:
         self.publish_throttle.use(config.broker_publish_rate, self.now_ms())
         self.topics = OpenTopics()
         """The persistent topics that are open."""
+        self.quota_checks = Buckets(QUOTA_CHECK_BOUNDS)
+        """Milliseconds of each round in which the backlogs of all topics were compared with their quotas."""
         self.non_persistent = NonPersistentTopics(config, clock, ownership)
         self.server = BinaryServer(self, clock, config)
         self._peers = BrokerClient(config, clock)
@@ -226,8 +232,7 @@ class Broker:
         self._tasks.spawn(self._delete_inactive_topics(), "inactive topics")
         self._tasks.spawn(self._compact_when_due(), "compaction")
         if config.backlog_quota_checks:
-            check = self._each_topic(config.backlog_quota_check_s, "keeping its quotas", Topic.keep_quotas)
-            self._tasks.spawn(check, "backlog quotas")
+            self._tasks.spawn(self._keep_quotas(), "backlog quotas")
         period_s = config.subscription_expiry_check_minutes * 60
         expiry = self._each_topic(period_s, "removing unused subscriptions", Topic.expire_subscriptions)
         self._tasks.spawn(expiry, "subscription expiry")
@@ -804,6 +809,14 @@ class Broker:
             await self.clock.sleep(period_s)
             for topic in list(self.topics.values()):
                 await attempt(f"{topic.name}: {what}", step(topic))
+
+    async def _keep_quotas(self) -> None:
+        while True:
+            await self.clock.sleep(self.config.backlog_quota_check_s)
+            since_s = self.clock.monotonic()
+            for topic in list(self.topics.values()):
+                await attempt(f"{topic.name}: keeping its quotas", topic.keep_quotas())
+            self.quota_checks.add(int((self.clock.monotonic() - since_s) * 1000))
 
     async def _compact_when_due(self) -> None:
         while True:

@@ -31,11 +31,13 @@ from magnetar_core.security.tls_files import (
     APACHE_FACTORY,
     PROTOCOLS,
     REFRESH_S,
+    STORE_TYPES,
     TlsFiles,
     directory_files,
     openssl_ciphers,
     protocol_problems,
     store_problem,
+    store_type_problem,
 )
 from magnetar_core.security.tokens import DEFAULT_ALGORITHM, DEFAULT_CLAIM
 
@@ -69,7 +71,11 @@ CLIENT_PLUGINS: Final = {
     "org.apache.pulsar.client.impl.auth.AuthenticationToken": TOKEN,
     "org.apache.pulsar.client.impl.auth.AuthenticationBasic": BASIC,
     "org.apache.pulsar.client.impl.auth.AuthenticationTls": TLS,
+    "org.apache.pulsar.client.impl.auth.AuthenticationKeyStoreTls": TLS,
 }
+
+# The one of them whose certificate is in a key store.
+KEY_STORE_PLUGIN: Final = "org.apache.pulsar.client.impl.auth.AuthenticationKeyStoreTls"
 
 # Apache's names for the ways to cut a bundle (`broker.ownership.splitting`).
 SPLIT_ALGORITHMS: Final = (
@@ -91,6 +97,9 @@ BUNDLES_MAX: Final = 4_096
 
 # Each partition is a topic with its own ledgers; a number mistyped by two digits would fill the metadata store.
 PARTITIONS_MAX: Final = 10_000
+
+
+_STORES: Final = " or ".join(STORE_TYPES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +133,15 @@ class BrokerConfig:
         "",
         help="trusted certificates, PEM: a client's certificate needs one of them behind it",
     )
+    tls_with_key_store: bool = setting(
+        "tlsEnabledWithKeyStore", False, help="Java's key stores (PKCS#12) are read in the place of these PEM files"
+    )
+    tls_key_store_type: str = setting("tlsKeyStoreType", "JKS", help=f"{_STORES}: the file itself says what it is")
+    tls_key_store: str = setting("tlsKeyStore", "", help="the broker's key with its certificate and its chain")
+    tls_key_store_password: str = setting("tlsKeyStorePassword", "", help="its password", secret=True)
+    tls_trust_store_type: str = setting("tlsTrustStoreType", "JKS", help=_STORES)
+    tls_trust_store: str = setting("tlsTrustStore", "", help="trusted certificates, as tlsTrustCertsFilePath")
+    tls_trust_store_password: str = setting("tlsTrustStorePassword", "", help="its password", secret=True)
     tls_client_required: bool = setting(
         "tlsRequireTrustedClientCertOnConnect", False, help="clients without a trusted certificate are refused"
     )
@@ -227,7 +245,8 @@ class BrokerConfig:
     broker_client_parameters: str = setting(
         "brokerClientAuthenticationParameters",
         "",
-        help="token:TOKEN, file:///PATH, or JSON of userId and password, or of tlsCertFile and tlsKeyFile",
+        help="token:TOKEN, file:///PATH, or JSON of userId and password, of tlsCertFile and tlsKeyFile, or of "
+        "keyStorePath and keyStorePassword",
         secret=True,
     )
     broker_client_tls: bool = setting("brokerClientTlsEnabled", False, help="other brokers are asked over TLS")
@@ -244,6 +263,23 @@ class BrokerConfig:
         "brokerClientCertificateFilePath", "", help="certificate shown to other brokers"
     )
     broker_client_key: str = setting("brokerClientKeyFilePath", "", help="the key of that certificate")
+    broker_client_with_key_store: bool = setting(
+        "brokerClientTlsEnabledWithKeyStore", False, help="key stores (PKCS#12) in the place of these PEM files"
+    )
+    broker_client_key_store_type: str = setting("brokerClientTlsKeyStoreType", "JKS", help=_STORES)
+    broker_client_key_store: str = setting(
+        "brokerClientTlsKeyStore", "", help="certificate and key shown to other brokers; empty: none"
+    )
+    broker_client_key_store_password: str = setting(
+        "brokerClientTlsKeyStorePassword", "", help="its password", secret=True
+    )
+    broker_client_trust_store_type: str = setting("brokerClientTlsTrustStoreType", "JKS", help=_STORES)
+    broker_client_trust_store: str = setting(
+        "brokerClientTlsTrustStore", "", help="trusted certificates of other brokers; empty: the system's"
+    )
+    broker_client_trust_store_password: str = setting(
+        "brokerClientTlsTrustStorePassword", "", help="its password", secret=True
+    )
     broker_client_verify_hostname: bool = setting(
         "tlsHostnameVerificationEnabled", False, help="certificates of other brokers must name the host asked"
     )
@@ -417,6 +453,26 @@ class BrokerConfig:
     )
     expose_topic_metrics: bool = setting(
         "exposeTopicLevelMetricsInPrometheus", True, help="metrics for each topic; false: the sums of namespaces"
+    )
+    expose_consumer_metrics: bool = setting(
+        "exposeConsumerLevelMetricsInPrometheus", False, help="metrics for each consumer, where those of topics are"
+    )
+    expose_producer_metrics: bool = setting(
+        "exposeProducerLevelMetricsInPrometheus", False, help="metrics for each producer, where those of topics are"
+    )
+    split_partition_label: bool = setting(
+        "splitTopicAndPartitionLabelInPrometheus",
+        False,
+        help="partitions have the label topic of their topic and a label partition; -1 for other topics",
+    )
+    expose_backlog_size: bool = setting(
+        "exposeSubscriptionBacklogSizeInPrometheus", False, help="the bytes behind each subscription, estimated"
+    )
+    expose_ledger_metrics: bool = setting(
+        "exposeManagedLedgerMetricsInPrometheus", True, help="metrics of managed ledgers (pulsar_ml_…), by namespace"
+    )
+    expose_cursor_metrics: bool = setting(
+        "exposeManagedCursorMetricsInPrometheus", False, help="metrics of each cursor (pulsar_ml_cursor_…)"
     )
 
     # Who may do what.
@@ -1025,20 +1081,49 @@ class BrokerConfig:
         """Whether one of the ports speaks TLS."""
         return any(port is not None for port in (self.service_port_tls, self.web_port_tls, self.grpc_port_tls))
 
+    @property
+    def _trusted_clients(self) -> str:
+        return self.tls_trust_store if self.tls_with_key_store else self.tls_trusted
+
+    @property
+    def _trust_setting(self) -> str:
+        return "tlsTrustStore" if self.tls_with_key_store else "tlsTrustCertsFilePath"
+
+    def _store_problems(self) -> Iterator[str]:
+        """Types of key stores that nobody reads."""
+        types: list[tuple[str, str]] = []
+        if self.tls_with_key_store:
+            types += (("tlsKeyStoreType", self.tls_key_store_type), ("tlsTrustStoreType", self.tls_trust_store_type))
+        if self.broker_client_with_key_store:
+            types += (
+                ("brokerClientTlsKeyStoreType", self.broker_client_key_store_type),
+                ("brokerClientTlsTrustStoreType", self.broker_client_trust_store_type),
+            )
+        if self.broker_client_plugin == KEY_STORE_PLUGIN and not self.broker_client_with_key_store:
+            yield f"{KEY_STORE_PLUGIN} needs brokerClientTlsEnabledWithKeyStore=true"
+        for name, kind in types:
+            if (problem := store_type_problem(name, kind)) is not None:
+                yield problem
+
     def _port_tls_problems(self) -> Iterator[str]:
+        yield from self._store_problems()
         if self.tls_enabled and not self.has_tls:
             yield "tlsEnabled=true: no port speaks TLS; set brokerServicePortTls (6651) and webServicePortTls (8443)"
         if not self.has_tls:
             return
-        for name, path in (("tlsCertificateFilePath", self.tls_certificate), ("tlsKeyFilePath", self.tls_key)):
-            if not path:
-                yield f"{name} is not set, which a port with TLS needs"
-            elif (problem := store_problem("tlsKeyStoreType", "PEM", name, path)) is not None:
-                yield problem
+        if self.tls_with_key_store:
+            if not self.tls_key_store:
+                yield "tlsKeyStore is not set, which a port with TLS needs (tlsEnabledWithKeyStore)"
+        else:
+            for name, path in (("tlsCertificateFilePath", self.tls_certificate), ("tlsKeyFilePath", self.tls_key)):
+                if not path:
+                    yield f"{name} is not set, which a port with TLS needs"
+                elif (problem := store_problem("tlsKeyStoreType", "PEM", name, path)) is not None:
+                    yield problem
         yield from _suite_problems("tls", self.tls_protocols, self.tls_ciphers)
         yield from _suite_problems("webServiceTls", self.web_tls_protocols, self.web_tls_ciphers)
-        if self.tls_client_required and not self.tls_trusted:
-            yield "tlsRequireTrustedClientCertOnConnect=true needs tlsTrustCertsFilePath: whom to trust"
+        if self.tls_client_required and not self._trusted_clients:
+            yield f"tlsRequireTrustedClientCertOnConnect=true needs {self._trust_setting}: whom to trust"
         if self.tls_client_required and self.tls_insecure:
             yield "tlsRequireTrustedClientCertOnConnect and tlsAllowInsecureConnection exclude each other; choose one"
 
@@ -1070,8 +1155,8 @@ class BrokerConfig:
         if TLS in methods:
             if not self.has_tls:
                 yield f"{_class_of(TLS)} needs a port with TLS: brokerServicePortTls or webServicePortTls"
-            if not self.tls_trusted:
-                yield f"{_class_of(TLS)} needs tlsTrustCertsFilePath: who signs the certificates of clients"
+            if not self._trusted_clients:
+                yield f"{_class_of(TLS)} needs {self._trust_setting}: who signs the certificates of clients"
             if self.tls_insecure:
                 yield f"{_class_of(TLS)} and tlsAllowInsecureConnection exclude each other; choose one"
         if self.broker_client_plugin and self.broker_client_plugin not in CLIENT_PLUGINS:
@@ -1083,11 +1168,22 @@ class BrokerConfig:
         """The files for TLS at the broker's ports; None: none of them speaks it."""
         if not self.has_tls:
             return None
-        return TlsFiles(
+        files = TlsFiles(
             origin="tlsCertificateFilePath, tlsKeyFilePath, tlsTrustCertsFilePath",
             certificate=self.tls_certificate,
             key=self.tls_key,
             trusted="" if self.tls_insecure else self.tls_trusted,
+        )
+        if self.tls_with_key_store:
+            files = TlsFiles(
+                origin="tlsKeyStore, tlsTrustStore",
+                key_store=self.tls_key_store,
+                key_store_password=self.tls_key_store_password,
+                trust_store="" if self.tls_insecure else self.tls_trust_store,
+                trust_store_password=self.tls_trust_store_password,
+            )
+        return replace(
+            files,
             protocols=self.tls_protocols,
             ciphers=openssl_ciphers("tlsCiphers", self.tls_ciphers),
             refresh_s=self.tls_refresh_s,
@@ -1218,15 +1314,7 @@ REFUSED_WHEN_ON: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
         "regions are not known; racks are, with bookkeeperClientRackawarePolicyEnabled",
     ),
     "bookkeeperClientAuthenticationPlugin": (("",), "bookies know a broker by its certificate (bookkeeperTLS…)"),
-    "brokerClientTlsEnabledWithKeyStore": (
-        ("false",),
-        "Java's key stores are not read; see brokerClientTrustCertsFilePath",
-    ),
     "saslJaasServerRoleTokenSignerSecretPath": (("",), "SASL is not there"),
-    "tlsEnabledWithKeyStore": (
-        ("false",),
-        "Java's key stores are not read; convert them to PEM (tlsCertificateFilePath)",
-    ),
 }
 
 _TUNING: Final = """
@@ -1244,9 +1332,7 @@ _TUNING: Final = """
     dispatcherReadFailureBackoffInitialTimeInMs dispatcherReadFailureBackoffMandatoryStopTimeInMs
     dispatcherReadFailureBackoffMaxTimeInMs enableBrokerSideSubscriptionPatternEvaluation enableBusyWait
     enableReplicatedSubscriptions
-    enableRunBookieAutoRecoveryTogether exposeConsumerLevelMetricsInPrometheus
-    exposeManagedCursorMetricsInPrometheus exposeManagedLedgerMetricsInPrometheus exposePreciseBacklogInPrometheus
-    exposeProducerLevelMetricsInPrometheus exposeSubscriptionBacklogSizeInPrometheus
+    enableRunBookieAutoRecoveryTogether exposePreciseBacklogInPrometheus
     internalConfigurationStoreSessionTimeoutMillis isAuthorizationStateless
     keySharedLookAheadMsgInReplayThresholdPerConsumer keySharedLookAheadMsgInReplayThresholdPerSubscription
     loadBalancerHostUsageCheckIntervalMinutes loadBalancerResourceQuotaUpdateIntervalMinutes
@@ -1264,16 +1350,13 @@ _TUNING: Final = """
     persistentUnackedRangesWithMultipleEntriesEnabled preciseDispatcherFlowControl preciseTimeBasedBacklogQuotaCheck
     replicationConnectionsPerBroker replicationMetricsEnabled replicationProducerQueueSize replicatorPrefix
     resourceUsageTransportPublishIntervalInSecs
-    skipBrokerShutdownOnOOM splitTopicAndPartitionLabelInPrometheus
+    skipBrokerShutdownOnOOM
     statsUpdateInitialDelayInSecs statusFilePath
     subscriptionKeySharedUseClassicPersistentImplementation subscriptionPatternMaxLength
     subscriptionSharedUseClassicPersistentImplementation unblockStuckSubscriptionEnabled
     webSocketNumIoThreads zooKeeperCacheExpirySeconds zooKeeperOperationTimeoutSeconds zooKeeperSessionTimeoutMillis
-    zookeeperSessionExpiredPolicy athenzDomainNames brokerClientSslProvider brokerClientTlsKeyStore
-    brokerClientTlsKeyStorePassword brokerClientTlsKeyStoreType brokerClientTlsTrustStore
-    brokerClientTlsTrustStorePassword brokerClientTlsTrustStoreType saslJaasClientAllowedIds
-    saslJaasServerSectionName tlsKeyStore tlsKeyStorePassword tlsKeyStoreType tlsProvider tlsTrustStore
-    tlsTrustStorePassword tlsTrustStoreType webServiceTlsProvider
+    zookeeperSessionExpiredPolicy athenzDomainNames brokerClientSslProvider saslJaasClientAllowedIds
+    saslJaasServerSectionName tlsProvider webServiceTlsProvider
 """
 APACHE_SETTINGS_WITHOUT_EFFECT: Final = frozenset(_TUNING.split())
 

@@ -22,6 +22,8 @@ class EntryCache:
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.bytes_used = 0
+        self.inserted_entries = 0
+        """Since the start."""
         self._ledgers: dict[int, dict[int, Buffer]] = {}
         self._order: deque[tuple[int, int, int]] = deque()  # ledger, entry, bytes; oldest first
 
@@ -35,6 +37,7 @@ class EntryCache:
             ledger[entry_id] = data
             self._order.append((ledger_id, entry_id, size))
             self.bytes_used += size
+        self.inserted_entries += len(run)
         # A full cache evicts at every call, so what must hold is checked once for each run and not for each entry.
         while self.bytes_used > self.bytes_max:
             old_ledger, old_entry, size = self._order.popleft()
@@ -62,6 +65,11 @@ class EntryCache:
                 break
             found.append(data)
         return found
+
+    @property
+    def entries(self) -> int:
+        """How many are here now."""
+        return sum(map(len, self._ledgers.values()))
 
     def forget_ledger(self, ledger_id: int) -> None:
         """Drop a trimmed ledger's entries; their bytes are subtracted later, when they would have been evicted."""

@@ -43,7 +43,8 @@ class ManagedLedgerFactory:
         on_damage: OnDamage = ignore_damage,
     ) -> None:
         """*on_damage* is told of entries that no bookie can give."""
-        self._cache = EntryCache(cache_bytes_max)
+        self.cache = EntryCache(cache_bytes_max)
+        """The newest entries of all of them."""
         self._maintenance_interval_s = maintenance_interval_s
         self._on_damage = on_damage
         self._bookkeeper = bookkeeper
@@ -75,7 +76,7 @@ class ManagedLedgerFactory:
         if former is not None:
             # The former object may still store cursors; they have to be stored before they are read.
             await attempt(f"{name}: closing what was open before", former.close())
-        ledger = ManagedLedger(name, self._bookkeeper, self._store, self._clock, config, self._cache, self._on_damage)
+        ledger = ManagedLedger(name, self._bookkeeper, self._store, self._clock, config, self.cache, self._on_damage)
         ledger.on_ended = self._forget_ended
         try:
             await ledger.open(create=create, prepared=await self.preparations.take(name, config))

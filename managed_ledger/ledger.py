@@ -26,6 +26,7 @@ from typing import Any, Final
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.metadata.damage_reports import OnDamage, ignore_damage
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
+from magnetar_core.runtime.buckets import Period
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import attempt
 from magnetar_core.runtime.types import Buffer
@@ -195,6 +196,21 @@ class ManagedLedger:
     def is_open(self) -> bool:
         """Whether appends are taken."""
         return self._appending.takes_appends
+
+    @property
+    def write_latencies(self) -> Period:
+        """Microseconds until the ledgers confirmed the entries of the last period (`Writing.latency`)."""
+        return self._writing.latency.latencies.last
+
+    @property
+    def switch_latencies(self) -> Period:
+        """Microseconds until a ledger was followed by the next one, in the last period."""
+        return self._writing.switch_latencies.last
+
+    def end_period(self) -> None:
+        """What was counted since the last call is what the last period tells."""
+        self._writing.latency.latencies.end_period()
+        self._writing.switch_latencies.end_period()
 
     @property
     def record_lock(self) -> asyncio.Lock:

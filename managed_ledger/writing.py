@@ -28,6 +28,7 @@ from magnetar_core.bookkeeper.client.errors import (
     TooManyPending,
 )
 from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
+from magnetar_core.runtime.buckets import LATENCY_BOUNDS, Buckets
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import Bell, Tasks, attempt_now
 from magnetar_core.runtime.types import Buffer, do_nothing
@@ -46,6 +47,7 @@ from managed_ledger.ledger_lifecycle import LedgerLifecycle
 from managed_ledger.ledger_list import LedgerList
 from managed_ledger.position import Position
 from managed_ledger.record import set_terminated
+from managed_ledger.write_latency import WriteLatency
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +91,10 @@ class Writing:
         """Called when a ledger was closed and the next one is written."""
         self.progress = Bell()
         """Rings when appends were answered and when the state may have changed."""
+        self.latency = WriteLatency()
+        """Of the ledgers alone, without the time for which entries waited for one."""
+        self.switch_latencies = Buckets(LATENCY_BOUNDS)
+        """Microseconds until a full or failed ledger was followed by the next."""
         self._name = name
         self._appending = appending
         self._lifecycle = lifecycle
@@ -141,7 +147,8 @@ class Writing:
         appending, handle = self._appending, self._lifecycle.present
         assert handle is not None, f"{self._name} is {appending.state.value} without a ledger to write to"
         # As `LedgerLifecycle.present_age_ms`, without the call: this runs for every run of messages.
-        age_ms = int((self._clock.monotonic() - self._lifecycle.present_since_s) * 1000)
+        now_s = self._clock.monotonic()
+        age_ms = int((now_s - self._lifecycle.present_since_s) * 1000)
         rule = self.config.rollover
         while appending.state is State.OPENED:
             run = appending.next_run(rule, age_ms)
@@ -168,6 +175,7 @@ class Writing:
                 return
             else:
                 appending.on_sent(run, sum(map(len, payloads)))
+                self.latency.sent(len(run), now_s)
 
     def _do(self, step: Step) -> None:
         """Carry out what `Appending` asks for."""
@@ -193,6 +201,7 @@ class Writing:
             return
         self.progress.ring()
         first, payloads, contexts = stored
+        self.latency.stored(len(payloads), self._clock.monotonic())
         self._ledgers.set_entries(handle.ledger_id, up_to + 1)
         self._cache.put_run(handle.ledger_id, first, payloads)
         try:
@@ -218,6 +227,7 @@ class Writing:
             return
         log.warning("%s: writing to ledger %s failed: %s; another one is begun", self._name, handle.ledger_id, error)
         self._appending.on_write_failed()
+        self.latency.forget()
         self.progress.ring()
         self.spawn(self._next_ledger(), "new ledger")
 
@@ -227,6 +237,7 @@ class Writing:
         """Begin a ledger, which `open` makes writable. Raises as `LedgerLifecycle.begin`."""
         handle = await self._lifecycle.begin(ahead)
         handle.listener = _HandleListener(self, handle)
+        self.latency.forget()
         self._appending.on_ledger_begun()
 
     def open(self) -> None:
@@ -249,7 +260,8 @@ class Writing:
 
     async def _next_ledger(self) -> None:
         """Close the present ledger, begin the next and send the queued entries; retry until the append time-out."""
-        deadline = self._clock.monotonic() + self.config.append_timeout_s
+        since_s = self._clock.monotonic()
+        deadline = since_s + self.config.append_timeout_s
         wait_s = RETRY_FIRST_S
         while True:
             try:
@@ -276,6 +288,7 @@ class Writing:
                 log.exception("%s: the next ledger cannot be begun", self._name)
                 self._give_up(StorageUnavailable(f"{self._name}: the next ledger cannot be begun: {error!r}"))
                 return
+        self.switch_latencies.add(int((self._clock.monotonic() - since_s) * 1_000_000))
         self.open()
         self._send_queued()
         self.on_next_ledger()

@@ -51,7 +51,8 @@ class BrokersApi:
 
     async def metrics(self, request: web.Request) -> web.Response:
         return web.Response(
-            body=self._metrics.exposition(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+            body=await self._metrics.exposition_in_turns(),
+            headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
         )
 
     async def ready(self, request: web.Request) -> web.Response:

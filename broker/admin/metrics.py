@@ -2,76 +2,58 @@
 
     exposeTopicLevelMetricsInPrometheus=true     cluster, namespace, topic, and subscription for its numbers
                                    =false        cluster, namespace: the sums over the topics
+      and exposeConsumerLevelMetricsInPrometheus … consumer_name, consumer_id
+      and exposeProducerLevelMetricsInPrometheus … producer_name, producer_id
+      and splitTopicAndPartitionLabelInPrometheus  topic of the partition, and partition
     always                                       cluster: `pulsar_broker_…`, the sums over all topics
+    `broker.admin.ledger_metrics`                `pulsar_ml_…`
 
-What this broker does not measure is left out rather than shown as zero: what belongs to features that are not there.
+What this broker does not measure is left out rather than shown as zero: what belongs to features that are not there,
+and of non-persistent topics what is about storage.
+
+Rules:
+
+1. Nothing is worked out before somebody asks: counters are plain numbers on their owners.
+2. A scrape goes on after turns of others, so it iterates over copies only.
+3. The sums over all consumers of a subscription are one step; single consumers and producers are told up to
+   CLIENTS_TOLD_MAX, and the others counted.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
+from broker.admin.ledger_metrics import cache_samples, cursor_samples, ledger_samples
+from broker.admin.metric_texts import help_of
 from broker.broker import Broker
-from broker.config import PROVIDERS
-from broker.topic.buckets import LATENCY_NAMES, SIZE_NAMES, Period
+from broker.config import PROVIDERS, BrokerConfig
+from broker.names import is_internal_subscription
+from broker.topic.consumer import Consumer
+from broker.topic.delayed import DELAYED_SIZE
+from broker.topic.non_persistent.subscription import NonPersistentSubscription
+from broker.topic.non_persistent.topic import NonPersistentTopic
+from broker.topic.producer import Producer
 from broker.topic.subscription import Subscription
 from broker.topic.topic import Topic
+from magnetar_core.runtime.buckets import LATENCY_NAMES, QUOTA_CHECK_BOUNDS, SIZE_NAMES, Period
 from magnetar_core.runtime.observe import Labels, Sample
+from managed_ledger.topic_name import TopicName
 
-# Apache's broker says what is a counter by the name's ending alone; all else is a gauge.
-_HELP: Final[Mapping[str, str]] = {
-    "pulsar_subscriptions_count": "subscriptions",
-    "pulsar_producers_count": "producers attached",
-    "pulsar_consumers_count": "consumers attached",
-    "pulsar_rate_in": "messages published a second",
-    "pulsar_rate_out": "messages delivered a second",
-    "pulsar_throughput_in": "bytes published a second",
-    "pulsar_throughput_out": "bytes delivered a second",
-    "pulsar_average_msg_size": "bytes of a message, on average",
-    "pulsar_storage_size": "bytes stored, all copies",
-    "pulsar_storage_logical_size": "bytes stored, without copies",
-    "pulsar_storage_backlog_age_seconds": "seconds since the oldest of them was published, in a closed ledger; else -1",
-    "pulsar_storage_backlog_size": "bytes that some subscription has not acknowledged, estimated",
-    "pulsar_storage_write_rate": "entries stored a second",
-    "pulsar_storage_read_rate": "entries read by subscriptions a second",
-    "pulsar_storage_read_cache_misses_rate": "those of them that came from bookies",
-    "pulsar_msg_backlog": "entries that subscriptions have not acknowledged",
-    "pulsar_in_messages_total": "messages published",
-    "pulsar_in_bytes_total": "bytes published",
-    "pulsar_out_messages_total": "messages delivered",
-    "pulsar_out_bytes_total": "bytes delivered",
-    "pulsar_subscription_back_log": "entries not acknowledged",
-    "pulsar_subscription_back_log_no_delayed": "entries not acknowledged, without those that wait for their time",
-    "pulsar_subscription_delayed": "entries that wait for their time",
-    "pulsar_subscription_unacked_messages": "messages delivered and not acknowledged",
-    "pulsar_subscription_blocked_on_unacked_messages": "1: nothing is delivered until some are acknowledged",
-    "pulsar_subscription_msg_rate_out": "messages delivered a second",
-    "pulsar_subscription_msg_throughput_out": "bytes delivered a second",
-    "pulsar_subscription_msg_rate_redeliver": "messages delivered again a second",
-    "pulsar_subscription_msg_ack_rate": "messages acknowledged a second",
-    "pulsar_subscription_consumers_count": "consumers attached",
-    "pulsar_subscription_last_acked_timestamp": "wall clock, ms",
-    "pulsar_subscription_last_consumed_timestamp": "wall clock, ms",
-    "pulsar_subscription_last_consumed_flow_timestamp": "wall clock, ms",
-    "pulsar_subscription_last_expire_timestamp": "wall clock, ms",
-    "pulsar_subscription_msg_rate_expired": "entries that were too old, a second",
-    "pulsar_subscription_in_replay": "entries that were read and wait for a consumer",
-    "pulsar_subscription_last_mark_delete_advanced_timestamp": "wall clock, ms",
-    "pulsar_subscription_total_msg_expired": "entries that were too old",
-    "magnetar_lost_entries_skipped_total": "lost entries that count as acknowledged for a subscription",
-    "pulsar_compaction_removed_event_count": "messages that the last compaction left out",
-    "pulsar_compaction_compacted_entries_count": "messages that the last compaction looked at",
-    "pulsar_compaction_duration_time_in_mills": "how long the last compaction took",
-}
+C = TypeVar("C")
 
-# By the beginning of their names.
-_PERIODS: Final[Mapping[str, str]] = {
-    "pulsar_entry_size_": "entries of the last period by their bytes, each in one bucket",
-    "pulsar_storage_write_latency_": "entries of the last period by milliseconds until they were stored; sum: µs",
-}
+# Consumers and producers of one scrape. Each consumer is nine lines of some 250 bytes, so this is a body of 20 MB,
+# which takes a second or two to write, in turns with the rest.
+CLIENTS_TOLD_MAX: Final = 10_000
 
 # Of a topic: a sum of them means nothing.
-_NOT_SUMMED: Final = frozenset({"pulsar_average_msg_size", "pulsar_storage_backlog_age_seconds"})
+_NOT_SUMMED: Final = frozenset(
+    {
+        "pulsar_average_msg_size",
+        "pulsar_storage_backlog_age_seconds",
+        "pulsar_storage_backlog_quota_limit",
+        "pulsar_storage_backlog_quota_limit_time",
+    }
+)
 
 # Of a subscription, summed for its topic's namespace where topics are not shown; others would mean nothing.
 _SUMMED: Final = (
@@ -85,6 +67,7 @@ _SUMMED: Final = (
     "pulsar_subscription_msg_throughput_out",
     "pulsar_subscription_msg_rate_redeliver",
     "pulsar_subscription_msg_ack_rate",
+    "pulsar_subscription_msg_drop_rate",
 )
 
 # Of a topic, summed for `pulsar_broker_…`.
@@ -99,6 +82,9 @@ _OF_BROKER: Final = (
     "storage_size",
     "storage_logical_size",
     "msg_backlog",
+    "storage_write_rate",
+    "storage_read_rate",
+    "storage_read_cache_misses_rate",
 )
 
 
@@ -106,50 +92,216 @@ def broker_samples(broker: Broker, bundles: Sequence[str]) -> Iterator[Sample]:
     """All metrics of a broker that owns *bundles*."""
     config = broker.config
     cluster = ("cluster", config.cluster_name)
-    every = Counter[str]()
-    spaces: dict[str, Counter[str]] = {}
-    for topic in list(broker.topics.values()):
-        subscriptions = {name: _of_subscription(one) for name, one in list(topic.subscriptions.items())}
-        numbers = _of_topic(topic, subscriptions)
-        every["topics_count"] += 1
-        for name in _OF_BROKER:
-            every[name] += numbers[f"pulsar_{name}"]  # type: ignore[assignment]  # rates are no whole numbers
-        space = spaces.setdefault(topic.name.namespace, Counter())
-        space["pulsar_topics_count"] += 1
-        if not config.expose_topic_metrics:
-            space.update({name: value for name, value in numbers.items() if name not in _NOT_SUMMED})
-            for found in subscriptions.values():
-                space.update({name: found[name] for name in _SUMMED})
-            continue
-        labels = (cluster, ("namespace", topic.name.namespace), ("topic", topic.name.full))
-        yield from _samples(numbers, labels)
-        for name, found in subscriptions.items():
-            yield from _samples(found, (*labels, ("subscription", name)))
-    for namespace, space in sorted(spaces.items()):
-        yield from _samples(space, (cluster, ("namespace", namespace)))
-    for name in ("topics_count", *_OF_BROKER):
-        text = _HELP.get(f"pulsar_{name}", "topics that this broker has open")
-        yield Sample(f"pulsar_broker_{name}", every[name], (cluster,), f"{text}: the whole broker")
+    persistent = list(broker.topics.values())
+    telling = _Telling(config)
+    for topic in persistent:
+        subscriptions = {name: _of_subscription(topic, one, config) for name, one in list(topic.subscriptions.items())}
+        yield from telling.topic(topic, _of_topic(topic, subscriptions), subscriptions)
+        telling.count_bytes(topic, subscriptions)
+    for passing in list(broker.non_persistent.by_name.values()):
+        found = {name: _of_passing_subscription(one) for name, one in list(passing.subscriptions.items())}
+        yield from telling.topic(passing, _of_passing_topic(passing, found), found)
+    yield from telling.sums()
+    yield from _of_quota_checks(cluster, broker.quota_checks.so_far)
     yield Sample("pulsar_lb_bundles_owned", len(bundles), (cluster,), "bundles that this broker owns")
     yield from _of_resource_groups(broker, cluster)
+    yield from cache_samples(cluster, persistent, broker.ledgers.cache, broker.reads)
+    if config.expose_ledger_metrics:
+        yield from ledger_samples(cluster, persistent, config.stats_update_s)
+    if config.expose_cursor_metrics:
+        yield from cursor_samples(cluster, persistent)
     yield from _of_security(broker)
+
+
+class _Telling:
+    """One scrape: what is told of each topic, and the sums that it leaves."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
+        self._cluster = ("cluster", config.cluster_name)
+        self._every = Counter[str]()
+        self._spaces: dict[str, Counter[tuple[str, Labels]]] = {}
+        self._evictions = Counter[str]()
+        self._bytes = Counter[tuple[str, str, bool]]()
+        self._clients = 0
+
+    def topic(
+        self,
+        topic: Topic | NonPersistentTopic,
+        numbers: Mapping[str, float],
+        subscriptions: Mapping[str, Mapping[str, float]],
+    ) -> Iterator[Sample]:
+        """The samples of *topic* where topics are told, else none."""
+        config = self._config
+        self._every["topics_count"] += 1
+        for name in _OF_BROKER:
+            self._every[name] += numbers.get(f"pulsar_{name}", 0)  # type: ignore[assignment]  # rates
+        evictions = {"size": topic.size_evictions, "time": topic.age_evictions} if isinstance(topic, Topic) else {}
+        self._evictions.update(evictions)
+        space = self._spaces.setdefault(topic.name.namespace, Counter())
+        space["pulsar_topics_count", ()] += 1
+        if not config.expose_topic_metrics:
+            space.update({(name, ()): value for name, value in numbers.items() if name not in _NOT_SUMMED})
+            for kind, count in evictions.items():
+                space["pulsar_storage_backlog_quota_exceeded_evictions_total", (("quota_type", kind),)] += count
+            for found in subscriptions.values():
+                space.update({(name, ()): found[name] for name in _SUMMED if name in found})
+            return
+        labels = (self._cluster, ("namespace", topic.name.namespace), *_topic_labels(topic.name, config))
+        yield from _samples(numbers, labels)
+        for kind, count in evictions.items():
+            name = "pulsar_storage_backlog_quota_exceeded_evictions_total"
+            yield Sample(name, count, (*labels, ("quota_type", kind)), help_of(name))
+        for name, found in subscriptions.items():
+            yield from _samples(found, (*labels, ("subscription", name)))
+        for name, one in list(topic.subscriptions.items()):
+            of_subscription = (*labels, ("subscription", name))
+            assert isinstance(one, Subscription | NonPersistentSubscription), name
+            if isinstance(one, Subscription):
+                yield from _throttled(one, of_subscription)
+            if config.expose_consumer_metrics:
+                for consumer in self._room_for(one.consumers):
+                    yield from _samples(_of_consumer(consumer), (*of_subscription, *_consumer_labels(consumer)))
+        if config.expose_producer_metrics:
+            for producer in self._room_for([one for one in topic.producers.values() if not one.is_waiting]):
+                own = (("producer_name", producer.name), ("producer_id", str(producer.producer_id)))
+                yield from _samples(_of_producer(producer), (*labels, *own))
+
+    def _room_for(self, clients: Sequence[C]) -> list[C]:
+        """Those of *clients* that are told (rule 3)."""
+        room = max(CLIENTS_TOLD_MAX - self._clients, 0)
+        self._clients += len(clients)
+        return list(clients[:room])
+
+    def count_bytes(self, topic: Topic, subscriptions: Mapping[str, Mapping[str, float]]) -> None:
+        self._bytes["in", "system_topic", topic.name.is_system] += topic.bytes_in
+        gone, internal = topic.gone
+        self._bytes["out", "system_subscription", False] += gone.bytes - internal.bytes
+        self._bytes["out", "system_subscription", True] += internal.bytes
+        for name, one in subscriptions.items():
+            size = int(one["pulsar_out_bytes_total"])
+            self._bytes["out", "system_subscription", is_internal_subscription(name)] += size
+
+    def sums(self) -> Iterator[Sample]:
+        """What is told of namespaces and of the whole broker."""
+        cluster = self._cluster
+        for namespace, space in sorted(self._spaces.items()):
+            for (name, own), value in space.items():
+                yield Sample(name, value, (cluster, ("namespace", namespace), *own), help_of(name))
+        for name in ("topics_count", *_OF_BROKER):
+            text = help_of(f"pulsar_{name}")
+            yield Sample(f"pulsar_broker_{name}", self._every[name], (cluster,), f"{text}: the whole broker")
+        for way, label, is_system in (
+            ("in", "system_topic", False),
+            ("in", "system_topic", True),
+            ("out", "system_subscription", False),
+            ("out", "system_subscription", True),
+        ):
+            text = f"bytes {'published' if way == 'in' else 'delivered'}, persistent topics: the whole broker"
+            labels = (cluster, (label, str(is_system).lower()))
+            yield Sample(f"pulsar_broker_{way}_bytes_total", self._bytes[way, label, is_system], labels, text)
+        for kind in ("size", "time"):
+            name = "pulsar_storage_backlog_quota_exceeded_evictions_total"
+            labels = (cluster, ("quota_type", kind))
+            yield Sample(name.replace("_", "_broker_", 1), self._evictions[kind], labels, help_of(name))
+        left_out = max(self._clients - CLIENTS_TOLD_MAX, 0)
+        yield Sample("magnetar_metrics_clients_left_out", left_out, (cluster,), "consumers and producers not told here")
+
+
+def _topic_labels(name: TopicName, config: BrokerConfig) -> Labels:
+    if not config.split_partition_label:
+        return (("topic", name.full),)
+    return ("topic", name.base.full), ("partition", str(name.partition))
+
+
+def _consumer_labels(consumer: Consumer) -> Labels:
+    return ("consumer_name", consumer.name), ("consumer_id", str(consumer.consumer_id))
+
+
+def _of_consumer(consumer: Consumer) -> dict[str, float]:
+    rate, size, redelivered, acked, _ = consumer.rates.values
+    return {
+        "pulsar_consumer_msg_rate_redeliver": redelivered,
+        "pulsar_consumer_unacked_messages": consumer.unacked_messages,
+        "pulsar_consumer_blocked_on_unacked_messages": consumer.is_blocked,
+        "pulsar_consumer_msg_rate_out": rate,
+        "pulsar_consumer_msg_ack_rate": acked,
+        "pulsar_consumer_msg_throughput_out": size,
+        "pulsar_consumer_available_permits": consumer.permits,
+        "pulsar_out_bytes_total": consumer.bytes_out,
+        "pulsar_out_messages_total": consumer.messages_out,
+    }
+
+
+def _of_producer(producer: Producer) -> dict[str, float]:
+    rate, size, *_ = producer.rates.values
+    return {
+        "pulsar_producer_msg_rate_in": rate,
+        "pulsar_producer_msg_throughput_in": size,
+        "pulsar_producer_msg_average_Size": size / rate if rate else 0.0,
+    }
+
+
+def _throttled(subscription: Subscription, labels: Labels) -> Iterator[Sample]:
+    of_topic, own = subscription.throttles
+    for reason, throttle in (("subscription", own), ("topic", of_topic)):
+        for what, count in (("msg", throttle.by_messages), ("bytes", throttle.by_bytes)):
+            name = f"pulsar_subscription_dispatch_throttled_{what}_events"
+            yield Sample(name, count, (*labels, ("reason", reason)), help_of(name))
+
+
+def _of_passing_topic(topic: NonPersistentTopic, subscriptions: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    producers = [one for one in topic.producers.values() if not one.is_waiting]
+    rate_in = sum(one.rates.values[0] for one in producers)
+    bytes_in = sum(one.rates.values[1] for one in producers)
+    return {
+        "pulsar_subscriptions_count": len(subscriptions),
+        "pulsar_producers_count": len(producers),
+        "pulsar_consumers_count": sum(one["pulsar_subscription_consumers_count"] for one in subscriptions.values()),
+        "pulsar_rate_in": rate_in,
+        "pulsar_rate_out": sum(one["pulsar_subscription_msg_rate_out"] for one in subscriptions.values()),
+        "pulsar_throughput_in": bytes_in,
+        "pulsar_throughput_out": sum(one["pulsar_subscription_msg_throughput_out"] for one in subscriptions.values()),
+        "pulsar_average_msg_size": bytes_in / rate_in if rate_in else 0.0,
+        "pulsar_in_messages_total": topic.messages_in,
+        "pulsar_in_bytes_total": topic.bytes_in,
+        "pulsar_publish_rate_limit_times": topic.publish_throttle.times,
+        "magnetar_publish_drop_rate": sum(one.rates.values[3] for one in producers),
+    }
+
+
+def _of_passing_subscription(subscription: NonPersistentSubscription) -> dict[str, float]:
+    consumers = list(subscription.consumers)
+    return {
+        "pulsar_subscription_msg_rate_out": sum(one.rates.values[0] for one in consumers),
+        "pulsar_subscription_msg_throughput_out": sum(one.rates.values[1] for one in consumers),
+        "pulsar_subscription_msg_drop_rate": subscription.drops.values[0],
+        "pulsar_subscription_consumers_count": len(consumers),
+        "pulsar_out_messages_total": subscription.messages_out_in_all,
+        "pulsar_out_bytes_total": subscription.bytes_out_in_all,
+    }
+
+
+def _of_quota_checks(cluster: tuple[str, str], checks: Period) -> Iterator[Sample]:
+    """A histogram; the sample's lines stand in families of their own, which Prometheus takes for the same."""
+    name, text = "pulsar_storage_backlog_quota_check_duration_seconds", "rounds over all backlogs, by their seconds"
+    counted = 0
+    for bound, count in zip(QUOTA_CHECK_BOUNDS, checks.counts, strict=False):
+        counted += count
+        yield Sample(f"{name}_bucket", counted, (cluster, ("le", str(bound / 1000))), text, "counter")
+    yield Sample(f"{name}_bucket", checks.total, (cluster, ("le", "+Inf")), text, "counter")
+    yield Sample(f"{name}_count", checks.total, (cluster,), text, "counter")
+    yield Sample(f"{name}_sum", checks.sum / 1000, (cluster,), text, "counter")
 
 
 def topic_numbers(topic: Topic) -> dict[str, float]:
     """The metrics of one topic, by name."""
-    return _of_topic(topic, {name: _of_subscription(one) for name, one in list(topic.subscriptions.items())})
+    return _of_topic(topic, {name: _of_subscription(topic, one) for name, one in list(topic.subscriptions.items())})
 
 
 def _samples(numbers: Mapping[str, float], labels: Labels) -> Iterator[Sample]:
     for name, value in numbers.items():
-        yield Sample(name, value, labels, _help_of(name))
-
-
-def _help_of(name: str) -> str:
-    for beginning, text in _PERIODS.items():
-        if name.startswith(beginning):
-            return text
-    return _HELP.get(name, "topics that this broker has open")
+        yield Sample(name, value, labels, help_of(name))
 
 
 def _of_topic(topic: Topic, subscriptions: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
@@ -174,6 +326,12 @@ def _of_topic(topic: Topic, subscriptions: Mapping[str, Mapping[str, float]]) ->
         "pulsar_msg_backlog": sum(backlog),
         "pulsar_in_messages_total": topic.messages_in,
         "pulsar_in_bytes_total": topic.bytes_in,
+        "pulsar_publish_rate_limit_times": topic.publish_throttle.times,
+        "pulsar_storage_backlog_quota_limit": topic.limits.storage_quota.limit_bytes,
+        "pulsar_storage_backlog_quota_limit_time": topic.limits.age_quota.limit_s,
+        "pulsar_delayed_message_index_size_bytes": sum(
+            one["pulsar_subscription_delayed_message_index_size_bytes"] for one in subscriptions.values()
+        ),
         "magnetar_lost_entries_skipped_total": ledger.passed_over_entries,
     }
     numbers |= {
@@ -182,6 +340,7 @@ def _of_topic(topic: Topic, subscriptions: Mapping[str, Mapping[str, float]]) ->
         "pulsar_storage_read_cache_misses_rate": missed,
         **dict(_of_period("pulsar_entry_size", SIZE_NAMES, "le_overflow", topic.entry_sizes)),
         **dict(_of_period("pulsar_storage_write_latency", LATENCY_NAMES, "overflow", topic.write_latencies)),
+        **dict(_of_period("pulsar_storage_ledger_write_latency", LATENCY_NAMES, "overflow", ledger.write_latencies)),
     }
     if compaction.succeeded_ms:
         numbers["pulsar_compaction_removed_event_count"] = compaction.removed_messages
@@ -198,14 +357,20 @@ def _of_period(name: str, bounds: Sequence[str], overflow: str, period: Period) 
     yield f"{name}_sum", period.sum
 
 
-def _of_subscription(subscription: Subscription) -> dict[str, float]:
+def _of_subscription(topic: Topic, subscription: Subscription, config: BrokerConfig | None = None) -> dict[str, float]:
     consumers = subscription.consumers
     backlog, delayed = subscription.cursor.backlog(), subscription.delayed_messages
     rates, counted = subscription.rates.values, subscription.counted
+    sizes: dict[str, float] = {}
+    if config is not None and config.expose_backlog_size:
+        position = subscription.cursor.mark_delete_position
+        sizes["magnetar_subscription_back_log_size"] = topic.ledger.bytes_after(position) if backlog else 0
     return {
+        **sizes,
         "pulsar_subscription_back_log": backlog,
         "pulsar_subscription_back_log_no_delayed": max(backlog - delayed, 0),
         "pulsar_subscription_delayed": delayed,
+        "pulsar_subscription_delayed_message_index_size_bytes": delayed * DELAYED_SIZE,
         "pulsar_subscription_unacked_messages": subscription.unacked_messages,
         "pulsar_subscription_blocked_on_unacked_messages": subscription.is_blocked,
         "pulsar_subscription_msg_rate_out": rates[0],

@@ -5,7 +5,6 @@ are demanded where nothing else authenticates clients, and where `tlsRequireTrus
 """
 
 import logging
-from pathlib import Path
 from typing import Any, Final
 
 import grpc
@@ -15,7 +14,7 @@ from broker.security.doors import port_context
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.types import ConfigurationError
 from magnetar_core.security.authentication import TLS
-from magnetar_core.security.tls_contexts import Certificates
+from magnetar_core.security.tls_contexts import Certificates, certificate_pem, key_pem, trusted_pem
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +36,8 @@ def server_credentials(config: BrokerConfig, clock: Clock) -> Any:
     known = certificates.context
 
     def read() -> Any:
-        pair = (Path(files.key).read_bytes(), Path(files.certificate).read_bytes())
-        trusted = Path(files.trusted).read_bytes() if demands else None
+        pair = (key_pem(files), certificate_pem(files))
+        trusted = trusted_pem(files) if demands else None
         return grpc.ssl_server_certificate_configuration([pair], root_certificates=trusted)
 
     def changed() -> Any:
@@ -50,7 +49,7 @@ def server_credentials(config: BrokerConfig, clock: Clock) -> Any:
         known = context
         try:
             return read()
-        except OSError as error:
+        except (OSError, ConfigurationError) as error:
             log.error("the changed TLS files are not used for gRPC, the former ones stay: %s", error)
             return None
 

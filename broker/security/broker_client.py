@@ -3,6 +3,7 @@
 import base64
 import json
 import ssl
+from dataclasses import replace
 from typing import Any, Final
 
 from broker.config import CLIENT_PLUGINS, BrokerConfig
@@ -10,7 +11,7 @@ from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.types import ConfigurationError
 from magnetar_core.security.authentication import BASIC, TLS, TOKEN
 from magnetar_core.security.sources import read_source
-from magnetar_core.security.tls_contexts import Certificates, client_context, limit
+from magnetar_core.security.tls_contexts import Certificates, client_context, limit, load_own
 from magnetar_core.security.tls_files import TlsFiles, openssl_ciphers
 
 _SETTING: Final = "brokerClientAuthenticationParameters"
@@ -24,21 +25,35 @@ class BrokerClient:
         self._parameters = config.broker_client_parameters
         self.uses_tls = config.broker_client_tls
         certificate, key = config.broker_client_certificate, config.broker_client_key
+        store, store_password = config.broker_client_key_store, config.broker_client_key_store_password
         if self._method == TLS and self._parameters:
             found = _fields(self._parameters)
+            store = found.get("keyStorePath", store)
+            store_password = found.get("keyStorePassword", store_password)
             certificate, key = found.get("tlsCertFile", certificate), found.get("tlsKeyFile", key)
         files = TlsFiles(
             origin="brokerClientTrustCertsFilePath, brokerClientCertificateFilePath, brokerClientKeyFilePath",
             certificate=certificate,
             key=key,
             trusted=config.broker_client_trusted,
+        )
+        if config.broker_client_with_key_store:
+            files = TlsFiles(
+                origin="brokerClientTlsKeyStore, brokerClientTlsTrustStore",
+                key_store=store,
+                key_store_password=store_password,
+                trust_store=config.broker_client_trust_store,
+                trust_store_password=config.broker_client_trust_store_password,
+            )
+        files = replace(
+            files,
             protocols=config.broker_client_tls_protocols,
             ciphers=openssl_ciphers("brokerClientTlsCiphers", config.broker_client_tls_ciphers),
             verify_hostname=config.broker_client_verify_hostname,
             refresh_s=config.tls_refresh_s,
         )
-        if self._method == TLS and not (certificate and key):
-            raise ConfigurationError(f"{_SETTING}: write tlsCertFile:PATH,tlsKeyFile:PATH")
+        if self._method == TLS and not (files.key_store or (files.certificate and files.key)):
+            raise ConfigurationError(f"{_SETTING}: write tlsCertFile:PATH,tlsKeyFile:PATH, or set a key store")
         is_limited = bool(files.protocols or files.ciphers)
         self._certificates = Certificates(files, _context, clock) if files.paths or is_limited else None
         self.headers()  # a mistake is told when the broker starts
@@ -71,13 +86,13 @@ class BrokerClient:
 
 
 def _context(files: TlsFiles) -> ssl.SSLContext:
-    if files.trusted:
+    if files.authorities:
         return client_context(files)
     made = ssl.create_default_context()
     made.check_hostname = files.verify_hostname
     limit(made, files)
-    if files.certificate:
-        made.load_cert_chain(files.certificate, files.key)
+    if files.own:
+        load_own(made, files)
     return made
 
 

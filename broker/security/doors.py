@@ -174,8 +174,8 @@ def port_context(config: BrokerConfig) -> Callable[[TlsFiles], ssl.SSLContext]:
     """Makes the context of the broker's ports from files: a client's certificate is verified if it shows one."""
 
     def make(files: TlsFiles) -> ssl.SSLContext:
-        made = server_context(files, client_certificates=bool(files.trusted))
-        if files.trusted and not config.tls_client_required:
+        made = server_context(files, client_certificates=bool(files.authorities))
+        if files.authorities and not config.tls_client_required:
             made.verify_mode = ssl.CERT_OPTIONAL
         return made
 

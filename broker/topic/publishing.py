@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from broker.ownership.rules import Ownership
-from broker.topic.buckets import LATENCY_BOUNDS, SIZE_BOUNDS, Buckets
 from broker.topic.deduplication import Deduplication, Verdict, highest_of
 from broker.topic.producer import Producer
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID, Send, command, send_receipt, with_broker_metadata
+from magnetar_core.runtime.buckets import LATENCY_BOUNDS, SIZE_BOUNDS, Buckets
 from magnetar_core.runtime.types import Buffer, Corruption
 from managed_ledger.errors import EntryRefused, ManagedLedgerError
 from managed_ledger.messages import parse_metadata

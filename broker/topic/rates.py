@@ -17,18 +17,21 @@ def _zeros(count: int) -> tuple[float, ...]:
 class Rates:
     """The rates of some counters, in the order in which they are given."""
 
-    __slots__ = ("_counted", "_since_ms", "values")
+    __slots__ = ("_counted", "_since_ms", "counts", "values")
 
     def __init__(self, count: int, since_ms: int) -> None:
         """*count* counters, which were all 0 at *since_ms* (wall clock)."""
         self.values: tuple[float, ...] = _zeros(count)
+        self.counts: tuple[float, ...] = self.values
+        """How much was counted in the last period."""
         self._counted: tuple[float, ...] = self.values
         self._since_ms = since_ms
 
     def take(self, counted: Sequence[int], now_ms: int) -> None:
         """Set `values` for the time since the last call, or since the beginning; *counted* is what the counters say.
 
-        If the clock was set back, the values stay, and what was counted meanwhile is part of the next period.
+        If the clock was set back, the values stay, and what was counted meanwhile is part of the next period. A sum
+        that fell, since a part of it has gone (a subscription was removed), counts as 0.
         """
         assert len(counted) == len(self.values), (counted, self.values)
         period_ms, self._since_ms = now_ms - self._since_ms, now_ms
@@ -36,9 +39,8 @@ class Rates:
             return
         counted = tuple(counted)
         if counted == self._counted:  # thousands of topics at which nothing happens
-            self.values = _zeros(len(counted))
+            self.values = self.counts = _zeros(len(counted))
             return
-        self.values = tuple(
-            (now - before) * 1000 / period_ms for now, before in zip(counted, self._counted, strict=True)
-        )
+        self.counts = tuple(max(now - before, 0) for now, before in zip(counted, self._counted, strict=True))
+        self.values = tuple(count * 1000 / period_ms for count in self.counts)
         self._counted = counted

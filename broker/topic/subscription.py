@@ -123,6 +123,7 @@ class Subscription:
         self.entries_read = 0
         self.entries_read_cold = 0
         """Those of them that memory did not have."""
+        self.reads_failed = 0
         self.last_consumed_ms = 0
         self.last_advanced_ms = 0
         """When the mark-delete position last moved by an acknowledgement."""
@@ -457,6 +458,7 @@ class Subscription:
             self._is_reading = self.is_replaying = False
             if entries is None:
                 self._settle(0, 0)
+                self.reads_failed += 1
                 self._retry_ms = min(max(self._retry_ms * 2, READ_RETRY_FIRST_MS), READ_RETRY_LAST_MS)
                 self._arm(self._host.now_ms() + self._retry_ms)
                 return

@@ -30,7 +30,6 @@ from broker.ownership.rules import Ownership
 from broker.policies import NamespacePolicies
 from broker.policy_types import CAUGHT_UP, STORAGE
 from broker.topic.backlog import Exceeded, evict_bytes, exceeded, oldest, refusal, refuses_producers
-from broker.topic.buckets import Period
 from broker.topic.compactor import Compactor
 from broker.topic.consumer import Consumer, ConsumerSubscription, Counted
 from broker.topic.deduplication import Deduplication
@@ -51,6 +50,7 @@ from broker.topic.subscriptions import Subscriptions
 from broker.topic.throttling import PublishThrottle
 from broker.topic.unacked import UnackedBudget
 from broker.wire.frames import Send
+from magnetar_core.runtime.buckets import Period
 from magnetar_core.runtime.clock import Clock, Timer
 from magnetar_core.runtime.tasks import Bell, Tasks, attempt
 from magnetar_core.runtime.types import do_nothing
@@ -124,6 +124,13 @@ class Topic:
         self._deduplication = StoredDeduplication(name, ledger, config, clock, use_deduplication)
         self.rates = Rates(5, clock.wall_ms())
         """Messages in, bytes in, entries stored, entries read by subscriptions, and those of them from the bookies."""
+        self.storage_rates = Rates(3, clock.wall_ms())
+        """Entries that were not stored, reads that failed, states of cursors that were stored."""
+        self.appends_failed = 0
+        self.size_evictions = 0
+        """How often the quota for bytes had messages passed over."""
+        self.age_evictions = 0
+        """The same, of the quota for the age of messages."""
         self._withheld_timer: Timer | None = None
         self._stamps = TIMESTAMP_INTERCEPTOR in config.entry_metadata_interceptors
         self._stop_watching = ledger.watch_appends(self._on_new_entries)
@@ -182,6 +189,7 @@ class Topic:
 
     def on_append_failed(self, contexts: Sequence[Pending], error: ManagedLedgerError) -> None:
         """AppendListener: these entries are not acknowledged, and will not be."""
+        self.appends_failed += len(contexts)
         if isinstance(error, ManagedLedgerTerminated | EntryRefused) and not self.is_closed:
             self._publishing.refuse(contexts, error)
         else:
@@ -297,9 +305,11 @@ class Topic:
                 log.info("%s: its producers are disconnected: the quota %s is used up", self.name, found.kind)
             self._producers.disconnect_all()
         elif found.kind == STORAGE:
+            self.size_evictions += 1
             passed = evict_bytes(self.ledger, list(self.subscriptions.values()), found.quota)
             log.info("%s: %d entries were passed over: the quota %s is used up", self.name, passed, found.kind)
         else:
+            self.age_evictions += 1
             for name, subscription in list(self.subscriptions.items()):
                 if subscription.is_durable:
                     await self.expire(name, found.quota.limit_s)
@@ -537,9 +547,13 @@ class Topic:
     def take_rates(self, now_ms: int) -> None:
         """Work out the rates of the period that ends now."""
         self._publishing.end_period()
+        self.ledger.end_period()
         reads = [one.entries_read for one in self.subscriptions.values()]
         cold = [one.entries_read_cold for one in self.subscriptions.values()]
         self.rates.take((self.messages_in, self.bytes_in, self._publishing.entries_in, sum(reads), sum(cold)), now_ms)
+        failed = sum(one.reads_failed for one in self.subscriptions.values())
+        stored = sum(one.counts.stored for one in self.ledger.cursors.values())
+        self.storage_rates.take((self.appends_failed, failed, stored), now_ms)
         for producer in self.producers.values():
             producer.take_rates(now_ms)
         messages, size, *_ = self.rates.values

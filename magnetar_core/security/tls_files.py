@@ -1,10 +1,10 @@
 """The files for TLS, and the checks of their settings. No IO.
 
-    TlsFiles                certificate, key, trusted certificates: all PEM
+    TlsFiles                certificate, key, trusted certificates: PEM, or Java's key stores (`security.key_stores`)
     directory_files(path)   the same from one folder: tls.crt, tls.key, ca.crt (the names that cert-manager and
                             Kubernetes' TLS secrets use, so that a mounted secret is such a folder)
 
-Java's key stores are refused by their names; the error says how to convert them to PEM.
+Where only PEM is read, Java's key stores are refused by their names; the error says how to convert them.
 """
 
 import base64
@@ -12,7 +12,7 @@ import binascii
 import posixpath
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
@@ -35,7 +35,11 @@ _CHACHA: Final = "CHACHA20_POLY1305_SHA256"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """Paths of PEM files; empty where there is none. *origin* names the settings in error messages."""
+    """Paths of PEM files, or of key stores in their place; empty where there is none.
+
+    *origin* names the settings in error messages. A key store stands for certificate and key, a trust store for the
+    trusted certificates; passwords are no part of the text of this object.
+    """
 
     origin: str
     certificate: str = ""
@@ -43,6 +47,10 @@ class TlsFiles:
     key_password_file: str = ""
     trusted: str = ""
     """Certificates of authorities or of peers; the peer's certificate must be one of them, or be signed by one."""
+    key_store: str = ""
+    key_store_password: str = field(default="", repr=False)
+    trust_store: str = ""
+    trust_store_password: str = field(default="", repr=False)
     protocols: tuple[str, ...] = ()
     """Some of PROTOCOLS; empty: both."""
     ciphers: str = ""
@@ -53,8 +61,19 @@ class TlsFiles:
     """Seconds between two checks whether the files have changed; 0: never."""
 
     @property
+    def own(self) -> str:
+        """Where the certificate is that is shown; empty: none is."""
+        return self.key_store or self.certificate
+
+    @property
+    def authorities(self) -> str:
+        """Where the trusted certificates are; empty: there are none."""
+        return self.trust_store or self.trusted
+
+    @property
     def paths(self) -> tuple[str, ...]:
-        return tuple(path for path in (self.certificate, self.key, self.key_password_file, self.trusted) if path)
+        every = (self.key_store, self.trust_store, self.certificate, self.key, self.key_password_file, self.trusted)
+        return tuple(path for path in every if path)
 
 
 def directory_files(directory: str, setting: str) -> TlsFiles:
@@ -84,6 +103,17 @@ def store_problem(type_setting: str, store_type: str, path_setting: str, path: s
         "`openssl pkcs12 -in store.p12 -nokeys -out tls.crt` and `openssl pkcs12 -in store.p12 -nocerts -noenc "
         f"-out tls.key` (for a trust store only the first), and set {type_setting}=PEM"
     )
+
+
+STORE_TYPES: Final = ("JKS", "PKCS12")
+"""Both mean what `keytool` makes: Java itself looks into the file to see which it is, and so do we."""
+
+
+def store_type_problem(type_setting: str, store_type: str) -> str | None:
+    """Why a store of this type cannot be read; None if it can."""
+    if store_type.upper() in STORE_TYPES:
+        return None
+    return f"{type_setting}={store_type}: expected one of {', '.join(STORE_TYPES)}"
 
 
 def protocol_problems(setting: str, protocols: tuple[str, ...]) -> Iterator[str]:

@@ -21,6 +21,7 @@ Rules:
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
@@ -64,6 +65,25 @@ class CursorSnapshot(NamedTuple):
     properties: dict[str, int]
 
 
+@dataclass(slots=True)
+class CursorCounts:
+    """What was stored and read of one cursor's state since it was opened."""
+
+    ledger_writes: int = 0
+    """States that are in a cursor ledger."""
+    ledger_failures: int = 0
+    node_writes: int = 0
+    """States that went into the node instead of a ledger."""
+    node_failures: int = 0
+    written_bytes: int = 0
+    """In cursor ledgers, one copy each."""
+    read_bytes: int = 0
+
+    @property
+    def stored(self) -> int:
+        return self.ledger_writes + self.node_writes
+
+
 class CursorStore:
     """Loads and stores the state of one cursor. Calls do not overlap: the cursor makes one at a time."""
 
@@ -90,6 +110,7 @@ class CursorStore:
         self._handle: LedgerWriteHandle | None = None
         self._handle_since = 0.0
         self.ledger_id = NO_LEDGER
+        self.counts = CursorCounts()
         self.switched_ms = clock.wall_ms()
         """When it was opened, or since then last began a ledger."""
         self.string_properties: dict[str, str] = {}
@@ -145,6 +166,7 @@ class CursorStore:
             last = handle.last_add_confirmed
             entries = await handle.read(last, last)
             assert entries[0].entry_id == last, (entries[0].entry_id, last)
+            self.counts.read_bytes += len(entries[0].payload)
             return decode_position_info(entries[0].payload, f"ledger {ledger_id} of cursor {self._cursor}")
         except (NoSuchEntry, NoSuchLedger, Corruption) as error:  # no replica has it, or none is whole: rule 2
             log.error("cursor %s of %s: its last state is lost: %s", self._cursor, self._topic, error)
@@ -173,18 +195,25 @@ class CursorStore:
         if self._handle is not None and not self._is_used_up(self._handle):
             try:
                 await self._handle.add(state)
+                self._count_written(state)
                 return
             except BookKeeperError as error:
+                self.counts.ledger_failures += 1
                 log.warning("cursor %s of %s: writing to ledger %s failed (%s); beginning another one",
                             self._cursor, self._topic, self.ledger_id, error)  # fmt: skip
         await self._check_owner()
         try:
             await self._begin_ledger(snapshot, state)
         except BookKeeperError as error:
+            self.counts.ledger_failures += 1
             log.warning("cursor %s of %s: no ledger for it (%s); its state goes into its node",
                         self._cursor, self._topic, error)  # fmt: skip
             await self._put_into_node(_first_ranges(snapshot, self._config.cursor_ranges_in_node_max))
         await self._check_owner()  # an owner that took over since the first check has read the node before this write
+
+    def _count_written(self, state: bytes) -> None:
+        self.counts.ledger_writes += 1
+        self.counts.written_bytes += len(state)
 
     async def set_texts(self, texts: Mapping[str, str], snapshot: CursorSnapshot) -> None:
         """Replace the properties that are texts, which stand in the node.
@@ -236,6 +265,7 @@ class CursorStore:
             await handle.abandon()
             await self._drop(handle.ledger_id)
             raise
+        self._count_written(state)
         self._handle = handle
         self._handle_since = self._clock.monotonic()
         self.switched_ms = self._clock.wall_ms()
@@ -262,7 +292,12 @@ class CursorStore:
     async def _put_into_node(self, snapshot: CursorSnapshot) -> None:
         former = self.ledger_id
         await self.release()
-        await self._write_node(snapshot, NO_LEDGER, whole=True)
+        try:
+            await self._write_node(snapshot, NO_LEDGER, whole=True)
+        except (ManagedLedgerFenced, StorageUnavailable):
+            self.counts.node_failures += 1
+            raise
+        self.counts.node_writes += 1
         if former != NO_LEDGER:
             await self._drop(former)
 

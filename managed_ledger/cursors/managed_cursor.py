@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from magnetar_core.runtime.clock import Clock, Timer
 from magnetar_core.runtime.tasks import FAILED, attempt
 from managed_ledger.cursors.cursor import CursorState
-from managed_ledger.cursors.cursor_store import CursorSnapshot, CursorStore
+from managed_ledger.cursors.cursor_store import CursorCounts, CursorSnapshot, CursorStore
 from managed_ledger.errors import DataLost, ManagedLedgerClosed, ManagedLedgerError, ManagedLedgerFenced
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.reading import Entry, Reading
@@ -143,6 +143,11 @@ class ManagedCursor:
     @property
     def ledger_last_entry(self) -> int:
         return -1 if self._store is None else self._store.ledger_last_entry
+
+    @property
+    def counts(self) -> CursorCounts:
+        """What was stored and read of its state; all 0 for one that is not durable."""
+        return CursorCounts() if self._store is None else self._store.counts
 
     @property
     def range_count(self) -> int:

@@ -22,6 +22,8 @@ TASKS = ("tests/unit/magnetar_core/runtime/test_tasks.py",)
 
 HANDING_OVER = (f"{UNIT}/test_handing_over.py",)
 
+METRICS = (f"{UNIT}/admin/test_metrics.py",)
+
 MUTANTS = (
     # -- memory of quiet topics
     Mutant(
@@ -33,17 +35,46 @@ MUTANTS = (
     ),
     Mutant(
         "a period without values shows those of the one before",
-        "broker/topic/buckets.py",
+        "magnetar_core/runtime/buckets.py",
         "            self.last = _empty(len(self._counts))\n            return",
         "            return",
-        (f"{UNIT}/topic/test_buckets.py",),
+        ("tests/unit/magnetar_core/runtime/test_buckets.py",),
     ),
     Mutant(
         "a rate that has ended stays what it was",
         "broker/topic/rates.py",
-        "            self.values = _zeros(len(counted))\n            return",
+        "            self.values = self.counts = _zeros(len(counted))\n            return",
         "            return",
         (f"{UNIT}/topic/test_rates.py",),
+    ),
+    # -- what is told
+    Mutant(
+        "consumers are told where topics are not",
+        "broker/admin/metrics.py",
+        "            return\n        labels = (self._cluster,",
+        "        labels = (self._cluster,",
+        METRICS,
+    ),
+    Mutant(
+        "a partition is told under its own name beside its number",
+        "broker/admin/metrics.py",
+        '("topic", name.base.full), ("partition"',
+        '("topic", name.full), ("partition"',
+        METRICS,
+    ),
+    Mutant(
+        "what a scrape has told counts for nothing in the limit",
+        "broker/admin/metrics.py",
+        "        self._clients += len(clients)\n",
+        "",
+        METRICS,
+    ),
+    Mutant(
+        "an eviction for the size of a backlog is told as one for its age",
+        "broker/topic/topic.py",
+        "            self.size_evictions += 1",
+        "            self.age_evictions += 1",
+        METRICS,
     ),
     # -- takeover and stop
     Mutant(

@@ -12,6 +12,13 @@ LOST = (f"{UNIT}/test_lost_data.py",)
 STEPS = (f"{UNIT}/test_order_of_steps.py",)
 
 MUTANTS = (
+    Mutant(
+        "a run that is confirmed in two pieces is forgotten with the first",
+        "managed_ledger/write_latency.py",
+        "            if done < sent:",
+        "            if False:",
+        ("tests/unit/managed_ledger/test_write_latency.py",),
+    ),
     # -- a ledger made ahead
     Mutant(
         "a ledger made ahead stays when the last one cannot be recovered",

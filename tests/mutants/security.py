@@ -11,8 +11,45 @@ _BINARY: Final = ("tests/unit/broker/test_security.py",)
 _OPENID: Final = ("tests/unit/broker/security/test_openid.py",)
 _HTTP: Final = ("tests/unit/broker/admin/test_authentication.py",)
 _FORWARDED: Final = ("tests/unit/broker/admin/test_forwarded.py",)
+_KEY_STORES: Final = ("tests/unit/magnetar_core/security/test_key_stores.py",)
 
 MUTANTS: Final = (
+    # -- Java's key stores
+    Mutant(
+        "the key of a store is given to OpenSSL in clear",
+        "magnetar_core/security/tls_contexts.py",
+        "own.chain + own.key_pem(password.encode())",
+        "own.chain + own.key_pem()",
+        _KEY_STORES,
+    ),
+    Mutant(
+        "all certificates of a store are shown, in the order in which they are there",
+        "magnetar_core/security/key_stores.py",
+        "    while chain[-1].issuer != chain[-1].subject:",
+        "    return [leaf, *others]\n    while chain[-1].issuer != chain[-1].subject:",
+        _KEY_STORES,
+    ),
+    Mutant(
+        "a trust store may have a private key",
+        "magnetar_core/security/key_stores.py",
+        "    if found.key is not None:  # rule 3",
+        "    if False:  # rule 3",
+        _KEY_STORES,
+    ),
+    Mutant(
+        "the password of a store is a part of what is told of its files",
+        "magnetar_core/security/tls_files.py",
+        'key_store_password: str = field(default="", repr=False)',
+        'key_store_password: str = field(default="")',
+        _KEY_STORES,
+    ),
+    Mutant(
+        "clients with certificates are let in without a look at the trust store",
+        "broker/security/doors.py",
+        "client_certificates=bool(files.authorities)",
+        "client_certificates=bool(files.trusted)",
+        ("tests/unit/broker/test_key_stores.py",),
+    ),
     Mutant(
         "a request behind a load balancer comes from the load balancer",
         "broker/admin/forwarded.py",

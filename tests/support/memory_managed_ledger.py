@@ -8,11 +8,14 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from magnetar_core.runtime.types import Buffer
+from magnetar_core.runtime.buckets import LATENCY_BOUNDS, Buckets, Period
+from magnetar_core.runtime.types import MIB, Buffer
 from managed_ledger.appending import AppendListener, NoListener
 from managed_ledger.compacted_ledger import CompactedLedgers
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursors.cursor import CursorState
+from managed_ledger.cursors.cursor_store import CursorCounts
+from managed_ledger.entry_cache import EntryCache
 from managed_ledger.errors import (
     CursorNotFound,
     ManagedLedgerError,
@@ -56,6 +59,10 @@ class MemoryCursor:
     @property
     def ranges_bytes(self) -> int:
         return 0
+
+    @property
+    def counts(self) -> CursorCounts:
+        return CursorCounts()
 
     @property
     def range_count(self) -> int:
@@ -199,6 +206,17 @@ class MemoryManagedLedger:
     @property
     def bytes_total(self) -> int:
         return sum(len(entry) for entries in self._entries.values() for entry in entries)
+
+    @property
+    def write_latencies(self) -> Period:
+        return Buckets(LATENCY_BOUNDS).last
+
+    @property
+    def switch_latencies(self) -> Period:
+        return Buckets(LATENCY_BOUNDS).last
+
+    def end_period(self) -> None:
+        """Nothing is measured."""
 
     def next_position(self, position: Position) -> Position:
         return self._ledgers.next_position(position)
@@ -380,6 +398,7 @@ class MemoryLedgers:
 
     def __init__(self) -> None:
         self.by_name: dict[str, MemoryManagedLedger] = {}
+        self.cache = EntryCache(MIB)
         self.next_ledger_id = 1
         self.opened: list[str] = []
         self.prepared: list[str] = []

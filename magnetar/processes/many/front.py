@@ -29,7 +29,7 @@ from magnetar.processes.many.merged import merged_json, merged_metrics
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.http_server import HttpServer
 from magnetar_core.runtime.json_text import parse_json
-from magnetar_core.security.tls_contexts import Certificates, server_context
+from magnetar_core.security.tls_contexts import Certificates, certificate_pem, server_context
 from magnetar_core.security.tls_files import TlsFiles
 from magnetar_core.security.tls_port import TlsPort
 
@@ -292,7 +292,10 @@ def _own_context(files: TlsFiles) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False  # they are asked at this machine's own address; the certificate is compared whole
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    context.load_verify_locations(files.certificate)
+    if files.key_store:
+        context.load_verify_locations(cadata=certificate_pem(files).decode("ascii"))
+    else:
+        context.load_verify_locations(files.certificate)
     return context
 
 

@@ -111,7 +111,7 @@ async def connect(protocol: P, host: str, port: int, certificates: Certificates)
         if status == v3.V3Error.EUA:
             raise TlsFailed(
                 "it does not admit this client: its authorizedRoles must have the role in the client's certificate "
-                f"({certificates.files.certificate or 'there is none'}; OU=0:role)"
+                f"({certificates.files.own or 'there is none'}; OU=0:role)"
             )
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
@@ -124,9 +124,9 @@ async def connect(protocol: P, host: str, port: int, certificates: Certificates)
 
 def _not_admitted(files: TlsFiles, error: OSError) -> str:
     reason = getattr(error, "reason", None) or str(error) or type(error).__name__
-    if not files.certificate:
+    if not files.own:
         return f"it ended the connection; it may demand a certificate, and none is set here ({reason})"
-    return f"it ended the connection; most likely it does not accept the certificate {files.certificate} ({reason})"
+    return f"it ended the connection; most likely it does not accept the certificate {files.own} ({reason})"
 
 
 async def open_stream(

@@ -151,6 +151,7 @@ def test_settings_become_rules() -> None:
 
 TOKEN_PROVIDER = "org.apache.pulsar.broker.authentication.AuthenticationProviderToken"
 TLS_PROVIDER = "org.apache.pulsar.broker.authentication.AuthenticationProviderTls"
+KEY_STORE = {"webServicePortTls": "0", "tlsEnabledWithKeyStore": "true"}
 BASIC_PROVIDER = "org.apache.pulsar.broker.authentication.AuthenticationProviderBasic"
 
 
@@ -167,7 +168,33 @@ BASIC_PROVIDER = "org.apache.pulsar.broker.authentication.AuthenticationProvider
         ({"authenticationProviders": TLS_PROVIDER}, "AuthenticationProviderTls needs a port with TLS"),
         ({"brokerServicePortTls": "0"}, "tlsCertificateFilePath is not set"),
         ({"tlsEnabled": "true"}, "tlsEnabled=true: no port speaks TLS"),
-        ({"tlsEnabledWithKeyStore": "true"}, "convert them to PEM"),
+        ({**KEY_STORE}, "tlsKeyStore is not set"),
+        (
+            {
+                "webServicePortTls": "0",
+                "tlsEnabledWithKeyStore": "true",
+                "tlsKeyStore": "s",
+                "tlsTrustStoreType": "BKS",
+            },
+            "tlsTrustStoreType=BKS: expected one of JKS, PKCS12",
+        ),
+        (
+            {
+                "webServicePortTls": "0",
+                "tlsEnabledWithKeyStore": "true",
+                "tlsKeyStore": "s",
+                "tlsRequireTrustedClientCertOnConnect": "true",
+            },
+            "needs tlsTrustStore: whom to trust",
+        ),
+        (
+            {"brokerClientTlsEnabledWithKeyStore": "true", "brokerClientTlsKeyStoreType": "PKCS11"},
+            "brokerClientTlsKeyStoreType=PKCS11",
+        ),
+        (
+            {"brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationKeyStoreTls"},
+            "needs brokerClientTlsEnabledWithKeyStore=true",
+        ),
         ({"webServicePortTls": "0", "tlsRequireTrustedClientCertOnConnect": "true"}, "whom to trust"),
         ({"webServicePortTls": "0", "tlsProtocols": "SSLv3"}, "SSLv3 is not offered"),
         ({"brokerClientTlsProtocols": "SSLv3"}, "brokerClientTlsProtocols: SSLv3 is not offered"),

@@ -106,6 +106,7 @@ async def test_an_entry_that_no_bookie_takes_is_refused_and_the_others_are_store
     raw.publish(1, 7, data=encode_entry(metadata, bytes(2_000)))
     answer = (await raw.expect(BaseCommand.SEND_ERROR)).send_error
     assert (answer.sequence_id, answer.error) == (7, wire.NotAllowedError)
+    assert world.broker.topics[NAME].appends_failed == 1
     raw.publish(1, 8)
     assert (await raw.expect(BaseCommand.SEND_RECEIPT)).send_receipt.sequence_id == 8
 

@@ -552,6 +552,31 @@ async def stored_cursor(world: FaultyStorage) -> Any:
     return decode_cursor_info(node.value, "s")
 
 
+async def test_what_a_cursor_stored_and_what_was_read_again_is_counted(world: FaultyStorage) -> None:
+    broker = await world.open()
+    cursor = await broker.ledger.open_cursor("s", EARLIEST)
+    await broker.publish(0, 3)
+    every = [position for position, _ in broker.recorder.appended]
+    cursor.mark_delete(every[0])
+    await cursor.flush()
+    once = cursor.counts.written_bytes
+    cursor.mark_delete(every[1])
+    await cursor.flush()
+    assert (cursor.counts.ledger_writes, cursor.counts.stored, cursor.counts.node_writes) == (2, 2, 0)
+    assert cursor.counts.written_bytes == 2 * once > 0
+    again = (await world.open()).ledger.cursors["s"]
+    assert again.counts.read_bytes == once
+
+
+async def test_ledgers_that_follow_one_another_are_counted_with_the_time_that_it_took(world: FaultyStorage) -> None:
+    broker = await world.open()
+    await broker.publish(0, 12)
+    await eventually(lambda: len(broker.recorder.appended) == 12)
+    broker.ledger.end_period()
+    assert broker.ledger.write_latencies.total == 12
+    assert broker.ledger.switch_latencies.total == 2, "after five entries, and after five more"
+
+
 async def test_a_cursor_whose_ledger_is_gone_keeps_its_properties(world: FaultyStorage) -> None:
     """I95, R-M12, R-M17: without them de-duplication would forget every producer."""
     broker = await world.open()

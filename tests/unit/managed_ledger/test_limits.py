@@ -65,6 +65,7 @@ async def test_without_bookies_a_cursor_stores_no_more_holes_either(world: Fault
     cursor.delete(positions[1::2])
     await cursor.flush()
     assert cursor.ledger_id == -1
+    assert (cursor.counts.ledger_failures, cursor.counts.node_writes, cursor.counts.ledger_writes) == (1, 1, 0)
     after = (await world.open()).ledger.cursors["s"]
     assert [one for one in positions if after.is_deleted(one)] == positions[1:7:2]
 

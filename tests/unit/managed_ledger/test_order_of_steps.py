@@ -158,3 +158,12 @@ def test_a_cache_gives_nothing_behind_a_gap() -> None:
     cache.put_run(1, 3, [b"d"])
     assert cache.get_run(1, 0, 5, 100) == [b"a", b"b"]
     assert cache.get_run(1, 2, 5, 100) == []
+
+
+def test_a_cache_knows_how_many_entries_came_and_how_many_are_left() -> None:
+    cache = EntryCache(3 * 401)
+    cache.put_run(1, 0, [b"a", b"b"])
+    cache.put_run(2, 0, [b"c", b"d"])
+    assert (cache.inserted_entries, cache.entries) == (4, 3)
+    cache.forget_ledger(2)
+    assert (cache.inserted_entries, cache.entries) == (4, 1)

@@ -81,7 +81,7 @@ class AdminWorld:
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
         secure = None
-        if "tls_certificate" in changes:
+        if "tls_certificate" in changes or "tls_key_store" in changes:
             secure = socket.socket()
             secure.bind(("127.0.0.1", 0))
             changes["web_port_tls"] = secure.getsockname()[1]

@@ -38,3 +38,13 @@ def test_a_rate_ends_when_nothing_comes_any_more() -> None:
     assert rates.values == (0.0, 0.0)
     rates.take((20, 100), 4_000)
     assert rates.values == (5.0, 0.0)
+
+
+def test_the_number_of_the_last_period_is_told_and_a_sum_that_fell_is_none() -> None:
+    rates = Rates(2, since_ms=0)
+    rates.take((60, 5), 10_000)
+    found = [rates.counts]
+    rates.take((20, 6), 20_000)
+    assert (rates.counts, rates.values) == ((0, 1), (0.0, 0.1)), "a subscription was removed"
+    rates.take((30, 6), 30_000)
+    assert [*found, rates.counts] == [(60, 5), (10, 0)]

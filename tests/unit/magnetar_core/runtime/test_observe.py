@@ -1,12 +1,14 @@
 """Prometheus text and log lines."""
 
+import asyncio
 import json
 import logging
+from collections.abc import Iterator
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from magnetar_core.runtime.observe import Metrics, Sample, Summary, start_logging
+from magnetar_core.runtime.observe import SAMPLES_PER_TURN, Metrics, Sample, Summary, start_logging
 
 
 def test_the_text_says_what_is_a_counter_and_what_a_gauge() -> None:
@@ -90,3 +92,19 @@ def test_fields_of_a_record_are_part_of_its_line(
         assert line.endswith(
             'room  slow one  operation="journal group" queue_ms=1.5 bookies={"b:1":{"answer_ms":null}} level=x\n'
         )
+
+
+async def test_others_get_their_turn_while_much_is_told() -> None:
+    metrics = Metrics()
+    turns: list[int] = []
+
+    def samples() -> Iterator[Sample]:
+        for number in range(3 * SAMPLES_PER_TURN):
+            yield Sample("n", number, (("of", str(len(turns))),))
+
+    metrics.add(samples)
+    asyncio.get_running_loop().call_soon(turns.append, 1)
+    text = (await metrics.exposition_in_turns()).decode()
+    assert f'n{{of="0"}} {SAMPLES_PER_TURN - 1}' in text
+    assert f'n{{of="1"}} {SAMPLES_PER_TURN}.0' in text, "the other went on before this sample"
+    assert text.count("\n") == 3 * SAMPLES_PER_TURN + 2

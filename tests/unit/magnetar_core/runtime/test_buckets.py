@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.topic.buckets import LATENCY_BOUNDS, SIZE_BOUNDS, Buckets
+from magnetar_core.runtime.buckets import LATENCY_BOUNDS, SIZE_BOUNDS, Buckets
 
 
 @pytest.mark.parametrize("bounds", [SIZE_BOUNDS, LATENCY_BOUNDS])

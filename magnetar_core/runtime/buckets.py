@@ -1,4 +1,4 @@
-"""How many values fell between which bounds in the last period: latencies, sizes. No IO, no clock.
+"""How many values fell between which bounds: latencies, sizes. No IO, no clock.
 
 As Apache's brokers tell it: each value counts in one bucket (not in all that are above it), and the numbers are those
 of the last whole period, not of all time.
@@ -18,6 +18,9 @@ SIZE_NAMES: Final = ("128", "512", "1_kb", "2_kb", "4_kb", "16_kb", "100_kb", "1
 # Microseconds until an entry was stored; the names are milliseconds.
 LATENCY_BOUNDS: Final = (500, 1_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 1_000_000)
 LATENCY_NAMES: Final = ("0_5", "1", "5", "10", "20", "50", "100", "200", "1000")
+
+# Milliseconds of a round over all backlogs.
+QUOTA_CHECK_BOUNDS: Final = (5_000, 10_000, 30_000, 60_000, 300_000)
 
 assert len(SIZE_BOUNDS) == len(SIZE_NAMES), "each bound has a name"
 assert len(LATENCY_BOUNDS) == len(LATENCY_NAMES), "each bound has a name"
@@ -70,6 +73,11 @@ class Buckets:
             for value in values:
                 counts[bisect_left(bounds, value)] += 1
         self._sum += sum(values)
+
+    @property
+    def so_far(self) -> Period:
+        """What was counted since the last `end_period`; without any, all there ever was."""
+        return Period(tuple(self._counts), self._sum)
 
     def end_period(self) -> None:
         """What was counted since the last call becomes `last`."""
