@@ -51,13 +51,15 @@ class Buckets:
 
     def __init__(self, bounds: Sequence[int]) -> None:
         self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
+        # None until something is counted: a topic has four of these objects, and most topics are quiet.
+        self._counts: list[int] | None = None
         self._sum = 0
-        self.last = _empty(len(self._counts))
+        self.last = _empty(len(bounds) + 1)
         """The last whole period."""
 
     def add(self, value: int, times: int = 1) -> None:
-        self._counts[bisect_left(self._bounds, value)] += times
+        counts = self._counts or self._begin()
+        counts[bisect_left(self._bounds, value)] += times
         self._sum += value * times
 
     def add_run(self, values: Sequence[int]) -> None:
@@ -65,7 +67,7 @@ class Buckets:
 
         It is on the way of every message, so what is alike is counted at once: it nearly always is.
         """
-        bounds, counts = self._bounds, self._counts
+        bounds, counts = self._bounds, self._counts or self._begin()
         lowest = bisect_left(bounds, min(values))
         if lowest == bisect_left(bounds, max(values)):
             counts[lowest] += len(values)
@@ -77,13 +79,15 @@ class Buckets:
     @property
     def so_far(self) -> Period:
         """What was counted since the last `end_period`; without any, all there ever was."""
-        return Period(tuple(self._counts), self._sum)
+        return _empty(len(self._bounds) + 1) if self._counts is None else Period(tuple(self._counts), self._sum)
 
     def end_period(self) -> None:
         """What was counted since the last call becomes `last`."""
-        if not any(self._counts):
-            self.last = _empty(len(self._counts))
+        if self._counts is None:
+            self.last = _empty(len(self._bounds) + 1)
             return
-        self.last = Period(tuple(self._counts), self._sum)
-        self._counts = [0] * len(self._counts)
-        self._sum = 0
+        self.last, self._counts, self._sum = self.so_far, None, 0
+
+    def _begin(self) -> list[int]:
+        self._counts = [0] * (len(self._bounds) + 1)
+        return self._counts

@@ -36,7 +36,7 @@ MUTANTS = (
     Mutant(
         "a period without values shows those of the one before",
         "magnetar_core/runtime/buckets.py",
-        "            self.last = _empty(len(self._counts))\n            return",
+        "            self.last = _empty(len(self._bounds) + 1)\n            return",
         "            return",
         ("tests/unit/magnetar_core/runtime/test_buckets.py",),
     ),
