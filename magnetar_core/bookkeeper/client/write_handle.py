@@ -309,6 +309,7 @@ class LedgerWriteHandle:
                     self._pool.quarantined,
                     self._rng,
                     write_quorum=writer.quorum.write,
+                    ack_quorum=writer.quorum.ack,
                     topology=self._pool.topology(),
                 )
                 if replacements:
