@@ -26,7 +26,7 @@ MUTANTS = (
     Mutant(
         "an ensemble change does not look at the groups of its ledger",
         f"{CLIENT}/write_handle.py",
-        "self._pool.usable(free, self.metadata.custom_metadata, len(writer.ensemble), stay),",
+        "pool.usable(free, self.metadata.custom_metadata, len(writer.ensemble), stay),",
         "free,",
         ISOLATION,
     ),
@@ -330,8 +330,15 @@ MUTANTS = (
     Mutant(
         "an ensemble change does not look at the ack quorum",
         f"{CLIENT}/write_handle.py",
-        "                    ack_quorum=writer.quorum.ack,\n",
+        "            ack_quorum=writer.quorum.ack,\n",
         "",
+        CHANGES_IN_REGIONS,
+    ),
+    Mutant(
+        "a bookie that is back is not taken while there is another, which may not be",
+        f"{CLIENT}/write_handle.py",
+        " and self._successors(writer.left_out):",
+        ":",
         CHANGES_IN_REGIONS,
     ),
     Mutant(

@@ -1,5 +1,6 @@
 """Regions of bookies: what the settings ask for, and what the client makes of them."""
 
+import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -189,7 +190,9 @@ async def test_a_writer_goes_on_without_a_successor_rather_than_in_one_region() 
         handle = await client.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2)
         await handle.add(b"entry 0")
         await cluster.kill("bookie-0")
-        adding = handle.add(b"entry 1")
+        adding = asyncio.ensure_future(handle.add(b"entry 1"))
+        await eventually(lambda: list(handle._writer.left_out.values()) == ["bookie-0"])
+        assert not adding.done()
         await cluster.revive("bookie-0")
         await adding
         assert {client.topology().of(one).region for one in handle.metadata.last_segment.ensemble} == {"eu", "us"}
