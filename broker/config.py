@@ -284,6 +284,11 @@ class BrokerConfig:
     load_balancer: bool = setting(
         "loadBalancerEnabled", True, help="tell other brokers the load; the leader moves and splits bundles"
     )
+    failure_domains: bool = setting(
+        "failureDomainsEnabled",
+        False,
+        help="namespaces of an anti-affinity group are spread over failure domains of brokers first, then over brokers",
+    )
     shedding: bool = setting("loadBalancerSheddingEnabled", True, help="move bundles from the most loaded broker")
     auto_split: bool = setting("loadBalancerAutoBundleSplitEnabled", True, help="split bundles above the limits below")
     auto_split_unload: bool = setting(
@@ -1225,7 +1230,6 @@ REFUSED_WHEN_ON: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "entryFilterNames": (("",), "entry filters are Java classes; remove them"),
     "functionsWorkerEnabled": (("false",), "functions are not there; run a functions worker beside the broker"),
     "replicateSubscriptionsState": (("false",), "subscriptions are not replicated"),
-    "failureDomainsEnabled": (("false",), "failure domains of brokers are stored, and nothing is spread over them"),
     "loadManagerClassName": (
         (
             "",

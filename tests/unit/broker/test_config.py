@@ -75,6 +75,11 @@ def test_regions_are_told_to_the_client_and_checked_against_the_quorums() -> Non
             load_broker_config({**by_region, **changes})
 
 
+def test_failure_domains_are_off_and_can_be_switched_on() -> None:
+    assert not load_broker_config({}).failure_domains
+    assert load_broker_config({"failureDomainsEnabled": "true"}).failure_domains
+
+
 def test_listeners() -> None:
     assert parse_listeners("in:pulsar://a:1,in:pulsar+ssl://a:2, out:pulsar://b:3") == {
         "in": ("pulsar://a:1", "pulsar+ssl://a:2"),
