@@ -77,12 +77,12 @@ class AutoRecoveryConfig:
     placement_check_s: int = setting(
         "auditorPeriodicPlacementPolicyCheckInterval",
         0,
-        help="seconds between two checks whether the copies of each ledger are in enough racks and hosts; 0: never",
+        help="seconds between two checks whether the copies of each ledger are spread enough; 0: never",
     )
     mends_placement: bool = setting(
         "repairedPlacementPolicyNotAdheringBookieEnabled",
         False,
-        help="copies that the placement check finds in too few racks or hosts are moved",
+        help="copies that the placement check finds in too few regions, racks or hosts are moved",
     )
     racks_min: int = setting(
         "minNumRacksPerWriteQuorum",

@@ -163,3 +163,22 @@ def test_a_quorum_is_refused_exactly_where_even_copies_can_be_lost_with_too_few_
                 even = [at for at, share in enumerate(shares(write, durable)) for _ in range(share)]
                 spans = all(len(set(one)) >= durable for one in combinations(even, ack))
                 assert (RegionRules(durable).quorum_problem(write, ack) is None) == spans, (durable, write, ack)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_in_a_cluster_of_some_size_what_was_built_to_fit_is_found(seed: int) -> None:
+    """A cluster with exactly the bookies of an ensemble that keeps to everything, or to durability."""
+    rng = random.Random(seed)
+    size = rng.randint(2, 8)
+    write = rng.randint(1, min(size, 5))
+    ack = rng.randint(1, write)
+    places = [f"/r{at % rng.randint(1, 3)}/k{rng.randint(0, 2)}" for at in range(write + rng.randint(0, 5))]
+    names = [f"b{at}" for at in range(size)]
+    for _ in range(300):
+        topology = cluster([rng.choice(places) for _ in range(size)], RegionRules(2))
+        if topology.is_adhering(names, write, names):
+            chosen = choose_ensemble(names, size, (), rng, write_quorum=write, topology=topology)
+            assert topology.is_adhering(chosen, write, names)
+        if is_durable(topology, names, write, ack, 2):
+            chosen = choose_ensemble(names, size, (), rng, write_quorum=write, ack_quorum=ack, topology=topology)
+            assert is_durable(topology, chosen, write, ack, 2)

@@ -36,8 +36,12 @@ _DRAWS: Final = 8
 # Steps of the attempts of one search; each begins anew, with other random numbers. An unlucky first choice can cost any
 # number of steps, so several short attempts find more than a long one. Of some 90,000 random clusters of a dozen hosts
 # at most, made to be hard, about two ensembles were missed, both of ten bookies with write quorums of 6 or 7. A step
-# takes some 20 µs, so a search that finds nothing holds up the loop for about 0.1 s (0.24 s on a loaded machine).
+# takes some 20 µs, so a search that finds nothing holds up the loop for about 0.1 s (0.24 s on a loaded machine; where
+# regions count likewise, as most of its searches make the first attempts only).
 _STEPS: Final = (300, 300, 300, 600, 600, 1_200, 1_200)
+
+# The first attempts, where regions count: there are more searches, each asking for less than the one before.
+_FEWER: Final = 2
 
 # Sets of members that are tried for an exchange: all sets of an ensemble of six, the small ones of a larger one.
 _MOVES_TRIED: Final = 64
@@ -212,14 +216,14 @@ def _limits_after(
     rules = topology.regions
     if limit is None or rules is None or not rules.binds_replacements:
         return [None] * len(every)
-    former = [topology.of(failed.get(at, bookie)) for at, bookie in enumerate(ensemble)]
+    former = [topology.of(failed.get(at, bookie)).region for at, bookie in enumerate(ensemble)]
     return [limit if _in_largest([former[at] for at in one], rules.durable) <= limit else None for one in every]
 
 
-def _in_largest(located: Iterable[Location], durable: int) -> int:
-    """Copies in the largest regions, one less of them than durability asks for."""
-    counts = sorted(Counter(one.region for one in located).values(), reverse=True)
-    return sum(counts[: durable - 1])
+def _in_largest(regions: Sequence[str], durable: int) -> int:
+    """Of copies in *regions* those in the largest regions, one less of them than durability asks for."""
+    counts = map(regions.count, set(regions))
+    return max(counts, default=0) if durable == 2 else sum(sorted(counts, reverse=True)[: durable - 1])
 
 
 def distance(preferred: str | None, rack: str) -> int:
@@ -298,10 +302,10 @@ class _Placing:
             for bookie in names:
                 pools.setdefault(_Class(self._topology.of(bookie), is_quarantined), []).append(bookie)
         wanted = [self._attainable(window, demand, pools) for window in self._windows]
-        found = _Search(self, pools, wanted, budget).run()
+        found = _Search(self, pools, wanted, budget).run(_STEPS[:_FEWER] if self._counts_regions else _STEPS)
         if found is None:
-            for less in self._relaxed(wanted):
-                found = _Search(self, pools, less, budget).run()
+            for less, steps in self._relaxed(wanted):
+                found = _Search(self, pools, less, budget).run(steps)
                 if found is not None:
                     break
             if found is None and self._is_strict:
@@ -311,19 +315,23 @@ class _Placing:
             self._rng.shuffle(names)
         return {at: pools[one].pop() for at, one in found.items()}
 
-    def _relaxed(self, wanted: Sequence[Demand]) -> Iterator[list[Demand]]:
-        """What is tried in place of *wanted*, one after the other, each asking for less (rule 2)."""
+    def _relaxed(self, wanted: Sequence[Demand]) -> Iterator[tuple[list[Demand], Sequence[int]]]:
+        """What is tried in place of *wanted*, one after the other, each asking for less (rule 2), and in how many
+        steps. What is enforced is looked for in as many as there are: without it nothing is chosen."""
+        least = [Demand(min(one.racks, self._racks_least), 1) for one in wanted]
         tried = list(wanted)
         for less in (
             [one._replace(hosts=1) for one in wanted],
             [one._replace(hosts=1, racks=min(one.racks, self._racks_least)) for one in wanted],
-            [Demand(min(one.racks, self._racks_least), 1) for one in wanted],
+            least,
         ):
             if less != tried and (self._is_strict or any(one != NOTHING for one in less)):
                 tried = less
-                yield less
+                yield less, _STEPS[:_FEWER] if self._counts_regions and less != least else _STEPS
             if not self._counts_regions:
-                return
+                break
+        if self._is_strict and self._counts_regions and tried == wanted:
+            yield tried, _STEPS  # there is nothing else to ask for
 
     def _attainable(self, window: Sequence[int], demand: Demand, pools: Mapping[_Class, Sequence[str]]) -> Demand:
         """What *window* can have at most, up to *demand*: its other members may share racks and hosts already."""
@@ -386,8 +394,8 @@ class _Placing:
         limit = self._limits[number]
         if limit is None:
             return 0
-        there = [one for at in self._windows[number] if (one := located[at]) is not None]
-        return max(_in_largest(there, self._durable) - limit, 0)
+        regions = [region_of(one.rack) for at in self._windows[number] if (one := located[at]) is not None]
+        return max(_in_largest(regions, self._durable) - limit, 0)
 
     def spread(self, located: Sequence[Location | None], window: Sequence[int]) -> Spread:
         """Over how much a window is spread, or can be as long as somebody is missing in it."""
@@ -396,8 +404,9 @@ class _Placing:
         racks, hosts = len({one.rack for one in there}) + free, len({one.host for one in there}) + free
         if not self._counts_regions:
             return Spread(racks, hosts)
-        copies = Counter(one.region for one in there)
-        return Spread(racks, hosts, len(copies) + free, max(copies.values(), default=0))
+        regions = [region_of(one.rack) for one in there]
+        names = set(regions)
+        return Spread(racks, hosts, len(names) + free, max(map(regions.count, names), default=0))
 
     def can_be(self, located: Sequence[Location | None], at: int, wanted: Sequence[Demand]) -> bool:
         """No window of position *at* is beyond help."""
@@ -519,11 +528,11 @@ class _Search:
         self._named = {host for host, found in racks.items() if len(found) > 1}
         """Hosts in more than one rack; they are like no other."""
 
-    def run(self) -> dict[int, _Class] | None:
-        """Position → class; None: there is none, or it was not found within the steps."""
+    def run(self, attempts: Sequence[int]) -> dict[int, _Class] | None:
+        """Position → class; None: there is none, or it was not found within the steps of the *attempts*."""
         if not self._is_possible():
             return None
-        for self._attempt, steps in enumerate(_STEPS):
+        for self._attempt, steps in enumerate(attempts):
             self._steps = steps
             if self._fill():
                 return dict(zip(self._placing.positions, self._chosen, strict=True))
@@ -545,7 +554,16 @@ class _Search:
         for (rack, _), count in hosts.items():
             racks[rack] = racks.get(rack, 0) + most[count]
         most = _most(racks.values(), size, placing.write_quorum, [one.racks for one in self._wanted])
-        return sum(most[count] for count in racks.values()) >= size
+        if sum(most[count] for count in racks.values()) < size:
+            return False
+        # A bookie stands in Qw of the windows, or in the only one; each takes so many of a region at most.
+        width = 1 if len(self._wanted) == 1 else placing.write_quorum
+        room = sum(min(one.copies_max, size) for one in self._wanted) // width
+        regions: dict[str, int] = {}
+        for (rack, _), count in hosts.items():
+            region = region_of(rack)
+            regions[region] = regions.get(region, 0) + count
+        return sum(min(count, room) for count in regions.values()) >= size
 
     def _fill(self) -> bool:
         number = len(self._chosen)
